@@ -1,0 +1,181 @@
+//! Element types: the closed set of dtypes a [`Tensor`](crate::Tensor) can have, and the Rust types that hold them.
+//!
+//! Not here: PJRT's larger enumeration (`fulmen_pjrt::ElementType`), which also names types no tensor can have.
+
+use std::fmt;
+
+use fulmen_pjrt::ElementType;
+use half::{bf16, f16};
+
+/// The element type of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DType {
+    /// 32-bit IEEE float.
+    F32,
+    /// Brain float: 8 bits of exponent, 7 of mantissa.
+    Bf16,
+    /// 16-bit IEEE float.
+    F16,
+    /// 64-bit IEEE float.
+    F64,
+    /// Signed 8-bit integer.
+    I8,
+    /// Signed 16-bit integer.
+    I16,
+    /// Signed 32-bit integer.
+    I32,
+    /// Signed 64-bit integer.
+    I64,
+    /// Unsigned 8-bit integer.
+    U8,
+    /// Unsigned 16-bit integer.
+    U16,
+    /// Unsigned 32-bit integer.
+    U32,
+    /// Unsigned 64-bit integer.
+    U64,
+    /// Truth value; one byte in host memory.
+    Bool,
+}
+
+/// One row a dtype: (dtype, StableHLO name, usual name, bytes, PJRT element type).
+const TABLE: [(DType, &str, &str, usize, ElementType); 13] = [
+    (DType::F32, "f32", "f32", 4, ElementType::F32),
+    (DType::Bf16, "bf16", "bf16", 2, ElementType::Bf16),
+    (DType::F16, "f16", "f16", 2, ElementType::F16),
+    (DType::F64, "f64", "f64", 8, ElementType::F64),
+    (DType::I8, "i8", "i8", 1, ElementType::S8),
+    (DType::I16, "i16", "i16", 2, ElementType::S16),
+    (DType::I32, "i32", "i32", 4, ElementType::S32),
+    (DType::I64, "i64", "i64", 8, ElementType::S64),
+    (DType::U8, "ui8", "u8", 1, ElementType::U8),
+    (DType::U16, "ui16", "u16", 2, ElementType::U16),
+    (DType::U32, "ui32", "u32", 4, ElementType::U32),
+    (DType::U64, "ui64", "u64", 8, ElementType::U64),
+    (DType::Bool, "i1", "bool", 1, ElementType::Pred),
+];
+
+impl DType {
+    /// Every dtype, in the order of the enumeration.
+    pub fn all() -> impl Iterator<Item = DType> {
+        TABLE.iter().map(|row| row.0)
+    }
+
+    fn row(self) -> &'static (DType, &'static str, &'static str, usize, ElementType) {
+        &TABLE[self as usize]
+    }
+
+    /// The element's name in StableHLO text (`f32`, `ui8`, `i1`).
+    pub fn stablehlo(self) -> &'static str {
+        self.row().1
+    }
+
+    /// The usual name (`f32`, `u8`, `bool`).
+    pub fn name(self) -> &'static str {
+        self.row().2
+    }
+
+    /// Bytes an element takes in host memory.
+    pub fn size_in_bytes(self) -> usize {
+        self.row().3
+    }
+
+    /// The matching PJRT type.
+    pub fn element_type(self) -> ElementType {
+        self.row().4
+    }
+
+    /// The dtype of a PJRT type, if tensors can have it.
+    pub fn from_element_type(element: ElementType) -> Option<DType> {
+        TABLE.iter().find(|row| row.4 == element).map(|row| row.0)
+    }
+
+    /// Whether this is a floating-point type: only these have gradients.
+    pub fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::Bf16 | DType::F16 | DType::F64)
+    }
+
+    /// Whether this is a signed or unsigned integer type.
+    pub fn is_integer(self) -> bool {
+        !self.is_float() && self != DType::Bool
+    }
+
+    /// Whether this is an unsigned integer type.
+    pub fn is_unsigned(self) -> bool {
+        matches!(self, DType::U8 | DType::U16 | DType::U32 | DType::U64)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that can be an element of a tensor on the host.
+///
+/// Sealed: it is implemented for the twelve number types and `bool`.
+pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
+    /// The dtype of this Rust type.
+    const DTYPE: DType;
+    /// The bytes of `values`, little-endian, as host memory holds them.
+    fn to_bytes(values: &[Self]) -> Vec<u8>;
+    /// The values in `bytes`; trailing bytes that make no whole element are ignored.
+    fn from_bytes(bytes: &[u8]) -> Vec<Self>;
+}
+
+macro_rules! number {
+    ($($rust:ty => $dtype:ident),* $(,)?) => {$(
+        impl sealed::Sealed for $rust {}
+        impl Element for $rust {
+            const DTYPE: DType = DType::$dtype;
+            fn to_bytes(values: &[Self]) -> Vec<u8> {
+                bytemuck::cast_slice(values).to_vec()
+            }
+            fn from_bytes(bytes: &[u8]) -> Vec<Self> {
+                bytes.chunks_exact(size_of::<Self>()).map(bytemuck::pod_read_unaligned).collect()
+            }
+        }
+    )*};
+}
+
+number! {
+    f32 => F32, bf16 => Bf16, f16 => F16, f64 => F64,
+    i8 => I8, i16 => I16, i32 => I32, i64 => I64,
+    u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+}
+
+impl sealed::Sealed for bool {}
+impl Element for bool {
+    const DTYPE: DType = DType::Bool;
+    fn to_bytes(values: &[Self]) -> Vec<u8> {
+        values.iter().map(|&v| u8::from(v)).collect()
+    }
+    fn from_bytes(bytes: &[u8]) -> Vec<Self> {
+        bytes.iter().map(|&b| b != 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_stands_in_the_order_of_the_enumeration() {
+        for (i, dtype) in DType::all().enumerate() {
+            assert_eq!(dtype as usize, i);
+            assert_eq!(DType::from_element_type(dtype.element_type()), Some(dtype));
+        }
+    }
+
+    #[test]
+    fn elements_survive_the_way_through_bytes() {
+        let values = [1.5f32, -0.0, f32::INFINITY];
+        assert_eq!(f32::from_bytes(&f32::to_bytes(&values)), values);
+        assert_eq!(bool::from_bytes(&bool::to_bytes(&[true, false])), [true, false]);
+    }
+}

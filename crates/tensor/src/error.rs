@@ -1,0 +1,111 @@
+//! What can go wrong, and when: a [`Fault`] while an expression is recorded, an [`Error`] when it is compiled or run.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// The result type of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The first mistake in an expression: which operation was asked for the impossible, why it is impossible, and where
+/// in the user's code. A poisoned [`Tensor`](crate::Tensor) carries it to whoever asks for the value.
+#[derive(Clone, Debug)]
+pub struct Fault(Arc<FaultInner>);
+
+#[derive(Debug)]
+struct FaultInner {
+    operation: String,
+    message: String,
+    location: &'static Location<'static>,
+}
+
+impl Fault {
+    pub(crate) fn new(
+        operation: impl Into<String>,
+        message: impl Into<String>,
+        location: &'static Location<'static>,
+    ) -> Fault {
+        Fault(Arc::new(FaultInner { operation: operation.into(), message: message.into(), location }))
+    }
+
+    /// The operation, by the name its method has.
+    pub fn operation(&self) -> &str {
+        &self.0.operation
+    }
+
+    /// What is wrong, with the shapes and dtypes that do not fit.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// The line of the user's code that asked for the operation.
+    pub fn location(&self) -> &'static Location<'static> {
+        self.0.location
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}\n  at {}", self.0.operation, self.0.message, self.0.location)
+    }
+}
+
+/// Why an expression has no value.
+#[derive(Clone, Debug)]
+pub struct Error(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Fault(Fault),
+    Usage(String),
+    Runtime { doing: String, source: Arc<fulmen_pjrt::Error> },
+}
+
+impl Error {
+    pub(crate) fn usage(message: impl Into<String>) -> Error {
+        Error(Kind::Usage(message.into()))
+    }
+
+    /// An error of the runtime, with what was being done.
+    pub(crate) fn runtime(doing: impl Into<String>, source: fulmen_pjrt::Error) -> Error {
+        Error(Kind::Runtime { doing: doing.into(), source: Arc::new(source) })
+    }
+
+    /// The mistake in the recorded expression, if that is what this error is.
+    pub fn fault(&self) -> Option<&Fault> {
+        match &self.0 {
+            Kind::Fault(fault) => Some(fault),
+            _ => None,
+        }
+    }
+
+    /// Whether the plugin or the device refused or failed; the expression itself was sound.
+    pub fn is_runtime(&self) -> bool {
+        matches!(self.0, Kind::Runtime { .. })
+    }
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Error {
+        Error(Kind::Fault(fault))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Fault(fault) => fault.fmt(f),
+            Kind::Usage(message) => f.write_str(message),
+            Kind::Runtime { doing, source } => write!(f, "{doing}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0 {
+            Kind::Runtime { source, .. } => Some(source.as_ref()),
+            _ => None,
+        }
+    }
+}

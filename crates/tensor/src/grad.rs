@@ -1,0 +1,106 @@
+//! Reverse-mode differentiation: a function from graph to graph. What each operation contributes stands with it.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::operation::Vjp;
+use crate::tensor::{Kind, on_behalf_of};
+use crate::{Tensor, graph};
+
+/// The gradients of the scalar `loss` with respect to each of `wrt`, as expressions with the types of `wrt`.
+///
+/// A tensor that `loss` does not depend on gets zeros. The results can be differentiated again.
+///
+/// Poisoned, all of them, if `loss` is no floating-point scalar, if one of `wrt` is no floating-point tensor, or if an
+/// operation on the way has no derivative.
+///
+/// ```
+/// use fulmen_tensor::{Tensor, grad};
+///
+/// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
+/// let loss = (&x * &x).sum_all();
+/// let [dx] = &grad(&loss, &[&x])[..] else { unreachable!() };
+/// assert_eq!(dx.eval()?.to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn grad(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
+    let all = |poison: Tensor| vec![poison; wrt.len()];
+    if let Some(poisoned) = std::iter::once(loss).chain(wrt.iter().copied()).find(|t| t.fault().is_some()) {
+        return all(poisoned.clone());
+    }
+    if loss.rank() != 0 || !loss.dtype().is_float() {
+        return all(Tensor::poison(
+            "grad",
+            format!("the loss must be a floating-point scalar, it is {}; reduce it with mean_all() or sum_all()", loss.ty()),
+        ));
+    }
+    if let Some(t) = wrt.iter().find(|t| !t.dtype().is_float()) {
+        return all(Tensor::poison("grad", format!("there is no gradient with respect to a tensor of {}", t.ty())));
+    }
+
+    // Only nodes between `wrt` and the loss take part.
+    let mut order = vec![];
+    let mut active: HashSet<u64> = wrt.iter().map(|t| t.node.id).collect();
+    graph::visit(std::slice::from_ref(loss), |node| {
+        if active.contains(&node.id) || node.inputs.iter().any(|t| active.contains(&t.node.id)) {
+            active.insert(node.id);
+            order.push(node.clone());
+        }
+    });
+
+    let mut cotangents: HashMap<u64, Vec<Option<Tensor>>> = HashMap::new();
+    accumulate(&mut cotangents, loss, loss.ones_like());
+    for node in order.iter().rev() {
+        let Kind::Operation(operation) = &node.kind else { continue };
+        // A node of `wrt` may have users and inputs alike: its cotangent stays readable after it was passed on.
+        let Some(found) = cotangents.get(&node.id).cloned() else { continue };
+        let outputs: Vec<Tensor> =
+            (0..node.outputs.len()).map(|output| Tensor { node: node.clone(), output }).collect();
+        let given = on_behalf_of(node.location, || {
+            operation.vjp(&Vjp { inputs: &node.inputs, outputs: &outputs, cotangents: &found })
+        });
+        for (input, cotangent) in node.inputs.iter().zip(given) {
+            let Some(cotangent) = cotangent else { continue };
+            if cotangent.fault().is_some() {
+                return all(cotangent);
+            }
+            if active.contains(&input.node.id) && input.dtype().is_float() {
+                debug_assert_eq!(input.ty(), cotangent.ty(), "vjp of {}", operation.name());
+                on_behalf_of(node.location, || accumulate(&mut cotangents, input, cotangent));
+            }
+        }
+    }
+    wrt.iter()
+        .map(|t| {
+            let found = cotangents.get(&t.node.id).and_then(|outputs| outputs[t.output].clone());
+            found.unwrap_or_else(|| t.zeros_like())
+        })
+        .collect()
+}
+
+fn accumulate(cotangents: &mut HashMap<u64, Vec<Option<Tensor>>>, to: &Tensor, cotangent: Tensor) {
+    let outputs = cotangents.entry(to.node.id).or_insert_with(|| vec![None; to.node.outputs.len()]);
+    let slot = &mut outputs[to.output];
+    *slot = Some(match slot.take() {
+        Some(sum) => &sum + &cotangent,
+        None => cotangent,
+    });
+}
+
+/// Calls `f` on `inputs` and returns its scalar result with the gradients with respect to each input, as expressions.
+///
+/// ```
+/// use fulmen_tensor::{Tensor, value_and_grad};
+///
+/// let x = Tensor::from_slice(&[3.0f32], [1]);
+/// let (value, gradients) = value_and_grad(|x| (&x[0] * &x[0]).sum_all(), &[x]);
+/// assert_eq!(value.eval()?.to_vec::<f32>()?, [9.0]);
+/// assert_eq!(gradients[0].eval()?.to_vec::<f32>()?, [6.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn value_and_grad(f: impl FnOnce(&[Tensor]) -> Tensor, inputs: &[Tensor]) -> (Tensor, Vec<Tensor>) {
+    let value = f(inputs);
+    let gradients = grad(&value, &inputs.iter().collect::<Vec<_>>());
+    (value, gradients)
+}

@@ -1,0 +1,50 @@
+//! Recorded tensor expressions, differentiated, lowered to StableHLO, and run by a PJRT plugin.
+//!
+//! ```
+//! use fulmen_tensor::{Tensor, grad};
+//!
+//! let w = Tensor::from_slice(&[1.0f32, -2.0, 0.5], [3, 1]);
+//! let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]);
+//! let loss = x.matmul(&w).tanh().mean_all();
+//! let dw = &grad(&loss, &[&w])[0];
+//! assert_eq!(dw.ty().to_string(), "f32[3, 1]");
+//! println!("{:?}", dw.eval()?.to_vec::<f32>()?);
+//! # Ok::<(), fulmen_tensor::Error>(())
+//! ```
+//!
+//! A [`Tensor`] is a value described by how it is computed. Recording never runs, blocks or panics; a mistake poisons
+//! the tensor and surfaces as an [`Error`] with the user's file and line when a value is asked for. [`grad()`] is a
+//! function from expression to expressions. A [`Function`] is an expression with inputs; a [`Runtime`] compiles it once
+//! and the [`Compiled`] program runs on buffers that stay on the device.
+//!
+//! Not here: models, optimizers, training loops.
+
+mod accelerator;
+mod dtype;
+mod error;
+mod function;
+mod grad;
+mod graph;
+mod literal;
+mod lower;
+mod metrics;
+mod operation;
+mod ops;
+pub mod random;
+mod runtime;
+mod shape;
+mod tensor;
+mod variable;
+
+pub use accelerator::Accelerator;
+pub use dtype::{DType, Element};
+pub use error::{Error, Fault, Result};
+pub use function::Function;
+pub use grad::{grad, value_and_grad};
+pub use literal::Literal;
+pub use metrics::{Metrics, Unit};
+pub use ops::{Convolution, Operand, Pooling};
+pub use runtime::{Compiled, Outputs, PendingLiterals, Runtime};
+pub use shape::{Shape, TensorType};
+pub use tensor::Tensor;
+pub use variable::Variable;

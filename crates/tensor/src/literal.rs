@@ -1,0 +1,102 @@
+//! [`Literal`]: a value in host memory.
+
+use std::fmt;
+
+use fulmen_pjrt::HostBuffer;
+
+use crate::{DType, Element, Error, Result, Shape, Tensor, TensorType};
+
+/// A value in host memory: dtype, shape and the elements in row-major order.
+pub struct Literal {
+    ty: TensorType,
+    data: HostBuffer,
+}
+
+impl Literal {
+    /// A literal of these elements.
+    ///
+    /// # Errors
+    /// When the number of elements is not that of the shape, or there is no memory.
+    pub fn from_slice<T: Element>(elements: &[T], shape: impl Into<Shape>) -> Result<Literal> {
+        Literal::from_bytes(TensorType::new(T::DTYPE, shape), &T::to_bytes(elements))
+    }
+
+    /// A literal of elements given as little-endian bytes.
+    ///
+    /// # Errors
+    /// When the number of bytes is not that of the type, or there is no memory.
+    pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Literal> {
+        if bytes.len() != ty.size_in_bytes() {
+            let message = format!("{} bytes were given for {ty}, which takes {}", bytes.len(), ty.size_in_bytes());
+            return Err(Error::usage(message));
+        }
+        let mut data = HostBuffer::zeroed(bytes.len()).map_err(|e| Error::runtime(format!("making room for {ty}"), e))?;
+        data.copy_from_slice(bytes);
+        Ok(Literal { ty, data })
+    }
+
+    /// What the device sent.
+    pub(crate) fn from_host_buffer(ty: TensorType, data: HostBuffer) -> Literal {
+        Literal { ty, data }
+    }
+
+    /// Dtype and shape.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// The elements, little-endian.
+    pub fn bytes(&self) -> &[u8] {
+        &self.data[..self.ty.size_in_bytes()]
+    }
+
+    /// The elements.
+    ///
+    /// # Errors
+    /// When `T` is not the Rust type of this dtype.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        if T::DTYPE != self.ty.dtype {
+            let message = format!("the value is {}, its elements cannot be read as {}", self.ty, T::DTYPE);
+            return Err(Error::usage(message));
+        }
+        Ok(T::from_bytes(self.bytes()))
+    }
+
+    /// The elements of any dtype as f64 (64-bit integers may lose their last bits).
+    pub fn to_f64(&self) -> Vec<f64> {
+        fn read<T: Element>(bytes: &[u8], to: impl Fn(T) -> f64) -> Vec<f64> {
+            T::from_bytes(bytes).into_iter().map(to).collect()
+        }
+        let bytes = self.bytes();
+        match self.ty.dtype {
+            DType::F32 => read::<f32>(bytes, f64::from),
+            DType::F64 => read::<f64>(bytes, |v| v),
+            DType::Bf16 => read::<half::bf16>(bytes, f64::from),
+            DType::F16 => read::<half::f16>(bytes, f64::from),
+            DType::I8 => read::<i8>(bytes, f64::from),
+            DType::I16 => read::<i16>(bytes, f64::from),
+            DType::I32 => read::<i32>(bytes, f64::from),
+            DType::I64 => read::<i64>(bytes, |v| v as f64),
+            DType::U8 => read::<u8>(bytes, f64::from),
+            DType::U16 => read::<u16>(bytes, f64::from),
+            DType::U32 => read::<u32>(bytes, f64::from),
+            DType::U64 => read::<u64>(bytes, |v| v as f64),
+            DType::Bool => read::<bool>(bytes, |v| f64::from(u8::from(v))),
+        }
+    }
+
+    /// The value as a constant of an expression.
+    #[track_caller]
+    pub fn to_tensor(&self) -> Tensor {
+        Tensor::from_literal_bytes(self.ty.clone(), self.bytes())
+    }
+}
+
+impl fmt::Debug for Literal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values = self.to_f64();
+        let shown = &values[..values.len().min(16)];
+        let more = if values.len() > shown.len() { " …" } else { "" };
+        write!(f, "{} {shown:?}{more}", self.ty)
+    }
+}

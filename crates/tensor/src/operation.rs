@@ -1,0 +1,60 @@
+//! The form that every operation has: its shape rule, its derivative and its StableHLO text, side by side.
+//!
+//! An operation is one `struct` in [`ops`](crate::ops) that implements [`Operation`]; its attributes are the struct's
+//! fields. The method of [`Tensor`] that users call, with the formula in its doc, stands in the same file.
+
+use std::fmt;
+
+use crate::lower::Lowering;
+use crate::{Tensor, TensorType};
+
+pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
+    /// The name in error messages: that of the method the user called.
+    fn name(&self) -> &'static str;
+
+    /// The types of the results, or a sentence that says why these inputs do not fit.
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String>;
+
+    /// The vector-Jacobian product: for each input the cotangent it gets, `None` where no gradient flows.
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>>;
+
+    /// The right-hand side of the StableHLO statement.
+    fn lower(&self, cx: &mut Lowering<'_>) -> String;
+
+    /// What tells two uses of this operation on the same inputs apart: all attributes.
+    fn key(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+/// What a derivative rule sees of the node it differentiates.
+pub(crate) struct Vjp<'a> {
+    pub(crate) inputs: &'a [Tensor],
+    pub(crate) outputs: &'a [Tensor],
+    /// One an output; `None` where nothing depends on it.
+    pub(crate) cotangents: &'a [Option<Tensor>],
+}
+
+impl Vjp<'_> {
+    pub(crate) fn input(&self, i: usize) -> &Tensor {
+        &self.inputs[i]
+    }
+
+    /// The only output of an operation that has one.
+    pub(crate) fn output(&self) -> &Tensor {
+        &self.outputs[0]
+    }
+
+    /// The cotangent of the only output. A rule runs only when some output has one.
+    pub(crate) fn cotangent(&self) -> Tensor {
+        match &self.cotangents[0] {
+            Some(cotangent) => cotangent.clone(),
+            None => self.outputs[0].zeros_like(),
+        }
+    }
+}
+
+/// For shape rules with one result.
+pub(crate) fn one(ty: TensorType) -> Result<Vec<TensorType>, String> {
+    Ok(vec![ty])
+}

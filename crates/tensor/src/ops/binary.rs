@@ -1,0 +1,161 @@
+//! Elementwise operations of two tensors, with NumPy's broadcasting.
+
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{DType, Tensor, TensorType};
+
+/// What stands on the right of a binary operation: a tensor, or a number that takes the tensor's dtype.
+pub trait Operand {
+    /// The operand as a tensor, given the tensor on the other side.
+    fn beside(&self, other: &Tensor) -> Tensor;
+}
+
+impl Operand for Tensor {
+    fn beside(&self, _: &Tensor) -> Tensor {
+        self.clone()
+    }
+}
+impl Operand for &Tensor {
+    fn beside(&self, _: &Tensor) -> Tensor {
+        (*self).clone()
+    }
+}
+impl Operand for f64 {
+    #[track_caller]
+    fn beside(&self, other: &Tensor) -> Tensor {
+        other.check().map_or_else(|_| other.clone(), |t| Tensor::full(t.dtype(), [], *self))
+    }
+}
+
+/// Which dtypes a binary operation takes.
+#[derive(Clone, Copy)]
+enum Takes {
+    Numbers,
+    Floats,
+    BitsAndBooleans,
+    Integers,
+}
+
+impl Takes {
+    fn check(self, dtype: DType) -> Result<(), String> {
+        let (fits, expected) = match self {
+            Takes::Numbers => (dtype != DType::Bool, "numbers"),
+            Takes::Floats => (dtype.is_float(), "floating-point numbers"),
+            Takes::BitsAndBooleans => (!dtype.is_float(), "integers or booleans"),
+            Takes::Integers => (dtype.is_integer(), "integers"),
+        };
+        if fits { Ok(()) } else { Err(format!("takes {expected}, not {dtype}; convert with to_dtype() first")) }
+    }
+}
+
+/// Brings two tensors to one shape by broadcasting, or says why that cannot be.
+#[track_caller]
+pub(super) fn broadcast_both(name: &str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor), Tensor> {
+    if let Some(poisoned) = [a, b].into_iter().find(|t| t.fault().is_some()) {
+        return Err(poisoned.clone());
+    }
+    if a.dtype() != b.dtype() {
+        return Err(Tensor::poison(
+            name,
+            format!("the dtypes differ: {} and {}; convert one of them with to_dtype()", a.ty(), b.ty()),
+        ));
+    }
+    match a.shape().broadcast(b.shape()) {
+        Ok(shape) => Ok((a.broadcast_to(&shape), b.broadcast_to(&shape))),
+        Err(message) => Err(Tensor::poison(name, message)),
+    }
+}
+
+/// One row an operation: doc, method, struct, the StableHLO spelling, the dtypes, and the derivatives
+/// `|a, b, y, g|` of `y = f(a, b)` with respect to `a` and `b` under the cotangent `g`.
+macro_rules! binary {
+    ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $takes:ident,
+        |$a:ident, $b:ident, $y:ident, $g:ident| [$da:expr, $db:expr];)*) => {$(
+        #[derive(Debug)]
+        struct $op;
+
+        impl Operation for $op {
+            fn name(&self) -> &'static str {
+                stringify!($method)
+            }
+            fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+                Takes::$takes.check(inputs[0].dtype)?;
+                one(inputs[0].clone())
+            }
+            fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+                let ($a, $b, $y, $g) = (cx.input(0), cx.input(1), cx.output(), &cx.cotangent());
+                let _ = ($a, $b, $y, $g);
+                vec![$da, $db]
+            }
+            fn lower(&self, cx: &mut Lowering<'_>) -> String {
+                format!("stablehlo.{} {} : {}", $stablehlo, cx.operands(), cx.result().stablehlo())
+            }
+        }
+
+        impl Tensor {
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $method(&self, other: impl Operand) -> Tensor {
+                match broadcast_both(stringify!($method), self, &other.beside(self)) {
+                    Ok((a, b)) => Tensor::apply($op, &[&a, &b]),
+                    Err(poisoned) => poisoned,
+                }
+            }
+        }
+    )*};
+}
+
+binary! {
+    /// `a + b`, elementwise; also the operator.
+    add, Add, "add", Numbers, |a, b, y, g| [Some(g.clone()), Some(g.clone())];
+
+    /// `a − b`, elementwise; also the operator.
+    sub, Subtract, "subtract", Numbers, |a, b, y, g| [Some(g.clone()), Some(-g)];
+
+    /// `a · b`, elementwise; also the operator.
+    mul, Multiply, "multiply", Numbers, |a, b, y, g| [Some(g * b), Some(g * a)];
+
+    /// `a / b`, elementwise; also the operator. Integers round towards zero; a division of integers by zero gives −1.
+    div, Divide, "divide", Numbers, |a, b, y, g| [Some(g / b), Some(-(g * y / b))];
+
+    /// What remains of `a / b` rounded towards zero, with the sign of `a`, elementwise (C's `%`, JAX's `lax.rem`).
+    /// Derivatives 1 and `−trunc(a/b)`.
+    remainder, Remainder, "remainder", Numbers, |a, b, y, g| [Some(g.clone()), {
+        let quotient = a / b;
+        Some(-(g * quotient.sign() * quotient.abs().floor()))
+    }];
+
+    /// The larger of both, elementwise; NaN if one is NaN. The derivative of a tie is shared, ½ and ½.
+    maximum, Maximum, "maximum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
+
+    /// The smaller of both, elementwise; NaN if one is NaN. The derivative of a tie is shared, ½ and ½.
+    minimum, Minimum, "minimum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
+
+    /// `aᵇ`, elementwise. Derivatives `b·aᵇ⁻¹` and `aᵇ·log(a)`, where `log(0)` counts as 0.
+    pow, Power, "power", Floats, |a, b, y, g| [
+        Some(g * b.eq(0.0).select(&a.zeros_like(), &(b * a.pow(b - 1.0)))),
+        Some(g * y * a.eq(0.0).select(&a.ones_like(), a).log())
+    ];
+
+    /// Bitwise and of integers, logical and of booleans.
+    and, And, "and", BitsAndBooleans, |a, b, y, g| [None, None];
+
+    /// Bitwise or of integers, logical or of booleans.
+    or, Or, "or", BitsAndBooleans, |a, b, y, g| [None, None];
+
+    /// Bitwise exclusive or of integers, logical exclusive or of booleans.
+    xor, Xor, "xor", BitsAndBooleans, |a, b, y, g| [None, None];
+
+    /// The bits of `a` moved up by `b` places, zeros coming in; 0 where `b` is the number of bits or more.
+    shift_left, ShiftLeft, "shift_left", Integers, |a, b, y, g| [None, None];
+
+    /// The bits of `a` moved down by `b` places, zeros coming in; 0 where `b` is the number of bits or more.
+    shift_right_logical, ShiftRightLogical, "shift_right_logical", Integers, |a, b, y, g| [None, None];
+}
+
+/// 1 where `a` was chosen as `y`, ½ where `b` would have done as well, else 0.
+fn chosen(a: &Tensor, b: &Tensor, y: &Tensor) -> Tensor {
+    let whole = Tensor::full(y.dtype(), y.shape(), 1.0);
+    let half = Tensor::full(y.dtype(), y.shape(), 0.5);
+    a.eq(y).select(&b.eq(y).select(&half, &whole), &y.zeros_like())
+}

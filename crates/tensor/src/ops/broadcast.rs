@@ -1,0 +1,80 @@
+//! Broadcasting: repeating along axes without copying.
+
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{Shape, Tensor, TensorType};
+
+#[derive(Debug)]
+struct BroadcastInDim {
+    to: Shape,
+    /// The axis of the result that each axis of the operand becomes.
+    axes: Vec<usize>,
+}
+
+impl Operation for BroadcastInDim {
+    fn name(&self) -> &'static str {
+        "broadcast_to"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let from = &inputs[0].shape;
+        let fits = self.axes.len() == from.rank()
+            && self.axes.windows(2).all(|pair| pair[0] < pair[1])
+            && from.iter().zip(&self.axes).all(|(&size, &axis)| {
+                self.to.get(axis).is_some_and(|&target| size == 1 || size == target)
+            });
+        if !fits {
+            return Err(format!("{from} cannot be broadcast to {} along the axes {:?}", self.to, self.axes));
+        }
+        one(TensorType::new(inputs[0].dtype, &self.to))
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let from = cx.input(0).shape();
+        // Sum what was repeated: new axes, and axes that were 1 and no longer are.
+        let repeated: Vec<isize> = (0..self.to.rank())
+            .filter(|axis| match self.axes.iter().position(|a| a == axis) {
+                Some(i) => from[i] != self.to[*axis],
+                None => true,
+            })
+            .map(|axis| axis as isize)
+            .collect();
+        vec![Some(cx.cotangent().sum(&repeated, false).reshape(from))]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!("stablehlo.broadcast_in_dim {}, dims = {:?} : {}", cx.operand(0), self.axes, cx.signature())
+    }
+}
+
+impl Tensor {
+    /// This tensor repeated to `shape` by NumPy's rule: axes are aligned from the last, and axes of size 1 repeat.
+    /// The gradient is summed over what was repeated.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let row = Tensor::from_slice(&[1.0f32, 2.0], [2]);
+    /// assert_eq!(row.broadcast_to([3, 2]).eval()?.to_vec::<f32>()?, [1.0, 2.0, 1.0, 2.0, 1.0, 2.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn broadcast_to(&self, shape: impl Into<Shape>) -> Tensor {
+        let to = shape.into();
+        if self.fault().is_some() || *self.shape() == to {
+            return self.clone();
+        }
+        match to.rank().checked_sub(self.rank()) {
+            Some(new) => {
+                let axes = (new..to.rank()).collect();
+                Tensor::apply(BroadcastInDim { to, axes }, &[self])
+            }
+            None => {
+                Tensor::poison("broadcast_to", format!("{} has more axes than the target {to}", self.shape()))
+            }
+        }
+    }
+
+    /// This tensor repeated to `shape`, its axis `i` becoming axis `axes[i]` of the result (StableHLO's
+    /// `broadcast_in_dim`); `axes` must rise.
+    #[track_caller]
+    pub fn broadcast_in_dim(&self, shape: impl Into<Shape>, axes: &[usize]) -> Tensor {
+        Tensor::apply(BroadcastInDim { to: shape.into(), axes: axes.to_vec() }, &[self])
+    }
+}

@@ -1,0 +1,60 @@
+//! Elementwise comparison, with NumPy's broadcasting. The results are booleans, so no gradient flows.
+
+use super::binary::{Operand, broadcast_both};
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{DType, Tensor, TensorType};
+
+#[derive(Debug)]
+struct Compare {
+    method: &'static str,
+    direction: &'static str,
+}
+
+impl Operation for Compare {
+    fn name(&self) -> &'static str {
+        self.method
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        one(TensorType::new(DType::Bool, &inputs[0].shape))
+    }
+    fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        vec![None, None]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!("stablehlo.compare {}, {} : {}", self.direction, cx.operands(), cx.signature())
+    }
+}
+
+macro_rules! comparisons {
+    ($($(#[$doc:meta])* $method:ident $direction:ident;)*) => {
+        impl Tensor {$(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $method(&self, other: impl Operand) -> Tensor {
+                match broadcast_both(stringify!($method), self, &other.beside(self)) {
+                    Ok((a, b)) => {
+                        let op = Compare { method: stringify!($method), direction: stringify!($direction) };
+                        Tensor::apply(op, &[&a, &b])
+                    }
+                    Err(poisoned) => poisoned,
+                }
+            }
+        )*}
+    };
+}
+
+comparisons! {
+    /// True where `a = b`, elementwise; false where one is NaN.
+    eq EQ;
+    /// True where `a ≠ b`, elementwise; true where one is NaN.
+    ne NE;
+    /// True where `a < b`, elementwise; false where one is NaN.
+    lt LT;
+    /// True where `a ≤ b`, elementwise; false where one is NaN.
+    le LE;
+    /// True where `a > b`, elementwise; false where one is NaN.
+    gt GT;
+    /// True where `a ≥ b`, elementwise; false where one is NaN.
+    ge GE;
+}

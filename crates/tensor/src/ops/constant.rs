@@ -1,0 +1,191 @@
+//! Constants: values known while the expression is recorded.
+
+use std::fmt;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{DType, Element, Shape, Tensor, TensorType};
+
+/// A constant's bytes: those of every element, or those of one that all elements equal.
+struct Constant {
+    ty: TensorType,
+    bytes: Arc<[u8]>,
+}
+
+impl Constant {
+    fn is_splat(&self) -> bool {
+        self.bytes.len() == self.ty.dtype.size_in_bytes()
+    }
+}
+
+impl Operation for Constant {
+    fn name(&self) -> &'static str {
+        "constant"
+    }
+    fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        one(self.ty.clone())
+    }
+    fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        vec![]
+    }
+    fn lower(&self, _: &mut Lowering<'_>) -> String {
+        let ty = self.ty.stablehlo();
+        if self.ty.shape.num_elements() == 0 {
+            return format!("stablehlo.constant dense<> : {ty}");
+        }
+        let elements: String = match (self.ty.dtype, self.is_splat()) {
+            (dtype, true) => spell(dtype, &self.bytes),
+            // MLIR packs booleans in its raw form: they are spelled out instead.
+            (DType::Bool, false) => nested(&self.ty.shape, &mut self.bytes.iter().map(|&b| (b != 0).to_string())),
+            (_, false) => format!("\"0x{}\"", hex(&self.bytes)),
+        };
+        format!("stablehlo.constant dense<{elements}> : {ty}")
+    }
+}
+
+impl fmt::Debug for Constant {
+    /// All of it: two constants are the same value if this is the same text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}", self.ty, hex(&self.bytes))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let digit = |d: u8| char::from(DIGITS[usize::from(d)]);
+    bytes.iter().flat_map(|&b| [digit(b >> 4), digit(b & 15)]).collect()
+}
+
+fn nested(dims: &[usize], elements: &mut impl Iterator<Item = String>) -> String {
+    match dims {
+        [] => elements.next().unwrap_or_default(),
+        [n, inner @ ..] => {
+            let parts: Vec<_> = (0..*n).map(|_| nested(inner, elements)).collect();
+            format!("[{}]", parts.join(", "))
+        }
+    }
+}
+
+/// MLIR's spelling of one element: decimal where that is exact and readable, else the bits.
+fn spell(dtype: DType, bytes: &[u8]) -> String {
+    fn first<T: Element>(bytes: &[u8]) -> Option<T> {
+        T::from_bytes(bytes).first().copied()
+    }
+    let float = |value: Option<f64>, bits: String| match value {
+        Some(v) if v.is_finite() && v == v.trunc() && v.abs() < 1e15 => format!("{v:.1}"),
+        _ => format!("0x{bits}"),
+    };
+    let bits = || hex(&bytes.iter().rev().copied().collect::<Vec<_>>());
+    let text = |value: Option<String>| value.unwrap_or_default();
+    match dtype {
+        DType::F32 => float(first::<f32>(bytes).map(f64::from), bits()),
+        DType::F64 => float(first::<f64>(bytes), bits()),
+        DType::Bf16 => float(first::<bf16>(bytes).map(f64::from), bits()),
+        DType::F16 => float(first::<f16>(bytes).map(f64::from), bits()),
+        DType::I8 => text(first::<i8>(bytes).map(|v| v.to_string())),
+        DType::I16 => text(first::<i16>(bytes).map(|v| v.to_string())),
+        DType::I32 => text(first::<i32>(bytes).map(|v| v.to_string())),
+        DType::I64 => text(first::<i64>(bytes).map(|v| v.to_string())),
+        DType::U8 => text(first::<u8>(bytes).map(|v| v.to_string())),
+        DType::U16 => text(first::<u16>(bytes).map(|v| v.to_string())),
+        DType::U32 => text(first::<u32>(bytes).map(|v| v.to_string())),
+        DType::U64 => text(first::<u64>(bytes).map(|v| v.to_string())),
+        DType::Bool => text(first::<bool>(bytes).map(|v| v.to_string())),
+    }
+}
+
+/// `value` as an element of `dtype`: rounded to the nearest float, truncated and saturated to an integer.
+fn encode(dtype: DType, value: f64) -> Vec<u8> {
+    match dtype {
+        DType::F32 => f32::to_bytes(&[value as f32]),
+        DType::F64 => f64::to_bytes(&[value]),
+        DType::Bf16 => bf16::to_bytes(&[bf16::from_f64(value)]),
+        DType::F16 => f16::to_bytes(&[f16::from_f64(value)]),
+        DType::I8 => i8::to_bytes(&[value as i8]),
+        DType::I16 => i16::to_bytes(&[value as i16]),
+        DType::I32 => i32::to_bytes(&[value as i32]),
+        DType::I64 => i64::to_bytes(&[value as i64]),
+        DType::U8 => u8::to_bytes(&[value as u8]),
+        DType::U16 => u16::to_bytes(&[value as u16]),
+        DType::U32 => u32::to_bytes(&[value as u32]),
+        DType::U64 => u64::to_bytes(&[value as u64]),
+        DType::Bool => bool::to_bytes(&[value != 0.0]),
+    }
+}
+
+impl Tensor {
+    /// A constant with these elements, in row-major order.
+    ///
+    /// Poisoned when the number of elements is not that of the shape.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1i32, 2, 3, 4, 5, 6], [2, 3]);
+    /// assert_eq!(x.ty().to_string(), "i32[2, 3]");
+    /// ```
+    #[track_caller]
+    pub fn from_slice<T: Element>(elements: &[T], shape: impl Into<Shape>) -> Tensor {
+        let ty = TensorType::new(T::DTYPE, shape);
+        if elements.len() != ty.shape.num_elements() {
+            let message = format!(
+                "{} elements were given for the shape {}, which has {}",
+                elements.len(),
+                ty.shape,
+                ty.shape.num_elements()
+            );
+            return Tensor::poison("from_slice", message);
+        }
+        Tensor::apply(Constant { ty, bytes: T::to_bytes(elements).into() }, &[])
+    }
+
+    /// A constant from bytes whose number the caller has checked.
+    #[track_caller]
+    pub(crate) fn from_literal_bytes(ty: TensorType, bytes: &[u8]) -> Tensor {
+        Tensor::apply(Constant { ty, bytes: bytes.into() }, &[])
+    }
+
+    /// A scalar constant.
+    #[track_caller]
+    pub fn scalar<T: Element>(value: T) -> Tensor {
+        Tensor::from_slice(&[value], [])
+    }
+
+    /// A constant whose elements all equal `value`: rounded to the nearest float of `dtype`, or truncated to its
+    /// integers.
+    #[track_caller]
+    pub fn full(dtype: DType, shape: impl Into<Shape>, value: f64) -> Tensor {
+        Tensor::apply(Constant { ty: TensorType::new(dtype, shape), bytes: encode(dtype, value).into() }, &[])
+    }
+
+    /// A constant of zeros (of `false`).
+    #[track_caller]
+    pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Tensor {
+        Tensor::full(dtype, shape, 0.0)
+    }
+
+    /// A constant of ones (of `true`).
+    #[track_caller]
+    pub fn ones(dtype: DType, shape: impl Into<Shape>) -> Tensor {
+        Tensor::full(dtype, shape, 1.0)
+    }
+
+    /// Zeros with the dtype and shape of this tensor.
+    #[track_caller]
+    pub fn zeros_like(&self) -> Tensor {
+        self.filled_like(0.0)
+    }
+
+    /// Ones with the dtype and shape of this tensor.
+    #[track_caller]
+    pub fn ones_like(&self) -> Tensor {
+        self.filled_like(1.0)
+    }
+
+    #[track_caller]
+    fn filled_like(&self, value: f64) -> Tensor {
+        if self.fault().is_some() { self.clone() } else { Tensor::full(self.dtype(), self.shape(), value) }
+    }
+}

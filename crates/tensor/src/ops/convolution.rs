@@ -1,0 +1,311 @@
+//! Convolution over any number of spatial axes, and its derivatives, which are convolutions too.
+//!
+//! The two derivative rules follow from writing the sum out: that of the input slides the flipped kernel over the
+//! cotangent, with stride and dilation of the input changing places; that of the kernel slides the cotangent over the
+//! input, with stride and dilation of the kernel changing places.
+
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{DType, Tensor, TensorType};
+
+/// Where the axes of one operand stand: the two that have a role, then the spatial ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Axes {
+    /// Batch of input and result; output features of the kernel.
+    first: usize,
+    /// Features of input and result; input features of the kernel.
+    second: usize,
+    spatial: Vec<usize>,
+}
+
+impl Axes {
+    /// `first, second, spatial…` in this order.
+    fn standard(spatial: usize) -> Axes {
+        Axes { first: 0, second: 1, spatial: (2..spatial + 2).collect() }
+    }
+    fn swapped(&self) -> Axes {
+        Axes { first: self.second, second: self.first, spatial: self.spatial.clone() }
+    }
+    /// StableHLO's spelling, e.g. `[b, f, 0, 1]`.
+    fn spell(&self, first: &str, second: &str) -> String {
+        let mut names = vec![String::new(); self.spatial.len() + 2];
+        names[self.first] = first.into();
+        names[self.second] = second.into();
+        for (i, &axis) in self.spatial.iter().enumerate() {
+            names[axis] = i.to_string();
+        }
+        format!("[{}]", names.join(", "))
+    }
+    fn spatial_sizes(&self, ty: &TensorType) -> Vec<usize> {
+        self.spatial.iter().map(|&a| ty.shape[a]).collect()
+    }
+}
+
+/// The attributes of StableHLO's `convolution`.
+#[derive(Clone, Debug)]
+struct ConvolutionOp {
+    stride: Vec<usize>,
+    padding: Vec<(i64, i64)>,
+    lhs_dilation: Vec<usize>,
+    rhs_dilation: Vec<usize>,
+    feature_groups: usize,
+    batch_groups: usize,
+    lhs: Axes,
+    rhs: Axes,
+    out: Axes,
+}
+
+/// The extent of `size` elements with `dilation − 1` gaps between neighbours.
+fn dilated(size: usize, dilation: usize) -> i64 {
+    if size == 0 { 0 } else { (size as i64 - 1) * dilation as i64 + 1 }
+}
+
+impl ConvolutionOp {
+    /// Sizes of the spatial axes of the result.
+    fn spatial_result(&self, lhs: &TensorType, rhs: &TensorType) -> Vec<usize> {
+        let (input, kernel) = (self.lhs.spatial_sizes(lhs), self.rhs.spatial_sizes(rhs));
+        (0..input.len())
+            .map(|i| {
+                let (low, high) = self.padding[i];
+                let room = low + dilated(input[i], self.lhs_dilation[i]) + high;
+                let window = dilated(kernel[i], self.rhs_dilation[i]);
+                if room < window { 0 } else { ((room - window) / self.stride[i] as i64 + 1) as usize }
+            })
+            .collect()
+    }
+
+    fn lhs_vjp(&self, lhs: &Tensor, rhs: &Tensor, g: &Tensor) -> Tensor {
+        let mut kernel = rhs.clone();
+        let mut groups = self.feature_groups;
+        if self.feature_groups > 1 {
+            kernel = move_groups(&kernel, self.rhs.first, self.rhs.second, self.feature_groups);
+        } else if self.batch_groups > 1 {
+            kernel = move_groups(&kernel, self.rhs.first, self.rhs.second, self.batch_groups);
+            groups = self.batch_groups;
+        }
+        let (input, window, result) = self.extents(lhs, rhs, g);
+        let padding = (0..input.len())
+            .map(|i| {
+                let low = window[i] - self.padding[i].0 - 1;
+                (low, input[i] + window[i] - 1 - result[i] - low)
+            })
+            .collect();
+        let spatial: Vec<isize> = self.rhs.spatial.iter().map(|&a| a as isize).collect();
+        let operation = ConvolutionOp {
+            stride: self.lhs_dilation.clone(),
+            padding,
+            lhs_dilation: self.stride.clone(),
+            rhs_dilation: self.rhs_dilation.clone(),
+            feature_groups: groups,
+            batch_groups: 1,
+            lhs: self.out.clone(),
+            rhs: self.rhs.swapped(),
+            out: self.lhs.clone(),
+        };
+        let cotangent = Tensor::apply(operation, &[g, &kernel.flip(&spatial)]);
+        if self.batch_groups > 1 {
+            move_groups(&cotangent, self.lhs.second, self.lhs.first, self.batch_groups)
+        } else {
+            cotangent
+        }
+    }
+
+    fn rhs_vjp(&self, lhs: &Tensor, rhs: &Tensor, g: &Tensor) -> Tensor {
+        let (input, window, result) = self.extents(lhs, rhs, g);
+        let padding = (0..input.len())
+            .map(|i| {
+                let low = self.padding[i].0;
+                (low, result[i] - input[i] + window[i] - low - 1)
+            })
+            .collect();
+        let (feature_groups, batch_groups) = match (self.feature_groups, self.batch_groups) {
+            (1, groups) => (groups, 1),
+            (groups, _) => (1, groups),
+        };
+        let operation = ConvolutionOp {
+            stride: self.rhs_dilation.clone(),
+            padding,
+            lhs_dilation: self.lhs_dilation.clone(),
+            rhs_dilation: self.stride.clone(),
+            feature_groups,
+            batch_groups,
+            lhs: self.lhs.swapped(),
+            rhs: self.out.swapped(),
+            out: self.rhs.swapped(),
+        };
+        Tensor::apply(operation, &[lhs, g])
+    }
+
+    /// The dilated extents of input, kernel and result along the spatial axes.
+    fn extents(&self, lhs: &Tensor, rhs: &Tensor, g: &Tensor) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
+        let spread = |axes: &Axes, t: &Tensor, dilation: &[usize]| -> Vec<i64> {
+            axes.spatial_sizes(t.ty()).iter().zip(dilation).map(|(&n, &d)| dilated(n, d)).collect()
+        };
+        (
+            spread(&self.lhs, lhs, &self.lhs_dilation),
+            spread(&self.rhs, rhs, &self.rhs_dilation),
+            spread(&self.out, g, &self.stride),
+        )
+    }
+}
+
+/// Splits `groups` off the front of axis `from` and joins them to the front of axis `to`.
+fn move_groups(t: &Tensor, from: usize, to: usize, groups: usize) -> Tensor {
+    let mut split = t.shape().to_vec();
+    split[from] /= groups;
+    let mut result = split.clone();
+    result[to] *= groups;
+    split.insert(from, groups);
+    // The group axis now stands at `from`; it moves directly before `to`.
+    let to = if to > from { to + 1 } else { to };
+    let mut order: Vec<usize> = (0..split.len()).filter(|&a| a != from).collect();
+    let at = order.iter().position(|&a| a == to).unwrap_or(0);
+    order.insert(at, from);
+    t.reshape(split).permuted(order).reshape(result)
+}
+
+impl Operation for ConvolutionOp {
+    fn name(&self) -> &'static str {
+        "convolution"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let (lhs, rhs) = (inputs[0], inputs[1]);
+        let spatial = self.stride.len();
+        if lhs.dtype != rhs.dtype || lhs.dtype == DType::Bool {
+            return Err(format!("input and kernel must be numbers of one dtype, they are {lhs} and {rhs}"));
+        }
+        if lhs.shape.rank() != spatial + 2 || rhs.shape.rank() != spatial + 2 {
+            return Err(format!(
+                "a convolution over {spatial} axes takes an input [batch, channels, …] and a kernel [out, in, …] of \
+                 rank {}; they are {lhs} and {rhs}",
+                spatial + 2
+            ));
+        }
+        let features = lhs.shape[self.lhs.second];
+        if features != rhs.shape[self.rhs.second] * self.feature_groups {
+            return Err(format!(
+                "the input {lhs} has {features} channels; the kernel {rhs} in {} groups takes {}",
+                self.feature_groups,
+                rhs.shape[self.rhs.second] * self.feature_groups
+            ));
+        }
+        let (batch, made) = (lhs.shape[self.lhs.first], rhs.shape[self.rhs.first]);
+        if self.feature_groups == 0 || made % self.feature_groups != 0 {
+            return Err(format!("{made} output channels cannot be split into {} groups", self.feature_groups));
+        }
+        if self.batch_groups == 0 || batch % self.batch_groups != 0 || made % self.batch_groups != 0 {
+            return Err(format!("a batch of {batch} cannot be split into {} groups", self.batch_groups));
+        }
+        if [&self.stride, &self.lhs_dilation, &self.rhs_dilation].iter().any(|v| v.contains(&0)) {
+            return Err("stride and dilation must be at least 1".into());
+        }
+        let mut to = vec![0; spatial + 2];
+        to[self.out.first] = batch / self.batch_groups;
+        to[self.out.second] = made;
+        for (&axis, size) in self.out.spatial.iter().zip(self.spatial_result(lhs, rhs)) {
+            to[axis] = size;
+        }
+        one(TensorType::new(lhs.dtype, to))
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let (lhs, rhs, g) = (cx.input(0), cx.input(1), cx.cotangent());
+        if [lhs, rhs, &g].iter().any(|t| t.shape().num_elements() == 0) {
+            return vec![Some(lhs.zeros_like()), Some(rhs.zeros_like())];
+        }
+        vec![Some(self.lhs_vjp(lhs, rhs, &g)), Some(self.rhs_vjp(lhs, rhs, &g))]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let pads: Vec<_> = self.padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
+        format!(
+            "stablehlo.convolution({}) dim_numbers = {}x{}->{}, window = {{stride = {:?}, pad = [{}], \
+             lhs_dilate = {:?}, rhs_dilate = {:?}}} {{batch_group_count = {} : i64, feature_group_count = {} : i64, \
+             precision_config = [#stablehlo<precision DEFAULT>, #stablehlo<precision DEFAULT>]}} : {}",
+            cx.operands(),
+            self.lhs.spell("b", "f"),
+            self.rhs.spell("o", "i"),
+            self.out.spell("b", "f"),
+            self.stride,
+            pads.join(", "),
+            self.lhs_dilation,
+            self.rhs_dilation,
+            self.batch_groups,
+            self.feature_groups,
+            cx.signature()
+        )
+    }
+}
+
+/// How a convolution moves over its input; one entry a spatial axis. The default for `n` axes is
+/// [`Convolution::new`]: stride 1, no padding, no dilation, one group.
+///
+/// ```
+/// use fulmen_tensor::{Convolution, DType, Tensor};
+/// let x = Tensor::zeros(DType::F32, [8, 3, 32, 32]);
+/// let w = Tensor::zeros(DType::F32, [16, 3, 3, 3]);
+/// let y = x.convolution(&w, &Convolution::new(2).stride([2, 2]).padding([(1, 1), (1, 1)]));
+/// assert_eq!(y.ty().to_string(), "f32[8, 16, 16, 16]");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Convolution {
+    stride: Vec<usize>,
+    padding: Vec<(i64, i64)>,
+    dilation: Vec<usize>,
+    groups: usize,
+}
+
+impl Convolution {
+    /// Stride 1, no padding, no dilation and one group over `spatial` axes.
+    pub fn new(spatial: usize) -> Convolution {
+        Convolution { stride: vec![1; spatial], padding: vec![(0, 0); spatial], dilation: vec![1; spatial], groups: 1 }
+    }
+
+    /// Steps between two places of the kernel.
+    pub fn stride(mut self, stride: impl Into<Vec<usize>>) -> Convolution {
+        self.stride = stride.into();
+        self
+    }
+
+    /// Zeros before and after the input.
+    pub fn padding(mut self, padding: impl Into<Vec<(i64, i64)>>) -> Convolution {
+        self.padding = padding.into();
+        self
+    }
+
+    /// Steps between two elements of the kernel.
+    pub fn dilation(mut self, dilation: impl Into<Vec<usize>>) -> Convolution {
+        self.dilation = dilation.into();
+        self
+    }
+
+    /// Groups of channels that do not see each other.
+    pub fn groups(mut self, groups: usize) -> Convolution {
+        self.groups = groups;
+        self
+    }
+}
+
+impl Tensor {
+    /// The convolution (the cross-correlation, as in PyTorch) of an input `[batch, channels, spatial…]` with a kernel
+    /// `[out, channels / groups, spatial…]`: `[batch, out, spatial…]`, each spatial axis of size
+    /// `(size + padding − dilation·(kernel − 1) − 1) / stride + 1`, rounded down.
+    #[track_caller]
+    pub fn convolution(&self, kernel: &Tensor, how: &Convolution) -> Tensor {
+        let spatial = how.stride.len();
+        if how.padding.len() != spatial || how.dilation.len() != spatial {
+            let message = format!("stride, padding and dilation name different numbers of axes: {how:?}");
+            return Tensor::poison("convolution", message);
+        }
+        let operation = ConvolutionOp {
+            stride: how.stride.clone(),
+            padding: how.padding.clone(),
+            lhs_dilation: vec![1; spatial],
+            rhs_dilation: how.dilation.clone(),
+            feature_groups: how.groups,
+            batch_groups: 1,
+            lhs: Axes::standard(spatial),
+            rhs: Axes::standard(spatial),
+            out: Axes::standard(spatial),
+        };
+        Tensor::apply(operation, &[self, kernel])
+    }
+}

@@ -1,0 +1,228 @@
+//! Products of tensors: `dot_general` and `matmul` upon it.
+
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{DType, Shape, Tensor, TensorType};
+
+/// Which axes of the two sides go together. An axis in neither list is free: it stays in the result.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct DotGeneral {
+    /// The method that the user called.
+    method: &'static str,
+    lhs_batch: Vec<usize>,
+    rhs_batch: Vec<usize>,
+    lhs_contracting: Vec<usize>,
+    rhs_contracting: Vec<usize>,
+}
+
+fn free_axes(rank: usize, batch: &[usize], contracting: &[usize]) -> Vec<usize> {
+    (0..rank).filter(|a| !batch.contains(a) && !contracting.contains(a)).collect()
+}
+
+impl DotGeneral {
+    fn lhs_free(&self, rank: usize) -> Vec<usize> {
+        free_axes(rank, &self.lhs_batch, &self.lhs_contracting)
+    }
+    fn rhs_free(&self, rank: usize) -> Vec<usize> {
+        free_axes(rank, &self.rhs_batch, &self.rhs_contracting)
+    }
+
+    /// The cotangent of one side, given the other: contract the cotangent of the result with the other side's free
+    /// axes, then put the axes in this side's order. `y` is that side, of rank `rank`; `g_free` are the axes of the
+    /// cotangent that stem from `y`.
+    fn side_vjp(side: &Side<'_>, g: &Tensor, y: &Tensor, rank: usize) -> Tensor {
+        let y_free = free_axes(y.rank(), side.other_batch, side.other_contracting);
+        let product = Tensor::apply(
+            DotGeneral {
+                method: "dot_general",
+                lhs_batch: (0..side.batch.len()).collect(),
+                rhs_batch: side.other_batch.to_vec(),
+                lhs_contracting: side.g_contracting.clone(),
+                rhs_contracting: y_free,
+            },
+            &[g, y],
+        );
+        // The product's axes: batch, this side's free axes, then the other side's contracting axes in rising order.
+        let mut order: Vec<usize> = side.batch.to_vec();
+        order.extend(free_axes(rank, side.batch, side.contracting));
+        let mut pairs: Vec<(usize, usize)> =
+            side.other_contracting.iter().copied().zip(side.contracting.iter().copied()).collect();
+        pairs.sort_unstable();
+        order.extend(pairs.iter().map(|p| p.1));
+        let mut permutation = vec![0; rank];
+        for (at, &axis) in order.iter().enumerate() {
+            permutation[axis] = at;
+        }
+        product.permuted(permutation)
+    }
+}
+
+/// One side of a product, as its derivative sees it.
+struct Side<'a> {
+    batch: &'a [usize],
+    contracting: &'a [usize],
+    other_batch: &'a [usize],
+    other_contracting: &'a [usize],
+    /// The axes of the result that stem from the other side's free axes.
+    g_contracting: Vec<usize>,
+}
+
+impl Operation for DotGeneral {
+    fn name(&self) -> &'static str {
+        self.method
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let (lhs, rhs) = (inputs[0], inputs[1]);
+        if lhs.dtype != rhs.dtype {
+            return Err(format!("the dtypes differ: {lhs} and {rhs}; convert one of them with to_dtype()"));
+        }
+        if lhs.dtype == DType::Bool {
+            return Err("takes numbers, not bool; convert with to_dtype() first".into());
+        }
+        let check = |side: &str, shape: &Shape, batch: &[usize], contracting: &[usize]| {
+            let mut named: Vec<usize> = batch.iter().chain(contracting).copied().collect();
+            named.sort_unstable();
+            if named.windows(2).any(|p| p[0] == p[1]) || named.last().is_some_and(|&a| a >= shape.rank()) {
+                return Err(format!("the axes {batch:?} and {contracting:?} are not different axes of the {side} {shape}"));
+            }
+            Ok(())
+        };
+        check("left side", &lhs.shape, &self.lhs_batch, &self.lhs_contracting)?;
+        check("right side", &rhs.shape, &self.rhs_batch, &self.rhs_contracting)?;
+        let pairs = |a: &[usize], b: &[usize], what: &str| -> Result<(), String> {
+            if a.len() != b.len() {
+                return Err(format!("the two sides have {} and {} {what} axes", a.len(), b.len()));
+            }
+            match a.iter().zip(b).find(|&(&i, &j)| lhs.shape[i] != rhs.shape[j]) {
+                Some((&i, &j)) => Err(format!(
+                    "cannot multiply {} by {}: the {what} axes {i} and {j} have {} and {} elements",
+                    lhs.shape, rhs.shape, lhs.shape[i], rhs.shape[j]
+                )),
+                None => Ok(()),
+            }
+        };
+        pairs(&self.lhs_batch, &self.rhs_batch, "batch")?;
+        pairs(&self.lhs_contracting, &self.rhs_contracting, "contracted")?;
+        let mut to: Vec<usize> = self.lhs_batch.iter().map(|&a| lhs.shape[a]).collect();
+        to.extend(self.lhs_free(lhs.shape.rank()).iter().map(|&a| lhs.shape[a]));
+        to.extend(self.rhs_free(rhs.shape.rank()).iter().map(|&a| rhs.shape[a]));
+        one(TensorType::new(lhs.dtype, to))
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let (lhs, rhs, g) = (cx.input(0), cx.input(1), cx.cotangent());
+        let batch = self.lhs_batch.len();
+        let lhs_free = self.lhs_free(lhs.rank()).len();
+        let left = Side {
+            batch: &self.lhs_batch,
+            contracting: &self.lhs_contracting,
+            other_batch: &self.rhs_batch,
+            other_contracting: &self.rhs_contracting,
+            g_contracting: (batch + lhs_free..g.rank()).collect(),
+        };
+        let right = Side {
+            batch: &self.rhs_batch,
+            contracting: &self.rhs_contracting,
+            other_batch: &self.lhs_batch,
+            other_contracting: &self.lhs_contracting,
+            g_contracting: (batch..batch + lhs_free).collect(),
+        };
+        vec![
+            Some(DotGeneral::side_vjp(&left, &g, rhs, lhs.rank())),
+            Some(DotGeneral::side_vjp(&right, &g, lhs, rhs.rank())),
+        ]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let batching = if self.lhs_batch.is_empty() {
+            String::new()
+        } else {
+            format!(", batching_dims = {:?} x {:?}", self.lhs_batch, self.rhs_batch)
+        };
+        format!(
+            "stablehlo.dot_general {}{batching}, contracting_dims = {:?} x {:?}, precision = [DEFAULT, DEFAULT] : {}",
+            cx.operands(),
+            self.lhs_contracting,
+            self.rhs_contracting,
+            cx.signature()
+        )
+    }
+}
+
+impl Tensor {
+    /// The general product: sums over pairs of contracted axes, keeps pairs of batch axes once, keeps all other axes.
+    /// The result's axes are the batch axes, then the free axes of the left, then those of the right.
+    #[track_caller]
+    pub fn dot_general(
+        &self,
+        rhs: &Tensor,
+        batch: (&[usize], &[usize]),
+        contracting: (&[usize], &[usize]),
+    ) -> Tensor {
+        let operation = DotGeneral {
+            method: "dot_general",
+            lhs_batch: batch.0.into(),
+            rhs_batch: batch.1.into(),
+            lhs_contracting: contracting.0.into(),
+            rhs_contracting: contracting.1.into(),
+        };
+        Tensor::apply(operation, &[self, rhs])
+    }
+
+    /// The matrix product, as NumPy's `matmul`: `[…, n, k]` by `[…, k, m]` gives `[…, n, m]`, the leading axes
+    /// broadcast, a vector on the left is a row and one on the right a column whose axis of size 1 vanishes.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let x = Tensor::zeros(DType::F32, [32, 784]);
+    /// let w = Tensor::zeros(DType::F32, [512, 10]);
+    /// let fault = x.matmul(&w).fault().unwrap().to_string();
+    /// assert!(fault.starts_with("matmul: cannot multiply [32, 784] by [512, 10]"));
+    /// ```
+    #[track_caller]
+    pub fn matmul(&self, rhs: &Tensor) -> Tensor {
+        if let Some(poisoned) = [self, rhs].into_iter().find(|t| t.fault().is_some()) {
+            return poisoned.clone();
+        }
+        if self.rank() == 0 || rhs.rank() == 0 {
+            let message = format!("cannot multiply {} by {}: a scalar is no matrix, use *", self.shape(), rhs.shape());
+            return Tensor::poison("matmul", message);
+        }
+        let inner = rhs.rank().saturating_sub(2);
+        let (k, l) = (self.size(-1), rhs.shape()[inner]);
+        if k != l {
+            let message = format!(
+                "cannot multiply {} by {}: the last axis of the left has {k} elements, the rows of the right are {l}",
+                self.shape(),
+                rhs.shape()
+            );
+            return Tensor::poison("matmul", message);
+        }
+        let contracted = self.rank() - 1;
+        if rhs.rank() <= 2 || self.rank() == 1 && rhs.rank() == 2 {
+            return Tensor::apply(matmul(vec![], contracted, 0), &[self, rhs]);
+        }
+        // Batches: bring both sides to the same leading axes.
+        let leading = |t: &Tensor| Shape::from(&t.shape()[..t.rank().saturating_sub(2)]);
+        let batch = match leading(self).broadcast(&leading(rhs)) {
+            Ok(batch) => batch,
+            Err(message) => return Tensor::poison("matmul", message),
+        };
+        let spread = |t: &Tensor| {
+            let matrix = &t.shape()[t.rank().saturating_sub(2)..];
+            t.broadcast_to([batch.dims(), matrix].concat())
+        };
+        let lhs = if self.rank() == 1 { self.unsqueeze(0) } else { self.clone() };
+        let n = batch.rank();
+        let product = Tensor::apply(matmul((0..n).collect(), n + 1, n), &[&spread(&lhs), &spread(rhs)]);
+        if self.rank() == 1 { product.squeeze(-2) } else { product }
+    }
+}
+
+fn matmul(batch: Vec<usize>, lhs_contracting: usize, rhs_contracting: usize) -> DotGeneral {
+    DotGeneral {
+        method: "matmul",
+        lhs_batch: batch.clone(),
+        rhs_batch: batch,
+        lhs_contracting: vec![lhs_contracting],
+        rhs_contracting: vec![rhs_contracting],
+    }
+}

@@ -1,0 +1,71 @@
+//! Counting along an axis, and what is made of it: one-hot vectors.
+
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{DType, Shape, Tensor, TensorType};
+
+#[derive(Debug)]
+struct Iota {
+    ty: TensorType,
+    axis: usize,
+}
+
+impl Operation for Iota {
+    fn name(&self) -> &'static str {
+        "iota"
+    }
+    fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        if self.ty.dtype == DType::Bool {
+            return Err("booleans cannot count; ask for an integer or a float".into());
+        }
+        one(self.ty.clone())
+    }
+    fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        vec![]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!("stablehlo.iota dim = {} : {}", self.axis, cx.result().stablehlo())
+    }
+}
+
+impl Tensor {
+    /// A tensor whose element at index `i` along `axis` is `i`.
+    #[track_caller]
+    pub fn iota(dtype: DType, shape: impl Into<Shape>, axis: isize) -> Tensor {
+        let ty = TensorType::new(dtype, shape);
+        match ty.shape.axis(axis) {
+            Ok(axis) => Tensor::apply(Iota { ty, axis }, &[]),
+            Err(message) => Tensor::poison("iota", message),
+        }
+    }
+
+    /// `0, 1, …, n − 1`.
+    #[track_caller]
+    pub fn arange(dtype: DType, n: usize) -> Tensor {
+        Tensor::iota(dtype, [n], 0)
+    }
+
+    /// For each integer a vector of `classes` elements on a new last axis: `true` at its index, else `false`. An
+    /// integer outside `0..classes` gives a vector without any `true`.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let y = Tensor::from_slice(&[2i32, 0], [2]).one_hot(3).to_dtype(DType::F32);
+    /// assert_eq!(y.eval()?.to_vec::<f32>()?, [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn one_hot(&self, classes: usize) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        if !self.dtype().is_integer() {
+            let message = format!("class indices must be integers, these are {}; convert with to_dtype()", self.ty());
+            return Tensor::poison("one_hot", message);
+        }
+        let mut shape = self.shape().to_vec();
+        shape.push(classes);
+        let classes = Tensor::iota(self.dtype(), shape.clone(), -1);
+        self.unsqueeze(-1).broadcast_to(shape).eq(classes)
+    }
+}

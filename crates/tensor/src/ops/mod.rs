@@ -1,0 +1,28 @@
+//! The operations, a file a family. Each has its shape rule, derivative, StableHLO form and public method together.
+
+mod binary;
+mod broadcast;
+mod compare;
+mod concatenate;
+mod constant;
+mod convert;
+mod convolution;
+mod dot;
+mod iota;
+mod operators;
+mod pad;
+mod pooling;
+mod reduce;
+mod reshape;
+mod reverse;
+mod select;
+mod slice;
+mod softmax;
+mod stop_gradient;
+pub(crate) mod threefry;
+mod transpose;
+mod unary;
+
+pub use convolution::Convolution;
+pub use pooling::Pooling;
+pub use binary::Operand;

@@ -1,0 +1,70 @@
+//! Adding elements before, after and between those along each axis; negative amounts cut off.
+
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{Tensor, TensorType};
+
+#[derive(Debug)]
+struct Pad {
+    low: Vec<i64>,
+    high: Vec<i64>,
+    interior: Vec<usize>,
+}
+
+impl Operation for Pad {
+    fn name(&self) -> &'static str {
+        "pad"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let (from, value) = (inputs[0], inputs[1]);
+        let rank = from.shape.rank();
+        if value.shape.rank() != 0 || value.dtype != from.dtype {
+            return Err(format!("the padding value must be a scalar of {}, it is {value}", from.dtype));
+        }
+        if self.low.len() != rank || self.high.len() != rank || self.interior.len() != rank {
+            return Err(format!("low, high and interior must have one entry for each of the {rank} axes of {from}"));
+        }
+        let mut to = Vec::with_capacity(rank);
+        for (i, &size) in from.shape.iter().enumerate() {
+            let spread = size as i64 + self.interior[i] as i64 * (size as i64 - 1).max(0);
+            let padded = spread + self.low[i] + self.high[i];
+            if padded < 0 {
+                return Err(format!(
+                    "cutting {} and {} off axis {i} of {} leaves less than nothing",
+                    -self.low[i], -self.high[i], from.shape
+                ));
+            }
+            to.push(padded as usize);
+        }
+        one(TensorType::new(from.dtype, to))
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let g = cx.cotangent();
+        let zero = Tensor::full(g.dtype(), [], 0.0);
+        let negative = |v: &[i64]| v.iter().map(|p| -p).collect::<Vec<_>>();
+        let uncut = g.pad(&zero, &negative(&self.low), &negative(&self.high), &vec![0; g.rank()]);
+        let stride: Vec<usize> = self.interior.iter().map(|i| i + 1).collect();
+        let to_operand = uncut.slice(&vec![0; g.rank()], uncut.shape(), &stride);
+        let to_value = g.sum_all() - to_operand.sum_all();
+        vec![Some(to_operand), Some(to_value)]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!(
+            "stablehlo.pad {}, low = {:?}, high = {:?}, interior = {:?} : {}",
+            cx.operands(),
+            self.low,
+            self.high,
+            self.interior,
+            cx.signature()
+        )
+    }
+}
+
+impl Tensor {
+    /// Puts `low[i]` copies of the scalar `value` before, `high[i]` after and `interior[i]` between the elements along
+    /// each axis `i`. Negative amounts of `low` and `high` cut elements off.
+    #[track_caller]
+    pub fn pad(&self, value: &Tensor, low: &[i64], high: &[i64], interior: &[usize]) -> Tensor {
+        Tensor::apply(Pad { low: low.into(), high: high.into(), interior: interior.into() }, &[self, value])
+    }
+}

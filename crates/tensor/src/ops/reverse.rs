@@ -1,0 +1,39 @@
+//! Turning axes around.
+
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{Tensor, TensorType};
+
+#[derive(Debug)]
+struct Reverse {
+    axes: Vec<usize>,
+}
+
+impl Operation for Reverse {
+    fn name(&self) -> &'static str {
+        "flip"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        one(inputs[0].clone())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        vec![Some(Tensor::apply(Reverse { axes: self.axes.clone() }, &[&cx.cotangent()]))]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!("stablehlo.reverse {}, dims = {:?} : {}", cx.operand(0), self.axes, cx.result().stablehlo())
+    }
+}
+
+impl Tensor {
+    /// The elements in the opposite order along each of `axes` (StableHLO's `reverse`).
+    #[track_caller]
+    pub fn flip(&self, axes: &[isize]) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        match self.shape().axes(axes) {
+            Ok(axes) => Tensor::apply(Reverse { axes }, &[self]),
+            Err(message) => Tensor::poison("flip", message),
+        }
+    }
+}

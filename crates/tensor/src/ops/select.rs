@@ -1,0 +1,65 @@
+//! Choosing between two tensors, elementwise.
+
+use super::binary::broadcast_both;
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{DType, Tensor, TensorType};
+
+#[derive(Debug)]
+struct Select;
+
+impl Operation for Select {
+    fn name(&self) -> &'static str {
+        "select"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        one(inputs[1].clone())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let (condition, g) = (cx.input(0), cx.cotangent());
+        let zeros = g.zeros_like();
+        vec![None, Some(condition.select(&g, &zeros)), Some(condition.select(&zeros, &g))]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!(
+            "stablehlo.select {} : {}, {}",
+            cx.operands(),
+            cx.operand_type(0).stablehlo(),
+            cx.result().stablehlo()
+        )
+    }
+}
+
+impl Tensor {
+    /// Where this boolean tensor is true the elements of `on_true`, elsewhere those of `on_false` (NumPy's `where`).
+    /// The three broadcast to one shape; the gradient flows to the chosen elements.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[-1.0f32, 2.0], [2]);
+    /// let y = x.lt(0.0).select(&Tensor::scalar(0.0f32), &x);
+    /// assert_eq!(y.eval()?.to_vec::<f32>()?, [0.0, 2.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn select(&self, on_true: &Tensor, on_false: &Tensor) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        if self.dtype() != DType::Bool {
+            let message = format!("the condition must be bool, it is {}; compare() it first", self.ty());
+            return Tensor::poison("select", message);
+        }
+        let (on_true, on_false) = match broadcast_both("select", on_true, on_false) {
+            Ok(both) => both,
+            Err(poisoned) => return poisoned,
+        };
+        match self.shape().broadcast(on_true.shape()) {
+            Ok(shape) => {
+                let [c, t, f] = [self, &on_true, &on_false].map(|t| t.broadcast_to(&shape));
+                Tensor::apply(Select, &[&c, &t, &f])
+            }
+            Err(message) => Tensor::poison("select", message),
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The softmax family, composed of other operations so that large inputs overflow nowhere.
+
+use crate::Tensor;
+
+impl Tensor {
+    /// `log Σ exp(x)` along one axis, which vanishes, or stays with size 1 if `keepdims`.
+    #[track_caller]
+    pub fn logsumexp(&self, axis: isize, keepdims: bool) -> Tensor {
+        let largest = self.finite_max(axis);
+        let shifted = (self - &largest).exp().sum(&[axis], true).log() + largest;
+        if keepdims { shifted } else { shifted.squeeze(axis) }
+    }
+
+    /// `x − log Σ exp(x)` along one axis.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1000.0f32, 1000.0], [2]);
+    /// assert_eq!(x.softmax(-1).eval()?.to_vec::<f32>()?, [0.5, 0.5]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn log_softmax(&self, axis: isize) -> Tensor {
+        let shifted = self - self.finite_max(axis);
+        &shifted - shifted.exp().sum(&[axis], true).log()
+    }
+
+    /// `exp(x) / Σ exp(x)` along one axis.
+    #[track_caller]
+    pub fn softmax(&self, axis: isize) -> Tensor {
+        let exp = (self - self.finite_max(axis)).exp();
+        &exp / exp.sum(&[axis], true)
+    }
+
+    /// The largest element along `axis`, or 0 where that is infinite, since ∞ − ∞ would be NaN. It cancels out of each
+    /// result, so no gradient flows through it.
+    #[track_caller]
+    fn finite_max(&self, axis: isize) -> Tensor {
+        let largest = self.detach().max(&[axis], true);
+        largest.is_finite().select(&largest, &largest.zeros_like())
+    }
+}

@@ -1,0 +1,32 @@
+//! A value through which no gradient flows.
+
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{Tensor, TensorType};
+
+#[derive(Debug)]
+struct StopGradient;
+
+impl Operation for StopGradient {
+    fn name(&self) -> &'static str {
+        "detach"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        one(inputs[0].clone())
+    }
+    fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        vec![None]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        // StableHLO has no such operation because it has no gradients: a reshape to the same shape is the identity.
+        format!("stablehlo.reshape {} : {}", cx.operand(0), cx.signature())
+    }
+}
+
+impl Tensor {
+    /// The same value, through which no gradient flows (JAX's `stop_gradient`).
+    #[track_caller]
+    pub fn detach(&self) -> Tensor {
+        Tensor::apply(StopGradient, &[self])
+    }
+}

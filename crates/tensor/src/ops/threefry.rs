@@ -1,0 +1,96 @@
+//! The Threefry-2×32 block function with 20 rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
+//! as 1, 2, 3", SC 2011): a keyed hash of two words, elementwise, so that every element of a random tensor is computed
+//! from its own index, on whatever device it lies.
+
+use std::fmt::Write as _;
+
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp};
+use crate::{DType, Tensor, TensorType};
+
+/// The bits that each of four rounds rotates by; two sets take turns.
+const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
+/// What the key schedule adds to the xor of the two key words.
+const PARITY: u32 = 0x1BD1_1BDA;
+
+#[derive(Debug)]
+struct Threefry2x32;
+
+impl Operation for Threefry2x32 {
+    fn name(&self) -> &'static str {
+        "threefry2x32"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let (key, words) = (inputs[0], &inputs[1..]);
+        if *key != TensorType::new(DType::U32, [2]) {
+            return Err(format!("a random key is u32[2], this is {key}; make one with random::key()"));
+        }
+        if words.iter().any(|w| w.dtype != DType::U32 || w.shape != words[0].shape) {
+            return Err(format!("counters must be u32 of one shape, these are {words:?}"));
+        }
+        Ok(vec![words[0].clone(), words[0].clone()])
+    }
+    fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        vec![None; 3]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        // One private function a shape: the rounds are a hundred statements, and a model draws many times.
+        let ty = cx.result().clone();
+        let dims: Vec<_> = ty.shape.iter().map(usize::to_string).collect();
+        let name = format!("threefry2x32_{}", dims.join("x"));
+        cx.helper(&name, || helper(&name, &ty));
+        format!("func.call @{name}({}) : {}", cx.operands(), cx.signature())
+    }
+}
+
+/// The text of the function that hashes words of type `ty`.
+fn helper(name: &str, ty: &TensorType) -> String {
+    let t = ty.stablehlo();
+    let (key, scalar) = ("tensor<2xui32>", "tensor<ui32>");
+    let mut text = format!("  func.func private @{name}(%key: {key}, %a: {t}, %b: {t}) -> ({t}, {t}) {{\n");
+    let mut line = |statement: String| {
+        let _ = writeln!(text, "    {statement}");
+    };
+    for i in 0..2 {
+        line(format!("%s{i} = stablehlo.slice %key [{i}:{}:1] : ({key}) -> tensor<1xui32>", i + 1));
+        line(format!("%k{i} = stablehlo.reshape %s{i} : (tensor<1xui32>) -> {scalar}"));
+    }
+    line(format!("%parity = stablehlo.constant dense<{PARITY}> : {scalar}"));
+    line(format!("%k01 = stablehlo.xor %k0, %k1 : {scalar}"));
+    line(format!("%k2 = stablehlo.xor %k01, %parity : {scalar}"));
+    for i in 0..3 {
+        line(format!("%w{i} = stablehlo.broadcast_in_dim %k{i}, dims = [] : ({scalar}) -> {t}"));
+    }
+    line(format!("%x0 = stablehlo.add %a, %w0 : {t}"));
+    line(format!("%y0 = stablehlo.add %b, %w1 : {t}"));
+    let (mut x, mut y, mut n) = ("%x0".to_owned(), "%y0".to_owned(), 1);
+    for group in 0..5 {
+        for bits in ROTATIONS[group % 2] {
+            line(format!("%x{n} = stablehlo.add {x}, {y} : {t}"));
+            line(format!("%l{n} = stablehlo.constant dense<{bits}> : {t}"));
+            line(format!("%r{n} = stablehlo.constant dense<{}> : {t}", 32 - bits));
+            line(format!("%u{n} = stablehlo.shift_left {y}, %l{n} : {t}"));
+            line(format!("%d{n} = stablehlo.shift_right_logical {y}, %r{n} : {t}"));
+            line(format!("%o{n} = stablehlo.or %u{n}, %d{n} : {t}"));
+            line(format!("%y{n} = stablehlo.xor %o{n}, %x{n} : {t}"));
+            (x, y) = (format!("%x{n}"), format!("%y{n}"));
+            n += 1;
+        }
+        // After each four rounds the key is injected, its words moving on, with the number of the group.
+        line(format!("%g{n} = stablehlo.constant dense<{}> : {t}", group + 1));
+        line(format!("%x{n} = stablehlo.add {x}, %w{} : {t}", (group + 1) % 3));
+        line(format!("%i{n} = stablehlo.add {y}, %w{} : {t}", (group + 2) % 3));
+        line(format!("%y{n} = stablehlo.add %i{n}, %g{n} : {t}"));
+        (x, y) = (format!("%x{n}"), format!("%y{n}"));
+        n += 1;
+    }
+    line(format!("return {x}, {y} : {t}, {t}"));
+    text.push_str("  }\n");
+    text
+}
+
+/// Hashes the pairs of words `(a, b)`, u32 tensors of one shape, under a key u32[2].
+#[track_caller]
+pub(crate) fn threefry2x32(key: &Tensor, a: &Tensor, b: &Tensor) -> [Tensor; 2] {
+    Tensor::apply_many(Threefry2x32, &[key, a, b])
+}

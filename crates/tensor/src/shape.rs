@@ -1,0 +1,198 @@
+//! Shapes: the sizes of a tensor's axes, the rule of broadcasting, and [`TensorType`], a shape with a dtype.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::DType;
+
+/// The sizes of a tensor's axes, outermost first. Rank 0 is a scalar. Cheap to clone; derefs to `[usize]`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Shape(Arc<[usize]>);
+
+impl Shape {
+    /// The shape of a scalar.
+    pub fn scalar() -> Shape {
+        Shape::from([])
+    }
+
+    /// The number of axes.
+    pub fn rank(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The number of elements; 1 for a scalar. Saturates where the product leaves `usize`.
+    pub fn num_elements(&self) -> usize {
+        self.0.iter().fold(1usize, |n, &d| n.saturating_mul(d))
+    }
+
+    /// The sizes as a slice.
+    pub fn dims(&self) -> &[usize] {
+        &self.0
+    }
+
+    /// Turns an axis that may count from the end (−1 is the last) into an index.
+    ///
+    /// # Errors
+    /// A sentence naming the axis and the shape when there is no such axis.
+    pub fn axis(&self, axis: isize) -> Result<usize, String> {
+        let rank = self.rank() as isize;
+        let index = if axis < 0 { axis + rank } else { axis };
+        if (0..rank).contains(&index) {
+            Ok(index as usize)
+        } else {
+            Err(format!("axis {axis} is not one of the {rank} axes of {self}"))
+        }
+    }
+
+    /// As [`Shape::axis`] for several axes, which must differ; sorted.
+    pub(crate) fn axes(&self, axes: &[isize]) -> Result<Vec<usize>, String> {
+        let mut found = axes.iter().map(|&a| self.axis(a)).collect::<Result<Vec<_>, _>>()?;
+        found.sort_unstable();
+        match found.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(format!("axis {} is named twice in {axes:?}", pair[0])),
+            None => Ok(found),
+        }
+    }
+
+    /// The shape that both broadcast to by NumPy's rule: axes are aligned from the last, and each pair is equal or
+    /// has a 1.
+    ///
+    /// # Errors
+    /// A sentence naming both shapes and the axis that differs.
+    ///
+    /// ```
+    /// use fulmen_tensor::Shape;
+    /// assert_eq!(Shape::from([3, 1]).broadcast(&Shape::from([4])).unwrap(), Shape::from([3, 4]));
+    /// assert!(Shape::from([3]).broadcast(&Shape::from([4])).unwrap_err().contains("3 and 4"));
+    /// ```
+    pub fn broadcast(&self, other: &Shape) -> Result<Shape, String> {
+        let rank = self.rank().max(other.rank());
+        let size = |s: &Shape, i: usize| (i + s.rank()).checked_sub(rank).map_or(1, |i| s[i]);
+        let mut out = Vec::with_capacity(rank);
+        for i in 0..rank {
+            out.push(match (size(self, i), size(other, i)) {
+                (a, b) if a == b => a,
+                (1, b) => b,
+                (a, 1) => a,
+                (a, b) => {
+                    return Err(format!(
+                        "{self} and {other} do not broadcast: counted from the last, axis -{} has {a} and {b}, \
+                         and neither is 1",
+                        rank - i
+                    ));
+                }
+            });
+        }
+        Ok(Shape::from(out))
+    }
+}
+
+impl Deref for Shape {
+    type Target = [usize];
+    fn deref(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+impl From<Vec<usize>> for Shape {
+    fn from(dims: Vec<usize>) -> Shape {
+        Shape(dims.into())
+    }
+}
+impl From<&[usize]> for Shape {
+    fn from(dims: &[usize]) -> Shape {
+        Shape(dims.into())
+    }
+}
+impl<const N: usize> From<[usize; N]> for Shape {
+    fn from(dims: [usize; N]) -> Shape {
+        Shape(Arc::new(dims))
+    }
+}
+impl<const N: usize> From<&[usize; N]> for Shape {
+    fn from(dims: &[usize; N]) -> Shape {
+        Shape(Arc::new(*dims))
+    }
+}
+impl From<&Shape> for Shape {
+    fn from(shape: &Shape) -> Shape {
+        shape.clone()
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What is known of a tensor before it has a value: dtype and shape. Prints as `f32[32, 784]`.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct TensorType {
+    /// The element type.
+    pub dtype: DType,
+    /// The sizes of the axes.
+    pub shape: Shape,
+}
+
+impl TensorType {
+    /// A type from its parts.
+    pub fn new(dtype: DType, shape: impl Into<Shape>) -> TensorType {
+        TensorType { dtype, shape: shape.into() }
+    }
+
+    /// The type of a scalar.
+    pub fn scalar(dtype: DType) -> TensorType {
+        TensorType::new(dtype, [])
+    }
+
+    /// The bytes its value takes in host memory.
+    pub fn size_in_bytes(&self) -> usize {
+        self.shape.num_elements().saturating_mul(self.dtype.size_in_bytes())
+    }
+
+    /// StableHLO's spelling: `tensor<32x784xf32>`.
+    pub fn stablehlo(&self) -> String {
+        let dims: String = self.shape.iter().map(|d| format!("{d}x")).collect();
+        format!("tensor<{dims}{}>", self.dtype.stablehlo())
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.dtype, self.shape)
+    }
+}
+impl fmt::Debug for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_count_from_both_ends() {
+        let shape = Shape::from([2, 3, 4]);
+        assert_eq!(shape.axis(-1), Ok(2));
+        assert_eq!(shape.axis(0), Ok(0));
+        assert_eq!(shape.axis(3).unwrap_err(), "axis 3 is not one of the 3 axes of [2, 3, 4]");
+        assert_eq!(shape.axes(&[-1, 2]).unwrap_err(), "axis 2 is named twice in [-1, 2]");
+    }
+
+    #[test]
+    fn types_print_as_people_and_as_stablehlo_write_them() {
+        let ty = TensorType::new(DType::U8, [2, 3]);
+        assert_eq!(ty.to_string(), "u8[2, 3]");
+        assert_eq!(ty.stablehlo(), "tensor<2x3xui8>");
+        assert_eq!(TensorType::scalar(DType::Bool).stablehlo(), "tensor<i1>");
+    }
+}

@@ -1,0 +1,260 @@
+//! [`Tensor`]: a value described by how it is computed; a cheap clone of one result of a node in an immutable graph.
+//!
+//! Nothing here computes a number. See [`Runtime`](crate::Runtime) for running and [`grad`](crate::grad()) for
+//! derivatives.
+
+use std::cell::Cell;
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fulmen_pjrt::Buffer;
+
+use crate::operation::Operation;
+use crate::{DType, Error, Fault, Result, Shape, TensorType};
+
+/// A value described by how it is computed.
+///
+/// Operations record; they do not run. [`Tensor::eval`] compiles and runs what was recorded, and a training step is
+/// the same record compiled once. An operation that cannot be (shapes that do not fit, say) gives a *poisoned*
+/// tensor: it remembers the first [`Fault`] with the caller's file and line, everything computed from it is poisoned
+/// too, and whoever asks for the value gets the fault as an `Err`.
+///
+/// ```
+/// use fulmen_tensor::Tensor;
+///
+/// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+/// let y = x.matmul(&x) + 1.0;
+/// assert_eq!(y.eval()?.to_vec::<f32>()?, [8.0, 11.0, 16.0, 23.0]);
+///
+/// let wrong = x.matmul(&Tensor::from_slice(&[1.0f32; 6], [3, 2])).relu();
+/// assert!(wrong.eval().unwrap_err().to_string().contains("matmul"));
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Tensor {
+    pub(crate) node: Arc<Node>,
+    pub(crate) output: usize,
+}
+
+pub(crate) struct Node {
+    pub(crate) id: u64,
+    pub(crate) kind: Kind,
+    pub(crate) inputs: Vec<Tensor>,
+    pub(crate) outputs: Vec<TensorType>,
+    pub(crate) location: &'static Location<'static>,
+}
+
+pub(crate) enum Kind {
+    Operation(Box<dyn Operation>),
+    /// An input of the function being traced.
+    Placeholder {
+        name: String,
+    },
+    /// A value that lies on a device.
+    Buffer(Arc<Buffer>),
+    Poison(Fault),
+}
+
+thread_local! {
+    /// Derivative rules record on behalf of the line that recorded the forward operation.
+    static ON_BEHALF_OF: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
+}
+
+/// Runs `record` so that what it records carries `location` instead of its own caller.
+pub(crate) fn on_behalf_of<T>(location: &'static Location<'static>, record: impl FnOnce() -> T) -> T {
+    struct Restore(Option<&'static Location<'static>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            ON_BEHALF_OF.set(self.0);
+        }
+    }
+    let _restore = Restore(ON_BEHALF_OF.replace(Some(location)));
+    record()
+}
+
+impl Tensor {
+    #[track_caller]
+    fn from_parts(kind: Kind, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let location = ON_BEHALF_OF.get().unwrap_or_else(Location::caller);
+        Tensor { node: Arc::new(Node { id, kind, inputs, outputs, location }), output: 0 }
+    }
+
+    /// Records an operation; the only way that one comes to be.
+    #[track_caller]
+    pub(crate) fn apply(operation: impl Operation, inputs: &[&Tensor]) -> Tensor {
+        if let Some(poisoned) = inputs.iter().find(|t| t.fault().is_some()) {
+            return (*poisoned).clone();
+        }
+        let types: Vec<_> = inputs.iter().map(|t| t.ty()).collect();
+        match operation.infer(&types) {
+            Ok(outputs) => {
+                let inputs = inputs.iter().map(|&t| t.clone()).collect();
+                Tensor::from_parts(Kind::Operation(Box::new(operation)), inputs, outputs)
+            }
+            Err(message) => Tensor::poison(operation.name(), message),
+        }
+    }
+
+    /// As [`Tensor::apply`] for an operation with `N` results.
+    #[track_caller]
+    pub(crate) fn apply_many<const N: usize>(operation: impl Operation, inputs: &[&Tensor]) -> [Tensor; N] {
+        let first = Tensor::apply(operation, inputs);
+        std::array::from_fn(|output| Tensor {
+            node: first.node.clone(),
+            output: if first.fault().is_some() { 0 } else { output },
+        })
+    }
+
+    /// A poisoned tensor: `operation` was asked for something impossible by the caller's line.
+    ///
+    /// For code above this crate that finds a mistake while it records; the message says what is wrong and what was
+    /// expected.
+    #[track_caller]
+    pub fn poison(operation: &str, message: impl Into<String>) -> Tensor {
+        let location = ON_BEHALF_OF.get().unwrap_or_else(Location::caller);
+        let fault = Fault::new(operation, message, location);
+        Tensor::from_parts(Kind::Poison(fault), vec![], vec![TensorType::scalar(DType::F32)])
+    }
+
+    /// An input of a function that is about to be traced. See [`Function`](crate::Function).
+    #[track_caller]
+    pub fn placeholder(name: impl Into<String>, ty: TensorType) -> Tensor {
+        Tensor::from_parts(Kind::Placeholder { name: name.into() }, vec![], vec![ty])
+    }
+
+    /// A tensor whose value already lies on a device.
+    ///
+    /// Poisoned when the buffer's element type is none that tensors have (a complex number, say).
+    #[track_caller]
+    pub fn from_buffer(buffer: Arc<Buffer>) -> Tensor {
+        match DType::from_element_type(buffer.element_type()) {
+            Some(dtype) => {
+                let ty = TensorType::new(dtype, buffer.dims());
+                Tensor::from_parts(Kind::Buffer(buffer), vec![], vec![ty])
+            }
+            None => {
+                Tensor::poison("from_buffer", format!("no tensor has the element type {:?}", buffer.element_type()))
+            }
+        }
+    }
+
+    /// Dtype and shape. Those of a poisoned tensor mean nothing (f32, scalar).
+    pub fn ty(&self) -> &TensorType {
+        &self.node.outputs[self.output]
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.ty().dtype
+    }
+
+    /// The sizes of the axes.
+    pub fn shape(&self) -> &Shape {
+        &self.ty().shape
+    }
+
+    /// The number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape().rank()
+    }
+
+    /// The size of one axis, which may count from the end: `size(-1)` is the last. 1 for a poisoned tensor, 0 where
+    /// there is no such axis, so that model code needs no check of its own.
+    pub fn size(&self, axis: isize) -> usize {
+        if self.fault().is_some() {
+            return 1;
+        }
+        self.shape().axis(axis).map_or(0, |a| self.shape()[a])
+    }
+
+    /// The first mistake that this tensor was computed from, if there is one.
+    pub fn fault(&self) -> Option<&Fault> {
+        match &self.node.kind {
+            Kind::Poison(fault) => Some(fault),
+            _ => None,
+        }
+    }
+
+    /// The tensor, or its fault as an error.
+    pub fn check(&self) -> Result<&Tensor> {
+        match self.fault() {
+            Some(fault) => Err(fault.clone().into()),
+            None => Ok(self),
+        }
+    }
+
+    /// The device buffer behind this tensor, if it is one and not an expression.
+    pub fn buffer(&self) -> Option<&Arc<Buffer>> {
+        match &self.node.kind {
+            Kind::Buffer(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// The line of the user's code that recorded this tensor.
+    pub fn location(&self) -> &'static Location<'static> {
+        self.node.location
+    }
+
+    /// Whether the value of this tensor is computed, by whatever way, from `leaf`.
+    pub fn depends_on(&self, leaf: &Tensor) -> bool {
+        let mut found = false;
+        crate::graph::visit(std::slice::from_ref(self), |node| found |= node.id == leaf.node.id);
+        found
+    }
+
+    /// Whether both are the very same recorded value (not: whether their values are equal).
+    pub fn is(&self, other: &Tensor) -> bool {
+        Arc::ptr_eq(&self.node, &other.node) && self.output == other.output
+    }
+
+    /// Compiles and runs this expression on the default [`Runtime`](crate::Runtime) and brings the value to the host.
+    ///
+    /// # Errors
+    /// The fault, if the expression is poisoned; a placeholder without a value; whatever the runtime reports.
+    pub fn eval(&self) -> Result<crate::Literal> {
+        self.check()?;
+        crate::Runtime::global()?.eval(self)
+    }
+}
+
+/// A long chain of nodes must not be dropped by recursion: a training step's expression is deeper than a stack.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut pending = std::mem::take(&mut self.inputs);
+        while let Some(tensor) = pending.pop() {
+            if let Some(mut node) = Arc::into_inner(tensor.node) {
+                pending.append(&mut node.inputs);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.node.kind {
+            Kind::Operation(operation) => write!(f, "Tensor({}: {})", operation.name(), self.ty()),
+            Kind::Placeholder { name } => write!(f, "Tensor(placeholder {name}: {})", self.ty()),
+            Kind::Buffer(_) => write!(f, "Tensor(buffer: {})", self.ty()),
+            Kind::Poison(fault) => write!(f, "Tensor(poisoned: {fault})"),
+        }
+    }
+}
+
+impl From<&Tensor> for Tensor {
+    fn from(tensor: &Tensor) -> Tensor {
+        tensor.clone()
+    }
+}
+
+impl Error {
+    pub(crate) fn unbound(name: &str, location: &Location<'_>) -> Error {
+        Error::usage(format!(
+            "the placeholder `{name}` has no value: pass it as an input of the function\n  recorded at {location}"
+        ))
+    }
+}
