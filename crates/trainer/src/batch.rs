@@ -1,0 +1,78 @@
+//! [`Batch`]: the symbolic batch that a step is traced with.
+
+use fulmen_data::DataLoader;
+use fulmen_tensor::{DType, Tensor, TensorType};
+
+/// A batch of samples as a step sees it: the data set's fields by name, each with the batch axis first, and the mask
+/// that tells samples from padding.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    fields: Vec<(String, Tensor)>,
+    mask: Tensor,
+    padded: bool,
+}
+
+impl Batch {
+    /// Placeholders for the batches of a loader.
+    pub(crate) fn placeholders(loader: &DataLoader) -> Batch {
+        let batch = loader.batch_size();
+        let fields = loader
+            .fields()
+            .iter()
+            .map(|field| {
+                let ty = TensorType::new(field.dtype, [&[batch], &field.shape[..]].concat());
+                (field.name.clone(), Tensor::placeholder(format!("batch.{}", field.name), ty))
+            })
+            .collect();
+        let mask = Tensor::placeholder("batch.mask", TensorType::new(DType::F32, [batch]));
+        Batch { fields, mask, padded: loader.pads() }
+    }
+
+    /// The placeholders in the order of the loader's buffers: the fields, then the mask.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &Tensor> {
+        self.fields.iter().map(|f| &f.1).chain([&self.mask])
+    }
+
+    /// The field with this name, `[batch, …]`. An unknown name gives a poisoned tensor that lists the known ones.
+    #[track_caller]
+    pub fn get(&self, name: &str) -> Tensor {
+        match self.fields.iter().find(|f| f.0 == name) {
+            Some((_, tensor)) => tensor.clone(),
+            None => {
+                let known: Vec<_> = self.fields.iter().map(|f| f.0.as_str()).collect();
+                Tensor::poison("batch", format!("there is no field `{name}`; the data set has: {}", known.join(", ")))
+            }
+        }
+    }
+
+    /// 1 for each sample and 0 for each row of padding: f32 `[batch]`.
+    pub fn mask(&self) -> &Tensor {
+        &self.mask
+    }
+
+    /// Whether some batch of the loader ends with padding.
+    pub fn is_padded(&self) -> bool {
+        self.padded
+    }
+
+    /// The number of rows, padding included.
+    pub fn size(&self) -> usize {
+        self.mask.size(0)
+    }
+
+    /// The mean over the real samples of a tensor with one value a sample, `[batch]`: a scalar.
+    #[track_caller]
+    pub fn mean(&self, per_sample: &Tensor) -> Tensor {
+        let (sum, count) = self.sum_and_count(per_sample);
+        (sum / count.maximum(1.0)).to_dtype(per_sample.dtype())
+    }
+
+    /// The sum over the real samples, and their number, both f32 scalars.
+    #[track_caller]
+    pub(crate) fn sum_and_count(&self, per_sample: &Tensor) -> (Tensor, Tensor) {
+        let values = per_sample.to_dtype(DType::F32);
+        // Selected, not multiplied: what a model makes of padding may be NaN.
+        let real = self.mask.gt(0.0).select(&values, &values.zeros_like());
+        (real.sum_all(), self.mask.sum_all())
+    }
+}

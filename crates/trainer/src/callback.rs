@@ -1,0 +1,134 @@
+//! [`Callback`]: code that runs at the turns of a training run. It sees values that have arrived on the host, and
+//! never a device buffer; it cannot make the device wait or cause a compilation.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::{Error, FitSummary, Plan};
+
+/// What is known when a fit starts.
+#[derive(Clone, Debug)]
+pub struct FitStart {
+    /// The folder of this run, for files; there even if checkpoints are off.
+    pub run_dir: PathBuf,
+    /// How long training is going to be.
+    pub plan: Plan,
+    /// Finished epochs: more than 0 when training resumes.
+    pub epoch: u64,
+    /// The platform's name and the number of devices.
+    pub platform: String,
+    /// Devices taking part.
+    pub devices: usize,
+    /// Element type that the model computes in.
+    pub precision: String,
+    /// Elements of all parameters.
+    pub num_parameters: usize,
+}
+
+/// Where training stands; no value of the device is part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The running epoch, counted from 0.
+    pub epoch: u64,
+    /// Batches of this epoch that were handed to the device.
+    pub batch: u64,
+    /// Batches of an epoch.
+    pub batches: u64,
+    /// Optimizer steps that were handed to the device, in all.
+    pub global_step: u64,
+}
+
+/// Logged values that have arrived: names and means.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogPoint {
+    /// The epoch, counted from 0.
+    pub epoch: u64,
+    /// The optimizer step after which the values were taken.
+    pub global_step: u64,
+    /// Names and values, in the order of the calls of `log`.
+    pub metrics: Vec<(String, f64)>,
+}
+
+impl LogPoint {
+    /// The value of a metric.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.metrics.iter().find(|m| m.0 == name).map(|m| m.1)
+    }
+}
+
+/// Which role a checkpoint has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointRole {
+    /// The latest state.
+    Last,
+    /// The best by the monitored metric.
+    Best,
+    /// Neither: one more copy.
+    Extra,
+}
+
+/// What a callback asks the Trainer to do.
+#[derive(Debug, Default)]
+pub struct Actions {
+    pub(crate) saves: Vec<(PathBuf, CheckpointRole)>,
+    pub(crate) stop: Option<String>,
+}
+
+impl Actions {
+    /// Save the training state to this file. Several files of one turn are written from one read of the device.
+    pub fn save_checkpoint(&mut self, path: impl AsRef<Path>, role: CheckpointRole) {
+        self.saves.push((path.as_ref().into(), role));
+    }
+
+    /// End the fit after this epoch; the reason is shown.
+    pub fn stop(&mut self, reason: impl Into<String>) {
+        self.stop.get_or_insert(reason.into());
+    }
+}
+
+/// Code that runs at the turns of a training run. All methods have a default that does nothing.
+pub trait Callback: Send {
+    /// The name that the callback's state has in checkpoints, and that messages use.
+    fn name(&self) -> &'static str;
+
+    /// Before the first step.
+    fn on_fit_start(&mut self, start: &FitStart) {
+        let _ = start;
+    }
+
+    /// After a step was handed to the device; it may not have run yet.
+    fn on_train_batch_end(&mut self, progress: &Progress) {
+        let _ = progress;
+    }
+
+    /// When the values of a log point have arrived, some steps after they were taken.
+    fn on_log(&mut self, point: &LogPoint) {
+        let _ = point;
+    }
+
+    /// After an epoch and the validation that belongs to it.
+    fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+        let _ = (point, actions);
+    }
+
+    /// After the last epoch.
+    fn on_fit_end(&mut self, summary: &FitSummary) {
+        let _ = summary;
+    }
+
+    /// When a fit fails.
+    fn on_exception(&mut self, error: &Error) {
+        let _ = error;
+    }
+
+    /// What of this callback belongs in a checkpoint.
+    fn state(&self) -> Option<Value> {
+        None
+    }
+
+    /// Takes up what [`Callback::state`] gave before.
+    fn load_state(&mut self, state: &Value) {
+        let _ = state;
+    }
+}

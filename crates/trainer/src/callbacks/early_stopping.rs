@@ -1,0 +1,68 @@
+//! [`EarlyStopping`]: ends training when a metric no longer gets better.
+
+use serde_json::{Value, json};
+
+use super::Mode;
+use crate::callback::{Actions, Callback, LogPoint};
+
+/// Ends the fit when a metric has not become better for some epochs.
+///
+/// ```
+/// use fulmen_trainer::callbacks::{EarlyStopping, Mode};
+/// let stopping = EarlyStopping::new("val_loss", Mode::Min).patience(3).min_delta(1e-3);
+/// ```
+#[derive(Debug)]
+pub struct EarlyStopping {
+    metric: String,
+    mode: Mode,
+    patience: u64,
+    min_delta: f64,
+    best: Option<f64>,
+    waited: u64,
+}
+
+impl EarlyStopping {
+    /// Watches a metric with a patience of 3 epochs.
+    pub fn new(metric: impl Into<String>, mode: Mode) -> EarlyStopping {
+        EarlyStopping { metric: metric.into(), mode, patience: 3, min_delta: 0.0, best: None, waited: 0 }
+    }
+
+    /// Epochs without a better value after which training ends.
+    pub fn patience(mut self, epochs: u64) -> EarlyStopping {
+        self.patience = epochs;
+        self
+    }
+
+    /// By how much a value must be better to count.
+    pub fn min_delta(mut self, delta: f64) -> EarlyStopping {
+        self.min_delta = delta;
+        self
+    }
+}
+
+impl Callback for EarlyStopping {
+    fn name(&self) -> &'static str {
+        "EarlyStopping"
+    }
+
+    fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+        let Some(value) = point.get(&self.metric) else { return };
+        if self.mode.is_better(value, self.best, self.min_delta) {
+            (self.best, self.waited) = (Some(value), 0);
+            return;
+        }
+        self.waited += 1;
+        if self.waited >= self.patience {
+            actions.stop(format!("{} has not become better for {} epochs", self.metric, self.waited));
+        }
+    }
+
+    fn state(&self) -> Option<Value> {
+        Some(json!({ "best": self.best, "waited": self.waited }))
+    }
+
+    fn load_state(&mut self, state: &Value) {
+        self.best = state["best"].as_f64();
+        self.waited = state["waited"].as_u64().unwrap_or(0);
+    }
+}

@@ -1,0 +1,74 @@
+//! [`ModelCheckpoint`]: the last state, the best by a metric, or every epoch's.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::Mode;
+use crate::callback::{Actions, Callback, CheckpointRole, FitStart, LogPoint};
+
+/// Saves the training state after each epoch: `checkpoints/last.safetensors` in the run's folder, and
+/// `checkpoints/best.safetensors` when the monitored metric is better than ever before.
+///
+/// ```
+/// use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
+/// let checkpoint = ModelCheckpoint::new().monitor("val_acc", Mode::Max);
+/// ```
+#[derive(Debug, Default)]
+pub struct ModelCheckpoint {
+    monitor: Option<(String, Mode)>,
+    every_epoch: bool,
+    folder: PathBuf,
+    best: Option<f64>,
+}
+
+impl ModelCheckpoint {
+    /// Saves the last state only.
+    pub fn new() -> ModelCheckpoint {
+        ModelCheckpoint::default()
+    }
+
+    /// Also saves the state with the best value of a metric.
+    pub fn monitor(mut self, metric: impl Into<String>, mode: Mode) -> ModelCheckpoint {
+        self.monitor = Some((metric.into(), mode));
+        self
+    }
+
+    /// Also keeps the state of every epoch, as `epoch=E-step=S.safetensors`.
+    pub fn every_epoch(mut self, keep: bool) -> ModelCheckpoint {
+        self.every_epoch = keep;
+        self
+    }
+}
+
+impl Callback for ModelCheckpoint {
+    fn name(&self) -> &'static str {
+        "ModelCheckpoint"
+    }
+
+    fn on_fit_start(&mut self, start: &FitStart) {
+        self.folder = start.run_dir.join("checkpoints");
+    }
+
+    fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+        if let Some((metric, mode)) = &self.monitor {
+            if let Some(value) = point.get(metric).filter(|&v| mode.is_better(v, self.best, 0.0)) {
+                self.best = Some(value);
+                actions.save_checkpoint(self.folder.join("best.safetensors"), CheckpointRole::Best);
+            }
+        }
+        if self.every_epoch {
+            let file = format!("epoch={}-step={}.safetensors", point.epoch, point.global_step);
+            actions.save_checkpoint(self.folder.join(file), CheckpointRole::Extra);
+        }
+        actions.save_checkpoint(self.folder.join("last.safetensors"), CheckpointRole::Last);
+    }
+
+    fn state(&self) -> Option<Value> {
+        Some(json!({ "best": self.best }))
+    }
+
+    fn load_state(&mut self, state: &Value) {
+        self.best = state["best"].as_f64();
+    }
+}

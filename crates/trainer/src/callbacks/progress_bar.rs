@@ -1,0 +1,129 @@
+//! [`ProgressBar`]: a live bar on a terminal, plain lines elsewhere; on standard error, so that output can be piped.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
+
+use crate::callback::{Actions, Callback, FitStart, LogPoint, Progress};
+use crate::{Error, FitSummary};
+
+/// Shows how training goes. Its numbers are those of log points that have arrived; it asks the device for nothing.
+pub struct ProgressBar {
+    bar: Option<Bar>,
+    terminal: bool,
+    max_epochs: u64,
+    epoch_start: Instant,
+    shown: String,
+}
+
+impl Default for ProgressBar {
+    fn default() -> ProgressBar {
+        ProgressBar {
+            bar: None,
+            terminal: std::io::stderr().is_terminal(),
+            max_epochs: 0,
+            epoch_start: Instant::now(),
+            shown: String::new(),
+        }
+    }
+}
+
+impl ProgressBar {
+    /// A bar if standard error is a terminal, else a line an epoch.
+    pub fn new() -> ProgressBar {
+        ProgressBar::default()
+    }
+
+    fn line(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    fn start_epoch(&mut self, progress: &Progress) {
+        self.epoch_start = Instant::now();
+        if !self.terminal {
+            return;
+        }
+        let bar = Bar::with_draw_target(Some(progress.batches), ProgressDrawTarget::stderr_with_hz(10));
+        if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {per_sec} eta {eta} {msg}") {
+            bar.set_style(style);
+        }
+        bar.set_prefix(format!("Epoch {}/{}", progress.epoch + 1, self.max_epochs));
+        bar.set_message(self.shown.clone());
+        self.bar = Some(bar);
+    }
+}
+
+fn spell(metrics: &[(String, f64)]) -> String {
+    metrics.iter().map(|(name, value)| format!("{name}={}", number(*value))).collect::<Vec<_>>().join(" ")
+}
+
+/// Four significant digits, however large or small.
+fn number(value: f64) -> String {
+    if value == 0.0 || (1e-3..1e5).contains(&value.abs()) { format!("{value:.4}") } else { format!("{value:.3e}") }
+}
+
+impl Callback for ProgressBar {
+    fn name(&self) -> &'static str {
+        "ProgressBar"
+    }
+
+    fn on_fit_start(&mut self, start: &FitStart) {
+        self.max_epochs = start.plan.max_epochs;
+        let devices = if start.devices == 1 { "1 device".into() } else { format!("{} devices", start.devices) };
+        self.line(&format!(
+            "Training {} parameters in {} on {} ({devices}): {} epochs of {} steps, files in {}",
+            start.num_parameters,
+            start.precision,
+            start.platform,
+            start.plan.max_epochs,
+            start.plan.steps_per_epoch,
+            start.run_dir.display()
+        ));
+        if start.epoch > 0 {
+            self.line(&format!("Resuming after epoch {}", start.epoch));
+        }
+    }
+
+    fn on_train_batch_end(&mut self, progress: &Progress) {
+        if progress.batch == 1 || (self.terminal && self.bar.is_none()) {
+            self.start_epoch(progress);
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position(progress.batch);
+        }
+    }
+
+    fn on_log(&mut self, point: &LogPoint) {
+        self.shown = spell(&point.metrics);
+        if let Some(bar) = &self.bar {
+            bar.set_message(self.shown.clone());
+        }
+    }
+
+    fn on_train_epoch_end(&mut self, point: &LogPoint, _: &mut Actions) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        let seconds = Duration::as_secs_f64(&self.epoch_start.elapsed());
+        self.line(&format!("Epoch {}/{}: {} ({seconds:.1} s)", point.epoch + 1, self.max_epochs, spell(&point.metrics)));
+    }
+
+    fn on_fit_end(&mut self, summary: &FitSummary) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        if let Some(reason) = &summary.stopped {
+            self.line(&format!("Stopped: {reason}"));
+        }
+    }
+
+    fn on_exception(&mut self, _: &Error) {
+        if let Some(bar) = self.bar.take() {
+            bar.abandon();
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Checkpoints: one safetensors file with the whole training state, and where training stood as its metadata.
+//!
+//! The module's tensors have their own names (`conv1.weight`), so the file also loads as weights, in PyTorch too.
+//! Optimizer state and counters stand beside them under `optimizer/…` and `trainer/…`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use fulmen_nn::safetensors;
+use fulmen_tensor::Literal;
+use serde_json::{Value, json};
+
+use crate::logs::Sums;
+use crate::{Error, Result};
+
+/// Where training stood.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Position {
+    /// Finished epochs.
+    pub(crate) epoch: u64,
+    /// Finished batches of the epoch that had begun.
+    pub(crate) batch: u64,
+    /// Finished optimizer steps.
+    pub(crate) global_step: u64,
+    /// The seed of the run.
+    pub(crate) seed: u64,
+    /// What the epoch that had begun has logged so far.
+    pub(crate) epoch_sums: Sums,
+    /// The state of each callback that has one, by its name.
+    pub(crate) callbacks: BTreeMap<String, Value>,
+}
+
+/// The metadata key that everything but the tensors stands under.
+const KEY: &str = "fulmen";
+
+/// Writes a checkpoint: to a temporary file beside it, synced, then renamed, so that a checkpoint that stood there
+/// stays whole until the new one is.
+pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Position) -> Result<()> {
+    let sums: Vec<Value> = position
+        .epoch_sums
+        .sums
+        .iter()
+        // As bits: a sum may be NaN or infinite, which JSON cannot say.
+        .map(|(name, sum, weight)| json!([name, sum.to_bits(), weight.to_bits()]))
+        .collect();
+    let document = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "epoch": position.epoch,
+        "batch": position.batch,
+        "global_step": position.global_step,
+        "seed": position.seed,
+        "epoch_sums": sums,
+        "callbacks": position.callbacks,
+    });
+    let metadata = BTreeMap::from([(KEY.to_owned(), document.to_string())]);
+    safetensors::write(path, tensors, &metadata).map_err(|e| Error::checkpoint(path, e))
+}
+
+/// Reads a checkpoint.
+pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)> {
+    let wrong = |message: &str| Error::checkpoint(path, message);
+    let (tensors, metadata) = safetensors::read(path).map_err(|e| Error::checkpoint(path, e))?;
+    let document = metadata.get(KEY).ok_or_else(|| {
+        wrong("it has weights but no training state; load it with load_weights(), or resume from a file that the \
+               Trainer wrote")
+    })?;
+    let document: Value =
+        serde_json::from_str(document).map_err(|e| wrong(&format!("its metadata cannot be read: {e}")))?;
+    let number =
+        |name: &str| document[name].as_u64().ok_or_else(|| wrong(&format!("its metadata lacks `{name}`")));
+    let mut sums = vec![];
+    for row in document["epoch_sums"].as_array().into_iter().flatten() {
+        let (Some(name), Some(sum), Some(weight)) = (row[0].as_str(), row[1].as_u64(), row[2].as_u64()) else {
+            return Err(wrong("its metadata has a broken row in `epoch_sums`"));
+        };
+        sums.push((name.to_owned(), f64::from_bits(sum), f64::from_bits(weight)));
+    }
+    let callbacks = document["callbacks"].as_object().into_iter().flatten();
+    let position = Position {
+        epoch: number("epoch")?,
+        batch: number("batch")?,
+        global_step: number("global_step")?,
+        seed: number("seed")?,
+        epoch_sums: Sums { sums, ..Sums::default() },
+        callbacks: callbacks.map(|(name, state)| (name.clone(), state.clone())).collect(),
+    };
+    Ok((tensors, position))
+}
+
+/// Checks that checkpoints can be written into a folder, which is made if it is not there.
+pub(crate) fn check_writable(folder: &Path) -> Result<()> {
+    let probe = folder.join(format!(".writable-{}", std::process::id()));
+    let tried = std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&probe, b"probe"))
+        .and_then(|()| std::fs::remove_file(&probe));
+    tried.map_err(|e| {
+        Error::checkpoint(
+            folder,
+            format!("the folder cannot be written to ({e}); choose another with default_root_dir, or turn \
+                     enable_checkpointing off"),
+        )
+    })
+}
+
+/// A new folder `version_N` under `root`, N being the first number that is free.
+pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
+    let failed = |e: std::io::Error| {
+        Error::checkpoint(root, format!("cannot make a folder for this run ({e}); choose another default_root_dir"))
+    };
+    std::fs::create_dir_all(root).map_err(failed)?;
+    for n in 0u64.. {
+        let folder = root.join(format!("version_{n}"));
+        match std::fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    Err(Error::checkpoint(root, "there is no free number for a version folder"))
+}

@@ -1,0 +1,34 @@
+//! One pass of a validation or test step over a loader.
+
+use fulmen_data::DataLoader;
+use fulmen_pjrt::{Argument, Buffer};
+use fulmen_tensor::{Compiled, Runtime};
+
+use crate::in_flight::InFlight;
+use crate::logs::LogLayout;
+use crate::{Error, Result};
+
+/// A compiled evaluation step with where its logged values stand.
+pub(crate) struct Evaluation {
+    pub(crate) compiled: Compiled,
+    pub(crate) layout: LogLayout,
+}
+
+impl Evaluation {
+    /// Runs the step over all batches. The logged values stay on the device, for the caller to read with others.
+    pub(crate) fn run(&self, runtime: &Runtime, loader: &DataLoader, values: &[&Buffer]) -> Result<Buffer> {
+        let mut logs = runtime.to_device(&self.layout.start()?)?;
+        let mut in_flight = InFlight::default();
+        for batch in loader.prefetch_to(runtime.client(), runtime.device(), 0, 0)? {
+            let batch = batch?;
+            in_flight.make_room()?;
+            let mut arguments: Vec<Argument<'_>> = values.iter().map(|&b| Argument::Borrow(b)).collect();
+            arguments.push(Argument::Donate(logs));
+            arguments.extend(batch.buffers.iter().map(Argument::Borrow));
+            let mut outputs = self.compiled.call(arguments)?;
+            in_flight.push(outputs.done);
+            logs = outputs.buffers.pop().ok_or_else(|| Error::usage("the evaluation step gave no result"))?;
+        }
+        Ok(logs)
+    }
+}

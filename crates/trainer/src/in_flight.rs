@@ -1,0 +1,43 @@
+//! How far the host may run ahead of the device.
+
+use std::collections::VecDeque;
+
+use fulmen_pjrt::Event;
+
+use crate::{Error, Result};
+
+/// Steps queued on the device at once. Two keep it busy; the third hides a slow turn of the host.
+const MOST: usize = 3;
+
+/// Steps that were handed to the device and may not have finished.
+#[derive(Default)]
+pub(crate) struct InFlight(VecDeque<Event>);
+
+impl InFlight {
+    /// Waits until another step may be queued.
+    pub(crate) fn make_room(&mut self) -> Result<()> {
+        while self.0.len() >= MOST {
+            self.wait_for_oldest()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn push(&mut self, done: Event) {
+        self.0.push_back(done);
+    }
+
+    /// Waits until the device has nothing left to do.
+    pub(crate) fn drain(&mut self) -> Result<()> {
+        while !self.0.is_empty() {
+            self.wait_for_oldest()?;
+        }
+        Ok(())
+    }
+
+    fn wait_for_oldest(&mut self) -> Result<()> {
+        match self.0.pop_front() {
+            Some(done) => done.wait().map_err(|e| Error::usage(format!("a step failed on the device: {e}"))),
+            None => Ok(()),
+        }
+    }
+}

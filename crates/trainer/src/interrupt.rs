@@ -1,0 +1,40 @@
+//! Ctrl-C: the first one asks a running fit to save and end, the second ends the program.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+static INSTALL: Once = Once::new();
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+/// While one of these lives, Ctrl-C is a request.
+pub(crate) struct Guard(());
+
+impl Guard {
+    pub(crate) fn new() -> Guard {
+        INSTALL.call_once(|| {
+            // A program with a handler of its own keeps it; then Ctrl-C is its affair.
+            let _ = ctrlc::try_set_handler(|| {
+                if RUNNING.load(Ordering::SeqCst) == 0 || REQUESTED.swap(true, Ordering::SeqCst) {
+                    std::process::exit(130);
+                }
+                eprintln!("\nInterrupted: saving and ending. Press Ctrl-C again to end at once.");
+            });
+        });
+        if RUNNING.fetch_add(1, Ordering::SeqCst) == 0 {
+            REQUESTED.store(false, Ordering::SeqCst);
+        }
+        Guard(())
+    }
+
+    /// Whether Ctrl-C was pressed since the fit began.
+    pub(crate) fn requested(&self) -> bool {
+        REQUESTED.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        RUNNING.fetch_sub(1, Ordering::SeqCst);
+    }
+}

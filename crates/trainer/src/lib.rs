@@ -1,0 +1,35 @@
+//! The [`Trainer`]: one compiled program a step, the training state on the device, and around it what people know from
+//! Lightning: callbacks, checkpoints, loggers, a progress bar.
+//!
+//! A [`TrainingModule`] is recorded once and becomes **one** program: forward, backward, optimizer, schedule, batch
+//! statistics, random keys and sums of logged values. The loop takes a batch that is on the device already, runs the
+//! program and goes on. It reads the device at log points, at the end of an epoch and for a checkpoint, and nothing it
+//! reads can cause a compilation.
+//!
+//! Not here: several devices, other precisions than f32, gradient accumulation.
+
+mod batch;
+mod callback;
+pub mod callbacks;
+mod checkpoint;
+mod error;
+mod evaluate;
+mod fit;
+mod in_flight;
+mod interrupt;
+pub mod loggers;
+mod logs;
+mod module;
+mod options;
+mod program;
+mod state;
+mod summary;
+mod trainer;
+
+pub use batch::Batch;
+pub use callback::{Actions, Callback, CheckpointRole, FitStart, LogPoint, Progress};
+pub use error::{Error, Result};
+pub use module::{Plan, StepContext, TrainingModule};
+pub use options::{OptionRow, Options, TrainerArgs};
+pub use summary::FitSummary;
+pub use trainer::{Trainer, TrainerBuilder, Weights};

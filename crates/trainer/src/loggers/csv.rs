@@ -1,0 +1,77 @@
+//! [`CsvLogger`]: `metrics.csv`, one row a log point, one column a metric.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::Logger;
+use crate::LogPoint;
+
+/// Writes `metrics.csv` into the run's folder: `epoch`, `step` (both counted as in [`LogPoint`]) and a column for each
+/// metric, empty where a log point does not have it. Numbers are written so that they read back exactly.
+#[derive(Debug, Default)]
+pub struct CsvLogger {
+    path: PathBuf,
+    columns: Vec<String>,
+    rows: Vec<LogPoint>,
+    file: Option<File>,
+}
+
+impl CsvLogger {
+    /// A logger; the Trainer tells it where.
+    pub fn new() -> CsvLogger {
+        CsvLogger::default()
+    }
+
+    fn header(&self) -> Vec<String> {
+        ["epoch", "step"].into_iter().map(str::to_owned).chain(self.columns.iter().cloned()).collect()
+    }
+
+    fn row(&self, point: &LogPoint) -> Vec<String> {
+        let values = self.columns.iter().map(|c| point.get(c).map_or(String::new(), |v| v.to_string()));
+        [point.epoch.to_string(), point.global_step.to_string()].into_iter().chain(values).collect()
+    }
+
+    /// Writes all rows anew, for a column that was not there before.
+    fn rewrite(&mut self) -> io::Result<()> {
+        let rows = std::iter::once(self.header()).chain(self.rows.iter().map(|row| self.row(row)));
+        let text = lines(rows)?;
+        let temporary = self.path.with_extension("csv.tmp");
+        let mut file = File::create(&temporary)?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, &self.path)?;
+        self.file = Some(OpenOptions::new().append(true).open(&self.path)?);
+        Ok(())
+    }
+}
+
+fn lines(rows: impl Iterator<Item = Vec<String>>) -> io::Result<Vec<u8>> {
+    let mut writer = csv::Writer::from_writer(vec![]);
+    for row in rows {
+        writer.write_record(row).map_err(io::Error::other)?;
+    }
+    writer.into_inner().map_err(|e| io::Error::other(e.to_string()))
+}
+
+impl Logger for CsvLogger {
+    fn start(&mut self, run_dir: &Path) -> io::Result<()> {
+        let path = run_dir.join("metrics.csv");
+        if path != self.path {
+            *self = CsvLogger { path, ..CsvLogger::default() };
+        }
+        Ok(())
+    }
+
+    fn log(&mut self, point: &LogPoint) -> io::Result<()> {
+        let new: Vec<String> =
+            point.metrics.iter().map(|m| m.0.clone()).filter(|name| !self.columns.contains(name)).collect();
+        self.rows.push(point.clone());
+        self.columns.extend(new.iter().cloned());
+        let line = lines(std::iter::once(self.row(point)))?;
+        match &mut self.file {
+            Some(file) if new.is_empty() => file.write_all(&line),
+            _ => self.rewrite(),
+        }
+    }
+}

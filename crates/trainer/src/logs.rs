@@ -1,0 +1,142 @@
+//! Logged values on the device: sums and weights in one small tensor that goes through every step and is read as one.
+//!
+//! It is an `i32` vector so that counters are exact; floats lie in it by their bits.
+
+use fulmen_tensor::{DType, Literal, Tensor, TensorType};
+
+use crate::module::Logged;
+use crate::{Batch, Error, Result};
+
+/// Where in the vector what stands, for one kind of step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LogLayout {
+    names: Vec<String>,
+}
+
+/// The vector starts with the first step whose loss was not finite (−1: none) and the latest learning rate; then come
+/// a sum and a weight for each name.
+const HEAD: usize = 2;
+
+/// What was read of the vector.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sums {
+    /// The first step whose loss was not finite.
+    pub(crate) bad_step: Option<u64>,
+    pub(crate) learning_rate: f64,
+    /// Name, sum, weight.
+    pub(crate) sums: Vec<(String, f64, f64)>,
+}
+
+impl Sums {
+    /// Adds the sums of a later stretch of steps.
+    pub(crate) fn add(&mut self, later: &Sums) {
+        self.bad_step = self.bad_step.or(later.bad_step);
+        self.learning_rate = later.learning_rate;
+        if self.sums.is_empty() {
+            self.sums.clone_from(&later.sums);
+            return;
+        }
+        for (mine, theirs) in self.sums.iter_mut().zip(&later.sums) {
+            mine.1 += theirs.1;
+            mine.2 += theirs.2;
+        }
+    }
+
+    /// Names and means; a name without weight has none.
+    pub(crate) fn means(&self) -> Vec<(String, f64)> {
+        self.sums.iter().filter(|s| s.2 > 0.0).map(|s| (s.0.clone(), s.1 / s.2)).collect()
+    }
+}
+
+impl LogLayout {
+    /// The layout of these logged values.
+    ///
+    /// # Errors
+    /// A poisoned value, a name given twice, a value that is neither a scalar nor one a sample, or a scalar that
+    /// ignores padding.
+    pub(crate) fn new(logged: &[Logged], batch: &Batch) -> Result<LogLayout> {
+        for (i, entry) in logged.iter().enumerate() {
+            let at = |problem: String| Error::usage(format!("log `{}`: {problem}\n  at {}", entry.name, entry.location));
+            entry.value.check()?;
+            if logged[..i].iter().any(|earlier| earlier.name == entry.name) {
+                return Err(at("this name was logged before in the same step; choose another".into()));
+            }
+            let ty = entry.value.ty();
+            let per_sample = ty.shape.dims() == [batch.size()];
+            if ty.shape.rank() != 0 && !per_sample {
+                return Err(at(format!("the value is {ty}; log a scalar or one value a sample, [{}]", batch.size())));
+            }
+            if !per_sample && batch.is_padded() && !entry.value.depends_on(batch.mask()) {
+                return Err(at("the last batch is padded, and this scalar does not depend on the batch's mask, so \
+                               padding would count as samples; log the values a sample, [batch], or use batch.mean()"
+                    .into()));
+            }
+        }
+        Ok(LogLayout { names: logged.iter().map(|l| l.name.clone()).collect() })
+    }
+
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    pub(crate) fn ty(&self) -> TensorType {
+        TensorType::new(DType::I32, [HEAD + 2 * self.names.len()])
+    }
+
+    /// The vector before the first step.
+    pub(crate) fn start(&self) -> Result<Literal> {
+        let mut values = vec![0i32; HEAD + 2 * self.names.len()];
+        values[0] = -1;
+        Ok(Literal::from_slice(&values, [values.len()])?)
+    }
+
+    /// The vector after a step: `so_far` plus what the step logged. `loss` is the step's loss with the number of the
+    /// step, `learning_rate` what it ran with; an evaluation has neither.
+    pub(crate) fn accumulate(
+        &self,
+        so_far: &Tensor,
+        logged: &[Logged],
+        batch: &Batch,
+        loss: Option<(&Tensor, &Tensor)>,
+        learning_rate: Option<&Tensor>,
+    ) -> Tensor {
+        let word = |i: usize| so_far.narrow(0, i, 1).reshape([]);
+        let float = |i: usize| word(i).bitcast(DType::F32);
+        let bad = match loss {
+            Some((loss, step)) => {
+                let unknown = word(0).lt(0.0);
+                let bad = unknown.and(loss.is_finite().not());
+                bad.select(step, &word(0))
+            }
+            None => word(0),
+        };
+        let rate = learning_rate.map_or_else(|| word(1), |rate| rate.to_dtype(DType::F32).bitcast(DType::I32));
+        let mut words = vec![bad, rate];
+        for (i, entry) in logged.iter().enumerate() {
+            let count = batch.mask().sum_all();
+            let (sum, weight) = if entry.value.rank() == 0 {
+                (entry.value.to_dtype(DType::F32) * &count, count)
+            } else {
+                batch.sum_and_count(&entry.value)
+            };
+            words.push((float(HEAD + 2 * i) + sum).bitcast(DType::I32));
+            words.push((float(HEAD + 2 * i + 1) + weight).bitcast(DType::I32));
+        }
+        Tensor::stack(&words.iter().collect::<Vec<_>>(), 0)
+    }
+
+    /// What the vector says.
+    pub(crate) fn read(&self, literal: &Literal) -> Result<Sums> {
+        let words = literal.to_vec::<i32>()?;
+        let float = |i: usize| f64::from(f32::from_bits(words[i] as u32));
+        if words.len() != HEAD + 2 * self.names.len() {
+            return Err(Error::usage(format!("the logged values are {}, expected {}", literal.ty(), self.ty())));
+        }
+        let sums = self.names.iter().enumerate();
+        Ok(Sums {
+            bad_step: u64::try_from(words[0]).ok(),
+            learning_rate: float(1),
+            sums: sums.map(|(i, name)| (name.clone(), float(HEAD + 2 * i), float(HEAD + 2 * i + 1))).collect(),
+        })
+    }
+}

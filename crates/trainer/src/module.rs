@@ -1,0 +1,75 @@
+//! [`TrainingModule`]: what a user writes, and [`StepContext`], what its steps can say.
+
+use std::panic::Location;
+
+use fulmen_nn::Module;
+use fulmen_nn::optim::Optimizer;
+use fulmen_tensor::Tensor;
+
+use crate::Batch;
+
+/// A model together with how it is trained: Lightning's `LightningModule`.
+///
+/// Each step is called **once**, with symbolic tensors; what it records becomes the compiled program. A step therefore
+/// never sees a number: what it wants to show, it [logs](StepContext::log).
+pub trait TrainingModule: Module {
+    /// Records the loss of one batch: a floating-point scalar.
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor;
+
+    /// Records what to log of one validation batch. By default nothing, and validation is skipped.
+    fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+        let _ = (batch, cx);
+    }
+
+    /// Records what to log of one test batch. By default nothing, which [`Trainer::test`](crate::Trainer::test)
+    /// refuses.
+    fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
+        let _ = (batch, cx);
+    }
+
+    /// The optimizer, given how long training is going to be.
+    fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer>;
+}
+
+/// How long training is going to be, for schedules that must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Optimizer steps an epoch.
+    pub steps_per_epoch: u64,
+    /// Epochs.
+    pub max_epochs: u64,
+    /// Optimizer steps in all (Lightning's `estimated_stepping_batches`).
+    pub total_steps: u64,
+}
+
+/// One logged value: what, under which name, and from where in the user's code.
+#[derive(Clone, Debug)]
+pub(crate) struct Logged {
+    pub(crate) name: String,
+    pub(crate) value: Tensor,
+    pub(crate) location: &'static Location<'static>,
+}
+
+/// What a step can say besides its result.
+#[derive(Debug, Default)]
+pub struct StepContext {
+    logged: Vec<Logged>,
+}
+
+impl StepContext {
+    /// Logs a value under a name. It is an output of the compiled step, summed on the device, and reaches progress
+    /// bar, loggers and callbacks as a mean: in training over the steps since the last log point and over the epoch,
+    /// in validation over all samples.
+    ///
+    /// A tensor with one value a sample, `[batch]`, is averaged over the real samples: padding is left out. A scalar
+    /// is taken as the mean of the batch and weighted by its number of real samples; where batches are padded it must
+    /// have been computed with the mask (see [`Batch::mean`]), which is checked.
+    #[track_caller]
+    pub fn log(&mut self, name: impl Into<String>, value: &Tensor) {
+        self.logged.push(Logged { name: name.into(), value: value.clone(), location: Location::caller() });
+    }
+
+    pub(crate) fn into_logged(self) -> Vec<Logged> {
+        self.logged
+    }
+}

@@ -1,0 +1,164 @@
+//! The Trainer's options: one table, from which come the builder's methods, the command line, the environment, the
+//! defaults, the checks and the help texts.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use fulmen_tensor::Accelerator;
+
+use crate::{Error, Result};
+
+/// One row of the table, for documents and reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptionRow {
+    /// The name in the builder; on the command line with dashes.
+    pub name: &'static str,
+    /// The environment variable that sets it where the code does not.
+    pub env: &'static str,
+    /// The default as text.
+    pub default: &'static str,
+    /// What it does.
+    pub doc: String,
+}
+
+macro_rules! options {
+    ($($(#[doc = $doc:literal])* $name:ident: $ty:ty = $default:expr, $env:literal, $check:expr;)*) => {
+        /// The options of a [`Trainer`](crate::Trainer), all of them decided.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Options {
+            $($(#[doc = $doc])* pub $name: $ty,)*
+        }
+
+        /// The options that were given, in code or on the command line; the others are `None`.
+        ///
+        /// It is a `clap` argument group: `#[command(flatten)]` it into a program's own arguments and pass it to
+        /// [`TrainerBuilder::args`](crate::TrainerBuilder::args).
+        #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+        #[command(next_help_heading = "Trainer")]
+        pub struct TrainerArgs {
+            $($(#[doc = $doc])* #[arg(long)] pub $name: Option<$ty>,)*
+        }
+
+        impl TrainerArgs {
+            /// Takes over what `other` gives.
+            pub(crate) fn merge(&mut self, other: TrainerArgs) {
+                $(if other.$name.is_some() {
+                    self.$name = other.$name;
+                })*
+            }
+
+            /// Decides every option: what was given, else the environment, else the default; then checks it.
+            pub(crate) fn resolve(self, env: impl Fn(&str) -> Option<String>) -> Result<Options> {
+                let options = Options {
+                    $($name: match (self.$name, env($env)) {
+                        (Some(given), _) => given,
+                        (None, Some(text)) => parse::<$ty>(stringify!($name), $env, &text)?,
+                        (None, None) => $default,
+                    },)*
+                };
+                $({
+                    let check: fn(&$ty) -> Option<&'static str> = $check;
+                    if let Some(expected) = check(&options.$name) {
+                        return Err(Error::usage(format!(
+                            "{}: {:?} is not possible, {expected}",
+                            stringify!($name), options.$name
+                        )));
+                    }
+                })*
+                Ok(options)
+            }
+        }
+
+        impl crate::TrainerBuilder {
+            $($(#[doc = $doc])* #[doc = ""]
+            #[doc = concat!("Environment: `", $env, "`. Default: `", stringify!($default), "`.")]
+            pub fn $name(mut self, $name: impl Into<$ty>) -> Self {
+                self.given.$name = Some($name.into());
+                self
+            })*
+        }
+
+        impl Options {
+            /// The table of all options.
+            pub fn table() -> Vec<OptionRow> {
+                vec![$(OptionRow {
+                    name: stringify!($name),
+                    env: $env,
+                    default: stringify!($default),
+                    doc: [$($doc),*].concat().trim().to_owned(),
+                },)*]
+            }
+        }
+    };
+}
+
+fn parse<T: FromStr>(name: &str, env: &str, text: &str) -> Result<T>
+where
+    T::Err: std::fmt::Display,
+{
+    text.parse().map_err(|e| Error::usage(format!("{name}: the environment variable {env} is `{text}`: {e}")))
+}
+
+fn positive(value: &u64) -> Option<&'static str> {
+    (*value == 0).then_some("it must be at least 1")
+}
+
+options! {
+    /// The kind of device to train on: auto, cpu, cuda or tpu.
+    accelerator: Accelerator = Accelerator::Auto, "FULMEN_ACCELERATOR", |_| None;
+
+    /// Epochs to train for.
+    max_epochs: u64 = 10, "FULMEN_MAX_EPOCHS", positive;
+
+    /// Steps between two log points: how often logged values are read from the device.
+    log_every_n_steps: u64 = 50, "FULMEN_LOG_EVERY_N_STEPS", positive;
+
+    /// Epochs between two validations.
+    check_val_every_n_epoch: u64 = 1, "FULMEN_CHECK_VAL_EVERY_N_EPOCH", positive;
+
+    /// The seed of initial weights and of random layers.
+    seed: u64 = 0, "FULMEN_SEED", |_| None;
+
+    /// Where runs are written: each gets a folder `version_N` of its own.
+    default_root_dir: PathBuf = PathBuf::from("runs"), "FULMEN_DEFAULT_ROOT_DIR", |_| None;
+
+    /// A checkpoint to resume from; empty to start anew.
+    ckpt_path: PathBuf = PathBuf::new(), "FULMEN_CKPT_PATH", |_| None;
+
+    /// Whether to stop with an error when the training loss is NaN or infinite.
+    detect_nan: bool = false, "FULMEN_DETECT_NAN", |_| None;
+
+    /// Whether to write checkpoints: the last and the best.
+    enable_checkpointing: bool = true, "FULMEN_ENABLE_CHECKPOINTING", |_| None;
+
+    /// Whether to show progress: a bar on a terminal, lines elsewhere.
+    enable_progress_bar: bool = true, "FULMEN_ENABLE_PROGRESS_BAR", |_| None;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(args: TrainerArgs, env: &[(&str, &str)]) -> Result<Options> {
+        args.resolve(|name| env.iter().find(|e| e.0 == name).map(|e| e.1.to_owned()))
+    }
+
+    #[test]
+    fn what_was_given_wins_over_the_environment_and_that_over_the_default() {
+        let env = [("FULMEN_MAX_EPOCHS", "3"), ("FULMEN_SEED", "7")];
+        let args = TrainerArgs { max_epochs: Some(5), ..TrainerArgs::default() };
+        let options = resolve(args, &env).unwrap();
+        assert_eq!((options.max_epochs, options.seed, options.log_every_n_steps), (5, 7, 50));
+    }
+
+    #[test]
+    fn impossible_values_are_refused_by_name() {
+        let args = TrainerArgs { max_epochs: Some(0), ..TrainerArgs::default() };
+        let message = resolve(args, &[]).unwrap_err().to_string();
+        assert_eq!(message, "max_epochs: 0 is not possible, it must be at least 1");
+        let message = resolve(TrainerArgs::default(), &[("FULMEN_SEED", "x")]).unwrap_err().to_string();
+        assert!(message.starts_with("seed: the environment variable FULMEN_SEED is `x`"), "{message}");
+        let message = resolve(TrainerArgs::default(), &[("FULMEN_ACCELERATOR", "tpux")]).unwrap_err().to_string();
+        assert!(message.contains("auto, cpu, cuda, tpu"), "{message}");
+    }
+}

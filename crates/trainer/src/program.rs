@@ -1,0 +1,212 @@
+//! A module's steps as functions: what is traced, what goes in and out of the compiled program.
+
+use fulmen_data::DataLoader;
+use fulmen_nn::Module;
+use fulmen_nn::optim::Optimizer;
+use fulmen_tensor::{DType, Function, Tensor, TensorType, Variable, grad, random};
+
+use crate::logs::LogLayout;
+use crate::module::{Logged, StepContext};
+use crate::state::{Entry, OPTIMIZER, STEP};
+use crate::{Batch, Error, Result, TrainingModule};
+
+/// A training step as a function.
+///
+/// Inputs: the entries of the state, the vector of logged values, the random key, the batch. Results: the entries that
+/// change, then the vector.
+pub(crate) struct TrainProgram {
+    pub(crate) function: Function,
+    pub(crate) layout: LogLayout,
+    /// The entries that the step changes, in the order of the results.
+    pub(crate) changes: Vec<usize>,
+    /// The name under which the loss is logged.
+    pub(crate) loss: String,
+}
+
+/// A validation or test step as a function.
+///
+/// Inputs: the module's values, the vector of logged values, the batch. Result: the vector.
+pub(crate) struct EvalProgram {
+    pub(crate) function: Function,
+    pub(crate) layout: LogLayout,
+}
+
+/// The name that the training loss is logged under unless the user logs it.
+const TRAIN_LOSS: &str = "train_loss";
+
+/// The optimizer's state before the first step, by name, for each parameter that is trained.
+pub(crate) fn optimizer_state(module: &dyn TrainingModule, optimizer: &dyn Optimizer) -> Vec<(String, Tensor)> {
+    let mut state = vec![];
+    for (name, parameter) in module.parameters() {
+        if parameter.requires_grad() {
+            for (slot, value) in optimizer.state(parameter.variable().ty()) {
+                state.push((format!("{OPTIMIZER}{slot}/{name}"), value));
+            }
+        }
+    }
+    state
+}
+
+/// Runs `record` with a placeholder in each variable; returns the placeholders, what `record` returned, and what the
+/// variables hold afterwards. The variables get their values back.
+fn with_placeholders<T>(variables: &[(String, Variable)], record: impl FnOnce(&[Tensor]) -> T) -> (Vec<Tensor>, T, Vec<Tensor>) {
+    let before: Vec<Tensor> = variables.iter().map(|(_, v)| v.get()).collect();
+    let placeholders: Vec<Tensor> =
+        variables.iter().map(|(name, v)| Tensor::placeholder(name.clone(), v.ty().clone())).collect();
+    for ((_, variable), placeholder) in variables.iter().zip(&placeholders) {
+        variable.set(placeholder.clone());
+    }
+    let recorded = record(&placeholders);
+    let after = variables.iter().map(|(_, v)| v.get()).collect();
+    for ((_, variable), value) in variables.iter().zip(before) {
+        variable.set(value);
+    }
+    (placeholders, recorded, after)
+}
+
+/// Records the training step: forward, backward, optimizer, counters and logs as one function.
+pub(crate) fn train(
+    module: &dyn TrainingModule,
+    optimizer: &dyn Optimizer,
+    loader: &DataLoader,
+    entries: &[Entry],
+) -> Result<TrainProgram> {
+    let variables: Vec<(String, Variable)> =
+        entries.iter().filter_map(|e| Some((e.name.clone(), e.variable.clone()?))).collect();
+    let trained: Vec<usize> = module
+        .parameters()
+        .iter()
+        .enumerate()
+        .filter(|(_, (_, parameter))| parameter.requires_grad())
+        .map(|(i, _)| i)
+        .collect();
+    // What is no variable, the optimizer's state and the step, has placeholders of its own.
+    let further: Vec<Tensor> = entries[variables.len()..]
+        .iter()
+        .map(|e| Tensor::placeholder(e.name.clone(), e.ty.clone()))
+        .collect();
+    let Some(step) = entries.iter().position(|e| e.name == STEP).map(|i| &further[i - variables.len()]) else {
+        return Err(Error::usage("the training state has no step counter"));
+    };
+    let key = Tensor::placeholder("trainer/key", TensorType::new(DType::U32, [2]));
+    let batch = Batch::placeholders(loader);
+
+    module.train();
+    let (placeholders, (loss, mut logged), after) = with_placeholders(&variables, |_| {
+        module.set_random_key(&random::fold_in_tensor(&key, &step.to_dtype(DType::U32)));
+        let mut cx = StepContext::default();
+        let loss = module.training_step(&batch, &mut cx);
+        (loss, cx.into_logged())
+    });
+    check_loss(&loss, &batch)?;
+    if let Some(entry) = logged.iter().find(|l| l.name == TRAIN_LOSS).filter(|l| !l.value.is(&loss)) {
+        let message = "this name is that of the loss, which training_step returns; choose another";
+        return Err(Error::usage(format!("log `{TRAIN_LOSS}`: {message}\n  at {}", entry.location)));
+    }
+    let loss_name = match logged.iter().find(|l| l.value.is(&loss)) {
+        Some(entry) => entry.name.clone(),
+        None => {
+            logged.insert(0, Logged { name: TRAIN_LOSS.into(), value: loss.clone(), location: loss.location() });
+            TRAIN_LOSS.into()
+        }
+    };
+    let layout = LogLayout::new(&logged, &batch)?;
+
+    // New values by entry: buffers that the model set, parameters and optimizer state from the optimizer, the step.
+    let wrt: Vec<&Tensor> = trained.iter().map(|&i| &placeholders[i]).collect();
+    let gradients = grad(&loss, &wrt);
+    let mut inputs: Vec<Tensor> = placeholders.iter().chain(&further).cloned().collect();
+    let mut next: Vec<Tensor> = after.into_iter().chain(further.iter().cloned()).collect();
+    let mut slot = variables.len();
+    for (&i, gradient) in trained.iter().zip(&gradients) {
+        let slots = optimizer.state(placeholders[i].ty()).len();
+        let (parameter, state) = optimizer.update(step, &placeholders[i], gradient, &further[slot - variables.len()..][..slots]);
+        next[i] = parameter;
+        for value in state {
+            next[slot] = value;
+            slot += 1;
+        }
+    }
+    for (entry, value) in entries.iter().zip(&mut next) {
+        if entry.name == STEP {
+            *value = step + 1.0;
+        }
+        value.check()?;
+        if *value.ty() != entry.ty {
+            return Err(Error::usage(format!(
+                "a step would turn `{}` from {} into {}\n  at {}",
+                entry.name,
+                entry.ty,
+                value.ty(),
+                value.location()
+            )));
+        }
+    }
+    let changes: Vec<usize> = (0..entries.len()).filter(|&i| !next[i].is(&inputs[i])).collect();
+
+    let so_far = Tensor::placeholder("trainer/logs", layout.ty());
+    let rate = optimizer.learning_rate(step);
+    let logs = layout.accumulate(&so_far, &logged, &batch, Some((&loss, step)), Some(&rate));
+    let mut results: Vec<Tensor> = changes.iter().map(|&i| next[i].clone()).collect();
+    results.push(logs);
+    let (logs_in, logs_out) = (inputs.len(), changes.len());
+    inputs.extend([so_far, key]);
+    inputs.extend(batch.inputs().cloned());
+    let mut function = Function::new("train_step", inputs, results);
+    for (result, &entry) in changes.iter().enumerate() {
+        function = function.donate(entry, result)?;
+    }
+    let function = function.donate(logs_in, logs_out)?;
+    Ok(TrainProgram { function, layout, changes, loss: loss_name })
+}
+
+fn check_loss(loss: &Tensor, batch: &Batch) -> Result<()> {
+    loss.check()?;
+    let at = |problem: String| Error::usage(format!("training_step: {problem}\n  at {}", loss.location()));
+    if loss.rank() != 0 || !loss.dtype().is_float() {
+        return Err(at(format!("the loss must be a floating-point scalar, it is {}; take its mean", loss.ty())));
+    }
+    if batch.is_padded() && !loss.depends_on(batch.mask()) {
+        return Err(at("the last batch is padded, and the loss does not depend on the batch's mask, so padding would be \
+                       trained on; use batch.mean() on the losses a sample, or let the loader drop the last batch"
+            .into()));
+    }
+    Ok(())
+}
+
+/// Which of a module's evaluation steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Validation,
+    Test,
+}
+
+/// Records a validation or test step.
+pub(crate) fn eval(
+    module: &dyn TrainingModule,
+    stage: Stage,
+    loader: &DataLoader,
+    variables: &[(String, Variable)],
+) -> Result<EvalProgram> {
+    let batch = Batch::placeholders(loader);
+    module.eval();
+    let (placeholders, logged, _) = with_placeholders(variables, |_| {
+        let mut cx = StepContext::default();
+        match stage {
+            Stage::Validation => module.validation_step(&batch, &mut cx),
+            Stage::Test => module.test_step(&batch, &mut cx),
+        }
+        cx.into_logged()
+    });
+    let layout = LogLayout::new(&logged, &batch)?;
+    let so_far = Tensor::placeholder("trainer/logs", layout.ty());
+    let logs = layout.accumulate(&so_far, &logged, &batch, None, None);
+    let logs_in = placeholders.len();
+    let inputs = placeholders.into_iter().chain([so_far]).chain(batch.inputs().cloned()).collect();
+    let name = match stage {
+        Stage::Validation => "validation_step",
+        Stage::Test => "test_step",
+    };
+    let function = Function::new(name, inputs, vec![logs]).donate(logs_in, 0)?;
+    Ok(EvalProgram { function, layout })
+}

@@ -1,0 +1,382 @@
+//! [`Trainer`]: the public face of training, validating and testing.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use fulmen_data::DataLoader;
+use fulmen_nn::Module as _;
+use fulmen_nn::safetensors::{Strictness, load_weights};
+use fulmen_pjrt::Buffer;
+use fulmen_tensor::{Compiled, Function, Literal, Runtime, Tensor};
+
+use crate::callback::{Callback, FitStart, LogPoint};
+use crate::callbacks::{ModelCheckpoint, ProgressBar};
+use crate::checkpoint::{self, Position};
+use crate::evaluate::Evaluation;
+use crate::fit::Fit;
+use crate::loggers::{CsvLogger, Logger};
+use crate::module::Plan;
+use crate::options::TrainerArgs;
+use crate::program::{self, Stage};
+use crate::state::{self, STEP, State};
+use crate::{Error, FitSummary, Options, Result, TrainingModule};
+
+/// Trains, validates and tests a [`TrainingModule`].
+///
+/// ```no_run
+/// use fulmen_trainer::Trainer;
+/// let trainer = Trainer::builder().max_epochs(3u64).log_every_n_steps(20u64).build()?;
+/// # Ok::<(), fulmen_trainer::Error>(())
+/// ```
+pub struct Trainer {
+    options: Options,
+    runtime: Runtime,
+    callbacks: Vec<Box<dyn Callback>>,
+    loggers: Vec<Box<dyn Logger>>,
+    run_dir: Option<PathBuf>,
+    best_checkpoint: Option<PathBuf>,
+    last_checkpoint: Option<PathBuf>,
+    log_points: u64,
+    eval_compilations: u64,
+    transfers_before: u64,
+}
+
+/// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
+#[derive(Default)]
+pub struct TrainerBuilder {
+    pub(crate) given: TrainerArgs,
+    callbacks: Vec<Box<dyn Callback>>,
+    loggers: Option<Vec<Box<dyn Logger>>>,
+    runtime: Option<Runtime>,
+}
+
+impl TrainerBuilder {
+    /// Takes over the options that were given on the command line. What comes later wins.
+    pub fn args(mut self, args: TrainerArgs) -> Self {
+        self.given.merge(args);
+        self
+    }
+
+    /// Adds a callback. They run in the order in which they were added. A [`ModelCheckpoint`] is added by itself
+    /// unless one is given or checkpoints are off; so is a [`ProgressBar`].
+    pub fn callback(mut self, callback: impl Callback + 'static) -> Self {
+        self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Adds a logger. Without any, there is a [`CsvLogger`].
+    pub fn logger(mut self, logger: impl Logger + 'static) -> Self {
+        self.loggers.get_or_insert_default().push(Box::new(logger));
+        self
+    }
+
+    /// Trains on this runtime instead of one opened for the accelerator.
+    pub fn runtime(mut self, runtime: Runtime) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Decides the options and opens the device.
+    ///
+    /// # Errors
+    /// An option that cannot be; no plugin or device for the accelerator.
+    pub fn build(self) -> Result<Trainer> {
+        let options = self.given.resolve(|name| std::env::var(name).ok())?;
+        let runtime = match self.runtime {
+            Some(runtime) => runtime,
+            None => Runtime::open(options.accelerator)?,
+        };
+        let mut callbacks = self.callbacks;
+        let has = |callbacks: &[Box<dyn Callback>], name| callbacks.iter().any(|c| c.name() == name);
+        if options.enable_progress_bar && !has(&callbacks, "ProgressBar") {
+            callbacks.push(Box::new(ProgressBar::new()));
+        }
+        if !options.enable_checkpointing {
+            callbacks.retain(|c| c.name() != "ModelCheckpoint");
+        } else if !has(&callbacks, "ModelCheckpoint") {
+            callbacks.push(Box::new(ModelCheckpoint::new()));
+        }
+        let transfers_before = runtime.metrics().value("TransferFromDeviceTime");
+        Ok(Trainer {
+            options,
+            callbacks,
+            loggers: self.loggers.unwrap_or_else(|| vec![Box::new(CsvLogger::new())]),
+            runtime,
+            run_dir: None,
+            best_checkpoint: None,
+            last_checkpoint: None,
+            log_points: 0,
+            eval_compilations: 0,
+            transfers_before,
+        })
+    }
+}
+
+/// Which weights to test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Weights {
+    /// Those that the module has.
+    Current,
+    /// Those of the best checkpoint of the last fit.
+    Best,
+    /// Those of the last checkpoint of the last fit.
+    Last,
+    /// Those in this file.
+    File(PathBuf),
+}
+
+impl Trainer {
+    /// Options, callbacks and loggers, to be chosen.
+    pub fn builder() -> TrainerBuilder {
+        TrainerBuilder::default()
+    }
+
+    /// The options.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The device and the programs compiled for it.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// The best checkpoint of the last fit by its monitored metric.
+    pub fn best_checkpoint(&self) -> Option<&Path> {
+        self.best_checkpoint.as_deref()
+    }
+
+    /// The last checkpoint of the last fit.
+    pub fn last_checkpoint(&self) -> Option<&Path> {
+        self.last_checkpoint.as_deref()
+    }
+
+    /// The folder of this run, once something was run.
+    pub fn run_dir(&self) -> Option<&Path> {
+        self.run_dir.as_deref()
+    }
+
+    /// How many times logged values were handed to loggers: the log points of training, one for each epoch, one for
+    /// each validation or test outside of training.
+    pub fn log_points(&self) -> u64 {
+        self.log_points
+    }
+
+    /// How often validation and test steps were compiled.
+    pub fn eval_compilations(&self) -> u64 {
+        self.eval_compilations
+    }
+
+    /// How many times values were asked of the device since this Trainer was built. Values asked for together, those
+    /// of a checkpoint say, are one transfer.
+    pub fn device_to_host_transfers(&self) -> u64 {
+        self.runtime.metrics().value("TransferFromDeviceTime") - self.transfers_before
+    }
+
+    /// What the runtime did, in the grammar of PyTorch/XLA's `metrics_report`.
+    pub fn metrics_report(&self) -> String {
+        self.runtime.metrics().report()
+    }
+
+    /// The folder of this run, made at the first call, with the loggers started in it.
+    fn start_run(&mut self) -> Result<PathBuf> {
+        if let Some(folder) = &self.run_dir {
+            return Ok(folder.clone());
+        }
+        let folder = checkpoint::new_version_folder(&self.options.default_root_dir)?;
+        for logger in &mut self.loggers {
+            logger.start(&folder).map_err(|e| {
+                Error::usage(format!("a logger cannot write into {}: {e}", folder.display()))
+            })?;
+        }
+        self.run_dir = Some(folder.clone());
+        Ok(folder)
+    }
+
+    /// Compiles a step and says how many compilations that took: one, or none if the same was compiled before.
+    fn compile(&self, function: &Function) -> Result<(Compiled, u64)> {
+        let before = self.runtime.metrics().value("UncachedCompile");
+        let compiled = self.runtime.compile(function)?;
+        Ok((compiled, self.runtime.metrics().value("UncachedCompile") - before))
+    }
+
+    /// Trains the module on `train`, validating on `validation` if there is one and the module's `validation_step`
+    /// logs something. The module is initialized with the Trainer's seed unless it has values, which it also gets
+    /// back when training ends, however it ends.
+    ///
+    /// # Errors
+    /// A mistake in a step, with the user's line; a sample that cannot be read; a loss that is not finite (if
+    /// `detect_nan`); a checkpoint that cannot be read or written; whatever the device reports.
+    pub fn fit<M: TrainingModule>(
+        &mut self,
+        module: &M,
+        train: &DataLoader,
+        validation: Option<&DataLoader>,
+    ) -> Result<FitSummary> {
+        let result = self.try_fit(module, train, validation);
+        match &result {
+            Ok(summary) => self.callbacks.iter_mut().for_each(|c| c.on_fit_end(summary)),
+            Err(error) => self.callbacks.iter_mut().for_each(|c| c.on_exception(error)),
+        }
+        result
+    }
+
+    fn try_fit<M: TrainingModule>(
+        &mut self,
+        module: &M,
+        train: &DataLoader,
+        validation: Option<&DataLoader>,
+    ) -> Result<FitSummary> {
+        let started = Instant::now();
+        let run_dir = self.start_run()?;
+        if self.options.enable_checkpointing {
+            checkpoint::check_writable(&run_dir.join("checkpoints"))?;
+        }
+        let steps_per_epoch = train.len() as u64;
+        let max_epochs = self.options.max_epochs;
+        let plan = Plan { steps_per_epoch, max_epochs, total_steps: steps_per_epoch * max_epochs };
+        let resumed = match self.options.ckpt_path.as_os_str().is_empty() {
+            true => None,
+            false => Some(checkpoint::load(&self.options.ckpt_path)?),
+        };
+        let seed = resumed.as_ref().map_or(self.options.seed, |r| r.1.seed);
+
+        let optimizer = module.configure_optimizers(&plan);
+        module.initialize(seed);
+        let mut further = program::optimizer_state(module, &*optimizer);
+        further.push((STEP.into(), state::first_step()));
+        let mut state = State::take(&state::variables(module), further, &self.runtime)?;
+
+        let mut position = Position { seed, ..Position::default() };
+        let mut prepare = || -> Result<_> {
+            if let Some((mut tensors, resumed)) = resumed {
+                let path = &self.options.ckpt_path;
+                state.load(&self.runtime, |name| tensors.remove(name)).map_err(|e| Error::checkpoint(path, e))?;
+                for callback in &mut self.callbacks {
+                    if let Some(saved) = resumed.callbacks.get(callback.name()) {
+                        callback.load_state(saved);
+                    }
+                }
+                position = resumed;
+            }
+            let program = program::train(module, &*optimizer, train, state.entries())?;
+            let validation = match validation {
+                Some(loader) => {
+                    let program = program::eval(module, Stage::Validation, loader, &state::variables(module))?;
+                    (!program.layout.names().is_empty()).then_some((loader, program))
+                }
+                None => None,
+            };
+            let seed = position.seed;
+            let key = Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?;
+            Ok((program, validation, self.runtime.to_device(&key)?))
+        };
+        let prepared = prepare();
+        let result = prepared.and_then(|(program, validation, key)| {
+            let start = FitStart {
+                run_dir: run_dir.clone(),
+                plan,
+                epoch: position.epoch,
+                platform: self.runtime.client().platform_name().to_owned(),
+                devices: 1,
+                precision: "f32".into(),
+                num_parameters: module.num_parameters(),
+            };
+            self.callbacks.iter_mut().for_each(|c| c.on_fit_start(&start));
+            let (step, train_compilations) = self.compile(&program.function)?;
+            let mut eval_compilations = 0;
+            let validation = match validation {
+                Some((loader, program)) => {
+                    let (compiled, count) = self.compile(&program.function)?;
+                    eval_compilations = count;
+                    Some((loader, Evaluation { compiled, layout: program.layout }))
+                }
+                None => None,
+            };
+            self.eval_compilations += eval_compilations;
+            let fit = Fit {
+                runtime: &self.runtime,
+                options: &self.options,
+                run_dir: &run_dir,
+                callbacks: &mut self.callbacks,
+                loggers: &mut self.loggers,
+                program: &program,
+                step: &step,
+                train,
+                validation,
+                state: &mut state,
+                key,
+                position,
+                started,
+                log_points: &mut self.log_points,
+                summary: FitSummary { train_compilations, eval_compilations, ..FitSummary::default() },
+            };
+            fit.run()
+        });
+        state.release();
+        let summary = result?;
+        self.best_checkpoint.clone_from(&summary.best_checkpoint);
+        self.last_checkpoint.clone_from(&summary.last_checkpoint);
+        Ok(summary)
+    }
+
+    /// Runs `validation_step` over a loader with the module's weights and returns the means of what it logs.
+    ///
+    /// # Errors
+    /// As [`Trainer::fit`]; a `validation_step` that logs nothing.
+    pub fn validate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader) -> Result<LogPoint> {
+        self.evaluate(module, loader, Stage::Validation)
+    }
+
+    /// Runs `test_step` over a loader and returns the means of what it logs. The module keeps the weights that were
+    /// tested.
+    ///
+    /// # Errors
+    /// As [`Trainer::fit`]; a `test_step` that logs nothing; weights that are not there.
+    pub fn test<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, weights: Weights) -> Result<LogPoint> {
+        let none = |which: &str| Error::usage(format!("there is no {which} checkpoint: the last fit saved none"));
+        let file = match weights {
+            Weights::Current => None,
+            Weights::Best => Some(self.best_checkpoint.clone().ok_or_else(|| none("best"))?),
+            Weights::Last => Some(self.last_checkpoint.clone().ok_or_else(|| none("last"))?),
+            Weights::File(path) => Some(path),
+        };
+        if let Some(path) = file {
+            load_weights(module, &path, Strictness::Lenient).map_err(|e| Error::checkpoint(&path, e)).and_then(
+                |report| match report.missing.is_empty() && report.misshapen.is_empty() {
+                    true => Ok(()),
+                    false => Err(Error::checkpoint(&path, format!("it does not fit this module: {report}"))),
+                },
+            )?;
+        }
+        self.evaluate(module, loader, Stage::Test)
+    }
+
+    fn evaluate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, stage: Stage) -> Result<LogPoint> {
+        self.start_run()?;
+        module.initialize(self.options.seed);
+        let variables = state::variables(module);
+        let program = program::eval(module, stage, loader, &variables)?;
+        if program.layout.names().is_empty() {
+            let step = if stage == Stage::Test { "test_step" } else { "validation_step" };
+            return Err(Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate")));
+        }
+        let values: Vec<Tensor> = variables.iter().map(|(_, v)| v.get()).collect();
+        let values: Vec<Buffer> = self.runtime.compute(&values.iter().collect::<Vec<_>>())?;
+        let (compiled, count) = self.compile(&program.function)?;
+        self.eval_compilations += count;
+        let evaluation = Evaluation { compiled, layout: program.layout };
+        let logs = evaluation.run(&self.runtime, loader, &values.iter().collect::<Vec<_>>())?;
+        let literals = self.runtime.read(&[&logs])?.wait()?;
+        let literal = literals.first().ok_or_else(|| Error::usage("the device gave no values"))?;
+        let metrics = evaluation.layout.read(literal)?.means();
+        let point = LogPoint { epoch: 0, global_step: 0, metrics };
+        self.log_points += 1;
+        for logger in &mut self.loggers {
+            if let Err(error) = logger.log(&point) {
+                eprintln!("warning: logged values could not be written: {error}");
+            }
+        }
+        Ok(point)
+    }
+}
