@@ -1,0 +1,209 @@
+//! The C interface of a plugin, written down in Rust with the header's own names. It checks nothing and calls nothing.
+//!
+//! Layouts are those of API version 0.81. Later versions append fields, and `struct_size` tells the plugin how many of
+//! them we know, so these serve every version from 0.81 on.
+#![allow(non_camel_case_types, reason = "the names are the header's, so that the two can be compared")]
+
+mod args;
+mod slots;
+
+use std::ffi::{c_char, c_int, c_void};
+
+pub(crate) use args::*;
+pub(crate) use slots::Slot;
+
+macro_rules! opaque {
+    ($($name:ident)*) => {$(
+        /// Known to the plugin only.
+        #[repr(C)]
+        pub(crate) struct $name { _private: [u8; 0] }
+    )*};
+}
+
+opaque! {
+    PJRT_Error PJRT_Event PJRT_Client PJRT_Device PJRT_Memory PJRT_DeviceDescription PJRT_TopologyDescription
+    PJRT_Executable PJRT_LoadedExecutable PJRT_Buffer PJRT_ExecuteContext PJRT_SerializedExecutable
+    PJRT_SerializedTopology
+}
+
+/// Defines a `#[repr(C)]` struct that starts with `struct_size` and `extension_start`, and its all-zero value.
+macro_rules! sized_struct {
+    ($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? }) => {
+        $(#[$meta])*
+        #[repr(C)]
+        pub(crate) struct $name {
+            pub(crate) struct_size: usize,
+            pub(crate) extension_start: *mut $crate::abi::PJRT_Extension_Base,
+            $(pub(crate) $field: $type,)*
+        }
+
+        impl $name {
+            /// The header's `_STRUCT_SIZE`: up to the end of the last field, without the padding after it.
+            pub(crate) const STRUCT_SIZE: usize = {
+                let end = std::mem::offset_of!(Self, extension_start) + size_of::<usize>();
+                $(let end = {
+                    let _ = end;
+                    std::mem::offset_of!(Self, $field) + size_of::<$type>()
+                };)*
+                end
+            };
+
+            /// All zero but for `struct_size`.
+            pub(crate) fn new() -> Self {
+                // SAFETY: every field is an integer, a bool, a raw pointer, an optional function or a union or struct
+                // of those, for all of which zero bytes are a value.
+                let mut value: Self = unsafe { std::mem::zeroed() };
+                value.struct_size = Self::STRUCT_SIZE;
+                value
+            }
+        }
+    };
+}
+pub(crate) use sized_struct;
+
+/// The head of an extension; extensions are skipped here.
+#[repr(C)]
+pub(crate) struct PJRT_Extension_Base {
+    pub(crate) struct_size: usize,
+    pub(crate) kind: c_int,
+    pub(crate) next: *mut PJRT_Extension_Base,
+}
+
+/// Which version of the header the plugin was compiled with.
+#[repr(C)]
+pub(crate) struct PJRT_Api_Version {
+    pub(crate) struct_size: usize,
+    pub(crate) extension_start: *mut PJRT_Extension_Base,
+    pub(crate) major_version: c_int,
+    pub(crate) minor_version: c_int,
+}
+
+/// The head of the table that `GetPjrtApi` answers with. The functions follow it, as many as `struct_size` says.
+#[repr(C)]
+pub(crate) struct PJRT_Api {
+    pub(crate) struct_size: usize,
+    pub(crate) extension_start: *mut PJRT_Extension_Base,
+    pub(crate) pjrt_api_version: PJRT_Api_Version,
+}
+
+/// A status code, numbered as in Abseil.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct PJRT_Error_Code(pub(crate) c_int);
+
+impl PJRT_Error_Code {
+    pub(crate) const UNKNOWN: Self = Self(2);
+    pub(crate) const INVALID_ARGUMENT: Self = Self(3);
+    pub(crate) const NOT_FOUND: Self = Self(5);
+    pub(crate) const RESOURCE_EXHAUSTED: Self = Self(8);
+    pub(crate) const UNIMPLEMENTED: Self = Self(12);
+
+    pub(crate) fn name(self) -> &'static str {
+        const NAMES: [&str; 17] = [
+            "OK",
+            "CANCELLED",
+            "UNKNOWN",
+            "INVALID_ARGUMENT",
+            "DEADLINE_EXCEEDED",
+            "NOT_FOUND",
+            "ALREADY_EXISTS",
+            "PERMISSION_DENIED",
+            "RESOURCE_EXHAUSTED",
+            "FAILED_PRECONDITION",
+            "ABORTED",
+            "OUT_OF_RANGE",
+            "UNIMPLEMENTED",
+            "INTERNAL",
+            "UNAVAILABLE",
+            "DATA_LOSS",
+            "UNAUTHENTICATED",
+        ];
+        usize::try_from(self.0).ok().and_then(|code| NAMES.get(code).copied()).unwrap_or("UNKNOWN")
+    }
+}
+
+pub(crate) const PJRT_NAMED_VALUE_STRING: c_int = 0;
+pub(crate) const PJRT_NAMED_VALUE_INT64: c_int = 1;
+pub(crate) const PJRT_NAMED_VALUE_INT64_LIST: c_int = 2;
+pub(crate) const PJRT_NAMED_VALUE_FLOAT: c_int = 3;
+pub(crate) const PJRT_NAMED_VALUE_BOOL: c_int = 4;
+
+/// The value of a `PJRT_NamedValue`; its `kind` says which.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) union PJRT_NamedValue_Union {
+    pub(crate) string_value: *const c_char,
+    pub(crate) int64_value: i64,
+    pub(crate) int64_array_value: *const i64,
+    pub(crate) float_value: f32,
+    pub(crate) bool_value: bool,
+}
+
+sized_struct! {
+    /// A name and a value of one of five types.
+    PJRT_NamedValue {
+        name: *const c_char,
+        name_size: usize,
+        kind: c_int,
+        value: PJRT_NamedValue_Union,
+        value_size: usize,
+    }
+}
+
+sized_struct! {
+    /// A program in some format; in or out.
+    PJRT_Program {
+        code: *mut c_char,
+        code_size: usize,
+        format: *const c_char,
+        format_size: usize,
+    }
+}
+
+pub(crate) const PJRT_HOST_BUFFER_IMMUTABLE_ONLY_DURING_CALL: c_int = 0;
+pub(crate) const PJRT_HOST_BUFFER_IMMUTABLE_ZERO_COPY: c_int = 2;
+
+pub(crate) const PJRT_MEMORY_LAYOUT_TILED: c_int = 0;
+
+sized_struct! {
+    /// A layout as an order of dimensions and tiles.
+    PJRT_Buffer_MemoryLayout_Tiled {
+        minor_to_major: *const i64,
+        minor_to_major_size: usize,
+        tile_dims: *const i64,
+        tile_dim_sizes: *const usize,
+        num_tiles: usize,
+    }
+}
+
+sized_struct! {
+    /// A layout. The header has a union here of which the tiled form is the larger and the only one used.
+    PJRT_Buffer_MemoryLayout { tiled: PJRT_Buffer_MemoryLayout_Tiled, kind: c_int }
+}
+
+sized_struct! {
+    /// How a program is to be run this time.
+    PJRT_ExecuteOptions {
+        send_callbacks: *mut c_void,
+        recv_callbacks: *mut c_void,
+        num_send_ops: usize,
+        num_recv_ops: usize,
+        launch_id: c_int,
+        non_donatable_input_indices: *const i64,
+        num_non_donatable_input_indices: usize,
+        context: *mut PJRT_ExecuteContext,
+        call_location: *const c_char,
+        num_tasks: usize,
+        task_ids: *mut c_int,
+        incarnation_ids: *mut i64,
+    }
+}
+
+/// The arguments of one of the table's functions, tied to the function's place so that the two cannot be mixed up.
+///
+/// # Safety
+/// `SLOT` must be the function whose arguments the type lays out, and that function must return a `PJRT_Error *`.
+pub(crate) unsafe trait Args {
+    /// Which function takes these arguments.
+    const SLOT: Slot;
+}

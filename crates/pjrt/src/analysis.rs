@@ -1,0 +1,103 @@
+//! What the compiler reckons of a program: its cost and its memory. Nothing is measured here.
+
+use std::collections::BTreeMap;
+
+use crate::abi::PJRT_Executable_GetCompiledMemoryStats_Args;
+use crate::value::Value;
+
+/// What one run of a program costs. For a program that is split over devices, on each of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CostAnalysis {
+    properties: BTreeMap<String, Value>,
+}
+
+impl CostAnalysis {
+    pub(crate) fn new(properties: BTreeMap<String, Value>) -> Self {
+        Self { properties }
+    }
+
+    /// Everything that the compiler told.
+    pub fn properties(&self) -> &BTreeMap<String, Value> {
+        &self.properties
+    }
+
+    fn number(&self, name: &str) -> Option<f64> {
+        match self.properties.get(name)? {
+            Value::Float(value) => Some(f64::from(*value)),
+            Value::Int(value) => Some(*value as f64),
+            _ => None,
+        }
+    }
+
+    /// Floating-point operations.
+    pub fn flops(&self) -> Option<f64> {
+        self.number("flops")
+    }
+
+    /// Bytes read and written.
+    pub fn bytes_accessed(&self) -> Option<f64> {
+        self.number("bytes accessed")
+    }
+
+    /// The compiler's estimate of the time. It takes one second off for each part that it has no model of, so a negative
+    /// sum means nothing and is `None` here.
+    pub fn optimal_seconds(&self) -> Option<f64> {
+        self.number("optimal_seconds").filter(|&seconds| seconds >= 0.0)
+    }
+}
+
+/// How much memory one run of a program takes on each device, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryAnalysis {
+    /// What it takes.
+    pub argument_bytes: i64,
+    /// What it gives.
+    pub output_bytes: i64,
+    /// Outputs that lie in the memory of donated arguments, and so are counted in both of the above.
+    pub alias_bytes: i64,
+    /// What it needs in between.
+    pub temp_bytes: i64,
+    /// The program itself.
+    pub generated_code_bytes: i64,
+    /// The most at any time, as far as the compiler knows.
+    pub peak_bytes: i64,
+    /// What it takes that lies in host memory.
+    pub host_argument_bytes: i64,
+    /// What it gives that lies in host memory.
+    pub host_output_bytes: i64,
+    /// What it needs of host memory in between.
+    pub host_temp_bytes: i64,
+}
+
+impl MemoryAnalysis {
+    pub(crate) fn from_raw(raw: &PJRT_Executable_GetCompiledMemoryStats_Args) -> Self {
+        Self {
+            argument_bytes: raw.argument_size_in_bytes,
+            output_bytes: raw.output_size_in_bytes,
+            alias_bytes: raw.alias_size_in_bytes,
+            temp_bytes: raw.temp_size_in_bytes,
+            generated_code_bytes: raw.generated_code_size_in_bytes,
+            peak_bytes: raw.peak_memory_in_bytes,
+            host_argument_bytes: raw.host_argument_size_in_bytes,
+            host_output_bytes: raw.host_output_size_in_bytes,
+            host_temp_bytes: raw.host_temp_size_in_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_negative_time_is_unknown() {
+        let cost = |seconds: f32| {
+            let properties = [("flops".to_owned(), 8.0_f32.into()), ("optimal_seconds".to_owned(), seconds.into())];
+            CostAnalysis::new(properties.into())
+        };
+        assert_eq!(cost(-5.99).optimal_seconds(), None);
+        assert_eq!(cost(0.25).optimal_seconds(), Some(0.25));
+        assert_eq!((cost(0.0).flops(), cost(0.0).bytes_accessed()), (Some(8.0), None));
+    }
+}

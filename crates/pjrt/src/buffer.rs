@@ -1,0 +1,138 @@
+//! An array on a device. How it comes there and back is in `transfer`.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::api::given;
+use crate::device::Device;
+use crate::element_type::{ArrayType, ElementType};
+use crate::error::{Error, Result};
+use crate::event::Event;
+
+/// An array on a device. It cannot change, and it cannot be cloned: whoever owns it may give its memory away.
+///
+/// A donated buffer is moved, so the compiler forbids to use it again:
+///
+/// ```compile_fail,E0382
+/// # fn f(step: fulmen_pjrt::LoadedExecutable, state: fulmen_pjrt::Buffer) -> fulmen_pjrt::Result<()> {
+/// use fulmen_pjrt::Argument;
+/// step.execute(vec![vec![Argument::Donate(state)]])?;
+/// state.read()?; // borrow of moved value: `state`
+/// # Ok(())
+/// # }
+/// ```
+pub struct Buffer {
+    raw: NonNull<PJRT_Buffer>,
+    array: Arc<ArrayType>,
+    // Holds the client; dropped after `raw` was destroyed.
+    device: Device,
+}
+
+// SAFETY: buffers are thread-safe by the API's contract.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Takes over a buffer that the plugin made.
+    pub(crate) fn new(raw: NonNull<PJRT_Buffer>, array: Arc<ArrayType>, device: Device) -> Self {
+        Self { raw, array, device }
+    }
+
+    pub(crate) fn raw(&self) -> *mut PJRT_Buffer {
+        self.raw.as_ptr()
+    }
+
+    /// Element type and dimensions.
+    pub fn array_type(&self) -> &ArrayType {
+        &self.array
+    }
+
+    /// What the elements are.
+    pub fn element_type(&self) -> ElementType {
+        self.array.element_type
+    }
+
+    /// The length of each dimension.
+    pub fn dims(&self) -> &[usize] {
+        &self.array.dims
+    }
+
+    /// The bytes that the array takes in host memory.
+    pub fn size_in_bytes(&self) -> usize {
+        // The size was checked when the array came to be; an array that large could not have been.
+        self.array.size_in_bytes().unwrap_or(usize::MAX)
+    }
+
+    /// The bytes that it takes on the device, padding included.
+    pub fn size_on_device(&self) -> Result<usize> {
+        let mut args = PJRT_Buffer_OnDeviceSizeInBytes_Args::new();
+        args.buffer = self.raw();
+        // SAFETY: the buffer is alive.
+        unsafe { self.device.client().api().call(&mut args) }?;
+        Ok(args.on_device_size_in_bytes)
+    }
+
+    /// Where it is.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Happens when the array has been computed or has arrived.
+    pub fn ready(&self) -> Result<Event> {
+        let client = self.device.client();
+        let mut args = PJRT_Buffer_ReadyEvent_Args::new();
+        args.buffer = self.raw();
+        // SAFETY: the buffer is alive.
+        unsafe { client.api().call(&mut args) }?;
+        Ok(Event::new(client.clone(), given(args.event, "event")?))
+    }
+
+    /// The array's address on the device: for tests of aliasing and for diagnosis. Not every plugin tells it.
+    pub fn address(&self) -> Result<usize> {
+        let mut args = PJRT_Buffer_UnsafePointer_Args::new();
+        args.buffer = self.raw();
+        // SAFETY: the buffer is alive, and an address as a number is harmless.
+        unsafe { self.device.client().api().call(&mut args) }?;
+        Ok(args.buffer_pointer)
+    }
+
+    /// A copy on another device of the same client.
+    pub fn copy_to_device(&self, device: &Device) -> Result<Buffer> {
+        let client = self.device.client();
+        if !Arc::ptr_eq(client, device.client()) {
+            return Err(Error::invalid(format!(
+                "a buffer cannot be copied from {} to {device}: the devices belong to different clients; read the \
+                 buffer and put the bytes there",
+                self.device
+            )));
+        }
+        if !device.is_addressable() {
+            return Err(Error::invalid(format!("{device} belongs to another host; a buffer cannot be copied there")));
+        }
+        let mut args = PJRT_Buffer_CopyToDevice_Args::new();
+        args.buffer = self.raw();
+        args.dst_device = device.raw().as_ptr();
+        // SAFETY: buffer and device are alive and of one client.
+        unsafe { client.api().call(&mut args) }
+            .map_err(|error| error.during(format_args!("copying {} to {device}", self.array)))?;
+        Ok(Self::new(given(args.dst_buffer, "buffer")?, self.array.clone(), device.clone()))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut args = PJRT_Buffer_Destroy_Args::new();
+        args.buffer = self.raw();
+        // SAFETY: the buffer is ours, and this is the end of it. Work under way on it holds it by itself.
+        unsafe { self.device.client().api().destroy(&mut args) }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} on {})", self.array, self.device)
+    }
+}

@@ -1,0 +1,79 @@
+//! What the process must look like before a plugin is loaded: the allocator, the variables that plugins read.
+
+use std::env;
+use std::path::Path;
+use std::sync::Once;
+
+use crate::error::{Error, Result};
+
+/// Readies the process, once, before the first plugin is loaded.
+pub(crate) fn prepare() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        keep_freed_memory();
+        let mut wanted = vec![("TF_CPP_MIN_LOG_LEVEL", "3")];
+        if !has_tpu() {
+            // Without these libtpu asks a metadata server that is not there for ten minutes, keeps other processes out
+            // with a lock file and writes logs. They change nothing where there is no TPU.
+            wanted.extend([
+                ("TPU_SKIP_MDS_QUERY", "1"),
+                ("TPU_ACCELERATOR_TYPE", "v5litepod-8"),
+                ("TPU_WORKER_HOSTNAMES", "localhost"),
+                ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
+                ("TPU_LOG_DIR", "disabled"),
+            ]);
+        }
+        for (name, value) in wanted {
+            if env::var_os(name).is_none() {
+                // SAFETY: std's lock keeps Rust code out, `Once` keeps out a second call, and no plugin's threads exist
+                // yet, because every load comes through here first. What remains is foreign code in the same process
+                // that reads the environment through C from another thread at this very moment; such a program must
+                // load its plugin before it starts those threads, which `Plugin::load` documents.
+                unsafe { env::set_var(name, value) }
+            }
+        }
+    });
+}
+
+/// Tells glibc to keep what is freed. XLA's CPU plugins take each output from malloc, and faulting in fresh pages for
+/// each costs more than the arithmetic (six times in the case of a large copy to the device).
+fn keep_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: mallopt takes plain integers and locks for itself.
+        unsafe {
+            libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 30);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, 2_000_000_000);
+            libc::mallopt(libc::M_ARENA_MAX, 1);
+        }
+    }
+}
+
+/// Whether this machine has a TPU: its driver's device file, or a Google device handed over through VFIO.
+pub(crate) fn has_tpu() -> bool {
+    if Path::new("/dev/accel0").exists() {
+        return true;
+    }
+    let numbered =
+        |entry: std::fs::DirEntry| entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+    let vfio = std::fs::read_dir("/dev/vfio").is_ok_and(|entries| entries.flatten().any(numbered));
+    vfio && std::fs::read_dir("/sys/bus/pci/devices").is_ok_and(|devices| {
+        devices
+            .flatten()
+            .any(|device| std::fs::read_to_string(device.path().join("vendor")).is_ok_and(|id| id.trim() == "0x1ae0"))
+    })
+}
+
+/// Refuses an inherited `XLA_FLAGS`: one flag that the plugin does not know ends the process, and which flags it knows
+/// cannot be asked.
+pub(crate) fn refuse_xla_flags() -> Result<()> {
+    match env::var_os("XLA_FLAGS") {
+        Some(flags) if !flags.to_string_lossy().trim().is_empty() => Err(Error::invalid(format!(
+            "the environment variable XLA_FLAGS is set (to {:?}), and a flag in it that the plugin does not know would \
+             end the process; unset it, and pass each flag with CompileOptions::override_flag, which answers an \
+             unknown one with an error",
+            flags.to_string_lossy()
+        ))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,145 @@
+//! The crate's one error type. It is not a list of variants to match on: ask it with the `is_...` methods.
+
+use std::fmt;
+
+use crate::abi::PJRT_Error_Code;
+
+/// A `Result` of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, where, and what to do next.
+///
+/// The kind is private so that it can grow; the predicates below are the stable way to tell errors apart.
+///
+/// ```
+/// let error = fulmen_pjrt::Plugin::load("/no/such/plugin.so").unwrap_err();
+/// assert!(error.is_not_found());
+/// assert!(error.to_string().contains("/no/such/plugin.so"));
+/// ```
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: Kind,
+    message: String,
+    source: Option<std::io::Error>,
+}
+
+/// What an error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The caller's arguments were refused before the plugin saw them.
+    InvalidArgument,
+    /// A file or plugin is not where it was looked for.
+    NotFound,
+    /// The file is there but is no usable PJRT plugin.
+    NotAPlugin,
+    /// The plugin has no such function.
+    Unsupported,
+    /// The plugin (or the allocator here) ran out of memory.
+    OutOfMemory,
+    /// Stored bytes are damaged or belong to another plugin.
+    Corrupt,
+    /// Fetching the plugin failed.
+    Fetch,
+    /// An input or output operation failed.
+    Io,
+    /// The plugin broke its own contract.
+    Broken,
+    /// The plugin answered with an error of its own.
+    Plugin(PJRT_Error_Code),
+}
+
+impl Error {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner { kind, message: message.into(), source: None }))
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Kind::InvalidArgument, message)
+    }
+
+    pub(crate) fn broken(message: impl Into<String>) -> Self {
+        Self::new(Kind::Broken, message)
+    }
+
+    pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> Self {
+        let kind = if source.kind() == std::io::ErrorKind::NotFound { Kind::NotFound } else { Kind::Io };
+        Self(Box::new(Inner { kind, message: format!("{}: {source}", what.into()), source: Some(source) }))
+    }
+
+    /// Puts what was being done before the message.
+    pub(crate) fn during(mut self, what: impl fmt::Display) -> Self {
+        self.0.message = format!("{what}: {}", self.0.message);
+        self
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// The arguments were refused, here or by the plugin.
+    pub fn is_invalid_argument(&self) -> bool {
+        matches!(self.kind(), Kind::InvalidArgument | Kind::Plugin(PJRT_Error_Code::INVALID_ARGUMENT))
+    }
+
+    /// A file, plugin or device is not where it was looked for.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self.kind(), Kind::NotFound | Kind::Plugin(PJRT_Error_Code::NOT_FOUND))
+    }
+
+    /// The file is no PJRT plugin, or one of a version that this crate cannot talk to.
+    pub fn is_not_a_plugin(&self) -> bool {
+        self.kind() == Kind::NotAPlugin
+    }
+
+    /// The plugin lacks the function, or has not implemented it.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self.kind(), Kind::Unsupported | Kind::Plugin(PJRT_Error_Code::UNIMPLEMENTED))
+    }
+
+    /// There was not enough memory, on the host or on the device.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self.kind(), Kind::OutOfMemory | Kind::Plugin(PJRT_Error_Code::RESOURCE_EXHAUSTED))
+    }
+
+    /// Stored bytes are damaged, or were written by another plugin or for another machine.
+    pub fn is_corrupt(&self) -> bool {
+        self.kind() == Kind::Corrupt
+    }
+
+    /// The plugin could not be fetched.
+    pub fn is_fetch(&self) -> bool {
+        self.kind() == Kind::Fetch
+    }
+
+    /// The message comes from the plugin (and so may differ from one plugin to the next).
+    pub fn is_from_plugin(&self) -> bool {
+        matches!(self.kind(), Kind::Plugin(_))
+    }
+
+    /// The plugin's status code by name (`INVALID_ARGUMENT`), where the error came from a plugin.
+    pub fn code(&self) -> Option<&'static str> {
+        match self.kind() {
+            Kind::Plugin(code) => Some(code.name()),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.0.kind, self.0.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,166 @@
+//! Something that the device will have done: wait for it, ask for it, or be told.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::api::Api;
+use crate::client::ClientInner;
+use crate::error::Result;
+
+/// An event that owns no client, so that the client may own it.
+pub(crate) struct RawEvent {
+    api: Api,
+    raw: NonNull<PJRT_Event>,
+}
+
+// SAFETY: events are thread-safe by the API's contract.
+unsafe impl Send for RawEvent {}
+// SAFETY: as above.
+unsafe impl Sync for RawEvent {}
+
+impl RawEvent {
+    /// Takes over an event that the plugin gave.
+    pub(crate) fn new(api: Api, raw: NonNull<PJRT_Event>) -> Self {
+        Self { api, raw }
+    }
+
+    pub(crate) fn wait(&self) -> Result<()> {
+        let mut args = PJRT_Event_Await_Args::new();
+        args.event = self.raw.as_ptr();
+        // SAFETY: the event is alive as long as `self`.
+        unsafe { self.api.call(&mut args) }
+    }
+
+    pub(crate) fn is_ready(&self) -> Result<bool> {
+        let mut args = PJRT_Event_IsReady_Args::new();
+        args.event = self.raw.as_ptr();
+        // SAFETY: the event is alive as long as `self`.
+        unsafe { self.api.call(&mut args) }?;
+        Ok(args.is_ready)
+    }
+
+    /// The outcome, if there is one yet. Asking for it earlier would end the process.
+    fn outcome(&self) -> Result<Option<Result<()>>> {
+        if !self.is_ready()? {
+            return Ok(None);
+        }
+        let mut args = PJRT_Event_Error_Args::new();
+        args.event = self.raw.as_ptr();
+        // SAFETY: the event is alive and, as was just seen, ready.
+        Ok(Some(unsafe { self.api.call(&mut args) }))
+    }
+
+    /// Has `callback` called once. If this fails, it may or may not have been dropped, but is never called.
+    pub(crate) fn on_ready(&self, callback: Box<dyn FnOnce(Result<()>) + Send>) -> Result<()> {
+        let mut args = PJRT_Event_OnReady_Args::new();
+        args.event = self.raw.as_ptr();
+        args.callback = Some(call_back);
+        // A callback that the plugin refused is leaked rather than risk that it was kept all the same.
+        args.user_arg = Box::into_raw(Box::new(Callback { api: self.api, function: callback })).cast();
+        // SAFETY: the event is alive, `call_back` takes what `user_arg` is, once.
+        unsafe { self.api.call(&mut args) }
+    }
+}
+
+impl Drop for RawEvent {
+    fn drop(&mut self) {
+        let mut args = PJRT_Event_Destroy_Args::new();
+        args.event = self.raw.as_ptr();
+        // SAFETY: the event is ours, and this is the end of it.
+        unsafe { self.api.destroy(&mut args) }
+    }
+}
+
+struct Callback {
+    api: Api,
+    function: Box<dyn FnOnce(Result<()>) + Send>,
+}
+
+thread_local! {
+    static INSIDE_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is a plugin's, inside a callback of ours. It must not destroy the client that it belongs to.
+pub(crate) fn inside_callback() -> bool {
+    INSIDE_CALLBACK.get()
+}
+
+/// What the plugin calls.
+unsafe extern "C" fn call_back(error: *mut PJRT_Error, user_arg: *mut c_void) {
+    // SAFETY: `on_ready` made it of such a box, and the plugin calls this once.
+    let callback = unsafe { Box::from_raw(user_arg.cast::<Callback>()) };
+    // SAFETY: the plugin gives the error to the callback.
+    let outcome = unsafe { callback.api.check(error) };
+    let before = INSIDE_CALLBACK.replace(true);
+    // A panic must not unwind into the plugin. The panic hook has already told of it.
+    let _ = catch_unwind(AssertUnwindSafe(move || (callback.function)(outcome)));
+    INSIDE_CALLBACK.set(before);
+}
+
+/// Something that the device will have done. Clones are the same event.
+///
+/// ```
+/// # use fulmen_pjrt::{Plugin, ElementType, locate::{Platform, locate}};
+/// # let plugin = Plugin::load(locate(Platform::Cpu, None)?)?;
+/// # let client = plugin.create_client(&[("cpu_device_count", 1.into())])?;
+/// let buffer = client.buffer_from_host(&[1, 2, 3], ElementType::U8, &[3], &client.devices()[0])?;
+/// let event = buffer.ready()?;
+/// event.wait()?;
+/// assert!(event.is_ready()?);
+/// # Ok::<(), fulmen_pjrt::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Event {
+    // Dropped before the client.
+    raw: Arc<RawEvent>,
+    client: Arc<ClientInner>,
+}
+
+impl Event {
+    pub(crate) fn new(client: Arc<ClientInner>, raw: NonNull<PJRT_Event>) -> Self {
+        Self { raw: Arc::new(RawEvent::new(client.api(), raw)), client }
+    }
+
+    pub(crate) fn raw(&self) -> &Arc<RawEvent> {
+        &self.raw
+    }
+
+    /// Blocks until it has happened, and tells how it went.
+    pub fn wait(&self) -> Result<()> {
+        self.raw.wait()
+    }
+
+    /// Whether it has happened, well or badly.
+    pub fn is_ready(&self) -> Result<bool> {
+        self.raw.is_ready()
+    }
+
+    /// How it went, or `None` if it has not happened yet.
+    pub fn outcome(&self) -> Result<Option<Result<()>>> {
+        self.raw.outcome()
+    }
+
+    /// Has `callback` called once it has happened: on a thread of the plugin's, or at once on this one.
+    ///
+    /// The callback holds up the plugin while it runs, so it should do no more than note or send something; it must not
+    /// wait for the device. A panic in it is caught and goes no further.
+    pub fn on_ready(&self, callback: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
+        self.raw.on_ready(Box::new(callback))
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.is_ready() {
+            Ok(true) => "ready",
+            Ok(false) => "not ready",
+            Err(_) => "unknown",
+        };
+        write!(f, "Event({state}, {})", self.client.platform_name())
+    }
+}

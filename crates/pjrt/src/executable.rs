@@ -1,0 +1,261 @@
+//! A compiled program and what can be known of it without running it.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::analysis::{CostAnalysis, MemoryAnalysis};
+use crate::api::{Api, list, text};
+use crate::client::ClientInner;
+use crate::element_type::{ArrayType, ElementType};
+use crate::error::{Error, Result};
+use crate::frame::Frame;
+use crate::plugin::Plugin;
+use crate::signature::Signature;
+use crate::value::read_named;
+
+/// A compiled program that is not loaded on any device: to be examined, or stored and loaded elsewhere.
+///
+/// A [`LoadedExecutable`](crate::LoadedExecutable) dereferences to one.
+pub struct Executable {
+    raw: NonNull<PJRT_Executable>,
+    plugin: Plugin,
+    name: String,
+    num_replicas: usize,
+    num_partitions: usize,
+    signature: Signature,
+    // Dropped after `raw` was destroyed.
+    client: Option<Arc<ClientInner>>,
+}
+
+// SAFETY: executables are thread-safe by the API's contract.
+unsafe impl Send for Executable {}
+// SAFETY: as above.
+unsafe impl Sync for Executable {}
+
+impl Executable {
+    /// Takes over an executable that the plugin made, and asks it what it takes and gives.
+    pub(crate) fn new(plugin: Plugin, client: Option<Arc<ClientInner>>, raw: NonNull<PJRT_Executable>) -> Result<Self> {
+        let api = plugin.api();
+        let owned = Owned { api, raw };
+        let raw = owned.raw.as_ptr();
+        let mut name = PJRT_Executable_Name_Args::new();
+        name.executable = raw;
+        let mut replicas = PJRT_Executable_NumReplicas_Args::new();
+        replicas.executable = raw;
+        let mut partitions = PJRT_Executable_NumPartitions_Args::new();
+        partitions.executable = raw;
+        // SAFETY: the executable is alive; the name lives as long as it.
+        let name = unsafe {
+            api.call(&mut name)?;
+            api.call(&mut replicas)?;
+            api.call(&mut partitions)?;
+            text(name.executable_name, name.executable_name_size)
+        };
+        // SAFETY: the executable is alive.
+        let signature = unsafe {
+            let signature = Signature::decode(&optimized_program(api, owned.raw)?)?;
+            let outputs = output_types(api, owned.raw)?;
+            if outputs != signature.outputs {
+                let said = outputs.iter().map(ArrayType::to_string).collect::<Vec<_>>().join(", ");
+                return Err(Error::broken(format!(
+                    "the plugin says two things of the program {name}: that it is {signature}, and that it gives ({said})"
+                )));
+            }
+            signature
+        };
+        Ok(Self {
+            raw: owned.release(),
+            plugin,
+            name,
+            num_replicas: replicas.num_replicas,
+            num_partitions: partitions.num_partitions,
+            signature,
+            client,
+        })
+    }
+
+    fn api(&self) -> Api {
+        self.plugin.api()
+    }
+
+    /// The program's name, as its module has it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many copies run side by side.
+    pub fn num_replicas(&self) -> usize {
+        self.num_replicas
+    }
+
+    /// Over how many devices each copy is split.
+    pub fn num_partitions(&self) -> usize {
+        self.num_partitions
+    }
+
+    /// What it takes and gives on each device.
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// A short name for exactly this program, made by the plugin.
+    pub fn fingerprint(&self) -> Result<String> {
+        let mut args = PJRT_Executable_Fingerprint_Args::new();
+        args.executable = self.raw.as_ptr();
+        // SAFETY: the executable is alive, and the answer lives as long as it. It may be binary.
+        unsafe {
+            self.api().call(&mut args)?;
+            let bytes = list(args.executable_fingerprint.cast::<u8>(), args.executable_fingerprint_size);
+            Ok(match std::str::from_utf8(bytes) {
+                Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+                _ => crate::hash::hex(bytes),
+            })
+        }
+    }
+
+    /// What one run costs, as the compiler reckons. The default CPU plugin does not tell
+    /// ([unsupported](Error::is_unsupported)).
+    pub fn cost_analysis(&self) -> Result<CostAnalysis> {
+        let mut args = PJRT_Executable_GetCostAnalysis_Args::new();
+        args.executable = self.raw.as_ptr();
+        // SAFETY: the executable is alive, and the answer lives as long as it.
+        let properties = unsafe {
+            self.api().call(&mut args)?;
+            read_named(args.properties, args.num_properties)?
+        };
+        Ok(CostAnalysis::new(properties))
+    }
+
+    /// How much memory one run takes on each device.
+    pub fn memory_analysis(&self) -> Result<MemoryAnalysis> {
+        let mut args = PJRT_Executable_GetCompiledMemoryStats_Args::new();
+        args.executable = self.raw.as_ptr();
+        // SAFETY: the executable is alive.
+        unsafe { self.api().call(&mut args) }?;
+        Ok(MemoryAnalysis::from_raw(&args))
+    }
+
+    /// The program after the compiler's passes: a binary `HloModuleProtoWithConfig`.
+    pub fn optimized_hlo(&self) -> Result<Vec<u8>> {
+        // SAFETY: the executable is alive.
+        unsafe { optimized_program(self.api(), self.raw) }
+    }
+
+    /// The machine code with a checksum, for [`Client::load`](crate::Client::load) with the same plugin file on the same
+    /// kind of CPU.
+    pub fn serialize(&self) -> Result<Vec<u8>> {
+        let mut args = PJRT_Executable_Serialize_Args::new();
+        args.executable = self.raw.as_ptr();
+        // SAFETY: the executable is alive. The bytes live until the deleter is called, which is done once.
+        unsafe {
+            self.api().call(&mut args)?;
+            let payload = list(args.serialized_bytes.cast::<u8>(), args.serialized_bytes_size);
+            let platform = self.client.as_ref().map_or("", |client| client.platform_name());
+            let frame = Frame::seal(&self.plugin, platform, [self.num_replicas, self.num_partitions], payload);
+            if let Some(delete) = args.serialized_executable_deleter {
+                delete(args.serialized_executable);
+            }
+            frame
+        }
+    }
+}
+
+impl Drop for Executable {
+    fn drop(&mut self) {
+        drop(Owned { api: self.api(), raw: self.raw });
+    }
+}
+
+impl fmt::Debug for Executable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Executable({} {})", self.name, self.signature)
+    }
+}
+
+/// Destroys the executable unless released.
+struct Owned {
+    api: Api,
+    raw: NonNull<PJRT_Executable>,
+}
+
+impl Owned {
+    fn release(self) -> NonNull<PJRT_Executable> {
+        std::mem::ManuallyDrop::new(self).raw
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        let mut args = PJRT_Executable_Destroy_Args::new();
+        args.executable = self.raw.as_ptr();
+        // SAFETY: the executable is ours, and this is the end of it.
+        unsafe { self.api.destroy(&mut args) }
+    }
+}
+
+/// # Safety
+/// `raw` must be alive.
+unsafe fn optimized_program(api: Api, raw: NonNull<PJRT_Executable>) -> Result<Vec<u8>> {
+    let mut program = PJRT_Program::new();
+    let mut args = PJRT_Executable_OptimizedProgram_Args::new();
+    args.executable = raw.as_ptr();
+    args.program = &mut program;
+    // SAFETY: with no code given, the plugin answers how long it is.
+    unsafe { api.call(&mut args) }?;
+    // SAFETY: as above; the format is a constant of the plugin's.
+    let format = unsafe { text(program.format, program.format_size) };
+    if format != "hlo_with_config" {
+        return Err(Error::broken(format!(
+            "the plugin gives its optimized program as {format:?}; fulmen-pjrt reads \"hlo_with_config\""
+        )));
+    }
+    let mut code = vec![0_u8; program.code_size];
+    program.code = code.as_mut_ptr().cast();
+    args.program = &mut program;
+    // SAFETY: `code` has as many bytes as the plugin asked for.
+    unsafe { api.call(&mut args) }?;
+    Ok(code)
+}
+
+/// The outputs as the plugin tells them by other means than the program, as a check.
+///
+/// # Safety
+/// `raw` must be alive.
+unsafe fn output_types(api: Api, raw: NonNull<PJRT_Executable>) -> Result<Vec<ArrayType>> {
+    let mut types = PJRT_Executable_OutputElementTypes_Args::new();
+    types.executable = raw.as_ptr();
+    let mut dims = PJRT_Executable_OutputDimensions_Args::new();
+    dims.executable = raw.as_ptr();
+    let mut number = PJRT_Executable_NumOutputs_Args::new();
+    number.executable = raw.as_ptr();
+    // SAFETY: the executable is alive; the lists live as long as it, and `dims` holds the dimensions of all outputs, as
+    // many for each as `dim_sizes` says.
+    unsafe {
+        api.call(&mut number)?;
+        api.call(&mut types)?;
+        dims.num_outputs = number.num_outputs;
+        api.call(&mut dims)?;
+        let types = list(types.output_types, types.num_output_types);
+        let ranks = list(dims.dim_sizes, dims.num_outputs);
+        if types.len() != number.num_outputs || ranks.len() != number.num_outputs {
+            return Err(Error::broken(format!(
+                "the plugin counts the program's outputs in three ways: {}, {} and {}",
+                number.num_outputs,
+                types.len(),
+                ranks.len()
+            )));
+        }
+        let all = list(dims.dims, ranks.iter().sum());
+        let mut rest = all;
+        let mut outputs = Vec::with_capacity(types.len());
+        for (&element_type, &rank) in types.iter().zip(ranks) {
+            let (dims, after) = rest.split_at(rank.min(rest.len()));
+            rest = after;
+            let dims = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect::<Vec<_>>();
+            outputs.push(ArrayType::new(ElementType::from_raw(element_type)?, dims));
+        }
+        Ok(outputs)
+    }
+}

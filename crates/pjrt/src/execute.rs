@@ -1,0 +1,205 @@
+//! Running a loaded program. Whatever a plugin would read past, misread or crash on is refused here first.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::api::given;
+use crate::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::event::Event;
+use crate::loaded::LoadedExecutable;
+
+/// What a program is given for one parameter.
+pub enum Argument<'a> {
+    /// The program may have the array's memory. Where the program does not want it, the array is freed after the run.
+    Donate(Buffer),
+    /// The program may look at the array, which stays as it is.
+    Borrow(&'a Buffer),
+}
+
+impl Argument<'_> {
+    fn buffer(&self) -> &Buffer {
+        match self {
+            Self::Donate(buffer) => buffer,
+            Self::Borrow(buffer) => buffer,
+        }
+    }
+}
+
+impl From<Buffer> for Argument<'_> {
+    fn from(buffer: Buffer) -> Self {
+        Self::Donate(buffer)
+    }
+}
+
+impl<'a> From<&'a Buffer> for Argument<'a> {
+    fn from(buffer: &'a Buffer) -> Self {
+        Self::Borrow(buffer)
+    }
+}
+
+impl fmt::Debug for Argument<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Donate(buffer) => write!(f, "Donate({buffer:?})"),
+            Self::Borrow(buffer) => write!(f, "Borrow({buffer:?})"),
+        }
+    }
+}
+
+/// A run that has been started.
+#[derive(Debug)]
+pub struct Execution {
+    /// The outputs of each device, in the order of [`LoadedExecutable::devices`]. They may be used at once: what uses
+    /// them waits for them.
+    pub outputs: Vec<Vec<Buffer>>,
+    /// For each device, happens when its part of the run has ended.
+    pub done: Vec<Event>,
+}
+
+impl LoadedExecutable {
+    /// Starts a run, with a list of arguments for each of [`devices`](Self::devices). It does not wait for the run.
+    ///
+    /// Each argument's type, dimensions, client and device are checked first. If the run cannot be started, the donated
+    /// arguments are freed.
+    ///
+    /// On CPU a run over several devices waits for the one before it on this client, because two that wait in each other's
+    /// collectives would stand still for ever.
+    ///
+    /// ```
+    /// # use fulmen_pjrt::{Argument, CompileOptions, ElementType, Plugin, locate::{Platform, locate}};
+    /// # let plugin = Plugin::load(locate(Platform::Cpu, None)?)?;
+    /// # let client = plugin.create_client(&[("cpu_device_count", 1.into())])?;
+    /// let next = client.compile(
+    ///     "func.func @main(%n: tensor<ui8> {tf.aliasing_output = 0 : i32}) -> tensor<ui8> {
+    ///        %one = stablehlo.constant dense<1> : tensor<ui8>
+    ///        %sum = stablehlo.add %n, %one : tensor<ui8>
+    ///        return %sum : tensor<ui8>
+    ///      }",
+    ///     &CompileOptions::new(),
+    /// )?;
+    /// let mut n = client.buffer_from_host(&[40], ElementType::U8, &[], &client.devices()[0])?;
+    /// for _ in 0..2 {
+    ///     n = next.execute(vec![vec![Argument::Donate(n)]])?.outputs.remove(0).remove(0);
+    /// }
+    /// assert_eq!(n.read()?.wait()?[..], [42]);
+    /// # Ok::<(), fulmen_pjrt::Error>(())
+    /// ```
+    pub fn execute(&self, arguments: Vec<Vec<Argument<'_>>>) -> Result<Execution> {
+        self.check_arguments(&arguments)?;
+        let client = self.client().inner();
+        let signature = self.signature();
+        let (devices, parameters) = (self.devices().len(), signature.parameters.len());
+
+        let kept = (0..parameters)
+            .filter(|&i| signature.donated[i] && arguments.iter().any(|list| matches!(list[i], Argument::Borrow(_))))
+            .map(|i| i as i64)
+            .collect::<Vec<_>>();
+        let inputs =
+            arguments.iter().flatten().map(|argument| argument.buffer().raw()).collect::<Vec<*mut PJRT_Buffer>>();
+        // Not `chunks`, which does not take a length of zero.
+        let input_lists = (0..devices).map(|device| inputs[device * parameters..].as_ptr()).collect::<Vec<_>>();
+        let mut outputs = vec![std::ptr::null_mut(); devices * signature.outputs.len()];
+        let mut output_lists = Vec::with_capacity(devices);
+        let mut start: *mut *mut PJRT_Buffer = outputs.as_mut_ptr();
+        for _ in 0..devices {
+            output_lists.push(start);
+            start = start.wrapping_add(signature.outputs.len());
+        }
+        let mut events = vec![std::ptr::null_mut(); devices];
+
+        let mut options = PJRT_ExecuteOptions::new();
+        options.non_donatable_input_indices = kept.as_ptr();
+        options.num_non_donatable_input_indices = kept.len();
+        let mut args = PJRT_LoadedExecutable_Execute_Args::new();
+        args.executable = self.raw();
+        args.argument_lists = input_lists.as_ptr();
+        args.num_devices = devices;
+        args.num_args = parameters;
+        args.output_lists = output_lists.as_ptr();
+        args.device_complete_events = events.as_mut_ptr();
+
+        let several = self.num_replicas() * self.num_partitions() > 1;
+        // Held until this launch's own events are in it, so that another thread waits for them.
+        let mut in_flight = (several && client.caps_launches()).then(|| client.in_flight());
+        for event in in_flight.iter_mut().flat_map(|events| events.drain(..)) {
+            // How the earlier run went is told by its own events and outputs.
+            let _ = event.wait();
+        }
+        if several {
+            options.launch_id = client.next_launch();
+        }
+        args.options = &mut options;
+        // SAFETY: the lists have the lengths that the program and the device count ask for and live until after the
+        // call; every buffer is alive, of this client, on the right device and of the right type and size.
+        let started = unsafe { client.api().call(&mut args) };
+        started.map_err(|error| error.during(format_args!("running {}", self.name())))?;
+
+        // All of it is taken over before anything can fail, so that nothing is left behind.
+        let done = events
+            .into_iter()
+            .map(|event| given(event, "completion event").map(|event| Event::new(client.clone(), event)))
+            .collect::<Vec<_>>();
+        let outputs = outputs
+            .into_iter()
+            .enumerate()
+            .map(|(i, raw)| {
+                let (device, output) = (i / signature.outputs.len(), i % signature.outputs.len());
+                let array = Arc::clone(signature.shared_output(output));
+                given(raw, "output").map(|raw| Buffer::new(raw, array, self.devices()[device].clone()))
+            })
+            .collect::<Vec<_>>();
+        let done = done.into_iter().collect::<Result<Vec<_>>>()?;
+        if let Some(in_flight) = &mut in_flight {
+            in_flight.extend(done.iter().map(|event| Arc::clone(event.raw())));
+        }
+        let mut outputs = outputs.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
+        let outputs = (0..devices).map(|_| outputs.by_ref().take(signature.outputs.len()).collect()).collect();
+        // The donated buffers end here. The run holds the memory of those that it still reads.
+        drop(arguments);
+        Ok(Execution { outputs, done })
+    }
+
+    fn check_arguments(&self, arguments: &[Vec<Argument<'_>>]) -> Result<()> {
+        let (name, signature) = (self.name(), self.signature());
+        if arguments.len() != self.devices().len() {
+            return Err(Error::invalid(format!(
+                "{name} runs on {} devices of this host, but arguments were given for {}",
+                self.devices().len(),
+                arguments.len()
+            )));
+        }
+        for (list, device) in arguments.iter().zip(self.devices()) {
+            if list.len() != signature.parameters.len() {
+                return Err(Error::invalid(format!(
+                    "{name} takes {} arguments, but {} were given for {device}; it is {signature}",
+                    signature.parameters.len(),
+                    list.len()
+                )));
+            }
+            for (i, (argument, expected)) in list.iter().zip(&signature.parameters).enumerate() {
+                let buffer = argument.buffer();
+                if buffer.array_type() != expected {
+                    return Err(Error::invalid(format!(
+                        "argument {i} of {name} for {device} must be {expected}, but is {}",
+                        buffer.array_type()
+                    )));
+                }
+                if !Arc::ptr_eq(buffer.device().client(), self.client().inner()) {
+                    return Err(Error::invalid(format!(
+                        "argument {i} of {name} belongs to another client than the program; read it and put it on one \
+                         of this client's devices"
+                    )));
+                }
+                if buffer.device().raw() != device.raw() {
+                    return Err(Error::invalid(format!(
+                        "argument {i} of {name} must be on {device}, but is on {}; use Buffer::copy_to_device",
+                        buffer.device()
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}

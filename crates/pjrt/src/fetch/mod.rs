@@ -1,0 +1,280 @@
+//! Fetching the CPU plugin once, so that a first run needs nothing but Python's pip. It fetches nothing else.
+//!
+//! The package's version and SHA-256 are pinned. The file appears in the cache folder whole or not at all: it is
+//! downloaded and unpacked beside its place, under a lock, and then renamed.
+
+mod wheel;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::{Error, Kind, Result};
+use crate::{hash, locate};
+
+/// The variable that forbids fetching.
+const OFFLINE_VARIABLE: &str = "FULMEN_OFFLINE";
+
+/// A package with a plugin in it.
+#[derive(Clone, Copy, Debug)]
+struct Package<'a> {
+    name: &'a str,
+    version: &'a str,
+    /// Of the wheel.
+    sha256: &'a str,
+    megabytes: u32,
+    /// The plugin's path inside the wheel.
+    member: &'a str,
+}
+
+#[cfg(target_arch = "x86_64")]
+const CPU: Option<Package<'_>> = Some(Package {
+    name: "lammps-jax-pjrt-cpu",
+    version: "0.11.2",
+    sha256: "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1",
+    megabytes: 63,
+    member: "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",
+});
+
+#[cfg(target_arch = "aarch64")]
+const CPU: Option<Package<'_>> = Some(Package {
+    name: "xla-cpu-pjrt",
+    version: "0.0.1",
+    sha256: "8f613be6e891858f40d64f9799319502fff42689661944fc18a6ffd8210b30c9",
+    megabytes: 50,
+    member: "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
+});
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const CPU: Option<Package<'_>> = None;
+
+/// The folder that Fulmen keeps what it fetched in: `$XDG_CACHE_HOME/fulmen` or `~/.cache/fulmen`.
+pub fn cache_folder() -> Result<PathBuf> {
+    // A relative path is to be ignored, says the XDG specification.
+    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_CACHE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
+        .map(|cache| cache.join("fulmen"))
+        .ok_or_else(|| {
+            Error::new(Kind::NotFound, "there is no cache folder: neither XDG_CACHE_HOME nor HOME is an absolute path")
+        })
+}
+
+/// The path of the CPU plugin in the cache folder, where it is put first if need be.
+///
+/// It is fetched with `pip download`, after one line on standard error that says what and how large. With
+/// `FULMEN_OFFLINE=1` nothing is fetched, and the error says what to do by hand. Processes that call this at the same
+/// time wait for the first, whose file serves them all.
+pub fn cpu_plugin() -> Result<PathBuf> {
+    let Some(package) = CPU else {
+        return Err(Error::new(
+            Kind::Unsupported,
+            format!(
+                "there is no known CPU plugin for the architecture {}; build one from XLA and set FULMEN_PJRT_PLUGIN to \
+                 its path",
+                env::consts::ARCH
+            ),
+        ));
+    };
+    let offline = env::var_os(OFFLINE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
+    let pip = vec![locate::python().into_os_string(), "-m".into(), "pip".into()];
+    Fetcher { cache: cache_folder()?, pip, offline, package }.get()
+}
+
+struct Fetcher<'a> {
+    cache: PathBuf,
+    /// The program to run, and its first arguments.
+    pip: Vec<OsString>,
+    offline: bool,
+    package: Package<'a>,
+}
+
+impl Fetcher<'_> {
+    fn folder(&self) -> PathBuf {
+        self.cache.join("pjrt")
+    }
+
+    fn target(&self) -> PathBuf {
+        let Package { name, version, member, .. } = self.package;
+        let file = Path::new(member).file_name().unwrap_or_default();
+        self.folder().join(format!("{name}-{version}")).join(file)
+    }
+
+    fn get(&self) -> Result<PathBuf> {
+        let target = self.target();
+        if target.is_file() {
+            return Ok(target);
+        }
+        let Package { name, version, megabytes, .. } = self.package;
+        if self.offline {
+            return Err(Error::new(
+                Kind::Fetch,
+                format!(
+                    "the XLA CPU plugin is not there and {OFFLINE_VARIABLE} forbids to fetch it; {}",
+                    self.by_hand()
+                ),
+            ));
+        }
+        let folder = self.folder();
+        let cannot = |what: &str| format!("cannot {what} in the cache folder {}", folder.display());
+        fs::create_dir_all(&folder).map_err(|error| {
+            Error::io(
+                format!("cannot make the cache folder {} (set XDG_CACHE_HOME to another)", folder.display()),
+                error,
+            )
+        })?;
+        let _lock = lock(&folder.join(".lock")).map_err(|error| Error::io(cannot("take a lock"), error))?;
+        if target.is_file() {
+            // Another process was first.
+            return Ok(target);
+        }
+        remove_leftovers(&folder);
+        eprintln!("Fetching the XLA CPU plugin ({name} {version}, {megabytes} MB, once) into {}", folder.display());
+        let scratch = Scratch::new(&folder).map_err(|error| Error::io(cannot("make a folder"), error))?;
+        self.download(&scratch.0)?;
+        let wheel = self.verified_wheel(&scratch.0)?;
+        let unpacked = scratch.0.join("plugin.so");
+        wheel::unpack(&wheel, self.package.member, &unpacked)?;
+        let place = || -> io::Result<()> {
+            let parent = target.parent().unwrap_or(&folder);
+            fs::create_dir_all(parent)?;
+            fs::rename(&unpacked, &target)?;
+            // The new name must outlive a power cut, too.
+            File::open(parent)?.sync_all()
+        };
+        place().map_err(|error| Error::io(cannot("put the plugin in its place"), error))?;
+        Ok(target)
+    }
+
+    /// What a user can do without us.
+    fn by_hand(&self) -> String {
+        let Package { name, version, member, .. } = self.package;
+        format!(
+            "run `python3 -m pip download --no-deps {name}=={version}` where there is a network, unpack {member} from the \
+             wheel (it is a zip file) and put it at {}, or set FULMEN_PJRT_PLUGIN to its path",
+            self.target().display()
+        )
+    }
+
+    fn download(&self, into: &Path) -> Result<()> {
+        let Package { name, version, .. } = self.package;
+        let failed = |why: String| {
+            Error::new(
+                Kind::Fetch,
+                format!(
+                    "could not fetch {name} {version}: {why}. Nothing was left behind. {}",
+                    capital(&self.by_hand())
+                ),
+            )
+        };
+        let (program, first) =
+            self.pip.split_first().ok_or_else(|| failed("there is no pip program to run".to_owned()))?;
+        let output = Command::new(program)
+            .args(first)
+            .args(["download", "--no-deps", "--no-input", "--disable-pip-version-check", "--quiet"])
+            .args(["--only-binary=:all:", "--ignore-requires-python", "--dest"])
+            .arg(into)
+            .arg(format!("{name}=={version}"))
+            .output();
+        match output {
+            Ok(output) if output.status.success() => Ok(()),
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                let said = said.trim();
+                if said.contains("No module named pip") {
+                    return Err(failed(
+                        "Python has no pip; install it (`python3 -m ensurepip`, or the package python3-pip)".to_owned(),
+                    ));
+                }
+                // The last lines say the most.
+                let tail = said.lines().rev().take(4).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>();
+                Err(failed(format!("pip failed ({}): {}", output.status, tail.join(" / "))))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(failed(format!(
+                "there is no {} to run pip with; install Python 3 with pip",
+                Path::new(program).display()
+            ))),
+            Err(error) => Err(failed(format!("{} cannot be run: {error}", Path::new(program).display()))),
+        }
+    }
+
+    fn verified_wheel(&self, folder: &Path) -> Result<PathBuf> {
+        let Package { name, version, sha256, .. } = self.package;
+        let entries = fs::read_dir(folder).map_err(|error| Error::io("cannot look for the download", error))?;
+        let wheel =
+            entries.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|e| e == "whl"));
+        let Some(wheel) = wheel else {
+            return Err(Error::new(
+                Kind::Fetch,
+                format!("pip reported success but left no wheel of {name} {version}. {}", capital(&self.by_hand())),
+            ));
+        };
+        let found = hash::of_file(&wheel)?;
+        if found != sha256 {
+            return Err(Error::new(
+                Kind::Fetch,
+                format!(
+                    "the download of {name} {version} was cut off or is not what was published: its SHA-256 is {found}, \
+                     expected {sha256}. Nothing was left behind. Try again; if it happens again, look at which package \
+                     index pip uses"
+                ),
+            ));
+        }
+        Ok(wheel)
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// Holds the lock as long as the file is open. It goes with the process, however that ends.
+fn lock(path: &Path) -> io::Result<File> {
+    let file = File::options().create(true).truncate(false).write(true).open(path)?;
+    loop {
+        // SAFETY: the descriptor is open.
+        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } == 0 {
+            return Ok(file);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+const SCRATCH: &str = ".fetching-";
+
+/// Removes what a process that was killed left. The lock must be held: then no such folder is in use.
+fn remove_leftovers(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(SCRATCH)) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// A folder that goes away with this.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(folder: &Path) -> io::Result<Self> {
+        let path = folder.join(format!("{SCRATCH}{}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

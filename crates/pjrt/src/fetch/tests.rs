@@ -1,0 +1,204 @@
+//! Fetching with scripts in pip's place.
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const MEMBER: &str = "fake/plugin.so";
+const CONTENT: &[u8] = b"not really a plugin";
+
+/// A cache folder, a wheel and its hash.
+struct Stage {
+    folder: TempDir,
+    sha256: String,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut wheel = zip::ZipWriter::new(File::create(folder.path().join("fake-1.whl")).unwrap());
+        wheel.start_file(MEMBER, zip::write::SimpleFileOptions::default()).unwrap();
+        wheel.write_all(CONTENT).unwrap();
+        wheel.finish().unwrap();
+        let sha256 = hash::of_file(&folder.path().join("fake-1.whl")).unwrap();
+        Self { folder, sha256 }
+    }
+
+    /// `$wheel` is the wheel, `$dest` the folder to download to, `$log` a file that lasts.
+    fn pip(&self, body: &str) -> Vec<OsString> {
+        let script = self.folder.path().join("pip");
+        let folder = self.folder.path().display();
+        // The folder stands after `--dest`.
+        let text = format!(
+            "#!/bin/sh\nwheel='{folder}/fake-1.whl'; log='{folder}/log'\n\
+             while [ $# -gt 1 ]; do [ \"$1\" = --dest ] && dest=\"$2\"; shift; done\n{body}\n"
+        );
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        vec!["/bin/sh".into(), script.into()]
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.folder.path().join("cache")
+    }
+
+    fn fetcher(&self, pip: Vec<OsString>) -> Fetcher<'_> {
+        let package = Package { name: "fake", version: "1", sha256: &self.sha256, megabytes: 1, member: MEMBER };
+        Fetcher { cache: self.cache(), pip, offline: false, package }
+    }
+
+    /// Everything below the cache folder.
+    fn left(&self) -> Vec<String> {
+        fn walk(folder: &Path, root: &Path, found: &mut Vec<String>) {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                found.push(entry.path().strip_prefix(root).unwrap().display().to_string());
+                walk(&entry.path(), root, found);
+            }
+        }
+        let mut found = Vec::new();
+        walk(&self.cache(), &self.cache(), &mut found);
+        found.sort();
+        found
+    }
+
+    fn fails(&self, pip: Vec<OsString>, expected: &[&str]) {
+        let error = self.fetcher(pip).get().unwrap_err();
+        assert!(error.is_fetch(), "{error:?}");
+        for expected in expected {
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+        assert_eq!(self.left(), ["pjrt", "pjrt/.lock"], "nothing is left behind");
+    }
+}
+
+#[test]
+fn a_good_download_is_put_in_place_and_used_again() {
+    let stage = Stage::new();
+    let pip = stage.pip("echo x >> \"$log\"; cp \"$wheel\" \"$dest\"");
+    for _ in 0..2 {
+        let path = stage.fetcher(pip.clone()).get().unwrap();
+        assert_eq!(path, stage.cache().join("pjrt/fake-1/plugin.so"));
+        assert_eq!(fs::read(path).unwrap(), CONTENT);
+    }
+    assert_eq!(fs::read(stage.folder.path().join("log")).unwrap(), b"x\n", "it is fetched once");
+    assert_eq!(stage.left(), ["pjrt", "pjrt/.lock", "pjrt/fake-1", "pjrt/fake-1/plugin.so"]);
+}
+
+#[test]
+fn a_cut_off_download_leaves_nothing() {
+    let stage = Stage::new();
+    let pip = stage.pip("head -c 60 \"$wheel\" > \"$dest/fake-1.whl\"");
+    stage.fails(pip, &["was cut off or is not what was published", &stage.sha256, "Nothing was left behind"]);
+}
+
+#[test]
+fn a_wrong_hash_leaves_nothing() {
+    let stage = Stage::new();
+    let pip = stage.pip("cp \"$wheel\" \"$dest\"; echo more >> \"$dest/fake-1.whl\"");
+    stage.fails(pip, &["its SHA-256 is", "Nothing was left behind"]);
+}
+
+#[test]
+fn a_failing_pip_is_quoted() {
+    let stage = Stage::new();
+    let pip = stage.pip("echo half > \"$dest/fake-1.whl\"; echo 'ERROR: no route to host' >&2; exit 1");
+    stage.fails(pip, &["pip failed (exit status: 1): ERROR: no route to host", "pip download --no-deps fake==1"]);
+}
+
+#[test]
+fn a_pip_that_leaves_no_wheel_is_found_out() {
+    let stage = Stage::new();
+    stage.fails(stage.pip("exit 0"), &["pip reported success but left no wheel of fake 1"]);
+}
+
+#[test]
+fn no_pip_and_no_python_say_what_to_install() {
+    let stage = Stage::new();
+    let pip = stage.pip("echo '/usr/bin/python3: No module named pip' >&2; exit 1");
+    stage.fails(pip, &["Python has no pip; install it (`python3 -m ensurepip`", "set FULMEN_PJRT_PLUGIN"]);
+    let nothing = vec!["/no/such/python3".into()];
+    stage.fails(nothing, &["there is no /no/such/python3 to run pip with; install Python 3 with pip"]);
+}
+
+#[test]
+fn offline_runs_nothing_and_says_what_to_do() {
+    let stage = Stage::new();
+    let pip = stage.pip("echo x >> \"$log\"");
+    let mut fetcher = stage.fetcher(pip);
+    fetcher.offline = true;
+    let error = fetcher.get().unwrap_err();
+    let target = stage.cache().join("pjrt/fake-1/plugin.so");
+    for expected in ["FULMEN_OFFLINE forbids", "pip download --no-deps fake==1", target.to_str().unwrap()] {
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    assert_eq!(stage.left(), [""; 0]);
+    assert!(!stage.folder.path().join("log").exists());
+}
+
+#[test]
+fn an_unwritable_cache_folder_is_an_error() {
+    let stage = Stage::new();
+    // A file stands where the folder should be; root could write to any folder.
+    fs::write(stage.cache(), b"").unwrap();
+    let error = stage.fetcher(stage.pip("exit 0")).get().unwrap_err();
+    assert!(error.to_string().contains("set XDG_CACHE_HOME to another"), "{error}");
+}
+
+#[test]
+fn what_a_killed_process_left_is_removed() {
+    let stage = Stage::new();
+    let old = stage.cache().join("pjrt/.fetching-1");
+    fs::create_dir_all(&old).unwrap();
+    fs::write(old.join("half.whl"), b"x").unwrap();
+    stage.fetcher(stage.pip("cp \"$wheel\" \"$dest\"")).get().unwrap();
+    assert!(!old.exists());
+}
+
+#[test]
+fn threads_at_once_fetch_once() {
+    let stage = Stage::new();
+    let pip = stage.pip("echo x >> \"$log\"; sleep 0.2; cp \"$wheel\" \"$dest\"");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| assert_eq!(fs::read(stage.fetcher(pip.clone()).get().unwrap()).unwrap(), CONTENT));
+        }
+    });
+    assert_eq!(fs::read(stage.folder.path().join("log")).unwrap(), b"x\n");
+}
+
+/// The processes are this test program again, told by the variable where the stage is.
+#[test]
+fn processes_at_once_fetch_once() {
+    const VARIABLE: &str = "FULMEN_FETCH_TEST_STAGE";
+    if let Some(folder) = env::var_os(VARIABLE) {
+        let folder = PathBuf::from(folder);
+        let sha256 = hash::of_file(&folder.join("fake-1.whl")).unwrap();
+        let package = Package { name: "fake", version: "1", sha256: &sha256, megabytes: 1, member: MEMBER };
+        let pip = vec!["/bin/sh".into(), folder.join("pip").into()];
+        let path = Fetcher { cache: folder.join("cache"), pip, offline: false, package }.get().unwrap();
+        assert_eq!(fs::read(path).unwrap(), CONTENT);
+        return;
+    }
+    let stage = Stage::new();
+    stage.pip("echo x >> \"$log\"; sleep 0.2; cp \"$wheel\" \"$dest\"");
+    let children = (0..3)
+        .map(|_| {
+            Command::new(env::current_exe().unwrap())
+                .args(["--exact", "fetch::tests::processes_at_once_fetch_once"])
+                .env(VARIABLE, stage.folder.path())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        })
+        .collect::<Vec<_>>();
+    for child in children {
+        let child = child.wait_with_output().unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        assert!(String::from_utf8_lossy(&child.stdout).contains("1 passed"));
+    }
+    assert_eq!(fs::read(stage.folder.path().join("log")).unwrap(), b"x\n");
+}

@@ -1,0 +1,137 @@
+//! The wrapping of a stored executable: who wrote it, for what, and a checksum. Plugins take damaged bytes for machine
+//! code and crash, so nothing reaches one that was not shown to be its own, whole.
+
+use prost::Message;
+
+use crate::error::{Error, Kind, Result};
+use crate::hash;
+use crate::plugin::Plugin;
+
+/// Changes when the form of the frame does.
+const MAGIC: &[u8; 8] = b"FULMENX1";
+const DIGEST: usize = 32;
+
+/// A stored executable whose checksum and origin have been verified.
+pub(crate) struct Frame(Stored);
+
+#[derive(Clone, PartialEq, Message)]
+struct Stored {
+    /// The SHA-256 of the plugin's file.
+    #[prost(string, tag = "1")]
+    plugin: String,
+    #[prost(string, tag = "2")]
+    platform: String,
+    /// The CPU's features; machine code for a better CPU would be an illegal instruction.
+    #[prost(string, tag = "3")]
+    cpu: String,
+    #[prost(uint64, tag = "4")]
+    replicas: u64,
+    #[prost(uint64, tag = "5")]
+    partitions: u64,
+    #[prost(bytes = "vec", tag = "6")]
+    payload: Vec<u8>,
+}
+
+impl Frame {
+    /// Wraps the plugin's bytes. The platform may be empty, where no client was there to ask.
+    pub(crate) fn seal(
+        plugin: &Plugin,
+        platform: &str,
+        [replicas, partitions]: [usize; 2],
+        payload: &[u8],
+    ) -> Result<Vec<u8>> {
+        let stored = Stored {
+            plugin: plugin.identity()?.to_owned(),
+            platform: platform.to_owned(),
+            cpu: cpu_features(),
+            replicas: replicas as u64,
+            partitions: partitions as u64,
+            payload: payload.to_vec(),
+        };
+        Ok(wrap(&stored))
+    }
+
+    /// Verifies that the bytes are whole and were written by this plugin, for this platform, on such a CPU.
+    pub(crate) fn open(bytes: &[u8], plugin: &Plugin, platform: &str) -> Result<Self> {
+        let stored = unwrap(bytes)?;
+        let refuse = |what: String| {
+            Err(Error::new(Kind::Corrupt, format!("the stored executable {what}; compile the program again")))
+        };
+        if stored.plugin != plugin.identity()? {
+            return refuse(format!("was written by another plugin file than {}", plugin.path().display()));
+        }
+        if !stored.platform.is_empty() && stored.platform != platform {
+            return refuse(format!("is for the platform {:?}, not {platform:?}", stored.platform));
+        }
+        if platform == "cpu" && stored.cpu != cpu_features() {
+            return refuse("was written on a CPU with other features than this one".to_owned());
+        }
+        Ok(Self(stored))
+    }
+
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.0.payload
+    }
+
+    /// How many devices the program runs on.
+    pub(crate) fn devices(&self) -> u64 {
+        self.0.replicas.saturating_mul(self.0.partitions)
+    }
+}
+
+fn wrap(stored: &Stored) -> Vec<u8> {
+    let body = stored.encode_to_vec();
+    let mut bytes = Vec::with_capacity(MAGIC.len() + DIGEST + body.len());
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&hash::of_bytes(&body));
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+fn unwrap(bytes: &[u8]) -> Result<Stored> {
+    let corrupt =
+        |what: &str| Error::new(Kind::Corrupt, format!("{what} ({} bytes); compile the program again", bytes.len()));
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| corrupt("these bytes are no executable stored by fulmen"))?;
+    let (digest, body) =
+        rest.split_at_checked(DIGEST).ok_or_else(|| corrupt("the stored executable is cut off before its checksum"))?;
+    if hash::of_bytes(body) != digest {
+        return Err(corrupt("the stored executable is damaged: its checksum does not match"));
+    }
+    Stored::decode(body).map_err(|_| corrupt("the stored executable was written in another form"))
+}
+
+/// The features that the kernel lists for the first processor, hashed; empty where it lists none.
+fn cpu_features() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let features = info.lines().find(|line| line.starts_with("flags") || line.starts_with("Features"));
+    let mut words = features.unwrap_or_default().split_whitespace().collect::<Vec<_>>();
+    words.sort_unstable();
+    if words.is_empty() { String::new() } else { hash::hex(&hash::of_bytes(words.join(" ").as_bytes())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored() -> Stored {
+        Stored { plugin: "ab".into(), platform: "cpu".into(), payload: vec![1, 2, 3], ..Stored::default() }
+    }
+
+    #[test]
+    fn whole_bytes_open() {
+        assert_eq!(unwrap(&wrap(&stored())).unwrap(), stored());
+    }
+
+    #[test]
+    fn any_flipped_bit_and_any_cut_is_refused() {
+        let bytes = wrap(&stored());
+        for i in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[i / 8] ^= 1 << (i % 8);
+            assert!(unwrap(&damaged).unwrap_err().is_corrupt(), "bit {i}");
+        }
+        for len in 0..bytes.len() {
+            assert!(unwrap(&bytes[..len]).unwrap_err().is_corrupt(), "cut to {len}");
+        }
+    }
+}

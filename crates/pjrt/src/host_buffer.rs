@@ -1,0 +1,117 @@
+//! Host memory that a device can read in place. It knows nothing of shapes.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use crate::error::{Error, Kind, Result};
+
+/// Below this alignment the CPU plugins copy where they could have read in place.
+pub(crate) const ALIGNMENT: usize = 64;
+
+/// A zeroed allocation of bytes at a 64-byte boundary.
+///
+/// Fill one, put it in an `Arc` and hand it to [`Client::buffer_from_shared`](crate::Client::buffer_from_shared): from
+/// then on it can no longer be written to, because the device may read it at any time.
+///
+/// ```
+/// let mut bytes = fulmen_pjrt::HostBuffer::zeroed(8)?;
+/// bytes[0] = 7;
+/// assert_eq!(&bytes[..2], &[7, 0]);
+/// assert_eq!(bytes.as_ptr() as usize % 64, 0);
+/// # Ok::<(), fulmen_pjrt::Error>(())
+/// ```
+pub struct HostBuffer {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the allocation is owned, and bytes have no thread of their own.
+unsafe impl Send for HostBuffer {}
+// SAFETY: a shared reference gives shared bytes only.
+unsafe impl Sync for HostBuffer {}
+
+impl HostBuffer {
+    /// Allocates `len` zero bytes. Too large a length is an error, never an abort.
+    pub fn zeroed(len: usize) -> Result<Self> {
+        let out_of_memory =
+            || Error::new(Kind::OutOfMemory, format!("the host has no {len} bytes of memory left for a buffer"));
+        let layout = Layout::from_size_align(len, ALIGNMENT).map_err(|_| out_of_memory())?;
+        if len == 0 {
+            // A zero-sized layout may not be allocated; any aligned address serves.
+            return Ok(Self { start: NonNull::<Aligned>::dangling().cast(), len });
+        }
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        NonNull::new(start).map(|start| Self { start, len }).ok_or_else(out_of_memory)
+    }
+
+    /// A copy of `bytes`.
+    pub fn copy_of(bytes: &[u8]) -> Result<Self> {
+        let mut buffer = Self::zeroed(bytes.len())?;
+        buffer.copy_from_slice(bytes);
+        Ok(buffer)
+    }
+}
+
+#[repr(align(64))]
+struct Aligned;
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: `zeroed` checked this size and alignment and allocated with them.
+            unsafe { dealloc(self.start.as_ptr(), Layout::from_size_align_unchecked(self.len, ALIGNMENT)) }
+        }
+    }
+}
+
+impl Deref for HostBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `start` points to `len` initialised bytes for as long as `self` lives.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for HostBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` is the only way to them. While a device reads them they are held by an
+        // `Arc`, which gives out no `&mut`.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for HostBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostBuffer({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeroed_aligned_and_writable() {
+        for len in [0, 1, 63, 64, 65, 1 << 20] {
+            let mut buffer = HostBuffer::zeroed(len).unwrap();
+            assert_eq!(buffer.len(), len);
+            assert_eq!(buffer.as_ptr() as usize % ALIGNMENT, 0);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            buffer.fill(9);
+            assert!(buffer.iter().all(|&byte| byte == 9));
+        }
+    }
+
+    #[test]
+    fn too_large_is_an_error() {
+        for len in [usize::MAX, isize::MAX as usize, isize::MAX as usize - 63] {
+            let error = HostBuffer::zeroed(len).unwrap_err();
+            assert!(error.is_out_of_memory());
+            assert!(error.to_string().contains(&len.to_string()));
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Runs StableHLO programs on CPUs, GPUs and TPUs through PJRT plugins, in safe Rust.
+//!
+//! ```
+//! use fulmen_pjrt::{Argument, CompileOptions, ElementType, Plugin, locate::{Platform, locate}};
+//!
+//! let plugin = Plugin::load(locate(Platform::Cpu, None)?)?;
+//! let client = plugin.create_client(&[("cpu_device_count", 1.into())])?;
+//! let double = client.compile(
+//!     "func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {
+//!        %y = stablehlo.add %x, %x : tensor<3xf32>
+//!        return %y : tensor<3xf32>
+//!      }",
+//!     &CompileOptions::new(),
+//! )?;
+//! assert_eq!(double.signature().to_string(), "(f32[3]) -> (f32[3])");
+//!
+//! let bytes = [1.0_f32, 2.0, 3.0].map(f32::to_ne_bytes).concat();
+//! let x = client.buffer_from_host(&bytes, ElementType::F32, &[3], &client.devices()[0])?;
+//! let run = double.execute(vec![vec![Argument::Borrow(&x)]])?;
+//! let y = run.outputs[0][0].read()?.wait()?;
+//! assert_eq!(y[..], [2.0_f32, 4.0, 6.0].map(f32::to_ne_bytes).concat());
+//! # Ok::<(), fulmen_pjrt::Error>(())
+//! ```
+//!
+//! A [`Plugin`] is a shared object that knows one kind of device. It opens a [`Client`], whose [`Device`]s hold
+//! [`Buffer`]s and run [`LoadedExecutable`]s. Work is asynchronous: an [`Event`] or a [`PendingRead`] is how one waits.
+//! A plugin can also compile for a [`Topology`] of devices that are elsewhere.
+//!
+//! The C API trusts its caller: wrong shapes are read as they lie, a wrong option ends the process. What is known to do
+//! harm is refused here, as an [`Error`], before the plugin sees it.
+//!
+//! This crate knows nothing of tensors, derivatives or models, and builds no programs.
+#![allow(unsafe_code, reason = "the one crate of the workspace that calls C")]
+
+mod abi;
+mod analysis;
+mod api;
+mod buffer;
+mod client;
+mod device;
+mod element_type;
+mod elf;
+mod environment;
+mod error;
+mod event;
+mod executable;
+mod execute;
+pub mod fetch;
+mod frame;
+mod hash;
+mod host_buffer;
+mod loaded;
+pub mod locate;
+mod options;
+mod plugin;
+mod program;
+mod signature;
+mod topology;
+mod transfer;
+mod value;
+
+pub use analysis::{CostAnalysis, MemoryAnalysis};
+pub use buffer::Buffer;
+pub use client::Client;
+pub use device::{Device, DeviceDescription, MemoryStats};
+pub use element_type::{ArrayType, ElementType};
+pub use error::{Error, Result};
+pub use event::Event;
+pub use executable::Executable;
+pub use execute::{Argument, Execution};
+pub use host_buffer::HostBuffer;
+pub use loaded::LoadedExecutable;
+pub use options::CompileOptions;
+pub use plugin::{ApiVersion, Plugin};
+pub use signature::Signature;
+pub use topology::Topology;
+pub use transfer::PendingRead;
+pub use value::Value;

@@ -1,0 +1,282 @@
+//! How to compile: for how many devices, which of them, and with which of XLA's flags. Every value that is known to end
+//! a plugin's process is refused here.
+
+use std::collections::BTreeMap;
+
+use prost::Message;
+
+use crate::error::{Error, Result};
+use crate::value::Value;
+
+/// More devices than any machine has; a typing error, not a wish.
+const MOST_DEVICES: usize = 1 << 20;
+
+/// How to compile a program. The default is one device, Shardy on.
+///
+/// ```
+/// use fulmen_pjrt::CompileOptions;
+/// let options = CompileOptions::new().partitions(8).override_flag("xla_cpu_prefer_vector_width", 512);
+/// assert_eq!(options.device_count(), Some(8));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompileOptions {
+    replicas: usize,
+    partitions: usize,
+    spmd: Option<bool>,
+    shardy: bool,
+    assignment: Option<Vec<Vec<i32>>>,
+    flags: BTreeMap<String, Value>,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CompileOptions {
+    /// One replica of one partition.
+    pub fn new() -> Self {
+        Self { replicas: 1, partitions: 1, spmd: None, shardy: true, assignment: None, flags: BTreeMap::new() }
+    }
+
+    /// How many copies of the program run side by side.
+    pub fn replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Over how many devices each copy is split, as its shardings say.
+    pub fn partitions(mut self, partitions: usize) -> Self {
+        self.partitions = partitions;
+        self
+    }
+
+    /// Whether XLA splits the program by its shardings. Left alone, it does where there is more than one partition.
+    pub fn spmd(mut self, spmd: bool) -> Self {
+        self.spmd = Some(spmd);
+        self
+    }
+
+    /// Whether shardings are read by Shardy (`sdy` operations) rather than by the older GSPMD. On by default.
+    pub fn shardy(mut self, shardy: bool) -> Self {
+        self.shardy = shardy;
+        self
+    }
+
+    /// The ids of the devices to run on: a list for each replica, with a device for each partition.
+    pub fn device_assignment(mut self, ids: impl Into<Vec<Vec<i32>>>) -> Self {
+        self.assignment = Some(ids.into());
+        self
+    }
+
+    /// Sets one of XLA's flags for this program only, such as `xla_cpu_prefer_vector_width`. The plugin answers a flag
+    /// that it does not know, or a value of a wrong type, with an error.
+    pub fn override_flag(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.flags.insert(name.trim_start_matches('-').to_owned(), value.into());
+        self
+    }
+
+    /// Replicas times partitions, unless that is too large to be.
+    pub fn device_count(&self) -> Option<usize> {
+        self.replicas.checked_mul(self.partitions).filter(|&count| count <= MOST_DEVICES)
+    }
+
+    /// The bytes for the plugin, if the options make sense for devices of these ids. `of` is whose devices, for messages.
+    pub(crate) fn encode(&self, ids: &[i64], of: &str) -> Result<Vec<u8>> {
+        if self.replicas == 0 || self.partitions == 0 {
+            return Err(Error::invalid(format!(
+                "compile options ask for {} replicas and {} partitions; each must be at least 1",
+                self.replicas, self.partitions
+            )));
+        }
+        let count = self.device_count().unwrap_or(usize::MAX);
+        if count > ids.len() {
+            return Err(Error::invalid(format!(
+                "compile options ask for {} replicas times {} partitions, but the {of} has {} devices",
+                self.replicas,
+                self.partitions,
+                ids.len()
+            )));
+        }
+        if self.partitions > 1 && self.spmd == Some(false) {
+            return Err(Error::invalid(format!(
+                "compile options ask for {} partitions without SPMD; only SPMD programs can be partitioned",
+                self.partitions
+            )));
+        }
+        let device_assignment =
+            self.assignment.as_ref().map(|rows| self.encode_assignment(rows, ids, of)).transpose()?;
+        let env_option_overrides = self
+            .flags
+            .iter()
+            .map(|(name, value)| Ok((name.clone(), encode_flag(name, value)?)))
+            .collect::<Result<_>>()?;
+        let options = CompileOptionsProto {
+            executable_build_options: Some(ExecutableBuildOptionsProto {
+                num_replicas: self.replicas as i64,
+                num_partitions: self.partitions as i64,
+                use_spmd_partitioning: self.spmd.unwrap_or(self.partitions > 1),
+                device_assignment,
+                use_shardy_partitioner: self.shardy,
+            }),
+            env_option_overrides,
+        };
+        Ok(options.encode_to_vec())
+    }
+
+    fn encode_assignment(&self, rows: &[Vec<i32>], ids: &[i64], of: &str) -> Result<DeviceAssignmentProto> {
+        if rows.len() != self.replicas || rows.iter().any(|row| row.len() != self.partitions) {
+            return Err(Error::invalid(format!(
+                "the device assignment has {} rows of {:?} devices; there must be a row for each of {} replicas, with a \
+                 device for each of {} partitions",
+                rows.len(),
+                rows.iter().map(Vec::len).collect::<Vec<_>>(),
+                self.replicas,
+                self.partitions
+            )));
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        for &id in rows.iter().flatten() {
+            if !ids.contains(&i64::from(id)) {
+                return Err(Error::invalid(format!(
+                    "the device assignment names device {id}; the {of}'s devices are {ids:?}"
+                )));
+            }
+            if !seen.insert(id) {
+                return Err(Error::invalid(format!("the device assignment names device {id} twice")));
+            }
+        }
+        Ok(DeviceAssignmentProto {
+            replica_count: self.replicas as i32,
+            computation_count: self.partitions as i32,
+            computation_devices: (0..self.partitions)
+                .map(|partition| ComputationDevice {
+                    replica_device_ids: rows.iter().map(|row| i64::from(row[partition])).collect(),
+                })
+                .collect(),
+        })
+    }
+}
+
+fn encode_flag(name: &str, value: &Value) -> Result<OptionOverrideProto> {
+    let value = match value {
+        Value::String(value) => override_value::Value::String(value.clone()),
+        Value::Bool(value) => override_value::Value::Bool(*value),
+        Value::Int(value) => override_value::Value::Int(*value),
+        Value::Float(value) => override_value::Value::Double(f64::from(*value)),
+        Value::IntList(_) => {
+            return Err(Error::invalid(format!("the flag {name} cannot be a list; give the list as a string")));
+        }
+    };
+    Ok(OptionOverrideProto { value: Some(value) })
+}
+
+// XLA's messages, with only the fields that are set here.
+
+#[derive(Clone, PartialEq, Message)]
+struct CompileOptionsProto {
+    #[prost(message, optional, tag = "3")]
+    executable_build_options: Option<ExecutableBuildOptionsProto>,
+    #[prost(btree_map = "string, message", tag = "7")]
+    env_option_overrides: BTreeMap<String, OptionOverrideProto>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ExecutableBuildOptionsProto {
+    #[prost(int64, tag = "4")]
+    num_replicas: i64,
+    #[prost(int64, tag = "5")]
+    num_partitions: i64,
+    #[prost(bool, tag = "6")]
+    use_spmd_partitioning: bool,
+    #[prost(message, optional, tag = "9")]
+    device_assignment: Option<DeviceAssignmentProto>,
+    #[prost(bool, tag = "19")]
+    use_shardy_partitioner: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DeviceAssignmentProto {
+    #[prost(int32, tag = "1")]
+    replica_count: i32,
+    #[prost(int32, tag = "2")]
+    computation_count: i32,
+    #[prost(message, repeated, tag = "3")]
+    computation_devices: Vec<ComputationDevice>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ComputationDevice {
+    #[prost(int64, repeated, tag = "1")]
+    replica_device_ids: Vec<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct OptionOverrideProto {
+    #[prost(oneof = "override_value::Value", tags = "1, 2, 3, 4")]
+    value: Option<override_value::Value>,
+}
+
+mod override_value {
+    #[derive(Clone, PartialEq, prost::Oneof)]
+    pub(super) enum Value {
+        #[prost(string, tag = "1")]
+        String(String),
+        #[prost(bool, tag = "2")]
+        Bool(bool),
+        #[prost(int64, tag = "3")]
+        Int(i64),
+        #[prost(double, tag = "4")]
+        Double(f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_options_are_the_bytes_known_to_work() {
+        let bytes = CompileOptions::new().shardy(false).encode(&[0], "client").unwrap();
+        assert_eq!(bytes, [0x1a, 4, 0x20, 1, 0x28, 1]);
+    }
+
+    #[test]
+    fn a_false_or_zero_flag_is_still_written() {
+        let options = CompileOptions::new().override_flag("--a", false).override_flag("b", 0);
+        let decoded = CompileOptionsProto::decode(&options.encode(&[0], "client").unwrap()[..]).unwrap();
+        let flags = decoded.env_option_overrides;
+        assert_eq!(flags["a"].value, Some(override_value::Value::Bool(false)));
+        assert_eq!(flags["b"].value, Some(override_value::Value::Int(0)));
+    }
+
+    #[test]
+    fn the_assignment_is_turned_on_its_side() {
+        let options = CompileOptions::new().replicas(2).partitions(3).device_assignment([vec![0, 1, 2], vec![3, 4, 5]]);
+        let bytes = options.encode(&[0, 1, 2, 3, 4, 5], "client").unwrap();
+        let build = CompileOptionsProto::decode(&bytes[..]).unwrap().executable_build_options.unwrap();
+        assert!(build.use_spmd_partitioning && build.use_shardy_partitioner);
+        let devices = build.device_assignment.unwrap().computation_devices;
+        assert_eq!(devices.iter().map(|d| d.replica_device_ids.clone()).collect::<Vec<_>>(), [[0, 3], [1, 4], [2, 5]]);
+    }
+
+    #[test]
+    fn options_that_cannot_be_are_refused() {
+        let check = |options: CompileOptions, expected: &str| {
+            let error = options.encode(&[0, 1], "client").unwrap_err();
+            assert!(error.is_invalid_argument());
+            assert!(error.to_string().contains(expected), "{error}");
+        };
+        let new = CompileOptions::new;
+        check(new().replicas(0), "0 replicas and 1 partitions; each must be at least 1");
+        check(new().partitions(0), "1 replicas and 0 partitions");
+        check(new().replicas(3), "3 replicas times 1 partitions, but the client has 2 devices");
+        check(new().replicas(usize::MAX).partitions(2), "but the client has 2 devices");
+        check(new().partitions(2).spmd(false), "2 partitions without SPMD");
+        check(new().device_assignment([vec![0], vec![1]]), "2 rows of [1, 1] devices");
+        check(new().device_assignment([vec![7]]), "names device 7; the client's devices are [0, 1]");
+        check(new().replicas(2).device_assignment([vec![1], vec![1]]), "device 1 twice");
+        check(new().override_flag("xla_a", vec![1_i64]), "the flag xla_a cannot be a list");
+    }
+}

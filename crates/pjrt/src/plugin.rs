@@ -1,0 +1,243 @@
+//! A loaded PJRT plugin. It opens the shared object and asks it who it is; running programs is the client's matter.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use crate::abi::*;
+use crate::api::{Api, given};
+use crate::client::Client;
+use crate::error::{Error, Kind, Result};
+use crate::executable::Executable;
+use crate::options::CompileOptions;
+use crate::topology::Topology;
+use crate::value::{Value, check_create_options, read_named, write_named};
+use crate::{elf, environment, program};
+
+/// The oldest minor version whose struct layouts are those written down in `abi`.
+const OLDEST_MINOR: i32 = 81;
+
+/// The version of the PJRT C API that a plugin was compiled with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ApiVersion {
+    /// Changes when old callers break.
+    pub major: i32,
+    /// Grows with each addition.
+    pub minor: i32,
+}
+
+impl fmt::Display for ApiVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// A PJRT plugin: the shared object that knows one kind of device. Clones are the same plugin.
+///
+/// ```
+/// use fulmen_pjrt::{Plugin, locate::{Platform, locate}};
+/// let plugin = Plugin::load(locate(Platform::Cpu, None)?)?;
+/// assert_eq!(plugin.api_version().major, 0);
+/// let client = plugin.create_client(&[("cpu_device_count", 2.into())])?;
+/// assert_eq!(client.devices().len(), 2);
+/// # Ok::<(), fulmen_pjrt::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Plugin(Arc<Inner>);
+
+struct Inner {
+    path: PathBuf,
+    api: Api,
+    identity: OnceLock<String>,
+}
+
+impl Plugin {
+    /// Loads a plugin from its shared object. The same file loaded again is the same plugin; it is never unloaded.
+    ///
+    /// The first load of a process also readies the process: it sets `TF_CPP_MIN_LOG_LEVEL` to 3 (plugins print each
+    /// error a second time otherwise) and, where there is no TPU, the variables that keep libtpu from searching for
+    /// one; variables that are set already are left alone. On Linux with glibc it tells malloc to keep freed memory,
+    /// which is worth a factor of two to ten on CPU. Do this before starting threads of foreign (C) code that read the
+    /// environment.
+    ///
+    /// A non-empty `XLA_FLAGS` is refused, because an unknown flag in it ends the process; use
+    /// [`CompileOptions::override_flag`].
+    ///
+    /// Loading runs the file's code: load only files that you trust as you would a program.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+        static LOADED: Mutex<Option<HashMap<(u64, u64), Plugin>>> = Mutex::new(None);
+
+        let path = path.as_ref();
+        environment::refuse_xla_flags()?;
+        let real = path
+            .canonicalize()
+            .map_err(|error| Error::io(format!("there is no PJRT plugin at {}", path.display()), error))?;
+        let metadata =
+            real.metadata().map_err(|error| Error::io(format!("cannot look at {}", real.display()), error))?;
+        let key = (metadata.dev(), metadata.ino());
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = loaded.get_or_insert_with(HashMap::new);
+        if let Some(plugin) = loaded.get(&key) {
+            return Ok(plugin.clone());
+        }
+        elf::check(&real)?;
+        environment::prepare();
+        let plugin = Self(Arc::new(Inner { api: open(&real)?, path: real, identity: OnceLock::new() }));
+        plugin.check_version()?;
+        // SAFETY: this function takes nothing.
+        unsafe { plugin.api().call(&mut PJRT_Plugin_Initialize_Args::new()) }
+            .map_err(|error| error.during(format_args!("starting the plugin {}", plugin.path().display())))?;
+        loaded.insert(key, plugin.clone());
+        Ok(plugin)
+    }
+
+    fn check_version(&self) -> Result<()> {
+        let version = self.api_version();
+        if version.major == 0 && version.minor >= OLDEST_MINOR {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::NotAPlugin,
+            format!(
+                "the plugin {} speaks PJRT API {version}; this program speaks 0.{OLDEST_MINOR} and later 0.x: use a \
+                 {} plugin",
+                self.path().display(),
+                if version.major > 0 { "different (or this program's newer release with that)" } else { "newer" },
+            ),
+        ))
+    }
+
+    pub(crate) fn api(&self) -> Api {
+        self.0.api
+    }
+
+    /// Where the plugin was loaded from, without links.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// The version of the C API that it speaks.
+    pub fn api_version(&self) -> ApiVersion {
+        let (major, minor) = self.0.api.version();
+        ApiVersion { major, minor }
+    }
+
+    /// What the plugin tells of itself, such as `stablehlo_current_version`.
+    pub fn attributes(&self) -> Result<BTreeMap<String, Value>> {
+        let mut args = PJRT_Plugin_Attributes_Args::new();
+        // SAFETY: this function only answers, and what it answers lives as long as the process.
+        unsafe {
+            self.api().call(&mut args)?;
+            read_named(args.attributes, args.num_attributes)
+        }
+    }
+
+    /// Opens the plugin's devices.
+    ///
+    /// The options differ from one plugin to the next. A CPU plugin takes `cpu_device_count` (an integer; left to itself
+    /// it makes 4 devices of any machine). Options whose type is known are checked here, as some plugins end the process
+    /// on a wrong one.
+    pub fn create_client(&self, options: &[(&str, Value)]) -> Result<Client> {
+        environment::refuse_xla_flags()?;
+        check_create_options(options)?;
+        let named = write_named(options);
+        let mut args = PJRT_Client_Create_Args::new();
+        args.create_options = named.as_ptr();
+        args.num_options = named.len();
+        // SAFETY: the options live until after the call, and the plugin copies them. No key-value callbacks are given.
+        unsafe { self.api().call(&mut args) }
+            .map_err(|error| error.during(format_args!("opening the devices of {}", self.path().display())))?;
+        Client::new(self.clone(), given(args.client, "client")?)
+    }
+
+    /// The description of devices that need not be here, such as `v5e:2x4` for libtpu, to compile for.
+    pub fn topology(&self, name: &str) -> Result<Topology> {
+        Topology::by_name(self, name)
+    }
+
+    /// Compiles a program for devices that need not be here.
+    pub fn compile(&self, topology: &Topology, mlir: &str, options: &CompileOptions) -> Result<Executable> {
+        if !topology.is_of(self) {
+            return Err(Error::invalid("the topology belongs to another plugin than the one asked to compile for it"));
+        }
+        program::check(mlir, options)?;
+        let ids = topology.devices().iter().map(|device| i64::from(device.id())).collect::<Vec<_>>();
+        let options = options.encode(&ids, "topology")?;
+        let program = program::as_mlir(mlir);
+        let mut args = PJRT_Compile_Args::new();
+        args.topology = topology.raw().as_ptr();
+        args.program = &program;
+        args.compile_options = options.as_ptr().cast();
+        args.compile_options_size = options.len();
+        // SAFETY: program and options live until after the call; no client is given, as the header allows.
+        unsafe { self.api().call(&mut args) }.map_err(|error| error.during("compiling for a topology"))?;
+        Executable::new(self.clone(), None, given(args.executable, "executable")?)
+    }
+
+    /// A name for exactly this file, for deciding whether a stored executable is this plugin's: the SHA-256 of the file,
+    /// found out at the first call.
+    pub fn identity(&self) -> Result<&str> {
+        if let Some(identity) = self.0.identity.get() {
+            return Ok(identity);
+        }
+        let digest = crate::hash::of_file(self.path())?;
+        Ok(self.0.identity.get_or_init(|| digest))
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Plugin({}, PJRT API {})", self.path().display(), self.api_version())
+    }
+}
+
+/// Opens the shared object and asks for its table of functions.
+fn open(path: &Path) -> Result<Api> {
+    let not_a_plugin = |why: String| {
+        Error::new(Kind::NotAPlugin, format!("{} cannot be used as a PJRT plugin: {why}", path.display()))
+    };
+    let c_path = CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| Error::invalid(format!("the path {} has a NUL in it", path.display())))?;
+    // SAFETY: the path is a C string. The file's constructors run here; the caller chose the file.
+    let library = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if library.is_null() {
+        return Err(not_a_plugin(format!("the dynamic loader says: {}", loader_error())));
+    }
+    // SAFETY: the library is open and is never closed.
+    let symbol = unsafe { libc::dlsym(library, c"GetPjrtApi".as_ptr()) };
+    if symbol.is_null() {
+        return Err(not_a_plugin("it is a shared object but no PJRT plugin: it has no GetPjrtApi".to_owned()));
+    }
+    // SAFETY: the header gives a function of this name this type.
+    let get: unsafe extern "C" fn() -> *const PJRT_Api = unsafe { std::mem::transmute(symbol) };
+    // SAFETY: it takes nothing.
+    let table = unsafe { get() };
+    if table.is_null() {
+        return Err(not_a_plugin("its GetPjrtApi gave nothing".to_owned()));
+    }
+    // SAFETY: every version's table starts with its own size.
+    let size = unsafe { std::ptr::addr_of!((*table).struct_size).read() };
+    if size < size_of::<PJRT_Api>() {
+        return Err(not_a_plugin(format!("its table of functions has {size} bytes, too few to hold a version")));
+    }
+    // SAFETY: the table came from GetPjrtApi and belongs to a library that stays.
+    Ok(unsafe { Api::new(table) })
+}
+
+fn loader_error() -> String {
+    // SAFETY: dlerror gives null or a C string that stays until this thread's next call of a dl function.
+    let message = unsafe { libc::dlerror() };
+    if message.is_null() {
+        return "no reason given".to_owned();
+    }
+    // SAFETY: as above.
+    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
+}

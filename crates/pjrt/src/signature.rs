@@ -1,0 +1,209 @@
+//! What a compiled program takes and gives, as the compiler itself says it. Of XLA's messages only the few fields that
+//! tell this are read.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prost::Message;
+
+use crate::element_type::{ArrayType, ElementType};
+use crate::error::{Error, Result};
+
+/// XLA's number for a tuple.
+const TUPLE: i32 = 13;
+
+/// What a compiled program takes and gives on each device. A program that is split over devices takes and gives parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signature {
+    /// What it takes.
+    pub parameters: Vec<ArrayType>,
+    /// What it gives.
+    pub outputs: Vec<ArrayType>,
+    /// For each parameter, whether its memory may be used for an output.
+    pub donated: Vec<bool>,
+    /// The outputs' types once more, shared by the buffers that hold them.
+    shared_outputs: Vec<Arc<ArrayType>>,
+}
+
+impl Signature {
+    /// From a `HloModuleProtoWithConfig`.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let module = ModuleWithConfig::decode(bytes)
+            .map_err(|error| Error::broken(format!("the plugin's optimized program cannot be read: {error}")))?
+            .hlo_module
+            .unwrap_or_default();
+        let shape = module
+            .host_program_shape
+            .ok_or_else(|| Error::broken("the plugin's optimized program does not say what it takes and gives"))?;
+        let parameters = arrays(&shape.parameters)?;
+        let outputs = match shape.result {
+            Some(result) if result.element_type == TUPLE => arrays(&result.tuple_shapes)?,
+            Some(result) => vec![array(&result)?],
+            None => Vec::new(),
+        };
+        let mut donated = vec![false; parameters.len()];
+        let aliases = module.input_output_alias.unwrap_or_default().entries.into_iter().map(|e| e.parameter_number);
+        let donors = module.buffer_donor.unwrap_or_default().entries.into_iter().map(|e| e.parameter_number);
+        for number in aliases.chain(donors) {
+            match usize::try_from(number).ok().and_then(|number| donated.get_mut(number)) {
+                Some(donated) => *donated = true,
+                None => return Err(Error::broken(format!("the program donates parameter {number}, which it lacks"))),
+            }
+        }
+        let shared_outputs = outputs.iter().cloned().map(Arc::new).collect();
+        Ok(Self { parameters, outputs, donated, shared_outputs })
+    }
+
+    pub(crate) fn shared_output(&self, index: usize) -> &Arc<ArrayType> {
+        &self.shared_outputs[index]
+    }
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(")?;
+        for (i, (parameter, donated)) in self.parameters.iter().zip(&self.donated).enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            let mark = if *donated { " donated" } else { "" };
+            write!(f, "{comma}{parameter}{mark}")?;
+        }
+        f.write_str(") -> (")?;
+        for (i, output) in self.outputs.iter().enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            write!(f, "{comma}{output}")?;
+        }
+        f.write_str(")")
+    }
+}
+
+fn arrays(shapes: &[Shape]) -> Result<Vec<ArrayType>> {
+    shapes.iter().map(array).collect()
+}
+
+fn array(shape: &Shape) -> Result<ArrayType> {
+    if shape.is_dynamic_dimension.contains(&true) {
+        return Err(Error::broken("the program takes or gives an array of dynamic size; only static sizes can be run"));
+    }
+    let dims = shape
+        .dimensions
+        .iter()
+        .map(|&dim| usize::try_from(dim))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|_| Error::broken(format!("the program has an array of dimensions {:?}", shape.dimensions)))?;
+    Ok(ArrayType::new(ElementType::from_primitive(shape.element_type)?, dims))
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ModuleWithConfig {
+    #[prost(message, optional, tag = "1")]
+    hlo_module: Option<Module>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Module {
+    #[prost(message, optional, tag = "4")]
+    host_program_shape: Option<ProgramShape>,
+    #[prost(message, optional, tag = "8")]
+    input_output_alias: Option<Aliases>,
+    #[prost(message, optional, tag = "18")]
+    buffer_donor: Option<Donors>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ProgramShape {
+    #[prost(message, repeated, tag = "1")]
+    parameters: Vec<Shape>,
+    #[prost(message, optional, tag = "2")]
+    result: Option<Shape>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Shape {
+    #[prost(int32, tag = "2")]
+    element_type: i32,
+    #[prost(int64, repeated, tag = "3")]
+    dimensions: Vec<i64>,
+    #[prost(message, repeated, tag = "4")]
+    tuple_shapes: Vec<Shape>,
+    #[prost(bool, repeated, tag = "6")]
+    is_dynamic_dimension: Vec<bool>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Aliases {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<Alias>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Alias {
+    #[prost(int64, tag = "2")]
+    parameter_number: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Donors {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<Donor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Donor {
+    #[prost(int64, tag = "1")]
+    parameter_number: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(element_type: i32, dimensions: &[i64], tuple_shapes: &[Shape]) -> Shape {
+        Shape {
+            element_type,
+            dimensions: dimensions.to_vec(),
+            tuple_shapes: tuple_shapes.to_vec(),
+            is_dynamic_dimension: vec![false; dimensions.len()],
+        }
+    }
+
+    fn module(parameters: &[Shape], result: Option<Shape>, aliases: &[i64], donors: &[i64]) -> Vec<u8> {
+        ModuleWithConfig {
+            hlo_module: Some(Module {
+                host_program_shape: Some(ProgramShape { parameters: parameters.to_vec(), result }),
+                input_output_alias: Some(Aliases {
+                    entries: aliases.iter().map(|&parameter_number| Alias { parameter_number }).collect(),
+                }),
+                buffer_donor: Some(Donors {
+                    entries: donors.iter().map(|&parameter_number| Donor { parameter_number }).collect(),
+                }),
+            }),
+        }
+        .encode_to_vec()
+    }
+
+    #[test]
+    fn reads_what_the_compiler_wrote() {
+        let parameters = [shape(11, &[2, 3], &[]), shape(4, &[], &[]), shape(16, &[1], &[])];
+        let result = shape(TUPLE, &[], &[shape(11, &[2, 3], &[]), shape(1, &[4], &[])]);
+        let signature = Signature::decode(&module(&parameters, Some(result), &[0], &[2])).unwrap();
+        assert_eq!(signature.to_string(), "(f32[2,3] donated, s32[], bf16[1] donated) -> (f32[2,3], pred[4])");
+        let one = Signature::decode(&module(&[], Some(shape(11, &[5], &[])), &[], &[])).unwrap();
+        assert_eq!(one.to_string(), "() -> (f32[5])");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_an_error() {
+        let check = |bytes: &[u8], expected: &str| {
+            let error = Signature::decode(bytes).unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        };
+        check(b"\xff\xff", "cannot be read");
+        check(b"", "does not say what it takes and gives");
+        check(&module(&[], None, &[3], &[]), "donates parameter 3, which it lacks");
+        check(&module(&[shape(17, &[], &[])], None, &[], &[]), "XLA type 17");
+        check(&module(&[shape(11, &[-1], &[])], None, &[], &[]), "dimensions [-1]");
+        let mut dynamic = shape(11, &[4], &[]);
+        dynamic.is_dynamic_dimension = vec![true];
+        check(&module(&[dynamic], None, &[], &[]), "dynamic size");
+    }
+}

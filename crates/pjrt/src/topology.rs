@@ -1,0 +1,186 @@
+//! A set of devices as the compiler sees it, with or without the devices being there.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::api::{Api, given, list, text};
+use crate::client::{Client, ClientInner};
+use crate::device::DeviceDescription;
+use crate::error::{Error, Result};
+use crate::plugin::Plugin;
+use crate::value::{Value, read_named};
+
+/// A description of devices to compile for with [`Plugin::compile`]. libtpu makes one by name, with no TPU there:
+///
+/// ```no_run
+/// use fulmen_pjrt::{Plugin, CompileOptions, locate::{Platform, locate}};
+/// let plugin = Plugin::load(locate(Platform::Tpu, None)?)?;
+/// let topology = plugin.topology("v5e:2x4")?;
+/// assert_eq!(topology.devices().len(), 8);
+/// let program = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }";
+/// println!("{:?}", plugin.compile(&topology, program, &CompileOptions::new())?.memory_analysis()?);
+/// # Ok::<(), fulmen_pjrt::Error>(())
+/// ```
+pub struct Topology {
+    raw: NonNull<PJRT_TopologyDescription>,
+    owner: Owner,
+    platform_name: String,
+    platform_version: String,
+    attributes: BTreeMap<String, Value>,
+    devices: Vec<DeviceDescription>,
+}
+
+/// Who destroys the description.
+enum Owner {
+    Us(Plugin),
+    Client(Plugin, #[allow(dead_code, reason = "keeps the client open")] Arc<ClientInner>),
+}
+
+// SAFETY: topologies are constants.
+unsafe impl Send for Topology {}
+// SAFETY: as above.
+unsafe impl Sync for Topology {}
+
+impl Topology {
+    pub(crate) fn by_name(plugin: &Plugin, name: &str) -> Result<Self> {
+        if name.trim().is_empty() {
+            // libtpu would take it for a v2.
+            return Err(Error::invalid("the topology's name is empty; give one such as v5e:2x4"));
+        }
+        let mut args = PJRT_TopologyDescription_Create_Args::new();
+        args.topology_name = name.as_ptr().cast();
+        args.topology_name_size = name.len();
+        // SAFETY: the name lives until after the call, no options are given, and the plugin was initialised.
+        unsafe { plugin.api().call(&mut args) }.map_err(|error| {
+            error.during(format_args!("describing the topology {name:?} with {}", plugin.path().display()))
+        })?;
+        Self::read(given(args.topology, "topology")?, Owner::Us(plugin.clone()))
+    }
+
+    pub(crate) fn of_client(client: &Client) -> Result<Self> {
+        let mut args = PJRT_Client_TopologyDescription_Args::new();
+        args.client = client.inner().raw();
+        // SAFETY: the client is alive.
+        unsafe { client.api().call(&mut args) }?;
+        let owner = Owner::Client(client.plugin().clone(), client.inner().clone());
+        Self::read(given(args.topology, "topology")?, owner)
+    }
+
+    fn read(raw: NonNull<PJRT_TopologyDescription>, owner: Owner) -> Result<Self> {
+        // Made first, so that an error below destroys what is ours.
+        let mut topology = Self {
+            raw,
+            owner,
+            platform_name: String::new(),
+            platform_version: String::new(),
+            attributes: BTreeMap::new(),
+            devices: Vec::new(),
+        };
+        let api = topology.api();
+        let raw = raw.as_ptr();
+        let mut name = PJRT_TopologyDescription_PlatformName_Args::new();
+        name.topology = raw;
+        let mut version = PJRT_TopologyDescription_PlatformVersion_Args::new();
+        version.topology = raw;
+        let mut attributes = PJRT_TopologyDescription_Attributes_Args::new();
+        attributes.topology = raw;
+        let mut devices = PJRT_TopologyDescription_GetDeviceDescriptions_Args::new();
+        devices.topology = raw;
+        // SAFETY: the topology is alive; what it answers lives as long as it and is copied at once.
+        unsafe {
+            api.call(&mut name)?;
+            topology.platform_name = text(name.platform_name, name.platform_name_size);
+            api.call(&mut version)?;
+            topology.platform_version = text(version.platform_version, version.platform_version_size);
+            api.call(&mut attributes)?;
+            topology.attributes = read_named(attributes.attributes, attributes.num_attributes)?;
+            api.call(&mut devices)?;
+            for &device in list(devices.descriptions, devices.num_descriptions) {
+                topology.devices.push(DeviceDescription::read(api, given(device, "device description")?)?);
+            }
+        }
+        Ok(topology)
+    }
+
+    fn plugin(&self) -> &Plugin {
+        match &self.owner {
+            Owner::Us(plugin) | Owner::Client(plugin, _) => plugin,
+        }
+    }
+
+    fn api(&self) -> Api {
+        self.plugin().api()
+    }
+
+    pub(crate) fn raw(&self) -> NonNull<PJRT_TopologyDescription> {
+        self.raw
+    }
+
+    pub(crate) fn is_of(&self, plugin: &Plugin) -> bool {
+        self.plugin().is_same(plugin)
+    }
+
+    /// The kind of device: `cpu`, `cuda`, `tpu`.
+    pub fn platform_name(&self) -> &str {
+        &self.platform_name
+    }
+
+    /// The version of the runtime under the plugin, in its own words.
+    pub fn platform_version(&self) -> &str {
+        &self.platform_version
+    }
+
+    /// What else the plugin tells of it.
+    pub fn attributes(&self) -> &BTreeMap<String, Value> {
+        &self.attributes
+    }
+
+    /// The devices.
+    pub fn devices(&self) -> &[DeviceDescription] {
+        &self.devices
+    }
+
+    /// A number for exactly this set of devices, where the plugin can make one.
+    pub fn fingerprint(&self) -> Result<u64> {
+        let mut args = PJRT_TopologyDescription_Fingerprint_Args::new();
+        args.topology = self.raw.as_ptr();
+        // SAFETY: the topology is alive.
+        unsafe { self.api().call(&mut args) }?;
+        Ok(args.fingerprint)
+    }
+
+    /// The description as bytes of the plugin's own, where it can write them.
+    pub fn serialize(&self) -> Result<Vec<u8>> {
+        let mut args = PJRT_TopologyDescription_Serialize_Args::new();
+        args.topology = self.raw.as_ptr();
+        // SAFETY: the topology is alive. The bytes live until the deleter is called, which is done once.
+        unsafe {
+            self.api().call(&mut args)?;
+            let bytes = list(args.serialized_bytes.cast::<u8>(), args.serialized_bytes_size).to_vec();
+            if let Some(delete) = args.serialized_topology_deleter {
+                delete(args.serialized_topology);
+            }
+            Ok(bytes)
+        }
+    }
+}
+
+impl Drop for Topology {
+    fn drop(&mut self) {
+        if let Owner::Us(plugin) = &self.owner {
+            let mut args = PJRT_TopologyDescription_Destroy_Args::new();
+            args.topology = self.raw.as_ptr();
+            // SAFETY: the topology is ours, and this is the end of it.
+            unsafe { plugin.api().destroy(&mut args) }
+        }
+    }
+}
+
+impl fmt::Debug for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Topology({}, {} devices)", self.platform_name, self.devices.len())
+    }
+}

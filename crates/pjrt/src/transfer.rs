@@ -1,0 +1,204 @@
+//! Moving arrays between host and device, without waiting where that can be avoided.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::abi::*;
+use crate::api::given;
+use crate::buffer::Buffer;
+use crate::client::Client;
+use crate::device::Device;
+use crate::element_type::{ArrayType, ElementType};
+use crate::error::{Error, Result};
+use crate::event::{Event, RawEvent};
+use crate::host_buffer::HostBuffer;
+
+impl Client {
+    /// Puts a copy of `bytes` on a device. They are the array's elements in row-major order, as in memory of the host.
+    /// They have been copied when this returns.
+    ///
+    /// ```
+    /// # use fulmen_pjrt::{Plugin, ElementType, locate::{Platform, locate}};
+    /// # let plugin = Plugin::load(locate(Platform::Cpu, None)?)?;
+    /// # let client = plugin.create_client(&[("cpu_device_count", 1.into())])?;
+    /// let bytes = [1.0_f32, 2.0].map(f32::to_ne_bytes).concat();
+    /// let buffer = client.buffer_from_host(&bytes, ElementType::F32, &[2], &client.devices()[0])?;
+    /// assert_eq!(buffer.array_type().to_string(), "f32[2]");
+    /// assert_eq!(buffer.read()?.wait()?[..], bytes);
+    /// # Ok::<(), fulmen_pjrt::Error>(())
+    /// ```
+    pub fn buffer_from_host(
+        &self,
+        bytes: &[u8],
+        element_type: ElementType,
+        dims: &[usize],
+        device: &Device,
+    ) -> Result<Buffer> {
+        let array = ArrayType::new(element_type, dims);
+        let size = array.size_in_bytes()?;
+        if bytes.len() != size {
+            return Err(Error::invalid(format!("{} bytes were given for {array}, which has {size}", bytes.len())));
+        }
+        // SAFETY: the bytes are as many as the array has, and the plugin copies them before it returns.
+        let (buffer, _done) =
+            unsafe { self.send(bytes.as_ptr(), array, device, PJRT_HOST_BUFFER_IMMUTABLE_ONLY_DURING_CALL) }?;
+        Ok(buffer)
+    }
+
+    /// Lets a device read an array where it lies in `host`, from byte `offset` on. A CPU takes it without a copy if the
+    /// offset is a multiple of 64; other devices copy it in the background.
+    ///
+    /// `host` is held until the plugin needs it no more, so it cannot be freed or written to early.
+    pub fn buffer_from_shared(
+        &self,
+        host: &Arc<HostBuffer>,
+        offset: usize,
+        element_type: ElementType,
+        dims: &[usize],
+        device: &Device,
+    ) -> Result<Buffer> {
+        let array = ArrayType::new(element_type, dims);
+        let size = array.size_in_bytes()?;
+        let Some(bytes) = offset.checked_add(size).and_then(|end| host.get(offset..end)) else {
+            return Err(Error::invalid(format!(
+                "{array} has {size} bytes, which at offset {offset} do not fit into a host buffer of {}",
+                host.len()
+            )));
+        };
+        let kept = KeptAlive(Some(host.clone()));
+        // SAFETY: the bytes are as many as the array has, and `kept` holds them until `done` has happened.
+        let (buffer, done) = unsafe { self.send(bytes.as_ptr(), array, device, PJRT_HOST_BUFFER_IMMUTABLE_ZERO_COPY) }?;
+        // If this fails, `kept` goes away uncalled, which leaks the memory: the plugin may still read it.
+        done.on_ready(Box::new(move |_| kept.release()))?;
+        Ok(buffer)
+    }
+
+    /// # Safety
+    /// `data` must point to the array's bytes, which must stay unchanged for as long as `semantics` says: until this
+    /// returns or, for zero copy, until the event has happened.
+    unsafe fn send(
+        &self,
+        data: *const u8,
+        array: ArrayType,
+        device: &Device,
+        semantics: i32,
+    ) -> Result<(Buffer, RawEvent)> {
+        if !Arc::ptr_eq(device.client(), self.inner()) {
+            return Err(Error::invalid(format!(
+                "a buffer cannot be put on {device}: the device belongs to another client; take one of this client's \
+                 addressable_devices()"
+            )));
+        }
+        if !device.is_addressable() {
+            return Err(Error::invalid(format!("{device} belongs to another host; a buffer cannot be put there")));
+        }
+        let dims = signed(&array.dims);
+        let mut args = PJRT_Client_BufferFromHostBuffer_Args::new();
+        args.client = self.inner().raw();
+        args.data = data.cast();
+        args.kind = array.element_type.to_raw();
+        args.dims = dims.as_ptr();
+        args.num_dims = dims.len();
+        args.host_buffer_semantics = semantics;
+        args.device = device.raw().as_ptr();
+        // SAFETY: client and device are alive and belong together, element type and dimensions are valid, no strides
+        // are given (so row-major), and the caller vouches for the bytes.
+        unsafe { self.api().call(&mut args) }
+            .map_err(|error| error.during(format_args!("putting {array} on {device}")))?;
+        // Whichever of the two is missing, the other is taken over and so destroyed.
+        let buffer = given(args.buffer, "buffer").map(|raw| Buffer::new(raw, Arc::new(array), device.clone()));
+        let event = given(args.done_with_host_buffer, "event").map(|raw| RawEvent::new(self.api(), raw));
+        Ok((buffer?, event?))
+    }
+}
+
+/// Host memory that is leaked, not freed, unless the plugin said that it is done with it.
+struct KeptAlive(Option<Arc<HostBuffer>>);
+
+impl KeptAlive {
+    fn release(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for KeptAlive {
+    fn drop(&mut self) {
+        std::mem::forget(self.0.take());
+    }
+}
+
+impl Buffer {
+    /// Starts to copy the array to the host, without waiting for it: not even for its being computed.
+    pub fn read(&self) -> Result<PendingRead> {
+        let client = self.device().client();
+        let mut host = HostBuffer::zeroed(self.array_type().size_in_bytes()?)?;
+        // The device's own order of dimensions need not be row-major.
+        let minor_to_major = (0..self.dims().len() as i64).rev().collect::<Vec<_>>();
+        let mut layout = PJRT_Buffer_MemoryLayout::new();
+        layout.kind = PJRT_MEMORY_LAYOUT_TILED;
+        layout.tiled = PJRT_Buffer_MemoryLayout_Tiled::new();
+        layout.tiled.minor_to_major = minor_to_major.as_ptr();
+        layout.tiled.minor_to_major_size = minor_to_major.len();
+        let mut args = PJRT_Buffer_ToHostBuffer_Args::new();
+        args.src = self.raw();
+        args.host_layout = &mut layout;
+        args.dst = host.as_mut_ptr().cast();
+        args.dst_size = host.len();
+        // SAFETY: the buffer is alive; the layout is read during the call; the destination has the size told and lives
+        // in the `PendingRead`, which gives it up only when the copy has ended.
+        let started = unsafe { client.api().call(&mut args) };
+        started.map_err(|error| error.during(format_args!("reading {} from {}", self.array_type(), self.device())))?;
+        let Some(event) = NonNull::new(args.event) else {
+            std::mem::forget(host);
+            return Err(Error::broken("the plugin started to read a buffer but gave no event"));
+        };
+        Ok(PendingRead { host: Some(host), event: Event::new(client.clone(), event) })
+    }
+}
+
+/// A copy from the device that is under way. Dropping it waits for the copy, so that nothing is written to freed memory.
+#[derive(Debug)]
+pub struct PendingRead {
+    host: Option<HostBuffer>,
+    event: Event,
+}
+
+impl PendingRead {
+    /// Whether the bytes have arrived, so that [`wait`](Self::wait) would not block.
+    pub fn is_ready(&self) -> Result<bool> {
+        self.event.is_ready()
+    }
+
+    /// Happens when the bytes have arrived.
+    pub fn event(&self) -> &Event {
+        &self.event
+    }
+
+    /// The bytes, row-major.
+    pub fn wait(mut self) -> Result<HostBuffer> {
+        self.finish()?;
+        self.host.take().ok_or_else(|| Error::broken("the bytes of a read were taken twice"))
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let outcome = self.event.wait();
+        if outcome.is_err() && !self.event.is_ready().unwrap_or(false) {
+            // The wait itself failed: the plugin may yet write.
+            std::mem::forget(self.host.take());
+        }
+        outcome
+    }
+}
+
+impl Drop for PendingRead {
+    fn drop(&mut self) {
+        if self.host.is_some() {
+            let _ = self.finish();
+        }
+    }
+}
+
+/// Dimensions as the API wants them. `ArrayType::size_in_bytes` has made sure that they fit.
+fn signed(dims: &[usize]) -> Vec<i64> {
+    dims.iter().map(|&dim| dim as i64).collect()
+}
