@@ -77,7 +77,7 @@ pub fn uniform(key: &Tensor, dtype: DType, shape: impl Into<Shape>, low: f64, hi
     let (low, high) = (low as f32, high as f32);
     // 23 random bits under the exponent of 1 are a number in [1, 2).
     let mantissa = bits(key, shape).shift_right_logical(9.0);
-    let unit = mantissa.or(&Tensor::scalar(1.0f32.to_bits())).bitcast(DType::F32) - 1.0;
+    let unit = mantissa.or(Tensor::scalar(1.0f32.to_bits())).bitcast(DType::F32) - 1.0;
     let drawn = (unit * f64::from(high - low) + f64::from(low)).maximum(f64::from(low));
     drawn.to_dtype(dtype)
 }
@@ -85,7 +85,8 @@ pub fn uniform(key: &Tensor, dtype: DType, shape: impl Into<Shape>, low: f64, hi
 /// Numbers from the normal distribution with mean 0 and variance 1: `√2 · erf⁻¹(u)` of uniform `u` in (−1, 1).
 #[track_caller]
 pub fn normal(key: &Tensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
-    let above_minus_one = f64::from((-1.0f32).next_up());
+    // The f32 next above −1 is half an epsilon away.
+    let above_minus_one = f64::from(-1.0f32 + f32::EPSILON / 2.0);
     let u = uniform(key, DType::F32, shape, above_minus_one, 1.0);
     let drawn = u.erf_inv() * std::f64::consts::SQRT_2;
     if dtype.is_float() {

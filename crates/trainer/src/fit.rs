@@ -88,7 +88,7 @@ impl Fit<'_> {
     fn epoch(&mut self, running: &mut Running, interrupt: &interrupt::Guard) -> Result<bool> {
         let (client, device) = (self.runtime.client(), self.runtime.device());
         let batches = self.train.len() as u64;
-        let stream = self.train.prefetch_to(client, device, self.position.epoch, self.position.batch as usize)?;
+        let stream = self.train.prefetch_to(client, device, self.position.epoch, self.position.batch as usize);
         let mut last = None;
         for batch in stream {
             let batch = batch?;

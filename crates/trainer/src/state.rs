@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use fulmen_nn::Module;
 use fulmen_pjrt::Buffer;
 use fulmen_tensor::{DType, Literal, Runtime, Tensor, TensorType, Variable};
 
@@ -28,13 +27,6 @@ pub(crate) struct Entry {
 /// All tensors of the state, the module's first.
 pub(crate) struct State {
     entries: Vec<Entry>,
-}
-
-/// A module's parameters, then its buffers, by name.
-pub(crate) fn variables(module: &(impl Module + ?Sized)) -> Vec<(String, Variable)> {
-    let parameters = module.parameters().into_iter().map(|(name, p)| (name, p.variable().clone()));
-    let buffers = module.buffers().into_iter().map(|(name, b)| (name, b.variable().clone()));
-    parameters.chain(buffers).collect()
 }
 
 impl State {

@@ -245,7 +245,7 @@ impl Trainer {
         module.initialize(seed);
         let mut further = program::optimizer_state(module, &*optimizer);
         further.push((STEP.into(), state::first_step()));
-        let mut state = State::take(&state::variables(module), further, &self.runtime)?;
+        let mut state = State::take(&module.state(), further, &self.runtime)?;
 
         let mut position = Position { seed, ..Position::default() };
         let mut prepare = || -> Result<_> {
@@ -262,7 +262,7 @@ impl Trainer {
             let program = program::train(module, &*optimizer, train, state.entries())?;
             let validation = match validation {
                 Some(loader) => {
-                    let program = program::eval(module, Stage::Validation, loader, &state::variables(module))?;
+                    let program = program::eval(module, Stage::Validation, loader, &module.state())?;
                     (!program.layout.names().is_empty()).then_some((loader, program))
                 }
                 None => None,
@@ -355,7 +355,7 @@ impl Trainer {
     fn evaluate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, stage: Stage) -> Result<LogPoint> {
         self.start_run()?;
         module.initialize(self.options.seed);
-        let variables = state::variables(module);
+        let variables = module.state();
         let program = program::eval(module, stage, loader, &variables)?;
         if program.layout.names().is_empty() {
             let step = if stage == Stage::Test { "test_step" } else { "validation_step" };

@@ -19,7 +19,7 @@ macro_rules! operators {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, right: $right) -> Tensor {
-                Tensor::$method(&self, &right)
+                Tensor::$method(&self, right)
             }
         }
     };
@@ -36,7 +36,7 @@ macro_rules! operators {
             #[track_caller]
             fn $method(self, right: $tensor) -> Tensor {
                 let left = crate::ops::Operand::beside(&self, &right);
-                Tensor::$method(&left, &right)
+                Tensor::$method(&left, right)
             }
         }
     };

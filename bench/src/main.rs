@@ -1,0 +1,37 @@
+//! Races Fulmen against its peers: both run on this machine in turns, block by block, and what is reported is the
+//! ratio of the medians.
+
+mod peer;
+mod stats;
+mod steps;
+mod workload;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Races Fulmen against its peers in one interleaved run")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Steady step time of training, against JAX's jitted and donated step.
+    Steps(steps::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().command {
+        Command::Steps(args) => steps::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

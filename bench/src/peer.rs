@@ -1,0 +1,103 @@
+//! The JAX peer: a Python process that runs a block of training steps when told to.
+//!
+//! Its virtual environment is made once, in the cache folder, from `peers/requirements.txt`.
+
+use std::error::Error;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use serde::Deserialize;
+
+const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
+
+/// What the peer says when it is ready.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Ready {
+    pub(crate) jax: String,
+    pub(crate) python: String,
+    pub(crate) n_params: u64,
+}
+
+/// What the peer says after a block.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Block {
+    pub(crate) seconds: f64,
+    pub(crate) loss: f64,
+}
+
+/// A running peer.
+pub(crate) struct Peer {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    pub(crate) ready: Ready,
+}
+
+impl Peer {
+    /// Starts the JAX peer on a workload and waits until it has compiled and warmed up.
+    pub(crate) fn start(python: &Path, workload: &str) -> Result<Peer, Box<dyn Error>> {
+        let mut child = Command::new(python)
+            .arg(Path::new(PEERS).join("jax_peer.py"))
+            .args(["--workload", workload])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("{} cannot be started: {e}", python.display()))?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("the peer has no pipes".into());
+        };
+        let mut output = BufReader::new(output);
+        let ready = read(&mut output)?;
+        Ok(Peer { child, input, output, ready })
+    }
+
+    /// Lets the peer run a block of steps while this process waits.
+    pub(crate) fn block(&mut self, steps: u64) -> Result<Block, Box<dyn Error>> {
+        writeln!(self.input, "block {steps}")?;
+        self.input.flush()?;
+        read(&mut self.output)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = writeln!(self.input, "quit");
+        let _ = self.input.flush();
+        let _ = self.child.wait();
+    }
+}
+
+fn read<T: for<'de> Deserialize<'de>>(output: &mut impl std::io::BufRead) -> Result<T, Box<dyn Error>> {
+    let mut line = String::new();
+    if output.read_line(&mut line)? == 0 {
+        return Err("the peer ended early; what it said stands above".into());
+    }
+    serde_json::from_str(&line).map_err(|e| format!("the peer said `{}`: {e}", line.trim()).into())
+}
+
+/// The Python of the peers' virtual environment, which is made if it is not there.
+pub(crate) fn python() -> Result<PathBuf, Box<dyn Error>> {
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
+        .ok_or("neither XDG_CACHE_HOME nor HOME is set, so there is no cache folder")?;
+    let environment = cache.join("fulmen").join("bench-venv");
+    let python = environment.join("bin").join("python");
+    let done = environment.join("installed");
+    if done.exists() {
+        return Ok(python);
+    }
+    eprintln!("Making the peers' Python environment (JAX, about 300 MB, once) in {}", environment.display());
+    let run = |command: &mut Command| -> Result<(), Box<dyn Error>> {
+        let status = command.stdout(Stdio::null()).status().map_err(|e| format!("{command:?}: {e}"))?;
+        if status.success() { Ok(()) } else { Err(format!("{command:?} failed").into()) }
+    };
+    // FULMEN_BENCH_PYTHON names another interpreter to make it with: JAX's newest versions need a newer Python.
+    let base = std::env::var("FULMEN_BENCH_PYTHON").unwrap_or_else(|_| "python3".into());
+    run(Command::new(base).args(["-m", "venv", "--clear"]).arg(&environment))?;
+    let requirements = Path::new(PEERS).join("requirements.txt");
+    run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))?;
+    std::fs::write(done, "")?;
+    Ok(python)
+}

@@ -1,0 +1,138 @@
+//! `steps`: the Trainer's steady step time against JAX's.
+//!
+//! A block is an epoch of `Trainer::fit`, everything included: shuffling, gathering, transfer, the step, logging, the
+//! read of the epoch's values, which waits for the device. Between two of our blocks the peer runs one of as many
+//! steps, so both see the same noise of the machine.
+
+use std::error::Error;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use fulmen::prelude::*;
+use fulmen::trainer::{Actions, Callback, FitStart, LogPoint};
+use serde_json::json;
+
+use crate::peer::{Peer, python};
+use crate::stats::median;
+use crate::workload::Workload;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// W1 (MLP, SGD with momentum) or W2 (LeNet, Adam).
+    #[arg(long, default_value = "W1")]
+    workload: String,
+    /// Timed blocks of each side.
+    #[arg(long, default_value_t = 30)]
+    rounds: u64,
+    /// Worker threads of our loader.
+    #[arg(long, default_value_t = 1)]
+    num_workers: usize,
+    /// Print one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Blocks of both sides that are run and not counted.
+const WARM_UP: u64 = 3;
+
+/// Lets the peer run a block after each of ours, and keeps the times of both, in milliseconds a step.
+struct Race {
+    peer: Peer,
+    steps: u64,
+    start: Instant,
+    times: Arc<Mutex<Times>>,
+}
+
+#[derive(Default)]
+struct Times {
+    ours: Vec<f64>,
+    peer: Vec<f64>,
+    losses: Option<(f64, f64)>,
+    failed: Option<String>,
+}
+
+impl Callback for Race {
+    fn name(&self) -> &'static str {
+        "Race"
+    }
+
+    fn on_fit_start(&mut self, _: &FitStart) {
+        self.start = Instant::now();
+    }
+
+    fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+        let ours = self.start.elapsed().as_secs_f64();
+        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.peer.block(self.steps) {
+            Ok(block) => {
+                if point.epoch >= WARM_UP {
+                    times.ours.push(ours * 1e3 / self.steps as f64);
+                    times.peer.push(block.seconds * 1e3 / self.steps as f64);
+                }
+                times.losses = Some((point.get("train_loss_epoch").unwrap_or(f64::NAN), block.loss));
+            }
+            Err(error) => {
+                times.failed = Some(error.to_string());
+                actions.stop("the peer failed");
+            }
+        }
+        self.start = Instant::now();
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let workload = Workload::find(&args.workload)?;
+    let peer = Peer::start(&python()?, workload.name)?;
+    let loader = DataLoader::builder(workload.data()?)
+        .batch_size(workload.batch)
+        .shuffle(true)
+        .num_workers(args.num_workers)
+        .last_batch(LastBatch::Drop)
+        .build()?;
+    let model = workload.model();
+    let ours = model.num_parameters() as u64;
+    if ours != peer.ready.n_params {
+        return Err(format!("the models differ: {ours} parameters here, {} there", peer.ready.n_params).into());
+    }
+    let (jax, python_version) = (peer.ready.jax.clone(), peer.ready.python.clone());
+
+    let folder = tempfile::tempdir()?;
+    let times = Arc::new(Mutex::new(Times::default()));
+    let race = Race { peer, steps: loader.len() as u64, start: Instant::now(), times: times.clone() };
+    let mut trainer = Trainer::builder()
+        .callback(race)
+        .max_epochs(args.rounds + WARM_UP)
+        .default_root_dir(folder.path())
+        .enable_checkpointing(false)
+        .enable_progress_bar(false)
+        .build()?;
+    let summary = trainer.fit(&model, &loader, None)?;
+
+    let times = times.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(error) = &times.failed {
+        return Err(error.clone().into());
+    }
+    let (fulmen_ms, jax_ms) = (median(&times.ours), median(&times.peer));
+    let ratio = fulmen_ms / jax_ms;
+    let (fulmen_loss, jax_loss) = times.losses.unwrap_or((f64::NAN, f64::NAN));
+    println!("{}: {fulmen_ms:.3} ms a step, JAX {jax} {jax_ms:.3} ms, ratio {ratio:.3}", workload.name);
+    if args.json {
+        let line = json!({
+            "workload": workload.name,
+            "fulmen_ms": fulmen_ms,
+            "jax_ms": jax_ms,
+            "ratio": ratio,
+            "rounds": times.ours.len(),
+            "steps_per_round": loader.len(),
+            "parameters": ours,
+            "fulmen_loss": fulmen_loss,
+            "jax_loss": jax_loss,
+            "train_compilations": summary.train_compilations,
+            "jax": jax,
+            "python": python_version,
+            "accelerator": trainer.runtime().client().platform_name(),
+        });
+        println!("{line}");
+    }
+    Ok(())
+}

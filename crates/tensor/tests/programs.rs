@@ -1,0 +1,117 @@
+//! What is emitted: StableHLO text, common subexpressions, dead code, donation, the cache of executables.
+
+use expect_test::{Expect, expect};
+use fulmen_pjrt::Argument;
+use fulmen_tensor::{Accelerator, DType, Function, Literal, Runtime, Tensor, TensorType, grad};
+
+fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
+    TensorType::new(DType::F32, shape)
+}
+
+/// The program without locations, which change with each edit of this file.
+fn check(function: &Function, expected: &Expect) {
+    let text = function.stablehlo().unwrap();
+    let lines = text.lines().map(|line| line.split(" loc(").next().unwrap().to_owned() + "\n");
+    expected.assert_eq(&lines.collect::<String>());
+}
+
+#[test]
+fn a_linear_layer_with_its_gradients_is_one_program() {
+    let function = Function::trace("linear", &[f32s([8, 3]), f32s([3, 2]), f32s([2])], |x| {
+        let loss = (x[0].matmul(&x[1]) + &x[2]).mean_all();
+        let mut results = grad(&loss, &[&x[1], &x[2]]);
+        results.insert(0, loss);
+        results
+    });
+    check(
+        &function,
+        &expect![[r#""#]],
+    );
+}
+
+#[test]
+fn statements_carry_the_line_that_recorded_them() {
+    let line = line!() + 1;
+    let function = Function::trace("f", &[f32s([2])], |x| vec![grad(&x[0].tanh().sum_all(), &[&x[0]]).remove(0)]);
+    let text = function.stablehlo().unwrap();
+    let here = format!("tests/programs.rs\":{line}:");
+    for operation in ["stablehlo.tanh", "stablehlo.multiply"] {
+        let statement = text.lines().find(|l| l.contains(operation)).unwrap();
+        assert!(statement.contains(&here), "{statement}");
+    }
+}
+
+#[test]
+fn common_subexpressions_are_merged_and_dead_code_is_left_out() {
+    let function = Function::trace("f", &[f32s([2])], |x| {
+        let _dead = x[0].sin();
+        vec![x[0].exp() + x[0].exp()]
+    });
+    let text = function.stablehlo().unwrap();
+    assert_eq!(text.matches("stablehlo.exponential").count(), 1, "{text}");
+    assert!(!text.contains("stablehlo.sine"), "{text}");
+}
+
+#[test]
+fn a_long_chain_needs_no_deep_stack() {
+    let mut x = Tensor::scalar(1.0f32);
+    for _ in 0..200_000 {
+        x = x.neg();
+    }
+    let function = Function::new("chain", vec![], vec![x]);
+    assert!(function.stablehlo().unwrap().lines().count() > 200_000);
+}
+
+#[test]
+fn the_same_program_is_compiled_once_wherever_it_was_written() {
+    let runtime = Runtime::open(Accelerator::Cpu).unwrap();
+    let square = |name: &str| Function::trace(name, &[f32s([7])], |x| vec![&x[0] * &x[0]]);
+    let cube = Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0] * &x[0]]);
+    runtime.compile(&square("f")).unwrap();
+    runtime.compile(&Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0]])).unwrap();
+    runtime.compile(&cube).unwrap();
+    assert_eq!(runtime.metrics().value("UncachedCompile"), 2);
+    assert_eq!(runtime.metrics().value("CachedCompile"), 1);
+}
+
+#[test]
+fn a_donated_argument_is_consumed_and_a_borrowed_one_survives() {
+    let runtime = Runtime::open(Accelerator::Cpu).unwrap();
+    let function = Function::trace("step", &[f32s([3]), f32s([3])], |x| vec![&x[0] + &x[1]]).donate(0, 0).unwrap();
+    let step = runtime.compile(&function).unwrap();
+    assert_eq!(step.donated(), [true, false]);
+    let ones = Literal::from_slice(&[1.0f32; 3], [3]).unwrap();
+    let mut state = runtime.to_device(&ones).unwrap();
+    let by = runtime.to_device(&ones).unwrap();
+    for _ in 0..10 {
+        let outputs = step.call(vec![Argument::Donate(state), Argument::Borrow(&by)]).unwrap();
+        state = outputs.buffers.into_iter().next().unwrap();
+    }
+    let values = runtime.read(&[&state, &by]).unwrap().wait().unwrap();
+    assert_eq!(values[0].to_vec::<f32>().unwrap(), [11.0; 3]);
+    assert_eq!(values[1].to_vec::<f32>().unwrap(), [1.0; 3]);
+    assert_eq!(runtime.metrics().value("TransferFromDeviceTime"), 1);
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_refused_before_the_call() {
+    let runtime = Runtime::open(Accelerator::Cpu).unwrap();
+    let function = runtime.compile(&Function::trace("f", &[f32s([3])], |x| vec![&x[0] + 1.0])).unwrap();
+    let message = function.call(vec![]).err().unwrap().to_string();
+    assert_eq!(message, "`f` takes 1 arguments and was given 0");
+    let wrong = runtime.to_device(&Literal::from_slice(&[1i32; 3], [3]).unwrap()).unwrap();
+    let message = function.call(vec![Argument::Borrow(&wrong)]).err().unwrap().to_string();
+    assert!(message.starts_with("running `f`: ") && message.contains('3'), "{message}");
+}
+
+#[test]
+fn values_of_every_dtype_go_to_the_device_and_back() {
+    for dtype in DType::all() {
+        let values = [0.0, 1.0, 1.0, 0.0];
+        let tensor = Tensor::from_slice(&values, [2, 2]).to_dtype(dtype);
+        let literal = tensor.eval().unwrap();
+        assert_eq!(literal.ty(), &TensorType::new(dtype, [2, 2]));
+        assert_eq!(literal.to_f64(), values, "{dtype}");
+        assert_eq!(literal.to_tensor().eval().unwrap().bytes(), literal.bytes(), "{dtype}");
+    }
+}
