@@ -28,12 +28,8 @@ pub enum Accelerator {
     Tpu,
 }
 
-const NAMES: [(&str, Accelerator); 4] = [
-    ("auto", Accelerator::Auto),
-    ("cpu", Accelerator::Cpu),
-    ("cuda", Accelerator::Cuda),
-    ("tpu", Accelerator::Tpu),
-];
+const NAMES: [(&str, Accelerator); 4] =
+    [("auto", Accelerator::Auto), ("cpu", Accelerator::Cpu), ("cuda", Accelerator::Cuda), ("tpu", Accelerator::Tpu)];
 
 impl Accelerator {
     /// The platform that this names on this machine: for `Auto` by the device files that are there.

@@ -33,8 +33,11 @@ impl Function {
         parameters: &[TensorType],
         f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     ) -> Function {
-        let placeholders: Vec<Tensor> =
-            parameters.iter().enumerate().map(|(i, ty)| Tensor::placeholder(format!("input {i}"), ty.clone())).collect();
+        let placeholders: Vec<Tensor> = parameters
+            .iter()
+            .enumerate()
+            .map(|(i, ty)| Tensor::placeholder(format!("input {i}"), ty.clone()))
+            .collect();
         let results = f(&placeholders);
         Function::new(name, placeholders, results)
     }

@@ -31,7 +31,10 @@ pub fn grad(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
     if loss.rank() != 0 || !loss.dtype().is_float() {
         return all(Tensor::poison(
             "grad",
-            format!("the loss must be a floating-point scalar, it is {}; reduce it with mean_all() or sum_all()", loss.ty()),
+            format!(
+                "the loss must be a floating-point scalar, it is {}; reduce it with mean_all() or sum_all()",
+                loss.ty()
+            ),
         ));
     }
     if let Some(t) = wrt.iter().find(|t| !t.dtype().is_float()) {

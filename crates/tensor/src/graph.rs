@@ -70,10 +70,7 @@ impl Graph {
         let mut instructions: Vec<Instruction> = vec![];
         let mut known: HashMap<Identity, usize> = HashMap::new();
         let mut place: HashMap<u64, usize> = HashMap::new();
-        let at = |place: &HashMap<u64, usize>, t: &Tensor| Value {
-            instruction: place[&t.node.id],
-            output: t.output,
-        };
+        let at = |place: &HashMap<u64, usize>, t: &Tensor| Value { instruction: place[&t.node.id], output: t.output };
         visit(results, |node| {
             let operands: Vec<Value> = node.inputs.iter().map(|t| at(&place, t)).collect();
             let identity = match &node.kind {

@@ -30,7 +30,8 @@ impl Literal {
             let message = format!("{} bytes were given for {ty}, which takes {}", bytes.len(), ty.size_in_bytes());
             return Err(Error::usage(message));
         }
-        let mut data = HostBuffer::zeroed(bytes.len()).map_err(|e| Error::runtime(format!("making room for {ty}"), e))?;
+        let mut data =
+            HostBuffer::zeroed(bytes.len()).map_err(|e| Error::runtime(format!("making room for {ty}"), e))?;
         data.copy_from_slice(bytes);
         Ok(Literal { ty, data })
     }

@@ -127,9 +127,7 @@ pub(crate) fn lower(
                 let operands = instruction
                     .operands
                     .iter()
-                    .map(|&v| {
-                        (spell(&names, v), &graph.instructions[v.instruction].node.outputs[v.output])
-                    })
+                    .map(|&v| (spell(&names, v), &graph.instructions[v.instruction].node.outputs[v.output]))
                     .collect();
                 let mut cx = Lowering {
                     operands,

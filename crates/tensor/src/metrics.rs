@@ -152,9 +152,7 @@ impl Unit {
 fn spell_time(nanoseconds: f64) -> String {
     let mut rest = nanoseconds;
     let mut text = String::new();
-    for (name, size, digits) in
-        [("d", 86_400e9, 1), ("h", 3_600e9, 2), ("m", 60e9, 2), ("s", 1e9, 2), ("ms", 1e6, 3)]
-    {
+    for (name, size, digits) in [("d", 86_400e9, 1), ("h", 3_600e9, 2), ("m", 60e9, 2), ("s", 1e9, 2), ("ms", 1e6, 3)] {
         let count = (rest / size).floor();
         rest -= count * size;
         if count > 0.0 || !text.is_empty() {

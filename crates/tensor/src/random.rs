@@ -39,9 +39,9 @@ pub fn fold_in_tensor(key: &Tensor, data: &Tensor) -> Tensor {
 /// A new key from a key and a name: both words of the name's 64-bit FNV-1a hash are folded in.
 #[track_caller]
 pub fn fold_in_name(key: &Tensor, name: &str) -> Tensor {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     fold_in(&fold_in(key, (hash >> 32) as u32), hash as u32)
 }
 

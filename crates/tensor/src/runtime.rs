@@ -72,13 +72,7 @@ impl Runtime {
             return Err(Error::usage(format!("the platform `{}` has no device", client.platform_name())));
         };
         let options = options_for(client.platform_name());
-        Ok(Runtime(Arc::new(Inner {
-            client,
-            device,
-            options,
-            metrics: Arc::default(),
-            compiled: Mutex::default(),
-        })))
+        Ok(Runtime(Arc::new(Inner { client, device, options, metrics: Arc::default(), compiled: Mutex::default() })))
     }
 
     /// The runtime that [`Tensor::eval`] uses: opened once, for the accelerator that the environment variable
@@ -231,9 +225,9 @@ pub struct PendingLiterals {
 }
 
 impl PendingLiterals {
-    /// Whether all values have arrived, so that [`PendingLiterals::wait`] returns at once.
+    /// Whether all values have arrived, or failed to, so that [`PendingLiterals::wait`] returns at once.
     pub fn is_ready(&self) -> bool {
-        self.reads.iter().all(|(_, read)| read.is_ready())
+        self.reads.iter().all(|(_, read)| read.is_ready().unwrap_or(true))
     }
 
     /// Waits for the values.
@@ -282,20 +276,15 @@ impl Compiled {
     /// Arguments that do not fit the parameters in number, type, device or donation; a failed launch.
     pub fn call(&self, arguments: Vec<Argument<'_>>) -> Result<Outputs> {
         if arguments.len() != self.donated.len() {
-            let message = format!(
-                "`{}` takes {} arguments and was given {}",
-                self.name,
-                self.donated.len(),
-                arguments.len()
-            );
+            let message =
+                format!("`{}` takes {} arguments and was given {}", self.name, self.donated.len(), arguments.len());
             return Err(Error::usage(message));
         }
         let start = Instant::now();
         let mut all = arguments;
         all.extend(self.captured.iter().map(|buffer| Argument::Borrow(buffer)));
         let doing = || format!("running `{}`", self.name);
-        let mut execution =
-            self.executable.execute(vec![all]).map_err(|e| Error::runtime(doing(), e))?;
+        let mut execution = self.executable.execute(vec![all]).map_err(|e| Error::runtime(doing(), e))?;
         let (Some(buffers), Some(done)) = (execution.outputs.pop(), execution.done.pop()) else {
             return Err(Error::usage(format!("{}: the plugin gave no outputs", doing())));
         };

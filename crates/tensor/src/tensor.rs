@@ -74,12 +74,22 @@ pub(crate) fn on_behalf_of<T>(location: &'static Location<'static>, record: impl
     record()
 }
 
+/// The line to blame: the caller's, unless it records on behalf of another.
+#[track_caller]
+fn here() -> &'static Location<'static> {
+    // No closure: it would be its own caller.
+    match ON_BEHALF_OF.get() {
+        Some(location) => location,
+        None => Location::caller(),
+    }
+}
+
 impl Tensor {
     #[track_caller]
     fn from_parts(kind: Kind, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let location = ON_BEHALF_OF.get().unwrap_or_else(Location::caller);
+        let location = here();
         Tensor { node: Arc::new(Node { id, kind, inputs, outputs, location }), output: 0 }
     }
 
@@ -115,7 +125,7 @@ impl Tensor {
     /// expected.
     #[track_caller]
     pub fn poison(operation: &str, message: impl Into<String>) -> Tensor {
-        let location = ON_BEHALF_OF.get().unwrap_or_else(Location::caller);
+        let location = here();
         let fault = Fault::new(operation, message, location);
         Tensor::from_parts(Kind::Poison(fault), vec![], vec![TensorType::scalar(DType::F32)])
     }

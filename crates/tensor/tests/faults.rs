@@ -67,10 +67,7 @@ fn shape_operations_say_what_they_expected() {
     check(&zeros([3]).slice(&[2], &[4], &[1]), "slice: 2..4 in steps of 1 does not lie within axis 0 of [3]");
     check(&zeros([3]).broadcast_to([2]), "broadcast_to: [3] cannot be broadcast to [2] along the axes [0]");
     check(&Tensor::concatenate(&[], 0), "concatenate: there is nothing to join: the list of tensors is empty");
-    check(
-        &Tensor::from_slice(&[1.0f32, 2.0], [3]),
-        "from_slice: 2 elements were given for the shape [3], which has 3",
-    );
+    check(&Tensor::from_slice(&[1.0f32, 2.0], [3]), "from_slice: 2 elements were given for the shape [3], which has 3");
     check(&zeros([0, 2]).max(&[0], false), "max: f32[0, 2] has no element along the axes [0] to choose from");
 }
 
@@ -105,10 +102,7 @@ fn gradients_are_refused_where_there_are_none() {
 #[test]
 fn random_draws_check_their_bounds_and_keys() {
     let key = random::key(0);
-    check(
-        &random::uniform(&key, DType::F32, [2], 1.0, 1.0),
-        "uniform: the lower bound 1 must be below the upper, 1",
-    );
+    check(&random::uniform(&key, DType::F32, [2], 1.0, 1.0), "uniform: the lower bound 1 must be below the upper, 1");
     check(
         &random::bits(&zeros([2]), [2]),
         "threefry2x32: a random key is u32[2], this is f32[2]; make one with random::key()",

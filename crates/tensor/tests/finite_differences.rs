@@ -155,9 +155,13 @@ fn gradients_of_gradients() {
     check("tanh''", &[&[3]], second(Tensor::tanh));
     check("softmax''", &[&[3]], second(|x| x.softmax(0) * x));
     check("matmul''", &[&[2, 2]], second(|x| x.matmul(x).matmul(x)));
-    check("grouped convolution''", &[&[2, 2, 3, 3]], second(|x| {
-        let how = Convolution::new(2).groups(2).padding([(1, 1), (1, 1)]);
-        let y = x.convolution(&x.reshape([2, 2, 3, 3]).narrow(1, 0, 1), &how);
-        &y * &y
-    }));
+    check(
+        "grouped convolution''",
+        &[&[2, 2, 3, 3]],
+        second(|x| {
+            let how = Convolution::new(2).groups(2).padding([(1, 1), (1, 1)]);
+            let y = x.convolution(&x.reshape([2, 2, 3, 3]).narrow(1, 0, 1), &how);
+            &y * &y
+        }),
+    );
 }

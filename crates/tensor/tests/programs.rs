@@ -25,7 +25,26 @@ fn a_linear_layer_with_its_gradients_is_one_program() {
     });
     check(
         &function,
-        &expect![[r#""#]],
+        &expect![[r#"
+            module @linear {
+              func.func public @main(%arg0: tensor<8x3xf32>, %arg1: tensor<3x2xf32>, %arg2: tensor<2xf32>) -> (tensor<f32>, tensor<3x2xf32>, tensor<2xf32>) {
+                %2 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<3x2xf32>) -> tensor<8x2xf32>
+                %4 = stablehlo.broadcast_in_dim %arg2, dims = [1] : (tensor<2xf32>) -> tensor<8x2xf32>
+                %5 = stablehlo.add %2, %4 : tensor<8x2xf32>
+                %c0 = stablehlo.constant dense<0.0> : tensor<f32>
+                %6 = stablehlo.reduce(%5 init: %c0) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<f32>
+                %7 = stablehlo.constant dense<16.0> : tensor<f32>
+                %8 = stablehlo.divide %6, %7 : tensor<f32>
+                %9 = stablehlo.constant dense<1.0> : tensor<f32>
+                %10 = stablehlo.divide %9, %7 : tensor<f32>
+                %11 = stablehlo.broadcast_in_dim %10, dims = [] : (tensor<f32>) -> tensor<8x2xf32>
+                %12 = stablehlo.dot_general %11, %arg0, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<8x3xf32>) -> tensor<2x3xf32>
+                %13 = stablehlo.transpose %12, dims = [1, 0] : (tensor<2x3xf32>) -> tensor<3x2xf32>
+                %14 = stablehlo.reduce(%11 init: %c0) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32>
+                return %8, %13, %14 : tensor<f32>, tensor<3x2xf32>, tensor<2xf32>
+              }
+            }
+        "#]],
     );
 }
 

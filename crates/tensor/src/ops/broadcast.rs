@@ -19,9 +19,10 @@ impl Operation for BroadcastInDim {
         let from = &inputs[0].shape;
         let fits = self.axes.len() == from.rank()
             && self.axes.windows(2).all(|pair| pair[0] < pair[1])
-            && from.iter().zip(&self.axes).all(|(&size, &axis)| {
-                self.to.get(axis).is_some_and(|&target| size == 1 || size == target)
-            });
+            && from
+                .iter()
+                .zip(&self.axes)
+                .all(|(&size, &axis)| self.to.get(axis).is_some_and(|&target| size == 1 || size == target));
         if !fits {
             return Err(format!("{from} cannot be broadcast to {} along the axes {:?}", self.to, self.axes));
         }
@@ -65,9 +66,7 @@ impl Tensor {
                 let axes = (new..to.rank()).collect();
                 Tensor::apply(BroadcastInDim { to, axes }, &[self])
             }
-            None => {
-                Tensor::poison("broadcast_to", format!("{} has more axes than the target {to}", self.shape()))
-            }
+            None => Tensor::poison("broadcast_to", format!("{} has more axes than the target {to}", self.shape())),
         }
     }
 

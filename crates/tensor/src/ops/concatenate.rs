@@ -66,7 +66,10 @@ impl Tensor {
     /// Joins tensors of one type along a new axis, which becomes axis `axis` of the result.
     #[track_caller]
     pub fn stack(tensors: &[&Tensor], axis: isize) -> Tensor {
-        let parts: Vec<Tensor> = tensors.iter().map(|t| t.unsqueeze(axis)).collect();
+        let mut parts = Vec::with_capacity(tensors.len());
+        for tensor in tensors {
+            parts.push(tensor.unsqueeze(axis));
+        }
         Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis)
     }
 }

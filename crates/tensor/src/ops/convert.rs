@@ -37,7 +37,10 @@ impl Operation for BitcastConvert {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let from = inputs[0].dtype;
         if from.size_in_bytes() != self.to.size_in_bytes() || from == DType::Bool || self.to == DType::Bool {
-            return Err(format!("the bits of {from} are not those of {}: the sizes must agree, none may be bool", self.to));
+            return Err(format!(
+                "the bits of {from} are not those of {}: the sizes must agree, none may be bool",
+                self.to
+            ));
         }
         one(TensorType::new(self.to, &inputs[0].shape))
     }

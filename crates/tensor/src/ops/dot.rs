@@ -83,7 +83,9 @@ impl Operation for DotGeneral {
             let mut named: Vec<usize> = batch.iter().chain(contracting).copied().collect();
             named.sort_unstable();
             if named.windows(2).any(|p| p[0] == p[1]) || named.last().is_some_and(|&a| a >= shape.rank()) {
-                return Err(format!("the axes {batch:?} and {contracting:?} are not different axes of the {side} {shape}"));
+                return Err(format!(
+                    "the axes {batch:?} and {contracting:?} are not different axes of the {side} {shape}"
+                ));
             }
             Ok(())
         };
@@ -151,12 +153,7 @@ impl Tensor {
     /// The general product: sums over pairs of contracted axes, keeps pairs of batch axes once, keeps all other axes.
     /// The result's axes are the batch axes, then the free axes of the left, then those of the right.
     #[track_caller]
-    pub fn dot_general(
-        &self,
-        rhs: &Tensor,
-        batch: (&[usize], &[usize]),
-        contracting: (&[usize], &[usize]),
-    ) -> Tensor {
+    pub fn dot_general(&self, rhs: &Tensor, batch: (&[usize], &[usize]), contracting: (&[usize], &[usize])) -> Tensor {
         let operation = DotGeneral {
             method: "dot_general",
             lhs_batch: batch.0.into(),

@@ -23,6 +23,6 @@ pub(crate) mod threefry;
 mod transpose;
 mod unary;
 
+pub use binary::Operand;
 pub use convolution::Convolution;
 pub use pooling::Pooling;
-pub use binary::Operand;

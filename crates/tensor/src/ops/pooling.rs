@@ -83,14 +83,14 @@ impl Operation for ReduceWindow {
             high.push(x.shape()[axis] as i64 + w.size[axis] as i64 - 1 - spread - before);
         }
         let interior: Vec<usize> = w.stride.iter().map(|s| s - 1).collect();
-        let windows =
-            Windows { size: w.size.clone(), stride: vec![1; x.rank()], padding: vec![(0, 0); x.rank()] };
+        let windows = Windows { size: w.size.clone(), stride: vec![1; x.rank()], padding: vec![(0, 0); x.rank()] };
         let operation = ReduceWindow { method: self.method, reducer: Reducer::Sum, windows };
         vec![Some(Tensor::apply(operation, &[&g.pad(&zero, &low, &high, &interior)]))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.result().dtype;
-        let (scalar, start) = (TensorType::scalar(dtype).stablehlo(), cx.constant(dtype, &self.reducer.identity(dtype)));
+        let (scalar, start) =
+            (TensorType::scalar(dtype).stablehlo(), cx.constant(dtype, &self.reducer.identity(dtype)));
         format!(
             "\"stablehlo.reduce_window\"({}, {start}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): \
              %r = {} %a, %b : {scalar} \"stablehlo.return\"(%r) : ({scalar}) -> () }}) {{{}}} : ({}, {scalar}) -> {}",

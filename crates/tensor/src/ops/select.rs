@@ -21,12 +21,7 @@ impl Operation for Select {
         vec![None, Some(condition.select(&g, &zeros)), Some(condition.select(&zeros, &g))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        format!(
-            "stablehlo.select {} : {}, {}",
-            cx.operands(),
-            cx.operand_type(0).stablehlo(),
-            cx.result().stablehlo()
-        )
+        format!("stablehlo.select {} : {}, {}", cx.operands(), cx.operand_type(0).stablehlo(), cx.result().stablehlo())
     }
 }
 

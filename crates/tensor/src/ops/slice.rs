@@ -31,9 +31,7 @@ impl Operation for Slice {
         for axis in 0..rank {
             let (start, limit, stride) = (self.start[axis], self.limit[axis], self.stride[axis]);
             if start > limit || limit > from[axis] || stride == 0 {
-                return Err(format!(
-                    "{start}..{limit} in steps of {stride} does not lie within axis {axis} of {from}"
-                ));
+                return Err(format!("{start}..{limit} in steps of {stride} does not lie within axis {axis} of {from}"));
             }
         }
         let to: Vec<usize> = (0..rank).map(|i| self.count(i)).collect();
@@ -56,9 +54,8 @@ impl Operation for Slice {
         vec![Some(cx.cotangent().pad(&zero, &low, &high, &interior))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        let ranges: Vec<String> = (0..self.start.len())
-            .map(|i| format!("{}:{}:{}", self.start[i], self.limit[i], self.stride[i]))
-            .collect();
+        let ranges: Vec<String> =
+            (0..self.start.len()).map(|i| format!("{}:{}:{}", self.start[i], self.limit[i], self.stride[i])).collect();
         format!("stablehlo.slice {} [{}] : {}", cx.operand(0), ranges.join(", "), cx.signature())
     }
 }

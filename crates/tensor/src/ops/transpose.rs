@@ -19,7 +19,11 @@ impl Operation for Transpose {
         let mut sorted = self.permutation.clone();
         sorted.sort_unstable();
         if sorted.len() != from.rank() || sorted.iter().enumerate().any(|(i, &axis)| i != axis) {
-            return Err(format!("{:?} does not name each of the {} axes of {from} once", self.permutation, from.rank()));
+            return Err(format!(
+                "{:?} does not name each of the {} axes of {from} once",
+                self.permutation,
+                from.rank()
+            ));
         }
         let to: Vec<usize> = self.permutation.iter().map(|&axis| from[axis]).collect();
         one(TensorType::new(inputs[0].dtype, to))

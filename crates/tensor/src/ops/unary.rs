@@ -1,7 +1,7 @@
 //! Elementwise operations of one tensor.
 
-use crate::operation::{Operation, Vjp, one};
 use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
 use crate::{DType, Tensor, TensorType};
 
 /// Which dtypes an elementwise operation takes.
@@ -19,11 +19,7 @@ impl Takes {
             Takes::SignedNumbers => (dtype != DType::Bool && !dtype.is_unsigned(), "signed numbers"),
             Takes::BitsAndBooleans => (!dtype.is_float(), "integers or booleans"),
         };
-        if fits {
-            Ok(())
-        } else {
-            Err(format!("takes {expected}, not {dtype}; convert with to_dtype() first"))
-        }
+        if fits { Ok(()) } else { Err(format!("takes {expected}, not {dtype}; convert with to_dtype() first")) }
     }
 }
 
