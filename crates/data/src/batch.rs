@@ -1,0 +1,189 @@
+//! A batch in host memory, and how it is filled from a dataset.
+//!
+//! Not here: which samples go into it (`plan`), on which thread (`workers`), and the way to a device (`device`).
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytemuck::CheckedBitPattern;
+use fulmen_pjrt::HostBuffer;
+use fulmen_tensor::Element;
+
+use crate::layout::Layout;
+use crate::pool::Pool;
+use crate::{Dataset, Error, Field, Result, Sample};
+
+/// Samples side by side in one allocation, and a mask that tells real samples from padding.
+///
+/// Every field starts at a multiple of 64 bytes, so that a CPU device can use it in place. A batch has always the
+/// loader's [`batch_size`](HostBatch::batch_size) rows; in a last, short batch the rows from
+/// [`valid`](HostBatch::valid) on are padding: all their bytes are zero, and so is their mask.
+///
+/// ```
+/// use fulmen_data::{DataLoader, TensorDataset};
+///
+/// let data = TensorDataset::builder().array("x", [3], [7i32, 8, 9]).build()?;
+/// let loader = DataLoader::builder(data).batch_size(2).build()?;
+/// let batches = loader.epoch(0).collect::<Result<Vec<_>, _>>()?;
+/// assert_eq!(batches[1].values::<i32>(0)?, [9, 0]);
+/// assert_eq!(batches[1].mask(), [1.0, 0.0]);
+/// assert_eq!(batches[1].valid(), 1);
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct HostBatch {
+    bytes: Arc<HostBuffer>,
+    layout: Arc<Layout>,
+    valid: usize,
+    epoch: u64,
+    index: usize,
+}
+
+impl HostBatch {
+    /// Reads some samples into a batch of just their number, without a loader.
+    ///
+    /// ```
+    /// use fulmen_data::{HostBatch, TensorDataset};
+    ///
+    /// let data = TensorDataset::builder().array("x", [3], [7i32, 8, 9]).build()?;
+    /// assert_eq!(HostBatch::collate(&data, &[2, 0])?.values::<i32>(0)?, [9, 7]);
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    pub fn collate(dataset: &dyn Dataset, samples: &[usize]) -> Result<HostBatch> {
+        let len = dataset.len();
+        if let Some(outside) = samples.iter().find(|&&sample| sample >= len) {
+            return Err(Error::usage(format!("there is no sample {outside}; the dataset has {len}")));
+        }
+        let layout = Arc::new(Layout::new(dataset.fields(), samples.len())?);
+        let pool = Pool::new(layout.size(), 0);
+        fill(dataset, &layout, &pool, samples, (0, 0), &AtomicBool::new(false))
+    }
+
+    /// Rows of every field, padding included.
+    pub fn batch_size(&self) -> usize {
+        self.layout.batch_size()
+    }
+
+    /// How many rows are real samples; they come first.
+    pub fn valid(&self) -> usize {
+        self.valid
+    }
+
+    /// The epoch that the batch belongs to.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The batch's number in its epoch, from 0.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The fields, without the batch axis and without the mask.
+    pub fn fields(&self) -> &[Field] {
+        self.layout.fields()
+    }
+
+    /// The index of the field with this name.
+    pub fn field_index(&self, name: &str) -> Option<usize> {
+        self.fields().iter().position(|field| field.name == name)
+    }
+
+    /// The bytes of all rows of a field.
+    pub fn field_bytes(&self, field: usize) -> Result<&[u8]> {
+        self.layout.field(field)?;
+        Ok(&self.bytes[self.layout.rows(field)])
+    }
+
+    /// The elements of all rows of a field. `T` must be the field's dtype.
+    pub fn values<T: Element + CheckedBitPattern>(&self, field: usize) -> Result<&[T]> {
+        let declared = self.layout.field(field)?;
+        if declared.dtype != T::DTYPE {
+            return Err(Error::field(format!("field `{declared}` was read as {}", T::DTYPE)));
+        }
+        bytemuck::checked::try_cast_slice(self.field_bytes(field)?)
+            .map_err(|_| Error::field(format!("field `{declared}` holds bytes that are no {}", T::DTYPE)))
+    }
+
+    /// One number a row: 1 for a real sample, 0 for padding.
+    pub fn mask(&self) -> &[f32] {
+        bytemuck::cast_slice(&self.bytes[self.layout.mask()])
+    }
+
+    /// The whole allocation; fields lie in it at multiples of 64.
+    pub(crate) fn memory(&self) -> &Arc<HostBuffer> {
+        &self.bytes
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+}
+
+impl fmt::Debug for HostBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields: Vec<String> = self.fields().iter().map(Field::to_string).collect();
+        f.debug_struct("HostBatch")
+            .field("epoch", &self.epoch)
+            .field("index", &self.index)
+            .field("batch_size", &self.batch_size())
+            .field("valid", &self.valid)
+            .field("fields", &fields)
+            .finish()
+    }
+}
+
+/// Reads `samples` into a batch; there are at most as many as the layout has rows. `stop` ends it between two samples.
+pub(crate) fn fill(
+    dataset: &dyn Dataset,
+    layout: &Arc<Layout>,
+    pool: &Pool,
+    samples: &[usize],
+    (epoch, index): (u64, usize),
+    stop: &AtomicBool,
+) -> Result<HostBatch> {
+    let mut bytes = pool.take()?;
+    let memory: &mut [u8] = match Arc::get_mut(&mut bytes) {
+        Some(memory) => memory,
+        None => return Err(Error::usage("a batch's memory is still in use; this is a bug in fulmen-data")),
+    };
+    let mut written = vec![false; layout.fields().len()];
+    for (row, &sample) in samples.iter().enumerate() {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::usage("the batches were dropped while this one was read"));
+        }
+        let mut place = Sample::new(layout, memory, row, &mut written);
+        // A panic leaves at most a half-written row behind, and the batch is thrown away then.
+        catch_unwind(AssertUnwindSafe(|| dataset.read(sample, &mut place)))
+            .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload.as_ref())))
+            .and_then(|()| place.check_complete())
+            .map_err(|error| error.at_sample(sample))?;
+    }
+    finish(layout, memory, samples.len());
+    pool.remember(&bytes);
+    Ok(HostBatch { bytes, layout: Arc::clone(layout), valid: samples.len(), epoch, index })
+}
+
+/// Zeroes the padding rows, which an earlier batch may have written, and writes the mask.
+fn finish(layout: &Layout, memory: &mut [u8], valid: usize) {
+    for field in 0..layout.fields().len() {
+        let rows = layout.rows(field);
+        let padding = rows.start + layout.row(field, 0).len() * valid;
+        memory[padding..rows.end].fill(0);
+    }
+    let mask = &mut memory[layout.mask()];
+    for (row, place) in mask.chunks_exact_mut(size_of::<f32>()).enumerate() {
+        let real: f32 = if row < valid { 1.0 } else { 0.0 };
+        place.copy_from_slice(&real.to_ne_bytes());
+    }
+}
+
+/// The error for a panic in code that is not ours, with the message if it has one.
+pub(crate) fn panicked(what: &str, payload: &(dyn Any + Send)) -> Error {
+    let message =
+        payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    Error::panic(format!("{what}: {}", message.unwrap_or("(no message)")))
+}

@@ -1,0 +1,71 @@
+//! What a dataset is: a number of samples, their fields, and how to read one of them by index.
+//!
+//! Not here: the datasets themselves, or the order in which samples are read.
+
+use std::sync::Arc;
+
+use crate::{Field, Result, Sample};
+
+/// A collection of samples that can be read by index, in any order and from any thread.
+///
+/// ```
+/// use fulmen_data::{DType, DataLoader, Dataset, Field, Result, Sample};
+///
+/// struct Squares;
+///
+/// impl Dataset for Squares {
+///     fn len(&self) -> usize {
+///         10
+///     }
+///     fn fields(&self) -> Vec<Field> {
+///         vec![Field::new("x", DType::F32, []), Field::new("y", DType::F32, [])]
+///     }
+///     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+///         let x = index as f32;
+///         sample.write_value(0, x)?;
+///         sample.write_value(1, x * x)
+///     }
+/// }
+///
+/// let loader = DataLoader::builder(Squares).batch_size(4).build()?;
+/// let batch = loader.epoch(0).next().ok_or("no batch")??;
+/// assert_eq!(batch.values::<f32>(1)?, [0.0, 1.0, 4.0, 9.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Dataset: Send + Sync + 'static {
+    /// How many samples there are. A loader asks once, when it is built.
+    fn len(&self) -> usize;
+
+    /// The parts of a sample, the same for every sample. A loader asks once, when it is built.
+    fn fields(&self) -> Vec<Field>;
+
+    /// Writes every field of sample `index`. `index` is below [`len`](Dataset::len).
+    ///
+    /// What it writes must depend on the index alone: worker threads call it in no particular order. An error, or a
+    /// panic, becomes the error of the batch that the sample belongs to, with the index put in front.
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()>;
+
+    /// Whether there are no samples.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+macro_rules! forward {
+    ($pointer:ident) => {
+        impl<D: Dataset + ?Sized> Dataset for $pointer<D> {
+            fn len(&self) -> usize {
+                (**self).len()
+            }
+            fn fields(&self) -> Vec<Field> {
+                (**self).fields()
+            }
+            fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+                (**self).read(index, sample)
+            }
+        }
+    };
+}
+
+forward!(Arc);
+forward!(Box);

@@ -1,0 +1,152 @@
+//! Batches on a device, some of them ahead of the consumer.
+//!
+//! Not here: reading batches, and what the device does with them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Builder, JoinHandle};
+
+use fulmen_pjrt::{Buffer, Client, Device, ElementType};
+
+use crate::batch::panicked;
+use crate::{Error, HostBatch, HostBatches, Result};
+
+/// A batch in the memory of a device.
+#[derive(Debug)]
+pub struct DeviceBatch {
+    /// The fields in the dataset's order, then the mask; the batch axis first.
+    pub buffers: Vec<Buffer>,
+    /// How many rows are real samples; they come first.
+    pub valid: usize,
+    /// The epoch that the batch belongs to.
+    pub epoch: u64,
+    /// The batch's number in its epoch, from 0.
+    pub index: usize,
+}
+
+impl HostBatch {
+    /// Starts the transfer of the fields and the mask to a device. Where the device can read host memory in place
+    /// nothing is copied; the memory stays alive, and unchanged, for as long as the device needs it.
+    pub fn to_device(&self, client: &Client, device: &Device) -> Result<DeviceBatch> {
+        let layout = self.layout();
+        let fields = self.fields().iter().enumerate();
+        let fields =
+            fields.map(|(i, field)| (field.name.as_str(), layout.rows(i), field.dtype.element_type(), layout.dims(i)));
+        let mask = ("the mask", layout.mask(), ElementType::F32, vec![layout.batch_size()]);
+        let mut buffers = Vec::with_capacity(self.fields().len() + 1);
+        for (name, rows, element_type, dims) in fields.chain([mask]) {
+            let buffer = client.buffer_from_shared(self.memory(), rows.start, element_type, &dims, device);
+            buffers.push(buffer.map_err(|source| self.transfer_error(name, source))?);
+        }
+        Ok(DeviceBatch { buffers, valid: self.valid(), epoch: self.epoch(), index: self.index() })
+    }
+
+    fn transfer_error(&self, name: &str, source: fulmen_pjrt::Error) -> Error {
+        Error::runtime(
+            format!("moving {name} of batch {} of epoch {} to the device", self.index(), self.epoch()),
+            source,
+        )
+    }
+}
+
+/// Batches on a device, in order. Made by [`DataLoader::prefetch_to`](crate::DataLoader::prefetch_to).
+///
+/// A thread of its own moves them there and waits until they have arrived, so that a batch that
+/// [`next`](Iterator::next) gives is ready to use. Errors come as from [`HostBatches`]. Dropping the iterator ends its
+/// threads.
+///
+/// ```no_run
+/// use fulmen_data::{DataLoader, TensorDataset};
+/// use fulmen_pjrt::{Plugin, locate};
+///
+/// let plugin = Plugin::load(locate::locate(locate::Platform::Cpu, None)?)?;
+/// let client = plugin.create_client(&[])?;
+/// let device = &client.addressable_devices()[0];
+///
+/// let data = TensorDataset::builder().array("x", [1000, 8], vec![0.5f32; 8000]).build()?;
+/// let loader = DataLoader::builder(data).batch_size(100).build()?;
+/// for batch in loader.prefetch_to(&client, device, 0, 0) {
+///     let batch = batch?;
+///     assert_eq!(batch.buffers[0].dims(), [100, 8]);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct DeviceBatches {
+    batches: Option<Receiver<Result<DeviceBatch>>>,
+    thread: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+    /// The thread could not be started.
+    failed: Option<Error>,
+}
+
+impl HostBatches {
+    /// Moves these batches to a device, some of them ahead of the consumer.
+    pub fn prefetch_to(self, client: &Client, device: &Device) -> DeviceBatches {
+        let stop = self.stop_flag();
+        // One more waits in the thread's hands when the channel is full.
+        let (sender, receiver) = sync_channel(self.device_prefetch() - 1);
+        let (client, device) = (client.clone(), device.clone());
+        let thread = Builder::new()
+            .name("fulmen-transfer".to_owned())
+            .spawn(move || transfer(self, &client, &device, &sender))
+            .map_err(|source| Error::usage(format!("cannot start the transfer thread: {source}")));
+        let (thread, failed) = match thread {
+            Ok(thread) => (Some(thread), None),
+            Err(error) => (None, Some(error)),
+        };
+        DeviceBatches { batches: Some(receiver), thread, stop, failed }
+    }
+}
+
+/// The life of the transfer thread. It ends when the batches do, or when nobody takes them any more.
+fn transfer(batches: HostBatches, client: &Client, device: &Device, sender: &SyncSender<Result<DeviceBatch>>) {
+    for batch in batches {
+        let moved = batch.and_then(|batch| {
+            let moved = batch.to_device(client, device)?;
+            for (i, buffer) in moved.buffers.iter().enumerate() {
+                let name = batch.fields().get(i).map_or("the mask", |field| field.name.as_str());
+                buffer.ready().and_then(|event| event.wait()).map_err(|source| batch.transfer_error(name, source))?;
+            }
+            Ok(moved)
+        });
+        if sender.send(moved).is_err() {
+            return;
+        }
+    }
+}
+
+impl Iterator for DeviceBatches {
+    type Item = Result<DeviceBatch>;
+
+    fn next(&mut self) -> Option<Result<DeviceBatch>> {
+        if let Some(error) = self.failed.take() {
+            return Some(Err(error));
+        }
+        if let Ok(batch) = self.batches.as_ref()?.recv() {
+            return Some(batch);
+        }
+        // The thread has ended: because there are no more batches, or in a panic, which must not look like an end.
+        self.batches = None;
+        let payload = self.thread.take()?.join().err()?;
+        Some(Err(panicked("the transfer thread panicked", payload.as_ref())))
+    }
+}
+
+impl Drop for DeviceBatches {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // First the receiver, so that a thread that waits to send gives up.
+        self.batches = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for DeviceBatches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceBatches").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,183 @@
+//! The crate's one error: what was wrong, where, what was expected, and what to do next.
+//!
+//! Not here: how the messages are worded. Each is written where the mistake is found.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The result type of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a dataset could not be opened, a loader not built, or a batch not made.
+///
+/// The kind is private; ask with the `is_...` methods. They see through the "sample 17:" that the loader puts in front
+/// of what a dataset reported.
+///
+/// ```
+/// use fulmen_data::{DataLoader, TensorDataset};
+///
+/// let data = TensorDataset::builder().array("x", [3], [1.0f32, 2.0, 3.0]).build()?;
+/// let error = DataLoader::builder(data).batch_size(0).build().unwrap_err();
+/// assert!(error.is_usage());
+/// assert!(error.to_string().contains("batch size is 0"));
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Error(Box<Kind>);
+
+#[derive(Debug)]
+enum Kind {
+    Usage(String),
+    Field(String),
+    Label(String),
+    File { path: PathBuf, message: String, source: Option<io::Error> },
+    Missing(String),
+    Sample { index: usize, source: Error },
+    Panic(String),
+    Runtime { doing: String, source: fulmen_pjrt::Error },
+    Other(Box<dyn StdError + Send + Sync>),
+}
+
+impl Error {
+    /// An error of a user's own [`Dataset`](crate::Dataset): any error type, or just a message.
+    ///
+    /// ```
+    /// let error = fulmen_data::Error::new("the archive has no entry 17.png");
+    /// assert_eq!(error.to_string(), "the archive has no entry 17.png");
+    /// ```
+    pub fn new(source: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
+        Error(Box::new(Kind::Other(source.into())))
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Error {
+        Error(Box::new(Kind::Usage(message.into())))
+    }
+
+    pub(crate) fn field(message: impl Into<String>) -> Error {
+        Error(Box::new(Kind::Field(message.into())))
+    }
+
+    pub(crate) fn label(message: impl Into<String>) -> Error {
+        Error(Box::new(Kind::Label(message.into())))
+    }
+
+    /// A file that is there but cannot be used.
+    pub(crate) fn file(path: &Path, message: impl Into<String>) -> Error {
+        Error(Box::new(Kind::File { path: path.to_owned(), message: message.into(), source: None }))
+    }
+
+    /// A file operation that the system refused.
+    pub(crate) fn io(path: &Path, doing: &str, source: io::Error) -> Error {
+        Error(Box::new(Kind::File { path: path.to_owned(), message: doing.to_owned(), source: Some(source) }))
+    }
+
+    pub(crate) fn missing(message: impl Into<String>) -> Error {
+        Error(Box::new(Kind::Missing(message.into())))
+    }
+
+    pub(crate) fn panic(message: impl Into<String>) -> Error {
+        Error(Box::new(Kind::Panic(message.into())))
+    }
+
+    pub(crate) fn runtime(doing: impl Into<String>, source: fulmen_pjrt::Error) -> Error {
+        Error(Box::new(Kind::Runtime { doing: doing.into(), source }))
+    }
+
+    /// The same error, with the sample it belongs to, as the loader's dataset counts.
+    pub(crate) fn at_sample(self, index: usize) -> Error {
+        Error(Box::new(Kind::Sample { index, source: self }))
+    }
+
+    /// The index of the sample that could not be read, as the loader's dataset counts.
+    pub fn sample_index(&self) -> Option<usize> {
+        match *self.0 {
+            Kind::Sample { index, .. } => Some(index),
+            _ => None,
+        }
+    }
+
+    fn root(&self) -> &Kind {
+        match &*self.0 {
+            Kind::Sample { source, .. } => source.root(),
+            kind => kind,
+        }
+    }
+
+    /// Whether options or arguments do not fit together (batch size 0, an empty dataset, arrays of different length).
+    pub fn is_usage(&self) -> bool {
+        matches!(self.root(), Kind::Usage(_))
+    }
+
+    /// Whether a field's name, dtype or size is not the declared one.
+    pub fn is_field(&self) -> bool {
+        matches!(self.root(), Kind::Field(_))
+    }
+
+    /// Whether a label is outside the classes.
+    pub fn is_label(&self) -> bool {
+        matches!(self.root(), Kind::Label(_))
+    }
+
+    /// Whether a file could not be read, or its content is not what it should be.
+    pub fn is_file(&self) -> bool {
+        matches!(self.root(), Kind::File { .. } | Kind::Missing(_))
+    }
+
+    /// Whether a file is not there.
+    pub fn is_not_found(&self) -> bool {
+        match self.root() {
+            Kind::Missing(_) => true,
+            Kind::File { source: Some(source), .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+
+    /// Whether a dataset or a sampler panicked.
+    pub fn is_panic(&self) -> bool {
+        matches!(self.root(), Kind::Panic(_))
+    }
+
+    /// Whether the device, its plugin or the host's memory refused.
+    pub fn is_runtime(&self) -> bool {
+        matches!(self.root(), Kind::Runtime { .. })
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(source: io::Error) -> Error {
+        Error::new(source)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.0 {
+            Kind::Usage(message)
+            | Kind::Field(message)
+            | Kind::Label(message)
+            | Kind::Missing(message)
+            | Kind::Panic(message) => f.write_str(message),
+            Kind::File { path, message, source: None } => write!(f, "{}: {message}", path.display()),
+            Kind::File { path, message, source: Some(source) } => {
+                write!(f, "{}: {message}: {source}", path.display())
+            }
+            Kind::Sample { index, source } => write!(f, "sample {index}: {source}"),
+            Kind::Runtime { doing, source } => write!(f, "{doing}: {source}"),
+            Kind::Other(source) => source.fmt(f),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match &*self.0 {
+            Kind::File { source: Some(source), .. } => Some(source),
+            Kind::Sample { source, .. } => Some(source),
+            Kind::Runtime { source, .. } => Some(source),
+            Kind::Other(source) => Some(source.as_ref()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The iterator over the batches of an epoch, or of several epochs without a pause between them.
+//!
+//! Not here: what runs behind it, which is either nothing (`plan`) or threads (`workers`).
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::loader::Core;
+use crate::plan::Plan;
+use crate::workers::Workers;
+use crate::{Error, HostBatch, Result};
+
+/// Batches in host memory, in order. Made by [`DataLoader::epoch`](crate::DataLoader::epoch) and its relatives.
+///
+/// A batch that could not be read is an `Err` at its place, and the batches after it still come. Dropping the iterator
+/// ends the worker threads; it waits for the samples that are being read at that moment.
+pub struct HostBatches {
+    source: Source,
+    core: Arc<Core>,
+    stop: Arc<AtomicBool>,
+}
+
+enum Source {
+    /// Batches are read when they are asked for.
+    Inline(Plan),
+    Threads(Workers),
+    /// The threads could not be started.
+    Failed(Option<Error>),
+}
+
+impl HostBatches {
+    pub(crate) fn new(core: Arc<Core>, epochs: Range<u64>, start_batch: usize) -> HostBatches {
+        let stop = Arc::new(AtomicBool::new(false));
+        let plan = Plan::new(Arc::clone(&core), epochs, start_batch);
+        let source = match core.num_workers {
+            0 => Source::Inline(plan),
+            count => match Workers::start(Arc::clone(&core), plan, count, Arc::clone(&stop)) {
+                Ok(workers) => Source::Threads(workers),
+                Err(error) => Source::Failed(Some(error)),
+            },
+        };
+        HostBatches { source, core, stop }
+    }
+
+    /// Set to true, it makes the reading of batches end early, with errors.
+    pub(crate) fn stop_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
+    pub(crate) fn device_prefetch(&self) -> usize {
+        self.core.device_prefetch
+    }
+}
+
+impl Iterator for HostBatches {
+    type Item = Result<HostBatch>;
+
+    fn next(&mut self) -> Option<Result<HostBatch>> {
+        match &mut self.source {
+            Source::Inline(plan) => {
+                let work = plan.next()?;
+                Some(work.and_then(|work| self.core.fill(&work, &self.stop)))
+            }
+            Source::Threads(workers) => workers.next(),
+            Source::Failed(error) => error.take().map(Err),
+        }
+    }
+}

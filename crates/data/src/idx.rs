@@ -1,0 +1,248 @@
+//! The IDX file format of MNIST and its relatives, plain or gzip-compressed.
+//!
+//! Not here: what the arrays mean; images and labels meet in `classification`.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use fulmen_tensor::DType;
+
+use crate::{Error, Result};
+
+/// More than this is refused unless the caller asks for it: a small `.gz` can hold a thousand times its size.
+const DEFAULT_LIMIT: u64 = 16 << 30;
+
+/// Deflate cannot shrink data further than to one byte in 1032.
+const MOST_INFLATION: u64 = 1032;
+
+/// An array read from an IDX file.
+///
+/// Whether the file is compressed is seen from its content, not from its name. The size that the header promises is
+/// checked against the file before memory is allocated for it; too little data, too much, or a broken `.gz` is an error
+/// that says what was expected and what was found.
+///
+/// ```
+/// use fulmen_data::{DType, IdxFile};
+///
+/// let path = std::env::temp_dir().join(format!("fulmen-doc-{}.idx", std::process::id()));
+/// std::fs::write(&path, [0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9])?;
+/// let labels = IdxFile::open(&path)?;
+/// std::fs::remove_file(&path)?;
+/// assert_eq!((labels.dtype(), labels.dims(), labels.bytes()), (DType::U8, &[3][..], &[7, 8, 9][..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct IdxFile {
+    path: PathBuf,
+    dtype: DType,
+    dims: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl IdxFile {
+    /// Reads a file of up to 16 GiB of data.
+    pub fn open(path: impl AsRef<Path>) -> Result<IdxFile> {
+        IdxFile::open_with_limit(path, DEFAULT_LIMIT)
+    }
+
+    /// Reads a file of up to `limit` bytes of data, as they are when not compressed.
+    pub fn open_with_limit(path: impl AsRef<Path>, limit: u64) -> Result<IdxFile> {
+        let path = path.as_ref();
+        let mut file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
+        let metadata = file.metadata().map_err(|source| Error::io(path, "cannot read the file's size", source))?;
+        if !metadata.is_file() {
+            return Err(Error::file(path, "this is no regular file; expected an IDX file, plain or .gz"));
+        }
+        let mut start = [0; 2];
+        let found =
+            read_up_to(&mut file, &mut start).map_err(|source| Error::io(path, "cannot read the file", source))?;
+        file.rewind().map_err(|source| Error::io(path, "cannot read the file", source))?;
+        let size = metadata.len();
+        if found == 2 && start == [0x1f, 0x8b] {
+            let reader = MultiGzDecoder::new(io::BufReader::with_capacity(1 << 16, file));
+            Reader { path, limit, size, reader, compressed: true }.read()
+        } else {
+            Reader { path, limit, size, reader: file, compressed: false }.read()
+        }
+    }
+
+    /// The file that the array came from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The shape.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims
+    }
+
+    /// The elements in row-major order and in this machine's byte order.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A file that is being read.
+struct Reader<'a, R> {
+    path: &'a Path,
+    limit: u64,
+    /// Bytes of the file, as it lies on the disk.
+    size: u64,
+    reader: R,
+    compressed: bool,
+}
+
+impl<R: Read> Reader<'_, R> {
+    fn read(mut self) -> Result<IdxFile> {
+        let (dtype, axes) = self.read_magic()?;
+        let dims = self.read_dims(axes)?;
+        let bytes = dims.iter().try_fold(dtype.size_in_bytes(), |size, &axis| size.checked_mul(axis));
+        let Some(expected) = bytes.filter(|&bytes| bytes <= isize::MAX as usize - 4096) else {
+            return Err(self.error(format!(
+                "the header claims the shape {dims:?} of {dtype}, which is more than this machine can address; the \
+                 file is damaged"
+            )));
+        };
+        self.check_size(&dims, dtype, expected as u64, 4 + 4 * axes as u64)?;
+        let mut bytes = self.read_data(&dims, dtype, expected)?;
+        if cfg!(target_endian = "little") && dtype.size_in_bytes() > 1 {
+            bytes.chunks_exact_mut(dtype.size_in_bytes()).for_each(<[u8]>::reverse);
+        }
+        Ok(IdxFile { path: self.path.to_owned(), dtype, dims, bytes })
+    }
+
+    fn read_magic(&mut self) -> Result<(DType, usize)> {
+        let mut magic = [0; 4];
+        self.read_header(&mut magic, "4 bytes of magic number")?;
+        let [0, 0, code, axes] = magic else {
+            let hint = if magic[0] == b'<' { " (it looks like a web page: did the download fail?)" } else { "" };
+            return Err(self.error(format!(
+                "this is no IDX file: it starts with the bytes {magic:02x?}, expected [00, 00, element type, number of \
+                 axes]{hint}"
+            )));
+        };
+        let dtype = match code {
+            0x08 => DType::U8,
+            0x09 => DType::I8,
+            0x0b => DType::I16,
+            0x0c => DType::I32,
+            0x0d => DType::F32,
+            0x0e => DType::F64,
+            _ => {
+                return Err(self.error(format!(
+                    "this is no IDX file: the magic number {magic:02x?} has the element type {code:#04x}, expected one \
+                     of 0x08 (u8), 0x09 (i8), 0x0b (i16), 0x0c (i32), 0x0d (f32), 0x0e (f64)"
+                )));
+            }
+        };
+        Ok((dtype, usize::from(axes)))
+    }
+
+    fn read_dims(&mut self, axes: usize) -> Result<Vec<usize>> {
+        let mut header = vec![0; 4 * axes];
+        self.read_header(&mut header, &format!("the sizes of {axes} axes"))?;
+        let sizes =
+            header.chunks_exact(4).map(|size| u32::from_be_bytes([size[0], size[1], size[2], size[3]]) as usize);
+        Ok(sizes.collect())
+    }
+
+    fn read_header(&mut self, into: &mut [u8], what: &str) -> Result<()> {
+        let found = read_up_to(&mut self.reader, into).map_err(|source| self.broken(0, into.len(), source))?;
+        match found == into.len() {
+            true => Ok(()),
+            false => Err(self.error(format!("the file ends in its header: expected {what}, found {found} bytes"))),
+        }
+    }
+
+    /// Compares what the header promises with what the file can hold, before memory is allocated.
+    fn check_size(&self, dims: &[usize], dtype: DType, expected: u64, header: u64) -> Result<()> {
+        if expected > self.limit {
+            return Err(self.error(format!(
+                "the header claims {expected} bytes of data ({dtype}{dims:?}), over the limit of {}; if that is right, \
+                 raise the limit with IdxFile::open_with_limit",
+                self.limit
+            )));
+        }
+        let most = match self.compressed {
+            true => self.size.saturating_mul(MOST_INFLATION),
+            false => self.size.saturating_sub(header),
+        };
+        match self.compressed {
+            true if expected > most => Err(self.error(format!(
+                "the header claims {expected} bytes of data ({dtype}{dims:?}), but {} compressed bytes can hold no more \
+                 than {most}; the file is damaged or cut short",
+                self.size
+            ))),
+            false if expected != most => Err(self.wrong_size(dims, dtype, expected, &most.to_string())),
+            _ => Ok(()),
+        }
+    }
+
+    fn read_data(&mut self, dims: &[usize], dtype: DType, expected: usize) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        // A compressed file may still be lying about its size: its memory grows with what really comes out.
+        if !self.compressed {
+            bytes.try_reserve_exact(expected + 1).map_err(|_| {
+                self.error(format!("there is no memory for its {expected} bytes of data ({dtype}{dims:?})"))
+            })?;
+        }
+        // One byte more than expected, so that surplus is seen, and so that the checksum at the end is read.
+        let result = self.reader.by_ref().take(expected as u64 + 1).read_to_end(&mut bytes);
+        result.map_err(|source| self.broken(bytes.len(), expected, source))?;
+        if bytes.len() > expected {
+            return Err(self.wrong_size(dims, dtype, expected as u64, "more than that"));
+        }
+        if bytes.len() < expected {
+            return Err(self.wrong_size(dims, dtype, expected as u64, &bytes.len().to_string()));
+        }
+        Ok(bytes)
+    }
+
+    fn wrong_size(&self, dims: &[usize], dtype: DType, expected: u64, found: &str) -> Error {
+        self.error(format!(
+            "the header promises {expected} bytes of data ({dtype}{dims:?}), found {found}; copy or download the file \
+             again"
+        ))
+    }
+
+    /// The error for a read that failed after `found` of `expected` bytes.
+    fn broken(&self, found: usize, expected: usize, source: io::Error) -> Error {
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof if self.compressed => self.error(format!(
+                "the gzip file is cut short: its {} compressed bytes end after {found} of {expected} bytes of data; copy \
+                 or download the file again",
+                self.size
+            )),
+            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData if self.compressed => self.error(format!(
+                "the gzip file is damaged after {found} of {expected} bytes of data ({source}); copy or download the \
+                 file again"
+            )),
+            _ => Error::io(self.path, &format!("reading failed after {found} of {expected} bytes"), source),
+        }
+    }
+
+    fn error(&self, message: String) -> Error {
+        Error::file(self.path, message)
+    }
+}
+
+/// Fills `into` as far as the file reaches, and says how far that was.
+fn read_up_to(reader: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match reader.read(&mut into[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}

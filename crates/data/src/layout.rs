@@ -1,0 +1,133 @@
+//! Where everything lies in the memory of a batch: each field's rows one after another, each field at a multiple of 64
+//! bytes, the mask last.
+//!
+//! Not here: the memory itself, or what is written into it.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use crate::{Error, Field, Result};
+
+/// PJRT's CPU plugins use host memory in place only where it starts at a multiple of this.
+pub(crate) const ALIGNMENT: usize = 64;
+
+/// The plan of one batch's memory. Offsets are in bytes.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    fields: Vec<Field>,
+    offsets: Vec<usize>,
+    sample_bytes: Vec<usize>,
+    mask_offset: usize,
+    size: usize,
+    batch_size: usize,
+}
+
+impl Layout {
+    pub(crate) fn new(fields: Vec<Field>, batch_size: usize) -> Result<Layout> {
+        let mut names = HashSet::new();
+        if let Some(twice) = fields.iter().find(|field| !names.insert(field.name.as_str())) {
+            return Err(Error::field(format!(
+                "two fields are named `{}`; each field of a dataset needs a name of its own",
+                twice.name
+            )));
+        }
+        let too_large = || {
+            Error::usage(format!(
+                "a batch of {batch_size} samples does not fit into this machine's address space; \
+                 choose a smaller batch size"
+            ))
+        };
+        let mut offsets = Vec::with_capacity(fields.len());
+        let mut sample_bytes = Vec::with_capacity(fields.len());
+        let mut end = 0usize;
+        for field in &fields {
+            let bytes = field.sample_bytes()?;
+            offsets.push(end);
+            sample_bytes.push(bytes);
+            end = advance(end, bytes, batch_size).ok_or_else(too_large)?;
+        }
+        let size = advance(end, size_of::<f32>(), batch_size).ok_or_else(too_large)?;
+        Ok(Layout { fields, offsets, sample_bytes, mask_offset: end, size, batch_size })
+    }
+
+    pub(crate) fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    pub(crate) fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    /// Bytes of a whole batch.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The field with this index, or an error that lists the fields there are.
+    pub(crate) fn field(&self, index: usize) -> Result<&Field> {
+        self.fields.get(index).ok_or_else(|| {
+            let known: Vec<String> = self.fields.iter().enumerate().map(|(i, f)| format!("{i}: {f}")).collect();
+            Error::field(format!("there is no field {index}; the fields are [{}]", known.join(", ")))
+        })
+    }
+
+    /// The bytes of all rows of a field. The index must be valid.
+    pub(crate) fn rows(&self, index: usize) -> Range<usize> {
+        let start = self.offsets[index];
+        start..start + self.sample_bytes[index] * self.batch_size
+    }
+
+    /// The bytes of one row of a field. The index and the row must be valid.
+    pub(crate) fn row(&self, index: usize, row: usize) -> Range<usize> {
+        let start = self.offsets[index] + row * self.sample_bytes[index];
+        start..start + self.sample_bytes[index]
+    }
+
+    /// The bytes of the mask.
+    pub(crate) fn mask(&self) -> Range<usize> {
+        self.mask_offset..self.mask_offset + self.batch_size * size_of::<f32>()
+    }
+
+    /// A field's shape in a batch: the batch axis first.
+    pub(crate) fn dims(&self, index: usize) -> Vec<usize> {
+        let mut dims = vec![self.batch_size];
+        dims.extend(&self.fields[index].shape);
+        dims
+    }
+}
+
+/// The next aligned offset after `batch_size` rows of `bytes` bytes that start at `start`.
+fn advance(start: usize, bytes: usize, batch_size: usize) -> Option<usize> {
+    let end = bytes.checked_mul(batch_size)?.checked_add(start)?.checked_next_multiple_of(ALIGNMENT)?;
+    (end <= isize::MAX as usize).then_some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::DType;
+
+    use super::*;
+
+    #[test]
+    fn every_field_and_the_mask_start_at_a_multiple_of_64() {
+        let fields =
+            vec![Field::new("a", DType::U8, [3]), Field::new("b", DType::I32, []), Field::new("c", DType::F64, [0])];
+        let layout = Layout::new(fields, 5).unwrap();
+        assert_eq!(layout.rows(0), 0..15);
+        assert_eq!(layout.row(0, 4), 12..15);
+        assert_eq!(layout.rows(1), 64..84);
+        assert_eq!(layout.rows(2), 128..128);
+        assert_eq!(layout.mask(), 128..148);
+        assert_eq!(layout.size(), 192);
+        assert_eq!(layout.dims(0), [5, 3]);
+    }
+
+    #[test]
+    fn sizes_that_overflow_are_errors() {
+        let huge = Field::new("x", DType::F32, [usize::MAX / 2, 3]);
+        assert!(Layout::new(vec![huge], 1).unwrap_err().is_field());
+        let large = Field::new("x", DType::F32, [1 << 40]);
+        assert!(Layout::new(vec![large], 1 << 40).unwrap_err().is_usage());
+        assert!(Layout::new(vec![], usize::MAX).unwrap_err().is_usage());
+    }
+}

@@ -1,0 +1,65 @@
+//! Datasets, read in batches by threads and brought to the device ahead of time.
+//!
+//! ```
+//! use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+//!
+//! let data = TensorDataset::builder()
+//!     .array("x", [5, 2], [0.0f32, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5])
+//!     .array("y", [5], [0i32, 1, 0, 1, 0])
+//!     .build()?;
+//! let loader = DataLoader::builder(data).batch_size(2).shuffle(true).seed(1).last_batch(LastBatch::Pad).build()?;
+//! assert_eq!(loader.len(), 3);
+//!
+//! let mut seen = 0;
+//! for batch in loader.epoch(0) {
+//!     let batch = batch?;
+//!     let (x, y) = (batch.values::<f32>(0)?, batch.values::<i32>(1)?);
+//!     assert_eq!((x.len(), y.len()), (4, 2));
+//!     seen += batch.valid();
+//! }
+//! assert_eq!(seen, 5);
+//! # Ok::<(), fulmen_data::Error>(())
+//! ```
+//!
+//! A [`Dataset`] reads one sample by index and writes it straight into the memory of the batch. A [`DataLoader`] decides
+//! which samples make up which batch ([`Sampler`]), lets threads fill them, and hands them out in order as
+//! [`HostBatch`]es or, moved to a device, as [`DeviceBatch`]es. All batches have one shape: a short last one is padded
+//! and masked, or dropped ([`LastBatch`]), so that it never makes a program compile again.
+//!
+//! Nothing about a batch depends on the number of threads: order and content are a function of dataset, sampler, batch
+//! size and epoch.
+//!
+//! Not here: models, training loops, decoding of images, augmentation, caching.
+
+mod batch;
+mod classification;
+mod dataset;
+mod device;
+mod error;
+mod field;
+mod host_batches;
+mod idx;
+mod layout;
+mod loader;
+mod plan;
+mod pool;
+mod sample;
+mod sampler;
+mod subset;
+mod tensor_dataset;
+mod workers;
+
+pub use batch::HostBatch;
+pub use classification::{IdxClassification, Mnist, Split};
+pub use dataset::Dataset;
+pub use device::{DeviceBatch, DeviceBatches};
+pub use error::{Error, Result};
+pub use field::Field;
+pub use fulmen_tensor::{DType, Element};
+pub use host_batches::HostBatches;
+pub use idx::IdxFile;
+pub use loader::{DataLoader, DataLoaderBuilder, LastBatch};
+pub use sample::Sample;
+pub use sampler::{RandomSampler, Sampler, SequentialSampler};
+pub use subset::{ConcatDataset, Subset, random_split};
+pub use tensor_dataset::{TensorDataset, TensorDatasetBuilder};

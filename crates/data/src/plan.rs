@@ -1,0 +1,104 @@
+//! Which samples go into which batch: the batches of one epoch or of several, handed out one after another.
+//!
+//! Not here: reading them. A plan never touches a sample, so skipping batches costs nothing.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::batch::panicked;
+use crate::loader::Core;
+use crate::{Error, Result};
+
+/// One batch that is to be read.
+pub(crate) struct Work {
+    order: Arc<Vec<usize>>,
+    range: Range<usize>,
+    pub(crate) epoch: u64,
+    pub(crate) index: usize,
+}
+
+impl Work {
+    pub(crate) fn samples(&self) -> &[usize] {
+        &self.order[self.range.clone()]
+    }
+}
+
+/// The batches that are still to be handed out.
+pub(crate) struct Plan {
+    core: Arc<Core>,
+    epochs: Range<u64>,
+    /// The next batch of epoch `epochs.start`.
+    next: usize,
+    /// The order of epoch `epochs.start`, once someone needed it.
+    order: Option<Arc<Vec<usize>>>,
+    /// How many were handed out, errors included.
+    pub(crate) issued: u64,
+}
+
+impl Plan {
+    pub(crate) fn new(core: Arc<Core>, epochs: Range<u64>, start_batch: usize) -> Plan {
+        Plan { core, epochs, next: start_batch, order: None, issued: 0 }
+    }
+
+    /// The next batch, or the reason why there can be no more. After an error comes nothing.
+    pub(crate) fn next(&mut self) -> Option<Result<Work>> {
+        let batches = self.core.batches();
+        if self.next == batches && !self.epochs.is_empty() {
+            self.epochs.start += 1;
+            self.next = 0;
+            self.order = None;
+        }
+        if self.epochs.is_empty() {
+            return None;
+        }
+        let epoch = self.epochs.start;
+        let order = self.check_start(batches).and_then(|()| match &self.order {
+            Some(order) => Ok(Arc::clone(order)),
+            None => self.make_order(epoch).map(Arc::new),
+        });
+        self.issued += 1;
+        match order {
+            Ok(order) => {
+                let index = self.next;
+                let start = index * self.core.batch_size();
+                let end = (start + self.core.batch_size()).min(order.len());
+                self.next += 1;
+                self.order = Some(Arc::clone(&order));
+                Some(Ok(Work { order, range: start..end, epoch, index }))
+            }
+            Err(error) => {
+                self.epochs = 0..0;
+                Some(Err(error))
+            }
+        }
+    }
+
+    fn check_start(&self, batches: usize) -> Result<()> {
+        match self.next < batches {
+            true => Ok(()),
+            false => Err(Error::usage(format!("cannot start at batch {}: an epoch has {batches} batches", self.next))),
+        }
+    }
+
+    /// The order of an epoch, checked: a sampler is a user's code.
+    fn make_order(&self, epoch: u64) -> Result<Vec<usize>> {
+        let Core { sampler, len, num_samples, .. } = &*self.core;
+        let order = catch_unwind(AssertUnwindSafe(|| sampler.order(epoch, *len)))
+            .map_err(|payload| panicked("the sampler panicked", payload.as_ref()))?;
+        if order.len() != *num_samples {
+            return Err(Error::usage(format!(
+                "the sampler's order for epoch {epoch} has {} samples, but its num_samples says {num_samples}",
+                order.len()
+            )));
+        }
+        if let Some(place) = order.iter().position(|index| index >= len) {
+            return Err(Error::usage(format!(
+                "the sampler's order for epoch {epoch} has the index {} at place {place}, but the dataset has {len} \
+                 samples",
+                order[place]
+            )));
+        }
+        Ok(order)
+    }
+}

@@ -1,0 +1,64 @@
+//! Batch memory that is used again once nobody holds it: neither a consumer nor a device that reads it in place.
+//!
+//! Not here: what is in the memory. It comes back with the bytes of an earlier batch.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fulmen_pjrt::HostBuffer;
+
+use crate::{Error, Result};
+
+/// Allocations of one size.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    size: usize,
+    capacity: usize,
+    known: Mutex<Vec<Arc<HostBuffer>>>,
+}
+
+impl Pool {
+    /// A pool for allocations of `size` bytes that remembers at most `capacity` of them.
+    pub(crate) fn new(size: usize, capacity: usize) -> Pool {
+        Pool { size, capacity, known: Mutex::new(Vec::new()) }
+    }
+
+    /// An allocation that nobody else holds. The gaps between the fields are zero, as they are never written.
+    pub(crate) fn take(&self) -> Result<Arc<HostBuffer>> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nobody but the pool holds an `Arc` whose count is one, so nobody can raise the count meanwhile.
+        if let Some(free) = known.iter().position(|buffer| Arc::strong_count(buffer) == 1) {
+            return Ok(known.swap_remove(free));
+        }
+        drop(known);
+        let fresh = HostBuffer::zeroed(self.size)
+            .map_err(|source| Error::runtime(format!("allocating {} bytes for a batch", self.size), source))?;
+        Ok(Arc::new(fresh))
+    }
+
+    /// Remembers an allocation that [`take`](Pool::take) gave and that is about to be handed out.
+    pub(crate) fn remember(&self, buffer: &Arc<HostBuffer>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < self.capacity {
+            known.push(Arc::clone(buffer));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allocation_comes_back_only_when_nobody_holds_it() {
+        let pool = Pool::new(128, 2);
+        let first = pool.take().unwrap();
+        pool.remember(&first);
+        let second = pool.take().unwrap();
+        assert!(!Arc::ptr_eq(&first, &second));
+        let address = first.as_ptr();
+        drop(first);
+        let mut again = pool.take().unwrap();
+        assert_eq!(again.as_ptr(), address);
+        assert!(Arc::get_mut(&mut again).is_some());
+    }
+}

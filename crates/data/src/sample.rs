@@ -1,0 +1,114 @@
+//! The place in a batch where a dataset writes one sample.
+//!
+//! Not here: the batch's memory (`batch`) and the datasets that write.
+
+use bytemuck::{NoUninit, Pod};
+use fulmen_tensor::Element;
+
+use crate::layout::Layout;
+use crate::{Error, Field, Result};
+
+/// One row of a batch, lent to [`Dataset::read`](crate::Dataset::read), which must write every field of it.
+///
+/// Writing goes straight into the batch's memory. Dtype and size are checked against the declared [`Field`]s; a field
+/// that is left unwritten makes the loader report an error instead of handing out whatever lay there.
+pub struct Sample<'a> {
+    layout: &'a Layout,
+    bytes: &'a mut [u8],
+    row: usize,
+    written: &'a mut [bool],
+}
+
+impl<'a> Sample<'a> {
+    /// Row `row` of a batch, with no field written yet.
+    pub(crate) fn new(layout: &'a Layout, bytes: &'a mut [u8], row: usize, written: &'a mut [bool]) -> Sample<'a> {
+        written.fill(false);
+        Sample { layout, bytes, row, written }
+    }
+
+    /// An error that names the fields nobody wrote, if there are any.
+    pub(crate) fn check_complete(&self) -> Result<()> {
+        let fields = self.layout.fields().iter().zip(&*self.written);
+        let forgotten: Vec<String> = fields.filter(|(_, written)| !**written).map(|(f, _)| format!("`{f}`")).collect();
+        match forgotten.is_empty() {
+            true => Ok(()),
+            false => Err(Error::field(format!(
+                "Dataset::read did not write {}; it must write every field that Dataset::fields names",
+                forgotten.join(", ")
+            ))),
+        }
+    }
+
+    /// The fields to write, in order.
+    pub fn fields(&self) -> &[Field] {
+        self.layout.fields()
+    }
+
+    /// The bytes of a field, to be written in place. They are zero unless this sample wrote them before.
+    pub fn field_mut(&mut self, field: usize) -> Result<&mut [u8]> {
+        self.layout.field(field)?;
+        let bytes = &mut self.bytes[self.layout.row(field, self.row)];
+        // The allocation is reused: what an earlier batch left must not show through.
+        if !std::mem::replace(&mut self.written[field], true) {
+            bytes.fill(0);
+        }
+        Ok(bytes)
+    }
+
+    /// The elements of a field, to be written in place. They are zero unless this sample wrote them before.
+    pub fn values_mut<T: Element + Pod>(&mut self, field: usize) -> Result<&mut [T]> {
+        self.check_dtype::<T>(field)?;
+        let bytes = self.field_mut(field)?;
+        bytemuck::try_cast_slice_mut(bytes).map_err(|why| Error::field(format!("field {field}: {why}")))
+    }
+
+    /// Writes a whole field from bytes in the machine's byte order.
+    pub fn write(&mut self, field: usize, bytes: &[u8]) -> Result<()> {
+        let declared = self.layout.field(field)?;
+        let range = self.layout.row(field, self.row);
+        if bytes.len() != range.len() {
+            return Err(Error::field(format!(
+                "field `{declared}` takes {} bytes a sample, but {} were written",
+                range.len(),
+                bytes.len()
+            )));
+        }
+        self.bytes[range].copy_from_slice(bytes);
+        self.written[field] = true;
+        Ok(())
+    }
+
+    /// Writes a whole field from a slice of its elements.
+    pub fn write_slice<T: Element + NoUninit>(&mut self, field: usize, values: &[T]) -> Result<()> {
+        self.check_dtype::<T>(field)?;
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let expected = self.layout.row(field, self.row).len();
+        if bytes.len() != expected {
+            return Err(Error::field(format!(
+                "field `{}` takes {} values a sample, but {} were written",
+                self.layout.field(field)?,
+                expected / T::DTYPE.size_in_bytes(),
+                values.len()
+            )));
+        }
+        self.write(field, bytes)
+    }
+
+    /// Writes a field that is a single value.
+    pub fn write_value<T: Element + NoUninit>(&mut self, field: usize, value: T) -> Result<()> {
+        self.write_slice(field, &[value])
+    }
+
+    fn check_dtype<T: Element>(&self, field: usize) -> Result<()> {
+        let declared = self.layout.field(field)?;
+        match declared.dtype == T::DTYPE {
+            true => Ok(()),
+            false => Err(Error::field(format!(
+                "field `{declared}` was written as {}; convert the values to {}, or declare the field as {}",
+                T::DTYPE,
+                declared.dtype,
+                T::DTYPE
+            ))),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Parts of a dataset: some of its samples, several datasets in a row, a random division.
+//!
+//! Not here: the order in which a loader reads (`sampler`).
+
+use std::sync::Arc;
+
+use crate::sampler::{Purpose, permutation};
+use crate::{Dataset, Error, Field, Result, Sample};
+
+/// Some samples of another dataset, in the order of `indices`; an index may appear more than once.
+#[derive(Clone, Debug)]
+pub struct Subset<D> {
+    dataset: D,
+    indices: Vec<usize>,
+}
+
+impl<D: Dataset> Subset<D> {
+    /// The samples `indices` of `dataset`; an error if one of them is not there.
+    pub fn new(dataset: D, indices: impl Into<Vec<usize>>) -> Result<Subset<D>> {
+        let indices = indices.into();
+        let len = dataset.len();
+        match indices.iter().position(|&index| index >= len) {
+            None => Ok(Subset { dataset, indices }),
+            Some(at) => Err(Error::usage(format!(
+                "index {} (at place {at} of a Subset) is not in the dataset, which has {len} samples",
+                indices[at]
+            ))),
+        }
+    }
+
+    /// Which samples of the other dataset these are.
+    pub fn indices(&self) -> &[usize] {
+        &self.indices
+    }
+}
+
+impl<D: Dataset> Dataset for Subset<D> {
+    fn len(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.dataset.fields()
+    }
+
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        match self.indices.get(index) {
+            Some(&original) => self.dataset.read(original, sample),
+            None => Err(Error::usage(format!("there is no sample {index}; the subset has {}", self.indices.len()))),
+        }
+    }
+}
+
+/// Divides a dataset at random into parts of the given lengths, which must add up to the dataset's.
+///
+/// The division depends on the seed and the dataset's length alone.
+///
+/// ```
+/// use fulmen_data::{Dataset, TensorDataset, random_split};
+///
+/// let data = TensorDataset::builder().array("x", [10], [0u8; 10]).build()?;
+/// let [train, validation] = &random_split(data, &[8, 2], 42)?[..] else { unreachable!() };
+/// assert_eq!((train.len(), validation.len()), (8, 2));
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+pub fn random_split<D: Dataset>(dataset: D, lengths: &[usize], seed: u64) -> Result<Vec<Subset<Arc<D>>>> {
+    let len = dataset.len();
+    let total = lengths.iter().try_fold(0usize, |sum, &part| sum.checked_add(part));
+    if total != Some(len) {
+        let total = total.map_or("more than can be counted".to_owned(), |total| total.to_string());
+        return Err(Error::usage(format!(
+            "random_split: the lengths {lengths:?} add up to {total}, but the dataset has {len} samples"
+        )));
+    }
+    let dataset = Arc::new(dataset);
+    let order = permutation(Purpose::Split, seed, 0, len);
+    let mut rest = order.as_slice();
+    let parts = lengths.iter().map(|&length| {
+        let (part, after) = rest.split_at(length);
+        rest = after;
+        Subset { dataset: Arc::clone(&dataset), indices: part.to_vec() }
+    });
+    Ok(parts.collect())
+}
+
+/// Several datasets with the same fields, one after another.
+pub struct ConcatDataset {
+    parts: Vec<Box<dyn Dataset>>,
+    /// Where each part ends.
+    ends: Vec<usize>,
+    fields: Vec<Field>,
+}
+
+impl ConcatDataset {
+    /// The datasets in a row. An error if there are none, or if their fields differ.
+    pub fn new(parts: Vec<Box<dyn Dataset>>) -> Result<ConcatDataset> {
+        let Some(first) = parts.first() else {
+            return Err(Error::usage("a ConcatDataset needs at least one dataset"));
+        };
+        let fields = first.fields();
+        let mut ends = Vec::with_capacity(parts.len());
+        let mut end = 0usize;
+        for (i, part) in parts.iter().enumerate() {
+            let others = part.fields();
+            if others != fields {
+                let list = |fields: &[Field]| fields.iter().map(Field::to_string).collect::<Vec<_>>().join(", ");
+                return Err(Error::field(format!(
+                    "dataset {i} of a ConcatDataset has the fields ({}), but dataset 0 has ({}); they must be equal",
+                    list(&others),
+                    list(&fields)
+                )));
+            }
+            end = end
+                .checked_add(part.len())
+                .ok_or_else(|| Error::usage("the datasets of a ConcatDataset have more samples than can be counted"))?;
+            ends.push(end);
+        }
+        Ok(ConcatDataset { parts, ends, fields })
+    }
+}
+
+impl Dataset for ConcatDataset {
+    fn len(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.fields.clone()
+    }
+
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        let part = self.ends.partition_point(|&end| end <= index);
+        match self.parts.get(part) {
+            Some(dataset) => dataset.read(index - if part == 0 { 0 } else { self.ends[part - 1] }, sample),
+            None => Err(Error::usage(format!("there is no sample {index}; the datasets have {}", self.len()))),
+        }
+    }
+}

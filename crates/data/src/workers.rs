@@ -1,0 +1,135 @@
+//! Threads that fill batches ahead of the consumer, each a whole batch at a time, delivered in order.
+//!
+//! Not here: the content of a batch, which the plan decides before any thread sees it. That is why the number of
+//! threads cannot change it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use crate::loader::Core;
+use crate::plan::Plan;
+use crate::{Error, HostBatch, Result};
+
+/// The threads and what they have finished. Dropping it stops and joins them.
+pub(crate) struct Workers {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    core: Arc<Core>,
+    stop: Arc<AtomicBool>,
+    /// Locked before `queue` where both are.
+    plan: Mutex<Plan>,
+    queue: Mutex<Queue>,
+    /// Signalled when the consumer took a batch, and at a stop.
+    space: Condvar,
+    /// Signalled when the batch that the consumer waits for may be there, or the end is known.
+    ready: Condvar,
+}
+
+/// Batches are numbered through, across epochs, in the order of the plan.
+struct Queue {
+    taken: u64,
+    done: BTreeMap<u64, Result<HostBatch>>,
+    /// How many batches there will be, once that is known.
+    end: Option<u64>,
+}
+
+impl Workers {
+    pub(crate) fn start(core: Arc<Core>, plan: Plan, count: usize, stop: Arc<AtomicBool>) -> Result<Workers> {
+        let queue = Queue { taken: 0, done: BTreeMap::new(), end: None };
+        let shared = Arc::new(Shared {
+            core,
+            stop,
+            plan: Mutex::new(plan),
+            queue: Mutex::new(queue),
+            space: Condvar::new(),
+            ready: Condvar::new(),
+        });
+        let mut workers = Workers { shared, threads: Vec::with_capacity(count) };
+        for i in 0..count {
+            let shared = Arc::clone(&workers.shared);
+            // Where this fails, dropping `workers` ends the threads that did start.
+            let thread = Builder::new().name(format!("fulmen-data-{i}")).spawn(move || shared.work());
+            workers.threads.push(thread.map_err(|source| {
+                Error::usage(format!("cannot start worker thread {i} of {count}: {source}; use fewer workers"))
+            })?);
+        }
+        Ok(workers)
+    }
+
+    /// Waits for the next batch.
+    pub(crate) fn next(&mut self) -> Option<Result<HostBatch>> {
+        let mut queue = self.shared.queue();
+        loop {
+            let next = queue.taken;
+            if let Some(batch) = queue.done.remove(&next) {
+                queue.taken += 1;
+                drop(queue);
+                self.shared.space.notify_all();
+                return Some(batch);
+            }
+            if queue.end == Some(next) {
+                return None;
+            }
+            queue = self.shared.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        // With the lock held, so that no thread is between its look at `stop` and its wait.
+        let queue = self.shared.queue();
+        self.shared.space.notify_all();
+        drop(queue);
+        for thread in self.threads.drain(..) {
+            // A thread has nothing to report here: user code that panics is caught where it is called.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The life of a thread.
+    fn work(&self) {
+        loop {
+            let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+            let number = plan.issued;
+            let work = match self.wait_for_space(number) {
+                true => plan.next(),
+                false => None,
+            };
+            let Some(work) = work else {
+                // Also after a stop, so that a consumer on another thread does not wait for what nobody reads.
+                self.queue().end = Some(number);
+                self.ready.notify_all();
+                return;
+            };
+            drop(plan);
+            let batch = work.and_then(|work| self.core.fill(&work, &self.stop));
+            self.queue().done.insert(number, batch);
+            self.ready.notify_all();
+        }
+    }
+
+    /// Waits until batch `number` is within the prefetch window. False after a stop.
+    fn wait_for_space(&self, number: u64) -> bool {
+        let mut queue = self.queue();
+        while !self.stop.load(Ordering::Relaxed) {
+            if number - queue.taken < self.core.prefetch as u64 {
+                return true;
+            }
+            queue = self.space.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+        false
+    }
+}
