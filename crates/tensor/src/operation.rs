@@ -21,6 +21,11 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     /// The right-hand side of the StableHLO statement.
     fn lower(&self, cx: &mut Lowering<'_>) -> String;
 
+    /// The elements, where they are known while recording: all of them, or one that all equal.
+    fn constant(&self) -> Option<&[u8]> {
+        None
+    }
+
     /// What tells two uses of this operation on the same inputs apart: all attributes.
     fn key(&self) -> String {
         format!("{self:?}")

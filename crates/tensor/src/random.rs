@@ -14,7 +14,7 @@
 //! # Ok::<(), fulmen_tensor::Error>(())
 //! ```
 
-use crate::ops::threefry::threefry2x32;
+use crate::ops::threefry::{threefry2x32, threefry2x32_on_host};
 use crate::{DType, Shape, Tensor};
 
 /// The key of a seed: its high and its low word.
@@ -26,7 +26,11 @@ pub fn key(seed: u64) -> Tensor {
 /// A new key from a key and a number.
 #[track_caller]
 pub fn fold_in(key: &Tensor, data: u32) -> Tensor {
-    fold_in_tensor(key, &Tensor::scalar(data))
+    // A key that is known while recording costs the program nothing.
+    match key.known::<u32>().as_deref() {
+        Some(&[high, low]) => Tensor::from_slice(&threefry2x32_on_host([high, low], [0, data]), [2]),
+        _ => fold_in_tensor(key, &Tensor::scalar(data)),
+    }
 }
 
 /// A new key from a key and a number that is computed: a `u32` scalar.

@@ -1,5 +1,7 @@
 //! Mistakes in an expression: each names the operation, the shapes and the user's file and line, and none panics.
 
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
 use fulmen_tensor::{Accelerator, Convolution, DType, Function, Pooling, Tensor, TensorType, grad, random};
 
 fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {

@@ -1,5 +1,7 @@
 //! Every derivative against central differences in f64: `(f(x + h) − f(x − h)) / 2h`.
 
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
 use fulmen_tensor::{Convolution, DType, Function, Literal, Pooling, Runtime, Tensor, TensorType, grad};
 
 /// Numbers in (0.3, 1.7) that no two elements share and that lie on no tie.

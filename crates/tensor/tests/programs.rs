@@ -1,5 +1,7 @@
 //! What is emitted: StableHLO text, common subexpressions, dead code, donation, the cache of executables.
 
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
 use expect_test::{Expect, expect};
 use fulmen_pjrt::Argument;
 use fulmen_tensor::{Accelerator, DType, Function, Literal, Runtime, Tensor, TensorType, grad};

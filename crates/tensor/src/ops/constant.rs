@@ -7,6 +7,7 @@ use half::{bf16, f16};
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::tensor::Kind;
 use crate::{DType, Element, Shape, Tensor, TensorType};
 
 /// A constant's bytes: those of every element, or those of one that all elements equal.
@@ -30,6 +31,9 @@ impl Operation for Constant {
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![]
+    }
+    fn constant(&self) -> Option<&[u8]> {
+        Some(&self.bytes)
     }
     fn lower(&self, _: &mut Lowering<'_>) -> String {
         let ty = self.ty.stablehlo();
@@ -139,6 +143,17 @@ impl Tensor {
             return Tensor::poison("from_slice", message);
         }
         Tensor::apply(Constant { ty, bytes: T::to_bytes(elements).into() }, &[])
+    }
+
+    /// The elements of a constant that was given as many.
+    pub(crate) fn known<T: Element>(&self) -> Option<Vec<T>> {
+        match &self.node.kind {
+            Kind::Operation(operation) if self.dtype() == T::DTYPE => {
+                let known = T::from_bytes(operation.constant()?);
+                (known.len() == self.shape().num_elements()).then_some(known)
+            }
+            _ => None,
+        }
     }
 
     /// A constant from bytes whose number the caller has checked.
