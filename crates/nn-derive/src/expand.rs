@@ -1,0 +1,131 @@
+//! The implementation that the macro writes.
+
+use std::collections::HashSet;
+
+use proc_macro_crate::{FoundCrate, crate_name};
+use proc_macro2::{Span, TokenStream, TokenTree};
+use quote::{ToTokens, format_ident, quote};
+use syn::ext::IdentExt;
+use syn::{Data, DeriveInput, Fields, Ident, Index};
+
+use crate::attributes::{Treatment, treatment};
+
+/// The whole `impl Module for …`.
+pub(crate) fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
+    let nn = path_of_nn();
+    let mut mentioned = HashSet::new();
+    let body = match &input.data {
+        Data::Struct(data) => {
+            let access = |member: TokenStream| quote!(&self.#member);
+            let members = data.fields.iter().enumerate().map(|(i, field)| match &field.ident {
+                Some(name) => access(name.to_token_stream()),
+                None => access(Index::from(i).to_token_stream()),
+            });
+            visits(&data.fields, members.collect(), false, &mut mentioned)?
+        }
+        Data::Enum(data) => {
+            let mut arms = vec![];
+            for variant in &data.variants {
+                let bindings: Vec<Ident> = (0..variant.fields.len()).map(|i| format_ident!("field_{i}")).collect();
+                let members = bindings.iter().map(ToTokens::to_token_stream).collect();
+                let visits = visits(&variant.fields, members, true, &mut mentioned)?;
+                let name = &variant.ident;
+                let pattern = match &variant.fields {
+                    Fields::Named(fields) => {
+                        let names = fields.named.iter().map(|f| &f.ident);
+                        quote!({ #(#names: #bindings),* })
+                    }
+                    Fields::Unnamed(_) => quote!((#(#bindings),*)),
+                    Fields::Unit => quote!(),
+                };
+                arms.push(quote!(Self::#name #pattern => { #(let _ = #bindings;)* #visits }));
+            }
+            // Without variants there is no value, which only a match on the place itself can tell the compiler.
+            if arms.is_empty() { quote!(match *self {}) } else { quote!(match self { #(#arms)* }) }
+        }
+        Data::Union(_) => {
+            let message = "a union cannot be a Module: there is no telling which of its fields is alive";
+            return Err(syn::Error::new_spanned(&input.ident, message));
+        }
+    };
+
+    let mut generics = input.generics.clone();
+    for parameter in generics.type_params_mut() {
+        if mentioned.contains(&parameter.ident.to_string()) {
+            parameter.bounds.push(syn::parse2(quote!(#nn::Module))?);
+        }
+    }
+    let (name, (parameters, arguments, bounds)) = (&input.ident, generics.split_for_impl());
+    Ok(quote! {
+        #[automatically_derived]
+        impl #parameters #nn::Module for #name #arguments #bounds {
+            fn visit(&self, visit: &mut #nn::Visit<'_>) {
+                let _ = &visit;
+                #body
+            }
+        }
+    })
+}
+
+/// The statements that visit `fields`, each of which `members` gives a reference to. Notes which type parameters
+/// the visited fields may mention.
+fn visits(
+    fields: &Fields,
+    members: Vec<TokenStream>,
+    variant: bool,
+    mentioned: &mut HashSet<String>,
+) -> syn::Result<TokenStream> {
+    let mut statements = TokenStream::new();
+    let wraps_one = variant && matches!(fields, Fields::Unnamed(_)) && fields.len() == 1;
+    for (i, (field, member)) in fields.iter().zip(members).enumerate() {
+        let mut treatment = treatment(field)?;
+        if treatment == Treatment::Named && wraps_one {
+            treatment = Treatment::Flattened;
+        }
+        if treatment != Treatment::Skipped {
+            note_identifiers(field.ty.to_token_stream(), mentioned);
+        }
+        let name = match treatment {
+            Treatment::Skipped => continue,
+            Treatment::Flattened => {
+                statements.extend(quote!(visit.flatten(#member);));
+                continue;
+            }
+            Treatment::Renamed(name) => name,
+            // `r#type` is the field `type`.
+            Treatment::Named => field.ident.as_ref().map_or_else(|| i.to_string(), |name| name.unraw().to_string()),
+        };
+        statements.extend(quote!(visit.child(#name, #member);));
+    }
+    Ok(statements)
+}
+
+fn note_identifiers(tokens: TokenStream, into: &mut HashSet<String>) {
+    for token in tokens {
+        match token {
+            TokenTree::Ident(name) => {
+                into.insert(name.to_string());
+            }
+            TokenTree::Group(group) => note_identifiers(group.stream(), into),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+}
+
+/// Where the deriving crate finds `fulmen-nn`: as its own dependency, or through `fulmen`.
+fn path_of_nn() -> TokenStream {
+    let named = |name: &str| Ident::new(name, Span::call_site());
+    // Both crates name themselves (`extern crate self`), so that their own tests and examples find the same path.
+    match (crate_name("fulmen-nn"), crate_name("fulmen")) {
+        (Ok(FoundCrate::Name(name)), _) => {
+            let name = named(&name);
+            quote!(::#name)
+        }
+        (Ok(FoundCrate::Itself), _) | (Err(_), Err(_)) => quote!(::fulmen_nn),
+        (Err(_), Ok(FoundCrate::Name(name))) => {
+            let name = named(&name);
+            quote!(::#name::nn)
+        }
+        (Err(_), Ok(FoundCrate::Itself)) => quote!(::fulmen::nn),
+    }
+}

@@ -1,0 +1,73 @@
+//! [`Buffer`]: state that belongs to a model but is not trained, such as running statistics.
+
+use std::fmt;
+
+use fulmen_tensor::{Tensor, TensorType, Variable};
+
+use crate::{Module, Visit};
+
+/// A tensor that is saved with the model and changed by its layers, but not by the optimizer.
+///
+/// A clone is the same buffer.
+///
+/// ```
+/// use fulmen_nn::Buffer;
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let count = Buffer::new(Tensor::zeros(DType::F32, []));
+/// count.set(count.get() + 1.0);
+/// assert_eq!(count.get().eval()?.to_vec::<f32>()?, [1.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Buffer {
+    variable: Variable,
+    initial: Tensor,
+}
+
+impl Buffer {
+    /// A buffer with this value; [`Module::reinitialize`] brings it back to it.
+    #[track_caller]
+    pub fn new(initial: Tensor) -> Buffer {
+        Buffer { variable: Variable::new(initial.clone()), initial }
+    }
+
+    /// The value, as an expression.
+    pub fn get(&self) -> Tensor {
+        self.variable.get()
+    }
+
+    /// Gives the buffer another value of the same type. The expression is kept without its gradient.
+    #[track_caller]
+    pub fn set(&self, value: Tensor) {
+        self.variable.set(value.detach());
+    }
+
+    /// Brings the buffer back to its initial value.
+    #[track_caller]
+    pub fn reset(&self) {
+        self.variable.set(self.initial.clone());
+    }
+
+    /// Dtype and shape.
+    pub fn ty(&self) -> TensorType {
+        self.variable.ty().clone()
+    }
+
+    /// The cell that holds the value.
+    pub fn variable(&self) -> &Variable {
+        &self.variable
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({})", self.ty())
+    }
+}
+
+impl Module for Buffer {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.buffer(self);
+    }
+}

@@ -1,0 +1,105 @@
+//! The crate's error: what can go wrong with weight files and with the values in them. Mistakes in model code are
+//! faults of the tensors instead (`fulmen_tensor::Fault`).
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::safetensors::LoadReport;
+
+/// The result type of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why weights could not be saved or loaded.
+#[derive(Clone, Debug)]
+pub struct Error(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Io { doing: &'static str, path: PathBuf, source: Arc<io::Error> },
+    Format { path: PathBuf, message: String },
+    Mismatch { path: PathBuf, report: Box<LoadReport> },
+    Value { name: String, source: fulmen_tensor::Error },
+    Tensor(fulmen_tensor::Error),
+}
+
+impl Error {
+    pub(crate) fn io(doing: &'static str, path: &Path, source: io::Error) -> Error {
+        Error(Kind::Io { doing, path: path.into(), source: Arc::new(source) })
+    }
+    pub(crate) fn format(path: &Path, message: impl Into<String>) -> Error {
+        Error(Kind::Format { path: path.into(), message: message.into() })
+    }
+    pub(crate) fn mismatch(path: &Path, report: LoadReport) -> Error {
+        Error(Kind::Mismatch { path: path.into(), report: Box::new(report) })
+    }
+    pub(crate) fn value(name: &str, source: fulmen_tensor::Error) -> Error {
+        Error(Kind::Value { name: name.into(), source })
+    }
+
+    /// Whether the file system refused: no such file, no permission, a full disk.
+    pub fn is_io(&self) -> bool {
+        matches!(self.0, Kind::Io { .. })
+    }
+
+    /// Whether the disk is full.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(&self.0, Kind::Io { source, .. }
+            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    }
+
+    /// Whether the file is no safetensors file, or a damaged one.
+    pub fn is_format(&self) -> bool {
+        matches!(self.0, Kind::Format { .. })
+    }
+
+    /// Whether the file's names and shapes are not the model's.
+    pub fn is_mismatch(&self) -> bool {
+        matches!(self.0, Kind::Mismatch { .. })
+    }
+
+    /// What did not match, if that is the error.
+    pub fn report(&self) -> Option<&LoadReport> {
+        match &self.0 {
+            Kind::Mismatch { report, .. } => Some(report),
+            _ => None,
+        }
+    }
+}
+
+impl From<fulmen_tensor::Error> for Error {
+    fn from(error: fulmen_tensor::Error) -> Error {
+        Error(Kind::Tensor(error))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Io { doing, path, source } => write!(f, "cannot {doing} {}: {source}", path.display()),
+            Kind::Format { path, message } => {
+                write!(f, "{} is not a safetensors file that can be read: {message}", path.display())
+            }
+            Kind::Mismatch { path, report } => {
+                write!(f, "the weights in {} do not fit the model; nothing was loaded", path.display())?;
+                report.describe_misfits(f)?;
+                f.write_str(
+                    "\n  load what fits with Strictness::Lenient, or build the model that the file was made for",
+                )
+            }
+            Kind::Value { name, source } => write!(f, "`{name}` has no value to save: {source}"),
+            Kind::Tensor(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0 {
+            Kind::Io { source, .. } => Some(source.as_ref()),
+            Kind::Value { source, .. } | Kind::Tensor(source) => Some(source),
+            Kind::Format { .. } | Kind::Mismatch { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Initializers: the rules for a parameter's first value, with PyTorch's formulas. The numbers are drawn on the
+//! device.
+
+use fulmen_tensor::{DType, Tensor, TensorType, random};
+
+/// The rule for a parameter's first value.
+///
+/// ```
+/// use fulmen_nn::{Init, init::{Fan, Nonlinearity}};
+/// use fulmen_tensor::{DType, TensorType, random};
+///
+/// let ty = TensorType::new(DType::F32, [64, 3, 7, 7]);
+/// let he = Init::kaiming_normal(Nonlinearity::Relu, Fan::Out);
+/// assert_eq!(he.tensor(&random::key(0), &ty).ty(), &ty);
+/// let deviation = he.spread(&ty.shape).unwrap();
+/// assert!((deviation - (2.0f64 / (64.0 * 49.0)).sqrt()).abs() < 1e-12);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Init {
+    /// All elements equal this.
+    Constant(f64),
+    /// Uniform in `low..high`.
+    Uniform {
+        /// The smallest value.
+        low: f64,
+        /// What no value reaches.
+        high: f64,
+    },
+    /// Normal with this mean and standard deviation.
+    Normal {
+        /// The mean.
+        mean: f64,
+        /// The standard deviation.
+        std: f64,
+    },
+    /// Uniform in `±gain·√(3/fan)`.
+    KaimingUniform {
+        /// What follows the layer.
+        nonlinearity: Nonlinearity,
+        /// Which fan counts.
+        fan: Fan,
+    },
+    /// Normal with mean 0 and standard deviation `gain/√fan`.
+    KaimingNormal {
+        /// What follows the layer.
+        nonlinearity: Nonlinearity,
+        /// Which fan counts.
+        fan: Fan,
+    },
+    /// Uniform in `±gain·√(6/(fan_in + fan_out))`.
+    XavierUniform {
+        /// A factor, usually [`Nonlinearity::gain`].
+        gain: f64,
+    },
+    /// Normal with mean 0 and standard deviation `gain·√(2/(fan_in + fan_out))`.
+    XavierNormal {
+        /// A factor, usually [`Nonlinearity::gain`].
+        gain: f64,
+    },
+    /// This value, which must have the parameter's type.
+    Value(Tensor),
+}
+
+/// Which of a weight's two sides is to keep its variance: what comes in (forward) or what goes out (backward).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Fan {
+    /// The elements that one output is summed from.
+    #[default]
+    In,
+    /// The outputs that one input takes part in.
+    Out,
+}
+
+/// What follows a layer; it decides the gain.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Nonlinearity {
+    /// Nothing, a convolution or a sigmoid: gain 1.
+    Linear,
+    /// The hyperbolic tangent: gain 5/3.
+    Tanh,
+    /// `max(x, 0)`: gain √2.
+    Relu,
+    /// A rectifier with this slope below 0: gain `√(2/(1 + slope²))`.
+    LeakyRelu(f64),
+    /// SELU: gain ¾.
+    Selu,
+}
+
+impl Nonlinearity {
+    /// The factor that keeps the variance through this nonlinearity, as PyTorch's `calculate_gain`.
+    pub fn gain(self) -> f64 {
+        match self {
+            Nonlinearity::Linear => 1.0,
+            Nonlinearity::Tanh => 5.0 / 3.0,
+            Nonlinearity::Relu => 2f64.sqrt(),
+            Nonlinearity::LeakyRelu(slope) => (2.0 / (1.0 + slope * slope)).sqrt(),
+            Nonlinearity::Selu => 0.75,
+        }
+    }
+}
+
+impl Init {
+    /// All elements 0.
+    pub const ZEROS: Init = Init::Constant(0.0);
+    /// All elements 1.
+    pub const ONES: Init = Init::Constant(1.0);
+
+    /// Uniform in `low..high`.
+    pub fn uniform(low: f64, high: f64) -> Init {
+        Init::Uniform { low, high }
+    }
+
+    /// Normal with this mean and standard deviation.
+    pub fn normal(mean: f64, std: f64) -> Init {
+        Init::Normal { mean, std }
+    }
+
+    /// [`Init::KaimingUniform`].
+    pub fn kaiming_uniform(nonlinearity: Nonlinearity, fan: Fan) -> Init {
+        Init::KaimingUniform { nonlinearity, fan }
+    }
+
+    /// [`Init::KaimingNormal`].
+    pub fn kaiming_normal(nonlinearity: Nonlinearity, fan: Fan) -> Init {
+        Init::KaimingNormal { nonlinearity, fan }
+    }
+
+    /// [`Init::XavierUniform`].
+    pub fn xavier_uniform(gain: f64) -> Init {
+        Init::XavierUniform { gain }
+    }
+
+    /// [`Init::XavierNormal`].
+    pub fn xavier_normal(gain: f64) -> Init {
+        Init::XavierNormal { gain }
+    }
+
+    /// The half width of a uniform rule around 0, or the standard deviation of a normal one, for a weight of this
+    /// shape; `None` for the other rules, and for a rule that needs fans where the shape has none.
+    pub fn spread(&self, shape: &[usize]) -> Option<f64> {
+        let over = |fan: f64| if fan > 0.0 { 1.0 / fan } else { 0.0 };
+        let one = |fan: &Fan| {
+            let (fan_in, fan_out) = fans(shape)?;
+            Some(over(if *fan == Fan::In { fan_in } else { fan_out }))
+        };
+        let both = || fans(shape).map(|(fan_in, fan_out)| over(fan_in + fan_out));
+        match self {
+            Init::Constant(_) | Init::Value(_) | Init::Uniform { .. } => None,
+            Init::Normal { std, .. } => Some(*std),
+            Init::KaimingUniform { nonlinearity, fan } => Some(nonlinearity.gain() * (3.0 * one(fan)?).sqrt()),
+            Init::KaimingNormal { nonlinearity, fan } => Some(nonlinearity.gain() * one(fan)?.sqrt()),
+            Init::XavierUniform { gain } => Some(gain * (6.0 * both()?).sqrt()),
+            Init::XavierNormal { gain } => Some(gain * (2.0 * both()?).sqrt()),
+        }
+    }
+
+    /// A first value of type `ty`, drawn with `key`. Numbers are drawn as f32, or f64 for a tensor of f64, and then
+    /// rounded to a shorter type.
+    ///
+    /// Poisoned for a type that is not floating-point, a shape without fans where the rule needs them, and a range
+    /// that is empty or not finite.
+    #[track_caller]
+    pub fn tensor(&self, key: &Tensor, ty: &TensorType) -> Tensor {
+        let poison = |message: String| Tensor::poison("init", message);
+        if let Init::Value(value) = self {
+            let fits = value.fault().is_some() || value.ty() == ty;
+            return if fits {
+                value.clone()
+            } else {
+                poison(format!("the value is {}, the parameter {ty}", value.ty()))
+            };
+        }
+        if !ty.dtype.is_float() {
+            return poison(format!("{ty} is not a floating-point type; draw as f32 and convert with to_dtype()"));
+        }
+        let drawn = if ty.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let spread = self.spread(&ty.shape);
+        let value = match (self, spread) {
+            (Init::Constant(value), _) => return Tensor::full(ty.dtype, &ty.shape, *value),
+            (Init::Uniform { low, high }, _) => {
+                if !(low.is_finite() && high.is_finite() && low <= high) {
+                    return poison(format!("no number lies between {low} and {high}; give a finite low <= high"));
+                }
+                uniform(key, drawn, ty, *low, *high)
+            }
+            (Init::Normal { mean, std }, _) => {
+                if !(mean.is_finite() && std.is_finite() && *std >= 0.0) {
+                    return poison(format!("mean {mean} and standard deviation {std} must be finite, and std >= 0"));
+                }
+                random::normal(key, drawn, &ty.shape) * *std + *mean
+            }
+            (Init::KaimingUniform { .. } | Init::XavierUniform { .. }, Some(bound)) => {
+                uniform(key, drawn, ty, -bound, bound)
+            }
+            (_, Some(std)) => random::normal(key, drawn, &ty.shape) * std,
+            (_, None) => {
+                return poison(format!(
+                    "{self:?} needs a weight [out, in, …] with at least 2 axes to count its inputs, {ty} has {}; use \
+                     uniform or normal",
+                    ty.shape.rank()
+                ));
+            }
+        };
+        value.to_dtype(ty.dtype)
+    }
+}
+
+/// As `random::uniform`, but the interval may have one point.
+#[track_caller]
+fn uniform(key: &Tensor, dtype: DType, ty: &TensorType, low: f64, high: f64) -> Tensor {
+    if low == high {
+        return Tensor::full(dtype, &ty.shape, low);
+    }
+    random::uniform(key, dtype, &ty.shape, low, high)
+}
+
+/// `fan_in` and `fan_out` of a weight `[out, in, kernel…]`.
+fn fans(shape: &[usize]) -> Option<(f64, f64)> {
+    let [out, inputs, kernel @ ..] = shape else { return None };
+    let field: f64 = kernel.iter().map(|&k| k as f64).product();
+    Some((*inputs as f64 * field, *out as f64 * field))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fans_count_the_kernel_on_both_sides() {
+        assert_eq!(fans(&[16, 3, 5, 5]), Some((75.0, 400.0)));
+        assert_eq!(fans(&[10]), None);
+    }
+
+    #[test]
+    fn what_cannot_be_drawn_is_poisoned_with_the_reason() {
+        let message = |init: Init, ty: TensorType| {
+            init.tensor(&random::key(0), &ty).fault().map(|f| f.message().to_owned()).unwrap()
+        };
+        let vector = TensorType::new(DType::F32, [10]);
+        assert!(message(Init::xavier_normal(1.0), vector.clone()).contains("at least 2 axes"));
+        assert!(message(Init::uniform(1.0, 0.0), vector.clone()).contains("between 1 and 0"));
+        assert!(message(Init::normal(0.0, -1.0), vector).contains("std >= 0"));
+        assert!(message(Init::ONES, TensorType::new(DType::I32, [1])).contains("not a floating-point type"));
+    }
+}

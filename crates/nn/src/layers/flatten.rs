@@ -1,0 +1,49 @@
+//! [`Flatten`]: several axes as one.
+
+use fulmen_tensor::Tensor;
+
+use crate::{Forward, Module};
+
+/// Merges the axes from the second to the last, or those asked for, into one. As PyTorch's `nn.Flatten`.
+///
+/// ```
+/// use fulmen_nn::Flatten;
+/// use fulmen_tensor::{DType, Tensor};
+/// let y = Flatten::new().forward(&Tensor::zeros(DType::F32, [32, 16, 7, 7]));
+/// assert_eq!(y.ty().to_string(), "f32[32, 784]");
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct Flatten {
+    start: isize,
+    end: isize,
+}
+
+impl Flatten {
+    /// All axes but the first.
+    pub fn new() -> Flatten {
+        Flatten::axes(1, -1)
+    }
+
+    /// The axes from `start` to `end`, both included; negative ones count from the end.
+    pub fn axes(start: isize, end: isize) -> Flatten {
+        Flatten { start, end }
+    }
+
+    /// The merged tensor.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        x.flatten(self.start, self.end)
+    }
+}
+
+impl Default for Flatten {
+    fn default() -> Flatten {
+        Flatten::new()
+    }
+}
+
+impl Forward for Flatten {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        Flatten::forward(self, x)
+    }
+}

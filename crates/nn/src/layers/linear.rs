@@ -1,0 +1,100 @@
+//! [`Linear`]: a matrix product and a bias.
+
+use std::fmt;
+
+use fulmen_tensor::Tensor;
+
+use crate::init::{Fan, Nonlinearity};
+use crate::{Forward, Init, Module, Parameter};
+
+/// `y = x Wᵀ + b` over the last axis: `[…, in]` becomes `[…, out]`. As PyTorch's `nn.Linear`.
+///
+/// Weight `[out, in]` and bias `[out]` both begin uniform in `±1/√in`.
+///
+/// ```
+/// use fulmen_nn::{Linear, Module};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let layer = Linear::new(784, 512);
+/// layer.initialize(0);
+/// let x = Tensor::zeros(DType::F32, [32, 100]);
+/// assert_eq!(
+///     layer.forward(&x).fault().unwrap().message(),
+///     "the input f32[32, 100] has 100 features on its last axis, not 784"
+/// );
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct Linear {
+    /// `[out, in]`.
+    pub weight: Parameter,
+    /// `[out]`.
+    pub bias: Option<Parameter>,
+    in_features: usize,
+    out_features: usize,
+}
+
+impl Linear {
+    /// A layer with a bias.
+    #[track_caller]
+    pub fn new(in_features: usize, out_features: usize) -> Linear {
+        let init = Init::kaiming_uniform(Nonlinearity::LeakyRelu(5f64.sqrt()), Fan::In);
+        let weight = Parameter::new([out_features, in_features], init);
+        Linear { weight, bias: None, in_features, out_features }.bias(true)
+    }
+
+    /// With or without a bias.
+    #[track_caller]
+    pub fn bias(mut self, bias: bool) -> Linear {
+        self.bias = bias.then(|| Parameter::new([self.out_features], bias_init(self.in_features)));
+        self
+    }
+
+    /// Features that come in.
+    pub fn in_features(&self) -> usize {
+        self.in_features
+    }
+
+    /// Features that go out.
+    pub fn out_features(&self) -> usize {
+        self.out_features
+    }
+
+    /// The product and the bias.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
+        let found = x.size(-1);
+        if x.rank() == 0 || found != self.in_features {
+            let message = match x.rank() {
+                0 => format!("the input {} is a scalar; the last axis must have {} features", x.ty(), self.in_features),
+                _ => format!("the input {} has {found} features on its last axis, not {}", x.ty(), self.in_features),
+            };
+            return Tensor::poison(&self.to_string(), message);
+        }
+        let product = x.matmul(&self.weight.get().t());
+        match &self.bias {
+            Some(bias) => product + bias.get(),
+            None => product,
+        }
+    }
+}
+
+/// PyTorch's rule for the bias beside a weight with this many inputs: uniform in `±1/√fan_in`.
+pub(super) fn bias_init(fan_in: usize) -> Init {
+    let bound = if fan_in > 0 { 1.0 / (fan_in as f64).sqrt() } else { 0.0 };
+    Init::uniform(-bound, bound)
+}
+
+impl fmt::Display for Linear {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Linear({} -> {})", self.in_features, self.out_features)
+    }
+}
+
+impl Forward for Linear {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        Linear::forward(self, x)
+    }
+}

@@ -1,0 +1,88 @@
+//! [`Forward`], what layers from tensor to tensor have in common, and [`Sequential`], a row of them.
+
+use std::fmt;
+
+use fulmen_tensor::Tensor;
+
+use crate::{Module, Visit};
+
+/// A module that makes one tensor of one tensor. For code that holds layers of different types; a layer's own
+/// `forward` is the same.
+pub trait Forward: Module {
+    /// The layer's result.
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor;
+}
+
+impl<F: Forward + ?Sized> Forward for Box<F> {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        (**self).forward(x)
+    }
+}
+
+/// Layers one after the other, named `0`, `1`, … As PyTorch's `nn.Sequential`.
+///
+/// ```
+/// use fulmen_nn::{Flatten, Linear, Module, Relu, Sequential};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let model = Sequential::new().push(Flatten::new()).push(Linear::new(784, 64)).push(Relu).push(Linear::new(64, 10));
+/// model.initialize(0);
+/// assert_eq!(model.parameters()[2].0, "3.weight");
+/// assert_eq!(model.forward(&Tensor::zeros(DType::F32, [8, 1, 28, 28])).ty().to_string(), "f32[8, 10]");
+/// ```
+#[derive(Default)]
+pub struct Sequential {
+    layers: Vec<Box<dyn Forward + Send + Sync>>,
+}
+
+impl Sequential {
+    /// No layers: the result is the input.
+    pub fn new() -> Sequential {
+        Sequential::default()
+    }
+
+    /// Adds a layer at the end.
+    pub fn push(mut self, layer: impl Forward + Send + Sync + 'static) -> Sequential {
+        self.layers.push(Box::new(layer));
+        self
+    }
+
+    /// The number of layers.
+    pub fn len(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Whether there are no layers.
+    pub fn is_empty(&self) -> bool {
+        self.layers.is_empty()
+    }
+
+    /// The result of the last layer.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        let mut x = x.clone();
+        for layer in &self.layers {
+            x = layer.forward(&x);
+        }
+        x
+    }
+}
+
+impl Forward for Sequential {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        Sequential::forward(self, x)
+    }
+}
+
+impl Module for Sequential {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.flatten(&self.layers);
+    }
+}
+
+impl fmt::Debug for Sequential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sequential({} layers)", self.layers.len())
+    }
+}

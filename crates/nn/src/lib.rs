@@ -1,0 +1,69 @@
+//! Modules, layers, initializers, losses, optimizers, learning-rate schedules, and weights in and out.
+//!
+//! A model is a struct whose fields are layers, parameters and settings. `#[derive(Module)]` gives each of them a
+//! dotted name, PyTorch's own (`conv1.weight`), by which it is initialized, saved and loaded. A layer's `forward`
+//! records an expression ([`Tensor`](fulmen_tensor::Tensor)); nothing runs until someone asks for a value.
+//!
+//! ```
+//! use fulmen_nn::{Linear, Module, activation};
+//! use fulmen_tensor::{DType, Tensor};
+//!
+//! #[derive(Module)]
+//! struct Mlp {
+//!     hidden: Linear,
+//!     out: Linear,
+//! }
+//!
+//! impl Mlp {
+//!     fn forward(&self, x: &Tensor) -> Tensor {
+//!         self.out.forward(&activation::relu(&self.hidden.forward(x)))
+//!     }
+//! }
+//!
+//! let model = Mlp { hidden: Linear::new(784, 512), out: Linear::new(512, 10) };
+//! model.initialize(42);
+//!
+//! let names: Vec<_> = model.parameters().into_iter().map(|(name, _)| name).collect();
+//! assert_eq!(names, ["hidden.weight", "hidden.bias", "out.weight", "out.bias"]);
+//! assert_eq!(model.num_parameters(), 784 * 512 + 512 + 512 * 10 + 10);
+//!
+//! let logits = model.forward(&Tensor::zeros(DType::F32, [32, 784]));
+//! assert_eq!(logits.ty().to_string(), "f32[32, 10]");
+//! ```
+//!
+//! Not here: the loop that trains (`fulmen-trainer`), and datasets (`fulmen-data`). Nothing here prints, and nothing
+//! here waits for a device except [`safetensors::save_weights`].
+
+// What the derive macro writes names this crate from outside, also in this crate's own tests.
+extern crate self as fulmen_nn;
+
+pub mod activation;
+mod buffer;
+mod error;
+pub mod init;
+mod layers;
+pub mod loss;
+pub mod metrics;
+mod mode;
+mod module;
+pub mod optim;
+mod parameter;
+mod random_stream;
+pub mod safetensors;
+pub mod schedule;
+mod settings;
+mod visit;
+
+pub use buffer::Buffer;
+pub use error::{Error, Result};
+pub use fulmen_nn_derive::Module;
+pub use init::Init;
+pub use layers::{
+    AvgPool2d, BatchNorm2d, Conv2d, Dropout, Elu, Flatten, Forward, Gelu, LeakyRelu, Linear, MaxPool2d, Pair, Relu,
+    Sequential, Sigmoid, Silu, Softplus, Tanh,
+};
+pub use mode::Mode;
+pub use module::Module;
+pub use parameter::Parameter;
+pub use random_stream::RandomStream;
+pub use visit::{Visit, Visitor};

@@ -1,0 +1,32 @@
+//! Measures of how good a model is, one number a sample, to be averaged by whoever counts the samples.
+
+use fulmen_tensor::{DType, Tensor};
+
+/// 1 for each sample whose largest logit is that of its target, else 0: logits `[…, classes]` and integers `[…]` give
+/// f32 `[…]`. Its mean is the accuracy. Logits that hold a NaN are never right.
+///
+/// ```
+/// use fulmen_nn::metrics::correct;
+/// use fulmen_tensor::Tensor;
+/// let logits = Tensor::from_slice(&[0.1f32, 0.9, 0.8, 0.2], [2, 2]);
+/// let right = correct(&logits, &Tensor::from_slice(&[1i32, 1], [2]));
+/// assert_eq!(right.eval()?.to_vec::<f32>()?, [1.0, 0.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn correct(logits: &Tensor, target: &Tensor) -> Tensor {
+    if let Some(poisoned) = [logits, target].into_iter().find(|t| t.fault().is_some()) {
+        return poisoned.clone();
+    }
+    let (l, t) = (logits.ty(), target.ty());
+    let samples = &l.shape[..l.shape.rank().saturating_sub(1)];
+    if !l.dtype.is_float() || !t.dtype.is_integer() || l.shape.rank() == 0 || samples != t.shape.dims() {
+        let message =
+            format!("needs logits [.., classes] and the integer index of each right class [..], got {l} and {t}");
+        return Tensor::poison("correct", message);
+    }
+    let largest = logits.max(&[-1], false);
+    // As i64 no index of any integer type is taken for another.
+    let hit = logits.argmax(-1, false).to_dtype(DType::I64).eq(target.to_dtype(DType::I64));
+    hit.and(largest.eq(&largest)).to_dtype(DType::F32)
+}

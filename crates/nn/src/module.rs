@@ -1,0 +1,169 @@
+//! [`Module`]: anything that holds parameters under names. What can be asked of a whole model stands here.
+
+use fulmen_tensor::{Tensor, Variable, random};
+
+use crate::{Buffer, Mode, Parameter, RandomStream, Visit, Visitor};
+
+/// Anything that holds parameters, buffers, switches and random streams under names.
+///
+/// Only [`visit`](Module::visit) is to be written, and `#[derive(Module)]` writes it; all else follows from it. The
+/// names are PyTorch's: the fields' names joined by dots, elements of lists counted from 0.
+///
+/// A clone of a parameter, buffer, switch or stream is the same one, so a clone of a module shares everything with
+/// the original. To have several layers of a kind, make several: `(0..3).map(|_| Linear::new(8, 8)).collect()`.
+///
+/// ```
+/// use fulmen_nn::{BatchNorm2d, Conv2d, Linear, Module};
+///
+/// #[derive(Module)]
+/// struct Block {
+///     conv: Conv2d,
+///     bn: BatchNorm2d,
+/// }
+///
+/// #[derive(Module)]
+/// struct Net {
+///     layers: Vec<Block>,
+///     fc: Linear,
+///     temperature: f64,
+/// }
+///
+/// let block = |inputs| Block { conv: Conv2d::new(inputs, 8, 3), bn: BatchNorm2d::new(8) };
+/// let net = Net { layers: vec![block(3), block(8)], fc: Linear::new(8, 10), temperature: 1.0 };
+/// let names: Vec<String> = net.parameters().into_iter().map(|(name, _)| name).collect();
+/// assert_eq!(names[4..7], ["layers.1.conv.weight", "layers.1.conv.bias", "layers.1.bn.weight"]);
+/// assert_eq!(net.buffers()[3].0, "layers.1.bn.running_mean");
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a `Module`",
+    note = "derive it with `#[derive(Module)]`, or mark the field `#[module(skip)]` if it holds no parameters",
+    note = "a `Tensor` that training changes belongs in a `Parameter`, other state in a `Buffer`"
+)]
+pub trait Module {
+    /// Shows everything that this module holds.
+    fn visit(&self, visit: &mut Visit<'_>);
+
+    /// The parameters with their names, in the order of the fields. One that stands under several names (tied
+    /// weights) comes once, under the first.
+    fn parameters(&self) -> Vec<(String, Parameter)> {
+        let mut found: Vec<(String, Parameter)> = vec![];
+        each_parameter(self, |name, parameter| {
+            if !found.iter().any(|(_, seen)| seen.variable().is(parameter.variable())) {
+                found.push((name.into(), parameter.clone()));
+            }
+        });
+        found
+    }
+
+    /// The buffers with their names, each once.
+    fn buffers(&self) -> Vec<(String, Buffer)> {
+        let mut found: Vec<(String, Buffer)> = vec![];
+        each_buffer(self, |name, buffer| {
+            if !found.iter().any(|(_, seen)| seen.variable().is(buffer.variable())) {
+                found.push((name.into(), buffer.clone()));
+            }
+        });
+        found
+    }
+
+    /// What a weight file holds: the cells of the parameters and then of the buffers, each once, under the first of
+    /// its names.
+    fn state(&self) -> Vec<(String, Variable)> {
+        let parameters = self.parameters().into_iter().map(|(name, p)| (name, p.variable().clone()));
+        let buffers = self.buffers().into_iter().map(|(name, b)| (name, b.variable().clone()));
+        parameters.chain(buffers).collect()
+    }
+
+    /// How many numbers the parameters have together, shared ones counted once.
+    fn num_parameters(&self) -> usize {
+        self.parameters().iter().map(|(_, p)| p.ty().shape.num_elements()).sum()
+    }
+
+    /// Puts every layer into training mode, as all are at first.
+    fn train(&self) {
+        each_mode(self, |mode| mode.set_training(true));
+    }
+
+    /// Puts every layer into evaluation mode: dropout passes on what comes in, batch normalization uses its running
+    /// statistics.
+    fn eval(&self) {
+        each_mode(self, |mode| mode.set_training(false));
+    }
+
+    /// Freezes all parameters (`false`) or lets training change them again (`true`).
+    fn set_requires_grad(&self, requires_grad: bool) {
+        each_parameter(self, |_, parameter| parameter.set_requires_grad(requires_grad));
+    }
+
+    /// Gives every parameter that has no value yet its first one.
+    ///
+    /// The value is an expression that draws on the device, with a key made from the seed and the parameter's name.
+    /// So it depends neither on the order of the layers nor on the number of devices.
+    fn initialize(&self, seed: u64) {
+        let key = random::key(seed);
+        for (name, parameter) in self.parameters() {
+            if !parameter.is_set() {
+                parameter.initialize(&random::fold_in_name(&key, &name));
+            }
+        }
+    }
+
+    /// Gives every parameter and buffer its first value anew, whatever it holds.
+    fn reinitialize(&self, seed: u64) {
+        let key = random::key(seed);
+        for (name, parameter) in self.parameters() {
+            parameter.initialize(&random::fold_in_name(&key, &name));
+        }
+        for (_, buffer) in self.buffers() {
+            buffer.reset();
+        }
+    }
+
+    /// Starts every random stream anew, with a key made from this one and the stream's name. A training step does
+    /// this with a key of its own, so that each step draws other numbers.
+    fn set_random_key(&self, key: &Tensor) {
+        struct Reset<'a>(&'a Tensor, Vec<RandomStream>);
+        impl Visitor for Reset<'_> {
+            fn random_stream(&mut self, name: &str, stream: &RandomStream) {
+                // A shared stream keeps the key of its first name, as a shared parameter does.
+                if !self.1.iter().any(|seen| seen.is(stream)) {
+                    stream.reset(random::fold_in_name(self.0, name));
+                    self.1.push(stream.clone());
+                }
+            }
+        }
+        self.visit(&mut Visit::new(&mut Reset(key, vec![])));
+    }
+}
+
+/// Calls `f` with each parameter, under each of its names.
+pub(crate) fn each_parameter<M: Module + ?Sized>(module: &M, f: impl FnMut(&str, &Parameter)) {
+    struct Each<F>(F);
+    impl<F: FnMut(&str, &Parameter)> Visitor for Each<F> {
+        fn parameter(&mut self, name: &str, parameter: &Parameter) {
+            self.0(name, parameter);
+        }
+    }
+    module.visit(&mut Visit::new(&mut Each(f)));
+}
+
+/// Calls `f` with each buffer, under each of its names.
+pub(crate) fn each_buffer<M: Module + ?Sized>(module: &M, f: impl FnMut(&str, &Buffer)) {
+    struct Each<F>(F);
+    impl<F: FnMut(&str, &Buffer)> Visitor for Each<F> {
+        fn buffer(&mut self, name: &str, buffer: &Buffer) {
+            self.0(name, buffer);
+        }
+    }
+    module.visit(&mut Visit::new(&mut Each(f)));
+}
+
+fn each_mode<M: Module + ?Sized>(module: &M, f: impl FnMut(&Mode)) {
+    struct Each<F>(F);
+    impl<F: FnMut(&Mode)> Visitor for Each<F> {
+        fn mode(&mut self, _: &str, mode: &Mode) {
+            self.0(mode);
+        }
+    }
+    module.visit(&mut Visit::new(&mut Each(f)));
+}

@@ -1,0 +1,88 @@
+//! [`RandomStream`]: where a layer gets its random keys from.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use fulmen_tensor::{Tensor, random};
+
+use crate::{Module, Visit};
+
+/// The source of a layer's random numbers: a key, and a count of the keys that were made from it.
+///
+/// [`Module::set_random_key`] gives each stream of a model its own key, made from the model's key and the stream's
+/// dotted name. So a layer draws the same numbers whatever other layers draw, and on however many devices it runs. A
+/// training step sets a new key each step. A clone is the same stream.
+///
+/// ```
+/// use fulmen_nn::{Module, RandomStream};
+/// use fulmen_tensor::random;
+///
+/// let stream = RandomStream::new();
+/// assert!(stream.next_key().fault().unwrap().message().contains("set_random_key"));
+/// stream.set_random_key(&random::key(0));
+/// assert_eq!(stream.next_key().ty().to_string(), "u32[2]");
+/// ```
+#[derive(Clone, Default)]
+pub struct RandomStream(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    key: Option<Tensor>,
+    drawn: u32,
+}
+
+impl RandomStream {
+    /// A stream without a key.
+    pub fn new() -> RandomStream {
+        RandomStream::default()
+    }
+
+    /// A key (u32\[2\]) that this stream has not given before.
+    ///
+    /// Poisoned while the stream has no key.
+    #[track_caller]
+    pub fn next_key(&self) -> Tensor {
+        let mut state = self.state();
+        let Some(key) = &state.key else {
+            return Tensor::poison(
+                "random_stream",
+                "there is no random key yet: call `set_random_key(&random::key(seed))` on the model, or `eval()` if \
+                 it is not training",
+            );
+        };
+        let key = random::fold_in(key, state.drawn);
+        state.drawn = state.drawn.wrapping_add(1);
+        key
+    }
+
+    /// Starts the stream anew from `key`.
+    pub fn reset(&self, key: Tensor) {
+        *self.state() = State { key: Some(key), drawn: 0 };
+    }
+
+    /// Whether both are the same stream.
+    pub fn is(&self, other: &RandomStream) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change is one assignment, so a thread that panicked left nothing half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for RandomStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state();
+        match &state.key {
+            Some(_) => write!(f, "RandomStream({} keys drawn)", state.drawn),
+            None => f.write_str("RandomStream(no key yet)"),
+        }
+    }
+}
+
+impl Module for RandomStream {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.random_stream(self);
+    }
+}

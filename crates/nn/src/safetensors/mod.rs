@@ -1,0 +1,36 @@
+//! Weights in and out, as [safetensors](https://github.com/huggingface/safetensors) files: the format of the Python
+//! world, by PyTorch's names.
+//!
+//! [`save_weights`] and [`load_weights`] are for models, [`write()`] and [`read()`] for any named values.
+
+mod load;
+mod read;
+mod report;
+mod write;
+
+pub use load::load_weights;
+pub use read::read;
+pub use report::{Conversion, LoadReport, Misfit, Strictness};
+pub use write::{save_weights, write};
+
+use fulmen_tensor::DType;
+
+/// The format's name of each dtype.
+const NAMES: [(DType, &str, ::safetensors::Dtype); 13] = [
+    (DType::F32, "F32", ::safetensors::Dtype::F32),
+    (DType::Bf16, "BF16", ::safetensors::Dtype::BF16),
+    (DType::F16, "F16", ::safetensors::Dtype::F16),
+    (DType::F64, "F64", ::safetensors::Dtype::F64),
+    (DType::I8, "I8", ::safetensors::Dtype::I8),
+    (DType::I16, "I16", ::safetensors::Dtype::I16),
+    (DType::I32, "I32", ::safetensors::Dtype::I32),
+    (DType::I64, "I64", ::safetensors::Dtype::I64),
+    (DType::U8, "U8", ::safetensors::Dtype::U8),
+    (DType::U16, "U16", ::safetensors::Dtype::U16),
+    (DType::U32, "U32", ::safetensors::Dtype::U32),
+    (DType::U64, "U64", ::safetensors::Dtype::U64),
+    (DType::Bool, "BOOL", ::safetensors::Dtype::BOOL),
+];
+
+/// The key of the header that is no tensor.
+const METADATA: &str = "__metadata__";

@@ -1,0 +1,90 @@
+//! How a module shows what it holds: a [`Visit`] walks down the names, a [`Visitor`] is told what stands at the end
+//! of each.
+
+use crate::{Buffer, Mode, Module, Parameter, RandomStream};
+
+/// Told of each thing that a module holds, with its dotted name. Methods that are not written do nothing.
+///
+/// ```
+/// use fulmen_nn::{Linear, Module, Parameter, Visit, Visitor};
+///
+/// struct Largest(String, usize);
+/// impl Visitor for Largest {
+///     fn parameter(&mut self, name: &str, parameter: &Parameter) {
+///         let elements = parameter.ty().shape.num_elements();
+///         if elements > self.1 {
+///             *self = Largest(name.into(), elements);
+///         }
+///     }
+/// }
+///
+/// let model = vec![Linear::new(4, 8), Linear::new(8, 3)];
+/// let mut largest = Largest(String::new(), 0);
+/// model.visit(&mut Visit::new(&mut largest));
+/// assert_eq!(largest.0, "0.weight");
+/// ```
+pub trait Visitor {
+    /// A parameter; one that is shared comes once under each of its names.
+    fn parameter(&mut self, name: &str, parameter: &Parameter) {
+        let _ = (name, parameter);
+    }
+    /// A buffer; one that is shared comes once under each of its names.
+    fn buffer(&mut self, name: &str, buffer: &Buffer) {
+        let _ = (name, buffer);
+    }
+    /// The train/eval switch of a layer that needs one.
+    fn mode(&mut self, name: &str, mode: &Mode) {
+        let _ = (name, mode);
+    }
+    /// The source of a layer's random numbers.
+    fn random_stream(&mut self, name: &str, stream: &RandomStream) {
+        let _ = (name, stream);
+    }
+}
+
+/// The way from the whole model down to one of its parts: the names so far, and the visitor to be told.
+pub struct Visit<'a> {
+    path: String,
+    visitor: &'a mut dyn Visitor,
+}
+
+impl<'a> Visit<'a> {
+    /// A visit that begins at the whole model.
+    pub fn new(visitor: &'a mut dyn Visitor) -> Visit<'a> {
+        Visit { path: String::new(), visitor }
+    }
+
+    /// The dotted name of the part that is being visited; empty for the whole.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Visits a part under its name.
+    pub fn child<M: Module + ?Sized>(&mut self, name: &str, module: &M) {
+        let outer = self.path.len();
+        if outer > 0 {
+            self.path.push('.');
+        }
+        self.path.push_str(name);
+        module.visit(self);
+        self.path.truncate(outer);
+    }
+
+    /// Visits a part as if what it holds were held here.
+    pub fn flatten<M: Module + ?Sized>(&mut self, module: &M) {
+        module.visit(self);
+    }
+
+    pub(crate) fn parameter(&mut self, parameter: &Parameter) {
+        self.visitor.parameter(&self.path, parameter);
+    }
+    pub(crate) fn buffer(&mut self, buffer: &Buffer) {
+        self.visitor.buffer(&self.path, buffer);
+    }
+    pub(crate) fn mode(&mut self, mode: &Mode) {
+        self.visitor.mode(&self.path, mode);
+    }
+    pub(crate) fn random_stream(&mut self, stream: &RandomStream) {
+        self.visitor.random_stream(&self.path, stream);
+    }
+}
