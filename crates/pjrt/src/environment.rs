@@ -68,7 +68,8 @@ pub(crate) fn has_tpu() -> bool {
 /// cannot be asked.
 pub(crate) fn refuse_xla_flags() -> Result<()> {
     match env::var_os("XLA_FLAGS") {
-        Some(flags) if !flags.to_string_lossy().trim().is_empty() => Err(Error::invalid(format!(
+        // Even a blank is not let through: it would be taken for the name of a file of flags.
+        Some(flags) if !flags.is_empty() => Err(Error::invalid(format!(
             "the environment variable XLA_FLAGS is set (to {:?}), and a flag in it that the plugin does not know would \
              end the process; unset it, and pass each flag with CompileOptions::override_flag, which answers an \
              unknown one with an error",

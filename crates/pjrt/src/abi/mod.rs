@@ -6,6 +6,8 @@
 
 mod args;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::{c_char, c_int, c_void};
 

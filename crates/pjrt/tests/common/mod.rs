@@ -1,0 +1,100 @@
+//! What the tests share: the CPU plugin, clients of it, and small programs.
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_pjrt::{Argument, Buffer, Client, CompileOptions, ElementType, Execution, LoadedExecutable, Plugin};
+
+/// The CPU plugin that a user would get.
+pub(crate) fn plugin() -> Plugin {
+    Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap()
+}
+
+/// A client with as many devices.
+pub(crate) fn client(devices: i64) -> Client {
+    plugin().create_client(&[("cpu_device_count", devices.into())]).unwrap()
+}
+
+/// The bytes of floats.
+pub(crate) fn bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+/// The floats in bytes.
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|chunk| f32::from_ne_bytes(chunk.try_into().unwrap())).collect()
+}
+
+/// Floats on the client's device of this number.
+pub(crate) fn put(client: &Client, values: &[f32], device: usize) -> Buffer {
+    let device = &client.devices()[device];
+    client.buffer_from_host(&bytes(values), ElementType::F32, &[values.len()], device).unwrap()
+}
+
+/// The floats of a buffer.
+pub(crate) fn get(buffer: &Buffer) -> Vec<f32> {
+    floats(&buffer.read().unwrap().wait().unwrap())
+}
+
+/// Compiles for one device.
+pub(crate) fn compile(client: &Client, mlir: &str) -> LoadedExecutable {
+    client.compile(mlir, &CompileOptions::new()).unwrap()
+}
+
+/// Runs on one device.
+pub(crate) fn run(program: &LoadedExecutable, arguments: Vec<Argument<'_>>) -> Execution {
+    program.execute(vec![arguments]).unwrap()
+}
+
+/// `x + 1` over `f32[4]`; with an attribute on its argument.
+pub(crate) fn increment(attribute: &str) -> String {
+    format!(
+        "func.func public @main(%x: tensor<4xf32> {attribute}) -> tensor<4xf32> {{
+           %one = stablehlo.constant dense<1.0> : tensor<4xf32>
+           %y = stablehlo.add %x, %one : tensor<4xf32>
+           return %y : tensor<4xf32>
+         }}"
+    )
+}
+
+/// The sum of `f32[4]` over `n` replicas.
+pub(crate) fn all_reduce(n: usize) -> String {
+    let ids = (0..n).map(|id| id.to_string()).collect::<Vec<_>>().join(", ");
+    format!(
+        "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{
+           %sum = \"stablehlo.all_reduce\"(%x) <{{
+             replica_groups = dense<[[{ids}]]> : tensor<1x{n}xi64>
+           }}> ({{
+             ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+               %c = stablehlo.add %a, %b : tensor<f32>
+               stablehlo.return %c : tensor<f32>
+           }}) : (tensor<4xf32>) -> tensor<4xf32>
+           return %sum : tensor<4xf32>
+         }}"
+    )
+}
+
+/// Fails unless the message has every part.
+pub(crate) fn says(error: &fulmen_pjrt::Error, parts: &[&str]) {
+    for part in parts {
+        assert!(error.to_string().contains(part), "the message {:?} lacks {part:?}", error.to_string());
+    }
+}
+
+/// Runs the test `name` of this test program again in a process of its own, with `variables`, where the variable
+/// `FULMEN_TEST_CHILD` is set. Gives its standard output and error, and fails if it does.
+pub(crate) fn in_child(name: &str, variables: &[(&str, &str)]) -> String {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]).env("FULMEN_TEST_CHILD", "1");
+    for (variable, value) in variables {
+        command.env(variable, value);
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "the child failed ({}):\n{text}", output.status);
+    text
+}
+
+/// Whether this is the process that `in_child` started.
+pub(crate) fn is_child() -> bool {
+    std::env::var_os("FULMEN_TEST_CHILD").is_some()
+}

@@ -1,0 +1,198 @@
+//! Loading plugins, and files that are none.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::*;
+use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_pjrt::{Plugin, Value};
+
+#[test]
+fn the_same_file_is_the_same_plugin() {
+    let path = locate(Platform::Cpu, None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("link.so");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let plugins = std::thread::scope(|scope| {
+        let loads = [&path, &link, &path].map(|path| scope.spawn(move || Plugin::load(path).unwrap()));
+        loads.map(|load| load.join().unwrap())
+    });
+    for plugin in &plugins {
+        assert_eq!(plugin.path(), path.canonicalize().unwrap());
+        assert_eq!(plugin.api_version().major, 0);
+        assert!(plugin.api_version().minor >= 81, "{}", plugin.api_version());
+    }
+}
+
+#[test]
+fn the_plugin_tells_of_itself() {
+    let attributes = plugin().attributes().unwrap();
+    let version = attributes.get("stablehlo_current_version").unwrap();
+    assert!(matches!(version, Value::IntList(version) if version.len() == 3), "{version}");
+    assert_eq!(plugin().identity().unwrap().len(), 64);
+}
+
+fn refused(path: &Path, parts: &[&str]) {
+    let error = Plugin::load(path).unwrap_err();
+    assert!(error.is_not_a_plugin(), "{error:?}");
+    says(&error, &[&path.display().to_string()]);
+    says(&error, parts);
+}
+
+#[test]
+fn a_path_that_is_no_plugin_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Plugin::load(folder.path().join("missing.so")).unwrap_err();
+    assert!(error.is_not_found());
+    says(&error, &["there is no PJRT plugin at", "missing.so"]);
+
+    let folder = folder.path().canonicalize().unwrap();
+    let text = folder.join("text.so");
+    fs::write(&text, "this is no shared object, but it is long enough to have held a header of one").unwrap();
+    refused(&text, &["is not a PJRT plugin: it is not a 64-bit shared object"]);
+    let empty = folder.join("empty.so");
+    fs::write(&empty, "").unwrap();
+    refused(&empty, &["it is not a 64-bit shared object"]);
+    refused(&folder, &["it is not a regular file"]);
+}
+
+#[test]
+fn a_plugin_that_was_cut_off_is_refused() {
+    let whole = locate(Platform::Cpu, None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let cut = folder.path().canonicalize().unwrap().join("cut.so");
+    let mut head = vec![0; 1 << 20];
+    std::io::Read::read_exact(&mut fs::File::open(whole).unwrap(), &mut head).unwrap();
+    fs::write(&cut, head).unwrap();
+    refused(&cut, &["it is cut off: it has 1048576 bytes"]);
+}
+
+/// A shared object made of C.
+fn shared_object(folder: &Path, name: &str, source: &str) -> PathBuf {
+    let (c, so) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
+    fs::write(&c, source).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&so, &c]).status().unwrap();
+    assert!(built.success());
+    so
+}
+
+#[test]
+fn a_shared_object_that_is_no_plugin_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let library = shared_object(&folder, "library", "int answer(void) { return 42; }");
+    refused(&library, &["it is a shared object but no PJRT plugin: it has no GetPjrtApi"]);
+    let nothing = shared_object(&folder, "nothing", "void *GetPjrtApi(void) { return 0; }");
+    refused(&nothing, &["its GetPjrtApi gave nothing"]);
+    let small = shared_object(&folder, "small", "long table[9] = {8}; void *GetPjrtApi(void) { return table; }");
+    refused(&small, &["its table of functions has 8 bytes"]);
+    let broken =
+        shared_object(&folder, "broken", "void missing(void); void *GetPjrtApi(void) { missing(); return 0; }");
+    refused(&broken, &["the dynamic loader says", "missing"]);
+}
+
+#[test]
+fn another_version_and_a_missing_function_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let table = |name: &str, size: usize, major: i32, minor: i32| {
+        let source = format!(
+            "struct {{ long size; void *start; long version_size; void *version_start; int major, minor; void *f[200]; }}
+             table = {{{size}, 0, 24, 0, {major}, {minor}}}; void *GetPjrtApi(void) {{ return &table; }}"
+        );
+        shared_object(&folder, name, &source)
+    };
+    let old = table("old", 800, 0, 54);
+    refused(&old, &["speaks PJRT API 0.54", "this program speaks 0.81 and later 0.x: use a newer plugin"]);
+    refused(&table("next", 1200, 1, 2), &["speaks PJRT API 1.2"]);
+    for (name, size) in [("null", 1144), ("short", 40)] {
+        let error = Plugin::load(table(name, size, 0, 115)).unwrap_err();
+        assert!(error.is_unsupported());
+        says(&error, &["starting the plugin", "has no PJRT_Plugin_Initialize"]);
+    }
+}
+
+#[test]
+fn options_that_would_end_the_process_are_refused() {
+    let check = |name: &str, value: Value, expected: &str| {
+        let error = plugin().create_client(&[(name, value)]).unwrap_err();
+        assert!(error.is_invalid_argument());
+        says(&error, &[expected]);
+    };
+    check("cpu_device_count", "eight".into(), "the option cpu_device_count must be an integer, not a string (eight)");
+    check("cpu_device_count", 0.into(), "cpu_device_count must be from 1 to 1024, not 0");
+    check("asynchronous", 1.into(), "the option asynchronous must be a bool");
+    check("no_such_option", true.into(), "no_such_option");
+}
+
+#[test]
+fn xla_flags_are_refused() {
+    if is_child() {
+        let flags = format!("{:?}", std::env::var("XLA_FLAGS").unwrap());
+        let error = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap_err();
+        assert!(error.is_invalid_argument());
+        says(&error, &[&format!("XLA_FLAGS is set (to {flags})"), "unset it", "CompileOptions::override_flag"]);
+        return;
+    }
+    // An unknown flag, the name of a file that is not there, and another such name.
+    for flags in ["--xla_no_such_flag=1", "xla_flag", " "] {
+        in_child("xla_flags_are_refused", &[("XLA_FLAGS", flags)]);
+    }
+}
+
+#[test]
+fn empty_xla_flags_do_no_harm() {
+    if is_child() {
+        let client = client(1);
+        assert_eq!(
+            get(&run(&compile(&client, &increment("")), vec![(&put(&client, &[0.0; 4], 0)).into()]).outputs[0][0]),
+            [1.0; 4]
+        );
+        return;
+    }
+    in_child("empty_xla_flags_do_no_harm", &[("XLA_FLAGS", "")]);
+}
+
+#[test]
+fn variables_that_are_set_are_left_alone_and_others_are_set() {
+    if is_child() {
+        plugin();
+        assert_eq!(std::env::var("TPU_LOG_DIR").unwrap(), "/mine");
+        assert_eq!(std::env::var("TF_CPP_MIN_LOG_LEVEL").unwrap(), "3");
+        return;
+    }
+    in_child("variables_that_are_set_are_left_alone_and_others_are_set", &[("TPU_LOG_DIR", "/mine")]);
+}
+
+#[test]
+fn ordinary_use_prints_nothing() {
+    if is_child() {
+        let client = client(2);
+        client.compile("nonsense", &Default::default()).unwrap_err();
+        get(&run(&compile(&client, &increment("")), vec![(&put(&client, &[0.0; 4], 0)).into()]).outputs[0][0]);
+        return;
+    }
+    let text = in_child("ordinary_use_prints_nothing", &[]);
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).collect::<Vec<_>>();
+    assert_eq!(lines.len(), 3, "only the test harness speaks: {text}");
+}
+
+#[test]
+fn a_client_knows_its_devices() {
+    let client = client(3);
+    assert_eq!((client.platform_name(), client.process_index()), ("cpu", 0));
+    assert!(!client.platform_version().is_empty());
+    let ids = client.devices().iter().map(|device| device.id()).collect::<Vec<_>>();
+    assert_eq!(ids, [0, 1, 2]);
+    assert_eq!(client.addressable_devices(), client.devices());
+    let device = &client.devices()[1];
+    assert!(device.is_addressable());
+    assert_eq!((device.kind(), device.process_index(), device.local_hardware_id()), ("cpu", 0, Some(1)));
+    assert!(!format!("{device:?}").is_empty() && !device.to_string().is_empty());
+    let error = device.memory_stats().unwrap_err();
+    assert!(error.is_unsupported() && error.is_from_plugin(), "{error:?}");
+    assert_eq!(error.code(), Some("UNIMPLEMENTED"));
+}
