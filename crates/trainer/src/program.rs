@@ -1,7 +1,6 @@
 //! A module's steps as functions: what is traced, what goes in and out of the compiled program.
 
 use fulmen_data::DataLoader;
-use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::{DType, Function, Tensor, TensorType, Variable, grad, random};
 

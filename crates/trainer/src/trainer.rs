@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use fulmen_data::DataLoader;
-use fulmen_nn::Module as _;
 use fulmen_nn::safetensors::{Strictness, load_weights};
 use fulmen_pjrt::Buffer;
 use fulmen_tensor::{Compiled, Function, Literal, Runtime, Tensor};
@@ -36,6 +35,8 @@ pub struct Trainer {
     run_dir: Option<PathBuf>,
     best_checkpoint: Option<PathBuf>,
     last_checkpoint: Option<PathBuf>,
+    /// The epoch and the step that training has reached, for what is logged after it.
+    reached: (u64, u64),
     log_points: u64,
     eval_compilations: u64,
     transfers_before: u64,
@@ -105,6 +106,7 @@ impl TrainerBuilder {
             run_dir: None,
             best_checkpoint: None,
             last_checkpoint: None,
+            reached: (0, 0),
             log_points: 0,
             eval_compilations: 0,
             transfers_before,
@@ -248,7 +250,7 @@ impl Trainer {
         let mut state = State::take(&module.state(), further, &self.runtime)?;
 
         let mut position = Position { seed, ..Position::default() };
-        let mut prepare = || -> Result<_> {
+        let prepare = || -> Result<_> {
             if let Some((mut tensors, resumed)) = resumed {
                 let path = &self.options.ckpt_path;
                 state.load(&self.runtime, |name| tensors.remove(name)).map_err(|e| Error::checkpoint(path, e))?;
@@ -315,6 +317,7 @@ impl Trainer {
         });
         state.release();
         let summary = result?;
+        self.reached = (summary.epochs.saturating_sub(1), summary.global_step);
         self.best_checkpoint.clone_from(&summary.best_checkpoint);
         self.last_checkpoint.clone_from(&summary.last_checkpoint);
         Ok(summary)
@@ -370,7 +373,7 @@ impl Trainer {
         let literals = self.runtime.read(&[&logs])?.wait()?;
         let literal = literals.first().ok_or_else(|| Error::usage("the device gave no values"))?;
         let metrics = evaluation.layout.read(literal)?.means();
-        let point = LogPoint { epoch: 0, global_step: 0, metrics };
+        let point = LogPoint { epoch: self.reached.0, global_step: self.reached.1, metrics };
         self.log_points += 1;
         for logger in &mut self.loggers {
             if let Err(error) = logger.log(&point) {

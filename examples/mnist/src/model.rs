@@ -6,7 +6,7 @@ use fulmen::prelude::*;
 
 /// Two blocks of convolution, batch normalization and pooling, then a linear classifier.
 #[derive(Module)]
-pub struct Digits {
+pub(crate) struct Digits {
     conv1: Conv2d,
     bn1: BatchNorm2d,
     conv2: Conv2d,
@@ -20,7 +20,7 @@ pub struct Digits {
 
 impl Digits {
     /// A network without values; the Trainer initializes it.
-    pub fn new(learning_rate: f64) -> Digits {
+    pub(crate) fn new(learning_rate: f64) -> Digits {
         Digits {
             conv1: Conv2d::new(1, 16, 3).padding(1),
             bn1: BatchNorm2d::new(16),
@@ -35,7 +35,7 @@ impl Digits {
     }
 
     /// From images `u8[batch, 1, 28, 28]` to logits `f32[batch, 10]`.
-    pub fn forward(&self, images: &Tensor) -> Tensor {
+    pub(crate) fn forward(&self, images: &Tensor) -> Tensor {
         // Normalized on the device: a byte a pixel crosses the link instead of four.
         let x = (images.to_dtype(DType::F32) / 255.0 - 0.1307) / 0.3081;
         let x = self.pool.forward(&self.bn1.forward(&self.conv1.forward(&x)).relu());
@@ -68,7 +68,7 @@ impl TrainingModule for Digits {
     }
 
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
-        let schedule = schedule::OneCycle::new(self.learning_rate, plan.total_steps);
+        let schedule = schedule::OneCycle::new(self.learning_rate, plan.total_steps as usize);
         Box::new(optim::AdamW::new(schedule).weight_decay(0.05))
     }
 }
