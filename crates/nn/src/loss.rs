@@ -121,21 +121,25 @@ impl CrossEntropyLoss {
         };
         let index = target.to_dtype(wide);
         let right = index.ge(0.0).and(index.lt(classes as f64));
+        let inside = right.select(&index, &index.zeros_like()).to_dtype(DType::I32);
         // Not a sum of products: 0 · −∞, where a class is impossible, would be NaN.
-        let chosen = index.to_dtype(DType::I32).one_hot(classes).select(&log_p, &log_p.zeros_like());
+        let chosen = inside.one_hot(classes).select(&log_p, &log_p.zeros_like());
         let mut losses = -chosen.sum(&[-1], false);
         if self.label_smoothing != 0.0 {
             let even = -log_p.mean(&[-1], false);
             losses = losses * (1.0 - self.label_smoothing) + even * self.label_smoothing;
         }
+        // An index that the targets' type cannot hold ignores nothing, and must not wrap to one that does.
+        let held = |i: &i64| wide == DType::I64 || i32::try_from(*i).is_ok();
+        let ignored = self.ignore_index.filter(held).map(|i| index.eq(Tensor::scalar(i).to_dtype(wide)));
+        let sound = ignored.as_ref().map_or_else(|| right.clone(), |ignored| right.or(ignored));
         // Times NaN, so that the gradient is NaN as well.
         let one = losses.ones_like();
-        losses = losses * right.select(&one, &(&one * f64::NAN));
-        let Some(ignored) = self.ignore_index else { return self.reduction.apply(&losses) };
-        let counts = index.ne(&Tensor::scalar(ignored).to_dtype(wide));
-        let losses = counts.select(&losses, &losses.zeros_like());
+        losses = losses * sound.select(&one, &(&one * f64::NAN));
+        let Some(ignored) = ignored else { return self.reduction.apply(&losses) };
+        let losses = ignored.select(&losses.zeros_like(), &losses);
         match self.reduction {
-            Reduction::Mean => losses.sum_all() / counts.to_dtype(losses.dtype()).sum_all(),
+            Reduction::Mean => losses.sum_all() / ignored.not().to_dtype(losses.dtype()).sum_all(),
             other => other.apply(&losses),
         }
     }

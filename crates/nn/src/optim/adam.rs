@@ -115,8 +115,9 @@ impl Settings {
         if !self.beta1.constant().is_none_or(beta) || !beta(self.beta2) {
             return Some(format!("betas must be at least 0 and below 1, they are {:?} and {}", self.beta1, self.beta2));
         }
-        let rate = self.lr.constant().is_none_or(|lr| lr >= 0.0);
-        if !rate || !(self.eps >= 0.0) || !(self.weight_decay >= 0.0) {
+        let rate = self.lr.constant().unwrap_or_default();
+        // NaN is no such number either.
+        if ![rate, self.eps, self.weight_decay].iter().all(|&n| n >= 0.0) {
             return Some("learning rate, eps and weight decay must be at least 0".into());
         }
         None

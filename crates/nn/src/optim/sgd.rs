@@ -59,9 +59,11 @@ impl Sgd {
         if self.nesterov && (self.momentum.is_none() || self.dampening != 0.0) {
             return Some("nesterov needs a momentum above 0 and no dampening".into());
         }
-        let negative = |s: &Arc<dyn Schedule>| s.constant().is_some_and(|c| c < 0.0 || c.is_nan());
-        if negative(&self.lr) || self.momentum.as_ref().is_some_and(negative) || self.weight_decay < 0.0 {
-            return Some("learning rate, momentum and weight decay must be at least 0".into());
+        let constant = |s: &Arc<dyn Schedule>| s.constant().unwrap_or_default();
+        let momentum = self.momentum.as_ref().map_or(0.0, constant);
+        // NaN is no such number either.
+        if ![constant(&self.lr), momentum, self.weight_decay].iter().all(|&n| n >= 0.0) || !self.dampening.is_finite() {
+            return Some("learning rate, momentum and weight decay must be at least 0, dampening finite".into());
         }
         None
     }

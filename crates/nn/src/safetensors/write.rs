@@ -123,3 +123,27 @@ pub fn save_weights<M: Module + ?Sized>(module: &M, path: impl AsRef<Path>) -> R
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
     write(path, &tensors, &metadata)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_disk_that_fills_up_half_way_keeps_the_old_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.safetensors");
+        std::fs::write(&path, "old").unwrap();
+        let result = write_whole(&path, |file| {
+            file.write_all(&[1; 4096])?;
+            file.flush()?;
+            // Every write to this device fails as on a full disk.
+            std::fs::OpenOptions::new().write(true).open("/dev/full")?.write_all(b"x")
+        });
+        let error = Error::io("write", &path, result.unwrap_err());
+        assert!(error.is_disk_full(), "{error}");
+        assert!(error.to_string().starts_with("cannot write ") && error.to_string().contains("x.safetensors"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "the temporary file is gone");
+    }
+}

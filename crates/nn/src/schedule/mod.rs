@@ -28,8 +28,8 @@ pub use one_cycle::{Anneal, OneCycle, OneCycleMomentum};
 ///     }
 /// }
 ///
-/// let rate = Warmup { to: 0.1, steps: 10.0 }.value(&Tensor::scalar(5i32));
-/// assert_eq!(rate.eval()?.to_vec::<f32>()?, [0.05]);
+/// let rate = Warmup { to: 1.0, steps: 8.0 }.value(&Tensor::scalar(2i32));
+/// assert_eq!(rate.eval()?.to_vec::<f32>()?, [0.25]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 pub trait Schedule: Send + Sync + Debug {

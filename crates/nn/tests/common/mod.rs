@@ -1,0 +1,33 @@
+//! What several test files need: values by number, comparison with a tolerance.
+
+#![allow(dead_code)] // Each test file uses some of it.
+
+use fulmen_tensor::Tensor;
+
+/// The value as f64.
+#[track_caller]
+pub(crate) fn values(tensor: &Tensor) -> Vec<f64> {
+    match tensor.eval() {
+        Ok(literal) => literal.to_f64(),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The text of a poisoned tensor's fault.
+#[track_caller]
+pub(crate) fn fault(tensor: &Tensor) -> String {
+    match tensor.fault() {
+        Some(fault) => fault.to_string(),
+        None => panic!("{tensor:?} is not poisoned"),
+    }
+}
+
+/// Compares with a relative and an absolute tolerance; equal infinities and NaNs are equal.
+#[track_caller]
+pub(crate) fn assert_close(found: &[f64], expected: &[f64], relative: f64, absolute: f64, what: &str) {
+    assert_eq!(found.len(), expected.len(), "{what}: number of elements");
+    for (i, (&f, &e)) in found.iter().zip(expected).enumerate() {
+        let equal = f == e || (f.is_nan() && e.is_nan()) || (f - e).abs() <= absolute + relative * e.abs();
+        assert!(equal, "{what}: element {i} is {f:e}, expected {e:e} (off by {:e})", (f - e).abs());
+    }
+}

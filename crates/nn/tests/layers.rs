@@ -1,0 +1,269 @@
+//! What the layers refuse, and what PyTorch's reference values do not show.
+
+mod common;
+
+use common::{assert_close, fault, values};
+use fulmen_nn::loss::{CrossEntropyLoss, Reduction, cross_entropy, mse_loss};
+use fulmen_nn::{AvgPool2d, BatchNorm2d, Conv2d, Dropout, Linear, MaxPool2d, Module, activation, metrics};
+use fulmen_tensor::{DType, Tensor, grad, random};
+
+fn zeros(shape: &[usize]) -> Tensor {
+    Tensor::zeros(DType::F32, shape)
+}
+
+/// Some numbers without a pattern that a sum would hide.
+fn numbers(shape: &[usize]) -> Tensor {
+    let n = shape.iter().product::<usize>();
+    let all: Vec<f32> = (0..n).map(|i| ((i * 37 % 101) as f32 - 50.0) / 23.0).collect();
+    Tensor::from_slice(&all, shape)
+}
+
+#[test]
+fn inputs_that_do_not_fit_are_poisoned_by_the_layer_with_both_sides() {
+    let initialized = |layer: &dyn Module| layer.initialize(0);
+    let linear = Linear::new(784, 512);
+    initialized(&linear);
+    let text = fault(&linear.forward(&zeros(&[32, 100])));
+    assert!(text.starts_with("Linear(784 -> 512): the input f32[32, 100] has 100 features"), "{text}");
+    assert!(text.contains("layers.rs"), "{text}");
+    assert!(fault(&linear.forward(&zeros(&[]))).contains("is a scalar"));
+
+    let conv = Conv2d::new(3, 8, 5);
+    initialized(&conv);
+    let text = fault(&conv.forward(&zeros(&[2, 1, 28, 28])));
+    assert!(text.starts_with("Conv2d(3 -> 8, kernel 5x5): the input f32[2, 1, 28, 28] has 1 channels"), "{text}");
+    assert!(fault(&conv.forward(&zeros(&[3, 4, 28]))).contains("the height of f32[3, 4, 28] is 4, the window needs 5"));
+    assert!(fault(&conv.forward(&zeros(&[28]))).contains("is not [batch, 3, height, width]"));
+
+    assert!(fault(&MaxPool2d::new(2).padding(2).forward(&zeros(&[1, 1, 4, 4]))).contains("more than half"));
+    assert!(fault(&AvgPool2d::new(0).forward(&zeros(&[1, 1, 4, 4]))).contains("at least 1"));
+    assert!(fault(&MaxPool2d::new(5).forward(&zeros(&[1, 1, 4, 4]))).contains("the window needs 5"));
+
+    let bn = BatchNorm2d::new(4);
+    initialized(&bn);
+    assert!(fault(&bn.forward(&zeros(&[2, 3, 5, 5]))).contains("has 3 channels on its axis 1, not 4"));
+    assert!(fault(&bn.forward(&zeros(&[1, 4, 1, 1]))).contains("at least 2 while training"));
+}
+
+#[test]
+fn settings_without_sense_are_poisoned_and_never_panic() {
+    let x = zeros(&[1, 8, 6, 6]);
+    assert!(fault(&Conv2d::new(8, 8, 3).groups(3).forward(&x)).contains("3 groups do not divide 8 and 8"));
+    assert!(fault(&Conv2d::new(8, 8, 3).groups(0).forward(&x)).contains("0 groups"));
+    assert!(fault(&Conv2d::new(8, 8, 3).stride(0).forward(&x)).contains("at least 1"));
+    assert!(fault(&Conv2d::new(8, 8, 0).forward(&x)).contains("at least 1"));
+    assert!(fault(&Conv2d::new(8, 8, 3).dilation(usize::MAX).forward(&x)).contains("the window needs"));
+    for p in [-0.1, 1.5, f64::NAN] {
+        assert!(fault(&Dropout::new(p).forward(&x)).contains("between 0 and 1"));
+    }
+    // Layers without inputs begin with something, too.
+    let empty = Linear::new(0, 2);
+    empty.initialize(0);
+    assert_eq!(values(&empty.forward(&zeros(&[1, 0]))), [0.0, 0.0]);
+}
+
+#[test]
+fn a_poisoned_input_passes_through_every_layer() {
+    let poison = zeros(&[2, 3]).matmul(&zeros(&[2, 3]));
+    let before = fault(&poison);
+    for y in [
+        Linear::new(1, 1).forward(&poison),
+        Conv2d::new(1, 1, 1).forward(&poison),
+        BatchNorm2d::new(1).forward(&poison),
+        Dropout::new(0.5).forward(&poison),
+        MaxPool2d::new(1).forward(&poison),
+        activation::gelu(&poison),
+        cross_entropy(&poison, &poison, Reduction::Mean),
+        mse_loss(&poison, &zeros(&[1]), Reduction::Mean),
+        metrics::correct(&poison, &poison),
+    ] {
+        assert_eq!(fault(&y), before);
+    }
+}
+
+#[test]
+fn one_image_is_a_batch_of_one_without_its_axis() {
+    let conv = Conv2d::new(2, 3, 3).padding(1);
+    conv.initialize(0);
+    let x = numbers(&[2, 6, 6]);
+    let batch = x.unsqueeze(0);
+    assert_eq!(conv.forward(&x).shape().dims(), [3, 6, 6]);
+    assert_eq!(values(&conv.forward(&x)), values(&conv.forward(&batch)));
+    assert_eq!(values(&MaxPool2d::new(2).forward(&x)), values(&MaxPool2d::new(2).forward(&batch)));
+}
+
+#[test]
+fn averages_can_leave_padding_out() {
+    let x = Tensor::ones(DType::F32, [1, 1, 4, 4]);
+    let counted = AvgPool2d::new(3).stride(2).padding(1);
+    assert_close(&values(&counted.forward(&x)), &[4.0, 6.0, 6.0, 9.0].map(|n| n / 9.0), 1e-6, 0.0, "counted");
+    let left_out = counted.count_include_pad(false);
+    assert_close(&values(&left_out.forward(&x)), &[1.0; 4], 1e-6, 0.0, "left out");
+}
+
+#[test]
+fn dropout_keeps_the_expected_share_and_scales_it() {
+    let dropout = Dropout::new(0.25);
+    let x = Tensor::ones(DType::F32, [100, 100]);
+    assert!(fault(&dropout.forward(&x)).contains("set_random_key"));
+    dropout.set_random_key(&random::key(1));
+    let (first, second) = (values(&dropout.forward(&x)), values(&dropout.forward(&x)));
+    assert_ne!(first, second, "each call draws anew");
+    let kept = first.iter().filter(|&&y| (y - 4.0 / 3.0).abs() < 1e-6).count();
+    let dropped = first.iter().filter(|&&y| y == 0.0).count();
+    assert_eq!(kept + dropped, 10_000);
+    assert!((7_300..7_700).contains(&kept), "{kept}");
+    assert!(values(&Dropout::new(1.0).forward(&x)).iter().all(|&y| y == 0.0));
+    dropout.eval();
+    assert!(dropout.forward(&x).is(&x));
+}
+
+#[test]
+fn batch_norm_of_half_precision_keeps_f32_statistics() {
+    let bn = BatchNorm2d::new(1);
+    bn.initialize(0);
+    // 300 + 1/64 is not a bf16; the mean of these is not either.
+    let x = Tensor::from_slice(&[300.0f32, 302.0, 304.0, 300.0], [4, 1, 1, 1]).to_dtype(DType::Bf16);
+    let y = bn.forward(&x);
+    assert_eq!(y.dtype(), DType::Bf16);
+    let mean = &bn.buffers()[0].1;
+    assert_eq!(mean.ty().dtype, DType::F32);
+    assert_close(&values(&mean.get()), &[30.15], 1e-6, 0.0, "running mean");
+    assert_eq!(values(&bn.buffers()[2].1.get()), [1.0]);
+}
+
+#[test]
+fn batch_norm_without_running_statistics_uses_the_batch_in_evaluation() {
+    let bn = BatchNorm2d::new(1).track_running_stats(false).affine(false);
+    assert_eq!(bn.state().len(), 0);
+    bn.eval();
+    let y = values(&bn.forward(&Tensor::from_slice(&[1.0f32, 3.0], [2, 1, 1, 1])));
+    assert_close(&y, &[-1.0, 1.0], 1e-5, 0.0, "y");
+}
+
+#[test]
+fn targets_out_of_range_are_nan_and_so_is_their_gradient() {
+    let logits = numbers(&[4, 3]);
+    for target in [
+        Tensor::from_slice(&[0i32, 3, -1, 2], [4]),
+        Tensor::from_slice(&[0i64, 1 << 32, i64::MIN, 2], [4]),
+        Tensor::from_slice(&[0u64, u64::MAX, 1 << 32, 2], [4]),
+        Tensor::from_slice(&[0u8, 255, 3, 2], [4]),
+    ] {
+        let losses = values(&cross_entropy(&logits, &target, Reduction::None));
+        let nan: Vec<bool> = losses.iter().map(|l| l.is_nan()).collect();
+        assert_eq!(nan, [false, true, true, false], "{target:?}");
+        let loss = cross_entropy(&logits, &target, Reduction::Sum);
+        let gradient = values(&grad(&loss, &[&logits])[0]);
+        let nan: Vec<bool> = gradient.chunks(3).map(|row| row.iter().all(|g| g.is_nan())).collect();
+        assert_eq!(nan, [false, true, true, false], "{target:?}");
+    }
+}
+
+#[test]
+fn a_short_integer_can_index_more_classes_than_it_counts() {
+    let logits = numbers(&[2, 300]);
+    let as_u8 = cross_entropy(&logits, &Tensor::from_slice(&[255u8, 3], [2]), Reduction::None);
+    let as_i64 = cross_entropy(&logits, &Tensor::from_slice(&[255i64, 3], [2]), Reduction::None);
+    let (as_u8, as_i64) = (values(&as_u8), values(&as_i64));
+    assert!(as_u8.iter().all(|l| l.is_finite()));
+    assert_eq!(as_u8, as_i64);
+}
+
+#[test]
+fn ignored_samples_count_neither_above_nor_below_the_line() {
+    let logits = numbers(&[3, 4]);
+    let target = Tensor::from_slice(&[1i32, -100, 2], [3]);
+    let loss = CrossEntropyLoss::new().ignore_index(-100);
+    let each = values(&loss.clone().reduction(Reduction::None).forward(&logits, &target));
+    assert_eq!(each[1], 0.0);
+    let mean = values(&loss.forward(&logits, &target))[0];
+    assert!((mean - (each[0] + each[2]) / 2.0).abs() < 1e-6);
+    let gradient = values(&grad(&loss.forward(&logits, &target), &[&logits])[0]);
+    assert!(gradient[4..8].iter().all(|&g| g == 0.0) && gradient[..4].iter().all(|&g| g != 0.0));
+}
+
+#[test]
+fn classes_may_stand_on_any_axis() {
+    let logits = numbers(&[2, 5, 3]);
+    let target = Tensor::from_slice(&[0i32, 1, 2, 3, 4, 0], [2, 3]);
+    let there = CrossEntropyLoss::new().class_axis(1).reduction(Reduction::None).forward(&logits, &target);
+    let last = cross_entropy(&logits.transpose(1, 2), &target, Reduction::None);
+    assert_eq!(values(&there), values(&last));
+}
+
+#[test]
+fn impossible_classes_do_not_spoil_the_loss() {
+    let logits = Tensor::from_slice(&[0.0f32, f32::NEG_INFINITY, 0.0], [1, 3]);
+    let loss = cross_entropy(&logits, &Tensor::from_slice(&[0i32], [1]), Reduction::Mean);
+    assert_close(&values(&loss), &[2f64.ln()], 1e-6, 0.0, "loss");
+}
+
+#[test]
+fn losses_name_the_shapes_that_do_not_fit() {
+    let text = fault(&cross_entropy(&zeros(&[8, 10]), &Tensor::zeros(DType::I32, [7]), Reduction::Mean));
+    assert!(text.contains("[8] samples in 10 classes") && text.contains("it is i32[7]"), "{text}");
+    assert!(fault(&cross_entropy(&zeros(&[8, 10]), &zeros(&[8]), Reduction::Mean)).contains("integer indices"));
+    let text = fault(&mse_loss(&zeros(&[8, 1]), &zeros(&[8]), Reduction::Mean));
+    assert!(text.contains("f32[8, 1]") && text.contains("f32[8]"), "{text}");
+    assert!(fault(&metrics::correct(&zeros(&[8, 10]), &zeros(&[8]))).contains("integer index"));
+}
+
+#[test]
+fn accuracy_counts_what_is_right() {
+    let logits = Tensor::from_slice(&[1.0f32, 2.0, f32::NAN, 0.0, 3.0, 1.0], [3, 2]);
+    let right = metrics::correct(&logits, &Tensor::from_slice(&[1u8, 0, 1], [3]));
+    assert_eq!(values(&right), [1.0, 0.0, 0.0]);
+}
+
+/// The whole of a small network against finite differences in f64.
+#[test]
+fn gradients_through_a_network_agree_with_finite_differences() {
+    let weight = |shape: &[usize], i: usize| (numbers(shape) * (0.3 + i as f64 * 0.1)).to_dtype(DType::F64);
+    let x = numbers(&[3, 2, 5, 5]).to_dtype(DType::F64);
+    let target = Tensor::from_slice(&[0i32, 2, 1], [3]);
+    let loss = |p: &[Tensor]| {
+        let how = fulmen_tensor::Convolution::new(2).padding([(1, 1), (1, 1)]).stride([2, 2]);
+        let bn = BatchNorm2d::new(4).affine(false);
+        let h = bn.forward(&x.convolution(&p[0], &how));
+        let h = activation::elu(&activation::gelu(&h), 1.0);
+        let h = AvgPool2d::new(3).stride(1).padding(1).count_include_pad(false).forward(&h).flatten(1, -1);
+        let logits = activation::softplus(&h.matmul(&p[1]), 2.0, 20.0);
+        CrossEntropyLoss::new().label_smoothing(0.1).forward(&logits, &target)
+    };
+    let parameters = [weight(&[4, 2, 3, 3], 0), weight(&[36, 3], 1)];
+    let value = loss(&parameters);
+    let gradients = grad(&value, &[&parameters[0], &parameters[1]]);
+    for (i, gradient) in gradients.iter().enumerate() {
+        let gradient = values(gradient);
+        let shape = parameters[i].shape().clone();
+        for element in [0, 7, 31, 50] {
+            let mut at = vec![0.0f64; shape.num_elements()];
+            at[element] = 1e-6;
+            let nudge = Tensor::from_slice(&at, &shape);
+            let moved = |sign: f64| {
+                let mut p = parameters.clone();
+                p[i] = &p[i] + &nudge * sign;
+                values(&loss(&p))[0]
+            };
+            let slope = (moved(1.0) - moved(-1.0)) / 2e-6;
+            assert_close(&[gradient[element]], &[slope], 1e-5, 1e-8, &format!("parameter {i}, element {element}"));
+        }
+    }
+}
+
+#[test]
+fn activations_have_finite_gradients_far_out() {
+    let x = Tensor::from_slice(&[-1e4f32, -100.0, 0.0, 100.0, 1e4], [5]);
+    for (name, y) in [
+        ("elu", activation::elu(&x, 1.0)),
+        ("softplus", activation::softplus(&x, 1.0, 20.0)),
+        ("gelu", activation::gelu(&x)),
+        ("silu", activation::silu(&x)),
+        ("leaky_relu", activation::leaky_relu(&x, 0.01)),
+    ] {
+        let dx = values(&grad(&y.sum_all(), &[&x])[0]);
+        assert!(dx.iter().all(|g| g.is_finite()), "{name}: {dx:?}");
+        assert!((dx[4] - 1.0).abs() < 1e-6, "{name}: {dx:?}");
+    }
+}
