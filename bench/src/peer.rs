@@ -3,7 +3,7 @@
 //! Its virtual environment is made once, in the cache folder, from `peers/requirements.txt`.
 
 use std::error::Error;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 

@@ -1,7 +1,7 @@
 //! [`Runtime`]: compiles functions and runs them on a device, remembers what it compiled, and counts what it did.
 
-use std::collections::HashMap;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -12,7 +12,10 @@ use fulmen_pjrt::{
 
 use crate::{Accelerator, DType, Error, Function, Literal, Metrics, Result, Tensor, TensorType};
 
-/// A device and the programs compiled for it. A clone is the same runtime.
+/// A device and the programs compiled for it.
+///
+/// All runtimes opened for one plugin share its client and what was compiled, so values move freely between them; each
+/// has [`Metrics`] of its own. A clone is the same runtime.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Function, Literal, Runtime, TensorType};
@@ -27,13 +30,16 @@ use crate::{Accelerator, DType, Error, Function, Literal, Metrics, Result, Tenso
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Runtime(Arc<Inner>);
+pub struct Runtime {
+    shared: Arc<Shared>,
+    metrics: Arc<Metrics>,
+}
 
-struct Inner {
+/// What all runtimes of one client have in common.
+struct Shared {
     client: Client,
     device: Device,
     options: CompileOptions,
-    metrics: Arc<Metrics>,
     /// By the program's text without locations.
     compiled: Mutex<HashMap<String, Arc<LoadedExecutable>>>,
 }
@@ -55,12 +61,19 @@ impl Runtime {
     /// # Errors
     /// The file is no plugin, or the plugin finds no device.
     pub fn open_plugin(path: &Path, platform: Platform) -> Result<Runtime> {
+        static OPEN: Mutex<BTreeMap<PathBuf, Arc<Shared>>> = Mutex::new(BTreeMap::new());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = open.get(path) {
+            return Ok(Runtime { shared: shared.clone(), metrics: Arc::default() });
+        }
         let plugin = Plugin::load(path).map_err(|e| Error::runtime("loading the PJRT plugin", e))?;
         // The CPU plugin makes four devices unless told otherwise.
         let create: &[(&str, Value)] =
             if platform == Platform::Cpu { &[("cpu_device_count", Value::Int(1))] } else { &[] };
         let client = plugin.create_client(create).map_err(|e| Error::runtime("starting the device runtime", e))?;
-        Runtime::new(client)
+        let runtime = Runtime::new(client)?;
+        open.insert(path.into(), runtime.shared.clone());
+        Ok(runtime)
     }
 
     /// The first addressable device of a client.
@@ -72,7 +85,8 @@ impl Runtime {
             return Err(Error::usage(format!("the platform `{}` has no device", client.platform_name())));
         };
         let options = options_for(client.platform_name());
-        Ok(Runtime(Arc::new(Inner { client, device, options, metrics: Arc::default(), compiled: Mutex::default() })))
+        let shared = Shared { client, device, options, compiled: Mutex::default() };
+        Ok(Runtime { shared: Arc::new(shared), metrics: Arc::default() })
     }
 
     /// The runtime that [`Tensor::eval`] uses: opened once, for the accelerator that the environment variable
@@ -95,18 +109,18 @@ impl Runtime {
 
     /// The PJRT client.
     pub fn client(&self) -> &Client {
-        &self.0.client
+        &self.shared.client
     }
 
     /// The device that programs run on.
     pub fn device(&self) -> &Device {
-        &self.0.device
+        &self.shared.device
     }
 
     /// What this runtime has done so far: `UncachedCompile`, `CachedCompile`, `CompileTime`, `ExecuteTime`,
     /// `TransferToDeviceTime`, `TransferFromDeviceTime`, `InboundData` and `OutboundData`.
     pub fn metrics(&self) -> &Arc<Metrics> {
-        &self.0.metrics
+        &self.metrics
     }
 
     /// Compiles a function, or finds it among those compiled before.
@@ -115,19 +129,19 @@ impl Runtime {
     /// The first fault in the function; whatever the compiler reports.
     pub fn compile(&self, function: &Function) -> Result<Compiled> {
         let lowered = function.lower()?;
-        let mut compiled = self.0.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut compiled = self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         let known = compiled.get(&lowered.key).cloned();
         let executable = match known {
             Some(executable) => {
-                self.0.metrics.count("CachedCompile", 1);
+                self.metrics.count("CachedCompile", 1);
                 executable
             }
             None => {
                 let start = Instant::now();
-                let made = self.0.client.compile(&lowered.text, &self.0.options);
+                let made = self.shared.client.compile(&lowered.text, &self.shared.options);
                 let made = made.map_err(|e| Error::runtime(format!("compiling `{}`", function.name()), e))?;
-                self.0.metrics.count("UncachedCompile", 1);
-                self.0.metrics.record_time("CompileTime", start.elapsed());
+                self.metrics.count("UncachedCompile", 1);
+                self.metrics.record_time("CompileTime", start.elapsed());
                 let executable = Arc::new(made);
                 compiled.insert(lowered.key, executable.clone());
                 executable
@@ -135,7 +149,7 @@ impl Runtime {
         };
         Ok(Compiled {
             name: function.name().to_owned(),
-            runtime: self.clone(),
+            metrics: self.metrics.clone(),
             executable,
             captured: lowered.buffers,
             donated: function.aliases().iter().map(Option::is_some).collect(),
@@ -177,12 +191,12 @@ impl Runtime {
         let start = Instant::now();
         let ty = literal.ty();
         let buffer = self
-            .0
+            .shared
             .client
-            .buffer_from_host(literal.bytes(), ty.dtype.element_type(), &ty.shape, &self.0.device)
+            .buffer_from_host(literal.bytes(), ty.dtype.element_type(), &ty.shape, &self.shared.device)
             .map_err(|e| Error::runtime(format!("copying {ty} to the device"), e))?;
-        self.0.metrics.record_time("TransferToDeviceTime", start.elapsed());
-        self.0.metrics.record_bytes("OutboundData", literal.bytes().len());
+        self.metrics.record_time("TransferToDeviceTime", start.elapsed());
+        self.metrics.record_bytes("OutboundData", literal.bytes().len());
         Ok(buffer)
     }
 
@@ -202,7 +216,7 @@ impl Runtime {
                 Ok((TensorType::new(dtype, buffer.dims()), read))
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(PendingLiterals { reads, start, metrics: self.0.metrics.clone() })
+        Ok(PendingLiterals { reads, start, metrics: self.metrics.clone() })
     }
 }
 
@@ -255,7 +269,7 @@ impl PendingLiterals {
 #[derive(Clone)]
 pub struct Compiled {
     name: String,
-    runtime: Runtime,
+    metrics: Arc<Metrics>,
     executable: Arc<LoadedExecutable>,
     captured: Vec<Arc<Buffer>>,
     donated: Vec<bool>,
@@ -288,7 +302,7 @@ impl Compiled {
         let (Some(buffers), Some(done)) = (execution.outputs.pop(), execution.done.pop()) else {
             return Err(Error::usage(format!("{}: the plugin gave no outputs", doing())));
         };
-        let metrics = self.runtime.0.metrics.clone();
+        let metrics = self.metrics.clone();
         done.on_ready(move |_| metrics.record_time("ExecuteTime", start.elapsed()))
             .map_err(|e| Error::runtime(doing(), e))?;
         Ok(Outputs { buffers, done })

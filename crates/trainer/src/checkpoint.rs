@@ -61,13 +61,14 @@ pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)>
     let wrong = |message: &str| Error::checkpoint(path, message);
     let (tensors, metadata) = safetensors::read(path).map_err(|e| Error::checkpoint(path, e))?;
     let document = metadata.get(KEY).ok_or_else(|| {
-        wrong("it has weights but no training state; load it with load_weights(), or resume from a file that the \
-               Trainer wrote")
+        wrong(
+            "it has weights but no training state; load it with load_weights(), or resume from a file that the \
+               Trainer wrote",
+        )
     })?;
     let document: Value =
         serde_json::from_str(document).map_err(|e| wrong(&format!("its metadata cannot be read: {e}")))?;
-    let number =
-        |name: &str| document[name].as_u64().ok_or_else(|| wrong(&format!("its metadata lacks `{name}`")));
+    let number = |name: &str| document[name].as_u64().ok_or_else(|| wrong(&format!("its metadata lacks `{name}`")));
     let mut sums = vec![];
     for row in document["epoch_sums"].as_array().into_iter().flatten() {
         let (Some(name), Some(sum), Some(weight)) = (row[0].as_str(), row[1].as_u64(), row[2].as_u64()) else {
@@ -96,8 +97,10 @@ pub(crate) fn check_writable(folder: &Path) -> Result<()> {
     tried.map_err(|e| {
         Error::checkpoint(
             folder,
-            format!("the folder cannot be written to ({e}); choose another with default_root_dir, or turn \
-                     enable_checkpointing off"),
+            format!(
+                "the folder cannot be written to ({e}); choose another with default_root_dir, or turn \
+                     enable_checkpointing off"
+            ),
         )
     })
 }

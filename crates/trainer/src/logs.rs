@@ -56,7 +56,8 @@ impl LogLayout {
     /// ignores padding.
     pub(crate) fn new(logged: &[Logged], batch: &Batch) -> Result<LogLayout> {
         for (i, entry) in logged.iter().enumerate() {
-            let at = |problem: String| Error::usage(format!("log `{}`: {problem}\n  at {}", entry.name, entry.location));
+            let at =
+                |problem: String| Error::usage(format!("log `{}`: {problem}\n  at {}", entry.name, entry.location));
             entry.value.check()?;
             if logged[..i].iter().any(|earlier| earlier.name == entry.name) {
                 return Err(at("this name was logged before in the same step; choose another".into()));

@@ -48,7 +48,10 @@ pub(crate) fn optimizer_state(module: &dyn TrainingModule, optimizer: &dyn Optim
 
 /// Runs `record` with a placeholder in each variable; returns the placeholders, what `record` returned, and what the
 /// variables hold afterwards. The variables get their values back.
-fn with_placeholders<T>(variables: &[(String, Variable)], record: impl FnOnce(&[Tensor]) -> T) -> (Vec<Tensor>, T, Vec<Tensor>) {
+fn with_placeholders<T>(
+    variables: &[(String, Variable)],
+    record: impl FnOnce(&[Tensor]) -> T,
+) -> (Vec<Tensor>, T, Vec<Tensor>) {
     let before: Vec<Tensor> = variables.iter().map(|(_, v)| v.get()).collect();
     let placeholders: Vec<Tensor> =
         variables.iter().map(|(name, v)| Tensor::placeholder(name.clone(), v.ty().clone())).collect();
@@ -80,10 +83,8 @@ pub(crate) fn train(
         .map(|(i, _)| i)
         .collect();
     // What is no variable, the optimizer's state and the step, has placeholders of its own.
-    let further: Vec<Tensor> = entries[variables.len()..]
-        .iter()
-        .map(|e| Tensor::placeholder(e.name.clone(), e.ty.clone()))
-        .collect();
+    let further: Vec<Tensor> =
+        entries[variables.len()..].iter().map(|e| Tensor::placeholder(e.name.clone(), e.ty.clone())).collect();
     let Some(step) = entries.iter().position(|e| e.name == STEP).map(|i| &further[i - variables.len()]) else {
         return Err(Error::usage("the training state has no step counter"));
     };
@@ -119,7 +120,8 @@ pub(crate) fn train(
     let mut slot = variables.len();
     for (&i, gradient) in trained.iter().zip(&gradients) {
         let slots = optimizer.state(placeholders[i].ty()).len();
-        let (parameter, state) = optimizer.update(step, &placeholders[i], gradient, &further[slot - variables.len()..][..slots]);
+        let (parameter, state) =
+            optimizer.update(step, &placeholders[i], gradient, &further[slot - variables.len()..][..slots]);
         next[i] = parameter;
         for value in state {
             next[slot] = value;
@@ -166,9 +168,11 @@ fn check_loss(loss: &Tensor, batch: &Batch) -> Result<()> {
         return Err(at(format!("the loss must be a floating-point scalar, it is {}; take its mean", loss.ty())));
     }
     if batch.is_padded() && !loss.depends_on(batch.mask()) {
-        return Err(at("the last batch is padded, and the loss does not depend on the batch's mask, so padding would be \
+        return Err(at(
+            "the last batch is padded, and the loss does not depend on the batch's mask, so padding would be \
                        trained on; use batch.mean() on the losses a sample, or let the loader drop the last batch"
-            .into()));
+                .into(),
+        ));
     }
     Ok(())
 }

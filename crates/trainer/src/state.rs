@@ -32,7 +32,11 @@ pub(crate) struct State {
 impl State {
     /// Moves a module's values to the device, and with them further tensors (optimizer state, the step counter), all
     /// computed by one program. The module's variables are left without a value until [`State::release`].
-    pub(crate) fn take(module: &[(String, Variable)], further: Vec<(String, Tensor)>, runtime: &Runtime) -> Result<State> {
+    pub(crate) fn take(
+        module: &[(String, Variable)],
+        further: Vec<(String, Tensor)>,
+        runtime: &Runtime,
+    ) -> Result<State> {
         let values: Vec<Tensor> = module.iter().map(|(_, v)| v.get()).collect();
         let further_values: Vec<Tensor> = further.iter().map(|(_, t)| t.clone()).collect();
         let all: Vec<&Tensor> = values.iter().chain(&further_values).collect();

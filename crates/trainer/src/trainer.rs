@@ -39,7 +39,6 @@ pub struct Trainer {
     reached: (u64, u64),
     log_points: u64,
     eval_compilations: u64,
-    transfers_before: u64,
 }
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
@@ -97,7 +96,6 @@ impl TrainerBuilder {
         } else if !has(&callbacks, "ModelCheckpoint") {
             callbacks.push(Box::new(ModelCheckpoint::new()));
         }
-        let transfers_before = runtime.metrics().value("TransferFromDeviceTime");
         Ok(Trainer {
             options,
             callbacks,
@@ -109,7 +107,6 @@ impl TrainerBuilder {
             reached: (0, 0),
             log_points: 0,
             eval_compilations: 0,
-            transfers_before,
         })
     }
 }
@@ -172,7 +169,7 @@ impl Trainer {
     /// How many times values were asked of the device since this Trainer was built. Values asked for together, those
     /// of a checkpoint say, are one transfer.
     pub fn device_to_host_transfers(&self) -> u64 {
-        self.runtime.metrics().value("TransferFromDeviceTime") - self.transfers_before
+        self.runtime.metrics().value("TransferFromDeviceTime")
     }
 
     /// What the runtime did, in the grammar of PyTorch/XLA's `metrics_report`.
@@ -187,9 +184,9 @@ impl Trainer {
         }
         let folder = checkpoint::new_version_folder(&self.options.default_root_dir)?;
         for logger in &mut self.loggers {
-            logger.start(&folder).map_err(|e| {
-                Error::usage(format!("a logger cannot write into {}: {e}", folder.display()))
-            })?;
+            logger
+                .start(&folder)
+                .map_err(|e| Error::usage(format!("a logger cannot write into {}: {e}", folder.display())))?;
         }
         self.run_dir = Some(folder.clone());
         Ok(folder)

@@ -150,10 +150,10 @@ impl Tensor {
         Tensor::apply(IsFinite, &[self])
     }
 
-    /// `max(x, 0)`, elementwise. Derivative 1 above 0 and 0 elsewhere.
+    /// `max(x, 0)`, elementwise; NaN stays NaN. Derivative 1 above 0 and 0 elsewhere.
     #[track_caller]
     pub fn relu(&self) -> Tensor {
         // Not `maximum`, whose derivative at a tie is ½: PyTorch and JAX give 0 at 0.
-        self.gt(0.0).select(self, &self.zeros_like())
+        self.le(0.0).select(&self.zeros_like(), self)
     }
 }

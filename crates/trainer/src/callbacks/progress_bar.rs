@@ -109,7 +109,12 @@ impl Callback for ProgressBar {
             bar.finish_and_clear();
         }
         let seconds = Duration::as_secs_f64(&self.epoch_start.elapsed());
-        self.line(&format!("Epoch {}/{}: {} ({seconds:.1} s)", point.epoch + 1, self.max_epochs, spell(&point.metrics)));
+        self.line(&format!(
+            "Epoch {}/{}: {} ({seconds:.1} s)",
+            point.epoch + 1,
+            self.max_epochs,
+            spell(&point.metrics)
+        ));
     }
 
     fn on_fit_end(&mut self, summary: &FitSummary) {

@@ -1,0 +1,214 @@
+//! What a fit does: how often it compiles and reads the device, what it logs, what it leaves behind.
+
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
+mod common;
+
+use common::{Net, Record, isolated, samples, train_loader, trainer, val_loader};
+use fulmen_data::{DataLoader, LastBatch};
+use fulmen_nn::Module;
+use fulmen_tensor::{DType, Literal, Tensor};
+use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ProgressBar};
+use fulmen_trainer::{Trainer, Weights};
+
+#[test]
+fn one_compilation_a_step_and_no_read_but_at_log_points() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = Record::default();
+    let mut trainer = trainer(folder.path())
+        .runtime(isolated())
+        .max_epochs(5u64)
+        .log_every_n_steps(4u64)
+        .callback(record.clone())
+        .callback(ProgressBar::new())
+        .callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min).every_epoch(true))
+        .build()
+        .unwrap();
+    // 77 samples: nine batches of 8 and a ragged one; validation ends ragged, too.
+    let (train, val) = (train_loader(77, LastBatch::Pad), val_loader(21));
+    let module = Net::new();
+    let summary = trainer.fit(&module, &train, Some(&val)).unwrap();
+    let tested = trainer.test(&module, &val, Weights::Best).unwrap();
+
+    assert_eq!((summary.epochs, summary.global_step), (5, 50));
+    assert_eq!((summary.train_compilations, summary.eval_compilations), (1, 1));
+    assert_eq!(trainer.log_points(), 12 + 5 + 1);
+    assert!(trainer.device_to_host_transfers() <= trainer.log_points() + 5);
+    assert_eq!(record.logs.lock().unwrap().len(), 12);
+    assert!(tested.get("test_acc").unwrap() > 0.5);
+
+    let epochs = record.epochs.lock().unwrap();
+    let losses: Vec<f64> = epochs.iter().map(|e| e.get("train_loss_epoch").unwrap()).collect();
+    assert!(losses[4] < losses[0] * 0.8, "{losses:?}");
+    assert_eq!(summary.train_loss, Some(losses[4]));
+}
+
+#[test]
+fn a_second_fit_compiles_nothing_new() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(folder.path()).runtime(isolated()).max_epochs(1u64).build().unwrap();
+    let (train, val) = (train_loader(40, LastBatch::Drop), val_loader(16));
+    let module = Net::new();
+    assert_eq!(trainer.fit(&module, &train, Some(&val)).unwrap().train_compilations, 1);
+    let again = trainer.fit(&module, &train, Some(&val)).unwrap();
+    assert_eq!((again.train_compilations, again.eval_compilations), (0, 0));
+}
+
+#[test]
+fn padded_validation_counts_each_sample_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(folder.path()).build().unwrap();
+    let module = Net::new();
+    module.initialize(0);
+    let padded = trainer.validate(&module, &val_loader(21)).unwrap();
+
+    // The same over all samples at once, by hand.
+    module.eval();
+    let data = samples(21);
+    let whole = DataLoader::builder(data).batch_size(21).build().unwrap();
+    let batch = whole.epoch(0).next().unwrap().unwrap();
+    let x = Tensor::from_slice(batch.values::<f32>(0).unwrap(), [21, common::FEATURES]);
+    let y = Tensor::from_slice(batch.values::<i32>(1).unwrap(), [21]);
+    let logits = module.forward(&x);
+    let loss = fulmen_nn::loss::cross_entropy(&logits, &y, fulmen_nn::loss::Reduction::Mean);
+    let accuracy = logits.argmax(-1, false).eq(&y).to_dtype(DType::F32).mean_all();
+    let by_hand = |t: &Tensor| t.eval().unwrap().to_f64()[0];
+    assert!((padded.get("val_loss").unwrap() - by_hand(&loss)).abs() < 1e-6);
+    assert!((padded.get("val_acc").unwrap() - by_hand(&accuracy)).abs() < 1e-6);
+}
+
+#[test]
+fn the_first_steps_are_those_of_sgd_written_by_hand() {
+    // One linear layer on one batch: w ← w − lr·∇ with ∇ of the mean cross-entropy, momentum from the second step on.
+    #[derive(Module)]
+    struct Linear {
+        fc: fulmen_nn::Linear,
+    }
+    impl fulmen_trainer::TrainingModule for Linear {
+        fn training_step(&self, batch: &fulmen_trainer::Batch, _: &mut fulmen_trainer::StepContext) -> Tensor {
+            let logits = self.fc.forward(&batch.get("x"));
+            fulmen_nn::loss::cross_entropy(&logits, &batch.get("y"), fulmen_nn::loss::Reduction::Mean)
+        }
+        fn configure_optimizers(&self, _: &fulmen_trainer::Plan) -> Box<dyn fulmen_nn::optim::Optimizer> {
+            Box::new(fulmen_nn::optim::Sgd::new(0.5).momentum(0.9))
+        }
+    }
+    let (n, f, c) = (4, common::FEATURES, common::CLASSES);
+    let loader = DataLoader::builder(samples(n)).batch_size(n).build().unwrap();
+    let batch = loader.epoch(0).next().unwrap().unwrap();
+    let (x, y) = (batch.values::<f32>(0).unwrap(), batch.values::<i32>(1).unwrap());
+
+    let module = Linear { fc: fulmen_nn::Linear::new(f, c) };
+    module.initialize(1);
+    let value = |name: &str| {
+        let found = module.parameters().into_iter().find(|p| p.0 == name).unwrap().1;
+        found.get().eval().unwrap().to_f64()
+    };
+    let (mut w, mut b) = (value("fc.weight"), value("fc.bias"));
+    let (mut vw, mut vb) = (vec![0.0; w.len()], vec![0.0; b.len()]);
+    for _ in 0..3 {
+        let (mut gw, mut gb) = (vec![0.0; w.len()], vec![0.0; b.len()]);
+        for (row, &label) in x.chunks(f).zip(y) {
+            let logits: Vec<f64> =
+                (0..c).map(|k| b[k] + (0..f).map(|i| w[k * f + i] * f64::from(row[i])).sum::<f64>()).collect();
+            let total: f64 = logits.iter().map(|l| l.exp()).sum();
+            for k in 0..c {
+                let g = (logits[k].exp() / total - f64::from(u8::from(k as i32 == label))) / n as f64;
+                gb[k] += g;
+                (0..f).for_each(|i| gw[k * f + i] += g * f64::from(row[i]));
+            }
+        }
+        for (value, velocity, gradient) in [(&mut w, &mut vw, &gw), (&mut b, &mut vb, &gb)] {
+            for i in 0..value.len() {
+                velocity[i] = 0.9 * velocity[i] + gradient[i];
+                value[i] -= 0.5 * velocity[i];
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    trainer(folder.path()).max_epochs(3u64).build().unwrap().fit(&module, &loader, None).unwrap();
+    for (ours, by_hand) in [(value("fc.weight"), w), (value("fc.bias"), b)] {
+        for (a, b) in ours.iter().zip(&by_hand) {
+            assert!((a - b).abs() < 1e-5, "{ours:?} {by_hand:?}");
+        }
+    }
+}
+
+#[test]
+fn the_csv_has_a_row_for_each_log_point() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = Record::default();
+    let mut trainer =
+        trainer(folder.path()).max_epochs(2u64).log_every_n_steps(3u64).callback(record.clone()).build().unwrap();
+    trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), Some(&val_loader(16))).unwrap();
+    let text = std::fs::read_to_string(trainer.run_dir().unwrap().join("metrics.csv")).unwrap();
+    let mut lines = text.lines();
+    assert_eq!(
+        lines.next().unwrap(),
+        "epoch,step,train_loss,train_acc,lr,train_loss_epoch,train_acc_epoch,val_loss,val_acc"
+    );
+    let first = record.logs.lock().unwrap()[0].clone();
+    let cells: Vec<&str> = lines.next().unwrap().split(',').collect();
+    assert_eq!((cells[0], cells[1]), ("0", "3"));
+    assert_eq!(cells[2].parse::<f64>().unwrap(), first.get("train_loss").unwrap());
+    assert_eq!(text.lines().count() as u64, 1 + trainer.log_points());
+}
+
+#[test]
+fn frozen_parameters_stay_and_the_module_has_its_values_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = Net::new();
+    module.initialize(0);
+    let frozen = module.parameters().into_iter().find(|p| p.0 == "fc1.weight").unwrap().1;
+    frozen.set_requires_grad(false);
+    let before = frozen.get().eval().unwrap();
+    let moving = module.parameters().into_iter().find(|p| p.0 == "fc2.weight").unwrap().1;
+    let started = moving.get().eval().unwrap();
+    trainer(folder.path())
+        .max_epochs(1u64)
+        .build()
+        .unwrap()
+        .fit(&module, &train_loader(40, LastBatch::Drop), None)
+        .unwrap();
+    let bytes = |literal: &Literal| literal.bytes().to_vec();
+    assert_eq!(bytes(&frozen.get().eval().unwrap()), bytes(&before));
+    assert_ne!(bytes(&moving.get().eval().unwrap()), bytes(&started));
+    module.eval();
+    assert!(module.forward(&Tensor::zeros(DType::F32, [1, common::FEATURES])).eval().is_ok());
+}
+
+#[test]
+fn early_stopping_ends_the_fit_and_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut module = Net::new();
+    module.learning_rate = 0.0;
+    let mut trainer = trainer(folder.path())
+        .max_epochs(50u64)
+        .callback(EarlyStopping::new("train_loss_epoch", Mode::Min).patience(2).min_delta(10.0))
+        .build()
+        .unwrap();
+    let summary = trainer.fit(&module, &train_loader(40, LastBatch::Drop), None).unwrap();
+    assert_eq!(summary.epochs, 3);
+    assert_eq!(summary.stopped.unwrap(), "train_loss_epoch has not become better for 2 epochs");
+}
+
+#[test]
+fn the_metrics_report_has_the_grammar_of_pytorch_xla() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(folder.path()).runtime(isolated()).max_epochs(1u64).build().unwrap();
+    trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), None).unwrap();
+    let report = trainer.metrics_report();
+    for name in ["CompileTime", "ExecuteTime", "TransferFromDeviceTime", "InboundData"] {
+        let at = report.find(&format!("Metric: {name}\n  TotalSamples: ")).unwrap_or_else(|| panic!("{report}"));
+        assert!(report[at..].contains("Accumulator: ") && report[at..].contains("Percentiles: 1%="), "{report}");
+    }
+    assert!(report.contains("Counter: UncachedCompile\n  Value: 2\n"), "{report}");
+}
+
+#[test]
+fn a_trainer_can_be_built_from_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let trainer = Trainer::builder().default_root_dir(folder.path()).build().unwrap();
+    assert_eq!(trainer.options().max_epochs, 10);
+    assert!(trainer.run_dir().is_none(), "nothing is written before something runs");
+}
