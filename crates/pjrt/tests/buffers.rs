@@ -1,4 +1,5 @@
 //! Arrays to the device and back, zero-copy lifetimes, reads that are under way.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Programs over several devices: the launches never stand still, whoever makes them.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

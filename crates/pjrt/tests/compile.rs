@@ -1,4 +1,5 @@
 //! Compiling: what is refused, what the compiler tells of the program.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

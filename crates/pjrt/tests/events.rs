@@ -1,4 +1,5 @@
 //! Events: callbacks, panics in them, and who may go first.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

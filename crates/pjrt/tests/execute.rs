@@ -1,4 +1,5 @@
 //! Running: what is refused before the plugin sees it, and donation.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

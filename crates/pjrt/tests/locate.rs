@@ -1,4 +1,5 @@
 //! Where plugins are looked for. Each case runs in a process of its own, with its own variables.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Loading plugins, and files that are none.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

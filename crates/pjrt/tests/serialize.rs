@@ -1,4 +1,5 @@
 //! Stored executables: loaded without compiling, refused when damaged or of another origin.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

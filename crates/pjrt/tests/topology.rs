@@ -1,4 +1,5 @@
 //! Topologies and compiling ahead of time.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 
