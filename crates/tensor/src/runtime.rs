@@ -220,14 +220,18 @@ impl Runtime {
     }
 }
 
-/// The flags that pay on a platform. Seen on CPUs with AVX-512: elementwise code up to 1.8 × faster at full width.
+/// The compiler flags of a platform.
 fn options_for(platform: &str) -> CompileOptions {
-    let options = CompileOptions::new();
-    #[cfg(target_arch = "x86_64")]
-    if platform == "cpu" && std::arch::is_x86_feature_detected!("avx512f") {
-        return options.override_flag("xla_cpu_prefer_vector_width", Value::Int(512));
+    let mut options = CompileOptions::new();
+    if platform == "cpu" {
+        // XLA's fast minimum and maximum lose NaNs: a loss that is NaN would look healthy after a relu or a max.
+        options = options.override_flag("xla_cpu_enable_fast_min_max", Value::Bool(false));
+        // Seen on CPUs with AVX-512: elementwise code up to 1.8 × faster at full width.
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx512f") {
+            options = options.override_flag("xla_cpu_prefer_vector_width", Value::Int(512));
+        }
     }
-    let _ = platform;
     options
 }
 

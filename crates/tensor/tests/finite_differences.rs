@@ -4,6 +4,9 @@
 
 use fulmen_tensor::{Convolution, DType, Function, Literal, Pooling, Runtime, Tensor, TensorType, grad};
 
+type Unary = fn(&Tensor) -> Tensor;
+type Binary = fn(&Tensor, &Tensor) -> Tensor;
+
 /// Numbers in (0.3, 1.7) that no two elements share and that lie on no tie.
 fn inputs(shapes: &[&[usize]]) -> Vec<(Vec<usize>, Vec<f64>)> {
     let mut n = 0.0f64;
@@ -43,14 +46,13 @@ fn check(name: &str, shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Tensor) {
     let ours = run(&gradients, &points);
     let h = 1e-5;
     for input in 0..points.len() {
-        for element in 0..points[input].1.len() {
+        for (element, &gradient) in ours[input].iter().enumerate() {
             let at = |delta: f64| {
                 let mut moved = points.clone();
                 moved[input].1[element] += delta;
                 run(&value, &moved)[0][0]
             };
             let difference = (at(h) - at(-h)) / (2.0 * h);
-            let gradient = ours[input][element];
             let tolerance = 1e-6 * (1.0 + difference.abs());
             assert!(
                 (gradient - difference).abs() < tolerance,
@@ -62,7 +64,7 @@ fn check(name: &str, shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Tensor) {
 
 #[test]
 fn elementwise() {
-    let unary: [(&str, fn(&Tensor) -> Tensor); 19] = [
+    let unary: [(&str, Unary); 19] = [
         ("abs", Tensor::abs),
         ("exp", Tensor::exp),
         ("expm1", Tensor::expm1),
@@ -86,7 +88,7 @@ fn elementwise() {
     for (name, f) in unary {
         check(name, &[&[2, 3]], |x| f(&x[0]));
     }
-    let binary: [(&str, fn(&Tensor, &Tensor) -> Tensor); 8] = [
+    let binary: [(&str, Binary); 8] = [
         ("add", |a, b| a + b),
         ("sub", |a, b| a - b),
         ("mul", |a, b| a * b),
