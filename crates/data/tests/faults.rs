@@ -120,7 +120,11 @@ fn the_workers_do_not_run_ahead_of_the_prefetch_window() {
     let loader = DataLoader::builder(data).batch_size(2).num_workers(3).prefetch(2).build().unwrap();
     let mut batches = loader.epoch(0);
     assert!(batches.next().unwrap().is_ok());
-    std::thread::sleep(Duration::from_millis(100));
+    let patience = Instant::now();
+    while read.load(Ordering::SeqCst) < 6 && patience.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(50));
     // The one that was taken, and two ahead.
     assert_eq!(read.load(Ordering::SeqCst), 6);
 }
