@@ -19,6 +19,14 @@ fn touch(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// `in_child` without the variables that a user may have set: empty ones count as not set.
+fn in_clean_child(name: &str, variables: &[(&str, &str)]) -> String {
+    let mut all =
+        ["FULMEN_PJRT_PLUGIN", "TPU_LIBRARY_PATH", "FULMEN_OFFLINE", "VIRTUAL_ENV"].map(|name| (name, "")).to_vec();
+    all.extend(variables);
+    in_child(name, &all)
+}
+
 /// A Python that knows one folder of packages.
 fn python(environment: &Path, packages: &Path) {
     let program = environment.join("bin/python3");
@@ -42,7 +50,7 @@ fn an_explicit_path_comes_first() {
     }
     let folder = tempfile::tempdir().unwrap();
     let (given, named) = (touch(&folder.path().join("given.so")), touch(&folder.path().join("named.so")));
-    in_child("an_explicit_path_comes_first", &[("GIVEN", &given), ("FULMEN_PJRT_PLUGIN", &named)]);
+    in_clean_child("an_explicit_path_comes_first", &[("GIVEN", &given), ("FULMEN_PJRT_PLUGIN", &named)]);
 }
 
 #[test]
@@ -52,7 +60,7 @@ fn a_variable_that_names_nothing_is_an_error() {
         says(&error, &["/no/such.so", "named by the environment variable TPU_LIBRARY_PATH", "correct the path"]);
         return;
     }
-    in_child("a_variable_that_names_nothing_is_an_error", &[("TPU_LIBRARY_PATH", "/no/such.so")]);
+    in_clean_child("a_variable_that_names_nothing_is_an_error", &[("TPU_LIBRARY_PATH", "/no/such.so")]);
 }
 
 #[test]
@@ -69,7 +77,7 @@ fn python_packages_are_found_in_the_active_environment() {
     touch(&packages.join("libtpu/libtpu.so"));
     touch(&packages.join("jax_plugins/xla_cuda12/xla_cuda_plugin.so"));
     python(folder.path(), &packages);
-    in_child(
+    in_clean_child(
         "python_packages_are_found_in_the_active_environment",
         &[("VIRTUAL_ENV", folder.path().to_str().unwrap()), ("PACKAGES", packages.to_str().unwrap())],
     );
@@ -95,7 +103,7 @@ fn the_cache_folder_comes_last_and_nothing_lists_every_place() {
     python(folder.path(), &packages);
     touch(&folder.path().join("fulmen/pjrt/xla_cuda_plugin.so"));
     let folder = folder.path().to_str().unwrap();
-    in_child(
+    in_clean_child(
         "the_cache_folder_comes_last_and_nothing_lists_every_place",
         &[("VIRTUAL_ENV", folder), ("XDG_CACHE_HOME", folder)],
     );
@@ -111,7 +119,7 @@ fn offline_nothing_is_fetched() {
     }
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().to_str().unwrap();
-    in_child("offline_nothing_is_fetched", &[("XDG_CACHE_HOME", cache), ("FULMEN_OFFLINE", "1")]);
+    in_clean_child("offline_nothing_is_fetched", &[("XDG_CACHE_HOME", cache), ("FULMEN_OFFLINE", "1")]);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
@@ -130,6 +138,6 @@ fn without_pip_the_error_says_what_to_do() {
     fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let folder = folder.path().to_str().unwrap();
     let text =
-        in_child("without_pip_the_error_says_what_to_do", &[("XDG_CACHE_HOME", folder), ("VIRTUAL_ENV", folder)]);
+        in_clean_child("without_pip_the_error_says_what_to_do", &[("XDG_CACHE_HOME", folder), ("VIRTUAL_ENV", folder)]);
     assert!(text.contains("Fetching the XLA CPU plugin ("), "{text}");
 }

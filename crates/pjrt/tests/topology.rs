@@ -16,10 +16,7 @@ fn a_client_describes_its_devices() {
     assert_eq!(topology.devices()[1].id(), 1);
     assert!(!topology.platform_version().is_empty());
     for outcome in [topology.fingerprint().map(|_| ()), topology.serialize().map(|_| ())] {
-        assert!(
-            outcome.as_ref().is_ok_and(|()| true) || outcome.as_ref().is_err_and(|e| e.is_unsupported()),
-            "{outcome:?}"
-        );
+        assert!(!outcome.as_ref().is_err_and(|error| !error.is_unsupported()), "{outcome:?}");
     }
 }
 
@@ -35,9 +32,14 @@ fn a_topology_without_a_name_is_refused() {
 fn the_cpu_plugin_compiles_for_its_own_topology() {
     let client = client(1);
     let topology = client.topology().unwrap();
-    let program = client.plugin().compile(&topology, &increment(""), &CompileOptions::new()).unwrap();
-    assert_eq!(program.signature().to_string(), "(f32[4]) -> (f32[4])");
-    assert_eq!(program.memory_analysis().unwrap().argument_bytes, 16);
+    match client.plugin().compile(&topology, &increment(""), &CompileOptions::new()) {
+        Ok(program) => {
+            assert_eq!(program.signature().to_string(), "(f32[4]) -> (f32[4])");
+            assert_eq!(program.memory_analysis().unwrap().argument_bytes, 16);
+        }
+        // Older plugins have no compiler for it.
+        Err(error) => assert!(error.is_not_found() && client.plugin().api_version().minor < 115, "{error:?}"),
+    }
     let error = client.plugin().compile(&topology, &increment(""), &CompileOptions::new().replicas(2)).unwrap_err();
     says(&error, &["2 replicas times 1 partitions, but the topology has 1 devices"]);
     says(&client.plugin().compile(&topology, "", &CompileOptions::new()).unwrap_err(), &["the program is empty"]);
