@@ -22,7 +22,10 @@ const W2: Workload = Workload { name: "W2", batch: 64, steps_per_epoch: 100, ima
 
 impl Workload {
     pub(crate) fn find(name: &str) -> Result<Workload, String> {
-        [W1, W2].into_iter().find(|w| w.name == name).ok_or_else(|| format!("there is no workload {name}; there are W1, W2"))
+        [W1, W2]
+            .into_iter()
+            .find(|w| w.name == name)
+            .ok_or_else(|| format!("there is no workload {name}; there are W1, W2"))
     }
 
     /// Learnable data: a prototype a class, half its size, plus noise.
@@ -47,11 +50,9 @@ impl Workload {
 
     pub(crate) fn model(&self) -> Model {
         match self.name {
-            "W1" => Model::Mlp(Mlp {
-                fc1: Linear::new(784, 512),
-                fc2: Linear::new(512, 256),
-                fc3: Linear::new(256, 10),
-            }),
+            "W1" => {
+                Model::Mlp(Mlp { fc1: Linear::new(784, 512), fc2: Linear::new(512, 256), fc3: Linear::new(256, 10) })
+            }
             _ => Model::LeNet(LeNet {
                 conv1: Conv2d::new(1, 20, 5),
                 conv2: Conv2d::new(20, 50, 5),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use fulmen_data::DataLoader;
+use fulmen_data::{DataLoader, DeviceBatches};
 use fulmen_pjrt::{Argument, Buffer, Event};
 use fulmen_tensor::{Compiled, Literal, PendingLiterals, Runtime};
 
@@ -69,8 +69,14 @@ impl Fit<'_> {
             times: StepTimes::default(),
             warned: false,
         };
+        // One stream over all epochs, so that the first batches of an epoch are read while the last one ends.
+        let epochs = self.position.epoch..self.options.max_epochs;
+        let mut batches = self
+            .train
+            .epochs(epochs, self.position.batch as usize)
+            .prefetch_to(self.runtime.client(), self.runtime.device());
         while self.position.epoch < self.options.max_epochs && self.summary.stopped.is_none() {
-            if self.epoch(&mut running, &interrupt)? {
+            if self.epoch(&mut batches, &mut running, &interrupt)? {
                 self.save_interrupted(&mut running)?;
                 break;
             }
@@ -85,13 +91,16 @@ impl Fit<'_> {
     }
 
     /// Trains on the rest of an epoch; true if Ctrl-C ended it.
-    fn epoch(&mut self, running: &mut Running, interrupt: &interrupt::Guard) -> Result<bool> {
-        let (client, device) = (self.runtime.client(), self.runtime.device());
+    fn epoch(
+        &mut self,
+        stream: &mut DeviceBatches,
+        running: &mut Running,
+        interrupt: &interrupt::Guard,
+    ) -> Result<bool> {
         let batches = self.train.len() as u64;
-        let stream = self.train.prefetch_to(client, device, self.position.epoch, self.position.batch as usize);
         let mut last = None;
-        for batch in stream {
-            let batch = batch?;
+        while self.position.batch < batches {
+            let batch = stream.next().ok_or_else(|| Error::usage("the loader ended in the middle of an epoch"))??;
             running.in_flight.make_room()?;
             let done = self.step(running, &batch.buffers)?;
             if self.summary.time_to_first_step.is_zero() {
@@ -259,6 +268,7 @@ impl Fit<'_> {
     /// After Ctrl-C: everything that is on its way arrives, and the state in the middle of the epoch is saved.
     fn save_interrupted(&mut self, running: &mut Running) -> Result<()> {
         self.summary.stopped = Some("interrupted by Ctrl-C".into());
+        self.summary.interrupted = true;
         while !running.pending.is_empty() {
             self.finish_log_point(running)?;
         }

@@ -18,6 +18,9 @@ pub struct FitSummary {
     pub train_loss: Option<f64>,
     /// Why training ended before the last epoch, if it did.
     pub stopped: Option<String>,
+    /// Whether it was Ctrl-C that ended training. The last checkpoint is then of the middle of an epoch, and resuming
+    /// from it continues there.
+    pub interrupted: bool,
     /// The best checkpoint by the monitored metric.
     pub best_checkpoint: Option<PathBuf>,
     /// The latest checkpoint.

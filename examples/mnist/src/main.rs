@@ -82,6 +82,12 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let module = Digits::new(args.learning_rate);
     let before_fit = started.elapsed();
     let fit = trainer.fit(&module, &train, Some(&validation))?;
+    if fit.interrupted {
+        if let Some(path) = trainer.last_checkpoint() {
+            println!("to go on: the same command with --ckpt-path {}", path.display());
+        }
+        return Ok(());
+    }
     let weights = if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
     let tested = trainer.test(&module, &test, weights)?;
     let test_accuracy = tested.get("test_acc").unwrap_or(f64::NAN);

@@ -68,7 +68,7 @@ impl TrainingModule for Digits {
     }
 
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
-        let schedule = schedule::OneCycle::new(self.learning_rate, plan.total_steps as usize);
+        let schedule = schedule::OneCycle::new(self.learning_rate, plan.total_steps);
         Box::new(optim::AdamW::new(schedule).weight_decay(0.05))
     }
 }

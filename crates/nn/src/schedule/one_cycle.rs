@@ -33,7 +33,7 @@ pub enum Anneal {
 #[derive(Clone, Debug, PartialEq)]
 pub struct OneCycle {
     max_lr: f64,
-    total_steps: usize,
+    total_steps: u64,
     pct_start: f64,
     div_factor: f64,
     final_div_factor: f64,
@@ -44,7 +44,7 @@ pub struct OneCycle {
 impl OneCycle {
     /// PyTorch's defaults: 30 % of the steps upwards, a first value of `max_lr/25`, a last of that divided by 10⁴, along
     /// cosines.
-    pub fn new(max_lr: f64, total_steps: usize) -> OneCycle {
+    pub fn new(max_lr: f64, total_steps: u64) -> OneCycle {
         OneCycle {
             max_lr,
             total_steps,
