@@ -2,7 +2,8 @@
 //!
 //! A block is an epoch of `Trainer::fit`, everything included: shuffling, gathering, transfer, the step, logging, the
 //! read of the epoch's values, which waits for the device. Between two of our blocks the peer runs one of as many
-//! steps, so both see the same noise of the machine.
+//! steps, so both see the same noise of the machine. Our loader reads up to four batches ahead, also across the end of a
+//! block: of the host's work for a block's 100 batches, at most that much falls outside of the time that is taken.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};

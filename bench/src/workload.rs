@@ -2,7 +2,7 @@
 
 use fulmen::data::TensorDataset;
 use fulmen::nn::loss::{Reduction, cross_entropy};
-use fulmen::nn::{Conv2d, Linear, MaxPool2d};
+use fulmen::nn::{Conv2d, Flatten, Linear, MaxPool2d, Relu, Sequential};
 use fulmen::prelude::*;
 use fulmen::tensor::random;
 
@@ -50,69 +50,47 @@ impl Workload {
 
     pub(crate) fn model(&self) -> Model {
         match self.name {
-            "W1" => {
-                Model::Mlp(Mlp { fc1: Linear::new(784, 512), fc2: Linear::new(512, 256), fc3: Linear::new(256, 10) })
-            }
-            _ => Model::LeNet(LeNet {
-                conv1: Conv2d::new(1, 20, 5),
-                conv2: Conv2d::new(20, 50, 5),
-                pool: MaxPool2d::new(2),
-                fc1: Linear::new(800, 500),
-                fc2: Linear::new(500, 10),
-            }),
+            "W1" => Model {
+                layers: Sequential::new()
+                    .push(Linear::new(784, 512))
+                    .push(Relu)
+                    .push(Linear::new(512, 256))
+                    .push(Relu)
+                    .push(Linear::new(256, 10)),
+                optimizer: || Box::new(optim::Sgd::new(1e-2).momentum(0.9)),
+            },
+            _ => Model {
+                layers: Sequential::new()
+                    .push(Conv2d::new(1, 20, 5))
+                    .push(Relu)
+                    .push(MaxPool2d::new(2))
+                    .push(Conv2d::new(20, 50, 5))
+                    .push(Relu)
+                    .push(MaxPool2d::new(2))
+                    .push(Flatten::new())
+                    .push(Linear::new(800, 500))
+                    .push(Relu)
+                    .push(Linear::new(500, 10)),
+                optimizer: || Box::new(optim::Adam::new(1e-3)),
+            },
         }
     }
 }
 
+/// A row of layers with the optimizer that the workload names.
 #[derive(Module)]
-pub(crate) struct Mlp {
-    fc1: Linear,
-    fc2: Linear,
-    fc3: Linear,
-}
-
-#[derive(Module)]
-pub(crate) struct LeNet {
-    conv1: Conv2d,
-    conv2: Conv2d,
-    pool: MaxPool2d,
-    fc1: Linear,
-    fc2: Linear,
-}
-
-/// One of the models.
-pub(crate) enum Model {
-    Mlp(Mlp),
-    LeNet(LeNet),
-}
-
-impl Module for Model {
-    fn visit(&self, visit: &mut fulmen::nn::Visit<'_>) {
-        match self {
-            Model::Mlp(model) => model.visit(visit),
-            Model::LeNet(model) => model.visit(visit),
-        }
-    }
+pub(crate) struct Model {
+    layers: Sequential,
+    #[module(skip)]
+    optimizer: fn() -> Box<dyn Optimizer>,
 }
 
 impl TrainingModule for Model {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let x = batch.get("x");
-        let logits = match self {
-            Model::Mlp(m) => m.fc3.forward(&m.fc2.forward(&m.fc1.forward(&x).relu()).relu()),
-            Model::LeNet(m) => {
-                let x = m.pool.forward(&m.conv1.forward(&x).relu());
-                let x = m.pool.forward(&m.conv2.forward(&x).relu());
-                m.fc2.forward(&m.fc1.forward(&x.flatten(1, -1)).relu())
-            }
-        };
-        cross_entropy(&logits, &batch.get("y"), Reduction::Mean)
+        cross_entropy(&self.layers.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean)
     }
 
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
-        match self {
-            Model::Mlp(_) => Box::new(optim::Sgd::new(1e-2).momentum(0.9)),
-            Model::LeNet(_) => Box::new(optim::Adam::new(1e-3)),
-        }
+        (self.optimizer)()
     }
 }
