@@ -109,7 +109,7 @@ fn settings_without_sense_are_poisoned() {
 
 #[test]
 fn a_cycle_of_any_length_has_numbers_and_ends_at_its_end() {
-    for total in [1, 2, 3, 4, 7] {
+    for total in [1u64, 2, 3, 4, 7] {
         for pct in [0.0, 0.3, 0.5, 1.0] {
             for anneal in [Anneal::Cos, Anneal::Linear] {
                 for three_phase in [false, true] {

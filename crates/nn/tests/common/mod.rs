@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test file uses some of it.
 
+pub(crate) mod reference;
+
 use fulmen_tensor::Tensor;
 
 /// The value as f64.

@@ -1,0 +1,107 @@
+//! The files of reference values that PyTorch made, and a list of what is to agree with them, evaluated as one
+//! program: hundreds of small programs would take the compiler minutes.
+
+use std::path::{Path, PathBuf};
+
+use fulmen_tensor::{Runtime, Tensor};
+use serde_json::Value;
+
+use super::assert_close;
+
+/// A file of the reference folder.
+pub(crate) fn path(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(file)
+}
+
+/// The cases of a file.
+#[track_caller]
+pub(crate) fn cases(file: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(path(file)).unwrap_or_else(|e| panic!("{file}: {e}"));
+    let document: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{file}: {e}"));
+    let cases = document["cases"].as_array().cloned().unwrap_or_default();
+    assert!(!cases.is_empty(), "{file} has no cases");
+    cases
+}
+
+/// A number, or the word for one that JSON cannot say.
+#[track_caller]
+pub(crate) fn number(value: &Value) -> f64 {
+    match (value.as_f64(), value.as_str()) {
+        (Some(number), _) => number,
+        (_, Some("nan")) => f64::NAN,
+        (_, Some("inf")) => f64::INFINITY,
+        (_, Some("-inf")) => f64::NEG_INFINITY,
+        _ => panic!("{value} is no number"),
+    }
+}
+
+/// A whole number.
+#[track_caller]
+pub(crate) fn count(value: &Value) -> usize {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no whole number")) as usize
+}
+
+/// A pair of whole numbers.
+#[track_caller]
+pub(crate) fn pair(value: &Value) -> (usize, usize) {
+    (count(&value[0]), count(&value[1]))
+}
+
+/// The numbers of a list, or of a tensor's data.
+#[track_caller]
+pub(crate) fn numbers(value: &Value) -> Vec<f64> {
+    let list = value.as_array().or_else(|| value["data"].as_array());
+    list.unwrap_or_else(|| panic!("{value} is no list")).iter().map(number).collect()
+}
+
+/// A tensor of the file as a constant.
+#[track_caller]
+pub(crate) fn tensor(value: &Value) -> Tensor {
+    let data = numbers(value);
+    let shape: Vec<usize> = value["shape"].as_array().into_iter().flatten().map(count).collect();
+    match value["dtype"].as_str() {
+        Some("f32") => Tensor::from_slice(&data.iter().map(|&v| v as f32).collect::<Vec<_>>(), shape),
+        Some("i32") => Tensor::from_slice(&data.iter().map(|&v| v as i32).collect::<Vec<_>>(), shape),
+        other => panic!("the reference files have no dtype {other:?}"),
+    }
+}
+
+/// What is to agree, with the tolerances.
+pub(crate) struct Expected {
+    relative: f64,
+    absolute: f64,
+    list: Vec<(String, Tensor, Vec<f64>)>,
+}
+
+impl Expected {
+    pub(crate) fn within(relative: f64, absolute: f64) -> Expected {
+        Expected { relative, absolute, list: vec![] }
+    }
+
+    /// `found` is to have the shape and the numbers of the file's `expected`.
+    #[track_caller]
+    pub(crate) fn tensor(&mut self, what: impl Into<String>, found: &Tensor, expected: &Value) {
+        let (what, shape) = (what.into(), &expected["shape"]);
+        if let Some(fault) = found.fault() {
+            panic!("{what}: {fault}");
+        }
+        assert_eq!(&serde_json::json!(found.shape().dims()), shape, "{what}: shape");
+        self.list.push((what, found.clone(), numbers(expected)));
+    }
+
+    /// `found` is to have these numbers.
+    pub(crate) fn numbers(&mut self, what: impl Into<String>, found: &Tensor, expected: Vec<f64>) {
+        self.list.push((what.into(), found.clone(), expected));
+    }
+
+    /// Computes all and compares.
+    #[track_caller]
+    pub(crate) fn check(self) {
+        let tensors: Vec<&Tensor> = self.list.iter().map(|(_, found, _)| found).collect();
+        let values = Runtime::global().and_then(|runtime| runtime.eval_many(&tensors));
+        let values = values.unwrap_or_else(|e| panic!("{e}"));
+        for ((what, _, expected), found) in self.list.iter().zip(values) {
+            assert_close(&found.to_f64(), expected, self.relative, self.absolute, what);
+        }
+    }
+}
