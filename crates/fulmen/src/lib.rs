@@ -18,3 +18,30 @@ pub mod prelude {
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint};
     pub use fulmen_trainer::{Batch, Plan, StepContext, Trainer, TrainerArgs, TrainingModule, Weights};
 }
+
+/// The book's programs, compiled and run by the tests.
+#[cfg(doctest)]
+mod book {
+    #[doc = include_str!("../../../docs/src/introduction.md")]
+    mod introduction {}
+    #[doc = include_str!("../../../docs/src/quick-start.md")]
+    mod quick_start {}
+    #[doc = include_str!("../../../docs/src/tensors.md")]
+    mod tensors {}
+    #[doc = include_str!("../../../docs/src/models.md")]
+    mod models {}
+    #[doc = include_str!("../../../docs/src/data.md")]
+    mod data {}
+    #[doc = include_str!("../../../docs/src/training.md")]
+    mod training {}
+    #[doc = include_str!("../../../docs/src/checkpoints.md")]
+    mod checkpoints {}
+    #[doc = include_str!("../../../docs/src/options.md")]
+    mod options {}
+    #[doc = include_str!("../../../docs/src/devices.md")]
+    mod devices {}
+    #[doc = include_str!("../../../docs/src/performance.md")]
+    mod performance {}
+    #[doc = include_str!("../../../docs/src/seen.md")]
+    mod seen {}
+}
