@@ -21,7 +21,7 @@ struct Args {
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/data"))]
     data_dir: PathBuf,
     /// Samples a step.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 32)]
     batch_size: usize,
     /// The highest learning rate of the one-cycle schedule.
     #[arg(long, default_value_t = 4e-3)]

@@ -26,7 +26,7 @@ fn three_epochs_on_real_digits() {
     let json: serde_json::Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
     assert!(json["test_accuracy"].as_f64().unwrap() >= 0.96, "{json}");
     assert_eq!((json["train_compilations"].as_u64(), json["eval_compilations"].as_u64()), (Some(1), Some(1)));
-    assert_eq!((json["steps"].as_u64(), json["epochs"].as_u64()), (Some(3 * 126), Some(3)));
+    assert_eq!((json["steps"].as_u64(), json["epochs"].as_u64()), (Some(3 * 253), Some(3)));
     let number = |name: &str| json[name].as_u64().unwrap();
     assert!(number("device_to_host_transfers") <= number("log_points") + 3, "{json}");
     for name in ["train_loss", "images_per_second", "step_ms_p50", "time_to_first_step_s"] {
