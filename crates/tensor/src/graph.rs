@@ -78,7 +78,7 @@ impl Graph {
                     Identity::Operation { name: operation.name(), key: operation.key(), operands: operands.clone() }
                 }
                 Kind::Buffer(buffer) => Identity::Buffer(Arc::as_ptr(buffer).addr()),
-                Kind::Placeholder { .. } | Kind::Poison(_) => Identity::Leaf(node.id),
+                Kind::Host(_) | Kind::Placeholder { .. } | Kind::Poison(_) => Identity::Leaf(node.id),
             };
             let index = match known.entry(identity) {
                 Entry::Occupied(seen) => *seen.get(),

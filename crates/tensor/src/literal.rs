@@ -89,7 +89,7 @@ impl Literal {
     /// The value as a constant of an expression.
     #[track_caller]
     pub fn to_tensor(&self) -> Tensor {
-        Tensor::from_literal_bytes(self.ty.clone(), self.bytes())
+        Tensor::from_elements(self.ty.clone(), self.bytes().to_vec())
     }
 }
 

@@ -19,8 +19,14 @@ pub(crate) struct Lowered {
     pub(crate) text: String,
     /// The same without locations: two programs with equal keys compute the same.
     pub(crate) key: String,
-    /// Device values that the expression holds: parameters after those that the function declares.
-    pub(crate) buffers: Vec<Arc<Buffer>>,
+    /// Values that the expression holds: parameters after those that the function declares.
+    pub(crate) captured: Vec<Captured>,
+}
+
+/// A value that an expression holds and a program takes as an argument.
+pub(crate) enum Captured {
+    Device(Arc<Buffer>),
+    Host(TensorType, Arc<[u8]>),
 }
 
 /// One operation's view of the program that is being written.
@@ -111,7 +117,13 @@ pub(crate) fn lower(
         arguments.push(Line { text, location: None });
     }
 
-    let mut buffers = vec![];
+    let mut captured = vec![];
+    let mut capture = |ty: &TensorType, value| {
+        let n = parameters.len() + captured.len();
+        arguments.push(Line { text: format!("%arg{n}: {}", ty.stablehlo()), location: None });
+        captured.push(value);
+        format!("%arg{n}")
+    };
     let mut lines = vec![];
     let mut constants = HashMap::new();
     let mut helpers = BTreeMap::new();
@@ -149,12 +161,9 @@ pub(crate) fn lower(
                 Some(parameter) => format!("%arg{parameter}"),
                 None => return Err(Error::unbound(name, node.location)),
             },
-            Kind::Buffer(buffer) => {
-                let n = parameters.len() + buffers.len();
-                let text = format!("%arg{n}: {}", node.outputs[0].stablehlo());
-                arguments.push(Line { text, location: None });
-                buffers.push(buffer.clone());
-                format!("%arg{n}")
+            Kind::Buffer(buffer) => capture(&node.outputs[0], Captured::Device(buffer.clone())),
+            Kind::Host(elements) => {
+                capture(&node.outputs[0], Captured::Host(node.outputs[0].clone(), elements.clone()))
             }
             Kind::Poison(fault) => return Err(fault.clone().into()),
         };
@@ -189,7 +198,7 @@ pub(crate) fn lower(
         text.push_str("}\n");
         text
     };
-    Ok(Lowered { text: write(true), key: write(false), buffers })
+    Ok(Lowered { text: write(true), key: write(false), captured })
 }
 
 fn spell_location(location: &Location<'_>) -> String {

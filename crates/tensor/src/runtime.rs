@@ -10,6 +10,7 @@ use fulmen_pjrt::{
     Argument, Buffer, Client, CompileOptions, Device, Event, LoadedExecutable, PendingRead, Plugin, Value,
 };
 
+use crate::lower::Captured;
 use crate::{Accelerator, DType, Error, Function, Literal, Metrics, Result, Tensor, TensorType};
 
 /// A device and the programs compiled for it.
@@ -147,11 +148,19 @@ impl Runtime {
                 executable
             }
         };
+        let captured = lowered
+            .captured
+            .into_iter()
+            .map(|captured| match captured {
+                Captured::Device(buffer) => Ok(buffer),
+                Captured::Host(ty, elements) => self.bytes_to_device(&ty, &elements).map(Arc::new),
+            })
+            .collect::<Result<_>>()?;
         Ok(Compiled {
             name: function.name().to_owned(),
             metrics: self.metrics.clone(),
             executable,
-            captured: lowered.buffers,
+            captured,
             donated: function.aliases().iter().map(Option::is_some).collect(),
         })
     }
@@ -188,15 +197,18 @@ impl Runtime {
     /// # Errors
     /// Out of memory, mostly.
     pub fn to_device(&self, literal: &Literal) -> Result<Buffer> {
+        self.bytes_to_device(literal.ty(), literal.bytes())
+    }
+
+    fn bytes_to_device(&self, ty: &TensorType, bytes: &[u8]) -> Result<Buffer> {
         let start = Instant::now();
-        let ty = literal.ty();
         let buffer = self
             .shared
             .client
-            .buffer_from_host(literal.bytes(), ty.dtype.element_type(), &ty.shape, &self.shared.device)
+            .buffer_from_host(bytes, ty.dtype.element_type(), &ty.shape, &self.shared.device)
             .map_err(|e| Error::runtime(format!("copying {ty} to the device"), e))?;
         self.metrics.record_time("TransferToDeviceTime", start.elapsed());
-        self.metrics.record_bytes("OutboundData", literal.bytes().len());
+        self.metrics.record_bytes("OutboundData", bytes.len());
         Ok(buffer)
     }
 

@@ -54,6 +54,8 @@ pub(crate) enum Kind {
     },
     /// A value that lies on a device.
     Buffer(Arc<Buffer>),
+    /// The elements of a value in host memory that is too large to stand in a program's text.
+    Host(Arc<[u8]>),
     Poison(Fault),
 }
 
@@ -150,6 +152,12 @@ impl Tensor {
                 Tensor::poison("from_buffer", format!("no tensor has the element type {:?}", buffer.element_type()))
             }
         }
+    }
+
+    /// A tensor of elements that the program gets as an argument. The caller has checked their number.
+    #[track_caller]
+    pub(crate) fn from_host(ty: TensorType, elements: Vec<u8>) -> Tensor {
+        Tensor::from_parts(Kind::Host(elements.into()), vec![], vec![ty])
     }
 
     /// Dtype and shape. Those of a poisoned tensor mean nothing (f32, scalar).
@@ -250,6 +258,7 @@ impl fmt::Debug for Tensor {
             Kind::Operation(operation) => write!(f, "Tensor({}: {})", operation.name(), self.ty()),
             Kind::Placeholder { name } => write!(f, "Tensor(placeholder {name}: {})", self.ty()),
             Kind::Buffer(_) => write!(f, "Tensor(buffer: {})", self.ty()),
+            Kind::Host(_) => write!(f, "Tensor(host value: {})", self.ty()),
             Kind::Poison(fault) => write!(f, "Tensor(poisoned: {fault})"),
         }
     }

@@ -136,3 +136,21 @@ fn values_of_every_dtype_go_to_the_device_and_back() {
         assert_eq!(literal.to_tensor().eval().unwrap().bytes(), literal.bytes(), "{dtype}");
     }
 }
+
+#[test]
+fn large_values_are_arguments_and_small_ones_constants() {
+    let values: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+    let sum = Tensor::from_slice(&values, [1000]).sum_all() + Tensor::from_slice(&values[..3], [3]).sum_all();
+    let text = Function::new("f", vec![], vec![sum.clone()]).stablehlo().unwrap();
+    assert!(text.contains("%arg0: tensor<1000xf32>") && text.contains("dense<\"0x"), "{text}");
+    assert_eq!(sum.eval().unwrap().to_vec::<f32>().unwrap(), [499_500.0 + 3.0]);
+}
+
+#[test]
+fn one_hot_counts_further_than_its_dtype() {
+    let labels = Tensor::from_slice(&[1u8, 255], [2]);
+    let positions = labels.one_hot(300).to_dtype(DType::F32).sum(&[0], false);
+    let ones: Vec<usize> =
+        positions.eval().unwrap().to_f64().iter().enumerate().filter_map(|(i, &v)| (v == 1.0).then_some(i)).collect();
+    assert_eq!(ones, [1, 255]);
+}

@@ -1,8 +1,9 @@
 //! Elementwise operations of two tensors, with NumPy's broadcasting.
 
+use super::takes::Takes;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{DType, Tensor, TensorType};
+use crate::{Tensor, TensorType};
 
 /// What stands on the right of a binary operation: a tensor, or a number that takes the tensor's dtype.
 pub trait Operand {
@@ -24,27 +25,6 @@ impl Operand for f64 {
     #[track_caller]
     fn beside(&self, other: &Tensor) -> Tensor {
         other.check().map_or_else(|_| other.clone(), |t| Tensor::full(t.dtype(), [], *self))
-    }
-}
-
-/// Which dtypes a binary operation takes.
-#[derive(Clone, Copy)]
-enum Takes {
-    Numbers,
-    Floats,
-    BitsAndBooleans,
-    Integers,
-}
-
-impl Takes {
-    fn check(self, dtype: DType) -> Result<(), String> {
-        let (fits, expected) = match self {
-            Takes::Numbers => (dtype != DType::Bool, "numbers"),
-            Takes::Floats => (dtype.is_float(), "floating-point numbers"),
-            Takes::BitsAndBooleans => (!dtype.is_float(), "integers or booleans"),
-            Takes::Integers => (dtype.is_integer(), "integers"),
-        };
-        if fits { Ok(()) } else { Err(format!("takes {expected}, not {dtype}; convert with to_dtype() first")) }
     }
 }
 
@@ -138,13 +118,13 @@ binary! {
     ];
 
     /// Bitwise and of integers, logical and of booleans.
-    and, And, "and", BitsAndBooleans, |a, b, y, g| [None, None];
+    and, And, "and", IntegersAndBooleans, |a, b, y, g| [None, None];
 
     /// Bitwise or of integers, logical or of booleans.
-    or, Or, "or", BitsAndBooleans, |a, b, y, g| [None, None];
+    or, Or, "or", IntegersAndBooleans, |a, b, y, g| [None, None];
 
     /// Bitwise exclusive or of integers, logical exclusive or of booleans.
-    xor, Xor, "xor", BitsAndBooleans, |a, b, y, g| [None, None];
+    xor, Xor, "xor", IntegersAndBooleans, |a, b, y, g| [None, None];
 
     /// The bits of `a` moved up by `b` places, zeros coming in; 0 where `b` is the number of bits or more.
     shift_left, ShiftLeft, "shift_left", Integers, |a, b, y, g| [None, None];

@@ -10,6 +10,9 @@ use crate::operation::{Operation, Vjp, one};
 use crate::tensor::Kind;
 use crate::{DType, Element, Shape, Tensor, TensorType};
 
+/// The most bytes that are written into a program; a larger value becomes an argument of it.
+const LARGEST_IN_TEXT: usize = 1024;
+
 /// A constant's bytes: those of every element, or those of one that all elements equal.
 struct Constant {
     ty: TensorType,
@@ -142,7 +145,7 @@ impl Tensor {
             );
             return Tensor::poison("from_slice", message);
         }
-        Tensor::apply(Constant { ty, bytes: T::to_bytes(elements).into() }, &[])
+        Tensor::from_elements(ty, T::to_bytes(elements))
     }
 
     /// The elements of a constant that was given as many.
@@ -156,10 +159,13 @@ impl Tensor {
         }
     }
 
-    /// A constant from bytes whose number the caller has checked.
+    /// A constant of elements whose number the caller has checked.
     #[track_caller]
-    pub(crate) fn from_literal_bytes(ty: TensorType, bytes: &[u8]) -> Tensor {
-        Tensor::apply(Constant { ty, bytes: bytes.into() }, &[])
+    pub(crate) fn from_elements(ty: TensorType, elements: Vec<u8>) -> Tensor {
+        if elements.len() > LARGEST_IN_TEXT {
+            return Tensor::from_host(ty, elements);
+        }
+        Tensor::apply(Constant { ty, bytes: elements.into() }, &[])
     }
 
     /// A scalar constant.

@@ -1,8 +1,9 @@
 //! Products of tensors: `dot_general` and `matmul` upon it.
 
+use super::takes::Takes;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{DType, Shape, Tensor, TensorType};
+use crate::{Shape, Tensor, TensorType};
 
 /// Which axes of the two sides go together. An axis in neither list is free: it stays in the result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,9 +77,7 @@ impl Operation for DotGeneral {
         if lhs.dtype != rhs.dtype {
             return Err(format!("the dtypes differ: {lhs} and {rhs}; convert one of them with to_dtype()"));
         }
-        if lhs.dtype == DType::Bool {
-            return Err("takes numbers, not bool; convert with to_dtype() first".into());
-        }
+        Takes::Numbers.check(lhs.dtype)?;
         let check = |side: &str, shape: &Shape, batch: &[usize], contracting: &[usize]| {
             let mut named: Vec<usize> = batch.iter().chain(contracting).copied().collect();
             named.sort_unstable();

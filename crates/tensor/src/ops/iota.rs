@@ -63,9 +63,11 @@ impl Tensor {
             let message = format!("class indices must be integers, these are {}; convert with to_dtype()", self.ty());
             return Tensor::poison("one_hot", message);
         }
+        // Narrow integers cannot count many classes: a u8 would start again at 256.
+        let index = if self.dtype().size_in_bytes() < 4 { self.to_dtype(DType::I32) } else { self.clone() };
         let mut shape = self.shape().to_vec();
         shape.push(classes);
-        let classes = Tensor::iota(self.dtype(), shape.clone(), -1);
-        self.unsqueeze(-1).broadcast_to(shape).eq(classes)
+        let classes = Tensor::iota(index.dtype(), shape.clone(), -1);
+        index.unsqueeze(-1).broadcast_to(shape).eq(classes)
     }
 }

@@ -19,6 +19,7 @@ mod select;
 mod slice;
 mod softmax;
 mod stop_gradient;
+mod takes;
 pub(crate) mod threefry;
 mod transpose;
 mod unary;

@@ -1,9 +1,10 @@
 //! Sliding windows: `reduce_window`, and its derivative for a maximum, `select_and_scatter`.
 
 use super::reduce::Reducer;
+use super::takes::Takes;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{DType, Tensor, TensorType};
+use crate::{Tensor, TensorType};
 
 /// Windows over all axes of a tensor.
 #[derive(Clone, Debug)]
@@ -57,9 +58,7 @@ impl Operation for ReduceWindow {
         self.method
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        if inputs[0].dtype == DType::Bool {
-            return Err("takes numbers, not bool; convert with to_dtype() first".into());
-        }
+        Takes::Numbers.check(inputs[0].dtype)?;
         one(self.windows.result(inputs[0])?)
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {

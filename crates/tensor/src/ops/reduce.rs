@@ -1,5 +1,6 @@
 //! Reductions: many elements along some axes become one.
 
+use super::takes::Takes;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{DType, Shape, Tensor, TensorType};
@@ -58,9 +59,7 @@ impl Operation for Reduce {
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let from = inputs[0];
-        if from.dtype == DType::Bool {
-            return Err("takes numbers, not bool; convert with to_dtype() first".into());
-        }
+        Takes::Numbers.check(from.dtype)?;
         if self.reducer != Reducer::Sum && self.axes.iter().any(|&a| from.shape[a] == 0) {
             return Err(format!("{from} has no element along the axes {:?} to choose from", self.axes));
         }
@@ -150,8 +149,7 @@ impl Tensor {
         if self.fault().is_some() {
             return self.clone();
         }
-        if !self.dtype().is_float() {
-            let message = format!("takes floating-point numbers, not {}; convert with to_dtype() first", self.dtype());
+        if let Err(message) = Takes::Floats.check(self.dtype()) {
             return Tensor::poison("mean", message);
         }
         match self.shape().axes(axes) {

@@ -1,27 +1,9 @@
 //! Elementwise operations of one tensor.
 
+use super::takes::Takes;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{DType, Tensor, TensorType};
-
-/// Which dtypes an elementwise operation takes.
-#[derive(Clone, Copy)]
-enum Takes {
-    Floats,
-    SignedNumbers,
-    BitsAndBooleans,
-}
-
-impl Takes {
-    fn check(self, dtype: DType) -> Result<(), String> {
-        let (fits, expected) = match self {
-            Takes::Floats => (dtype.is_float(), "floating-point numbers"),
-            Takes::SignedNumbers => (dtype != DType::Bool && !dtype.is_unsigned(), "signed numbers"),
-            Takes::BitsAndBooleans => (!dtype.is_float(), "integers or booleans"),
-        };
-        if fits { Ok(()) } else { Err(format!("takes {expected}, not {dtype}; convert with to_dtype() first")) }
-    }
-}
 
 /// One row an operation: doc, method, struct, the StableHLO spelling, the dtypes, and the derivative
 /// `|x, y, g|` of `y = f(x)` under the cotangent `g` (`None` where it is zero or not defined).
@@ -102,7 +84,7 @@ unary! {
     neg, Negate, "stablehlo.negate", SignedNumbers, |x, y, g| Some(-g);
 
     /// Bitwise complement of integers, logical complement of booleans.
-    not, Not, "stablehlo.not", BitsAndBooleans, |x, y, g| None;
+    not, Not, "stablehlo.not", IntegersAndBooleans, |x, y, g| None;
 
     /// `1/√x`, elementwise. Derivative `−½ y/x`.
     rsqrt, Rsqrt, "stablehlo.rsqrt", Floats, |x, y, g| Some(g * (y / x) * -0.5);
