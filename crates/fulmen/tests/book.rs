@@ -80,7 +80,11 @@ fn every_chapter_is_listed_and_its_programs_are_tested() {
 /// The anchor that mdbook gives a heading.
 fn anchor(heading: &str) -> String {
     let heading = heading.trim_start_matches('#').trim().to_lowercase();
-    heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()
+    heading
+        .chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
 }
 
 #[test]
@@ -112,8 +116,8 @@ fn variables(folder: &Path, found: &mut BTreeSet<String>) {
             let text = read(&path);
             let text = text.split("#[cfg(test)]").next().unwrap_or_default();
             for rest in text.split("\"FULMEN_").skip(1) {
-                let name = rest.split('"').next().unwrap_or_default();
-                found.insert(format!("FULMEN_{name}"));
+                let end = rest.find(|c: char| !c.is_ascii_uppercase() && c != '_').unwrap_or(rest.len());
+                found.insert(format!("FULMEN_{}", &rest[..end]));
             }
         }
     }
