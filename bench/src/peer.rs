@@ -93,11 +93,23 @@ pub(crate) fn python() -> Result<PathBuf, Box<dyn Error>> {
         let status = command.stdout(Stdio::null()).status().map_err(|e| format!("{command:?}: {e}"))?;
         if status.success() { Ok(()) } else { Err(format!("{command:?} failed").into()) }
     };
-    // FULMEN_BENCH_PYTHON names another interpreter to make it with: JAX's newest versions need a newer Python.
-    let base = std::env::var("FULMEN_BENCH_PYTHON").unwrap_or_else(|_| "python3".into());
-    run(Command::new(base).args(["-m", "venv", "--clear"]).arg(&environment))?;
-    let requirements = Path::new(PEERS).join("requirements.txt");
+    let base = interpreter()?;
+    run(Command::new(&base).args(["-m", "venv", "--clear"]).arg(&environment))?;
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))?;
     std::fs::write(done, "")?;
     Ok(python)
+}
+
+/// The Python to make the environment with: the one that FULMEN_BENCH_PYTHON names, else the newest that runs. JAX's
+/// newest versions need a newer Python than many systems have as `python3`.
+fn interpreter() -> Result<String, Box<dyn Error>> {
+    if let Ok(named) = std::env::var("FULMEN_BENCH_PYTHON") {
+        return Ok(named);
+    }
+    let runs = |python: &&str| {
+        let quiet = Command::new(python).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        quiet.is_ok_and(|status| status.success())
+    };
+    let found = ["python3.13", "python3.12", "python3"].into_iter().find(runs);
+    found.map(str::to_owned).ok_or_else(|| "there is no python3; install Python 3.11 or newer with pip".into())
 }
