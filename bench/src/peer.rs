@@ -84,8 +84,11 @@ pub(crate) fn python() -> Result<PathBuf, Box<dyn Error>> {
         .ok_or("neither XDG_CACHE_HOME nor HOME is set, so there is no cache folder")?;
     let environment = cache.join("fulmen").join("bench-venv");
     let python = environment.join("bin").join("python");
+    // The mark of a finished installation is what was installed, so that a changed pin installs anew.
+    let requirements = Path::new(PEERS).join("requirements.txt");
+    let wanted = std::fs::read_to_string(&requirements)?;
     let done = environment.join("installed");
-    if done.exists() {
+    if std::fs::read_to_string(&done).is_ok_and(|installed| installed == wanted) {
         return Ok(python);
     }
     eprintln!("Making the peers' Python environment (JAX, about 300 MB, once) in {}", environment.display());
@@ -96,7 +99,7 @@ pub(crate) fn python() -> Result<PathBuf, Box<dyn Error>> {
     let base = interpreter()?;
     run(Command::new(&base).args(["-m", "venv", "--clear"]).arg(&environment))?;
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "-r"]).arg(requirements))?;
-    std::fs::write(done, "")?;
+    std::fs::write(done, wanted)?;
     Ok(python)
 }
 

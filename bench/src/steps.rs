@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "W1")]
     workload: String,
     /// Timed blocks of each side.
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     rounds: u64,
     /// Worker threads of our loader.
     #[arg(long, default_value_t = 1)]

@@ -92,7 +92,7 @@ pub trait Callback: Send {
     /// The name that the callback's state has in checkpoints, and that messages use.
     fn name(&self) -> &'static str;
 
-    /// Before the first step.
+    /// Before the first step. A Trainer can fit more than once: what an earlier fit left is to be forgotten here.
     fn on_fit_start(&mut self, start: &FitStart) {
         let _ = start;
     }
@@ -127,7 +127,7 @@ pub trait Callback: Send {
         None
     }
 
-    /// Takes up what [`Callback::state`] gave before.
+    /// Takes up what [`Callback::state`] gave before, when a fit resumes; after [`Callback::on_fit_start`].
     fn load_state(&mut self, state: &Value) {
         let _ = state;
     }

@@ -24,11 +24,21 @@ pub(crate) struct Position {
     pub(crate) global_step: u64,
     /// The seed of the run.
     pub(crate) seed: u64,
-    /// What the epoch that had begun has logged so far.
+    /// Batches of an epoch, and samples of a batch: what `batch` counts.
+    pub(crate) batches: u64,
+    pub(crate) batch_size: u64,
+    /// What the epoch that had begun has logged up to its last log point.
     pub(crate) epoch_sums: Sums,
+    /// The names of the values in the tensor [`LOGS`], which holds what was logged after it.
+    pub(crate) log_names: Vec<String>,
+    /// The best checkpoint so far.
+    pub(crate) best_checkpoint: Option<PathBuf>,
     /// The state of each callback that has one, by its name.
     pub(crate) callbacks: BTreeMap<String, Value>,
 }
+
+/// The name of the tensor with what was logged since the last log point; only in a checkpoint within an epoch.
+pub(crate) const LOGS: &str = "trainer/logs";
 
 /// The metadata key that everything but the tensors stands under.
 const KEY: &str = "fulmen";
@@ -49,7 +59,11 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         "batch": position.batch,
         "global_step": position.global_step,
         "seed": position.seed,
+        "batches": position.batches,
+        "batch_size": position.batch_size,
         "epoch_sums": sums,
+        "log_names": position.log_names,
+        "best_checkpoint": position.best_checkpoint,
         "callbacks": position.callbacks,
     });
     let metadata = BTreeMap::from([(KEY.to_owned(), document.to_string())]);
@@ -76,12 +90,17 @@ pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)>
         };
         sums.push((name.to_owned(), f64::from_bits(sum), f64::from_bits(weight)));
     }
+    let names = document["log_names"].as_array().into_iter().flatten();
     let callbacks = document["callbacks"].as_object().into_iter().flatten();
     let position = Position {
         epoch: number("epoch")?,
         batch: number("batch")?,
         global_step: number("global_step")?,
         seed: number("seed")?,
+        batches: number("batches")?,
+        batch_size: number("batch_size")?,
+        log_names: names.filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+        best_checkpoint: document["best_checkpoint"].as_str().map(PathBuf::from),
         epoch_sums: Sums { sums, ..Sums::default() },
         callbacks: callbacks.map(|(name, state)| (name.clone(), state.clone())).collect(),
     };
@@ -91,10 +110,9 @@ pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)>
 /// Checks that checkpoints can be written into a folder, which is made if it is not there.
 pub(crate) fn check_writable(folder: &Path) -> Result<()> {
     let probe = folder.join(format!(".writable-{}", std::process::id()));
-    let tried = std::fs::create_dir_all(folder)
-        .and_then(|()| std::fs::write(&probe, b"probe"))
-        .and_then(|()| std::fs::remove_file(&probe));
-    tried.map_err(|e| {
+    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&probe, b"probe"));
+    let removed = std::fs::remove_file(&probe);
+    written.and(removed).map_err(|e| {
         Error::checkpoint(
             folder,
             format!(

@@ -1,7 +1,7 @@
 //! Why a fit, a validation or a test ended early.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -19,8 +19,10 @@ enum Kind {
     Usage,
     Tensor,
     Data,
+    Device,
+    Logger,
     NotFinite { step: u64 },
-    Checkpoint { path: PathBuf },
+    Checkpoint,
 }
 
 impl Error {
@@ -33,24 +35,38 @@ impl Error {
         Error { kind: Kind::Tensor, message: format!("{doing}: {source}"), source: Some(source.into()) }
     }
 
-    pub(crate) fn not_finite(step: u64, loss: &str, kept: Option<&Path>) -> Error {
+    /// A failure of the device, with what was being done.
+    pub(crate) fn device(doing: &str, source: fulmen_pjrt::Error) -> Error {
+        Error { kind: Kind::Device, message: format!("{doing}: {source}"), source: Some(source.into()) }
+    }
+
+    /// A loader that does not do what it promised.
+    pub(crate) fn data(message: impl Into<String>) -> Error {
+        Error { kind: Kind::Data, message: message.into(), source: None }
+    }
+
+    pub(crate) fn logger(folder: &Path, source: std::io::Error) -> Error {
+        let message = format!("a logger cannot write into {}: {source}", folder.display());
+        Error { kind: Kind::Logger, message, source: Some(source.into()) }
+    }
+
+    /// `what` is no longer finite after this many steps.
+    pub(crate) fn not_finite(step: u64, what: &str, kept: Option<&Path>) -> Error {
         let kept = match kept {
-            Some(path) => format!("the last good checkpoint is {}", path.display()),
+            Some(path) => format!("the last checkpoint before it is {}", path.display()),
             None => "no checkpoint had been saved before".to_owned(),
         };
-        let message = format!(
-            "the training loss `{loss}` became NaN or infinite at step {step}; {kept}. Lower the learning rate, \
-             check the data, or clip the gradients"
-        );
+        let message =
+            format!("{what} became NaN or infinite at step {step}; {kept}. Lower the learning rate and check the data");
         Error { kind: Kind::NotFinite { step }, message, source: None }
     }
 
     pub(crate) fn checkpoint(path: &Path, message: impl fmt::Display) -> Error {
         let message = format!("checkpoint {}: {message}", path.display());
-        Error { kind: Kind::Checkpoint { path: path.into() }, message, source: None }
+        Error { kind: Kind::Checkpoint, message, source: None }
     }
 
-    /// The step whose loss was NaN or infinite, if that is what ended the fit (see [`detect_nan`](crate::Options::detect_nan)).
+    /// The step, counted from 1, whose loss or result was NaN or infinite, if that is what ended the fit (see [`detect_nan`](crate::Options::detect_nan)).
     pub fn not_finite_step(&self) -> Option<u64> {
         match self.kind {
             Kind::NotFinite { step } => Some(step),
@@ -60,12 +76,22 @@ impl Error {
 
     /// Whether a checkpoint could not be written or read.
     pub fn is_checkpoint(&self) -> bool {
-        matches!(self.kind, Kind::Checkpoint { .. })
+        self.kind == Kind::Checkpoint
     }
 
     /// Whether the data set or its loader failed.
     pub fn is_data(&self) -> bool {
         self.kind == Kind::Data
+    }
+
+    /// Whether the device failed while it ran a step.
+    pub fn is_device(&self) -> bool {
+        self.kind == Kind::Device
+    }
+
+    /// Whether a logger could not begin to write.
+    pub fn is_logger(&self) -> bool {
+        self.kind == Kind::Logger
     }
 
     /// Whether the mistake is in an argument or an option.

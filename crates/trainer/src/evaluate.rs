@@ -27,7 +27,7 @@ impl Evaluation {
             arguments.extend(batch.buffers.iter().map(Argument::Borrow));
             let mut outputs = self.compiled.call(arguments)?;
             in_flight.push(outputs.done);
-            logs = outputs.buffers.pop().ok_or_else(|| Error::usage("the evaluation step gave no result"))?;
+            logs = outputs.buffers.pop().ok_or_else(|| Error::data("the evaluation step gave no result"))?;
         }
         Ok(logs)
     }

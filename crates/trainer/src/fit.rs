@@ -1,6 +1,6 @@
 //! The training loop: take a batch that is on the device, run one program, go on.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -9,13 +9,14 @@ use fulmen_pjrt::{Argument, Buffer, Event};
 use fulmen_tensor::{Compiled, Literal, PendingLiterals, Runtime};
 
 use crate::callback::{Actions, Callback, CheckpointRole, LogPoint, Progress};
-use crate::checkpoint::{self, Position};
+use crate::checkpoint::{self, LOGS, Position};
 use crate::evaluate::Evaluation;
 use crate::in_flight::InFlight;
 use crate::interrupt;
 use crate::loggers::Logger;
-use crate::logs::Sums;
+use crate::logs::{LEARNING_RATE, Sums};
 use crate::program::TrainProgram;
+use crate::say::say;
 use crate::state::State;
 use crate::summary::StepTimes;
 use crate::{Error, FitSummary, Options, Result};
@@ -36,7 +37,10 @@ pub(crate) struct Fit<'a> {
     pub(crate) position: Position,
     pub(crate) started: Instant,
     pub(crate) log_points: &'a mut u64,
-    pub(crate) summary: FitSummary,
+    /// What was logged since the last log point before a resume.
+    pub(crate) logs: Option<Buffer>,
+    /// Outlives a fit that fails.
+    pub(crate) summary: &'a mut FitSummary,
 }
 
 /// Logged values on their way to the host.
@@ -55,20 +59,23 @@ struct Running {
     in_flight: InFlight,
     pending: VecDeque<Pending>,
     times: StepTimes,
-    warned: bool,
+    warned_of_nan: bool,
+    warned_of_logger: bool,
 }
 
 impl Fit<'_> {
     /// Trains until the last epoch, a callback's wish or Ctrl-C.
-    pub(crate) fn run(mut self) -> Result<FitSummary> {
-        let interrupt = interrupt::Guard::new();
+    pub(crate) fn run(mut self, interrupt: &interrupt::Guard) -> Result<()> {
         let mut running = Running {
-            logs: None,
+            logs: self.logs.take(),
             in_flight: InFlight::default(),
             pending: VecDeque::new(),
             times: StepTimes::default(),
-            warned: false,
+            warned_of_nan: false,
+            warned_of_logger: false,
         };
+        self.position.batches = self.train.len() as u64;
+        self.position.batch_size = self.train.batch_size() as u64;
         // One stream over all epochs, so that the first batches of an epoch are read while the last one ends.
         let epochs = self.position.epoch..self.options.max_epochs;
         let mut batches = self
@@ -76,7 +83,7 @@ impl Fit<'_> {
             .epochs(epochs, self.position.batch as usize)
             .prefetch_to(self.runtime.client(), self.runtime.device());
         while self.position.epoch < self.options.max_epochs && self.summary.stopped.is_none() {
-            if self.epoch(&mut batches, &mut running, &interrupt)? {
+            if self.epoch(&mut batches, &mut running, interrupt)? {
                 self.save_interrupted(&mut running)?;
                 break;
             }
@@ -86,8 +93,11 @@ impl Fit<'_> {
         self.summary.epochs = self.position.epoch;
         self.summary.global_step = self.position.global_step;
         self.summary.step_time_p50 = running.times.median();
-        self.summary.samples_per_second = running.times.steps_per_second() * self.train.batch_size() as f64;
-        Ok(self.summary)
+        // A padded batch has fewer samples than rows.
+        let samples = self.train.num_samples().min(self.train.len() * self.train.batch_size());
+        let samples_a_step = samples as f64 / self.train.len().max(1) as f64;
+        self.summary.samples_per_second = running.times.steps_per_second() * samples_a_step;
+        Ok(())
     }
 
     /// Trains on the rest of an epoch; true if Ctrl-C ended it.
@@ -100,12 +110,12 @@ impl Fit<'_> {
         let batches = self.train.len() as u64;
         let mut last = None;
         while self.position.batch < batches {
-            let batch = stream.next().ok_or_else(|| Error::usage("the loader ended in the middle of an epoch"))??;
+            let batch = stream.next().ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
             running.in_flight.make_room()?;
             let done = self.step(running, &batch.buffers)?;
             if self.summary.time_to_first_step.is_zero() {
                 // Waiting once tells when training really began, compilation and first transfers included.
-                done.wait().map_err(|e| Error::usage(format!("the first step failed on the device: {e}")))?;
+                done.wait().map_err(|e| Error::device("the first step failed on the device", e))?;
                 self.summary.time_to_first_step = self.started.elapsed();
             } else {
                 running.in_flight.push(done);
@@ -188,7 +198,7 @@ impl Fit<'_> {
         let Some(pending) = running.pending.pop_front() else { return Ok(()) };
         let sums = self.take_in(running, &pending.values.wait()?)?;
         let mut metrics = sums.means();
-        metrics.push(("lr".into(), sums.learning_rate));
+        metrics.push((LEARNING_RATE.into(), sums.learning_rate));
         let point = LogPoint { epoch: pending.epoch, global_step: pending.global_step, metrics };
         self.log(running, &point);
         self.callbacks.iter_mut().for_each(|c| c.on_log(&point));
@@ -199,19 +209,21 @@ impl Fit<'_> {
     fn take_in(&mut self, running: &mut Running, literals: &[Literal]) -> Result<Sums> {
         let Some(literal) = literals.first() else { return Ok(Sums::default()) };
         let sums = self.program.layout.read(literal)?;
+        self.check_finite(running, &sums)?;
         self.position.epoch_sums.add(&sums);
-        if let Some(step) = sums.bad_step {
-            if self.options.detect_nan {
-                return Err(Error::not_finite(step, &self.program.loss, self.summary.last_checkpoint.as_deref()));
-            }
-            if !std::mem::replace(&mut running.warned, true) {
-                eprintln!(
-                    "warning: the training loss `{}` became NaN or infinite at step {step}; set detect_nan to stop there",
-                    self.program.loss
-                );
-            }
-        }
         Ok(sums)
+    }
+
+    fn check_finite(&self, running: &mut Running, sums: &Sums) -> Result<()> {
+        let Some(step) = sums.bad_step else { return Ok(()) };
+        let loss = format!("the training loss `{}`", self.program.loss);
+        if self.options.detect_nan {
+            return Err(Error::not_finite(step, &loss, self.summary.last_checkpoint.as_deref()));
+        }
+        if !std::mem::replace(&mut running.warned_of_nan, true) {
+            say(&format!("warning: {loss} became NaN or infinite at step {step}; set detect_nan to stop there"));
+        }
+        Ok(())
     }
 
     /// Writes a log point to the loggers. A logger that fails is said once; training is worth more than its log.
@@ -219,8 +231,9 @@ impl Fit<'_> {
         *self.log_points += 1;
         for logger in self.loggers.iter_mut() {
             if let Err(error) = logger.log(point) {
-                if !std::mem::replace(&mut running.warned, true) {
-                    eprintln!("warning: logged values could not be written in {}: {error}", self.run_dir.display());
+                if !std::mem::replace(&mut running.warned_of_logger, true) {
+                    let folder = self.run_dir.display();
+                    say(&format!("warning: logged values could not be written in {folder}: {error}"));
                 }
             }
         }
@@ -231,9 +244,7 @@ impl Fit<'_> {
         let due = (self.position.epoch + 1) % self.options.check_val_every_n_epoch == 0;
         let validated = match &self.validation {
             Some((loader, evaluation)) if due => {
-                let module = self.state.entries().iter().filter(|e| e.variable.is_some()).count();
-                let values: Vec<&Buffer> = (0..module).map(|i| self.state.buffer(i)).collect::<Result<_>>()?;
-                Some((evaluation.run(self.runtime, loader, &values)?, evaluation.layout.clone()))
+                Some((evaluation.run(self.runtime, loader, &self.state.module()?)?, evaluation.layout.clone()))
             }
             _ => None,
         };
@@ -262,35 +273,51 @@ impl Fit<'_> {
         self.callbacks.iter_mut().for_each(|c| c.on_train_epoch_end(&point, &mut actions));
         self.summary.last_epoch = Some(point);
         self.summary.stopped = actions.stop;
-        self.save(&actions.saves)
+        self.save(&actions.saves, vec![])
     }
 
-    /// After Ctrl-C: everything that is on its way arrives, and the state in the middle of the epoch is saved.
+    /// After Ctrl-C: log points that are on their way arrive, and the state in the middle of the epoch is saved, with
+    /// what was logged since the last of them.
     fn save_interrupted(&mut self, running: &mut Running) -> Result<()> {
         self.summary.stopped = Some("interrupted by Ctrl-C".into());
         self.summary.interrupted = true;
         while !running.pending.is_empty() {
             self.finish_log_point(running)?;
         }
-        if let Some(logs) = running.logs.take() {
-            let literals = self.runtime.read(&[&logs])?.wait()?;
-            self.take_in(running, &literals)?;
+        let mut logs = vec![];
+        if let Some(buffer) = running.logs.take() {
+            for literal in self.runtime.read(&[&buffer])?.wait()? {
+                self.check_finite(running, &self.program.layout.read(&literal)?)?;
+                logs.push((LOGS.to_owned(), literal));
+            }
+            self.position.log_names = self.program.layout.names().to_vec();
         }
         if self.options.enable_checkpointing {
             let path = self.run_dir.join("checkpoints").join("last.safetensors");
-            self.save(&[(path, CheckpointRole::Last)])?;
+            self.save(&[(path, CheckpointRole::Last)], logs)?;
         }
         Ok(())
     }
 
-    /// Writes the training state to files, from one read of the device.
-    fn save(&mut self, files: &[(PathBuf, CheckpointRole)]) -> Result<()> {
+    /// Writes the training state to files, from one read of the device, with further tensors.
+    fn save(&mut self, files: &[(PathBuf, CheckpointRole)], further: Vec<(String, Literal)>) -> Result<()> {
         if files.is_empty() {
             return Ok(());
         }
+        let mut tensors = self.state.read(self.runtime)?;
+        if self.options.detect_nan {
+            let finite = |l: &Literal| !l.ty().dtype.is_float() || l.to_f64().iter().all(|v| v.is_finite());
+            if let Some((name, _)) = tensors.iter().find(|(_, literal)| !finite(literal)) {
+                let last = self.summary.last_checkpoint.as_deref();
+                return Err(Error::not_finite(self.position.global_step, &format!("`{name}`"), last));
+            }
+        }
+        tensors.extend(further);
+        if let Some((best, _)) = files.iter().find(|(_, role)| *role == CheckpointRole::Best) {
+            self.position.best_checkpoint = Some(best.clone());
+        }
         self.position.callbacks =
-            self.callbacks.iter().filter_map(|c| Some((c.name().to_owned(), c.state()?))).collect();
-        let tensors = self.state.read(self.runtime)?;
+            numbered(self.callbacks).filter_map(|(name, callback)| Some((name, callback.state()?))).collect();
         for (path, role) in files {
             checkpoint::save(path, &tensors, &self.position)?;
             match role {
@@ -301,4 +328,15 @@ impl Fit<'_> {
         }
         Ok(())
     }
+}
+
+/// The callbacks with names that tell two of a kind apart: `Name`, `Name#2`, …
+pub(crate) fn numbered(callbacks: &mut [Box<dyn Callback>]) -> impl Iterator<Item = (String, &mut Box<dyn Callback>)> {
+    let mut seen: BTreeMap<&'static str, usize> = BTreeMap::new();
+    callbacks.iter_mut().map(move |callback| {
+        let name = callback.name();
+        let count = seen.entry(name).or_default();
+        *count += 1;
+        (if *count == 1 { name.to_owned() } else { format!("{name}#{count}") }, callback)
+    })
 }

@@ -36,7 +36,7 @@ impl InFlight {
 
     fn wait_for_oldest(&mut self) -> Result<()> {
         match self.0.pop_front() {
-            Some(done) => done.wait().map_err(|e| Error::usage(format!("a step failed on the device: {e}"))),
+            Some(done) => done.wait().map_err(|e| Error::device("a step failed on the device", e)),
             None => Ok(()),
         }
     }

@@ -3,6 +3,8 @@
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use crate::say::say;
+
 static INSTALL: Once = Once::new();
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 static REQUESTED: AtomicBool = AtomicBool::new(false);
@@ -18,7 +20,7 @@ impl Guard {
                 if RUNNING.load(Ordering::SeqCst) == 0 || REQUESTED.swap(true, Ordering::SeqCst) {
                     std::process::exit(130);
                 }
-                eprintln!("\nInterrupted: saving and ending. Press Ctrl-C again to end at once.");
+                say("\nInterrupted: ending after this step. Press Ctrl-C again to end at once.");
             });
         });
         if RUNNING.fetch_add(1, Ordering::SeqCst) == 0 {

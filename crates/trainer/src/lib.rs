@@ -22,6 +22,7 @@ mod logs;
 mod module;
 mod options;
 mod program;
+mod say;
 mod state;
 mod summary;
 mod trainer;

@@ -13,14 +13,17 @@ pub(crate) struct LogLayout {
     names: Vec<String>,
 }
 
-/// The vector starts with the first step whose loss was not finite (−1: none) and the latest learning rate; then come
+/// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none) and the latest learning rate; then come
 /// a sum and a weight for each name.
 const HEAD: usize = 2;
+
+/// The name that the learning rate is logged under.
+pub(crate) const LEARNING_RATE: &str = "lr";
 
 /// What was read of the vector.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sums {
-    /// The first step whose loss was not finite.
+    /// The first step, counted from 1, whose loss was not finite.
     pub(crate) bad_step: Option<u64>,
     pub(crate) learning_rate: f64,
     /// Name, sum, weight.
@@ -32,13 +35,11 @@ impl Sums {
     pub(crate) fn add(&mut self, later: &Sums) {
         self.bad_step = self.bad_step.or(later.bad_step);
         self.learning_rate = later.learning_rate;
-        if self.sums.is_empty() {
-            self.sums.clone_from(&later.sums);
-            return;
-        }
-        for (mine, theirs) in self.sums.iter_mut().zip(&later.sums) {
-            mine.1 += theirs.1;
-            mine.2 += theirs.2;
+        for (name, sum, weight) in &later.sums {
+            match self.sums.iter_mut().find(|mine| mine.0 == *name) {
+                Some(mine) => (mine.1, mine.2) = (mine.1 + sum, mine.2 + weight),
+                None => self.sums.push((name.clone(), *sum, *weight)),
+            }
         }
     }
 
@@ -63,6 +64,9 @@ impl LogLayout {
                 return Err(at("this name was logged before in the same step; choose another".into()));
             }
             let ty = entry.value.ty();
+            if entry.name == LEARNING_RATE {
+                return Err(at("this name is that of the learning rate, which is logged by itself".into()));
+            }
             let per_sample = ty.shape.dims() == [batch.size()];
             if ty.shape.rank() != 0 && !per_sample {
                 return Err(at(format!("the value is {ty}; log a scalar or one value a sample, [{}]", batch.size())));
@@ -80,19 +84,21 @@ impl LogLayout {
         &self.names
     }
 
+    fn len(&self) -> usize {
+        HEAD + 2 * self.names.len()
+    }
+
     pub(crate) fn ty(&self) -> TensorType {
-        TensorType::new(DType::I32, [HEAD + 2 * self.names.len()])
+        TensorType::new(DType::I32, [self.len()])
     }
 
     /// The vector before the first step.
     pub(crate) fn start(&self) -> Result<Literal> {
-        let mut values = vec![0i32; HEAD + 2 * self.names.len()];
-        values[0] = -1;
-        Ok(Literal::from_slice(&values, [values.len()])?)
+        Ok(Literal::from_slice(&vec![0i32; self.len()], [self.len()])?)
     }
 
-    /// The vector after a step: `so_far` plus what the step logged. `loss` is the step's loss with the number of the
-    /// step, `learning_rate` what it ran with; an evaluation has neither.
+    /// The vector after a step: `so_far` plus what the step logged. `loss` is the step's loss with the
+    /// number of steps before it, `learning_rate` what it ran with; an evaluation has neither.
     pub(crate) fn accumulate(
         &self,
         so_far: &Tensor,
@@ -105,9 +111,8 @@ impl LogLayout {
         let float = |i: usize| word(i).bitcast(DType::F32);
         let bad = match loss {
             Some((loss, step)) => {
-                let unknown = word(0).lt(0.0);
-                let bad = unknown.and(loss.is_finite().not());
-                bad.select(step, &word(0))
+                let first = word(0).eq(0.0).and(loss.is_finite().not());
+                first.select(&(step + 1.0), &word(0))
             }
             None => word(0),
         };
@@ -130,12 +135,12 @@ impl LogLayout {
     pub(crate) fn read(&self, literal: &Literal) -> Result<Sums> {
         let words = literal.to_vec::<i32>()?;
         let float = |i: usize| f64::from(f32::from_bits(words[i] as u32));
-        if words.len() != HEAD + 2 * self.names.len() {
+        if words.len() != self.len() {
             return Err(Error::usage(format!("the logged values are {}, expected {}", literal.ty(), self.ty())));
         }
         let sums = self.names.iter().enumerate();
         Ok(Sums {
-            bad_step: u64::try_from(words[0]).ok(),
+            bad_step: u64::try_from(words[0]).ok().filter(|&step| step > 0),
             learning_rate: float(1),
             sums: sums.map(|(i, name)| (name.clone(), float(HEAD + 2 * i), float(HEAD + 2 * i + 1))).collect(),
         })

@@ -1,9 +1,11 @@
 //! The Trainer's options: one table, from which come the builder's methods, the command line, the environment, the
 //! defaults, the checks and the help texts.
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::BoolishValueParser;
 use fulmen_tensor::Accelerator;
 
 use crate::{Error, Result};
@@ -16,13 +18,13 @@ pub struct OptionRow {
     /// The environment variable that sets it where the code does not.
     pub env: &'static str,
     /// The default as text.
-    pub default: &'static str,
+    pub default: String,
     /// What it does.
     pub doc: String,
 }
 
 macro_rules! options {
-    ($($(#[doc = $doc:literal])* $name:ident: $ty:ty = $default:expr, $env:literal, $check:expr;)*) => {
+    ($($(#[doc = $doc:literal])* $(#[arg($($arg:tt)*)])? $name:ident: $ty:ty = $default:expr, $env:literal, $check:expr;)*) => {
         /// The options of a [`Trainer`](crate::Trainer), all of them decided.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Options {
@@ -34,9 +36,9 @@ macro_rules! options {
         /// It is a `clap` argument group: `#[command(flatten)]` it into a program's own arguments and pass it to
         /// [`TrainerBuilder::args`](crate::TrainerBuilder::args).
         #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
-        #[command(next_help_heading = "Trainer")]
+        #[command(next_help_heading = "Trainer", about = None, long_about = None)]
         pub struct TrainerArgs {
-            $($(#[doc = $doc])* #[arg(long)] pub $name: Option<$ty>,)*
+            $($(#[doc = $doc])* #[arg(long $(, $($arg)*)?)] pub $name: Option<$ty>,)*
         }
 
         impl TrainerArgs {
@@ -48,11 +50,14 @@ macro_rules! options {
             }
 
             /// Decides every option: what was given, else the environment, else the default; then checks it.
-            pub(crate) fn resolve(self, env: impl Fn(&str) -> Option<String>) -> Result<Options> {
+            pub(crate) fn resolve(self, env: impl Fn(&str) -> Option<OsString>) -> Result<Options> {
                 let options = Options {
-                    $($name: match (self.$name, env($env)) {
+                    $($name: match (self.$name, env($env).filter(|text| !text.is_empty())) {
                         (Some(given), _) => given,
-                        (None, Some(text)) => parse::<$ty>(stringify!($name), $env, &text)?,
+                        (None, Some(text)) => <$ty>::parse_env(&text).map_err(|e| {
+                            let (name, text) = (stringify!($name), text.to_string_lossy());
+                            Error::usage(format!("{name}: the environment variable {} is `{text}`: {e}", $env))
+                        })?,
                         (None, None) => $default,
                     },)*
                 };
@@ -84,7 +89,7 @@ macro_rules! options {
                 vec![$(OptionRow {
                     name: stringify!($name),
                     env: $env,
-                    default: stringify!($default),
+                    default: <$ty>::show(&$default),
                     doc: [$($doc),*].concat().trim().to_owned(),
                 },)*]
             }
@@ -92,11 +97,57 @@ macro_rules! options {
     };
 }
 
-fn parse<T: FromStr>(name: &str, env: &str, text: &str) -> Result<T>
+/// How the value of an option is written in the environment and in documents.
+trait Text: Sized {
+    fn parse_env(text: &OsStr) -> Result<Self, String>;
+    fn show(value: &Self) -> String;
+}
+
+fn parse<T: FromStr>(text: &OsStr) -> Result<T, String>
 where
     T::Err: std::fmt::Display,
 {
-    text.parse().map_err(|e| Error::usage(format!("{name}: the environment variable {env} is `{text}`: {e}")))
+    text.to_str().ok_or("it is no UTF-8")?.parse().map_err(|e: T::Err| e.to_string())
+}
+
+impl Text for u64 {
+    fn parse_env(text: &OsStr) -> Result<u64, String> {
+        parse(text)
+    }
+    fn show(value: &u64) -> String {
+        value.to_string()
+    }
+}
+
+impl Text for bool {
+    fn parse_env(text: &OsStr) -> Result<bool, String> {
+        match text.to_str().map(str::to_lowercase).as_deref() {
+            Some("1" | "true" | "yes" | "on") => Ok(true),
+            Some("0" | "false" | "no" | "off") => Ok(false),
+            _ => Err("it is neither true nor false".into()),
+        }
+    }
+    fn show(value: &bool) -> String {
+        value.to_string()
+    }
+}
+
+impl Text for Accelerator {
+    fn parse_env(text: &OsStr) -> Result<Accelerator, String> {
+        parse(text)
+    }
+    fn show(value: &Accelerator) -> String {
+        value.to_string()
+    }
+}
+
+impl Text for PathBuf {
+    fn parse_env(text: &OsStr) -> Result<PathBuf, String> {
+        Ok(text.into())
+    }
+    fn show(value: &PathBuf) -> String {
+        if value.as_os_str().is_empty() { "none".into() } else { value.display().to_string() }
+    }
 }
 
 fn positive(value: &u64) -> Option<&'static str> {
@@ -126,12 +177,15 @@ options! {
     ckpt_path: PathBuf = PathBuf::new(), "FULMEN_CKPT_PATH", |_| None;
 
     /// Whether to stop with an error when the training loss is NaN or infinite.
+    #[arg(num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
     detect_nan: bool = false, "FULMEN_DETECT_NAN", |_| None;
 
     /// Whether to write checkpoints: the last and the best.
+    #[arg(num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
     enable_checkpointing: bool = true, "FULMEN_ENABLE_CHECKPOINTING", |_| None;
 
     /// Whether to show progress: a bar on a terminal, lines elsewhere.
+    #[arg(num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
     enable_progress_bar: bool = true, "FULMEN_ENABLE_PROGRESS_BAR", |_| None;
 }
 
@@ -140,7 +194,7 @@ mod tests {
     use super::*;
 
     fn resolve(args: TrainerArgs, env: &[(&str, &str)]) -> Result<Options> {
-        args.resolve(|name| env.iter().find(|e| e.0 == name).map(|e| e.1.to_owned()))
+        args.resolve(|name| env.iter().find(|e| e.0 == name).map(|e| e.1.into()))
     }
 
     #[test]
@@ -149,6 +203,8 @@ mod tests {
         let args = TrainerArgs { max_epochs: Some(5), ..TrainerArgs::default() };
         let options = resolve(args, &env).unwrap();
         assert_eq!((options.max_epochs, options.seed, options.log_every_n_steps), (5, 7, 50));
+        let switched = resolve(TrainerArgs::default(), &[("FULMEN_DETECT_NAN", "1"), ("FULMEN_SEED", "")]).unwrap();
+        assert_eq!((switched.detect_nan, switched.seed), (true, 0));
     }
 
     #[test]

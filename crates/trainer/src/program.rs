@@ -46,24 +46,36 @@ pub(crate) fn optimizer_state(module: &dyn TrainingModule, optimizer: &dyn Optim
     state
 }
 
-/// Runs `record` with a placeholder in each variable; returns the placeholders, what `record` returned, and what the
-/// variables hold afterwards. The variables get their values back.
-fn with_placeholders<T>(
-    variables: &[(String, Variable)],
-    record: impl FnOnce(&[Tensor]) -> T,
-) -> (Vec<Tensor>, T, Vec<Tensor>) {
-    let before: Vec<Tensor> = variables.iter().map(|(_, v)| v.get()).collect();
-    let placeholders: Vec<Tensor> =
-        variables.iter().map(|(name, v)| Tensor::placeholder(name.clone(), v.ty().clone())).collect();
-    for ((_, variable), placeholder) in variables.iter().zip(&placeholders) {
-        variable.set(placeholder.clone());
+/// Placeholders in a module's variables. Dropped, also by a panic in a user's step, it puts the values back.
+struct Placeholders<'a> {
+    variables: &'a [(String, Variable)],
+    before: Vec<Tensor>,
+    placeholders: Vec<Tensor>,
+}
+
+impl<'a> Placeholders<'a> {
+    fn new(variables: &'a [(String, Variable)]) -> Placeholders<'a> {
+        let before = variables.iter().map(|(_, v)| v.get()).collect();
+        let placeholder = |(name, v): &(String, Variable)| Tensor::placeholder(name.clone(), v.ty().clone());
+        let placeholders: Vec<Tensor> = variables.iter().map(placeholder).collect();
+        for ((_, variable), placeholder) in variables.iter().zip(&placeholders) {
+            variable.set(placeholder.clone());
+        }
+        Placeholders { variables, before, placeholders }
     }
-    let recorded = record(&placeholders);
-    let after = variables.iter().map(|(_, v)| v.get()).collect();
-    for ((_, variable), value) in variables.iter().zip(before) {
-        variable.set(value);
+
+    /// What the variables hold now.
+    fn after(&self) -> Vec<Tensor> {
+        self.variables.iter().map(|(_, v)| v.get()).collect()
     }
-    (placeholders, recorded, after)
+}
+
+impl Drop for Placeholders<'_> {
+    fn drop(&mut self) {
+        for ((_, variable), value) in self.variables.iter().zip(&self.before) {
+            variable.set(value.clone());
+        }
+    }
 }
 
 /// Records the training step: forward, backward, optimizer, counters and logs as one function.
@@ -72,6 +84,7 @@ pub(crate) fn train(
     optimizer: &dyn Optimizer,
     loader: &DataLoader,
     entries: &[Entry],
+    seed: u64,
 ) -> Result<TrainProgram> {
     let variables: Vec<(String, Variable)> =
         entries.iter().filter_map(|e| Some((e.name.clone(), e.variable.clone()?))).collect();
@@ -85,19 +98,23 @@ pub(crate) fn train(
     // What is no variable, the optimizer's state and the step, has placeholders of its own.
     let further: Vec<Tensor> =
         entries[variables.len()..].iter().map(|e| Tensor::placeholder(e.name.clone(), e.ty.clone())).collect();
-    let Some(step) = entries.iter().position(|e| e.name == STEP).map(|i| &further[i - variables.len()]) else {
+    let Some(step) = further.last() else {
         return Err(Error::usage("the training state has no step counter"));
     };
     let key = Tensor::placeholder("trainer/key", TensorType::new(DType::U32, [2]));
     let batch = Batch::placeholders(loader);
 
     module.train();
-    let (placeholders, (loss, mut logged), after) = with_placeholders(&variables, |_| {
-        module.set_random_key(&random::fold_in_tensor(&key, &step.to_dtype(DType::U32)));
-        let mut cx = StepContext::default();
-        let loss = module.training_step(&batch, &mut cx);
-        (loss, cx.into_logged())
-    });
+    let cells = Placeholders::new(&variables);
+    module.set_random_key(&random::fold_in_tensor(&key, &step.to_dtype(DType::U32)));
+    let mut cx = StepContext::default();
+    let loss = module.training_step(&batch, &mut cx);
+    let mut logged = cx.into_logged();
+    let after = cells.after();
+    let placeholders = cells.placeholders.clone();
+    drop(cells);
+    // The step's key means nothing outside of it.
+    module.set_random_key(&random::key(seed));
     check_loss(&loss, &batch)?;
     if let Some(entry) = logged.iter().find(|l| l.name == TRAIN_LOSS).filter(|l| !l.value.is(&loss)) {
         let message = "this name is that of the loss, which training_step returns; choose another";
@@ -120,13 +137,23 @@ pub(crate) fn train(
     let mut slot = variables.len();
     for (&i, gradient) in trained.iter().zip(&gradients) {
         let slots = optimizer.state(placeholders[i].ty()).len();
-        let (parameter, state) =
-            optimizer.update(step, &placeholders[i], gradient, &further[slot - variables.len()..][..slots]);
+        let before = &further[slot - variables.len()..][..slots];
+        let (parameter, state) = optimizer.update(step, &placeholders[i], gradient, before);
+        if state.len() != slots {
+            return Err(Error::usage(format!(
+                "the optimizer has {slots} tensors of state for `{}`, and its update() returned {}",
+                entries[i].name,
+                state.len()
+            )));
+        }
         next[i] = parameter;
         for value in state {
             next[slot] = value;
             slot += 1;
         }
+    }
+    if batch.is_padded() {
+        check_statistics(&entries[..variables.len()], &trained, &next, &batch)?;
     }
     for (entry, value) in entries.iter().zip(&mut next) {
         if entry.name == STEP {
@@ -161,6 +188,22 @@ pub(crate) fn train(
     Ok(TrainProgram { function, layout, changes, loss: loss_name })
 }
 
+/// Padding must not get into running statistics: what a step makes of a batch must know the mask.
+fn check_statistics(entries: &[Entry], trained: &[usize], next: &[Tensor], batch: &Batch) -> Result<()> {
+    for (i, (entry, value)) in entries.iter().zip(next).enumerate() {
+        let from_batch = batch.inputs().any(|field| !field.is(batch.mask()) && value.depends_on(field));
+        if !trained.contains(&i) && from_batch && !value.depends_on(batch.mask()) {
+            return Err(Error::usage(format!(
+                "the last batch is padded, and `{}` would take padding into its statistics; let the training loader \
+                 drop the last batch\n  at {}",
+                entry.name,
+                value.location()
+            )));
+        }
+    }
+    Ok(())
+}
+
 fn check_loss(loss: &Tensor, batch: &Batch) -> Result<()> {
     loss.check()?;
     let at = |problem: String| Error::usage(format!("training_step: {problem}\n  at {}", loss.location()));
@@ -190,17 +233,21 @@ pub(crate) fn eval(
     stage: Stage,
     loader: &DataLoader,
     variables: &[(String, Variable)],
+    seed: u64,
 ) -> Result<EvalProgram> {
     let batch = Batch::placeholders(loader);
     module.eval();
-    let (placeholders, logged, _) = with_placeholders(variables, |_| {
-        let mut cx = StepContext::default();
-        match stage {
-            Stage::Validation => module.validation_step(&batch, &mut cx),
-            Stage::Test => module.test_step(&batch, &mut cx),
-        }
-        cx.into_logged()
-    });
+    module.set_random_key(&random::key(seed));
+    let cells = Placeholders::new(variables);
+    let mut cx = StepContext::default();
+    match stage {
+        Stage::Validation => module.validation_step(&batch, &mut cx),
+        Stage::Test => module.test_step(&batch, &mut cx),
+    }
+    let logged = cx.into_logged();
+    let placeholders = cells.placeholders.clone();
+    drop(cells);
+    module.train();
     let layout = LogLayout::new(&logged, &batch)?;
     let so_far = Tensor::placeholder("trainer/logs", layout.ty());
     let logs = layout.accumulate(&so_far, &logged, &batch, None, None);

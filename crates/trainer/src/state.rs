@@ -3,6 +3,7 @@
 //! While a fit runs the state owns the buffers and each step takes and returns them; before and after, a module's
 //! variables hold them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fulmen_pjrt::Buffer;
@@ -21,37 +22,84 @@ pub(crate) struct Entry {
     pub(crate) ty: TensorType,
     /// The module's cell, for parameters and buffers.
     pub(crate) variable: Option<Variable>,
-    buffer: Option<Buffer>,
+    /// The value before the first step, for what is no variable.
+    first: Option<Tensor>,
 }
 
-/// All tensors of the state, the module's first.
+impl Entry {
+    /// The value that a fit starts with.
+    fn value(&self) -> Tensor {
+        match (&self.variable, &self.first) {
+            (Some(variable), _) => variable.get(),
+            (None, Some(first)) => first.clone(),
+            (None, None) => Tensor::zeros(self.ty.dtype, &self.ty.shape),
+        }
+    }
+}
+
+/// The entries of a training state: those of the module, then the optimizer's, then the step counter.
+pub(crate) fn entries(module: Vec<(String, Variable)>, optimizer: Vec<(String, Tensor)>) -> Vec<Entry> {
+    let step = (STEP.to_owned(), Tensor::zeros(DType::I32, []));
+    let module = module.into_iter().map(|(name, variable)| Entry {
+        name,
+        ty: variable.ty().clone(),
+        variable: Some(variable),
+        first: None,
+    });
+    let further = optimizer.into_iter().chain([step]).map(|(name, first)| Entry {
+        name,
+        ty: first.ty().clone(),
+        variable: None,
+        first: Some(first),
+    });
+    module.chain(further).collect()
+}
+
+/// Takes the value of each name out of what a file holds.
+///
+/// # Errors
+/// All names that are missing or have another type, so that nothing need be changed before it is known that all fits.
+pub(crate) fn choose<'a>(
+    names: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
+    tensors: &mut BTreeMap<String, Literal>,
+) -> Result<Vec<Literal>> {
+    let (mut chosen, mut problems) = (vec![], vec![]);
+    for (name, ty) in names {
+        match tensors.remove(name) {
+            Some(literal) if literal.ty() == ty => chosen.push(literal),
+            Some(literal) => problems.push(format!("`{name}` is {} there and {ty} here", literal.ty())),
+            None => problems.push(format!("`{name}` ({ty}) is missing")),
+        }
+    }
+    if problems.is_empty() {
+        Ok(chosen)
+    } else {
+        Err(Error::usage(format!("it does not fit:\n  {}", problems.join("\n  "))))
+    }
+}
+
+/// All tensors of the state with their buffers. Dropped, it gives the module its values back.
 pub(crate) struct State {
     entries: Vec<Entry>,
+    buffers: Vec<Option<Buffer>>,
 }
 
 impl State {
-    /// Moves a module's values to the device, and with them further tensors (optimizer state, the step counter), all
-    /// computed by one program. The module's variables are left without a value until [`State::release`].
-    pub(crate) fn take(
-        module: &[(String, Variable)],
-        further: Vec<(String, Tensor)>,
-        runtime: &Runtime,
-    ) -> Result<State> {
-        let values: Vec<Tensor> = module.iter().map(|(_, v)| v.get()).collect();
-        let further_values: Vec<Tensor> = further.iter().map(|(_, t)| t.clone()).collect();
-        let all: Vec<&Tensor> = values.iter().chain(&further_values).collect();
-        let buffers = runtime.compute(&all).map_err(|e| Error::doing("setting up the training state", e))?;
-        for (_, variable) in module {
+    /// Moves the values to the device: those of a checkpoint, one an entry, or else those that the entries have, which
+    /// one program computes. The module's variables are left without a value while the state lives.
+    pub(crate) fn new(entries: Vec<Entry>, checkpoint: Option<Vec<Literal>>, runtime: &Runtime) -> Result<State> {
+        let buffers = match checkpoint {
+            Some(literals) => literals.iter().map(|l| Ok(runtime.to_device(l)?)).collect::<Result<Vec<_>>>()?,
+            None => {
+                let values: Vec<Tensor> = entries.iter().map(Entry::value).collect();
+                let computed = runtime.compute(&values.iter().collect::<Vec<_>>());
+                computed.map_err(|e| Error::doing("setting up the training state", e))?
+            }
+        };
+        for variable in entries.iter().filter_map(|e| e.variable.as_ref()) {
             variable.set(Tensor::poison("fit", "the module is being trained; its values are back when fit returns"));
         }
-        let names = module.iter().map(|(name, v)| (name.clone(), Some(v.clone())));
-        let entries = names
-            .chain(further.into_iter().map(|(name, _)| (name, None)))
-            .zip(all.iter().map(|t| t.ty().clone()))
-            .zip(buffers)
-            .map(|(((name, variable), ty), buffer)| Entry { name, ty, variable, buffer: Some(buffer) })
-            .collect();
-        Ok(State { entries })
+        Ok(State { entries, buffers: buffers.into_iter().map(Some).collect() })
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {
@@ -60,38 +108,22 @@ impl State {
 
     /// Takes a buffer out, to be donated.
     pub(crate) fn take_buffer(&mut self, i: usize) -> Result<Buffer> {
-        let entry = &mut self.entries[i];
-        entry.buffer.take().ok_or_else(|| lost(&entry.name))
+        self.buffers[i].take().ok_or_else(|| lost(&self.entries[i].name))
     }
 
     /// Puts the buffer that a step returned in its place.
     pub(crate) fn put_buffer(&mut self, i: usize, buffer: Buffer) {
-        self.entries[i].buffer = Some(buffer);
+        self.buffers[i] = Some(buffer);
     }
 
     pub(crate) fn buffer(&self, i: usize) -> Result<&Buffer> {
-        self.entries[i].buffer.as_ref().ok_or_else(|| lost(&self.entries[i].name))
+        self.buffers[i].as_ref().ok_or_else(|| lost(&self.entries[i].name))
     }
 
-    /// Replaces the values of entries by those of a checkpoint, which must have them all.
-    pub(crate) fn load(&mut self, runtime: &Runtime, mut find: impl FnMut(&str) -> Option<Literal>) -> Result<()> {
-        let mut problems = vec![];
-        for entry in &mut self.entries {
-            match find(&entry.name) {
-                Some(literal) if *literal.ty() == entry.ty => {
-                    entry.buffer = Some(runtime.to_device(&literal)?);
-                }
-                Some(literal) => {
-                    problems.push(format!("`{}` is {} there and {} here", entry.name, literal.ty(), entry.ty));
-                }
-                None => problems.push(format!("`{}` ({}) is missing", entry.name, entry.ty)),
-            }
-        }
-        if problems.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::usage(format!("it does not fit this module and optimizer:\n  {}", problems.join("\n  "))))
-        }
+    /// The module's values, in the order of its variables.
+    pub(crate) fn module(&self) -> Result<Vec<&Buffer>> {
+        let module = self.entries.iter().take_while(|e| e.variable.is_some()).count();
+        (0..module).map(|i| self.buffer(i)).collect()
     }
 
     /// All values on the host, by name, as one transfer.
@@ -100,12 +132,13 @@ impl State {
         let literals = runtime.read(&buffers)?.wait()?;
         Ok(self.entries.iter().map(|e| e.name.clone()).zip(literals).collect())
     }
+}
 
-    /// Gives the module its values back.
-    pub(crate) fn release(self) {
-        for entry in self.entries {
-            if let Some(variable) = entry.variable {
-                variable.set(match entry.buffer {
+impl Drop for State {
+    fn drop(&mut self) {
+        for (entry, buffer) in self.entries.iter().zip(&mut self.buffers) {
+            if let Some(variable) = &entry.variable {
+                variable.set(match buffer.take() {
                     Some(buffer) => Tensor::from_buffer(Arc::new(buffer)),
                     None => Tensor::poison("fit", lost(&entry.name).to_string()),
                 });
@@ -115,12 +148,7 @@ impl State {
 }
 
 fn lost(name: &str) -> Error {
-    Error::usage(format!(
-        "the value of `{name}` was lost when a training step failed; load the last checkpoint or call initialize()"
+    Error::data(format!(
+        "the value of `{name}` was lost when a step failed; load the last checkpoint or call reinitialize()"
     ))
-}
-
-/// The counter of finished steps before the first.
-pub(crate) fn first_step() -> Tensor {
-    Tensor::zeros(DType::I32, [])
 }

@@ -1,5 +1,6 @@
 //! What a fit did, in numbers.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -37,25 +38,34 @@ pub struct FitSummary {
     pub samples_per_second: f64,
 }
 
-/// Collects the times of steps.
+/// The times of steps: all of them summed up, the latest kept.
 #[derive(Debug, Default)]
 pub(crate) struct StepTimes {
-    nanoseconds: Vec<u64>,
+    count: u64,
+    total: Duration,
+    latest: VecDeque<Duration>,
 }
 
 impl StepTimes {
+    /// How many times the median is taken of.
+    const KEPT: usize = 1 << 16;
+
     pub(crate) fn push(&mut self, time: Duration) {
-        self.nanoseconds.push(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.count += 1;
+        self.total += time;
+        if self.latest.len() == Self::KEPT {
+            self.latest.pop_front();
+        }
+        self.latest.push_back(time);
     }
 
     pub(crate) fn median(&self) -> Duration {
-        let mut sorted = self.nanoseconds.clone();
+        let mut sorted: Vec<Duration> = self.latest.iter().copied().collect();
         sorted.sort_unstable();
-        Duration::from_nanos(sorted.get(sorted.len() / 2).copied().unwrap_or(0))
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
     }
 
     pub(crate) fn steps_per_second(&self) -> f64 {
-        let total: u64 = self.nanoseconds.iter().sum();
-        if total == 0 { 0.0 } else { self.nanoseconds.len() as f64 / (total as f64 * 1e-9) }
+        if self.total.is_zero() { 0.0 } else { self.count as f64 / self.total.as_secs_f64() }
     }
 }

@@ -1,23 +1,26 @@
 //! [`Trainer`]: the public face of training, validating and testing.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use fulmen_data::DataLoader;
-use fulmen_nn::safetensors::{Strictness, load_weights};
+use fulmen_nn::safetensors;
 use fulmen_pjrt::Buffer;
-use fulmen_tensor::{Compiled, Function, Literal, Runtime, Tensor};
+use fulmen_tensor::{Compiled, DType, Function, Literal, Runtime, Tensor};
 
 use crate::callback::{Callback, FitStart, LogPoint};
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
-use crate::checkpoint::{self, Position};
+use crate::checkpoint::{self, LOGS, Position};
 use crate::evaluate::Evaluation;
-use crate::fit::Fit;
+use crate::fit::{Fit, numbered};
+use crate::interrupt;
 use crate::loggers::{CsvLogger, Logger};
 use crate::module::Plan;
 use crate::options::TrainerArgs;
-use crate::program::{self, Stage};
-use crate::state::{self, STEP, State};
+use crate::program::{self, EvalProgram, Stage, TrainProgram};
+use crate::say::say;
+use crate::state::{self, State};
 use crate::{Error, FitSummary, Options, Result, TrainingModule};
 
 /// Trains, validates and tests a [`TrainingModule`].
@@ -39,6 +42,7 @@ pub struct Trainer {
     reached: (u64, u64),
     log_points: u64,
     eval_compilations: u64,
+    transfers_before: u64,
 }
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
@@ -81,7 +85,7 @@ impl TrainerBuilder {
     /// # Errors
     /// An option that cannot be; no plugin or device for the accelerator.
     pub fn build(self) -> Result<Trainer> {
-        let options = self.given.resolve(|name| std::env::var(name).ok())?;
+        let options = self.given.resolve(|name| std::env::var_os(name))?;
         let runtime = match self.runtime {
             Some(runtime) => runtime,
             None => Runtime::open(options.accelerator)?,
@@ -96,6 +100,11 @@ impl TrainerBuilder {
         } else if !has(&callbacks, "ModelCheckpoint") {
             callbacks.push(Box::new(ModelCheckpoint::new()));
         }
+        if callbacks.iter().filter(|c| c.name() == "ModelCheckpoint").count() > 1 {
+            let message = "there are two ModelCheckpoint callbacks, which would write the same files; keep one";
+            return Err(Error::usage(message));
+        }
+        let transfers_before = runtime.metrics().value("TransferFromDeviceTime");
         Ok(Trainer {
             options,
             callbacks,
@@ -107,6 +116,7 @@ impl TrainerBuilder {
             reached: (0, 0),
             log_points: 0,
             eval_compilations: 0,
+            transfers_before,
         })
     }
 }
@@ -150,6 +160,16 @@ impl Trainer {
         self.last_checkpoint.as_deref()
     }
 
+    /// Devices that a fit runs on.
+    pub fn num_devices(&self) -> usize {
+        1
+    }
+
+    /// The element type that a model computes in.
+    pub fn precision(&self) -> DType {
+        DType::F32
+    }
+
     /// The folder of this run, once something was run.
     pub fn run_dir(&self) -> Option<&Path> {
         self.run_dir.as_deref()
@@ -169,7 +189,7 @@ impl Trainer {
     /// How many times values were asked of the device since this Trainer was built. Values asked for together, those
     /// of a checkpoint say, are one transfer.
     pub fn device_to_host_transfers(&self) -> u64 {
-        self.runtime.metrics().value("TransferFromDeviceTime")
+        self.runtime.metrics().value("TransferFromDeviceTime") - self.transfers_before
     }
 
     /// What the runtime did, in the grammar of PyTorch/XLA's `metrics_report`.
@@ -177,16 +197,11 @@ impl Trainer {
         self.runtime.metrics().report()
     }
 
-    /// The folder of this run, made at the first call, with the loggers started in it.
+    /// Makes a new folder for a run and starts the loggers in it.
     fn start_run(&mut self) -> Result<PathBuf> {
-        if let Some(folder) = &self.run_dir {
-            return Ok(folder.clone());
-        }
         let folder = checkpoint::new_version_folder(&self.options.default_root_dir)?;
         for logger in &mut self.loggers {
-            logger
-                .start(&folder)
-                .map_err(|e| Error::usage(format!("a logger cannot write into {}: {e}", folder.display())))?;
+            logger.start(&folder).map_err(|e| Error::logger(&folder, e))?;
         }
         self.run_dir = Some(folder.clone());
         Ok(folder)
@@ -227,96 +242,101 @@ impl Trainer {
         validation: Option<&DataLoader>,
     ) -> Result<FitSummary> {
         let started = Instant::now();
+        let interrupt = interrupt::Guard::new();
+        let steps_per_epoch = train.len() as u64;
+        let max_epochs = self.options.max_epochs;
+        let plan = Plan { steps_per_epoch, max_epochs, total_steps: steps_per_epoch.saturating_mul(max_epochs) };
+
+        // Everything is checked before anything changes: the steps are recorded, and a checkpoint must fit.
+        let (mut tensors, resumed) = match self.options.ckpt_path.as_os_str().is_empty() {
+            true => (BTreeMap::new(), None),
+            false => checkpoint::load(&self.options.ckpt_path).map(|(tensors, position)| (tensors, Some(position)))?,
+        };
+        let position = resumed.clone().unwrap_or(Position { seed: self.options.seed, ..Position::default() });
+        let seed = position.seed;
+        let optimizer = module.configure_optimizers(&plan);
+        let entries = state::entries(module.state(), program::optimizer_state(module, &*optimizer));
+        let program = program::train(module, &*optimizer, train, &entries, seed)?;
+        let validation = match validation {
+            Some(loader) => {
+                let eval = program::eval(module, Stage::Validation, loader, &module.state(), seed)?;
+                check_names(&program, &eval)?;
+                (!eval.layout.names().is_empty()).then_some((loader, eval))
+            }
+            None => None,
+        };
+        let values = match &resumed {
+            Some(position) => {
+                let path = &self.options.ckpt_path;
+                check_position(position, train).map_err(|e| Error::checkpoint(path, e))?;
+                let names = entries.iter().map(|e| (e.name.as_str(), &e.ty));
+                Some(state::choose(names, &mut tensors).map_err(|e| Error::checkpoint(path, e))?)
+            }
+            None => None,
+        };
         let run_dir = self.start_run()?;
         if self.options.enable_checkpointing {
             checkpoint::check_writable(&run_dir.join("checkpoints"))?;
         }
-        let steps_per_epoch = train.len() as u64;
-        let max_epochs = self.options.max_epochs;
-        let plan = Plan { steps_per_epoch, max_epochs, total_steps: steps_per_epoch * max_epochs };
-        let resumed = match self.options.ckpt_path.as_os_str().is_empty() {
-            true => None,
-            false => Some(checkpoint::load(&self.options.ckpt_path)?),
-        };
-        let seed = resumed.as_ref().map_or(self.options.seed, |r| r.1.seed);
+        let mut summary = FitSummary::default();
+        if resumed.is_some() {
+            summary.last_checkpoint = Some(self.options.ckpt_path.clone());
+            summary.best_checkpoint = position.best_checkpoint.clone().filter(|path| path.exists());
+        }
 
-        let optimizer = module.configure_optimizers(&plan);
         module.initialize(seed);
-        let mut further = program::optimizer_state(module, &*optimizer);
-        further.push((STEP.into(), state::first_step()));
-        let mut state = State::take(&module.state(), further, &self.runtime)?;
-
-        let mut position = Position { seed, ..Position::default() };
-        let prepare = || -> Result<_> {
-            if let Some((mut tensors, resumed)) = resumed {
-                let path = &self.options.ckpt_path;
-                state.load(&self.runtime, |name| tensors.remove(name)).map_err(|e| Error::checkpoint(path, e))?;
-                for callback in &mut self.callbacks {
-                    if let Some(saved) = resumed.callbacks.get(callback.name()) {
-                        callback.load_state(saved);
-                    }
-                }
-                position = resumed;
-            }
-            let program = program::train(module, &*optimizer, train, state.entries())?;
-            let validation = match validation {
-                Some(loader) => {
-                    let program = program::eval(module, Stage::Validation, loader, &module.state())?;
-                    (!program.layout.names().is_empty()).then_some((loader, program))
-                }
-                None => None,
-            };
-            let seed = position.seed;
-            let key = Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?;
-            Ok((program, validation, self.runtime.to_device(&key)?))
+        let mut state = State::new(entries, values, &self.runtime)?;
+        let start = FitStart {
+            run_dir: run_dir.clone(),
+            plan,
+            epoch: position.epoch,
+            platform: self.runtime.client().platform_name().to_owned(),
+            devices: self.num_devices(),
+            precision: self.precision().to_string(),
+            num_parameters: module.num_parameters(),
         };
-        let prepared = prepare();
-        let result = prepared.and_then(|(program, validation, key)| {
-            let start = FitStart {
-                run_dir: run_dir.clone(),
-                plan,
-                epoch: position.epoch,
-                platform: self.runtime.client().platform_name().to_owned(),
-                devices: 1,
-                precision: "f32".into(),
-                num_parameters: module.num_parameters(),
-            };
-            self.callbacks.iter_mut().for_each(|c| c.on_fit_start(&start));
-            let (step, train_compilations) = self.compile(&program.function)?;
-            let mut eval_compilations = 0;
-            let validation = match validation {
-                Some((loader, program)) => {
-                    let (compiled, count) = self.compile(&program.function)?;
-                    eval_compilations = count;
-                    Some((loader, Evaluation { compiled, layout: program.layout }))
-                }
-                None => None,
-            };
-            self.eval_compilations += eval_compilations;
-            let fit = Fit {
-                runtime: &self.runtime,
-                options: &self.options,
-                run_dir: &run_dir,
-                callbacks: &mut self.callbacks,
-                loggers: &mut self.loggers,
-                program: &program,
-                step: &step,
-                train,
-                validation,
-                state: &mut state,
-                key,
-                position,
-                started,
-                log_points: &mut self.log_points,
-                summary: FitSummary { train_compilations, eval_compilations, ..FitSummary::default() },
-            };
-            fit.run()
-        });
-        state.release();
-        let summary = result?;
-        self.reached = (summary.epochs.saturating_sub(1), summary.global_step);
+        self.callbacks.iter_mut().for_each(|c| c.on_fit_start(&start));
+        for (name, callback) in numbered(&mut self.callbacks) {
+            if let Some(saved) = position.callbacks.get(&name) {
+                callback.load_state(saved);
+            }
+        }
+        let (step, train_compilations) = self.compile(&program.function)?;
+        summary.train_compilations = train_compilations;
+        let validation = match validation {
+            Some((loader, eval)) => {
+                let (compiled, count) = self.compile(&eval.function)?;
+                summary.eval_compilations = count;
+                Some((loader, Evaluation { compiled, layout: eval.layout }))
+            }
+            None => None,
+        };
+        self.eval_compilations += summary.eval_compilations;
+        let key = Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?;
+        let logs = tensors.remove(LOGS).filter(|_| position.log_names == program.layout.names());
+        let fit = Fit {
+            runtime: &self.runtime,
+            options: &self.options,
+            run_dir: &run_dir,
+            callbacks: &mut self.callbacks,
+            loggers: &mut self.loggers,
+            program: &program,
+            step: &step,
+            train,
+            validation,
+            state: &mut state,
+            key: self.runtime.to_device(&key)?,
+            position,
+            started,
+            log_points: &mut self.log_points,
+            logs: logs.map(|logs| self.runtime.to_device(&logs)).transpose()?,
+            summary: &mut summary,
+        };
+        let result = fit.run(&interrupt);
         self.best_checkpoint.clone_from(&summary.best_checkpoint);
         self.last_checkpoint.clone_from(&summary.last_checkpoint);
+        result?;
+        self.reached = (summary.epochs.saturating_sub(1), summary.global_step);
         Ok(summary)
     }
 
@@ -342,24 +362,21 @@ impl Trainer {
             Weights::File(path) => Some(path),
         };
         if let Some(path) = file {
-            load_weights(module, &path, Strictness::Lenient).map_err(|e| Error::checkpoint(&path, e)).and_then(
-                |report| match report.missing.is_empty() && report.misshapen.is_empty() {
-                    true => Ok(()),
-                    false => Err(Error::checkpoint(&path, format!("it does not fit this module: {report}"))),
-                },
-            )?;
+            load_values(module, &path).map_err(|e| Error::checkpoint(&path, e))?;
         }
         self.evaluate(module, loader, Stage::Test)
     }
 
     fn evaluate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, stage: Stage) -> Result<LogPoint> {
-        self.start_run()?;
         module.initialize(self.options.seed);
         let variables = module.state();
-        let program = program::eval(module, stage, loader, &variables)?;
+        let program = program::eval(module, stage, loader, &variables, self.options.seed)?;
         if program.layout.names().is_empty() {
             let step = if stage == Stage::Test { "test_step" } else { "validation_step" };
             return Err(Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate")));
+        }
+        if self.run_dir.is_none() {
+            self.start_run()?;
         }
         let values: Vec<Tensor> = variables.iter().map(|(_, v)| v.get()).collect();
         let values: Vec<Buffer> = self.runtime.compute(&values.iter().collect::<Vec<_>>())?;
@@ -368,15 +385,52 @@ impl Trainer {
         let evaluation = Evaluation { compiled, layout: program.layout };
         let logs = evaluation.run(&self.runtime, loader, &values.iter().collect::<Vec<_>>())?;
         let literals = self.runtime.read(&[&logs])?.wait()?;
-        let literal = literals.first().ok_or_else(|| Error::usage("the device gave no values"))?;
+        let literal = literals.first().ok_or_else(|| Error::data("the device gave no values"))?;
         let metrics = evaluation.layout.read(literal)?.means();
         let point = LogPoint { epoch: self.reached.0, global_step: self.reached.1, metrics };
         self.log_points += 1;
         for logger in &mut self.loggers {
             if let Err(error) = logger.log(&point) {
-                eprintln!("warning: logged values could not be written: {error}");
+                say(&format!("warning: logged values could not be written: {error}"));
             }
         }
         Ok(point)
     }
+}
+
+/// A position within an epoch means something only for the same batches.
+fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
+    let here = (train.len() as u64, train.batch_size() as u64);
+    let there = (position.batches, position.batch_size);
+    if position.batch > 0 && here != there {
+        return Err(Error::usage(format!(
+            "it was saved after batch {} of an epoch of {} batches of {}; the loader has {} batches of {}. Resume with \
+             the loader of that run",
+            position.batch, there.0, there.1, here.0, here.1
+        )));
+    }
+    Ok(())
+}
+
+/// In the row of an epoch, means of training and values of validation stand side by side.
+fn check_names(train: &TrainProgram, validation: &EvalProgram) -> Result<()> {
+    let clash = |name: &&String| train.layout.names().iter().any(|n| **name == format!("{n}_epoch"));
+    match validation.layout.names().iter().find(clash) {
+        Some(name) => Err(Error::usage(format!(
+            "log `{name}`: validation_step logs this name, which is that of a training metric's mean over the epoch; \
+             choose another"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Gives a module the values in a file, which must have them all; nothing is changed if it has not.
+fn load_values<M: TrainingModule>(module: &M, path: &Path) -> Result<()> {
+    let (mut tensors, _) = safetensors::read(path).map_err(|e| Error::usage(e.to_string()))?;
+    let state = module.state();
+    let literals = state::choose(state.iter().map(|(name, v)| (name.as_str(), v.ty())), &mut tensors)?;
+    for ((_, variable), literal) in state.iter().zip(literals) {
+        variable.set(literal.to_tensor());
+    }
+    Ok(())
 }

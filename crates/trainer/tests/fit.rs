@@ -7,9 +7,11 @@ mod common;
 use common::{Net, Record, isolated, samples, train_loader, trainer, val_loader};
 use fulmen_data::{DataLoader, LastBatch};
 use fulmen_nn::Module;
+use fulmen_nn::loss::{Reduction, cross_entropy};
+use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_tensor::{DType, Literal, Tensor};
 use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ProgressBar};
-use fulmen_trainer::{Trainer, Weights};
+use fulmen_trainer::{Batch, Plan, StepContext, Trainer, TrainingModule, Weights};
 
 #[test]
 fn one_compilation_a_step_and_no_read_but_at_log_points() {
@@ -24,8 +26,8 @@ fn one_compilation_a_step_and_no_read_but_at_log_points() {
         .callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min).every_epoch(true))
         .build()
         .unwrap();
-    // 77 samples: nine batches of 8 and a ragged one; validation ends ragged, too.
-    let (train, val) = (train_loader(77, LastBatch::Pad), val_loader(21));
+    // 85 samples: ten batches of 8 and a ragged one, which is dropped; validation pads its own.
+    let (train, val) = (train_loader(85, LastBatch::Drop), val_loader(21));
     let module = Net::new();
     let summary = trainer.fit(&module, &train, Some(&val)).unwrap();
     let tested = trainer.test(&module, &val, Weights::Best).unwrap();
@@ -70,35 +72,51 @@ fn padded_validation_counts_each_sample_once() {
     let x = Tensor::from_slice(batch.values::<f32>(0).unwrap(), [21, common::FEATURES]);
     let y = Tensor::from_slice(batch.values::<i32>(1).unwrap(), [21]);
     let logits = module.forward(&x);
-    let loss = fulmen_nn::loss::cross_entropy(&logits, &y, fulmen_nn::loss::Reduction::Mean);
+    let loss = cross_entropy(&logits, &y, Reduction::Mean);
     let accuracy = logits.argmax(-1, false).eq(&y).to_dtype(DType::F32).mean_all();
     let by_hand = |t: &Tensor| t.eval().unwrap().to_f64()[0];
     assert!((padded.get("val_loss").unwrap() - by_hand(&loss)).abs() < 1e-6);
     assert!((padded.get("val_acc").unwrap() - by_hand(&accuracy)).abs() < 1e-6);
 }
 
+/// One linear layer, trained by SGD with momentum on the mean over the real samples.
+#[derive(Module)]
+struct Linear {
+    fc: fulmen_nn::Linear,
+    learning_rate: f64,
+}
+
+impl TrainingModule for Linear {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        batch.mean(&cross_entropy(&self.fc.forward(&batch.get("x")), &batch.get("y"), Reduction::None))
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(self.learning_rate).momentum(0.9))
+    }
+}
+
+#[test]
+fn a_padded_training_batch_counts_its_real_samples_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = Linear { fc: fulmen_nn::Linear::new(common::FEATURES, common::CLASSES), learning_rate: 0.0 };
+    let loss_in = |batch_size: usize| {
+        let loader = DataLoader::builder(samples(20)).batch_size(batch_size).build().unwrap();
+        let summary = trainer(folder.path()).max_epochs(1u64).build().unwrap().fit(&module, &loader, None).unwrap();
+        summary.train_loss.unwrap()
+    };
+    let (whole, padded) = (loss_in(20), loss_in(8));
+    assert!((whole - padded).abs() < 1e-6, "{whole} {padded}");
+}
+
 #[test]
 fn the_first_steps_are_those_of_sgd_written_by_hand() {
-    // One linear layer on one batch: w ← w − lr·∇ with ∇ of the mean cross-entropy, momentum from the second step on.
-    #[derive(Module)]
-    struct Linear {
-        fc: fulmen_nn::Linear,
-    }
-    impl fulmen_trainer::TrainingModule for Linear {
-        fn training_step(&self, batch: &fulmen_trainer::Batch, _: &mut fulmen_trainer::StepContext) -> Tensor {
-            let logits = self.fc.forward(&batch.get("x"));
-            fulmen_nn::loss::cross_entropy(&logits, &batch.get("y"), fulmen_nn::loss::Reduction::Mean)
-        }
-        fn configure_optimizers(&self, _: &fulmen_trainer::Plan) -> Box<dyn fulmen_nn::optim::Optimizer> {
-            Box::new(fulmen_nn::optim::Sgd::new(0.5).momentum(0.9))
-        }
-    }
+    // One batch: w ← w − lr·v, v ← 0.9·v + ∇ of the mean cross-entropy.
     let (n, f, c) = (4, common::FEATURES, common::CLASSES);
     let loader = DataLoader::builder(samples(n)).batch_size(n).build().unwrap();
     let batch = loader.epoch(0).next().unwrap().unwrap();
     let (x, y) = (batch.values::<f32>(0).unwrap(), batch.values::<i32>(1).unwrap());
 
-    let module = Linear { fc: fulmen_nn::Linear::new(f, c) };
+    let module = Linear { fc: fulmen_nn::Linear::new(f, c), learning_rate: 0.5 };
     module.initialize(1);
     let value = |name: &str| {
         let found = module.parameters().into_iter().find(|p| p.0 == name).unwrap().1;
@@ -175,6 +193,38 @@ fn frozen_parameters_stay_and_the_module_has_its_values_back() {
     assert_ne!(bytes(&moving.get().eval().unwrap()), bytes(&started));
     module.eval();
     assert!(module.forward(&Tensor::zeros(DType::F32, [1, common::FEATURES])).eval().is_ok());
+}
+
+#[test]
+fn each_fit_has_a_folder_and_a_start_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(folder.path())
+        .max_epochs(2u64)
+        .callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max))
+        .build()
+        .unwrap();
+    let (train, val) = (train_loader(40, LastBatch::Drop), val_loader(16));
+    let first = trainer.fit(&Net::new(), &train, Some(&val)).unwrap();
+    let saved = std::fs::read(first.last_checkpoint.as_ref().unwrap()).unwrap();
+    let mut other = Net::new();
+    other.learning_rate = 0.0;
+    let second = trainer.fit(&other, &train, Some(&val)).unwrap();
+    assert!(second.best_checkpoint.is_some(), "what the first fit reached is forgotten");
+    assert_ne!(first.last_checkpoint, second.last_checkpoint);
+    assert_eq!(std::fs::read(first.last_checkpoint.unwrap()).unwrap(), saved);
+}
+
+#[test]
+fn after_a_fit_the_module_can_be_used_with_dropout_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = Net::new();
+    let mut trainer = trainer(folder.path()).max_epochs(1u64).build().unwrap();
+    trainer.fit(&module, &train_loader(40, LastBatch::Drop), Some(&val_loader(16))).unwrap();
+    let x = Tensor::ones(DType::F32, [4, common::FEATURES]);
+    module.train();
+    module.forward(&x).eval().unwrap();
+    module.eval();
+    module.forward(&x).eval().unwrap();
 }
 
 #[test]

@@ -108,9 +108,9 @@ fn a_nan_loss_stops_at_its_step_and_the_last_good_checkpoint_stays() {
 
     let mut strict = builder().detect_nan(true).build().unwrap();
     let error = strict.fit(&module, &loader(true), None).unwrap_err();
-    assert_eq!(error.not_finite_step(), Some(1), "{error}");
+    assert_eq!(error.not_finite_step(), Some(2), "{error}");
     let message = error.to_string();
-    assert!(message.starts_with("the training loss `train_loss` became NaN or infinite at step 1;"), "{message}");
+    assert!(message.starts_with("the training loss `train_loss` became NaN or infinite at step 2;"), "{message}");
     assert_eq!(std::fs::read(&saved).unwrap(), before);
     assert!(!strict.run_dir().unwrap().join("checkpoints/last.safetensors").exists(), "nothing bad was saved");
 
@@ -145,14 +145,75 @@ fn a_checkpoint_that_does_not_fit_lists_what_differs() {
         .last_checkpoint
         .unwrap();
     let other = custom(|m, batch, _| m.fc.forward(&batch.get("x")).mean_all());
+    other.initialize(5);
+    let bits = || other.parameters().iter().map(|(_, p)| p.get().eval().unwrap().to_f64()).collect::<Vec<_>>();
+    let before = bits();
     let mut resumed = trainer(folder.path()).ckpt_path(saved.as_path()).build().unwrap();
     let error = resumed.fit(&other, &train, None).unwrap_err();
     let message = error.to_string();
     assert!(error.is_checkpoint());
-    assert!(message.contains("last.safetensors: it does not fit this module and optimizer"), "{message}");
+    assert!(message.contains("last.safetensors: it does not fit:"), "{message}");
     assert!(message.contains("`fc.weight` (f32[3, 6]) is missing"), "{message}");
-    // The module that could not be trained still has its values.
-    assert!(other.parameters()[0].1.get().eval().is_ok());
+    // The module that could not be trained still has its own values, all of them.
+    assert_eq!(bits(), before);
+    let error = resumed.test(&other, &val_loader(8), Weights::File(saved)).unwrap_err();
+    assert!(error.is_checkpoint() && error.to_string().contains("is missing"), "{error}");
+    assert_eq!(bits(), before);
+}
+
+#[test]
+fn diverged_weights_never_become_the_checkpoint_that_is_called_good() {
+    // One batch an epoch and a step that leaps to infinity: the loss before it was finite.
+    let folder = tempfile::tempdir().unwrap();
+    let mut module = Net::new();
+    module.learning_rate = f64::from(f32::MAX);
+    let mut trainer = trainer(folder.path()).max_epochs(3u64).detect_nan(true).build().unwrap();
+    let error = trainer.fit(&module, &train_loader(8, LastBatch::Drop), None).unwrap_err();
+    assert!(error.not_finite_step().is_some(), "{error}");
+    if let Some(kept) = trainer.last_checkpoint() {
+        let (tensors, _) = fulmen_nn::safetensors::read(kept).unwrap();
+        let finite = |l: &fulmen_tensor::Literal| l.to_f64().iter().all(|v| v.is_finite());
+        assert!(tensors.values().all(finite), "{error}");
+    }
+}
+
+#[test]
+fn padding_does_not_get_into_batch_statistics() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(folder.path()).build().unwrap();
+    let error = trainer.fit(&Net::new(), &train_loader(20, LastBatch::Pad), None).unwrap_err().to_string();
+    let expected = "the last batch is padded, and `bn.running_mean` would take padding into its statistics; let the \
+                    training loader drop the last batch";
+    assert!(error.starts_with(expected) && error.contains("common/mod.rs:"), "{error}");
+}
+
+#[test]
+fn names_that_the_trainer_uses_itself_are_refused() {
+    let message = fit(LastBatch::Drop, |m, batch, cx| {
+        let loss = m.fc.forward(&batch.get("x")).mean_all();
+        cx.log("lr", &loss);
+        loss
+    });
+    check(&message, "log `lr`: this name is that of the learning rate, which is logged by itself");
+}
+
+#[test]
+fn a_panic_in_a_callback_leaves_the_module_its_values() {
+    struct Panics;
+    impl fulmen_trainer::Callback for Panics {
+        fn name(&self) -> &'static str {
+            "Panics"
+        }
+        fn on_train_epoch_end(&mut self, _: &fulmen_trainer::LogPoint, _: &mut fulmen_trainer::Actions) {
+            panic!("on purpose");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let module = Net::new();
+    let mut trainer = trainer(folder.path()).callback(Panics).build().unwrap();
+    let fit = std::panic::AssertUnwindSafe(|| trainer.fit(&module, &train_loader(20, LastBatch::Drop), None));
+    assert!(std::panic::catch_unwind(fit).is_err());
+    assert!(module.parameters().iter().all(|(_, p)| p.get().eval().is_ok()));
 }
 
 #[test]

@@ -58,4 +58,5 @@ fn a_finished_run_resumed_does_nothing_more() {
     let (record, again) = run(folder.path(), 2, 7, summary.last_checkpoint.as_deref());
     assert!(record.logs.lock().unwrap().is_empty());
     assert_eq!((again.epochs, again.global_step), (2, 10));
+    assert_eq!((again.last_checkpoint, again.best_checkpoint), (summary.last_checkpoint, summary.best_checkpoint));
 }

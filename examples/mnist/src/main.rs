@@ -55,6 +55,11 @@ fn main() -> ExitCode {
 fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
 
+    let mut trainer = Trainer::builder()
+        .callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max).every_epoch(args.every_epoch))
+        .args(args.trainer)
+        .build()?;
+
     // A tenth of the training digits is held back to choose the best epoch by.
     let digits = Mnist::open(&args.data_dir, Split::Train)?;
     let held_back = digits.len() / 10;
@@ -62,10 +67,11 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let (Some(validation), Some(train)) = (parts.pop(), parts.pop()) else {
         return Err("the training digits could not be split in two".into());
     };
+    // A run that is resumed needs the same seed here, so that it sees the same batches.
     let train = DataLoader::builder(train)
         .batch_size(args.batch_size)
         .shuffle(true)
-        .seed(args.trainer.seed.unwrap_or(0))
+        .seed(trainer.options().seed)
         .num_workers(args.num_workers)
         .last_batch(LastBatch::Drop)
         .build()?;
@@ -75,26 +81,21 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let validation = whole(Box::new(validation))?;
     let test = whole(Box::new(Mnist::open(&args.data_dir, Split::Test)?))?;
 
-    let mut trainer = Trainer::builder()
-        .callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max).every_epoch(args.every_epoch))
-        .args(args.trainer)
-        .build()?;
     let module = Digits::new(args.learning_rate);
     let before_fit = started.elapsed();
     let fit = trainer.fit(&module, &train, Some(&validation))?;
+    let mut test_accuracy = None;
     if fit.interrupted {
         if let Some(path) = trainer.last_checkpoint() {
             println!("to go on: the same command with --ckpt-path {}", path.display());
         }
-        return Ok(());
-    }
-    let weights = if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
-    let tested = trainer.test(&module, &test, weights)?;
-    let test_accuracy = tested.get("test_acc").unwrap_or(f64::NAN);
-
-    println!("test accuracy: {test_accuracy:.4}");
-    if let Some(path) = trainer.best_checkpoint() {
-        println!("best checkpoint: {}", path.display());
+    } else {
+        let weights = if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
+        test_accuracy = trainer.test(&module, &test, weights)?.get("test_acc");
+        println!("test accuracy: {:.4}", test_accuracy.unwrap_or(f64::NAN));
+        if let Some(path) = trainer.best_checkpoint() {
+            println!("best checkpoint: {}", path.display());
+        }
     }
     if let Some(folder) = trainer.run_dir() {
         println!("metrics: {}", folder.join("metrics.csv").display());
@@ -116,8 +117,8 @@ fn run(args: Args) -> Result<(), Box<dyn Error>> {
             "step_ms_p50": fit.step_time_p50.as_secs_f64() * 1e3,
             "time_to_first_step_s": (before_fit + fit.time_to_first_step).as_secs_f64(),
             "accelerator": trainer.runtime().client().platform_name(),
-            "devices": 1,
-            "precision": "f32",
+            "devices": trainer.num_devices(),
+            "precision": trainer.precision().name(),
         });
         println!("{line}");
     }

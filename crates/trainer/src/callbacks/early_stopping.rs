@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Mode;
-use crate::callback::{Actions, Callback, LogPoint};
+use crate::callback::{Actions, Callback, FitStart, LogPoint};
 
 /// Ends the fit when a metric has not become better for some epochs.
 ///
@@ -43,6 +43,10 @@ impl EarlyStopping {
 impl Callback for EarlyStopping {
     fn name(&self) -> &'static str {
         "EarlyStopping"
+    }
+
+    fn on_fit_start(&mut self, _: &FitStart) {
+        (self.best, self.waited) = (None, 0);
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {

@@ -48,6 +48,7 @@ impl Callback for ModelCheckpoint {
 
     fn on_fit_start(&mut self, start: &FitStart) {
         self.folder = start.run_dir.join("checkpoints");
+        self.best = None;
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
 use crate::callback::{Actions, Callback, FitStart, LogPoint, Progress};
+use crate::say::say;
 use crate::{Error, FitSummary};
 
 /// Shows how training goes. Its numbers are those of log points that have arrived; it asks the device for nothing.
@@ -37,8 +38,8 @@ impl ProgressBar {
 
     fn line(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.suspend(|| eprintln!("{text}")),
-            None => eprintln!("{text}"),
+            Some(bar) => bar.suspend(|| say(text)),
+            None => say(text),
         }
     }
 
@@ -61,7 +62,7 @@ fn spell(metrics: &[(String, f64)]) -> String {
     metrics.iter().map(|(name, value)| format!("{name}={}", number(*value))).collect::<Vec<_>>().join(" ")
 }
 
-/// Four significant digits, however large or small.
+/// Four decimals, or an exponent where those would show too little.
 fn number(value: f64) -> String {
     if value == 0.0 || (1e-3..1e5).contains(&value.abs()) { format!("{value:.4}") } else { format!("{value:.3e}") }
 }
@@ -73,6 +74,7 @@ impl Callback for ProgressBar {
 
     fn on_fit_start(&mut self, start: &FitStart) {
         self.max_epochs = start.plan.max_epochs;
+        self.epoch_start = Instant::now();
         let devices = if start.devices == 1 { "1 device".into() } else { format!("{} devices", start.devices) };
         self.line(&format!(
             "Training {} parameters in {} on {} ({devices}): {} epochs of {} steps, files in {}",

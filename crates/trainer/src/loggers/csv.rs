@@ -69,9 +69,14 @@ impl Logger for CsvLogger {
         self.rows.push(point.clone());
         self.columns.extend(new.iter().cloned());
         let line = lines(std::iter::once(self.row(point)))?;
-        match &mut self.file {
+        let written = match &mut self.file {
             Some(file) if new.is_empty() => file.write_all(&line),
             _ => self.rewrite(),
+        };
+        if written.is_err() {
+            // Half a line may stand there: the next log point writes the file anew.
+            self.file = None;
         }
+        written
     }
 }

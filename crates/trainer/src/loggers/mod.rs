@@ -16,7 +16,7 @@ pub trait Logger: Send {
     /// The place cannot be written to.
     fn start(&mut self, run_dir: &Path) -> std::io::Result<()>;
 
-    /// Values that have arrived. They are safe when this returns.
+    /// Values that have arrived. They are with the operating system when this returns.
     ///
     /// # Errors
     /// They cannot be written; the Trainer says so once and goes on training.

@@ -51,11 +51,7 @@ impl TrainingModule for Net {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
         let (logits, y) = (self.forward(&batch.get("x")), batch.get("y"));
         cx.log("train_acc", &metrics::correct(&logits, &y));
-        if batch.is_padded() {
-            batch.mean(&cross_entropy(&logits, &y, Reduction::None))
-        } else {
-            cross_entropy(&logits, &y, Reduction::Mean)
-        }
+        batch.mean(&cross_entropy(&logits, &y, Reduction::None))
     }
 
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
