@@ -17,7 +17,7 @@ use crate::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Accelerator {
-    /// A TPU if this machine has one, else a CUDA GPU if it has one, else the CPU.
+    /// A TPU if this machine has one and a plugin for it, else a CUDA GPU likewise, else the CPU.
     #[default]
     Auto,
     /// The host's processor.
@@ -32,16 +32,22 @@ const NAMES: [(&str, Accelerator); 4] =
     [("auto", Accelerator::Auto), ("cpu", Accelerator::Cpu), ("cuda", Accelerator::Cuda), ("tpu", Accelerator::Tpu)];
 
 impl Accelerator {
-    /// The platform that this names on this machine: for `Auto` by the device files that are there.
-    pub fn platform(self) -> Platform {
+    /// The platforms that this names on this machine, best first: for `Auto` those whose device files are there, and
+    /// the CPU. Which of them has a plugin is not looked at.
+    pub fn candidates(self) -> Vec<Platform> {
         let any = |files: &[&str]| files.iter().any(|file| Path::new(file).exists());
         match self {
-            Accelerator::Cpu => Platform::Cpu,
-            Accelerator::Cuda => Platform::Cuda,
-            Accelerator::Tpu => Platform::Tpu,
-            Accelerator::Auto if any(&["/dev/accel0", "/dev/vfio/0"]) => Platform::Tpu,
-            Accelerator::Auto if any(&["/dev/nvidiactl"]) => Platform::Cuda,
-            Accelerator::Auto => Platform::Cpu,
+            Accelerator::Cpu => vec![Platform::Cpu],
+            Accelerator::Cuda => vec![Platform::Cuda],
+            Accelerator::Tpu => vec![Platform::Tpu],
+            Accelerator::Auto => {
+                let seen = [
+                    (Platform::Tpu, any(&["/dev/accel0", "/dev/vfio/0"])),
+                    (Platform::Cuda, any(&["/dev/nvidiactl"])),
+                    (Platform::Cpu, true),
+                ];
+                seen.into_iter().filter_map(|(platform, there)| there.then_some(platform)).collect()
+            }
         }
     }
 }

@@ -71,6 +71,20 @@ impl Error {
         Error(Kind::Runtime { doing: doing.into(), source: Arc::new(source) })
     }
 
+    pub(crate) fn unbound(name: &str, location: &Location<'_>) -> Error {
+        Error::usage(format!(
+            "the placeholder `{name}` has no value: pass it as an input of the function\n  recorded at {location}"
+        ))
+    }
+
+    pub(crate) fn not_a_parameter(function: &str, i: usize, why: &str, given: &crate::Tensor) -> Error {
+        let location = given.location();
+        Error::usage(format!(
+            "`{function}`: parameter {i}, {given:?}, {why}; each parameter must be a placeholder of its own, made with \
+             Tensor::placeholder()\n  recorded at {location}"
+        ))
+    }
+
     /// The mistake in the recorded expression, if that is what this error is.
     pub fn fault(&self) -> Option<&Fault> {
         match &self.0 {

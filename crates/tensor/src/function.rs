@@ -20,7 +20,7 @@ pub struct Function {
 }
 
 impl Function {
-    /// A function of `parameters`, which are placeholders, to `results`. The name shows in profiles and messages.
+    /// A function of `parameters`, which are different placeholders (else it does not compile), to `results`. The name shows in profiles and messages.
     pub fn new(name: impl Into<String>, parameters: Vec<Tensor>, results: Vec<Tensor>) -> Function {
         let aliases = vec![None; parameters.len()];
         Function { name: name.into(), parameters, results, aliases }
@@ -33,11 +33,11 @@ impl Function {
         parameters: &[TensorType],
         f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     ) -> Function {
-        let placeholders: Vec<Tensor> = parameters
-            .iter()
-            .enumerate()
-            .map(|(i, ty)| Tensor::placeholder(format!("input {i}"), ty.clone()))
-            .collect();
+        // No closure: the placeholders would carry its line, not the caller's.
+        let mut placeholders = Vec::with_capacity(parameters.len());
+        for (i, ty) in parameters.iter().enumerate() {
+            placeholders.push(Tensor::placeholder(format!("input {i}"), ty.clone()));
+        }
         let results = f(&placeholders);
         Function::new(name, placeholders, results)
     }

@@ -55,6 +55,10 @@ pub fn grad(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
     accumulate(&mut cotangents, loss, loss.ones_like());
     for node in order.iter().rev() {
         let Kind::Operation(operation) = &node.kind else { continue };
+        let needed = |t: &Tensor| active.contains(&t.node.id) && t.dtype().is_float();
+        if !node.inputs.iter().any(needed) {
+            continue;
+        }
         // A node of `wrt` may have users and inputs alike: its cotangent stays readable after it was passed on.
         let Some(found) = cotangents.get(&node.id).cloned() else { continue };
         let outputs: Vec<Tensor> =
@@ -63,22 +67,25 @@ pub fn grad(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
             operation.vjp(&Vjp { inputs: &node.inputs, outputs: &outputs, cotangents: &found })
         });
         for (input, cotangent) in node.inputs.iter().zip(given) {
-            let Some(cotangent) = cotangent else { continue };
+            // A derivative that nobody asked for may well not exist.
+            let Some(cotangent) = cotangent.filter(|_| needed(input)) else { continue };
             if cotangent.fault().is_some() {
                 return all(cotangent);
             }
-            if active.contains(&input.node.id) && input.dtype().is_float() {
-                debug_assert_eq!(input.ty(), cotangent.ty(), "vjp of {}", operation.name());
-                on_behalf_of(node.location, || accumulate(&mut cotangents, input, cotangent));
-            }
+            debug_assert_eq!(input.ty(), cotangent.ty(), "vjp of {}", operation.name());
+            on_behalf_of(node.location, || accumulate(&mut cotangents, input, cotangent));
         }
     }
-    wrt.iter()
-        .map(|t| {
-            let found = cotangents.get(&t.node.id).and_then(|outputs| outputs[t.output].clone());
-            found.unwrap_or_else(|| t.zeros_like())
-        })
-        .collect()
+    // No closure: the zeros would carry its line, not the caller's.
+    let mut gradients = Vec::with_capacity(wrt.len());
+    for t in wrt {
+        let found = cotangents.get(&t.node.id).and_then(|outputs| outputs[t.output].clone());
+        gradients.push(match found {
+            Some(gradient) => gradient,
+            None => t.zeros_like(),
+        });
+    }
+    gradients
 }
 
 fn accumulate(cotangents: &mut HashMap<u64, Vec<Option<Tensor>>>, to: &Tensor, cotangent: Tensor) {

@@ -26,6 +26,9 @@ impl Literal {
     /// # Errors
     /// When the number of bytes is not that of the type, or there is no memory.
     pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Literal> {
+        if !ty.is_addressable() {
+            return Err(Error::usage(ty.too_large()));
+        }
         if bytes.len() != ty.size_in_bytes() {
             let message = format!("{} bytes were given for {ty}, which takes {}", bytes.len(), ty.size_in_bytes());
             return Err(Error::usage(message));

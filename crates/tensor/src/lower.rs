@@ -110,7 +110,12 @@ pub(crate) fn lower(
     let mut index_of = HashMap::new();
     for (i, parameter) in parameters.iter().enumerate() {
         parameter.check()?;
-        index_of.insert(parameter.node.id, i);
+        if !matches!(parameter.node.kind, Kind::Placeholder { .. }) {
+            return Err(Error::not_a_parameter(name, i, "is no placeholder", parameter));
+        }
+        if index_of.insert(parameter.node.id, i).is_some() {
+            return Err(Error::not_a_parameter(name, i, "was given before", parameter));
+        }
         let alias = aliases.get(i).copied().flatten();
         let attribute = alias.map_or(String::new(), |r| format!(" {{tf.aliasing_output = {r} : i32}}"));
         let text = format!("%arg{i}: {}{attribute}", parameter.ty().stablehlo());

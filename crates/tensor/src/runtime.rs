@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use fulmen_pjrt::locate::{Platform, locate};
@@ -46,13 +46,13 @@ struct Shared {
 }
 
 impl Runtime {
-    /// The first device of this kind, with the plugin found as [`fulmen_pjrt::locate`] says.
+    /// The first device of this kind, with the plugin found as [`fulmen_pjrt::locate`] says. A device that there is no
+    /// plugin for is passed over by [`Accelerator::Auto`], and an error of the others.
     ///
     /// # Errors
     /// No plugin, no device; the message lists what was looked at.
     pub fn open(accelerator: Accelerator) -> Result<Runtime> {
-        let platform = accelerator.platform();
-        let path = locate(platform, None)
+        let (platform, path) = locate_first(&accelerator.candidates(), |platform| locate(platform, None))
             .map_err(|e| Error::runtime(format!("looking for a PJRT plugin for `{accelerator}`"), e))?;
         Runtime::open_plugin(&path, platform)
     }
@@ -90,22 +90,22 @@ impl Runtime {
         Ok(Runtime { shared: Arc::new(shared), metrics: Arc::default() })
     }
 
-    /// The runtime that [`Tensor::eval`] uses: opened once, for the accelerator that the environment variable
+    /// The runtime that [`Tensor::eval`] uses: opened once (after a failure the next call tries again), for the accelerator that the environment variable
     /// `FULMEN_ACCELERATOR` names, else for [`Accelerator::Auto`].
     ///
     /// # Errors
     /// Those of [`Runtime::open`]; an unknown name in the variable.
     pub fn global() -> Result<Runtime> {
-        static GLOBAL: OnceLock<Result<Runtime>> = OnceLock::new();
-        GLOBAL
-            .get_or_init(|| {
-                let accelerator = match std::env::var("FULMEN_ACCELERATOR") {
-                    Ok(name) => name.parse().map_err(|e| Error::usage(format!("FULMEN_ACCELERATOR: {e}")))?,
-                    Err(_) => Accelerator::Auto,
-                };
-                Runtime::open(accelerator)
-            })
-            .clone()
+        static GLOBAL: Mutex<Option<Runtime>> = Mutex::new(None);
+        let mut global = GLOBAL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(runtime) = &*global {
+            return Ok(runtime.clone());
+        }
+        let accelerator = match std::env::var("FULMEN_ACCELERATOR") {
+            Ok(name) => name.parse().map_err(|e| Error::usage(format!("FULMEN_ACCELERATOR: {e}")))?,
+            Err(_) => Accelerator::Auto,
+        };
+        Ok(global.insert(Runtime::open(accelerator)?).clone())
     }
 
     /// The PJRT client.
@@ -130,8 +130,10 @@ impl Runtime {
     /// The first fault in the function; whatever the compiler reports.
     pub fn compile(&self, function: &Function) -> Result<Compiled> {
         let lowered = function.lower()?;
-        let mut compiled = self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = compiled.get(&lowered.key).cloned();
+        // The lock is not held while compiling, which may take minutes.
+        let cache = || self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = cache().get(&lowered.key).cloned();
+        let cached = known.is_some();
         let executable = match known {
             Some(executable) => {
                 self.metrics.count("CachedCompile", 1);
@@ -144,8 +146,8 @@ impl Runtime {
                 self.metrics.count("UncachedCompile", 1);
                 self.metrics.record_time("CompileTime", start.elapsed());
                 let executable = Arc::new(made);
-                compiled.insert(lowered.key, executable.clone());
-                executable
+                // Another thread may have been first; its program is as good.
+                cache().entry(lowered.key).or_insert(executable).clone()
             }
         };
         let captured = lowered
@@ -161,6 +163,7 @@ impl Runtime {
             metrics: self.metrics.clone(),
             executable,
             captured,
+            cached,
             donated: function.aliases().iter().map(Option::is_some).collect(),
         })
     }
@@ -232,6 +235,25 @@ impl Runtime {
     }
 }
 
+/// The first of `candidates` that has a plugin, with the plugin's file; the last one's error if none has. An error that
+/// says something else than "there is none" stands at once.
+fn locate_first(
+    candidates: &[Platform],
+    locate: impl Fn(Platform) -> fulmen_pjrt::Result<PathBuf>,
+) -> fulmen_pjrt::Result<(Platform, PathBuf)> {
+    let (last, before) = match candidates {
+        [before @ .., last] => (*last, before),
+        [] => (Platform::Cpu, &[][..]),
+    };
+    for &platform in before {
+        match locate(platform) {
+            Err(e) if e.is_not_found() => {}
+            found => return found.map(|path| (platform, path)),
+        }
+    }
+    locate(last).map(|path| (last, path))
+}
+
 /// The compiler flags of a platform.
 fn options_for(platform: &str) -> CompileOptions {
     let mut options = CompileOptions::new();
@@ -288,6 +310,7 @@ pub struct Compiled {
     metrics: Arc<Metrics>,
     executable: Arc<LoadedExecutable>,
     captured: Vec<Arc<Buffer>>,
+    cached: bool,
     donated: Vec<bool>,
 }
 
@@ -327,6 +350,12 @@ impl Compiled {
     /// Which parameters are donated: their buffers are given away by a call.
     pub fn donated(&self) -> &[bool] {
         &self.donated
+    }
+
+    /// Whether the program was found among those compiled before; two threads that ask for a new program at once may
+    /// both compile it.
+    pub fn was_cached(&self) -> bool {
+        self.cached
     }
 
     /// The loaded executable, for its cost and memory analysis.

@@ -6,6 +6,19 @@ use std::sync::Arc;
 
 use crate::DType;
 
+/// The most bytes of a tensor, and the largest amount of padding, stride or dilation: the address space of a process.
+/// Compilers compute sizes with 64 bits and abort, or come to wrong sizes, when a product leaves them.
+pub(crate) const LARGEST: usize = 1 << 47;
+
+/// `amount`, or a sentence that says that the attribute `what` of an axis is beyond [`LARGEST`].
+pub(crate) fn within_reach(what: &str, axis: usize, amount: i128) -> Result<(), String> {
+    if amount.unsigned_abs() <= LARGEST as u128 {
+        Ok(())
+    } else {
+        Err(format!("{what} {amount} of axis {axis} is beyond what a program can address, 2^47"))
+    }
+}
+
 /// The sizes of a tensor's axes, outermost first. Rank 0 is a scalar. Cheap to clone; derefs to `[usize]`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Shape(Arc<[usize]>);
@@ -155,6 +168,18 @@ impl TensorType {
     /// The bytes its value takes in host memory.
     pub fn size_in_bytes(&self) -> usize {
         self.shape.num_elements().saturating_mul(self.dtype.size_in_bytes())
+    }
+
+    /// Whether a program can address such a value: each axis and all bytes within [`LARGEST`]. Axes of size 0 count
+    /// as 1, since compilers multiply the others.
+    pub(crate) fn is_addressable(&self) -> bool {
+        let bytes = self.shape.iter().try_fold(self.dtype.size_in_bytes(), |n, &d| n.checked_mul(d.max(1)));
+        bytes.is_some_and(|bytes| bytes <= LARGEST)
+    }
+
+    /// The sentence for a type that is not addressable.
+    pub(crate) fn too_large(&self) -> String {
+        format!("{self} has more bytes than a program can address, 2^47")
     }
 
     /// StableHLO's spelling: `tensor<32x784xf32>`.

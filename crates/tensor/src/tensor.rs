@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fulmen_pjrt::Buffer;
 
 use crate::operation::Operation;
-use crate::{DType, Error, Fault, Result, Shape, TensorType};
+use crate::{DType, Fault, Result, Shape, TensorType};
 
 /// A value described by how it is computed.
 ///
@@ -104,6 +104,9 @@ impl Tensor {
         let types: Vec<_> = inputs.iter().map(|t| t.ty()).collect();
         match operation.infer(&types) {
             Ok(outputs) => {
+                if let Some(ty) = outputs.iter().find(|ty| !ty.is_addressable()) {
+                    return Tensor::poison(operation.name(), ty.too_large());
+                }
                 let inputs = inputs.iter().map(|&t| t.clone()).collect();
                 Tensor::from_parts(Kind::Operation(Box::new(operation)), inputs, outputs)
             }
@@ -133,8 +136,13 @@ impl Tensor {
     }
 
     /// An input of a function that is about to be traced. See [`Function`](crate::Function).
+    ///
+    /// Poisoned when the type has more than 2⁴⁷ bytes, which no program can address; so is every tensor.
     #[track_caller]
     pub fn placeholder(name: impl Into<String>, ty: TensorType) -> Tensor {
+        if !ty.is_addressable() {
+            return Tensor::poison("placeholder", ty.too_large());
+        }
         Tensor::from_parts(Kind::Placeholder { name: name.into() }, vec![], vec![ty])
     }
 
@@ -267,13 +275,5 @@ impl fmt::Debug for Tensor {
 impl From<&Tensor> for Tensor {
     fn from(tensor: &Tensor) -> Tensor {
         tensor.clone()
-    }
-}
-
-impl Error {
-    pub(crate) fn unbound(name: &str, location: &Location<'_>) -> Error {
-        Error::usage(format!(
-            "the placeholder `{name}` has no value: pass it as an input of the function\n  recorded at {location}"
-        ))
     }
 }

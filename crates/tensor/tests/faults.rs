@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
-use fulmen_tensor::{Accelerator, Convolution, DType, Function, Pooling, Tensor, TensorType, grad, random};
+use fulmen_tensor::{Accelerator, Convolution, DType, Function, Literal, Pooling, Tensor, TensorType, grad, random};
 
 fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
     Tensor::zeros(DType::F32, shape)
@@ -56,7 +56,7 @@ fn elementwise_operations_say_why_shapes_and_dtypes_do_not_fit() {
     check(&zeros([2]).and(zeros([2])), "and: takes integers or booleans, not f32; convert with to_dtype() first");
     check(
         &zeros([2]).select(&zeros([2]), &zeros([2])),
-        "select: the condition must be bool, it is f32[2]; compare() it first",
+        "select: the condition must be bool, it is f32[2]; make it with lt(), eq() or another comparison",
     );
 }
 
@@ -64,7 +64,7 @@ fn elementwise_operations_say_why_shapes_and_dtypes_do_not_fit() {
 fn shape_operations_say_what_they_expected() {
     check(&zeros([2, 3]).reshape([4]), "reshape: [2, 3] has 6 elements and cannot become [4], which has 4");
     check(&zeros([2, 3]).sum(&[2], false), "sum: axis 2 is not one of the 2 axes of [2, 3]");
-    check(&zeros([2, 3]).permute(&[0, 0]), "transpose: [0, 0] does not name each of the 2 axes of [2, 3] once");
+    check(&zeros([2, 3]).permute(&[0, 0]), "permute: [0, 0] does not name each of the 2 axes of [2, 3] once");
     check(&zeros([2, 3]).squeeze(0), "squeeze: axis 0 of [2, 3] has size 2, not 1");
     check(&zeros([3]).slice(&[2], &[4], &[1]), "slice: 2..4 in steps of 1 does not lie within axis 0 of [3]");
     check(&zeros([3]).broadcast_to([2]), "broadcast_to: [3] cannot be broadcast to [2] along the axes [0]");
@@ -105,10 +105,7 @@ fn gradients_are_refused_where_there_are_none() {
 fn random_draws_check_their_bounds_and_keys() {
     let key = random::key(0);
     check(&random::uniform(&key, DType::F32, [2], 1.0, 1.0), "uniform: the lower bound 1 must be below the upper, 1");
-    check(
-        &random::bits(&zeros([2]), [2]),
-        "threefry2x32: a random key is u32[2], this is f32[2]; make one with random::key()",
-    );
+    check(&random::bits(&zeros([2]), [2]), "bits: a random key is u32[2], this is f32[2]; make one with random::key()");
 }
 
 #[test]
@@ -127,4 +124,151 @@ fn a_placeholder_without_a_value_and_a_wrong_donation_are_errors() {
 fn an_unknown_accelerator_lists_the_known_ones() {
     let message = "tpux".parse::<Accelerator>().unwrap_err().to_string();
     assert_eq!(message, "`tpux` is no accelerator; there are: auto, cpu, cuda, tpu");
+}
+
+#[test]
+fn sizes_beyond_the_address_space_are_refused_with_the_users_line() {
+    let too_large = |name: &str, ty: &str| format!("{name}: {ty} has more bytes than a program can address, 2^47");
+    check(&zeros([1 << 40, 1 << 40]), &too_large("zeros", "f32[1099511627776, 1099511627776]"));
+    check(&zeros([1 << 62]), &too_large("zeros", "f32[4611686018427387904]"));
+    check(&zeros([usize::MAX]), &too_large("zeros", "f32[18446744073709551615]"));
+    check(&zeros([0, usize::MAX]), &too_large("zeros", "f32[0, 18446744073709551615]"));
+    check(&zeros([2]).broadcast_to([1 << 60, 2]), &too_large("broadcast_to", "f32[1152921504606846976, 2]"));
+    let labels = Tensor::from_slice(&[1i32, 2], [2]);
+    check(&labels.one_hot(1 << 50), &too_large("one_hot", "i32[2, 1125899906842624]"));
+    check(&Tensor::arange(DType::U8, usize::MAX), &too_large("arange", "u8[18446744073709551615]"));
+    let placeholder = Tensor::placeholder("x", TensorType::new(DType::F32, [usize::MAX, 2]));
+    check(&placeholder, &too_large("placeholder", "f32[18446744073709551615, 2]"));
+    check(&placeholder.flatten(0, 1).mean_all(), &too_large("placeholder", "f32[18446744073709551615, 2]"));
+    let bytes = Literal::from_bytes(TensorType::new(DType::U8, [0, usize::MAX]), &[]);
+    assert!(bytes.unwrap_err().to_string().contains("more bytes than a program can address"));
+}
+
+#[test]
+fn attributes_beyond_the_address_space_are_refused() {
+    const REACH: &str = "is beyond what a program can address, 2^47";
+    let x = zeros([4]);
+    let zero = Tensor::scalar(0.0f32);
+    check(&x.pad(&zero, &[i64::MAX], &[i64::MAX], &[0]), &format!("pad: low 9223372036854775807 of axis 0 {REACH}"));
+    check(&x.pad(&zero, &[i64::MIN], &[0], &[0]), &format!("pad: low -9223372036854775808 of axis 0 {REACH}"));
+    check(&x.pad(&zero, &[0], &[0], &[1 << 62]), &format!("pad: interior 4611686018427387904 of axis 0 {REACH}"));
+    check(&x.pad(&zero, &[0], &[0], &[usize::MAX]), &format!("pad: interior 18446744073709551615 of axis 0 {REACH}"));
+    check(&x.slice(&[0], &[4], &[usize::MAX]), &format!("slice: stride 18446744073709551615 of axis 0 {REACH}"));
+    let (image, kernel) = (zeros([1, 1, 5, 5]), zeros([1, 1, 3, 3]));
+    let how = || Convolution::new(2);
+    check(
+        &image.convolution(&kernel, &how().groups(usize::MAX)),
+        "convolution: the input f32[1, 1, 5, 5] has 1 channels; the kernel f32[1, 1, 3, 3] in 18446744073709551615 \
+         groups takes 18446744073709551615",
+    );
+    for (what, how) in [
+        ("padding 9223372036854775807", how().padding([(i64::MAX, 1), (0, 0)])),
+        ("dilation 18446744073709551615", how().dilation([usize::MAX, 1])),
+        ("the dilated kernel size 140737488355329", how().dilation([1 << 46, 1])),
+        ("stride 18446744073709551615", how().stride([usize::MAX, 1])),
+    ] {
+        check(&image.convolution(&kernel, &how), &format!("convolution: {what} of axis 2 {REACH}"));
+    }
+    for (what, how) in [
+        ("window 9223372036854775808", Pooling::new([1 << 63, 1])),
+        ("window 18446744073709551615", Pooling::new([usize::MAX, usize::MAX])),
+        ("stride 18446744073709551615", Pooling::new([2, 2]).stride([usize::MAX, 1])),
+    ] {
+        check(&image.max_pool(&how), &format!("max_pool: {what} of axis 2 {REACH}"));
+        check(&image.avg_pool(&how), &format!("avg_pool: {what} of axis 2 {REACH}"));
+    }
+    let refused = image.max_pool(&Pooling::new([2, 2]).padding([usize::MAX / 2 + 1, 0]));
+    assert!(refused.fault().unwrap().message().contains("more than half of the window 2"));
+}
+
+#[test]
+fn a_number_that_the_dtype_does_not_hold_is_refused() {
+    let i32s = Tensor::from_slice(&[0i32, 1, 2, 3], [4]);
+    let u8s = Tensor::from_slice(&[0u8, 255], [2]);
+    check(&(&i32s * 0.5), "number: 0.5 is not an i32; convert the tensor with to_dtype() first");
+    check(&(0.5 * &i32s), "number: 0.5 is not an i32; convert the tensor with to_dtype() first");
+    check(&i32s.ge(0.5), "number: 0.5 is not an i32; convert the tensor with to_dtype() first");
+    check(&(&u8s + -1.0), "number: -1 is not a u8; convert the tensor with to_dtype() first");
+    check(&u8s.lt(300.0), "number: 300 is not a u8; convert the tensor with to_dtype() first");
+    check(&i32s.eq(f64::NAN), "number: NaN is not an i32; convert the tensor with to_dtype() first");
+    let i64s = Tensor::from_slice(&[i64::MAX], [1]);
+    check(
+        &i64s.eq(9_223_372_036_854_775_808.0),
+        "number: 9223372036854776000 is not an i64; convert the tensor with to_dtype() first",
+    );
+    check(&u8s.lt(1.0).eq(2.0), "number: 2 is not a bool; convert the tensor with to_dtype() first");
+    assert_eq!(u8s.eq(255.0).eval().unwrap().to_f64(), [0.0, 1.0]);
+    assert_eq!(i64s.eq(-9_223_372_036_854_775_808.0).eval().unwrap().to_f64(), [0.0]);
+    check(
+        &Tensor::ones(DType::U8, [1, 1, 16, 16]).avg_pool(&Pooling::new([16, 16])),
+        "avg_pool: a window has 256 elements, which is no u8; convert with to_dtype() first",
+    );
+}
+
+#[test]
+fn faults_carry_the_name_of_the_method_that_was_called() {
+    let x = zeros([2, 3]);
+    let integers = Tensor::zeros(DType::I32, [2, 3]);
+    let floats = "takes floating-point numbers, not i32; convert with to_dtype() first";
+    let axis = "axis 3 is not one of the 2 axes of [2, 3]";
+    for (name, of_integers, of_axis) in [
+        ("softmax", integers.softmax(0), x.softmax(3)),
+        ("log_softmax", integers.log_softmax(0), x.log_softmax(3)),
+        ("logsumexp", integers.logsumexp(0, false), x.logsumexp(3, false)),
+        ("var", integers.var(&[0], false), x.var(&[3], false)),
+        ("mean", integers.mean(&[0], false), x.mean(&[3], false)),
+    ] {
+        check(&of_integers, &format!("{name}: {floats}"));
+        check(&of_axis, &format!("{name}: {axis}"));
+    }
+    check(&x.narrow(1, 2, 2), "narrow: 2 elements from 2 on do not lie within axis 1 of [2, 3]");
+    check(
+        &Tensor::stack(&[&x, &zeros([2])], 0),
+        "stack: tensor 1 is f32[2] and the first is f32[2, 3]: all must agree",
+    );
+    check(&Tensor::stack(&[], 0), "stack: there is nothing to join: the list of tensors is empty");
+    check(&Tensor::stack(&[&x], 4), "stack: [2, 3] has no place 4 for a new axis");
+    check(
+        &Tensor::zeros(DType::Bool, [2]).argmax(0, false),
+        "argmax: takes numbers, not bool; convert with to_dtype() first",
+    );
+    check(&zeros([2]).t(), "t: [2] has no two axes to swap");
+    check(
+        &zeros([2]).broadcast_in_dim([3], &[0]),
+        "broadcast_in_dim: [2] cannot be broadcast to [3] along the axes [0]",
+    );
+    let key = "a random key is u32[2], this is f32[2, 3]; make one with random::key()";
+    check(&random::normal(&x, DType::F32, [2]), &format!("normal: {key}"));
+    check(&random::uniform(&x, DType::F32, [2], 0.0, 1.0), &format!("uniform: {key}"));
+    check(&random::bernoulli(&x, 0.5, [2]), &format!("bernoulli: {key}"));
+    check(&random::fold_in(&x, 1), &format!("fold_in: {key}"));
+}
+
+#[test]
+fn the_bounds_of_a_draw_must_differ_as_f32_and_lie_within_its_reach() {
+    let draw = |low, high| random::uniform(&random::key(0), DType::F32, [2], low, high);
+    assert_eq!(
+        draw(1.0, 1.0 + 1e-12).fault().unwrap().message(),
+        "the lower bound 1 must be below the upper, 1.000000000001, also when both are f32"
+    );
+    for (low, high) in [(-3e38, 3e38), (0.0, f64::INFINITY)] {
+        let message = format!("the bounds {low} and {high} are further apart than f32 reaches");
+        assert_eq!(draw(low, high).fault().unwrap().message(), message);
+    }
+    assert!(draw(f64::NAN, 1.0).fault().is_some());
+}
+
+#[test]
+fn parameters_that_are_no_placeholders_of_their_own_are_refused() {
+    let x = Tensor::placeholder("x", TensorType::new(DType::F32, [2]));
+    let expression = &x + 1.0;
+    let message = Function::new("f", vec![x.clone(), expression.clone()], vec![expression]).stablehlo().unwrap_err();
+    let message = message.to_string();
+    assert!(message.starts_with("`f`: parameter 1, Tensor(add: f32[2]), is no placeholder; "), "{message}");
+    assert!(message.contains("faults.rs:"), "{message}");
+    let message = Function::new("f", vec![x.clone(), x.clone()], vec![x]).stablehlo().unwrap_err().to_string();
+    assert!(
+        message.starts_with("`f`: parameter 1, Tensor(placeholder x: f32[2]), was given before; each parameter must"),
+        "{message}"
+    );
 }

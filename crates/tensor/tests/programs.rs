@@ -4,7 +4,7 @@
 
 use expect_test::{Expect, expect};
 use fulmen_pjrt::Argument;
-use fulmen_tensor::{Accelerator, DType, Function, Literal, Runtime, Tensor, TensorType, grad};
+use fulmen_tensor::{Accelerator, DType, Function, Literal, Pooling, Runtime, Tensor, TensorType, grad};
 
 fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
     TensorType::new(DType::F32, shape)
@@ -63,6 +63,85 @@ fn statements_carry_the_line_that_recorded_them() {
 }
 
 #[test]
+fn every_statement_of_composed_operations_carries_the_users_line() {
+    let function = Function::trace("f", &[f32s([2, 3, 4]), f32s([4, 5]), f32s([2, 4, 5])], |x| {
+        let products = x[0].matmul(&x[2]) + Tensor::placeholder("y", f32s([])).zeros_like() + x[0].matmul(&x[1]) * 2.0;
+        let stacked = Tensor::ones(DType::F32, [4]).matmul(&x[2]).narrow(0, 0, 1);
+        let chosen = products.gt(0.5).select(&Tensor::scalar(1.0f32), &(1.0 - &products));
+        let largest =
+            chosen.argmax(-1, false).to_dtype(DType::F32) + chosen.argmin(0, true).to_dtype(DType::F32).sum_all();
+        let drawn = fulmen_tensor::random::normal(&fulmen_tensor::random::key(1), DType::Bf16, [3, 5]);
+        let loss = chosen.softmax(-1).sum_all()
+            + chosen.logsumexp(0, false).mean_all()
+            + chosen.log_softmax(1).max(&[0, 1, 2], false)
+            + chosen.var(&[0], false).sum_all()
+            + largest.mean_all()
+            + drawn.mean_all().to_dtype(DType::F32)
+            + Tensor::stack(&[&stacked, &stacked], 0).sum_all();
+        let mut results = grad(&loss, &[&x[0], &x[1], &x[2]]);
+        results.push(loss);
+        results
+    });
+    let text = function.stablehlo().unwrap();
+    let statements: Vec<_> = text.lines().filter(|line| line.contains(" loc(")).collect();
+    assert!(statements.len() > 80, "{text}");
+    for statement in statements {
+        assert!(statement.contains("tests/programs.rs\":"), "{statement}");
+    }
+    let unused = Tensor::scalar(1.0f32);
+    assert!(grad(&Tensor::scalar(2.0f32), &[&unused])[0].location().file().ends_with("programs.rs"));
+    assert!(function.parameters()[0].location().file().ends_with("programs.rs"));
+}
+
+#[test]
+fn a_derivative_that_nobody_needs_need_not_exist() {
+    let x = Tensor::from_slice(&[1.0f32, 4.0, 3.0, 2.0], [1, 1, 2, 2]);
+    let pooled = x.max_pool(&Pooling::new([2, 2])).sum_all();
+    let d = grad(&pooled, &[&x]).remove(0);
+    let twice = grad(&(&d * &d).sum_all(), &[&d]).remove(0);
+    assert_eq!(twice.eval().unwrap().to_f64(), [0.0, 2.0, 0.0, 0.0]);
+    // Where it is needed its absence is still said.
+    assert!(grad(&(&d * &x).sum_all(), &[&x])[0].fault().is_none());
+}
+
+#[test]
+fn a_mean_of_16_bit_floats_counts_further_than_they_do() {
+    for dtype in [DType::F16, DType::Bf16] {
+        let x = Tensor::ones(dtype, [100_001]);
+        let mean = x.mean_all();
+        assert_eq!((mean.dtype(), mean.eval().unwrap().to_f64()), (dtype, vec![1.0]), "{dtype}");
+        let d = grad(&(x.mean(&[0], true) * 1024.0).sum_all(), &[&x]).remove(0);
+        assert_eq!(d.dtype(), dtype);
+        let pooled = Tensor::ones(dtype, [1, 1, 1, 100_000]).avg_pool(&Pooling::new([1, 100_000]));
+        assert_eq!((pooled.dtype(), pooled.eval().unwrap().to_f64()), (dtype, vec![1.0]), "{dtype}");
+    }
+}
+
+#[test]
+fn a_nan_flows_through_the_gradient_of_an_extreme() {
+    let x = Tensor::from_slice(&[f32::NAN, 1.0, 2.0], [3]);
+    for extreme in [x.max(&[0], false), x.min(&[0], false)] {
+        let gradient = grad(&(&extreme * &extreme).sum_all(), &[&x]).remove(0).eval().unwrap().to_f64();
+        assert!(gradient[0].is_nan(), "{gradient:?}");
+        let gradient = grad(&extreme, &[&x]).remove(0).eval().unwrap().to_f64();
+        assert_eq!(gradient, [1.0, 0.0, 0.0]);
+    }
+}
+
+#[test]
+fn two_threads_that_compile_one_program_get_the_same_values() {
+    let runtime = Runtime::open(Accelerator::Cpu).unwrap();
+    let values: Vec<_> = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| runtime.eval(&Tensor::from_slice(&[2.0f32, 5.0], [2]).pow(3.0)).unwrap().to_f64()))
+            .collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    assert_eq!(values, vec![vec![8.0, 125.0]; 4]);
+    assert_eq!(runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile"), 4);
+}
+
+#[test]
 fn common_subexpressions_are_merged_and_dead_code_is_left_out() {
     let function = Function::trace("f", &[f32s([2])], |x| {
         let _dead = x[0].sin();
@@ -88,8 +167,9 @@ fn the_same_program_is_compiled_once_wherever_it_was_written() {
     let runtime = Runtime::open(Accelerator::Cpu).unwrap();
     let square = |name: &str| Function::trace(name, &[f32s([7])], |x| vec![&x[0] * &x[0]]);
     let cube = Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0] * &x[0]]);
-    runtime.compile(&square("f")).unwrap();
-    runtime.compile(&Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0]])).unwrap();
+    assert!(!runtime.compile(&square("f")).unwrap().was_cached());
+    let again = runtime.compile(&Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0]])).unwrap();
+    assert!(again.was_cached());
     runtime.compile(&cube).unwrap();
     assert_eq!(runtime.metrics().value("UncachedCompile"), 2);
     assert_eq!(runtime.metrics().value("CachedCompile"), 1);

@@ -1,11 +1,15 @@
 //! Elementwise operations of two tensors, with NumPy's broadcasting.
 
+use super::constant::holds;
 use super::takes::Takes;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{Tensor, TensorType};
 
 /// What stands on the right of a binary operation: a tensor, or a number that takes the tensor's dtype.
+///
+/// A number is rounded to a floating-point dtype. Beside integers or booleans it must be one of their values: `0.5`
+/// beside i32, or `300` beside u8, is a mistake that poisons.
 pub trait Operand {
     /// The operand as a tensor, given the tensor on the other side.
     fn beside(&self, other: &Tensor) -> Tensor;
@@ -24,7 +28,16 @@ impl Operand for &Tensor {
 impl Operand for f64 {
     #[track_caller]
     fn beside(&self, other: &Tensor) -> Tensor {
-        other.check().map_or_else(|_| other.clone(), |t| Tensor::full(t.dtype(), [], *self))
+        if other.fault().is_some() {
+            return other.clone();
+        }
+        let dtype = other.dtype();
+        if !holds(dtype, *self) {
+            let article = if dtype.is_integer() && !dtype.is_unsigned() { "an" } else { "a" };
+            let message = format!("{self} is not {article} {dtype}; convert the tensor with to_dtype() first");
+            return Tensor::poison("number", message);
+        }
+        Tensor::full(dtype, [], *self)
     }
 }
 

@@ -11,21 +11,19 @@ struct BroadcastInDim {
     axes: Vec<usize>,
 }
 
+fn fits(from: &Shape, to: &Shape, axes: &[usize]) -> Result<(), String> {
+    let fits = axes.len() == from.rank()
+        && axes.windows(2).all(|pair| pair[0] < pair[1])
+        && from.iter().zip(axes).all(|(&size, &axis)| to.get(axis).is_some_and(|&target| size == 1 || size == target));
+    if fits { Ok(()) } else { Err(format!("{from} cannot be broadcast to {to} along the axes {axes:?}")) }
+}
+
 impl Operation for BroadcastInDim {
     fn name(&self) -> &'static str {
         "broadcast_to"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let from = &inputs[0].shape;
-        let fits = self.axes.len() == from.rank()
-            && self.axes.windows(2).all(|pair| pair[0] < pair[1])
-            && from
-                .iter()
-                .zip(&self.axes)
-                .all(|(&size, &axis)| self.to.get(axis).is_some_and(|&target| size == 1 || size == target));
-        if !fits {
-            return Err(format!("{from} cannot be broadcast to {} along the axes {:?}", self.to, self.axes));
-        }
+        fits(&inputs[0].shape, &self.to, &self.axes)?;
         one(TensorType::new(inputs[0].dtype, &self.to))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
@@ -74,6 +72,13 @@ impl Tensor {
     /// `broadcast_in_dim`); `axes` must rise.
     #[track_caller]
     pub fn broadcast_in_dim(&self, shape: impl Into<Shape>, axes: &[usize]) -> Tensor {
-        Tensor::apply(BroadcastInDim { to: shape.into(), axes: axes.to_vec() }, &[self])
+        let to = shape.into();
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        if let Err(message) = fits(self.shape(), &to, axes) {
+            return Tensor::poison("broadcast_in_dim", message);
+        }
+        Tensor::apply(BroadcastInDim { to, axes: axes.to_vec() }, &[self])
     }
 }

@@ -15,7 +15,7 @@ impl Operation for Concatenate {
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let first = inputs[0];
-        let mut total = 0;
+        let mut total = 0usize;
         for (i, input) in inputs.iter().enumerate() {
             let alike = input.dtype == first.dtype
                 && input.shape.rank() == first.shape.rank()
@@ -26,7 +26,7 @@ impl Operation for Concatenate {
                     self.axis
                 ));
             }
-            total += input.shape[self.axis];
+            total = total.saturating_add(input.shape[self.axis]);
         }
         let mut to = first.shape.to_vec();
         to[self.axis] = total;
@@ -66,6 +66,20 @@ impl Tensor {
     /// Joins tensors of one type along a new axis, which becomes axis `axis` of the result.
     #[track_caller]
     pub fn stack(tensors: &[&Tensor], axis: isize) -> Tensor {
+        if let Some(poisoned) = tensors.iter().find(|t| t.fault().is_some()) {
+            return (*poisoned).clone();
+        }
+        let Some(first) = tensors.first() else {
+            return Tensor::poison("stack", "there is nothing to join: the list of tensors is empty");
+        };
+        if let Some(i) = tensors.iter().position(|t| t.ty() != first.ty()) {
+            let message = format!("tensor {i} is {} and the first is {}: all must agree", tensors[i].ty(), first.ty());
+            return Tensor::poison("stack", message);
+        }
+        let rank = first.rank() as isize;
+        if !(-rank - 1..=rank).contains(&axis) {
+            return Tensor::poison("stack", format!("{} has no place {axis} for a new axis", first.shape()));
+        }
         let mut parts = Vec::with_capacity(tensors.len());
         for tensor in tensors {
             parts.push(tensor.unsqueeze(axis));

@@ -123,6 +123,20 @@ fn encode(dtype: DType, value: f64) -> Vec<u8> {
     }
 }
 
+/// Whether `value` is exactly an element of the integer or boolean `dtype`. Floats round, so they hold anything.
+pub(super) fn holds(dtype: DType, value: f64) -> bool {
+    if dtype.is_float() {
+        return true;
+    }
+    let bits = 8 * dtype.size_in_bytes() as i32;
+    let (least, above) = match dtype {
+        DType::Bool => (0.0, 2.0),
+        _ if dtype.is_unsigned() => (0.0, 2f64.powi(bits)),
+        _ => (-(2f64.powi(bits - 1)), 2f64.powi(bits - 1)),
+    };
+    value == value.trunc() && (least..above).contains(&value)
+}
+
 impl Tensor {
     /// A constant with these elements, in row-major order.
     ///
@@ -178,19 +192,28 @@ impl Tensor {
     /// integers.
     #[track_caller]
     pub fn full(dtype: DType, shape: impl Into<Shape>, value: f64) -> Tensor {
-        Tensor::apply(Constant { ty: TensorType::new(dtype, shape), bytes: encode(dtype, value).into() }, &[])
+        Tensor::filled("full", TensorType::new(dtype, shape), value)
+    }
+
+    #[track_caller]
+    fn filled(method: &str, ty: TensorType, value: f64) -> Tensor {
+        if !ty.is_addressable() {
+            return Tensor::poison(method, ty.too_large());
+        }
+        let bytes = encode(ty.dtype, value).into();
+        Tensor::apply(Constant { ty, bytes }, &[])
     }
 
     /// A constant of zeros (of `false`).
     #[track_caller]
     pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Tensor {
-        Tensor::full(dtype, shape, 0.0)
+        Tensor::filled("zeros", TensorType::new(dtype, shape), 0.0)
     }
 
     /// A constant of ones (of `true`).
     #[track_caller]
     pub fn ones(dtype: DType, shape: impl Into<Shape>) -> Tensor {
-        Tensor::full(dtype, shape, 1.0)
+        Tensor::filled("ones", TensorType::new(dtype, shape), 1.0)
     }
 
     /// Zeros with the dtype and shape of this tensor.

@@ -6,6 +6,7 @@
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::shape::{LARGEST, within_reach};
 use crate::{DType, Tensor, TensorType};
 
 /// Where the axes of one operand stand: the two that have a role, then the spatial ones.
@@ -56,20 +57,34 @@ struct ConvolutionOp {
 }
 
 /// The extent of `size` elements with `dilation − 1` gaps between neighbours.
-fn dilated(size: usize, dilation: usize) -> i64 {
-    if size == 0 { 0 } else { (size as i64 - 1) * dilation as i64 + 1 }
+fn dilated(size: usize, dilation: usize) -> usize {
+    if size == 0 { 0 } else { (size - 1).saturating_mul(dilation).saturating_add(1) }
 }
 
 impl ConvolutionOp {
-    /// Sizes of the spatial axes of the result.
-    fn spatial_result(&self, lhs: &TensorType, rhs: &TensorType) -> Vec<usize> {
+    /// Sizes of the spatial axes of the result, or a sentence where an extent is beyond what a program can address.
+    fn spatial_result(&self, lhs: &TensorType, rhs: &TensorType) -> Result<Vec<usize>, String> {
         let (input, kernel) = (self.lhs.spatial_sizes(lhs), self.rhs.spatial_sizes(rhs));
         (0..input.len())
             .map(|i| {
                 let (low, high) = self.padding[i];
-                let room = low + dilated(input[i], self.lhs_dilation[i]) + high;
+                let spread = dilated(input[i], self.lhs_dilation[i]);
                 let window = dilated(kernel[i], self.rhs_dilation[i]);
-                if room < window { 0 } else { ((room - window) / self.stride[i] as i64 + 1) as usize }
+                let room = i128::from(low) + spread as i128 + i128::from(high);
+                for (what, amount) in [
+                    ("stride", self.stride[i] as i128),
+                    ("padding", low.into()),
+                    ("padding", high.into()),
+                    ("input dilation", self.lhs_dilation[i] as i128),
+                    ("dilation", self.rhs_dilation[i] as i128),
+                    ("the dilated size", spread as i128),
+                    ("the dilated kernel size", window as i128),
+                    ("the padded size", room),
+                ] {
+                    within_reach(what, self.lhs.spatial[i], amount)?;
+                }
+                let window = window as i128;
+                Ok(if room < window { 0 } else { (room - window) as usize / self.stride[i] + 1 })
             })
             .collect()
     }
@@ -139,7 +154,7 @@ impl ConvolutionOp {
     /// The dilated extents of input, kernel and result along the spatial axes.
     fn extents(&self, lhs: &Tensor, rhs: &Tensor, g: &Tensor) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
         let spread = |axes: &Axes, t: &Tensor, dilation: &[usize]| -> Vec<i64> {
-            axes.spatial_sizes(t.ty()).iter().zip(dilation).map(|(&n, &d)| dilated(n, d)).collect()
+            axes.spatial_sizes(t.ty()).iter().zip(dilation).map(|(&n, &d)| dilated(n, d) as i64).collect()
         };
         (
             spread(&self.lhs, lhs, &self.lhs_dilation),
@@ -182,15 +197,15 @@ impl Operation for ConvolutionOp {
             ));
         }
         let features = lhs.shape[self.lhs.second];
-        if features != rhs.shape[self.rhs.second] * self.feature_groups {
+        let taken = rhs.shape[self.rhs.second] as u128 * self.feature_groups as u128;
+        if features as u128 != taken {
             return Err(format!(
-                "the input {lhs} has {features} channels; the kernel {rhs} in {} groups takes {}",
-                self.feature_groups,
-                rhs.shape[self.rhs.second] * self.feature_groups
+                "the input {lhs} has {features} channels; the kernel {rhs} in {} groups takes {taken}",
+                self.feature_groups
             ));
         }
         let (batch, made) = (lhs.shape[self.lhs.first], rhs.shape[self.rhs.first]);
-        if self.feature_groups == 0 || made % self.feature_groups != 0 {
+        if self.feature_groups == 0 || self.feature_groups > LARGEST || made % self.feature_groups != 0 {
             return Err(format!("{made} output channels cannot be split into {} groups", self.feature_groups));
         }
         if self.batch_groups == 0 || batch % self.batch_groups != 0 || made % self.batch_groups != 0 {
@@ -202,7 +217,7 @@ impl Operation for ConvolutionOp {
         let mut to = vec![0; spatial + 2];
         to[self.out.first] = batch / self.batch_groups;
         to[self.out.second] = made;
-        for (&axis, size) in self.out.spatial.iter().zip(self.spatial_result(lhs, rhs)) {
+        for (&axis, size) in self.out.spatial.iter().zip(self.spatial_result(lhs, rhs)?) {
             to[axis] = size;
         }
         one(TensorType::new(lhs.dtype, to))

@@ -193,7 +193,7 @@ impl Tensor {
             return Tensor::poison("matmul", message);
         }
         let contracted = self.rank() - 1;
-        if rhs.rank() <= 2 || self.rank() == 1 && rhs.rank() == 2 {
+        if rhs.rank() <= 2 {
             return Tensor::apply(matmul(vec![], contracted, 0), &[self, rhs]);
         }
         // Batches: bring both sides to the same leading axes.
@@ -202,15 +202,18 @@ impl Tensor {
             Ok(batch) => batch,
             Err(message) => return Tensor::poison("matmul", message),
         };
-        let spread = |t: &Tensor| {
-            let matrix = &t.shape()[t.rank().saturating_sub(2)..];
-            t.broadcast_to([batch.dims(), matrix].concat())
-        };
         let lhs = if self.rank() == 1 { self.unsqueeze(0) } else { self.clone() };
         let n = batch.rank();
-        let product = Tensor::apply(matmul((0..n).collect(), n + 1, n), &[&spread(&lhs), &spread(rhs)]);
+        let product = Tensor::apply(matmul((0..n).collect(), n + 1, n), &[&spread(&lhs, &batch), &spread(rhs, &batch)]);
         if self.rank() == 1 { product.squeeze(-2) } else { product }
     }
+}
+
+/// A stack of matrices repeated to the leading axes `batch`.
+#[track_caller]
+fn spread(t: &Tensor, batch: &Shape) -> Tensor {
+    let matrix = &t.shape()[t.rank().saturating_sub(2)..];
+    t.broadcast_to([batch.dims(), matrix].concat())
 }
 
 fn matmul(batch: Vec<usize>, lhs_contracting: usize, rhs_contracting: usize) -> DotGeneral {

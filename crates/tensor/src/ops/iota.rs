@@ -15,9 +15,6 @@ impl Operation for Iota {
         "iota"
     }
     fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        if self.ty.dtype == DType::Bool {
-            return Err("booleans cannot count; ask for an integer or a float".into());
-        }
         one(self.ty.clone())
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
@@ -32,17 +29,27 @@ impl Tensor {
     /// A tensor whose element at index `i` along `axis` is `i`.
     #[track_caller]
     pub fn iota(dtype: DType, shape: impl Into<Shape>, axis: isize) -> Tensor {
-        let ty = TensorType::new(dtype, shape);
+        Tensor::counted("iota", TensorType::new(dtype, shape), axis)
+    }
+
+    #[track_caller]
+    fn counted(method: &str, ty: TensorType, axis: isize) -> Tensor {
+        if ty.dtype == DType::Bool {
+            return Tensor::poison(method, "booleans cannot count; ask for an integer or a float");
+        }
+        if !ty.is_addressable() {
+            return Tensor::poison(method, ty.too_large());
+        }
         match ty.shape.axis(axis) {
             Ok(axis) => Tensor::apply(Iota { ty, axis }, &[]),
-            Err(message) => Tensor::poison("iota", message),
+            Err(message) => Tensor::poison(method, message),
         }
     }
 
     /// `0, 1, …, n − 1`.
     #[track_caller]
     pub fn arange(dtype: DType, n: usize) -> Tensor {
-        Tensor::iota(dtype, [n], 0)
+        Tensor::counted("arange", TensorType::new(dtype, [n]), 0)
     }
 
     /// For each integer a vector of `classes` elements on a new last axis: `true` at its index, else `false`. An
@@ -67,7 +74,10 @@ impl Tensor {
         let index = if self.dtype().size_in_bytes() < 4 { self.to_dtype(DType::I32) } else { self.clone() };
         let mut shape = self.shape().to_vec();
         shape.push(classes);
-        let classes = Tensor::iota(index.dtype(), shape.clone(), -1);
+        let classes = Tensor::counted("one_hot", TensorType::new(index.dtype(), shape.clone()), -1);
+        if classes.fault().is_some() {
+            return classes;
+        }
         index.unsqueeze(-1).broadcast_to(shape).eq(classes)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::shape::within_reach;
 use crate::{Tensor, TensorType};
 
 #[derive(Debug)]
@@ -26,14 +27,23 @@ impl Operation for Pad {
         }
         let mut to = Vec::with_capacity(rank);
         for (i, &size) in from.shape.iter().enumerate() {
-            let spread = size as i64 + self.interior[i] as i64 * (size as i64 - 1).max(0);
-            let padded = spread + self.low[i] + self.high[i];
+            // In 128 bits none of this overflows.
+            let (low, high, interior) = (self.low[i].into(), self.high[i].into(), self.interior[i] as i128);
+            within_reach("low", i, low)?;
+            within_reach("high", i, high)?;
+            within_reach("interior", i, interior)?;
+            let size = size as i128;
+            let spread = size + interior * (size - 1).max(0);
+            let padded = spread + low + high;
             if padded < 0 {
                 return Err(format!(
                     "cutting {} and {} off axis {i} of {} leaves less than nothing",
-                    -self.low[i], -self.high[i], from.shape
+                    -low, -high, from.shape
                 ));
             }
+            // The compiler spreads before it cuts.
+            within_reach("the spread size", i, spread)?;
+            within_reach("the padded size", i, padded)?;
             to.push(padded as usize);
         }
         one(TensorType::new(from.dtype, to))

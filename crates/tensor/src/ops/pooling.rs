@@ -1,10 +1,12 @@
 //! Sliding windows: `reduce_window`, and its derivative for a maximum, `select_and_scatter`.
 
+use super::constant::holds;
 use super::reduce::Reducer;
 use super::takes::Takes;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{Tensor, TensorType};
+use crate::shape::within_reach;
+use crate::{DType, Tensor, TensorType};
 
 /// Windows over all axes of a tensor.
 #[derive(Clone, Debug)]
@@ -22,6 +24,10 @@ impl Windows {
             if window == 0 || stride == 0 {
                 return Err(format!("window and stride must be at least 1, axis {axis} has {window} and {stride}"));
             }
+            for (what, amount) in [("window", window as i128), ("stride", stride as i128)] {
+                within_reach(what, axis, amount)?;
+            }
+            // Nothing here overflows: a padding is at most half of its window.
             let room = size as i64 + low + high;
             to.push(if room < window as i64 { 0 } else { (room as usize - window) / stride + 1 });
         }
@@ -178,7 +184,7 @@ impl Pooling {
         if self.stride.len() != n || self.padding.len() != n || over.rank() != n + 2 {
             return Err(format!("{} is no [batch, channels, …] for windows over {n} axes: {self:?}", over.ty()));
         }
-        if let Some(i) = (0..n).find(|&i| 2 * self.padding[i] > self.window[i]) {
+        if let Some(i) = (0..n).find(|&i| self.padding[i] > self.window[i] / 2) {
             return Err(format!(
                 "padding {} is more than half of the window {}: some windows would hold nothing else",
                 self.padding[i], self.window[i]
@@ -206,7 +212,18 @@ impl Tensor {
     /// `count_include_pad`).
     #[track_caller]
     pub fn avg_pool(&self, how: &Pooling) -> Tensor {
-        self.pool("avg_pool", Reducer::Sum, how) / how.window.iter().product::<usize>() as f64
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let count: f64 = how.window.iter().map(|&n| n as f64).product();
+        let dtype = self.dtype();
+        if !holds(dtype, count) {
+            let message = format!("a window has {count} elements, which is no {dtype}; convert with to_dtype() first");
+            return Tensor::poison("avg_pool", message);
+        }
+        // The sum, and even the number of elements, may be too large for 16 bits.
+        let wide = if matches!(dtype, DType::F16 | DType::Bf16) { self.to_dtype(DType::F32) } else { self.clone() };
+        (wide.pool("avg_pool", Reducer::Sum, how) / count).to_dtype(dtype)
     }
 
     #[track_caller]

@@ -75,7 +75,8 @@ impl Operation for Reduce {
             Reducer::Sum => g,
             // Elements that tie for the extreme share its gradient.
             Reducer::Max | Reducer::Min => {
-                let chosen = x.eq(spread(cx.output())).to_dtype(x.dtype());
+                // A NaN is chosen too, though it equals nothing.
+                let chosen = x.eq(spread(cx.output())).or(x.ne(x)).to_dtype(x.dtype());
                 let axes: Vec<isize> = self.axes.iter().map(|&a| a as isize).collect();
                 g * &chosen / spread(&chosen.sum(&axes, false))
             }
@@ -143,7 +144,8 @@ impl Tensor {
         self.reduce("min", Reducer::Min, axes, keepdims)
     }
 
-    /// The arithmetic mean along `axes`; NaN over nothing. Takes floats.
+    /// The arithmetic mean along `axes`; NaN over nothing. Takes floats; sums 16-bit ones as
+    /// f32.
     #[track_caller]
     pub fn mean(&self, axes: &[isize], keepdims: bool) -> Tensor {
         if self.fault().is_some() {
@@ -155,7 +157,11 @@ impl Tensor {
         match self.shape().axes(axes) {
             Ok(found) => {
                 let count: usize = found.iter().map(|&a| self.shape()[a]).product();
-                self.sum(axes, keepdims) / count as f64
+                // The sum, and even the number of elements, may be too large for 16 bits.
+                let dtype = self.dtype();
+                let wide =
+                    if matches!(dtype, DType::F16 | DType::Bf16) { self.to_dtype(DType::F32) } else { self.clone() };
+                (wide.reduce("mean", Reducer::Sum, axes, keepdims) / count as f64).to_dtype(dtype)
             }
             Err(message) => Tensor::poison("mean", message),
         }
@@ -171,6 +177,12 @@ impl Tensor {
     /// divides by one less unless told otherwise).
     #[track_caller]
     pub fn var(&self, axes: &[isize], keepdims: bool) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        if let Err(message) = Takes::Floats.check(self.dtype()).and_then(|()| self.shape().axes(axes).map(drop)) {
+            return Tensor::poison("var", message);
+        }
         let centred = self - self.mean(axes, true);
         (&centred * &centred).mean(axes, keepdims)
     }
@@ -178,23 +190,17 @@ impl Tensor {
     /// The index (i32) of the largest element along one axis: the first of several, the first NaN if there is one.
     #[track_caller]
     pub fn argmax(&self, axis: isize, keepdims: bool) -> Tensor {
-        self.arg("argmax", axis, keepdims, Tensor::max)
+        self.arg("argmax", axis, keepdims, Reducer::Max)
     }
 
     /// The index (i32) of the smallest element along one axis: the first of several, the first NaN if there is one.
     #[track_caller]
     pub fn argmin(&self, axis: isize, keepdims: bool) -> Tensor {
-        self.arg("argmin", axis, keepdims, Tensor::min)
+        self.arg("argmin", axis, keepdims, Reducer::Min)
     }
 
     #[track_caller]
-    fn arg(
-        &self,
-        method: &'static str,
-        axis: isize,
-        keepdims: bool,
-        extreme: impl Fn(&Tensor, &[isize], bool) -> Tensor,
-    ) -> Tensor {
+    fn arg(&self, method: &'static str, axis: isize, keepdims: bool, reducer: Reducer) -> Tensor {
         if self.fault().is_some() {
             return self.clone();
         }
@@ -203,8 +209,15 @@ impl Tensor {
             Ok(_) => return Tensor::poison(method, format!("{} has no element along axis {axis}", self.shape())),
             Err(message) => return Tensor::poison(method, message),
         };
+        let extreme = self.reduce(method, reducer, &[axis], true);
+        if extreme.fault().is_some() {
+            return extreme;
+        }
+        if size > i32::MAX as usize {
+            return Tensor::poison(method, format!("axis {axis} of {} is longer than an i32 counts", self.shape()));
+        }
         let index = Tensor::iota(DType::I32, self.shape(), axis);
-        let wanted = self.eq(extreme(self, &[axis], true)).or(self.ne(self));
+        let wanted = self.eq(extreme).or(self.ne(self));
         wanted.select(&index, &Tensor::full(DType::I32, Shape::scalar(), size as f64)).min(&[axis], keepdims)
     }
 }

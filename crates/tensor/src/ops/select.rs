@@ -42,7 +42,10 @@ impl Tensor {
             return self.clone();
         }
         if self.dtype() != DType::Bool {
-            let message = format!("the condition must be bool, it is {}; compare() it first", self.ty());
+            let message = format!(
+                "the condition must be bool, it is {}; make it with lt(), eq() or another comparison",
+                self.ty()
+            );
             return Tensor::poison("select", message);
         }
         let (on_true, on_false) = match broadcast_both("select", on_true, on_false) {
@@ -51,8 +54,9 @@ impl Tensor {
         };
         match self.shape().broadcast(on_true.shape()) {
             Ok(shape) => {
-                let [c, t, f] = [self, &on_true, &on_false].map(|t| t.broadcast_to(&shape));
-                Tensor::apply(Select, &[&c, &t, &f])
+                // No closure: what it records would carry its own line, not the caller's.
+                let condition = self.broadcast_to(&shape);
+                Tensor::apply(Select, &[&condition, &on_true.broadcast_to(&shape), &on_false.broadcast_to(&shape)])
             }
             Err(message) => Tensor::poison("select", message),
         }

@@ -2,6 +2,7 @@
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::shape::within_reach;
 use crate::{Tensor, TensorType};
 
 #[derive(Debug)]
@@ -33,6 +34,7 @@ impl Operation for Slice {
             if start > limit || limit > from[axis] || stride == 0 {
                 return Err(format!("{start}..{limit} in steps of {stride} does not lie within axis {axis} of {from}"));
             }
+            within_reach("stride", axis, stride as i128)?;
         }
         let to: Vec<usize> = (0..rank).map(|i| self.count(i)).collect();
         one(TensorType::new(inputs[0].dtype, to))
@@ -76,8 +78,14 @@ impl Tensor {
         match self.shape().axis(axis) {
             Ok(axis) => {
                 let (mut from, mut limit) = (vec![0; self.rank()], self.shape().to_vec());
+                let size = limit[axis];
                 from[axis] = start;
                 limit[axis] = start.saturating_add(length);
+                if limit[axis] > size {
+                    let message =
+                        format!("{length} elements from {start} on do not lie within axis {axis} of {}", self.shape());
+                    return Tensor::poison("narrow", message);
+                }
                 self.slice(&from, &limit, &vec![1; self.rank()])
             }
             Err(message) => Tensor::poison("narrow", message),

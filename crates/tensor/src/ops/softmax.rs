@@ -1,12 +1,16 @@
 //! The softmax family, composed of other operations so that large inputs overflow nowhere.
 
+use super::takes::Takes;
 use crate::Tensor;
 
 impl Tensor {
     /// `log Σ exp(x)` along one axis, which vanishes, or stays with size 1 if `keepdims`.
     #[track_caller]
     pub fn logsumexp(&self, axis: isize, keepdims: bool) -> Tensor {
-        let largest = self.finite_max(axis);
+        let largest = self.finite_max("logsumexp", axis);
+        if largest.fault().is_some() {
+            return largest;
+        }
         let shifted = (self - &largest).exp().sum(&[axis], true).log() + largest;
         if keepdims { shifted } else { shifted.squeeze(axis) }
     }
@@ -21,21 +25,32 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn log_softmax(&self, axis: isize) -> Tensor {
-        let shifted = self - self.finite_max(axis);
+        let shifted = self - self.finite_max("log_softmax", axis);
         &shifted - shifted.exp().sum(&[axis], true).log()
     }
 
     /// `exp(x) / Σ exp(x)` along one axis.
     #[track_caller]
     pub fn softmax(&self, axis: isize) -> Tensor {
-        let exp = (self - self.finite_max(axis)).exp();
+        let exp = (self - self.finite_max("softmax", axis)).exp();
         &exp / exp.sum(&[axis], true)
     }
 
     /// The largest element along `axis`, or 0 where that is infinite, since ∞ − ∞ would be NaN. It cancels out of each
     /// result, so no gradient flows through it.
+    /// A tensor or an axis that `method` cannot take gives a fault under its name.
     #[track_caller]
-    fn finite_max(&self, axis: isize) -> Tensor {
+    fn finite_max(&self, method: &'static str, axis: isize) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let size = match Takes::Floats.check(self.dtype()).and_then(|()| self.shape().axis(axis)) {
+            Ok(axis) => self.shape()[axis],
+            Err(message) => return Tensor::poison(method, message),
+        };
+        if size == 0 {
+            return Tensor::poison(method, format!("{} has no element along axis {axis}", self.shape()));
+        }
         let largest = self.detach().max(&[axis], true);
         largest.is_finite().select(&largest, &largest.zeros_like())
     }

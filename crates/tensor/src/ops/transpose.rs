@@ -2,7 +2,16 @@
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{Tensor, TensorType};
+use crate::{Shape, Tensor, TensorType};
+
+fn names_each_axis(permutation: &[usize], shape: &Shape) -> Result<(), String> {
+    let mut sorted = permutation.to_vec();
+    sorted.sort_unstable();
+    if sorted.iter().copied().eq(0..shape.rank()) {
+        return Ok(());
+    }
+    Err(format!("{permutation:?} does not name each of the {} axes of {shape} once", shape.rank()))
+}
 
 #[derive(Debug)]
 struct Transpose {
@@ -16,15 +25,7 @@ impl Operation for Transpose {
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let from = &inputs[0].shape;
-        let mut sorted = self.permutation.clone();
-        sorted.sort_unstable();
-        if sorted.len() != from.rank() || sorted.iter().enumerate().any(|(i, &axis)| i != axis) {
-            return Err(format!(
-                "{:?} does not name each of the {} axes of {from} once",
-                self.permutation,
-                from.rank()
-            ));
-        }
+        names_each_axis(&self.permutation, from)?;
         let to: Vec<usize> = self.permutation.iter().map(|&axis| from[axis]).collect();
         one(TensorType::new(inputs[0].dtype, to))
     }
@@ -47,8 +48,11 @@ impl Tensor {
         if self.fault().is_some() {
             return self.clone();
         }
-        match axes.iter().map(|&a| self.shape().axis(a)).collect() {
-            Ok(permutation) => self.permuted(permutation),
+        match axes.iter().map(|&a| self.shape().axis(a)).collect::<Result<Vec<_>, _>>() {
+            Ok(permutation) => match names_each_axis(&permutation, self.shape()) {
+                Ok(()) => self.permuted(permutation),
+                Err(message) => Tensor::poison("permute", message),
+            },
             Err(message) => Tensor::poison("permute", message),
         }
     }
@@ -72,6 +76,9 @@ impl Tensor {
     /// Swaps the last two axes; poisoned below rank 2.
     #[track_caller]
     pub fn t(&self) -> Tensor {
+        if self.fault().is_none() && self.rank() < 2 {
+            return Tensor::poison("t", format!("{} has no two axes to swap", self.shape()));
+        }
         self.transpose(-2, -1)
     }
 
