@@ -19,6 +19,8 @@ pub(crate) struct Lowered {
     pub(crate) text: String,
     /// The same without locations: two programs with equal keys compute the same.
     pub(crate) key: String,
+    /// The type with the most elements, and the line that recorded it.
+    pub(crate) largest: Option<(TensorType, &'static Location<'static>)>,
     /// Values that the expression holds: parameters after those that the function declares.
     pub(crate) captured: Vec<Captured>,
 }
@@ -203,7 +205,9 @@ pub(crate) fn lower(
         text.push_str("}\n");
         text
     };
-    Ok(Lowered { text: write(true), key: write(false), captured })
+    let all = graph.instructions.iter().flat_map(|i| i.node.outputs.iter().map(|ty| (ty.clone(), i.node.location)));
+    let largest = all.max_by_key(|(ty, _)| ty.shape.num_elements());
+    Ok(Lowered { text: write(true), key: write(false), largest, captured })
 }
 
 fn spell_location(location: &Location<'_>) -> String {

@@ -13,6 +13,10 @@ use fulmen_pjrt::{
 use crate::lower::Captured;
 use crate::{Accelerator, DType, Error, Function, Literal, Metrics, Result, Tensor, TensorType};
 
+/// Seen: from 2³⁶ elements on, the compiler for CPUs counts a loop's steps with 32 bits and the process dies of a
+/// division by zero.
+const TOO_MANY_FOR_THE_CPU: usize = (1 << 35) + 1;
+
 /// A device and the programs compiled for it.
 ///
 /// All runtimes opened for one plugin share its client and what was compiled, so values move freely between them; each
@@ -130,6 +134,15 @@ impl Runtime {
     /// The first fault in the function; whatever the compiler reports.
     pub fn compile(&self, function: &Function) -> Result<Compiled> {
         let lowered = function.lower()?;
+        if let Some((ty, location)) = &lowered.largest {
+            if self.shared.client.platform_name() == "cpu" && ty.shape.num_elements() >= TOO_MANY_FOR_THE_CPU {
+                return Err(Error::usage(format!(
+                    "compiling `{}`: {ty} has more elements than the CPU's compiler counts, 2^35\n  recorded at \
+                     {location}",
+                    function.name()
+                )));
+            }
+        }
         // The lock is not held while compiling, which may take minutes.
         let cache = || self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         let known = cache().get(&lowered.key).cloned();
@@ -361,5 +374,27 @@ impl Compiled {
     /// The loaded executable, for its cost and memory analysis.
     pub fn executable(&self) -> &LoadedExecutable {
         &self.executable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_platform_without_a_plugin_is_passed_over_unless_it_is_the_last() {
+        let file = PathBuf::from("plugin.so");
+        let missing = || locate(Platform::Cpu, Some(Path::new("no/such/plugin.so"))).map(drop).unwrap_err();
+        assert!(missing().is_not_found());
+        let only = |there: Platform| {
+            let file = file.clone();
+            move |platform| if platform == there { Ok(file.clone()) } else { Err(missing()) }
+        };
+        let all = [Platform::Tpu, Platform::Cuda, Platform::Cpu];
+        assert_eq!(locate_first(&all, only(Platform::Cpu)).unwrap(), (Platform::Cpu, file.clone()));
+        assert_eq!(locate_first(&all, only(Platform::Tpu)).unwrap(), (Platform::Tpu, file.clone()));
+        assert!(locate_first(&[Platform::Cuda], only(Platform::Cpu)).unwrap_err().is_not_found());
+        assert_eq!(Accelerator::Auto.candidates().last(), Some(&Platform::Cpu));
+        assert_eq!(Accelerator::Cuda.candidates(), [Platform::Cuda]);
     }
 }

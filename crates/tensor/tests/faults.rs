@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
-use fulmen_tensor::{Accelerator, Convolution, DType, Function, Literal, Pooling, Tensor, TensorType, grad, random};
+use fulmen_tensor::{
+    Accelerator, Convolution, DType, Function, Literal, Pooling, Runtime, Tensor, TensorType, grad, random,
+};
 
 fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
     Tensor::zeros(DType::F32, shape)
@@ -271,4 +273,13 @@ fn parameters_that_are_no_placeholders_of_their_own_are_refused() {
         message.starts_with("`f`: parameter 1, Tensor(placeholder x: f32[2]), was given before; each parameter must"),
         "{message}"
     );
+}
+
+#[test]
+fn what_the_cpu_compiler_cannot_count_is_refused_with_the_users_line() {
+    let runtime = Runtime::open(Accelerator::Cpu).unwrap();
+    let line = line!() + 1;
+    let error = runtime.eval(&Tensor::iota(DType::I32, [1 << 37], 0)).unwrap_err().to_string();
+    assert!(error.contains("i32[137438953472] has more elements than the CPU's compiler counts"), "{error}");
+    assert!(error.contains(&format!("faults.rs:{line}:")), "{error}");
 }
