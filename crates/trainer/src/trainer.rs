@@ -209,9 +209,9 @@ impl Trainer {
 
     /// Compiles a step and says how many compilations that took: one, or none if the same was compiled before.
     fn compile(&self, function: &Function) -> Result<(Compiled, u64)> {
-        let before = self.runtime.metrics().value("UncachedCompile");
         let compiled = self.runtime.compile(function)?;
-        Ok((compiled, self.runtime.metrics().value("UncachedCompile") - before))
+        let count = u64::from(!compiled.was_cached());
+        Ok((compiled, count))
     }
 
     /// Trains the module on `train`, validating on `validation` if there is one and the module's `validation_step`
