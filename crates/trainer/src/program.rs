@@ -257,3 +257,73 @@ pub(crate) fn eval(
     let function = Function::new("eval_step", inputs, vec![logs]).donate(logs_in, 0)?;
     Ok(EvalProgram { function, layout })
 }
+
+#[cfg(test)]
+mod tests {
+    use fulmen_data::TensorDataset;
+    use fulmen_nn::loss::{Reduction, cross_entropy};
+    use fulmen_nn::optim::AdamW;
+    use fulmen_nn::schedule::OneCycle;
+    use fulmen_nn::{BatchNorm2d, Conv2d, Dropout, Linear, MaxPool2d, Module};
+    use fulmen_pjrt::locate::{Platform, locate};
+    use fulmen_pjrt::{CompileOptions, Plugin};
+
+    use super::*;
+    use crate::Plan;
+    use crate::state::entries;
+
+    #[derive(Module)]
+    struct Net {
+        conv: Conv2d,
+        bn: BatchNorm2d,
+        pool: MaxPool2d,
+        dropout: Dropout,
+        fc: Linear,
+    }
+
+    impl TrainingModule for Net {
+        fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+            let x = self.pool.forward(&self.bn.forward(&self.conv.forward(&batch.get("x"))).relu());
+            let logits = self.fc.forward(&self.dropout.forward(&x).flatten(1, -1));
+            cross_entropy(&logits, &batch.get("y"), Reduction::Mean)
+        }
+        fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+            cx.log("val_loss", &self.training_step(batch, &mut StepContext::default()));
+        }
+        fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
+            Box::new(AdamW::new(OneCycle::new(1e-3, plan.total_steps)))
+        }
+    }
+
+    #[test]
+    #[ignore = "needs libtpu (pip install libtpu), no TPU: cargo test -p fulmen-trainer for_a_tpu -- --ignored"]
+    fn training_and_validation_steps_compile_for_a_tpu() {
+        let net = Net {
+            conv: Conv2d::new(1, 16, 3).padding(1),
+            bn: BatchNorm2d::new(16),
+            pool: MaxPool2d::new(2),
+            dropout: Dropout::new(0.3),
+            fc: Linear::new(16 * 14 * 14, 10),
+        };
+        let data = TensorDataset::builder()
+            .array("x", [64, 1, 28, 28], vec![0.0f32; 64 * 784])
+            .array("y", [64], vec![0i32; 64])
+            .build()
+            .unwrap();
+        let loader = DataLoader::builder(data).batch_size(32).build().unwrap();
+        let optimizer = net.configure_optimizers(&Plan { steps_per_epoch: 2, max_epochs: 1, total_steps: 2 });
+        let entries = entries(net.state(), optimizer_state(&net, &*optimizer));
+        let train = train(&net, &*optimizer, &loader, &entries, 0).unwrap();
+        let eval = eval(&net, Stage::Validation, &loader, &net.state(), 0).unwrap();
+
+        let plugin = Plugin::load(locate(Platform::Tpu, None).unwrap()).unwrap();
+        let topology = plugin.topology("v5e:2x2").unwrap();
+        for function in [&train.function, &eval.function] {
+            let compiled = plugin.compile(&topology, &function.stablehlo().unwrap(), &CompileOptions::new()).unwrap();
+            let signature = compiled.signature();
+            assert_eq!(signature.parameters.len(), function.parameters().len());
+            assert!(signature.donated.iter().any(|&donated| donated), "the state is donated");
+            assert!(compiled.cost_analysis().unwrap().flops() > Some(1e6));
+        }
+    }
+}
