@@ -9,6 +9,7 @@
 //! Not here: several devices, other precisions than f32, gradient accumulation.
 
 mod batch;
+mod builder;
 mod callback;
 pub mod callbacks;
 mod checkpoint;
@@ -28,9 +29,10 @@ mod summary;
 mod trainer;
 
 pub use batch::Batch;
+pub use builder::TrainerBuilder;
 pub use callback::{Actions, Callback, CheckpointRole, FitStart, LogPoint, Progress};
 pub use error::{Error, Result};
 pub use module::{Plan, StepContext, TrainingModule};
 pub use options::{OptionRow, Options, TrainerArgs};
 pub use summary::FitSummary;
-pub use trainer::{Trainer, TrainerBuilder, Weights};
+pub use trainer::{Trainer, Weights};

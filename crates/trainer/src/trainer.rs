@@ -10,18 +10,16 @@ use fulmen_pjrt::Buffer;
 use fulmen_tensor::{Compiled, DType, Function, Literal, Runtime, Tensor};
 
 use crate::callback::{Callback, FitStart, LogPoint};
-use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::checkpoint::{self, LOGS, Position};
 use crate::evaluate::Evaluation;
 use crate::fit::{Fit, numbered};
 use crate::interrupt;
-use crate::loggers::{CsvLogger, Logger};
+use crate::loggers::Logger;
 use crate::module::Plan;
-use crate::options::TrainerArgs;
 use crate::program::{self, EvalProgram, Stage, TrainProgram};
 use crate::say::say;
 use crate::state::{self, State};
-use crate::{Error, FitSummary, Options, Result, TrainingModule};
+use crate::{Error, FitSummary, Options, Result, TrainerBuilder, TrainingModule};
 
 /// Trains, validates and tests a [`TrainingModule`].
 ///
@@ -45,82 +43,6 @@ pub struct Trainer {
     transfers_before: u64,
 }
 
-/// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
-#[derive(Default)]
-pub struct TrainerBuilder {
-    pub(crate) given: TrainerArgs,
-    callbacks: Vec<Box<dyn Callback>>,
-    loggers: Option<Vec<Box<dyn Logger>>>,
-    runtime: Option<Runtime>,
-}
-
-impl TrainerBuilder {
-    /// Takes over the options that were given on the command line. What comes later wins.
-    pub fn args(mut self, args: TrainerArgs) -> Self {
-        self.given.merge(args);
-        self
-    }
-
-    /// Adds a callback. They run in the order in which they were added. A [`ModelCheckpoint`] is added by itself
-    /// unless one is given or checkpoints are off; so is a [`ProgressBar`].
-    pub fn callback(mut self, callback: impl Callback + 'static) -> Self {
-        self.callbacks.push(Box::new(callback));
-        self
-    }
-
-    /// Adds a logger. Without any, there is a [`CsvLogger`].
-    pub fn logger(mut self, logger: impl Logger + 'static) -> Self {
-        self.loggers.get_or_insert_default().push(Box::new(logger));
-        self
-    }
-
-    /// Trains on this runtime instead of one opened for the accelerator.
-    pub fn runtime(mut self, runtime: Runtime) -> Self {
-        self.runtime = Some(runtime);
-        self
-    }
-
-    /// Decides the options and opens the device.
-    ///
-    /// # Errors
-    /// An option that cannot be; no plugin or device for the accelerator.
-    pub fn build(self) -> Result<Trainer> {
-        let options = self.given.resolve(|name| std::env::var_os(name))?;
-        let runtime = match self.runtime {
-            Some(runtime) => runtime,
-            None => Runtime::open(options.accelerator)?,
-        };
-        let mut callbacks = self.callbacks;
-        let has = |callbacks: &[Box<dyn Callback>], name| callbacks.iter().any(|c| c.name() == name);
-        if options.enable_progress_bar && !has(&callbacks, "ProgressBar") {
-            callbacks.push(Box::new(ProgressBar::new()));
-        }
-        if !options.enable_checkpointing {
-            callbacks.retain(|c| c.name() != "ModelCheckpoint");
-        } else if !has(&callbacks, "ModelCheckpoint") {
-            callbacks.push(Box::new(ModelCheckpoint::new()));
-        }
-        if callbacks.iter().filter(|c| c.name() == "ModelCheckpoint").count() > 1 {
-            let message = "there are two ModelCheckpoint callbacks, which would write the same files; keep one";
-            return Err(Error::usage(message));
-        }
-        let transfers_before = runtime.metrics().value("TransferFromDeviceTime");
-        Ok(Trainer {
-            options,
-            callbacks,
-            loggers: self.loggers.unwrap_or_else(|| vec![Box::new(CsvLogger::new())]),
-            runtime,
-            run_dir: None,
-            best_checkpoint: None,
-            last_checkpoint: None,
-            reached: (0, 0),
-            log_points: 0,
-            eval_compilations: 0,
-            transfers_before,
-        })
-    }
-}
-
 /// Which weights to test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Weights {
@@ -135,6 +57,28 @@ pub enum Weights {
 }
 
 impl Trainer {
+    pub(crate) fn new(
+        options: Options,
+        runtime: Runtime,
+        callbacks: Vec<Box<dyn Callback>>,
+        loggers: Vec<Box<dyn Logger>>,
+    ) -> Trainer {
+        let transfers_before = runtime.metrics().value("TransferFromDeviceTime");
+        Trainer {
+            options,
+            runtime,
+            callbacks,
+            loggers,
+            run_dir: None,
+            best_checkpoint: None,
+            last_checkpoint: None,
+            reached: (0, 0),
+            log_points: 0,
+            eval_compilations: 0,
+            transfers_before,
+        }
+    }
+
     /// Options, callbacks and loggers, to be chosen.
     pub fn builder() -> TrainerBuilder {
         TrainerBuilder::default()

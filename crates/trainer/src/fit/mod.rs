@@ -1,22 +1,25 @@
 //! The training loop: take a batch that is on the device, run one program, go on.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::path::{Path, PathBuf};
+mod logging;
+mod saving;
+
+pub(crate) use saving::numbered;
+
+use std::collections::VecDeque;
+use std::path::Path;
 use std::time::Instant;
 
 use fulmen_data::{DataLoader, DeviceBatches};
 use fulmen_pjrt::{Argument, Buffer, Event};
-use fulmen_tensor::{Compiled, Literal, PendingLiterals, Runtime};
+use fulmen_tensor::{Compiled, PendingLiterals, Runtime};
 
-use crate::callback::{Actions, Callback, CheckpointRole, LogPoint, Progress};
-use crate::checkpoint::{self, LOGS, Position};
+use crate::callback::{Actions, Callback, LogPoint, Progress};
+use crate::checkpoint::Position;
 use crate::evaluate::Evaluation;
 use crate::in_flight::InFlight;
 use crate::interrupt;
 use crate::loggers::Logger;
-use crate::logs::{LEARNING_RATE, Sums};
 use crate::program::TrainProgram;
-use crate::say::say;
 use crate::state::State;
 use crate::summary::StepTimes;
 use crate::{Error, FitSummary, Options, Result};
@@ -180,65 +183,6 @@ impl Fit<'_> {
         Ok(outputs.done)
     }
 
-    /// Starts to read what was logged since the last log point.
-    fn start_log_point(&mut self, running: &mut Running) -> Result<()> {
-        if let Some(logs) = running.logs.take() {
-            running.pending.push_back(Pending {
-                epoch: self.position.epoch,
-                global_step: self.position.global_step,
-                values: self.runtime.read(&[&logs])?,
-                _logs: logs,
-            });
-        }
-        Ok(())
-    }
-
-    /// Hands on the values of the oldest log point, waiting for them if they have not arrived.
-    fn finish_log_point(&mut self, running: &mut Running) -> Result<()> {
-        let Some(pending) = running.pending.pop_front() else { return Ok(()) };
-        let sums = self.take_in(running, &pending.values.wait()?)?;
-        let mut metrics = sums.means();
-        metrics.push((LEARNING_RATE.into(), sums.learning_rate));
-        let point = LogPoint { epoch: pending.epoch, global_step: pending.global_step, metrics };
-        self.log(running, &point);
-        self.callbacks.iter_mut().for_each(|c| c.on_log(&point));
-        Ok(())
-    }
-
-    /// Adds what a stretch of steps has logged to the epoch, and looks whether the loss was finite.
-    fn take_in(&mut self, running: &mut Running, literals: &[Literal]) -> Result<Sums> {
-        let Some(literal) = literals.first() else { return Ok(Sums::default()) };
-        let sums = self.program.layout.read(literal)?;
-        self.check_finite(running, &sums)?;
-        self.position.epoch_sums.add(&sums);
-        Ok(sums)
-    }
-
-    fn check_finite(&self, running: &mut Running, sums: &Sums) -> Result<()> {
-        let Some(step) = sums.bad_step else { return Ok(()) };
-        let loss = format!("the training loss `{}`", self.program.loss);
-        if self.options.detect_nan {
-            return Err(Error::not_finite(step, &loss, self.summary.last_checkpoint.as_deref()));
-        }
-        if !std::mem::replace(&mut running.warned_of_nan, true) {
-            say(&format!("warning: {loss} became NaN or infinite at step {step}; set detect_nan to stop there"));
-        }
-        Ok(())
-    }
-
-    /// Writes a log point to the loggers. A logger that fails is said once; training is worth more than its log.
-    fn log(&mut self, running: &mut Running, point: &LogPoint) {
-        *self.log_points += 1;
-        for logger in self.loggers.iter_mut() {
-            if let Err(error) = logger.log(point) {
-                if !std::mem::replace(&mut running.warned_of_logger, true) {
-                    let folder = self.run_dir.display();
-                    say(&format!("warning: logged values could not be written in {folder}: {error}"));
-                }
-            }
-        }
-    }
-
     /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch.
     fn end_epoch(&mut self, running: &mut Running) -> Result<()> {
         let due = (self.position.epoch + 1) % self.options.check_val_every_n_epoch == 0;
@@ -275,68 +219,4 @@ impl Fit<'_> {
         self.summary.stopped = actions.stop;
         self.save(&actions.saves, vec![])
     }
-
-    /// After Ctrl-C: log points that are on their way arrive, and the state in the middle of the epoch is saved, with
-    /// what was logged since the last of them.
-    fn save_interrupted(&mut self, running: &mut Running) -> Result<()> {
-        self.summary.stopped = Some("interrupted by Ctrl-C".into());
-        self.summary.interrupted = true;
-        while !running.pending.is_empty() {
-            self.finish_log_point(running)?;
-        }
-        let mut logs = vec![];
-        if let Some(buffer) = running.logs.take() {
-            for literal in self.runtime.read(&[&buffer])?.wait()? {
-                self.check_finite(running, &self.program.layout.read(&literal)?)?;
-                logs.push((LOGS.to_owned(), literal));
-            }
-            self.position.log_names = self.program.layout.names().to_vec();
-        }
-        if self.options.enable_checkpointing {
-            let path = self.run_dir.join("checkpoints").join("last.safetensors");
-            self.save(&[(path, CheckpointRole::Last)], logs)?;
-        }
-        Ok(())
-    }
-
-    /// Writes the training state to files, from one read of the device, with further tensors.
-    fn save(&mut self, files: &[(PathBuf, CheckpointRole)], further: Vec<(String, Literal)>) -> Result<()> {
-        if files.is_empty() {
-            return Ok(());
-        }
-        let mut tensors = self.state.read(self.runtime)?;
-        if self.options.detect_nan {
-            let finite = |l: &Literal| !l.ty().dtype.is_float() || l.to_f64().iter().all(|v| v.is_finite());
-            if let Some((name, _)) = tensors.iter().find(|(_, literal)| !finite(literal)) {
-                let last = self.summary.last_checkpoint.as_deref();
-                return Err(Error::not_finite(self.position.global_step, &format!("`{name}`"), last));
-            }
-        }
-        tensors.extend(further);
-        if let Some((best, _)) = files.iter().find(|(_, role)| *role == CheckpointRole::Best) {
-            self.position.best_checkpoint = Some(best.clone());
-        }
-        self.position.callbacks =
-            numbered(self.callbacks).filter_map(|(name, callback)| Some((name, callback.state()?))).collect();
-        for (path, role) in files {
-            checkpoint::save(path, &tensors, &self.position)?;
-            match role {
-                CheckpointRole::Last => self.summary.last_checkpoint = Some(path.clone()),
-                CheckpointRole::Best => self.summary.best_checkpoint = Some(path.clone()),
-                CheckpointRole::Extra => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The callbacks with names that tell two of a kind apart: `Name`, `Name#2`, …
-pub(crate) fn numbered(callbacks: &mut [Box<dyn Callback>]) -> impl Iterator<Item = (String, &mut Box<dyn Callback>)> {
-    let mut seen: BTreeMap<&'static str, usize> = BTreeMap::new();
-    callbacks.iter_mut().map(move |callback| {
-        let name = callback.name();
-        let count = seen.entry(name).or_default();
-        *count += 1;
-        (if *count == 1 { name.to_owned() } else { format!("{name}#{count}") }, callback)
-    })
 }

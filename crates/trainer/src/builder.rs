@@ -1,0 +1,73 @@
+//! [`TrainerBuilder`]: options, callbacks and loggers, and the defaults of what was not chosen.
+
+use fulmen_tensor::Runtime;
+
+use crate::callback::Callback;
+use crate::callbacks::{ModelCheckpoint, ProgressBar};
+use crate::loggers::{CsvLogger, Logger};
+use crate::options::TrainerArgs;
+use crate::{Error, Result, Trainer};
+
+/// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
+#[derive(Default)]
+pub struct TrainerBuilder {
+    pub(crate) given: TrainerArgs,
+    callbacks: Vec<Box<dyn Callback>>,
+    loggers: Option<Vec<Box<dyn Logger>>>,
+    runtime: Option<Runtime>,
+}
+
+impl TrainerBuilder {
+    /// Takes over the options that were given on the command line. What comes later wins.
+    pub fn args(mut self, args: TrainerArgs) -> Self {
+        self.given.merge(args);
+        self
+    }
+
+    /// Adds a callback. They run in the order in which they were added. A [`ModelCheckpoint`] is added by itself
+    /// unless one is given or checkpoints are off; so is a [`ProgressBar`].
+    pub fn callback(mut self, callback: impl Callback + 'static) -> Self {
+        self.callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Adds a logger. Without any, there is a [`CsvLogger`].
+    pub fn logger(mut self, logger: impl Logger + 'static) -> Self {
+        self.loggers.get_or_insert_default().push(Box::new(logger));
+        self
+    }
+
+    /// Trains on this runtime instead of one opened for the accelerator.
+    pub fn runtime(mut self, runtime: Runtime) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Decides the options and opens the device.
+    ///
+    /// # Errors
+    /// An option that cannot be; no plugin or device for the accelerator.
+    pub fn build(self) -> Result<Trainer> {
+        let options = self.given.resolve(|name| std::env::var_os(name))?;
+        let runtime = match self.runtime {
+            Some(runtime) => runtime,
+            None => Runtime::open(options.accelerator)?,
+        };
+        let mut callbacks = self.callbacks;
+        let has = |callbacks: &[Box<dyn Callback>], name| callbacks.iter().any(|c| c.name() == name);
+        if options.enable_progress_bar && !has(&callbacks, "ProgressBar") {
+            callbacks.push(Box::new(ProgressBar::new()));
+        }
+        if !options.enable_checkpointing {
+            callbacks.retain(|c| c.name() != "ModelCheckpoint");
+        } else if !has(&callbacks, "ModelCheckpoint") {
+            callbacks.push(Box::new(ModelCheckpoint::new()));
+        }
+        if callbacks.iter().filter(|c| c.name() == "ModelCheckpoint").count() > 1 {
+            let message = "there are two ModelCheckpoint callbacks, which would write the same files; keep one";
+            return Err(Error::usage(message));
+        }
+        let loggers = self.loggers.unwrap_or_else(|| vec![Box::new(CsvLogger::new())]);
+        Ok(Trainer::new(options, runtime, callbacks, loggers))
+    }
+}

@@ -1,0 +1,77 @@
+//! Checkpoints: what is written when a callback or Ctrl-C asks for it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use fulmen_tensor::Literal;
+
+use super::{Fit, Running};
+use crate::callback::{Callback, CheckpointRole};
+use crate::checkpoint::{self, LOGS};
+use crate::{Error, Result};
+
+impl Fit<'_> {
+    /// After Ctrl-C: log points that are on their way arrive, and the state in the middle of the epoch is saved, with
+    /// what was logged since the last of them.
+    pub(super) fn save_interrupted(&mut self, running: &mut Running) -> Result<()> {
+        self.summary.stopped = Some("interrupted by Ctrl-C".into());
+        self.summary.interrupted = true;
+        while !running.pending.is_empty() {
+            self.finish_log_point(running)?;
+        }
+        let mut logs = vec![];
+        if let Some(buffer) = running.logs.take() {
+            for literal in self.runtime.read(&[&buffer])?.wait()? {
+                self.check_finite(running, &self.program.layout.read(&literal)?)?;
+                logs.push((LOGS.to_owned(), literal));
+            }
+            self.position.log_names = self.program.layout.names().to_vec();
+        }
+        if self.options.enable_checkpointing {
+            let path = self.run_dir.join("checkpoints").join("last.safetensors");
+            self.save(&[(path, CheckpointRole::Last)], logs)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the training state to files, from one read of the device, with further tensors.
+    pub(super) fn save(&mut self, files: &[(PathBuf, CheckpointRole)], further: Vec<(String, Literal)>) -> Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let mut tensors = self.state.read(self.runtime)?;
+        if self.options.detect_nan {
+            let finite = |l: &Literal| !l.ty().dtype.is_float() || l.to_f64().iter().all(|v| v.is_finite());
+            if let Some((name, _)) = tensors.iter().find(|(_, literal)| !finite(literal)) {
+                let last = self.summary.last_checkpoint.as_deref();
+                return Err(Error::not_finite(self.position.global_step, &format!("`{name}`"), last));
+            }
+        }
+        tensors.extend(further);
+        if let Some((best, _)) = files.iter().find(|(_, role)| *role == CheckpointRole::Best) {
+            self.position.best_checkpoint = Some(best.clone());
+        }
+        self.position.callbacks =
+            numbered(self.callbacks).filter_map(|(name, callback)| Some((name, callback.state()?))).collect();
+        for (path, role) in files {
+            checkpoint::save(path, &tensors, &self.position)?;
+            match role {
+                CheckpointRole::Last => self.summary.last_checkpoint = Some(path.clone()),
+                CheckpointRole::Best => self.summary.best_checkpoint = Some(path.clone()),
+                CheckpointRole::Extra => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The callbacks with names that tell two of a kind apart: `Name`, `Name#2`, …
+pub(crate) fn numbered(callbacks: &mut [Box<dyn Callback>]) -> impl Iterator<Item = (String, &mut Box<dyn Callback>)> {
+    let mut seen: BTreeMap<&'static str, usize> = BTreeMap::new();
+    callbacks.iter_mut().map(move |callback| {
+        let name = callback.name();
+        let count = seen.entry(name).or_default();
+        *count += 1;
+        (if *count == 1 { name.to_owned() } else { format!("{name}#{count}") }, callback)
+    })
+}
