@@ -66,6 +66,10 @@ fn ctrl_c_saves_and_the_resumed_run_is_the_uninterrupted_one() {
     let line = stdout.lines().find(|line| line.contains("--ckpt-path ")).unwrap();
     let path = line.split("--ckpt-path ").nth(1).unwrap().to_owned();
 
+    let other = mnist(runs.path(), &["--batch-size", "64", "--ckpt-path", &path]).output().unwrap();
+    let (_, stderr) = text(&other);
+    assert!(!other.status.success() && stderr.contains("Resume with the loader of that run"), "{stderr}");
+
     let resumed = mnist(runs.path(), &[&args[..], &["--ckpt-path", &path]].concat()).output().unwrap();
     assert!(resumed.status.success(), "{}", text(&resumed).1);
     // From the resume on the rows are the same, bit for bit; the last is that of the test.
