@@ -20,7 +20,7 @@ use crate::{Dataset, Error, Field, Result, Sample};
 ///
 /// Every field starts at a multiple of 64 bytes, so that a CPU device can use it in place. A batch has always the
 /// loader's [`batch_size`](HostBatch::batch_size) rows; in a last, short batch the rows from
-/// [`valid`](HostBatch::valid) on are padding: all their bytes are zero, and so is their mask.
+/// [`valid`](HostBatch::valid) on are padding: copies of the first sample, with a mask of 0.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, TensorDataset};
@@ -28,7 +28,7 @@ use crate::{Dataset, Error, Field, Result, Sample};
 /// let data = TensorDataset::builder().array("x", [3], [7i32, 8, 9]).build()?;
 /// let loader = DataLoader::builder(data).batch_size(2).build()?;
 /// let batches = loader.epoch(0).collect::<Result<Vec<_>, _>>()?;
-/// assert_eq!(batches[1].values::<i32>(0)?, [9, 0]);
+/// assert_eq!(batches[1].values::<i32>(0)?, [9, 9]);
 /// assert_eq!(batches[1].mask(), [1.0, 0.0]);
 /// assert_eq!(batches[1].valid(), 1);
 /// # Ok::<(), fulmen_data::Error>(())
@@ -158,7 +158,7 @@ pub(crate) fn fill(
         let mut place = Sample::new(layout, memory, row, &mut written);
         // A panic leaves at most a half-written row behind, and the batch is thrown away then.
         catch_unwind(AssertUnwindSafe(|| dataset.read(sample, &mut place)))
-            .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload.as_ref())))
+            .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)))
             .and_then(|()| place.check_complete())
             .map_err(|error| error.at_sample(sample))?;
     }
@@ -167,12 +167,17 @@ pub(crate) fn fill(
     Ok(HostBatch { bytes, layout: Arc::clone(layout), valid: samples.len(), epoch, index })
 }
 
-/// Zeroes the padding rows, which an earlier batch may have written, and writes the mask.
+/// Fills the padding rows with copies of the first sample and writes the mask.
+///
+/// Copies, not zeros: what a model makes of a real sample is finite, and so is its gradient. A zero that it divides by
+/// would make the gradient NaN even under a mask of 0.
 fn finish(layout: &Layout, memory: &mut [u8], valid: usize) {
     for field in 0..layout.fields().len() {
         let rows = layout.rows(field);
-        let padding = rows.start + layout.row(field, 0).len() * valid;
-        memory[padding..rows.end].fill(0);
+        let size = layout.row(field, 0).len();
+        for row in valid..rows.len().checked_div(size).unwrap_or(0) {
+            memory.copy_within(rows.start..rows.start + size, rows.start + row * size);
+        }
     }
     let mask = &mut memory[layout.mask()];
     for (row, place) in mask.chunks_exact_mut(size_of::<f32>()).enumerate() {
@@ -182,8 +187,13 @@ fn finish(layout: &Layout, memory: &mut [u8], valid: usize) {
 }
 
 /// The error for a panic in code that is not ours, with the message if it has one.
-pub(crate) fn panicked(what: &str, payload: &(dyn Any + Send)) -> Error {
-    let message =
-        payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    Error::panic(format!("{what}: {}", message.unwrap_or("(no message)")))
+pub(crate) fn panicked(what: &str, payload: Box<dyn Any + Send>) -> Error {
+    let message = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "(no message)".to_owned());
+    // Not dropped: a value that panics in its own drop would end the thread that catches it.
+    std::mem::forget(payload);
+    Error::panic(format!("{what}: {message}"))
 }

@@ -130,7 +130,7 @@ impl Iterator for DeviceBatches {
         // The thread has ended: because there are no more batches, or in a panic, which must not look like an end.
         self.batches = None;
         let payload = self.thread.take()?.join().err()?;
-        Some(Err(panicked("the transfer thread panicked", payload.as_ref())))
+        Some(Err(panicked("the transfer thread panicked", payload)))
     }
 }
 

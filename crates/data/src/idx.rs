@@ -50,11 +50,12 @@ impl IdxFile {
     /// Reads a file of up to `limit` bytes of data, as they are when not compressed.
     pub fn open_with_limit(path: impl AsRef<Path>, limit: u64) -> Result<IdxFile> {
         let path = path.as_ref();
-        let mut file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
-        let metadata = file.metadata().map_err(|source| Error::io(path, "cannot read the file's size", source))?;
+        // Looked at before it is opened: to open a pipe would wait for a writer.
+        let metadata = std::fs::metadata(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
         if !metadata.is_file() {
             return Err(Error::file(path, "this is no regular file; expected an IDX file, plain or .gz"));
         }
+        let mut file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
         let mut start = [0; 2];
         let found =
             read_up_to(&mut file, &mut start).map_err(|source| Error::io(path, "cannot read the file", source))?;

@@ -19,13 +19,15 @@ use crate::{
 
 /// More threads than this are a mistake, not a wish.
 const MOST_WORKERS: usize = 1024;
+/// How many batches may be asked for ahead.
+const MOST_PREFETCH: usize = 1024;
 
 /// What to do with the samples that are left over when the others have filled their batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LastBatch {
     /// Leave them out. Usual in training: shuffling leaves out others in each epoch.
     Drop,
-    /// Give them a batch of their own, padded with zeros to the full size and masked. Needed in evaluation.
+    /// Give them a batch of their own, padded to the full size with copies of its first sample, and masked. Needed in evaluation.
     #[default]
     Pad,
 }
@@ -243,6 +245,12 @@ impl DataLoaderBuilder {
             let which = if self.prefetch == Some(0) { "prefetch" } else { "device_prefetch" };
             return Err(Error::usage(format!(
                 "{which} is 0; it must be at least 1, as the batch that is being made counts"
+            )));
+        }
+        if self.prefetch.unwrap_or(1).max(self.device_prefetch) > MOST_PREFETCH {
+            return Err(Error::usage(format!(
+                "prefetch is {:?} and device_prefetch {}; more than {MOST_PREFETCH} batches ahead only take memory",
+                self.prefetch, self.device_prefetch
             )));
         }
         let sampler: Box<dyn Sampler> = match (self.sampler, self.shuffle) {

@@ -85,7 +85,7 @@ impl Plan {
     fn make_order(&self, epoch: u64) -> Result<Vec<usize>> {
         let Core { sampler, len, num_samples, .. } = &*self.core;
         let order = catch_unwind(AssertUnwindSafe(|| sampler.order(epoch, *len)))
-            .map_err(|payload| panicked("the sampler panicked", payload.as_ref()))?;
+            .map_err(|payload| panicked("the sampler panicked", payload))?;
         if order.len() != *num_samples {
             return Err(Error::usage(format!(
                 "the sampler's order for epoch {epoch} has {} samples, but its num_samples says {num_samples}",

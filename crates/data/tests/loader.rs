@@ -18,7 +18,7 @@ fn batches(loader: &DataLoader, epoch: u64) -> Vec<HostBatch> {
 }
 
 #[test]
-fn a_short_last_batch_is_padded_with_zeros_and_masked() {
+fn a_short_last_batch_is_padded_with_its_first_sample_and_masked() {
     let loader = DataLoader::builder(data(10)).batch_size(4).build().unwrap();
     assert_eq!((loader.len(), loader.num_samples(), loader.batch_size(), loader.pads()), (3, 10, 4, true));
     // Three times, so that the memory of a full batch is used again for the short one.
@@ -33,8 +33,8 @@ fn a_short_last_batch_is_padded_with_zeros_and_masked() {
                 assert_eq!(batch.values::<i32>(1).unwrap(), [first, first + 1, first + 2, first + 3]);
                 assert_eq!((batch.mask(), batch.valid()), (&[1.0; 4][..], 4));
             } else {
-                assert_eq!(batch.values::<i32>(1).unwrap(), [8, 9, 0, 0]);
-                assert_eq!(batch.field_bytes(0).unwrap(), [24, 25, 26, 27, 28, 29, 0, 0, 0, 0, 0, 0]);
+                assert_eq!(batch.values::<i32>(1).unwrap(), [8, 9, 8, 8]);
+                assert_eq!(batch.field_bytes(0).unwrap(), [24, 25, 26, 27, 28, 29, 24, 25, 26, 24, 25, 26]);
                 assert_eq!((batch.mask(), batch.valid()), (&[1.0, 1.0, 0.0, 0.0][..], 2));
             }
         }

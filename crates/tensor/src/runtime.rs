@@ -167,7 +167,7 @@ impl Runtime {
             .captured
             .into_iter()
             .map(|captured| match captured {
-                Captured::Device(buffer) => Ok(buffer),
+                Captured::Device(buffer) => self.bring_here(buffer),
                 Captured::Host(ty, elements) => self.bytes_to_device(&ty, &elements).map(Arc::new),
             })
             .collect::<Result<_>>()?;
@@ -214,6 +214,17 @@ impl Runtime {
     /// Out of memory, mostly.
     pub fn to_device(&self, literal: &Literal) -> Result<Buffer> {
         self.bytes_to_device(literal.ty(), literal.bytes())
+    }
+
+    /// A value of another client goes by way of the host.
+    fn bring_here(&self, buffer: Arc<Buffer>) -> Result<Arc<Buffer>> {
+        if *buffer.device() == self.shared.device {
+            return Ok(buffer);
+        }
+        match self.read(&[&buffer])?.wait()?.first() {
+            Some(literal) => self.to_device(literal).map(Arc::new),
+            None => Ok(buffer),
+        }
     }
 
     fn bytes_to_device(&self, ty: &TensorType, bytes: &[u8]) -> Result<Buffer> {

@@ -1,7 +1,8 @@
 //! Checkpoints: one safetensors file with the whole training state, and where training stood as its metadata.
 //!
-//! The module's tensors have their own names (`conv1.weight`), so the file also loads as weights, in PyTorch too.
-//! Optimizer state and counters stand beside them under `optimizer/…` and `trainer/…`.
+//! The module's tensors have their own names (`conv1.weight`), so the file also loads as weights, by
+//! `load_weights` with `Strictness::Lenient` and in PyTorch with `strict=False`: optimizer state and counters stand
+//! beside them under `optimizer/…` and `trainer/…`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -63,10 +64,11 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         "batch_size": position.batch_size,
         "epoch_sums": sums,
         "log_names": position.log_names,
-        "best_checkpoint": position.best_checkpoint,
+        "best_checkpoint": position.best_checkpoint.as_deref().and_then(Path::to_str),
         "callbacks": position.callbacks,
     });
-    let metadata = BTreeMap::from([(KEY.to_owned(), document.to_string())]);
+    // Python's readers look for the format.
+    let metadata = BTreeMap::from([(KEY.to_owned(), document.to_string()), ("format".to_owned(), "pt".to_owned())]);
     safetensors::write(path, tensors, &metadata).map_err(|e| Error::checkpoint(path, e))
 }
 

@@ -14,12 +14,13 @@ const MOST: usize = 3;
 pub(crate) struct InFlight(VecDeque<Event>);
 
 impl InFlight {
-    /// Waits until another step may be queued.
-    pub(crate) fn make_room(&mut self) -> Result<()> {
+    /// Waits until another step may be queued; says whether it had to.
+    pub(crate) fn make_room(&mut self) -> Result<bool> {
+        let full = self.0.len() >= MOST;
         while self.0.len() >= MOST {
             self.wait_for_oldest()?;
         }
-        Ok(())
+        Ok(full)
     }
 
     pub(crate) fn push(&mut self, done: Event) {

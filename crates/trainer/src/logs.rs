@@ -64,8 +64,8 @@ impl LogLayout {
                 return Err(at("this name was logged before in the same step; choose another".into()));
             }
             let ty = entry.value.ty();
-            if entry.name == LEARNING_RATE {
-                return Err(at("this name is that of the learning rate, which is logged by itself".into()));
+            if [LEARNING_RATE, "epoch", "step"].contains(&entry.name.as_str()) {
+                return Err(at("this name is that of a value which is logged by itself; choose another".into()));
             }
             let per_sample = ty.shape.dims() == [batch.size()];
             if ty.shape.rank() != 0 && !per_sample {

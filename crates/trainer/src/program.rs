@@ -2,6 +2,7 @@
 
 use fulmen_data::DataLoader;
 use fulmen_nn::optim::Optimizer;
+use fulmen_nn::{Mode, Visit, Visitor};
 use fulmen_tensor::{DType, Function, Tensor, TensorType, Variable, grad, random};
 
 use crate::logs::LogLayout;
@@ -51,17 +52,21 @@ struct Placeholders<'a> {
     variables: &'a [(String, Variable)],
     before: Vec<Tensor>,
     placeholders: Vec<Tensor>,
+    /// The module's modes as the user left them.
+    modes: Vec<(Mode, bool)>,
 }
 
 impl<'a> Placeholders<'a> {
-    fn new(variables: &'a [(String, Variable)]) -> Placeholders<'a> {
+    fn new(module: &dyn TrainingModule, variables: &'a [(String, Variable)]) -> Placeholders<'a> {
         let before = variables.iter().map(|(_, v)| v.get()).collect();
         let placeholder = |(name, v): &(String, Variable)| Tensor::placeholder(name.clone(), v.ty().clone());
         let placeholders: Vec<Tensor> = variables.iter().map(placeholder).collect();
         for ((_, variable), placeholder) in variables.iter().zip(&placeholders) {
             variable.set(placeholder.clone());
         }
-        Placeholders { variables, before, placeholders }
+        let mut modes = Modes(vec![]);
+        module.visit(&mut Visit::new(&mut modes));
+        Placeholders { variables, before, placeholders, modes: modes.0 }
     }
 
     /// What the variables hold now.
@@ -75,6 +80,18 @@ impl Drop for Placeholders<'_> {
         for ((_, variable), value) in self.variables.iter().zip(&self.before) {
             variable.set(value.clone());
         }
+        for (mode, training) in &self.modes {
+            mode.set_training(*training);
+        }
+    }
+}
+
+/// Collects a module's modes.
+struct Modes(Vec<(Mode, bool)>);
+
+impl Visitor for Modes {
+    fn mode(&mut self, _: &str, mode: &Mode) {
+        self.0.push((mode.clone(), mode.is_training()));
     }
 }
 
@@ -104,8 +121,8 @@ pub(crate) fn train(
     let key = Tensor::placeholder("trainer/key", TensorType::new(DType::U32, [2]));
     let batch = Batch::placeholders(loader);
 
+    let cells = Placeholders::new(module, &variables);
     module.train();
-    let cells = Placeholders::new(&variables);
     module.set_random_key(&random::fold_in_tensor(&key, &step.to_dtype(DType::U32)));
     let mut cx = StepContext::default();
     let loss = module.training_step(&batch, &mut cx);
@@ -137,6 +154,11 @@ pub(crate) fn train(
     let mut slot = variables.len();
     for (&i, gradient) in trained.iter().zip(&gradients) {
         let slots = optimizer.state(placeholders[i].ty()).len();
+        if !loss.depends_on(&placeholders[i]) {
+            // As in PyTorch: what has no gradient is left alone, by weight decay too.
+            slot += slots;
+            continue;
+        }
         let before = &further[slot - variables.len()..][..slots];
         let (parameter, state) = optimizer.update(step, &placeholders[i], gradient, before);
         if state.len() != slots {
@@ -236,9 +258,9 @@ pub(crate) fn eval(
     seed: u64,
 ) -> Result<EvalProgram> {
     let batch = Batch::placeholders(loader);
+    let cells = Placeholders::new(module, variables);
     module.eval();
     module.set_random_key(&random::key(seed));
-    let cells = Placeholders::new(variables);
     let mut cx = StepContext::default();
     match stage {
         Stage::Validation => module.validation_step(&batch, &mut cx),
@@ -247,7 +269,6 @@ pub(crate) fn eval(
     let logged = cx.into_logged();
     let placeholders = cells.placeholders.clone();
     drop(cells);
-    module.train();
     let layout = LogLayout::new(&logged, &batch)?;
     let so_far = Tensor::placeholder("trainer/logs", layout.ty());
     let logs = layout.accumulate(&so_far, &logged, &batch, None, None);

@@ -16,6 +16,11 @@ pub(crate) const OPTIMIZER: &str = "optimizer/";
 /// The name of the counter of finished steps.
 pub(crate) const STEP: &str = "trainer/step";
 
+/// Whether a name is none of a module's: the optimizer's or the Trainer's own.
+pub(crate) fn is_of_training(name: &str) -> bool {
+    name.starts_with(OPTIMIZER) || name.starts_with("trainer/")
+}
+
 /// One tensor of the state.
 pub(crate) struct Entry {
     pub(crate) name: String,

@@ -50,19 +50,30 @@ impl StepTimes {
     /// How many times the median is taken of.
     const KEPT: usize = 1 << 16;
 
-    pub(crate) fn push(&mut self, time: Duration) {
+    /// Counts a step, and the time since the one before was handed to the device. That is the time of a step only if
+    /// the device was `busy`: else the host merely filled its queue.
+    pub(crate) fn push(&mut self, time: Duration, busy: bool) {
         self.count += 1;
         self.total += time;
+        if !busy {
+            return;
+        }
         if self.latest.len() == Self::KEPT {
             self.latest.pop_front();
         }
         self.latest.push_back(time);
     }
 
+    /// Adds time in which the device finished steps that were counted before.
+    pub(crate) fn finish(&mut self, time: Duration) {
+        self.total += time;
+    }
+
     pub(crate) fn median(&self) -> Duration {
         let mut sorted: Vec<Duration> = self.latest.iter().copied().collect();
         sorted.sort_unstable();
-        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+        let mean = || self.total.checked_div(u32::try_from(self.count).unwrap_or(u32::MAX)).unwrap_or_default();
+        sorted.get(sorted.len() / 2).copied().unwrap_or_else(mean)
     }
 
     pub(crate) fn steps_per_second(&self) -> f64 {

@@ -1,6 +1,6 @@
 //! [`Trainer`]: the public face of training, validating and testing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::loggers::Logger;
 use crate::module::Plan;
 use crate::program::{self, EvalProgram, Stage, TrainProgram};
 use crate::say::say;
-use crate::state::{self, State};
+use crate::state::{self, Entry, State};
 use crate::{Error, FitSummary, Options, Result, TrainerBuilder, TrainingModule};
 
 /// Trains, validates and tests a [`TrainingModule`].
@@ -186,6 +186,7 @@ impl Trainer {
         validation: Option<&DataLoader>,
     ) -> Result<FitSummary> {
         let started = Instant::now();
+        (self.best_checkpoint, self.last_checkpoint) = (None, None);
         let interrupt = interrupt::Guard::new();
         let steps_per_epoch = train.len() as u64;
         let max_epochs = self.options.max_epochs;
@@ -200,6 +201,7 @@ impl Trainer {
         let seed = position.seed;
         let optimizer = module.configure_optimizers(&plan);
         let entries = state::entries(module.state(), program::optimizer_state(module, &*optimizer));
+        check_entries(&entries)?;
         let program = program::train(module, &*optimizer, train, &entries, seed)?;
         let validation = match validation {
             Some(loader) => {
@@ -209,12 +211,20 @@ impl Trainer {
             }
             None => None,
         };
+        let mut logs = None;
         let values = match &resumed {
             Some(position) => {
                 let path = &self.options.ckpt_path;
                 check_position(position, train).map_err(|e| Error::checkpoint(path, e))?;
+                logs = tensors.remove(LOGS).filter(|_| position.log_names == program.layout.names());
                 let names = entries.iter().map(|e| (e.name.as_str(), &e.ty));
-                Some(state::choose(names, &mut tensors).map_err(|e| Error::checkpoint(path, e))?)
+                let values = state::choose(names, &mut tensors).and_then(|values| match tensors.keys().next() {
+                    Some(name) => Err(Error::usage(format!(
+                        "it has `{name}`, which this module and optimizer have not; resume with those of that run"
+                    ))),
+                    None => Ok(values),
+                });
+                Some(values.map_err(|e| Error::checkpoint(path, e))?)
             }
             None => None,
         };
@@ -225,7 +235,10 @@ impl Trainer {
         let mut summary = FitSummary::default();
         if resumed.is_some() {
             summary.last_checkpoint = Some(self.options.ckpt_path.clone());
-            summary.best_checkpoint = position.best_checkpoint.clone().filter(|path| path.exists());
+            // The folder of the run may have been moved: then the best lies beside the checkpoint.
+            let best = position.best_checkpoint.clone();
+            let beside = best.as_deref().and_then(Path::file_name).map(|n| self.options.ckpt_path.with_file_name(n));
+            summary.best_checkpoint = best.into_iter().chain(beside).find(|path| path.exists());
         }
 
         module.initialize(seed);
@@ -257,7 +270,6 @@ impl Trainer {
         };
         self.eval_compilations += summary.eval_compilations;
         let key = Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?;
-        let logs = tensors.remove(LOGS).filter(|_| position.log_names == program.layout.names());
         let fit = Fit {
             runtime: &self.runtime,
             options: &self.options,
@@ -342,6 +354,18 @@ impl Trainer {
     }
 }
 
+/// A name is that of one value, in a checkpoint and for the key that it is initialized with.
+fn check_entries(entries: &[Entry]) -> Result<()> {
+    let mut names = BTreeSet::new();
+    match entries.iter().find(|entry| !names.insert(&entry.name)) {
+        Some(twice) => Err(Error::usage(format!(
+            "two tensors of the model have the name `{}`; give one of them another with #[module(rename = \"…\")]",
+            twice.name
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// A position within an epoch means something only for the same batches.
 fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
     let here = (train.len() as u64, train.batch_size() as u64);
@@ -373,6 +397,9 @@ fn load_values<M: TrainingModule>(module: &M, path: &Path) -> Result<()> {
     let (mut tensors, _) = safetensors::read(path).map_err(|e| Error::usage(e.to_string()))?;
     let state = module.state();
     let literals = state::choose(state.iter().map(|(name, v)| (name.as_str(), v.ty())), &mut tensors)?;
+    if let Some(name) = tensors.keys().find(|name| !state::is_of_training(name)) {
+        return Err(Error::usage(format!("it has `{name}`, which this module has not")));
+    }
     for ((_, variable), literal) in state.iter().zip(literals) {
         variable.set(literal.to_tensor());
     }

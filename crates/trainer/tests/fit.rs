@@ -109,6 +109,65 @@ fn a_padded_training_batch_counts_its_real_samples_only() {
 }
 
 #[test]
+fn padding_cannot_make_a_gradient_nan() {
+    // Each sample is divided by its length, which would be 0 for a row of zeros.
+    #[derive(Module)]
+    struct Normalized {
+        fc: fulmen_nn::Linear,
+    }
+    impl TrainingModule for Normalized {
+        fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+            let x = batch.get("x");
+            let x = &x / (&x * &x).sum(&[-1], true).sqrt();
+            batch.mean(&cross_entropy(&self.fc.forward(&x), &batch.get("y"), Reduction::None))
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            Box::new(Sgd::new(0.1))
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let module = Normalized { fc: fulmen_nn::Linear::new(common::FEATURES, common::CLASSES) };
+    let loader = DataLoader::builder(samples(20)).batch_size(8).build().unwrap();
+    trainer(folder.path()).max_epochs(2u64).build().unwrap().fit(&module, &loader, None).unwrap();
+    let weights = module.fc.weight.get().eval().unwrap().to_f64();
+    assert!(weights.iter().all(|w| w.is_finite()), "{weights:?}");
+}
+
+#[test]
+fn a_parameter_that_the_loss_does_not_use_is_left_alone() {
+    #[derive(Module)]
+    struct Spare {
+        fc: fulmen_nn::Linear,
+        unused: fulmen_nn::Linear,
+    }
+    impl TrainingModule for Spare {
+        fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+            cross_entropy(&self.fc.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean)
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            Box::new(fulmen_nn::optim::AdamW::new(0.1).weight_decay(0.5))
+        }
+    }
+    let linear = || fulmen_nn::Linear::new(common::FEATURES, common::CLASSES);
+    let module = Spare { fc: linear(), unused: linear() };
+    module.initialize(0);
+    let before = module.unused.weight.get().eval().unwrap().to_f64();
+    let folder = tempfile::tempdir().unwrap();
+    let train = train_loader(40, LastBatch::Drop);
+    trainer(folder.path()).max_epochs(2u64).build().unwrap().fit(&module, &train, None).unwrap();
+    assert_eq!(module.unused.weight.get().eval().unwrap().to_f64(), before);
+}
+
+#[test]
+fn a_training_metric_can_be_monitored_by_its_plain_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = ModelCheckpoint::new().monitor("train_loss", Mode::Min);
+    let mut trainer = trainer(folder.path()).max_epochs(1u64).callback(checkpoint).build().unwrap();
+    let summary = trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), None).unwrap();
+    assert!(summary.best_checkpoint.is_some());
+}
+
+#[test]
 fn the_first_steps_are_those_of_sgd_written_by_hand() {
     // One batch: w ← w − lr·v, v ← 0.9·v + ∇ of the mean cross-entropy.
     let (n, f, c) = (4, common::FEATURES, common::CLASSES);

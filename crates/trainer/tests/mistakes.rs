@@ -194,7 +194,7 @@ fn names_that_the_trainer_uses_itself_are_refused() {
         cx.log("lr", &loss);
         loss
     });
-    check(&message, "log `lr`: this name is that of the learning rate, which is logged by itself");
+    check(&message, "log `lr`: this name is that of a value which is logged by itself; choose another");
 }
 
 #[test]
@@ -243,5 +243,32 @@ fn testing_needs_a_test_step_and_weights() {
     assert_eq!(
         message(trainer.test(&module, &val_loader(8), Weights::Best).unwrap_err()),
         "there is no best checkpoint: the last fit saved none"
+    );
+}
+
+#[test]
+fn two_tensors_of_one_name_are_refused() {
+    #[derive(Module)]
+    struct Twice {
+        #[module(flatten)]
+        a: Linear,
+        #[module(flatten)]
+        b: Linear,
+    }
+    impl TrainingModule for Twice {
+        fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+            (self.a.forward(&batch.get("x")) + self.b.forward(&batch.get("x"))).mean_all()
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            Box::new(Sgd::new(0.1))
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let module = Twice { a: Linear::new(FEATURES, CLASSES), b: Linear::new(FEATURES, CLASSES) };
+    let mut trainer = trainer(folder.path()).build().unwrap();
+    let message = trainer.fit(&module, &train_loader(20, LastBatch::Drop), None).unwrap_err().to_string();
+    assert!(
+        message.starts_with("two tensors of the model have the name `weight`; give one of them another"),
+        "{message}"
     );
 }

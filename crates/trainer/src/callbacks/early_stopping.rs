@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Mode;
+use super::monitor::monitored;
 use crate::callback::{Actions, Callback, FitStart, LogPoint};
 
 /// Ends the fit when a metric has not become better for some epochs.
@@ -19,12 +20,13 @@ pub struct EarlyStopping {
     min_delta: f64,
     best: Option<f64>,
     waited: u64,
+    warned: bool,
 }
 
 impl EarlyStopping {
     /// Watches a metric with a patience of 3 epochs.
     pub fn new(metric: impl Into<String>, mode: Mode) -> EarlyStopping {
-        EarlyStopping { metric: metric.into(), mode, patience: 3, min_delta: 0.0, best: None, waited: 0 }
+        EarlyStopping { metric: metric.into(), mode, patience: 3, min_delta: 0.0, best: None, waited: 0, warned: false }
     }
 
     /// Epochs without a better value after which training ends.
@@ -50,7 +52,7 @@ impl Callback for EarlyStopping {
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        let Some(value) = point.get(&self.metric) else { return };
+        let Some(value) = monitored(point, &self.metric, "EarlyStopping", &mut self.warned) else { return };
         if self.mode.is_better(value, self.best, self.min_delta) {
             (self.best, self.waited) = (Some(value), 0);
             return;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::Mode;
+use super::monitor::monitored;
 use crate::callback::{Actions, Callback, CheckpointRole, FitStart, LogPoint};
 
 /// Saves the training state after each epoch: `checkpoints/last.safetensors` in the run's folder, and
@@ -20,6 +21,7 @@ pub struct ModelCheckpoint {
     every_epoch: bool,
     folder: PathBuf,
     best: Option<f64>,
+    warned: bool,
 }
 
 impl ModelCheckpoint {
@@ -53,7 +55,8 @@ impl Callback for ModelCheckpoint {
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
         if let Some((metric, mode)) = &self.monitor {
-            if let Some(value) = point.get(metric).filter(|&v| mode.is_better(v, self.best, 0.0)) {
+            let value = monitored(point, metric, "ModelCheckpoint", &mut self.warned);
+            if let Some(value) = value.filter(|&v| mode.is_better(v, self.best, 0.0)) {
                 self.best = Some(value);
                 actions.save_checkpoint(self.folder.join("best.safetensors"), CheckpointRole::Best);
             }

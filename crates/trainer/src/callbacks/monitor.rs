@@ -1,5 +1,8 @@
 //! Watching one metric for its best value.
 
+use crate::LogPoint;
+use crate::say::say;
+
 /// Whether a metric is better when smaller or when larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -19,6 +22,20 @@ impl Mode {
             (Mode::Max, Some(best)) => value > best + margin,
         }
     }
+}
+
+/// The value of a monitored metric at the end of an epoch: under its name, or under the name that a training metric
+/// has over an epoch. Where there is none, that is said once.
+pub(super) fn monitored(point: &LogPoint, metric: &str, by: &str, warned: &mut bool) -> Option<f64> {
+    let value = point.get(metric).or_else(|| point.get(&format!("{metric}_epoch")));
+    if value.is_none() && !std::mem::replace(warned, true) {
+        let names: Vec<_> = point.metrics.iter().map(|m| m.0.as_str()).collect();
+        say(&format!(
+            "warning: {by} monitors `{metric}`, which this epoch did not log; there are: {}",
+            names.join(", ")
+        ));
+    }
+    value
 }
 
 #[cfg(test)]

@@ -111,10 +111,10 @@ impl Fit<'_> {
         interrupt: &interrupt::Guard,
     ) -> Result<bool> {
         let batches = self.train.len() as u64;
-        let mut last = None;
+        let mut last: Option<Instant> = None;
         while self.position.batch < batches {
             let batch = stream.next().ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
-            running.in_flight.make_room()?;
+            let busy = running.in_flight.make_room()?;
             let done = self.step(running, &batch.buffers)?;
             if self.summary.time_to_first_step.is_zero() {
                 // Waiting once tells when training really began, compilation and first transfers included.
@@ -123,7 +123,7 @@ impl Fit<'_> {
             } else {
                 running.in_flight.push(done);
                 if let Some(last) = last {
-                    running.times.push(Instant::now().duration_since(last));
+                    running.times.push(last.elapsed(), busy);
                 }
             }
             last = Some(Instant::now());
@@ -145,6 +145,11 @@ impl Fit<'_> {
             if interrupt.requested() {
                 return Ok(true);
             }
+        }
+        // The end of an epoch waits for the device in any case; here its time is that of steps.
+        running.in_flight.drain()?;
+        if let Some(last) = last {
+            running.times.finish(last.elapsed());
         }
         Ok(false)
     }

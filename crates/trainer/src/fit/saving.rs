@@ -42,7 +42,9 @@ impl Fit<'_> {
         let mut tensors = self.state.read(self.runtime)?;
         if self.options.detect_nan {
             let finite = |l: &Literal| !l.ty().dtype.is_float() || l.to_f64().iter().all(|v| v.is_finite());
-            if let Some((name, _)) = tensors.iter().find(|(_, literal)| !finite(literal)) {
+            // What no step changes may well be infinite, a mask say.
+            let mut changed = self.program.changes.iter().map(|&i| &tensors[i]);
+            if let Some((name, _)) = changed.find(|(_, literal)| !finite(literal)) {
                 let last = self.summary.last_checkpoint.as_deref();
                 return Err(Error::not_finite(self.position.global_step, &format!("`{name}`"), last));
             }
