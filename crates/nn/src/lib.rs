@@ -44,7 +44,6 @@ pub mod init;
 mod layers;
 pub mod loss;
 pub mod metrics;
-mod mode;
 mod module;
 pub mod optim;
 mod parameter;
@@ -52,6 +51,7 @@ mod random_stream;
 pub mod safetensors;
 pub mod schedule;
 mod settings;
+mod training_mode;
 mod visit;
 
 pub use buffer::Buffer;
@@ -62,8 +62,8 @@ pub use layers::{
     AvgPool2d, BatchNorm2d, Conv2d, Dropout, Elu, Flatten, Forward, Gelu, LeakyRelu, Linear, MaxPool2d, Pair, Relu,
     Sequential, Sigmoid, Silu, Softplus, Tanh,
 };
-pub use mode::Mode;
 pub use module::Module;
 pub use parameter::Parameter;
 pub use random_stream::RandomStream;
+pub use training_mode::TrainingMode;
 pub use visit::{Visit, Visitor};

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, Variable, random};
 
-use crate::{Buffer, Mode, Parameter, RandomStream, Visit, Visitor};
+use crate::{Buffer, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
 /// Anything that holds parameters, buffers, switches and random streams under names.
 ///
@@ -158,10 +158,10 @@ pub(crate) fn each_buffer<M: Module + ?Sized>(module: &M, f: impl FnMut(&str, &B
     module.visit(&mut Visit::new(&mut Each(f)));
 }
 
-fn each_mode<M: Module + ?Sized>(module: &M, f: impl FnMut(&Mode)) {
+fn each_mode<M: Module + ?Sized>(module: &M, f: impl FnMut(&TrainingMode)) {
     struct Each<F>(F);
-    impl<F: FnMut(&Mode)> Visitor for Each<F> {
-        fn mode(&mut self, _: &str, mode: &Mode) {
+    impl<F: FnMut(&TrainingMode)> Visitor for Each<F> {
+        fn mode(&mut self, _: &str, mode: &TrainingMode) {
             self.0(mode);
         }
     }

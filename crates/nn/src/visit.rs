@@ -1,7 +1,7 @@
 //! How a module shows what it holds: a [`Visit`] walks down the names, a [`Visitor`] is told what stands at the end
 //! of each.
 
-use crate::{Buffer, Mode, Module, Parameter, RandomStream};
+use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode};
 
 /// Told of each thing that a module holds, with its dotted name. Methods that are not written do nothing.
 ///
@@ -33,7 +33,7 @@ pub trait Visitor {
         let _ = (name, buffer);
     }
     /// The train/eval switch of a layer that needs one.
-    fn mode(&mut self, name: &str, mode: &Mode) {
+    fn mode(&mut self, name: &str, mode: &TrainingMode) {
         let _ = (name, mode);
     }
     /// The source of a layer's random numbers.
@@ -81,7 +81,7 @@ impl<'a> Visit<'a> {
     pub(crate) fn buffer(&mut self, buffer: &Buffer) {
         self.visitor.buffer(&self.path, buffer);
     }
-    pub(crate) fn mode(&mut self, mode: &Mode) {
+    pub(crate) fn mode(&mut self, mode: &TrainingMode) {
         self.visitor.mode(&self.path, mode);
     }
     pub(crate) fn random_stream(&mut self, stream: &RandomStream) {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use common::{fault, values};
 use fulmen_nn::{
-    BatchNorm2d, Buffer, Conv2d, Dropout, Init, Linear, Mode, Module, Parameter, RandomStream, Relu, Sequential, Visit,
-    Visitor,
+    BatchNorm2d, Buffer, Conv2d, Dropout, Init, Linear, Module, Parameter, RandomStream, Relu, Sequential,
+    TrainingMode, Visit, Visitor,
 };
 use fulmen_tensor::{DType, Tensor, random};
 
@@ -180,7 +180,7 @@ fn tied_parameters_come_once_under_the_first_name() {
 
 #[test]
 fn train_and_eval_reach_every_switch() {
-    let (a, b) = (Mode::new(), Mode::new());
+    let (a, b) = (TrainingMode::new(), TrainingMode::new());
     let model = (vec![a.clone()], Some(b.clone()));
     model.eval();
     assert!(!a.is_training() && !b.is_training());

@@ -2,7 +2,7 @@
 
 use fulmen_data::DataLoader;
 use fulmen_nn::optim::Optimizer;
-use fulmen_nn::{Mode, Visit, Visitor};
+use fulmen_nn::{TrainingMode, Visit, Visitor};
 use fulmen_tensor::{DType, Function, Tensor, TensorType, Variable, grad, random};
 
 use crate::logs::LogLayout;
@@ -53,7 +53,7 @@ struct Placeholders<'a> {
     before: Vec<Tensor>,
     placeholders: Vec<Tensor>,
     /// The module's modes as the user left them.
-    modes: Vec<(Mode, bool)>,
+    modes: Vec<(TrainingMode, bool)>,
 }
 
 impl<'a> Placeholders<'a> {
@@ -87,10 +87,10 @@ impl Drop for Placeholders<'_> {
 }
 
 /// Collects a module's modes.
-struct Modes(Vec<(Mode, bool)>);
+struct Modes(Vec<(TrainingMode, bool)>);
 
 impl Visitor for Modes {
-    fn mode(&mut self, _: &str, mode: &Mode) {
+    fn mode(&mut self, _: &str, mode: &TrainingMode) {
         self.0.push((mode.clone(), mode.is_training()));
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use fulmen_tensor::{DType, Tensor};
 
-use crate::{Buffer, Forward, Init, Mode, Module, Parameter};
+use crate::{Buffer, Forward, Init, Module, Parameter, TrainingMode};
 
 /// Normalizes each channel of images `[batch, channels, height, width]`: `(x − mean)/√(var + eps)·weight + bias`. As
 /// PyTorch's `nn.BatchNorm2d`.
@@ -39,7 +39,7 @@ pub struct BatchNorm2d {
     features: usize,
     eps: f64,
     momentum: f64,
-    mode: Mode,
+    mode: TrainingMode,
 }
 
 /// What is kept of all batches so far.
@@ -63,7 +63,7 @@ impl BatchNorm2d {
             features,
             eps: 1e-5,
             momentum: 0.1,
-            mode: Mode::new(),
+            mode: TrainingMode::new(),
         };
         layer.affine(true).track_running_stats(true)
     }

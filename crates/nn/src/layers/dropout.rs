@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, random};
 
-use crate::{Forward, Mode, Module, RandomStream};
+use crate::{Forward, Module, RandomStream, TrainingMode};
 
 /// While training, each element is 0 with probability `p` and else divided by `1 − p`; otherwise nothing happens. As
 /// PyTorch's `nn.Dropout`.
@@ -25,14 +25,14 @@ use crate::{Forward, Mode, Module, RandomStream};
 #[derive(Clone, Debug, Module)]
 pub struct Dropout {
     p: f64,
-    mode: Mode,
+    mode: TrainingMode,
     random: RandomStream,
 }
 
 impl Dropout {
     /// Drops each element with probability `p`.
     pub fn new(p: f64) -> Dropout {
-        Dropout { p, mode: Mode::new(), random: RandomStream::new() }
+        Dropout { p, mode: TrainingMode::new(), random: RandomStream::new() }
     }
 
     /// The input with its zeros.

@@ -1,4 +1,4 @@
-//! [`Mode`]: whether a layer is training or being used.
+//! [`TrainingMode`]: whether a layer is training or being used.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use crate::{Module, Visit};
 /// A clone is the same switch. [`Module::train`] and [`Module::eval`] set all those of a model.
 ///
 /// ```
-/// use fulmen_nn::{Mode, Module};
-/// let mode = Mode::new();
+/// use fulmen_nn::{TrainingMode, Module};
+/// let mode = TrainingMode::new();
 /// assert!(mode.is_training());
 /// mode.eval();
 /// assert!(!mode.is_training());
 /// ```
 #[derive(Clone)]
-pub struct Mode(Arc<AtomicBool>);
+pub struct TrainingMode(Arc<AtomicBool>);
 
-impl Mode {
+impl TrainingMode {
     /// A switch that stands on training.
-    pub fn new() -> Mode {
-        Mode(Arc::new(AtomicBool::new(true)))
+    pub fn new() -> TrainingMode {
+        TrainingMode(Arc::new(AtomicBool::new(true)))
     }
 
     /// Whether the layer is training.
@@ -37,19 +37,19 @@ impl Mode {
     }
 }
 
-impl Default for Mode {
-    fn default() -> Mode {
-        Mode::new()
+impl Default for TrainingMode {
+    fn default() -> TrainingMode {
+        TrainingMode::new()
     }
 }
 
-impl fmt::Debug for Mode {
+impl fmt::Debug for TrainingMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_training() { "Mode(training)" } else { "Mode(eval)" })
+        f.write_str(if self.is_training() { "TrainingMode(training)" } else { "TrainingMode(eval)" })
     }
 }
 
-impl Module for Mode {
+impl Module for TrainingMode {
     fn visit(&self, visit: &mut Visit<'_>) {
         visit.mode(self);
     }
