@@ -2,6 +2,8 @@
 //! It knows nothing of what they mean.
 
 use std::ffi::{c_char, c_void};
+use std::fmt;
+use std::io::{self, Write};
 
 use crate::abi::*;
 use crate::error::{Error, Kind, Result};
@@ -72,9 +74,9 @@ impl Api {
     pub(crate) unsafe fn call<A: Args>(self, args: &mut A) -> Result<()> {
         let function = self.function(A::SLOT)?;
         // SAFETY: `Args` ties the place in the table to this argument type; all such functions return an error.
-        let function: unsafe extern "C" fn(*mut A) -> *mut PJRT_Error = unsafe { std::mem::transmute(function) };
+        let function: unsafe extern "C-unwind" fn(*mut A) -> *mut PJRT_Error = unsafe { std::mem::transmute(function) };
         // SAFETY: the caller's promise.
-        let error = unsafe { function(args) };
+        let error = guarded(A::SLOT, || unsafe { function(args) });
         // SAFETY: the plugin gave the error to us.
         unsafe { self.check(error) }.map_err(|error| error.during(format_args!("{:?}", A::SLOT)))
     }
@@ -100,9 +102,10 @@ impl Api {
         message.error = error;
         if let Ok(function) = self.function(Slot::PJRT_Error_Message) {
             // SAFETY: this is the type of this function.
-            let function: unsafe extern "C" fn(*mut PJRT_Error_Message_Args) = unsafe { std::mem::transmute(function) };
+            let function: unsafe extern "C-unwind" fn(*mut PJRT_Error_Message_Args) =
+                unsafe { std::mem::transmute(function) };
             // SAFETY: the error is alive.
-            unsafe { function(&mut message) };
+            guarded(Slot::PJRT_Error_Message, || unsafe { function(&mut message) });
         }
         // SAFETY: the message lives as long as the error.
         let text = unsafe { text(message.message, message.message_size) };
@@ -112,10 +115,10 @@ impl Api {
         let mut status = PJRT_Error_Code::UNKNOWN;
         if let Ok(function) = self.function(Slot::PJRT_Error_GetCode) {
             // SAFETY: this is the type of this function.
-            let function: unsafe extern "C" fn(*mut PJRT_Error_GetCode_Args) -> *mut PJRT_Error =
+            let function: unsafe extern "C-unwind" fn(*mut PJRT_Error_GetCode_Args) -> *mut PJRT_Error =
                 unsafe { std::mem::transmute(function) };
             // SAFETY: the error is alive.
-            let second = unsafe { function(&mut code) };
+            let second = guarded(Slot::PJRT_Error_GetCode, || unsafe { function(&mut code) });
             if second.is_null() {
                 status = PJRT_Error_Code(code.code);
             } else {
@@ -131,11 +134,37 @@ impl Api {
         args.error = error;
         if let Ok(function) = self.function(Slot::PJRT_Error_Destroy) {
             // SAFETY: this is the type of this function.
-            let function: unsafe extern "C" fn(*mut PJRT_Error_Destroy_Args) = unsafe { std::mem::transmute(function) };
+            let function: unsafe extern "C-unwind" fn(*mut PJRT_Error_Destroy_Args) =
+                unsafe { std::mem::transmute(function) };
             // SAFETY: both callers own the error and do not use it after this.
-            unsafe { function(&mut args) };
+            guarded(Slot::PJRT_Error_Destroy, || unsafe { function(&mut args) });
         }
     }
+}
+
+/// Ends the process if it is dropped, which only happens when a plugin's C++ exception passes by.
+struct Stop<'a>(&'a dyn fmt::Debug);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        // Unlike `eprintln!` this cannot panic.
+        let _ = writeln!(
+            io::stderr(),
+            "the PJRT plugin threw a C++ exception out of {:?}; this is a fault in the plugin, after which nothing can \
+             be relied on: ending the process",
+            self.0
+        );
+        std::process::abort();
+    }
+}
+
+/// Calls into a plugin. Some throw exceptions where they should give errors; what unwinds must not pass Rust frames
+/// that know nothing of it, so here it ends, with a message.
+pub(crate) fn guarded<R>(name: impl fmt::Debug, call: impl FnOnce() -> R) -> R {
+    let stop = Stop(&name);
+    let answer = call();
+    std::mem::forget(stop);
+    answer
 }
 
 /// A copy of a string that the plugin owns. What is not UTF-8 is replaced.

@@ -98,7 +98,10 @@ unsafe extern "C" fn call_back(error: *mut PJRT_Error, user_arg: *mut c_void) {
     let outcome = unsafe { callback.api.check(error) };
     let before = INSIDE_CALLBACK.replace(true);
     // A panic must not unwind into the plugin. The panic hook has already told of it.
-    let _ = catch_unwind(AssertUnwindSafe(move || (callback.function)(outcome)));
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(move || (callback.function)(outcome))) {
+        // Dropping it is the caller's code again, and could panic again.
+        std::mem::forget(payload);
+    }
     INSIDE_CALLBACK.set(before);
 }
 

@@ -155,7 +155,7 @@ impl Executable {
             let platform = self.client.as_ref().map_or("", |client| client.platform_name());
             let frame = Frame::seal(&self.plugin, platform, [self.num_replicas, self.num_partitions], payload);
             if let Some(delete) = args.serialized_executable_deleter {
-                delete(args.serialized_executable);
+                crate::api::guarded("the deleter of serialized bytes", || delete(args.serialized_executable));
             }
             frame
         }

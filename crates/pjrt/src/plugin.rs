@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::abi::*;
-use crate::api::{Api, given};
+use crate::api::{Api, given, guarded};
 use crate::client::Client;
 use crate::error::{Error, Kind, Result};
 use crate::executable::Executable;
@@ -217,9 +217,9 @@ fn open(path: &Path) -> Result<Api> {
         return Err(not_a_plugin("it is a shared object but no PJRT plugin: it has no GetPjrtApi".to_owned()));
     }
     // SAFETY: the header gives a function of this name this type.
-    let get: unsafe extern "C" fn() -> *const PJRT_Api = unsafe { std::mem::transmute(symbol) };
+    let get: unsafe extern "C-unwind" fn() -> *const PJRT_Api = unsafe { std::mem::transmute(symbol) };
     // SAFETY: it takes nothing.
-    let table = unsafe { get() };
+    let table = guarded("GetPjrtApi", || unsafe { get() });
     if table.is_null() {
         return Err(not_a_plugin("its GetPjrtApi gave nothing".to_owned()));
     }

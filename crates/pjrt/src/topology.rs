@@ -161,7 +161,7 @@ impl Topology {
             self.api().call(&mut args)?;
             let bytes = list(args.serialized_bytes.cast::<u8>(), args.serialized_bytes_size).to_vec();
             if let Some(delete) = args.serialized_topology_deleter {
-                delete(args.serialized_topology);
+                crate::api::guarded("the deleter of serialized bytes", || delete(args.serialized_topology));
             }
             Ok(bytes)
         }

@@ -59,6 +59,35 @@ fn a_panic_in_a_callback_goes_no_further() {
     assert_eq!(get(&put(&client, &[2.0], 0)), [2.0], "the client still works");
 }
 
+/// What is thrown panics once more when it is dropped.
+struct Twice;
+
+impl Drop for Twice {
+    fn drop(&mut self) {
+        panic!("in a payload");
+    }
+}
+
+#[test]
+fn a_panic_with_a_payload_that_panics_goes_no_further() {
+    if !is_child() {
+        let text = in_child("a_panic_with_a_payload_that_panics_goes_no_further", &[]);
+        assert!(!text.contains("in a payload"), "{text}");
+        return;
+    }
+    let client = client(1);
+    let event = put(&client, &[1.0], 0).ready().unwrap();
+    let (send, receive) = mpsc::channel::<()>();
+    event
+        .on_ready(move |_| {
+            let _held = send;
+            std::panic::panic_any(Twice);
+        })
+        .unwrap();
+    assert!(matches!(receive.recv_timeout(SOON), Err(mpsc::RecvTimeoutError::Disconnected)));
+    assert_eq!(get(&put(&client, &[2.0], 0)), [2.0], "the client still works");
+}
+
 #[test]
 fn the_last_of_a_client_may_go_in_a_callback() {
     let (send, receive) = mpsc::channel();

@@ -75,7 +75,7 @@ fn a_plugin_that_was_cut_off_is_refused() {
 fn shared_object(folder: &Path, name: &str, source: &str) -> PathBuf {
     let (c, so) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
     fs::write(&c, source).unwrap();
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&so, &c]).status().unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-fexceptions", "-o"]).args([&so, &c]).status().unwrap();
     assert!(built.success());
     so
 }
@@ -93,6 +93,44 @@ fn a_shared_object_that_is_no_plugin_is_refused() {
     let broken =
         shared_object(&folder, "broken", "void missing(void); void *GetPjrtApi(void) { missing(); return 0; }");
     refused(&broken, &["the dynamic loader says", "missing"]);
+}
+
+/// The source of a plugin with every function the one of this name.
+fn plugin_of(function: &str) -> String {
+    format!(
+        "struct {{ long size; void *start; long version_size; void *version_start; int major, minor; void *f[138]; }}
+         table = {{1144, 0, 24, 0, 0, 115, {{[0 ... 137] = {function}}}}}; void *GetPjrtApi(void) {{ return &table; }}"
+    )
+}
+
+/// An exception must not run through Rust frames; it ends at the door, with a message.
+#[test]
+fn a_plugin_that_throws_ends_the_process_with_a_message() {
+    const NAME: &str = "a_plugin_that_throws_ends_the_process_with_a_message";
+    if is_child() {
+        let _ = Plugin::load(std::env::var_os("PLUGIN").unwrap());
+        println!("after the exception");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // What C++ does for `throw`, without a C++ compiler.
+    let source = format!(
+        "#include <unwind.h>
+         static struct _Unwind_Exception exception;
+         void *thrower(void *args) {{ _Unwind_RaiseException(&exception); return 0; }}
+         {}",
+        plugin_of("thrower")
+    );
+    let thrower = shared_object(folder.path(), "thrower", &source);
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME, "--nocapture"])
+        .envs([("FULMEN_TEST_CHILD", "1".as_ref()), ("PLUGIN", thrower.as_os_str())])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("threw a C++ exception out of PJRT_Plugin_Initialize"), "{said}");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("after the exception"));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(6), "it aborts");
 }
 
 #[test]

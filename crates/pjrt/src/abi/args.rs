@@ -236,7 +236,7 @@ functions! {
         serialized_bytes: *const c_char,
         serialized_bytes_size: usize,
         serialized_executable: *mut PJRT_SerializedExecutable,
-        serialized_executable_deleter: Option<unsafe extern "C" fn(*mut PJRT_SerializedExecutable)>,
+        serialized_executable_deleter: Option<unsafe extern "C-unwind" fn(*mut PJRT_SerializedExecutable)>,
     }
     PJRT_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args) {
         client: *mut PJRT_Client,
@@ -318,7 +318,7 @@ functions! {
         serialized_bytes: *const c_char,
         serialized_bytes_size: usize,
         serialized_topology: *mut PJRT_SerializedTopology,
-        serialized_topology_deleter: Option<unsafe extern "C" fn(*mut PJRT_SerializedTopology)>,
+        serialized_topology_deleter: Option<unsafe extern "C-unwind" fn(*mut PJRT_SerializedTopology)>,
     }
     PJRT_TopologyDescription_Attributes(PJRT_TopologyDescription_Attributes_Args) {
         topology: *mut PJRT_TopologyDescription,
