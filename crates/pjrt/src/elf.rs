@@ -3,39 +3,63 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::error::{Error, Kind, Result};
 
-/// Refuses a file that is no 64-bit ELF shared object, or shorter than its own header says.
+/// Refuses a file that is no 64-bit ELF shared object, or shorter than its own headers say.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let shown = path.display();
-    let mut file =
-        File::open(path).map_err(|error| Error::io(format!("cannot open the PJRT plugin {shown}"), error))?;
-    let metadata = file.metadata().map_err(|error| Error::io(format!("cannot look at {shown}"), error))?;
     let refuse = |why: String| {
         Error::new(
             Kind::NotAPlugin,
             format!("{shown} is not a PJRT plugin: {why}; give the path of a plugin's shared object (.so)"),
         )
     };
+    // Asked before opening, which for a pipe would wait for a writer.
+    let metadata = path.metadata().map_err(|error| Error::io(format!("cannot look at {shown}"), error))?;
     if !metadata.is_file() {
         return Err(refuse("it is not a regular file".to_owned()));
     }
+    let mut file =
+        File::open(path).map_err(|error| Error::io(format!("cannot open the PJRT plugin {shown}"), error))?;
     let mut head = [0_u8; 64];
     if file.read_exact(&mut head).is_err() || head[..4] != *b"\x7fELF" || head[4] != 2 || head[5] != 1 {
         return Err(refuse("it is not a 64-bit shared object".to_owned()));
     }
-    let short = |at: usize| u64::from(u16::from_le_bytes([head[at], head[at + 1]]));
-    let long = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&head[at..at + 8]);
-        u64::from_le_bytes(bytes)
-    };
-    // The section table stands last in the files that linkers write.
-    let end = short(58).checked_mul(short(60)).and_then(|size| size.checked_add(long(40)));
-    match end {
-        Some(end) if end <= metadata.len() => Ok(()),
-        _ => Err(refuse(format!("it is cut off: it has {} bytes and should have more", metadata.len()))),
+    let size = metadata.len();
+    let cut = || refuse(format!("it is cut off: it has {size} bytes and should have more"));
+    let fits = |start: u64, length: u64| start.checked_add(length).is_some_and(|end| end <= size);
+    // The section table stands last in the files that linkers write, but a stripped file may have none.
+    if !fits(long(&head, 40), short(&head, 58) * short(&head, 60)) {
+        return Err(cut());
     }
+    let (start, each, count) = (long(&head, 32), short(&head, 54), short(&head, 56));
+    if each < PROGRAM_HEADER as u64 || count == 0 {
+        return Err(refuse("it has no program headers".to_owned()));
+    }
+    if !fits(start, each * count) {
+        return Err(cut());
+    }
+    for number in 0..count {
+        let mut header = [0_u8; PROGRAM_HEADER];
+        file.read_exact_at(&mut header, start + number * each)
+            .map_err(|error| Error::io(format!("cannot read {shown}"), error))?;
+        if !fits(long(&header, 8), long(&header, 32)) {
+            return Err(cut());
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of a 64-bit program header.
+const PROGRAM_HEADER: usize = 56;
+
+fn short(bytes: &[u8], at: usize) -> u64 {
+    u64::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
+}
+
+fn long(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..at + 8].iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
 }

@@ -160,6 +160,15 @@ impl CompileOptions {
 }
 
 fn encode_flag(name: &str, value: &Value) -> Result<OptionOverrideProto> {
+    // Plugins divide by these, and a string serves as a number, too.
+    let number = match value {
+        Value::Int(value) => Some(*value),
+        Value::String(value) => value.trim().parse().ok(),
+        _ => None,
+    };
+    if let Some(number) = number.filter(|&number| number < 1 && name.ends_with("_split_count")) {
+        return Err(Error::invalid(format!("the flag {name} is {number}; it must be at least 1")));
+    }
     let value = match value {
         Value::String(value) => override_value::Value::String(value.clone()),
         Value::Bool(value) => override_value::Value::Bool(*value),
@@ -278,5 +287,9 @@ mod tests {
         check(new().device_assignment([vec![7]]), "names device 7; the client's devices are [0, 1]");
         check(new().replicas(2).device_assignment([vec![1], vec![1]]), "device 1 twice");
         check(new().override_flag("xla_a", vec![1_i64]), "the flag xla_a cannot be a list");
+        let flag = "--xla_cpu_parallel_codegen_split_count";
+        check(new().override_flag(flag, 0), "xla_cpu_parallel_codegen_split_count is 0; it must be at least 1");
+        check(new().override_flag(flag, "-3"), "split_count is -3");
+        new().override_flag(flag, 1).encode(&[0], "client").unwrap();
     }
 }

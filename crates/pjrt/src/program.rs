@@ -17,8 +17,12 @@ pub(crate) fn as_mlir(mlir: &str) -> PJRT_Program {
     program
 }
 
-/// Refuses what would end the process of one plugin or another: bytecode, NUL bytes, unbounded dynamic dimensions, and
-/// replica groups of more devices than the program is compiled for.
+/// How deep brackets may stand in each other. Plugins' parsers use the stack for each; programs use a dozen.
+const DEEPEST: usize = 256;
+
+/// Refuses what would end the process of one plugin or another, or stop it for ever: bytecode, NUL bytes, unbounded
+/// dynamic dimensions, brackets nested too deep, infeed and outfeed, and replica groups or source and target pairs of
+/// more devices than the program is compiled for.
 pub(crate) fn check(mlir: &str, options: &CompileOptions) -> Result<()> {
     if mlir.trim().is_empty() {
         return Err(Error::invalid("the program is empty"));
@@ -33,62 +37,145 @@ pub(crate) fn check(mlir: &str, options: &CompileOptions) -> Result<()> {
         ));
     }
     let devices = options.device_count().unwrap_or(usize::MAX) as u64;
-    let mut rest = Scanner { text: mlir, at: 0 };
-    while let Some(word) = rest.next_word() {
-        match word {
-            Word::Tensor(dims, start) => check_dims(mlir, dims, start)?,
-            Word::ReplicaGroups(text, start) => check_groups(mlir, text, start, devices)?,
+    let mut scanner = Scanner::new(mlir);
+    while let Some(word) = scanner.next_word() {
+        let refuse = |what: String| Err(Error::invalid(format!("line {}: {what}", line(mlir, word.start))));
+        let outcome = match word.text {
+            Text::TooDeep => Err(format!(
+                "brackets are nested deeper than {DEEPEST}, which could overflow the stack of the plugin's parser"
+            )),
+            Text::Bare("tensor") => check_dims(word.after),
+            Text::Bare(name @ ("replica_groups" | "source_target_pairs"))
+            | Text::Quoted(name @ ("replica_groups" | "source_target_pairs")) => {
+                check_devices(name, word.after, devices)
+            }
+            Text::Bare(name) if is_feed(name) => Err(feed(name)),
+            // In quotes it is an operation only where one may stand; a location may be called anything.
+            Text::Quoted(name) if is_feed(name) && word.after.starts_with('(') && !b"([,".contains(&word.before) => {
+                Err(feed(name))
+            }
+            Text::Bare(_) | Text::Quoted(_) => Ok(()),
+        };
+        if let Err(what) = outcome {
+            return refuse(what);
         }
     }
     Ok(())
 }
 
-fn check_dims(mlir: &str, dims: &str, start: usize) -> Result<()> {
-    let unbounded = dims.split(',').next().is_some_and(|shape| shape.contains('?')) && !dims.contains("bounds<");
-    if unbounded {
-        return Err(Error::invalid(format!(
-            "line {}: tensor<{dims}> has a dimension of unknown length; every dimension must be a number",
-            line(mlir, start)
-        )));
-    }
-    Ok(())
+fn is_feed(name: &str) -> bool {
+    name.split_once('.').is_some_and(|(dialect, name)| {
+        matches!(dialect, "stablehlo" | "mhlo" | "vhlo") && (name.starts_with("infeed") || name.starts_with("outfeed"))
+    })
 }
 
-/// `text` is what follows `replica_groups`: ` = dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`, or another form that is left
-/// to the plugin.
-fn check_groups(mlir: &str, text: &str, start: usize, devices: u64) -> Result<()> {
-    let Some(literal) = text.trim_start().strip_prefix('=').and_then(|text| text.trim_start().strip_prefix("dense<"))
-    else {
+fn feed(name: &str) -> String {
+    format!("{name} would wait for ever, as nothing here feeds a running program; use arguments and results instead")
+}
+
+/// `after` is what follows `tensor`: `<?x4xf32, #stablehlo.bounds<8, ?>>`. A `?` among the bounds stands for a dimension
+/// that is a number itself.
+fn check_dims(after: &str) -> Result<(), String> {
+    let Some(inside) = after.strip_prefix('<') else { return Ok(()) };
+    let inside = &inside[..closing(inside)];
+    let (shape, encoding) = inside.split_once(',').unwrap_or((inside, ""));
+    let unknown = shape.matches('?').count();
+    // A comment could hide where the shape ends.
+    let commented = inside.contains("//") && inside.contains('?');
+    if unknown == 0 && !commented {
         return Ok(());
-    };
-    let Some((values, after)) = literal.split_once('>') else { return Ok(()) };
+    }
+    let dims = shape.split('x').map(str::trim);
+    let dims = dims.take_while(|dim| *dim == "?" || dim.parse::<u64>().is_ok()).collect::<Vec<_>>();
+    let bounds = encoding.split_once("bounds<").and_then(|(_, bounds)| bounds.split_once('>'));
+    let bounds = bounds.map(|(bounds, _)| bounds.split(',').map(str::trim).collect::<Vec<_>>()).unwrap_or_default();
+    let bounded = dims
+        .iter()
+        .enumerate()
+        .filter(|&(at, dim)| *dim == "?" && bounds.get(at).is_some_and(|bound| bound.parse::<u64>().is_ok()))
+        .count();
+    if bounded == unknown && !commented {
+        return Ok(());
+    }
+    let shown = inside.chars().take(80).collect::<String>();
+    Err(format!("tensor<{shown}> has a dimension of unknown length; every dimension must be a number"))
+}
+
+/// Where the angle bracket that was open before `text` is closed; its end if nowhere.
+fn closing(text: &str) -> usize {
+    let mut depth = 1;
+    let mut before = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'<' => depth += 1,
+            b'>' if before != b'-' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at;
+        }
+        before = byte;
+    }
+    text.len()
+}
+
+/// `after` is what follows `name`: `= dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`, or another form that is left to the
+/// plugin.
+fn check_devices(name: &str, after: &str, devices: u64) -> Result<(), String> {
+    let literal = after
+        .strip_prefix('=')
+        .and_then(|text| blanks(text).strip_prefix("dense"))
+        .and_then(|text| blanks(text).strip_prefix('<'));
+    let Some((values, after)) = literal.and_then(|text| text.split_once('>')) else { return Ok(()) };
     let refuse = |what: String| {
-        Err(Error::invalid(format!(
-            "line {}: replica_groups {what}, but the program is compiled for {devices} devices; set \
-             CompileOptions::replicas or partitions to match",
-            line(mlir, start)
-        )))
+        Err(format!(
+            "{name} {what}, but the program is compiled for {devices} devices; set CompileOptions::replicas or \
+             partitions to match"
+        ))
     };
+    let groups = name == "replica_groups";
     // An id may stand in quotes as raw bytes; then only the type can be looked at.
     if !values.contains('"') {
-        let ids = values.split(|c: char| !(c.is_ascii_digit() || c == '-')).filter(|id| !id.is_empty());
+        let ids = values.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter_map(number);
         // -1 fills up groups of unequal size.
-        let ids = ids.filter_map(|id| id.parse::<i64>().ok()).filter(|&id| id >= 0);
-        if let Some(id) = ids.max().filter(|&id| id.unsigned_abs() >= devices) {
+        let wrong = ids.filter(|&id| id >= i128::from(devices) || (id < 0 && !(groups && id == -1)));
+        if let Some(id) = wrong.max() {
             return refuse(format!("name device {id}"));
         }
     }
-    let shape = after.trim_start().strip_prefix(':').and_then(|text| text.trim_start().strip_prefix("tensor<"));
-    let groups = shape.and_then(|shape| {
+    let shape = blanks(after).strip_prefix(':').and_then(|text| blanks(text).strip_prefix("tensor"));
+    let shape = shape.and_then(|text| blanks(text).strip_prefix('<'));
+    let counts = shape.and_then(|shape| {
         let (count, shape) = shape.split_once('x')?;
         let (size, _) = shape.split_once('x')?;
-        Some((count.parse::<u64>().ok()?, size.parse::<u64>().ok()?))
+        Some((count.trim().parse::<u64>().ok()?, size.trim().parse::<u64>().ok()?))
     });
-    match groups {
-        Some((count, size)) if size > devices || (!values.contains("-1") && count.saturating_mul(size) > devices) => {
+    match counts {
+        Some((count, size))
+            if groups && (size > devices || (!values.contains("-1") && count.saturating_mul(size) > devices)) =>
+        {
             refuse(format!("are {count} of {size} devices"))
         }
         _ => Ok(()),
+    }
+}
+
+/// An integer as MLIR writes it.
+fn number(text: &str) -> Option<i128> {
+    match text.strip_prefix("0x") {
+        Some(digits) => i128::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+/// The text after its blanks and comments.
+fn blanks(mut text: &str) -> &str {
+    loop {
+        text = text.trim_start();
+        match text.strip_prefix("//") {
+            Some(comment) => text = comment.find('\n').map_or("", |end| &comment[end..]),
+            None => return text,
+        }
     }
 }
 
@@ -96,60 +183,91 @@ fn line(text: &str, at: usize) -> usize {
     text.as_bytes()[..at].iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 
-enum Word<'a> {
-    /// What stands between `tensor<` and its `>`.
-    Tensor(&'a str, usize),
-    /// What follows `replica_groups`.
-    ReplicaGroups(&'a str, usize),
+enum Text<'a> {
+    /// A name that is no value's, symbol's, type's, attribute's or block's.
+    Bare(&'a str),
+    /// What stands between quotation marks.
+    Quoted(&'a str),
+    /// No word, but a bracket too many.
+    TooDeep,
 }
 
-/// Finds words outside of strings and comments.
+struct Word<'a> {
+    text: Text<'a>,
+    start: usize,
+    /// The last character before it that is no blank.
+    before: u8,
+    /// What follows it after blanks and comments.
+    after: &'a str,
+}
+
+/// Finds words outside of comments, and counts the brackets that are open.
 struct Scanner<'a> {
     text: &'a str,
     at: usize,
+    before: u8,
+    depth: usize,
 }
 
 impl<'a> Scanner<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { text, at: 0, before: 0, depth: 0 }
+    }
+
     fn next_word(&mut self) -> Option<Word<'a>> {
         let bytes = self.text.as_bytes();
+        let length = |from: usize, of: fn(u8) -> bool| {
+            let rest = &bytes[from..];
+            rest.iter().position(|&byte| !of(byte)).unwrap_or(rest.len())
+        };
         while let Some(&byte) = bytes.get(self.at) {
-            let rest = &bytes[self.at..];
+            let (start, before) = (self.at, self.before);
+            let mut found = None;
+            self.at += 1;
             match byte {
                 b'"' => {
-                    self.at += 1;
                     while let Some(&byte) = bytes.get(self.at) {
                         self.at += if byte == b'\\' { 2 } else { 1 };
                         if byte == b'"' {
                             break;
                         }
                     }
+                    found = self.text.get(start + 1..self.at.saturating_sub(1)).map(Text::Quoted);
                 }
-                b'/' if rest.starts_with(b"//") => {
-                    self.at += rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());
+                b'/' if bytes.get(self.at) == Some(&b'/') => {
+                    self.at += length(self.at, |byte| byte != b'\n');
+                    continue;
                 }
-                b't' if rest.starts_with(b"tensor<") => {
-                    let start = self.at;
-                    self.at += "tensor<".len();
-                    // An encoding may hold angle brackets of its own.
-                    let mut depth = 1;
-                    let inside = &bytes[self.at..];
-                    let end = inside.iter().position(|&byte| {
-                        depth += i32::from(byte == b'<') - i32::from(byte == b'>');
-                        depth == 0
-                    });
-                    let end = self.at + end.unwrap_or(inside.len());
-                    return Some(Word::Tensor(&self.text[self.at..end], start));
+                b'%' | b'@' | b'#' | b'!' | b'^' => self.at += length(self.at, in_name),
+                b'[' | b'(' | b'{' | b'<' => {
+                    self.depth += 1;
+                    if self.depth > DEEPEST {
+                        found = Some(Text::TooDeep);
+                    }
                 }
-                b'r' if rest.starts_with(b"replica_groups") => {
-                    let start = self.at;
-                    self.at += "replica_groups".len();
-                    return Some(Word::ReplicaGroups(&self.text[self.at..], start));
+                // The arrow is no bracket.
+                b'>' if bytes[..start].ends_with(b"-") => {}
+                b']' | b')' | b'}' | b'>' => self.depth = self.depth.saturating_sub(1),
+                b'a'..=b'z' | b'A'..=b'Z' | b'_' => {
+                    self.at += length(self.at, in_name);
+                    found = Some(Text::Bare(&self.text[start..self.at]));
                 }
-                _ => self.at += 1,
+                _ => {}
+            }
+            if !byte.is_ascii_whitespace() {
+                self.before = byte;
+            }
+            if let Some(text) = found {
+                let after = blanks(self.text.get(self.at..).unwrap_or(""));
+                return Some(Word { text, start, before, after });
             }
         }
         None
     }
+}
+
+fn in_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"_$.".contains(&byte)
 }
 
 #[cfg(test)]
@@ -174,6 +292,54 @@ mod tests {
         refused(groups, "name device 3, but the program is compiled for 1 devices");
         refused("replica_groups = dense<0> : tensor<1x8xi64>", "are 1 of 8 devices");
         refused("replica_groups = dense<\"0x00\"> : tensor<2x4xi64>", "are 2 of 4 devices");
+    }
+
+    #[test]
+    fn pairs_of_other_devices_are_refused() {
+        let pairs = "\n<{source_target_pairs = dense<[[0, 7], [7, 0]]> : tensor<2x2xi64>}>";
+        refused(pairs, "line 2: source_target_pairs name device 7, but the program is compiled for 1 devices");
+        refused("{\"source_target_pairs\" // x\n = dense <[[0, 0x1]]>}", "name device 1");
+        refused("source_target_pairs = dense<[[-1, 0]]> : tensor<1x2xi64>", "name device -1");
+        check(pairs, &CompileOptions::new().replicas(8)).unwrap();
+        // More pairs than devices times two is for the plugin to judge.
+        check("source_target_pairs = dense<[[0, 0]]> : tensor<1x2xi64>", &CompileOptions::new()).unwrap();
+    }
+
+    #[test]
+    fn dimensions_need_bounds_of_their_own() {
+        for dims in
+            ["?x?xf32, #stablehlo.bounds<4, ?>", "?xf32, #stablehlo.bounds<?>", "?x4xf32, #stablehlo.bounds<?, 4>"]
+        {
+            refused(&format!("tensor<{dims}>"), "unknown length");
+        }
+        for text in ["tensor <?xf32>", "tensor\n// a comment\n< ? x f32>", "tensor<// ,\n?xf32>", "tensor<?xf32, #b>"] {
+            refused(text, "unknown length");
+        }
+        let one = CompileOptions::new();
+        check("tensor<?x4x?xf32, #stablehlo.bounds<8, ?, 2>>", &one).unwrap();
+        check("%tensor < ? tensor_x<?> \"tensor\"<?>", &one).unwrap();
+    }
+
+    #[test]
+    fn what_would_wait_for_ever_is_refused() {
+        refused("%0 = stablehlo.infeed %t", "stablehlo.infeed would wait for ever");
+        refused("{\n \"stablehlo.outfeed\"(%a, %t)", "line 2: stablehlo.outfeed would wait");
+        refused("%0 = \"mhlo.infeed\" // x\n (%t)", "mhlo.infeed would wait");
+        let one = CompileOptions::new();
+        check("@stablehlo.infeed // stablehlo.infeed\n my.infeed stablehlo.in loc(\"stablehlo.infeed\"(#loc1))", &one)
+            .unwrap();
+    }
+
+    #[test]
+    fn brackets_too_deep_are_refused() {
+        for (open, close) in [("[", "]"), ("(", ")"), ("{", "}"), ("tuple<", ">"), ("[(", ")]")] {
+            let nested = |pairs: usize| format!("\n{}{}", open.repeat(pairs), close.repeat(pairs));
+            let most = if open.len() == 2 { DEEPEST / 2 } else { DEEPEST };
+            check(&nested(most).repeat(3), &CompileOptions::new()).unwrap();
+            refused(&nested(most + 1), "line 2: brackets are nested deeper than 256");
+            refused(&nested(100_000), "nested deeper");
+        }
+        check(&"() -> () \"<<[[((\" // <<[[\n".repeat(500), &CompileOptions::new()).unwrap();
     }
 
     #[test]

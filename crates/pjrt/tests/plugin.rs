@@ -71,6 +71,34 @@ fn a_plugin_that_was_cut_off_is_refused() {
     refused(&cut, &["it is cut off: it has 1048576 bytes"]);
 }
 
+/// Without a section table only the program headers tell how long the file should be.
+#[test]
+fn a_cut_off_file_without_sections_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let mut bytes = fs::read(shared_object(&folder, "whole", "char data[20000] = {1};")).unwrap();
+    bytes[40..48].fill(0);
+    bytes[58..64].fill(0);
+    let file = folder.join("sectionless.so");
+    fs::write(&file, &bytes).unwrap();
+    refused(&file, &["it has no GetPjrtApi"]);
+    let cut = folder.join("cut.so");
+    fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    refused(&cut, &[&format!("it is cut off: it has {} bytes", bytes.len() / 2)]);
+    bytes[56..58].fill(0);
+    fs::write(&cut, &bytes).unwrap();
+    refused(&cut, &["it has no program headers"]);
+}
+
+/// Opening one would wait for somebody to write to it.
+#[test]
+fn a_named_pipe_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().canonicalize().unwrap().join("pipe.so");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    refused(&pipe, &["it is not a regular file"]);
+}
+
 /// A shared object made of C.
 fn shared_object(folder: &Path, name: &str, source: &str) -> PathBuf {
     let (c, so) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
