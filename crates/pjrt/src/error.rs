@@ -73,6 +73,12 @@ impl Error {
         self
     }
 
+    /// Puts more to know after the message.
+    pub(crate) fn followed_by(mut self, what: impl fmt::Display) -> Self {
+        self.0.message = format!("{}{what}", self.0.message);
+        self
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.0.kind
     }

@@ -27,7 +27,14 @@
 //! A plugin can also compile for a [`Topology`] of devices that are elsewhere.
 //!
 //! The C API trusts its caller: wrong shapes are read as they lie, a wrong option ends the process. What is known to do
-//! harm is refused here, as an [`Error`], before the plugin sees it.
+//! harm is refused here, as an [`Error`], before the plugin sees it. A plugin that throws a C++ exception instead of giving
+//! an error ends the process, with a message.
+//!
+//! Not checked: the targets of `stablehlo.custom_call` (a program can call any function that the plugin has registered, so
+//! compile only programs that you trust as much as code); device ids in other forms than dense numbers, such as raw bytes
+//! or named attributes; garbage in `mhlo.sharding` strings; the bytes of a `pred` array. The first [`Plugin::load`] sets
+//! environment variables and should come before other threads use the environment. A plugin's file that is overwritten
+//! while it is loaded may end the process; one that was replaced is only noticed by [`Plugin::identity`].
 //!
 //! This crate knows nothing of tensors, derivatives or models, and builds no programs.
 #![allow(unsafe_code, reason = "the one crate of the workspace that calls C")]

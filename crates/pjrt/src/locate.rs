@@ -128,17 +128,11 @@ pub fn locate(platform: Platform, explicit: Option<&Path>) -> Result<PathBuf> {
         }
         Err(error) => looked.push(format!("the cache folder ({error})")),
     }
+    let looked = format!(". Looked at:\n  {}", looked.join("\n  "));
     if platform == Platform::Cpu {
-        return fetch::cpu_plugin();
+        return fetch::cpu_plugin().map_err(|error| error.followed_by(looked));
     }
-    Err(Error::new(
-        Kind::NotFound,
-        format!(
-            "no PJRT plugin for {platform} was found; {}. Looked at:\n  {}",
-            platform.advice(),
-            looked.join("\n  ")
-        ),
-    ))
+    Err(Error::new(Kind::NotFound, format!("no PJRT plugin for {platform} was found; {}{looked}", platform.advice())))
 }
 
 fn named(path: &Path, how: &str) -> Result<PathBuf> {
@@ -156,6 +150,8 @@ pub(crate) fn python() -> PathBuf {
     env::var_os("VIRTUAL_ENV")
         .map(|folder| Path::new(&folder).join("bin/python3"))
         .filter(|python| python.is_file())
+        // It may be run in another folder than this.
+        .map(|python| std::path::absolute(&python).unwrap_or(python))
         .unwrap_or_else(|| PathBuf::from("python3"))
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString};
 use std::fmt;
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,23 @@ pub struct Plugin(Arc<Inner>);
 struct Inner {
     path: PathBuf,
     api: Api,
+    /// The file as it was when it was loaded.
+    stamp: Stamp,
     identity: OnceLock<String>,
+}
+
+/// What tells a file from one that has taken its place, without reading it: length, time of change, number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    len: u64,
+    modified: (i64, i64),
+    inode: u64,
+}
+
+impl Stamp {
+    fn new(metadata: &Metadata) -> Self {
+        Self { len: metadata.len(), modified: (metadata.mtime(), metadata.mtime_nsec()), inode: metadata.ino() }
+    }
 }
 
 impl Plugin {
@@ -61,8 +78,8 @@ impl Plugin {
     /// The first load of a process also readies the process: it sets `TF_CPP_MIN_LOG_LEVEL` to 3 (plugins print each
     /// error a second time otherwise) and, where there is no TPU, the variables that keep libtpu from searching for
     /// one; variables that are set already are left alone. On Linux with glibc it tells malloc to keep freed memory,
-    /// which is worth a factor of two to ten on CPU. Do this before starting threads of foreign (C) code that read the
-    /// environment.
+    /// which is worth a factor of two to ten on CPU. The first load should come before other threads use the environment:
+    /// foreign (C) code that reads a variable while this sets one is a race that cannot be prevented here.
     ///
     /// A non-empty `XLA_FLAGS` is refused, because an unknown flag in it ends the process; use
     /// [`CompileOptions::override_flag`].
@@ -86,7 +103,8 @@ impl Plugin {
         }
         elf::check(&real)?;
         environment::prepare();
-        let plugin = Self(Arc::new(Inner { api: open(&real)?, path: real, identity: OnceLock::new() }));
+        let stamp = Stamp::new(&metadata);
+        let plugin = Self(Arc::new(Inner { api: open(&real)?, path: real, stamp, identity: OnceLock::new() }));
         plugin.check_version()?;
         // SAFETY: this function takes nothing.
         unsafe { plugin.api().call(&mut PJRT_Plugin_Initialize_Args::new()) }
@@ -179,12 +197,23 @@ impl Plugin {
     }
 
     /// A name for exactly this file, for deciding whether a stored executable is this plugin's: the SHA-256 of the file,
-    /// found out at the first call.
+    /// found out at the first call. That fails if the file has been replaced since it was loaded.
     pub fn identity(&self) -> Result<&str> {
         if let Some(identity) = self.0.identity.get() {
             return Ok(identity);
         }
         let digest = crate::hash::of_file(self.path())?;
+        // Looked at after reading, so that it also covers the time of reading.
+        let unchanged = self.path().metadata().is_ok_and(|metadata| Stamp::new(&metadata) == self.0.stamp);
+        if !unchanged {
+            return Err(Error::new(
+                Kind::Io,
+                format!(
+                    "the plugin's file {} was replaced after it was loaded; restart the program",
+                    self.path().display()
+                ),
+            ));
+        }
         Ok(self.0.identity.get_or_init(|| digest))
     }
 

@@ -115,12 +115,26 @@ fn offline_nothing_is_fetched() {
         let error = locate(Platform::Cpu, None).unwrap_err();
         assert!(error.is_fetch());
         says(&error, &["FULMEN_OFFLINE forbids to fetch it", "pip download --no-deps", "set FULMEN_PJRT_PLUGIN"]);
+        let cache = variable("XDG_CACHE_HOME").join("fulmen/pjrt/pjrt_c_api_cpu_plugin.so");
+        says(&error, &["Looked at:\n", "FULMEN_PJRT_PLUGIN (not set)", &cache.display().to_string()]);
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().to_str().unwrap();
     in_clean_child("offline_nothing_is_fetched", &[("XDG_CACHE_HOME", cache), ("FULMEN_OFFLINE", "1")]);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn without_a_home_the_error_says_what_to_set() {
+    if is_child() {
+        let error = locate(Platform::Cpu, None).unwrap_err();
+        assert!(error.is_not_found());
+        let advice = "set one of them, or set FULMEN_PJRT_PLUGIN to a plugin's path";
+        says(&error, &["neither XDG_CACHE_HOME nor HOME is an absolute path", advice, "Looked at:"]);
+        return;
+    }
+    in_clean_child("without_a_home_the_error_says_what_to_set", &[("XDG_CACHE_HOME", ""), ("HOME", "")]);
 }
 
 #[test]

@@ -162,6 +162,21 @@ fn a_plugin_that_throws_ends_the_process_with_a_message() {
 }
 
 #[test]
+fn a_plugin_whose_file_was_replaced_has_no_identity() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = format!("void *well(void *args) {{ return 0; }} {}", plugin_of("well"));
+    let load = |name: &str| Plugin::load(shared_object(folder.path(), name, &source)).unwrap();
+    let (kept, replaced) = (load("kept"), load("replaced"));
+    let new = folder.path().join("new.so");
+    fs::copy(replaced.path(), &new).unwrap();
+    fs::rename(&new, replaced.path()).unwrap();
+    says(&replaced.identity().unwrap_err(), &["was replaced after it was loaded; restart the program"]);
+    let identity = kept.identity().unwrap().to_owned();
+    fs::remove_file(kept.path()).unwrap();
+    assert_eq!(kept.identity().unwrap(), identity, "what was found out once stays");
+}
+
+#[test]
 fn another_version_and_a_missing_function_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().canonicalize().unwrap();

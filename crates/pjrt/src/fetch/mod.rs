@@ -60,7 +60,11 @@ pub fn cache_folder() -> Result<PathBuf> {
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
         .map(|cache| cache.join("fulmen"))
         .ok_or_else(|| {
-            Error::new(Kind::NotFound, "there is no cache folder: neither XDG_CACHE_HOME nor HOME is an absolute path")
+            Error::new(
+                Kind::NotFound,
+                "there is no cache folder: neither XDG_CACHE_HOME nor HOME is an absolute path; set one of them, or set \
+                 FULMEN_PJRT_PLUGIN to a plugin's path",
+            )
         })
 }
 
@@ -142,7 +146,10 @@ impl Fetcher<'_> {
         let place = || -> io::Result<()> {
             let parent = target.parent().unwrap_or(&folder);
             fs::create_dir_all(parent)?;
-            fs::rename(&unpacked, &target)?;
+            fs::rename(&unpacked, &target).inspect_err(|_| {
+                // This removes it only if it is empty.
+                let _ = fs::remove_dir(parent);
+            })?;
             // The new name must outlive a power cut, too.
             File::open(parent)?.sync_all()
         };
@@ -179,6 +186,8 @@ impl Fetcher<'_> {
             .args(["--only-binary=:all:", "--ignore-requires-python", "--dest"])
             .arg(into)
             .arg(format!("{name}=={version}"))
+            // `-m` would take a pip.py from the user's current folder.
+            .current_dir(into)
             .output();
         match output {
             Ok(output) if output.status.success() => Ok(()),

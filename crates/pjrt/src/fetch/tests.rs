@@ -87,6 +87,31 @@ fn a_good_download_is_put_in_place_and_used_again() {
     assert_eq!(stage.left(), ["pjrt", "pjrt/.lock", "pjrt/fake-1", "pjrt/fake-1/plugin.so"]);
 }
 
+/// `python3 -m pip` runs a `pip.py` of the current folder, so that must be our own.
+#[test]
+fn pip_runs_in_the_folder_to_download_to() {
+    let stage = Stage::new();
+    let pip = stage.pip("[ \"$(pwd -P)\" = \"$(cd \"$dest\" && pwd -P)\" ] || exit 1; cp \"$wheel\" .");
+    stage.fetcher(pip).get().unwrap();
+}
+
+#[test]
+fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
+    let stage = Stage::new();
+    // No file may have so long a name, but a member of a zip file may.
+    let member = format!("fake/{}.so", "x".repeat(300));
+    let mut wheel = zip::ZipWriter::new(File::create(stage.folder.path().join("fake-1.whl")).unwrap());
+    wheel.start_file(&member, zip::write::SimpleFileOptions::default()).unwrap();
+    wheel.write_all(CONTENT).unwrap();
+    wheel.finish().unwrap();
+    let sha256 = hash::of_file(&stage.folder.path().join("fake-1.whl")).unwrap();
+    let mut fetcher = stage.fetcher(stage.pip("cp \"$wheel\" \"$dest\""));
+    fetcher.package = Package { sha256: &sha256, member: &member, ..fetcher.package };
+    let error = fetcher.get().unwrap_err();
+    assert!(error.to_string().contains("cannot put the plugin in its place"), "{error}");
+    assert_eq!(stage.left(), ["pjrt", "pjrt/.lock"]);
+}
+
 #[test]
 fn a_cut_off_download_leaves_nothing() {
     let stage = Stage::new();
