@@ -8,7 +8,7 @@ use crate::loggers::{CsvLogger, Logger};
 use crate::options::TrainerArgs;
 use crate::{Error, Result, Trainer};
 
-/// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
+/// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`](crate::Options::table).
 #[derive(Default)]
 pub struct TrainerBuilder {
     pub(crate) given: TrainerArgs,
