@@ -71,7 +71,7 @@ impl Batch {
     #[track_caller]
     pub(crate) fn sum_and_count(&self, per_sample: &Tensor) -> (Tensor, Tensor) {
         let values = per_sample.to_dtype(DType::F32);
-        // Selected, not multiplied: what a model makes of padding may be NaN.
+        // Selected, not multiplied: 0 times an infinite value would be NaN.
         let real = self.mask.gt(0.0).select(&values, &values.zeros_like());
         (real.sum_all(), self.mask.sum_all())
     }
