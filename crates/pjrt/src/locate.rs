@@ -65,7 +65,10 @@ impl Platform {
         match self {
             Self::Cpu => "",
             Self::Cuda => "install one with `pip install jax-cuda13-pjrt`, or set FULMEN_PJRT_PLUGIN to its path",
-            Self::Tpu => "install one with `pip install libtpu`, or set TPU_LIBRARY_PATH to its path",
+            Self::Tpu => {
+                "install one with `pip install libtpu`, or fetch it: `--fetch-libtpu` (in a program, \
+                 fulmen_pjrt::fetch::libtpu), or set TPU_LIBRARY_PATH to its path"
+            }
         }
     }
 }
@@ -82,7 +85,8 @@ impl fmt::Display for Platform {
 /// 2. for a TPU the variable `TPU_LIBRARY_PATH`, then the Python package `libtpu`; for a GPU the Python packages
 ///    `jax_plugins.xla_cuda13` and `jax_plugins.xla_cuda12`;
 /// 3. the file in the folder `$XDG_CACHE_HOME/fulmen/pjrt` (or `~/.cache/fulmen/pjrt`);
-/// 4. for a CPU, what [`fetch::cpu_plugin`] fetches.
+/// 4. for a CPU, what [`fetch::cpu_plugin`] fetches; for a TPU, what [`fetch::libtpu`] has fetched before. That one is
+///    never fetched from here.
 ///
 /// A path that was named but is not there is an error, never passed over. If nothing is found the error lists every place.
 ///
@@ -125,6 +129,12 @@ pub fn locate(platform: Platform, explicit: Option<&Path>) -> Result<PathBuf> {
                 return Ok(path);
             }
             looked.push(path.display().to_string());
+            if let Some(path) = fetch::libtpu_in(&cache).filter(|_| platform == Platform::Tpu) {
+                if path.is_file() {
+                    return Ok(path);
+                }
+                looked.push(path.display().to_string());
+            }
         }
         Err(error) => looked.push(format!("the cache folder ({error})")),
     }

@@ -95,6 +95,15 @@ fn the_cache_folder_comes_last_and_nothing_lists_every_place() {
         let parts = ["no PJRT plugin for tpu was found", "pip install libtpu", "FULMEN_PJRT_PLUGIN (not set)"];
         says(&error, &parts);
         says(&error, &["TPU_LIBRARY_PATH (not set)", &tpu, &cache]);
+        // What was fetched earlier is found, and nothing is fetched.
+        #[cfg(target_arch = "x86_64")]
+        {
+            let fetched = variable("XDG_CACHE_HOME").join("fulmen/pjrt/libtpu-0.0.51/libtpu.so");
+            says(&error, &["fetch it: `--fetch-libtpu`", &fetched.display().to_string()]);
+            touch(&fetched);
+            assert_eq!(locate(Platform::Tpu, None).unwrap(), fetched);
+            assert_eq!(fulmen_pjrt::fetch::libtpu().unwrap(), fetched);
+        }
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -123,6 +132,24 @@ fn offline_nothing_is_fetched() {
     let cache = folder.path().to_str().unwrap();
     in_clean_child("offline_nothing_is_fetched", &[("XDG_CACHE_HOME", cache), ("FULMEN_OFFLINE", "1")]);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn libtpu_is_fetched_on_request_only() {
+    if is_child() {
+        assert!(locate(Platform::Tpu, None).unwrap_err().is_not_found());
+        let error = fulmen_pjrt::fetch::libtpu().unwrap_err();
+        assert!(error.is_fetch());
+        let download = "pip download --no-deps --only-binary=:all: --python-version 3.13 --implementation cp";
+        says(&error, &["libtpu is not there and FULMEN_OFFLINE forbids to fetch it", download, "set TPU_LIBRARY_PATH"]);
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    python(folder.path(), folder.path());
+    let folder = folder.path().to_str().unwrap();
+    let variables = [("VIRTUAL_ENV", folder), ("XDG_CACHE_HOME", folder), ("FULMEN_OFFLINE", "1")];
+    in_clean_child("libtpu_is_fetched_on_request_only", &variables);
 }
 
 #[test]

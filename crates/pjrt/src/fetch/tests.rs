@@ -10,6 +10,20 @@ use super::*;
 const MEMBER: &str = "fake/plugin.so";
 const CONTENT: &[u8] = b"not really a plugin";
 
+fn package(sha256: &str) -> Package<'_> {
+    Package {
+        what: "the fake",
+        name: "fake",
+        version: "1",
+        sha256,
+        megabytes: 1,
+        member: MEMBER,
+        wheel: &[],
+        note: "",
+        variable: "FULMEN_PJRT_PLUGIN",
+    }
+}
+
 /// A cache folder, a wheel and its hash.
 struct Stage {
     folder: TempDir,
@@ -33,7 +47,7 @@ impl Stage {
         let folder = self.folder.path().display();
         // The folder stands after `--dest`.
         let text = format!(
-            "#!/bin/sh\nwheel='{folder}/fake-1.whl'; log='{folder}/log'\n\
+            "#!/bin/sh\nwheel='{folder}/fake-1.whl'; log='{folder}/log'; all=\"$*\"\n\
              while [ $# -gt 1 ]; do [ \"$1\" = --dest ] && dest=\"$2\"; shift; done\n{body}\n"
         );
         fs::write(&script, text).unwrap();
@@ -46,8 +60,7 @@ impl Stage {
     }
 
     fn fetcher(&self, pip: Vec<OsString>) -> Fetcher<'_> {
-        let package = Package { name: "fake", version: "1", sha256: &self.sha256, megabytes: 1, member: MEMBER };
-        Fetcher { cache: self.cache(), pip, offline: false, package }
+        Fetcher { cache: self.cache(), pip, offline: false, package: package(&self.sha256) }
     }
 
     /// Everything below the cache folder.
@@ -85,6 +98,20 @@ fn a_good_download_is_put_in_place_and_used_again() {
     }
     assert_eq!(fs::read(stage.folder.path().join("log")).unwrap(), b"x\n", "it is fetched once");
     assert_eq!(stage.left(), ["pjrt", "pjrt/.lock", "pjrt/fake-1", "pjrt/fake-1/plugin.so"]);
+}
+
+#[test]
+fn pip_and_the_user_are_told_which_wheel_is_meant() {
+    let stage = Stage::new();
+    let mut fetcher = stage.fetcher(stage.pip("echo \"$all\" > \"$log\"; exit 1"));
+    fetcher.package.wheel = &["--python-version", "3.13", "--abi", "cp313"];
+    fetcher.package.variable = "TPU_LIBRARY_PATH";
+    let error = fetcher.get().unwrap_err().to_string();
+    let flags = "--only-binary=:all: --python-version 3.13 --abi cp313 fake==1` where there is a network";
+    assert!(error.contains(flags) && error.contains("or set TPU_LIBRARY_PATH to its path"), "{error}");
+    let told = fs::read_to_string(stage.folder.path().join("log")).unwrap();
+    assert!(told.starts_with("download --no-deps"), "{told}");
+    assert!(told.contains("--only-binary=:all: --ignore-requires-python --python-version 3.13 --abi cp313 --dest"));
 }
 
 /// `python3 -m pip` runs a `pip.py` of the current folder, so that must be our own.
@@ -201,7 +228,7 @@ fn processes_at_once_fetch_once() {
     if let Some(folder) = env::var_os(VARIABLE) {
         let folder = PathBuf::from(folder);
         let sha256 = hash::of_file(&folder.join("fake-1.whl")).unwrap();
-        let package = Package { name: "fake", version: "1", sha256: &sha256, megabytes: 1, member: MEMBER };
+        let package = package(&sha256);
         let pip = vec!["/bin/sh".into(), folder.join("pip").into()];
         let path = Fetcher { cache: folder.join("cache"), pip, offline: false, package }.get().unwrap();
         assert_eq!(fs::read(path).unwrap(), CONTENT);

@@ -1,8 +1,12 @@
 //! What the tests share: the CPU plugin, clients of it, and small programs.
-#![allow(dead_code, reason = "each test file uses some of it")]
+#![allow(dead_code, unused_imports, reason = "each test file uses some of it")]
+
+mod libtpu;
 
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Argument, Buffer, Client, CompileOptions, ElementType, Execution, LoadedExecutable, Plugin};
+
+pub(crate) use libtpu::libtpu;
 
 /// The CPU plugin that a user would get.
 pub(crate) fn plugin() -> Plugin {
