@@ -46,12 +46,12 @@ impl Buffer {
     /// Brings the buffer back to its initial value.
     #[track_caller]
     pub fn reset(&self) {
-        self.variable.set(self.initial.clone());
+        self.variable.set(self.initial.to_dtype(self.variable.ty().dtype));
     }
 
     /// Dtype and shape.
     pub fn ty(&self) -> TensorType {
-        self.variable.ty().clone()
+        self.variable.ty()
     }
 
     /// The cell that holds the value.

@@ -1,8 +1,9 @@
-//! The crate's error: what can go wrong with weight files and with the values in them. Mistakes in model code are
-//! faults of the tensors instead (`fulmen_tensor::Fault`).
+//! The crate's error: what can go wrong with weight files, with the values in them, and with what is asked of a whole
+//! model. Mistakes in the code that records are faults of the tensors instead (`fulmen_tensor::Fault`).
 
 use std::fmt;
 use std::io;
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::safetensors::LoadReport;
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why weights could not be saved or loaded.
+/// Why weights could not be saved or loaded, or a model not changed.
 #[derive(Clone, Debug)]
 pub struct Error(Kind);
 
@@ -22,6 +23,7 @@ enum Kind {
     Mismatch { path: PathBuf, report: Box<LoadReport> },
     Value { name: String, source: fulmen_tensor::Error },
     Tensor(fulmen_tensor::Error),
+    Usage { message: String, location: &'static Location<'static> },
 }
 
 impl Error {
@@ -36,6 +38,15 @@ impl Error {
     }
     pub(crate) fn value(name: &str, source: fulmen_tensor::Error) -> Error {
         Error(Kind::Value { name: name.into(), source })
+    }
+
+    pub(crate) fn usage(message: impl Into<String>, location: &'static Location<'static>) -> Error {
+        Error(Kind::Usage { message: message.into(), location })
+    }
+
+    /// Whether something was asked for that cannot be, such as tying parameters of different shapes.
+    pub fn is_usage(&self) -> bool {
+        matches!(self.0, Kind::Usage { .. })
     }
 
     /// Whether the file system refused: no such file, no permission, a full disk.
@@ -90,6 +101,7 @@ impl fmt::Display for Error {
             }
             Kind::Value { name, source } => write!(f, "`{name}` has no value to save: {source}"),
             Kind::Tensor(error) => error.fmt(f),
+            Kind::Usage { message, location } => write!(f, "{message}\n  at {location}"),
         }
     }
 }
@@ -99,7 +111,7 @@ impl std::error::Error for Error {
         match &self.0 {
             Kind::Io { source, .. } => Some(source.as_ref()),
             Kind::Value { source, .. } | Kind::Tensor(source) => Some(source),
-            Kind::Format { .. } | Kind::Mismatch { .. } => None,
+            Kind::Format { .. } | Kind::Mismatch { .. } | Kind::Usage { .. } => None,
         }
     }
 }

@@ -1,8 +1,10 @@
 //! [`Module`]: anything that holds parameters under names. What can be asked of a whole model stands here.
 
-use fulmen_tensor::{Tensor, Variable, random};
+use std::panic::Location;
 
-use crate::{Buffer, Parameter, RandomStream, TrainingMode, Visit, Visitor};
+use fulmen_tensor::{DType, Tensor, Variable, random};
+
+use crate::{Buffer, Error, Parameter, RandomStream, Result, TrainingMode, Visit, Visitor};
 
 /// Anything that holds parameters, buffers, switches and random streams under names.
 ///
@@ -48,7 +50,7 @@ pub trait Module {
     fn parameters(&self) -> Vec<(String, Parameter)> {
         let mut found: Vec<(String, Parameter)> = vec![];
         each_parameter(self, |name, parameter| {
-            if !found.iter().any(|(_, seen)| seen.variable().is(parameter.variable())) {
+            if !found.iter().any(|(_, seen)| seen.is(parameter)) {
                 found.push((name.into(), parameter.clone()));
             }
         });
@@ -69,7 +71,7 @@ pub trait Module {
     /// What a weight file holds: the cells of the parameters and then of the buffers, each once, under the first of
     /// its names.
     fn state(&self) -> Vec<(String, Variable)> {
-        let parameters = self.parameters().into_iter().map(|(name, p)| (name, p.variable().clone()));
+        let parameters = self.parameters().into_iter().map(|(name, p)| (name, p.variable()));
         let buffers = self.buffers().into_iter().map(|(name, b)| (name, b.variable().clone()));
         parameters.chain(buffers).collect()
     }
@@ -93,6 +95,44 @@ pub trait Module {
     /// Freezes all parameters (`false`) or lets training change them again (`true`).
     fn set_requires_grad(&self, requires_grad: bool) {
         each_parameter(self, |_, parameter| parameter.set_requires_grad(requires_grad));
+    }
+
+    /// Turns every floating-point parameter and buffer to another floating-point type, values included, as PyTorch's
+    /// `model.to(dtype)`. Integers stay, such as the counter of batches in batch normalization.
+    ///
+    /// ```
+    /// use fulmen_nn::{BatchNorm2d, Module};
+    /// use fulmen_tensor::DType;
+    ///
+    /// let layer = BatchNorm2d::new(8);
+    /// layer.to_dtype(DType::Bf16)?;
+    /// let types: Vec<String> = layer.state().iter().map(|(name, cell)| format!("{name} {}", cell.ty())).collect();
+    /// assert_eq!(types[1..3], ["bias bf16[8]", "running_mean bf16[8]"]);
+    /// assert_eq!(types[4], "num_batches_tracked i64[]");
+    /// assert!(layer.to_dtype(DType::I32).unwrap_err().is_usage());
+    /// # Ok::<(), fulmen_nn::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// `dtype` is no floating-point type; nothing is changed.
+    #[track_caller]
+    fn to_dtype(&self, dtype: DType) -> Result<()> {
+        if !dtype.is_float() {
+            let message = format!("parameters are floating-point numbers and cannot become {dtype}");
+            return Err(Error::usage(message, Location::caller()));
+        }
+        // No closures with the casts: the caller's line is to stand in what they record.
+        for (_, parameter) in self.parameters() {
+            if parameter.ty().dtype.is_float() {
+                parameter.convert(dtype);
+            }
+        }
+        for (_, buffer) in self.buffers() {
+            if buffer.ty().dtype.is_float() {
+                buffer.variable().to_dtype(dtype);
+            }
+        }
+        Ok(())
     }
 
     /// Gives every parameter that has no value yet its first one.

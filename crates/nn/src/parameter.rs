@@ -1,17 +1,19 @@
-//! [`Parameter`]: a tensor that training changes.
+//! [`Parameter`]: a tensor that training changes. What several parameters that were tied have in common is one cell
+//! behind them; the cell of the value alone is `fulmen_tensor::Variable`.
 
 use std::fmt;
-use std::sync::Arc;
+use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fulmen_tensor::{DType, Shape, Tensor, TensorType, Variable};
 
-use crate::{Init, Module, Visit};
+use crate::{Error, Init, Module, Result, Visit};
 
 /// A tensor that training changes: a type, a rule for its first value, and a cell for its value.
 ///
 /// It has no value until [`Module::initialize`] or a weight file gives it one. A clone is the same parameter, which is
-/// how weights are tied:
+/// how weights are tied when a model is built; [`Parameter::tie`] does it later.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module};
@@ -22,14 +24,25 @@ use crate::{Init, Module, Visit};
 /// assert_eq!((encoder, twin).num_parameters(), 8 * 16);
 /// ```
 #[derive(Clone)]
-pub struct Parameter {
-    ty: TensorType,
-    init: Init,
+pub struct Parameter(Arc<Mutex<Holds>>);
+
+/// What stands behind a parameter and all its clones.
+enum Holds {
+    Cell(Arc<Cell>),
+    /// What this one was tied to; there is no way round in a circle.
+    Tied(Parameter),
+}
+
+struct Cell {
+    init: Mutex<Init>,
     variable: Variable,
     /// What the variable holds while there is no value; a variable always holds something.
     unset: Tensor,
-    requires_grad: Arc<AtomicBool>,
+    requires_grad: AtomicBool,
 }
+
+/// Held while parameters are tied, so that two threads cannot tie two of them to each other.
+static TYING: Mutex<()> = Mutex::new(());
 
 impl Parameter {
     /// A parameter of f32 without a value.
@@ -42,8 +55,9 @@ impl Parameter {
     #[track_caller]
     pub fn with_type(ty: TensorType, init: Init) -> Parameter {
         let unset = no_value(&ty);
-        let variable = Variable::with_type(ty.clone(), unset.clone());
-        Parameter { ty, init, variable, unset, requires_grad: Arc::new(AtomicBool::new(true)) }
+        let variable = Variable::with_type(ty, unset.clone());
+        let cell = Cell { init: Mutex::new(init), variable, unset, requires_grad: AtomicBool::new(true) };
+        Parameter(Arc::new(Mutex::new(Holds::Cell(Arc::new(cell)))))
     }
 
     /// A parameter that begins with this value.
@@ -54,15 +68,57 @@ impl Parameter {
         parameter
     }
 
+    /// Makes this parameter and all its clones the same as `other`: one value, one gradient, one state in the
+    /// optimizer, one entry in a weight file. What was tied to this parameter before goes along. The value, the rule
+    /// for the first value, and whether it is trained are those of `other`.
+    ///
+    /// # Errors
+    /// The two differ in shape or dtype; both stay what they were.
+    ///
+    /// ```
+    /// use fulmen_nn::{Linear, Module};
+    ///
+    /// let model = (Linear::new(16, 8).bias(false), Linear::new(16, 8).bias(false), Linear::new(8, 16).bias(false));
+    /// model.initialize(0);
+    /// model.1.weight.tie(&model.0.weight)?;
+    /// let names: Vec<String> = model.parameters().into_iter().map(|(name, _)| name).collect();
+    /// assert_eq!(names, ["0.weight", "2.weight"]);
+    ///
+    /// let error = model.2.weight.tie(&model.0.weight).unwrap_err().to_string();
+    /// assert!(error.contains("cannot tie f32[16, 8] to f32[8, 16]"));
+    /// # Ok::<(), fulmen_nn::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn tie(&self, other: &Parameter) -> Result<()> {
+        let _one_at_a_time = lock(&TYING);
+        let ((from, cell), (to, wanted)) = (self.resolve(), other.resolve());
+        if Arc::ptr_eq(&cell, &wanted) {
+            return Ok(());
+        }
+        let (ty, expected) = (cell.variable.ty(), wanted.variable.ty());
+        if ty != expected {
+            let message = format!("cannot tie {ty} to {expected}: tied parameters have one shape and one dtype");
+            return Err(Error::usage(message, Location::caller()));
+        }
+        *lock(&from.0) = Holds::Tied(to);
+        Ok(())
+    }
+
+    /// Whether both are the same parameter: clones, or tied.
+    pub fn is(&self, other: &Parameter) -> bool {
+        Arc::ptr_eq(&self.cell(), &other.cell())
+    }
+
     /// The value, as an expression.
     ///
     /// Poisoned while there is none.
     #[track_caller]
     pub fn get(&self) -> Tensor {
-        let value = self.variable.get();
-        if value.is(&self.unset) {
+        let cell = self.cell();
+        let value = cell.variable.get();
+        if value.is(&cell.unset) {
             // The same words, at the line that asks.
-            return no_value(&self.ty);
+            return no_value(&cell.variable.ty());
         }
         value
     }
@@ -70,44 +126,82 @@ impl Parameter {
     /// Gives the parameter a value of its type.
     #[track_caller]
     pub fn set(&self, value: Tensor) {
-        self.variable.set(value);
+        self.cell().variable.set(value);
     }
 
     /// Whether the parameter has a value.
     pub fn is_set(&self) -> bool {
-        !self.variable.get().is(&self.unset)
+        let cell = self.cell();
+        !cell.variable.get().is(&cell.unset)
     }
 
     /// Gives the parameter the first value that its initializer draws with `key`.
     #[track_caller]
     pub fn initialize(&self, key: &Tensor) {
-        self.variable.set(self.init.tensor(key, &self.ty));
+        let cell = self.cell();
+        let first = lock(&cell.init).tensor(key, &cell.variable.ty());
+        cell.variable.set(first);
     }
 
     /// Dtype and shape.
     pub fn ty(&self) -> TensorType {
-        self.ty.clone()
+        self.cell().variable.ty()
     }
 
     /// The rule for the first value.
-    pub fn init(&self) -> &Init {
-        &self.init
+    pub fn init(&self) -> Init {
+        lock(&self.cell().init).clone()
     }
 
-    /// The cell that holds the value.
-    pub fn variable(&self) -> &Variable {
-        &self.variable
+    /// The cell that holds the value. It is another one after [`Parameter::tie`].
+    pub fn variable(&self) -> Variable {
+        self.cell().variable.clone()
     }
 
     /// Whether training changes this parameter; true at first.
     pub fn requires_grad(&self) -> bool {
-        self.requires_grad.load(Ordering::Relaxed)
+        self.cell().requires_grad.load(Ordering::Relaxed)
     }
 
     /// Freezes the parameter (`false`) or lets training change it again (`true`).
     pub fn set_requires_grad(&self, requires_grad: bool) {
-        self.requires_grad.store(requires_grad, Ordering::Relaxed);
+        self.cell().requires_grad.store(requires_grad, Ordering::Relaxed);
     }
+
+    /// Turns the value, the type and a given first value to another floating-point type.
+    #[track_caller]
+    pub(crate) fn convert(&self, dtype: DType) {
+        let cell = self.cell();
+        cell.variable.to_dtype(dtype);
+        let mut init = lock(&cell.init);
+        if let Init::Value(value) = &*init {
+            *init = Init::Value(value.to_dtype(dtype));
+        }
+    }
+
+    fn cell(&self) -> Arc<Cell> {
+        self.resolve().1
+    }
+
+    /// The last parameter that this one is tied to, itself if it is not, and the cell there.
+    fn resolve(&self) -> (Parameter, Arc<Cell>) {
+        let mut at = self.clone();
+        loop {
+            let next = match &*lock(&at.0) {
+                Holds::Cell(cell) => Err(cell.clone()),
+                Holds::Tied(next) => Ok(next.clone()),
+            };
+            match next {
+                Ok(next) => at = next,
+                Err(cell) => return (at, cell),
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Every change is one assignment, so a thread that panicked left nothing half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[track_caller]
@@ -120,7 +214,7 @@ impl fmt::Debug for Parameter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = if self.is_set() { "" } else { ", no value yet" };
         let frozen = if self.requires_grad() { "" } else { ", frozen" };
-        write!(f, "Parameter({}{state}{frozen})", self.ty)
+        write!(f, "Parameter({}{state}{frozen})", self.ty())
     }
 }
 

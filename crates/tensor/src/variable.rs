@@ -4,9 +4,9 @@
 //! running the model, and looking at what the cells hold afterwards.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Tensor, TensorType};
+use crate::{DType, Tensor, TensorType};
 
 /// A cell that holds a tensor. A clone is the same cell; this is how two layers share a weight.
 ///
@@ -18,48 +18,69 @@ use crate::{Tensor, TensorType};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Variable(Arc<Inner>);
+pub struct Variable(Arc<Mutex<State>>);
 
-struct Inner {
+struct State {
     ty: TensorType,
-    value: Mutex<Tensor>,
+    value: Tensor,
 }
 
 impl Variable {
-    /// A new cell that holds `value`, whose type it keeps for good.
+    /// A new cell that holds `value`, whose type is that of all later values.
     pub fn new(value: Tensor) -> Variable {
         Variable::with_type(value.ty().clone(), value)
     }
 
     /// A new cell for values of type `ty`, which holds `value`: also a poisoned one, for a value yet to come.
     pub fn with_type(ty: TensorType, value: Tensor) -> Variable {
-        Variable(Arc::new(Inner { ty, value: Mutex::new(value) }))
+        Variable(Arc::new(Mutex::new(State { ty, value })))
     }
 
     /// The dtype and shape of every value of this cell.
-    pub fn ty(&self) -> &TensorType {
-        &self.0.ty
+    pub fn ty(&self) -> TensorType {
+        self.state().ty.clone()
     }
 
     /// What the cell holds now.
     pub fn get(&self) -> Tensor {
-        self.0.value.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state().value.clone()
     }
 
     /// Puts another value into the cell. A value of another type becomes a poisoned one that says so.
     #[track_caller]
     pub fn set(&self, value: Tensor) {
-        let value = if value.fault().is_none() && value.ty() != self.ty() {
-            Tensor::poison("set", format!("the variable holds {}, the new value is {}", self.ty(), value.ty()))
+        let mut state = self.state();
+        state.value = if value.fault().is_none() && *value.ty() != state.ty {
+            Tensor::poison("set", format!("the variable holds {}, the new value is {}", state.ty, value.ty()))
         } else {
             value
         };
-        *self.0.value.lock().unwrap_or_else(PoisonError::into_inner) = value;
+    }
+
+    /// Makes this a cell for values of another element type, and converts the value that it holds.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor, Variable};
+    /// let weight = Variable::new(Tensor::ones(DType::F32, [2]));
+    /// weight.to_dtype(DType::Bf16);
+    /// assert_eq!(weight.ty().to_string(), "bf16[2]");
+    /// assert_eq!(weight.get().dtype(), DType::Bf16);
+    /// ```
+    #[track_caller]
+    pub fn to_dtype(&self, dtype: DType) {
+        let mut state = self.state();
+        state.value = state.value.to_dtype(dtype);
+        state.ty.dtype = dtype;
     }
 
     /// Whether both are the very same cell.
     pub fn is(&self, other: &Variable) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Value and type are changed without a call in between that could panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

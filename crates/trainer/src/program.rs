@@ -39,7 +39,7 @@ pub(crate) fn optimizer_state(module: &dyn TrainingModule, optimizer: &dyn Optim
     let mut state = vec![];
     for (name, parameter) in module.parameters() {
         if parameter.requires_grad() {
-            for (slot, value) in optimizer.state(parameter.variable().ty()) {
+            for (slot, value) in optimizer.state(&parameter.ty()) {
                 state.push((format!("{OPTIMIZER}{slot}/{name}"), value));
             }
         }
@@ -59,7 +59,7 @@ struct Placeholders<'a> {
 impl<'a> Placeholders<'a> {
     fn new(module: &dyn TrainingModule, variables: &'a [(String, Variable)]) -> Placeholders<'a> {
         let before = variables.iter().map(|(_, v)| v.get()).collect();
-        let placeholder = |(name, v): &(String, Variable)| Tensor::placeholder(name.clone(), v.ty().clone());
+        let placeholder = |(name, v): &(String, Variable)| Tensor::placeholder(name.clone(), v.ty());
         let placeholders: Vec<Tensor> = variables.iter().map(placeholder).collect();
         for ((_, variable), placeholder) in variables.iter().zip(&placeholders) {
             variable.set(placeholder.clone());

@@ -47,7 +47,7 @@ pub(crate) fn entries(module: Vec<(String, Variable)>, optimizer: Vec<(String, T
     let step = (STEP.to_owned(), Tensor::zeros(DType::I32, []));
     let module = module.into_iter().map(|(name, variable)| Entry {
         name,
-        ty: variable.ty().clone(),
+        ty: variable.ty(),
         variable: Some(variable),
         first: None,
     });

@@ -396,7 +396,9 @@ fn check_names(train: &TrainProgram, validation: &EvalProgram) -> Result<()> {
 fn load_values<M: TrainingModule>(module: &M, path: &Path) -> Result<()> {
     let (mut tensors, _) = safetensors::read(path).map_err(|e| Error::usage(e.to_string()))?;
     let state = module.state();
-    let literals = state::choose(state.iter().map(|(name, v)| (name.as_str(), v.ty())), &mut tensors)?;
+    let types: Vec<_> = state.iter().map(|(_, v)| v.ty()).collect();
+    let names = state.iter().map(|(name, _)| name.as_str()).zip(&types);
+    let literals = state::choose(names, &mut tensors)?;
     if let Some(name) = tensors.keys().find(|name| !state::is_of_training(name)) {
         return Err(Error::usage(format!("it has `{name}`, which this module has not")));
     }

@@ -6,18 +6,18 @@ use std::path::Path;
 use fulmen_tensor::{Tensor, TensorType, Variable};
 
 use super::read;
-use super::report::{Conversion, LoadReport, Misfit, Strictness};
+use super::report::{Conflict, Conversion, LoadReport, Misfit, Strictness};
 use crate::module::{each_buffer, each_parameter};
 use crate::{Error, Module, Result};
 
 /// Gives a model's parameters and buffers the values that a safetensors file has under their names.
 ///
 /// Values of another floating-point type are converted, which the report says. Tied weights are found under any of
-/// their names.
+/// their names; if the file has them under several, as PyTorch writes them, the values must be equal.
 ///
 /// # Errors
 /// The file cannot be read or is damaged. With [`Strictness::Strict`] also if a name is missing, unexpected or has
-/// another shape: the error lists them all, and the model keeps what it had.
+/// another shape, or if tied weights differ: the error lists them all, and the model keeps what it had.
 ///
 /// ```
 /// use fulmen_nn::safetensors::{Strictness, load_weights, save_weights};
@@ -50,11 +50,15 @@ pub fn load_weights<M: Module + ?Sized>(
     for (names, variable) in cells(module) {
         known.extend(names.iter().cloned());
         let name = &names[0];
-        let Some(value) = names.iter().find_map(|name| values.get(name)) else {
+        let mut there = names.iter().filter_map(|name| Some((name, values.get(name)?)));
+        let Some((first, value)) = there.next() else {
             report.missing.push(name.clone());
             continue;
         };
-        let (expected, found) = (variable.ty(), value.ty());
+        if let Some((other, _)) = there.find(|(_, v)| v.ty() != value.ty() || v.bytes() != value.bytes()) {
+            report.conflicting.push(Conflict { name: first.clone(), other: other.clone() });
+        }
+        let (expected, found) = (&variable.ty(), value.ty());
         if !fits(expected, found) {
             report.misshapen.push(Misfit { name: name.clone(), expected: expected.clone(), found: found.clone() });
             continue;
@@ -89,7 +93,7 @@ fn cells<M: Module + ?Sized>(module: &M) -> Vec<(Vec<String>, Variable)> {
         Some((names, _)) => names.push(name.into()),
         None => cells.push((vec![name.into()], variable.clone())),
     };
-    each_parameter(module, |name, parameter| note(name, parameter.variable()));
+    each_parameter(module, |name, parameter| note(name, &parameter.variable()));
     each_buffer(module, |name, buffer| note(name, buffer.variable()));
     cells
 }

@@ -10,7 +10,7 @@ mod write;
 
 pub use load::load_weights;
 pub use read::read;
-pub use report::{Conversion, LoadReport, Misfit, Strictness};
+pub use report::{Conflict, Conversion, LoadReport, Misfit, Strictness};
 pub use write::{save_weights, write};
 
 use fulmen_tensor::DType;

@@ -25,6 +25,9 @@ pub struct LoadReport {
     pub unexpected: Vec<String>,
     /// In both with different types, and not loaded.
     pub misshapen: Vec<Misfit>,
+    /// One parameter in the model, with different values under two of its names in the file. A lenient load takes the
+    /// first.
+    pub conflicting: Vec<Conflict>,
     /// Loaded from another floating-point type.
     pub converted: Vec<Conversion>,
 }
@@ -41,6 +44,16 @@ pub struct Misfit {
     pub found: TensorType,
 }
 
+/// Two names of one parameter of the model, tied weights, that the file has different values for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Conflict {
+    /// The first name that the file has.
+    pub name: String,
+    /// Another, with another value.
+    pub other: String,
+}
+
 /// A value that was rounded or widened to the model's floating-point type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -54,9 +67,12 @@ pub struct Conversion {
 }
 
 impl LoadReport {
-    /// Whether every name of the model was loaded and the file has no others.
+    /// Whether every name of the model was loaded and the file has nothing else.
     pub fn is_complete(&self) -> bool {
-        self.missing.is_empty() && self.unexpected.is_empty() && self.misshapen.is_empty()
+        self.missing.is_empty()
+            && self.unexpected.is_empty()
+            && self.misshapen.is_empty()
+            && self.conflicting.is_empty()
     }
 
     /// One line for each kind of misfit that there is, each begun on a new line.
@@ -68,6 +84,9 @@ impl LoadReport {
         }
         for misfit in &self.misshapen {
             write!(f, "\n  {}: the model has {}, the file {}", misfit.name, misfit.expected, misfit.found)?;
+        }
+        for Conflict { name, other } in &self.conflicting {
+            write!(f, "\n  {name} and {other}: one parameter in the model, two values in the file")?;
         }
         Ok(())
     }
