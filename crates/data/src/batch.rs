@@ -4,6 +4,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +19,10 @@ use crate::{Dataset, Error, Field, Result, Sample};
 
 /// Samples side by side in one allocation, and a mask that tells real samples from padding.
 ///
-/// Every field starts at a multiple of 64 bytes, so that a CPU device can use it in place. A batch has always the
-/// loader's [`batch_size`](HostBatch::batch_size) rows; in a last, short batch the rows from
-/// [`valid`](HostBatch::valid) on are padding: copies of the first sample, with a mask of 0.
+/// Every field starts at a multiple of 64 bytes, so that a CPU device can use it in place. All batches have the same
+/// number of rows; in a last, short batch the rows from [`valid`](HostBatch::valid) on are padding: copies of the
+/// batch's first sample, with a mask of 0. Where several processes share a batch
+/// ([`distributed`](crate::DataLoader::distributed)), this is one process's part of it.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, TensorDataset};
@@ -37,6 +39,9 @@ use crate::{Dataset, Error, Field, Result, Sample};
 pub struct HostBatch {
     bytes: Arc<HostBuffer>,
     layout: Arc<Layout>,
+    /// Of the global batch.
+    rows: Range<usize>,
+    global_batch_size: usize,
     valid: usize,
     epoch: u64,
     index: usize,
@@ -59,7 +64,8 @@ impl HostBatch {
         }
         let layout = Arc::new(Layout::new(dataset.fields(), samples.len())?);
         let pool = Pool::new(layout.size(), 0);
-        fill(dataset, &layout, &pool, samples, (0, 0), &AtomicBool::new(false))
+        let content = Content { samples, padding: 0, rows: 0..samples.len(), global_batch_size: samples.len() };
+        fill(dataset, &layout, &pool, &content, (0, 0), &AtomicBool::new(false))
     }
 
     /// Rows of every field, padding included.
@@ -67,7 +73,18 @@ impl HostBatch {
         self.layout.batch_size()
     }
 
-    /// How many rows are real samples; they come first.
+    /// Rows of the batch that all processes share; [`batch_size`](HostBatch::batch_size) where there is one process.
+    pub fn global_batch_size(&self) -> usize {
+        self.global_batch_size
+    }
+
+    /// Which rows of the global batch these are.
+    pub fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    /// How many of these rows are real samples; they come first. Of a batch that several processes share, a process
+    /// may have none.
     pub fn valid(&self) -> usize {
         self.valid
     }
@@ -136,12 +153,22 @@ impl fmt::Debug for HostBatch {
     }
 }
 
-/// Reads `samples` into a batch; there are at most as many as the layout has rows. `stop` ends it between two samples.
+/// Which samples make up a batch, or a process's part of it.
+pub(crate) struct Content<'a> {
+    /// At most as many as there are rows.
+    pub(crate) samples: &'a [usize],
+    /// The sample that fills the other rows: the first of the global batch.
+    pub(crate) padding: usize,
+    pub(crate) rows: Range<usize>,
+    pub(crate) global_batch_size: usize,
+}
+
+/// Reads samples into a batch. `stop` ends it between two samples.
 pub(crate) fn fill(
     dataset: &dyn Dataset,
     layout: &Arc<Layout>,
     pool: &Pool,
-    samples: &[usize],
+    content: &Content<'_>,
     (epoch, index): (u64, usize),
     stop: &AtomicBool,
 ) -> Result<HostBatch> {
@@ -151,7 +178,7 @@ pub(crate) fn fill(
         None => return Err(Error::usage("a batch's memory is still in use; this is a bug in fulmen-data")),
     };
     let mut written = vec![false; layout.fields().len()];
-    for (row, &sample) in samples.iter().enumerate() {
+    let mut read = |memory: &mut [u8], row, sample| {
         if stop.load(Ordering::Relaxed) {
             return Err(Error::usage("the batches were dropped while this one was read"));
         }
@@ -160,27 +187,42 @@ pub(crate) fn fill(
         catch_unwind(AssertUnwindSafe(|| dataset.read(sample, &mut place)))
             .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)))
             .and_then(|()| place.check_complete())
-            .map_err(|error| error.at_sample(sample))?;
+            .map_err(|error| error.at_sample(sample))
+    };
+    let valid = content.samples.len();
+    for (row, &sample) in content.samples.iter().enumerate() {
+        read(memory, row, sample)?;
     }
-    finish(layout, memory, samples.len());
+    if valid < layout.batch_size() {
+        // The sample may be there already; only a process that has not the first row reads it for the padding alone.
+        let from = if content.samples.first() == Some(&content.padding) { 0 } else { valid };
+        if from == valid {
+            read(memory, valid, content.padding)?;
+        }
+        pad(layout, memory, from, valid);
+    }
+    write_mask(layout, memory, valid);
     pool.remember(&bytes);
-    Ok(HostBatch { bytes, layout: Arc::clone(layout), valid: samples.len(), epoch, index })
+    let Content { rows, global_batch_size, .. } = content;
+    let (rows, global_batch_size) = (rows.clone(), *global_batch_size);
+    Ok(HostBatch { bytes, layout: Arc::clone(layout), rows, global_batch_size, valid, epoch, index })
 }
 
-/// Fills the padding rows with copies of the first sample and writes the mask.
+/// Fills the rows from `valid` on with copies of row `from`.
 ///
 /// Copies, not zeros: what a model makes of a real sample is finite, and so is its gradient. A zero that it divides by
 /// would make the gradient NaN even under a mask of 0.
-fn finish(layout: &Layout, memory: &mut [u8], valid: usize) {
+fn pad(layout: &Layout, memory: &mut [u8], from: usize, valid: usize) {
     for field in 0..layout.fields().len() {
-        let rows = layout.rows(field);
-        let size = layout.row(field, 0).len();
-        for row in valid..rows.len().checked_div(size).unwrap_or(0) {
-            memory.copy_within(rows.start..rows.start + size, rows.start + row * size);
+        let source = layout.row(field, from);
+        for row in (valid..layout.batch_size()).filter(|&row| row != from && !source.is_empty()) {
+            memory.copy_within(source.clone(), layout.row(field, row).start);
         }
     }
-    let mask = &mut memory[layout.mask()];
-    for (row, place) in mask.chunks_exact_mut(size_of::<f32>()).enumerate() {
+}
+
+fn write_mask(layout: &Layout, memory: &mut [u8], valid: usize) {
+    for (row, place) in memory[layout.mask()].chunks_exact_mut(size_of::<f32>()).enumerate() {
         let real: f32 = if row < valid { 1.0 } else { 0.0 };
         place.copy_from_slice(&real.to_ne_bytes());
     }

@@ -33,7 +33,7 @@ impl HostBatches {
     pub(crate) fn new(core: Arc<Core>, epochs: Range<u64>, start_batch: usize) -> HostBatches {
         let stop = Arc::new(AtomicBool::new(false));
         let plan = Plan::new(Arc::clone(&core), epochs, start_batch);
-        let source = match core.num_workers {
+        let source = match core.config.num_workers {
             0 => Source::Inline(plan),
             count => match Workers::start(Arc::clone(&core), plan, count, Arc::clone(&stop)) {
                 Ok(workers) => Source::Threads(workers),
@@ -49,7 +49,7 @@ impl HostBatches {
     }
 
     pub(crate) fn device_prefetch(&self) -> usize {
-        self.core.device_prefetch
+        self.core.config.device_prefetch
     }
 }
 

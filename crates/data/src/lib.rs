@@ -26,12 +26,14 @@
 //! [`HostBatch`]es or, moved to a device, as [`DeviceBatch`]es. All batches have one shape: a short last one is padded
 //! and masked, or dropped ([`LastBatch`]), so that it never makes a program compile again.
 //!
-//! Nothing about a batch depends on the number of threads: order and content are a function of dataset, sampler, batch
-//! size and epoch.
+//! Nothing about a batch depends on the number of threads, devices or processes: order and content are a function of
+//! dataset, sampler, batch size and epoch. Several processes divide the rows of each batch among them
+//! ([`DataLoader::distributed`]).
 //!
 //! Not here: models, training loops, decoding of images, augmentation, caching.
 
 mod batch;
+mod builder;
 mod classification;
 mod dataset;
 mod device;
@@ -43,6 +45,7 @@ mod layout;
 mod loader;
 mod plan;
 mod pool;
+mod replicas;
 mod sample;
 mod sampler;
 mod subset;
@@ -50,6 +53,7 @@ mod tensor_dataset;
 mod workers;
 
 pub use batch::HostBatch;
+pub use builder::{DataLoaderBuilder, LastBatch};
 pub use classification::{IdxClassification, Mnist, Split};
 pub use dataset::Dataset;
 pub use device::{DeviceBatch, DeviceBatches};
@@ -58,7 +62,8 @@ pub use field::Field;
 pub use fulmen_tensor::{DType, Element};
 pub use host_batches::HostBatches;
 pub use idx::IdxFile;
-pub use loader::{DataLoader, DataLoaderBuilder, LastBatch};
+pub use loader::DataLoader;
+pub use replicas::{Replica, Replicas};
 pub use sample::Sample;
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
 pub use subset::{ConcatDataset, Subset, random_split};

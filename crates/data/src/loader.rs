@@ -1,6 +1,6 @@
-//! The loader: a dataset, a batch size, an order, and how far to read ahead.
+//! The loader: a dataset, a batch size, an order, and who shares the batches.
 //!
-//! Not here: the reading itself (`batch`, `workers`) and the transfer (`device`).
+//! Not here: the choices that make one (`builder`), the reading itself (`batch`, `workers`) and the transfer (`device`).
 
 use std::fmt;
 use std::ops::Range;
@@ -9,33 +9,21 @@ use std::sync::atomic::AtomicBool;
 
 use fulmen_pjrt::{Client, Device};
 
-use crate::batch::fill;
+use crate::batch::{Content, fill};
+use crate::builder::{BatchSize, Config};
 use crate::layout::Layout;
 use crate::plan::Work;
 use crate::pool::Pool;
+use crate::replicas::Replica;
 use crate::{
-    Dataset, DeviceBatches, Error, Field, HostBatch, HostBatches, RandomSampler, Result, Sampler, SequentialSampler,
+    DataLoaderBuilder, Dataset, DeviceBatches, Error, Field, HostBatch, HostBatches, LastBatch, Replicas, Result,
 };
-
-/// More threads than this are a mistake, not a wish.
-const MOST_WORKERS: usize = 1024;
-/// How many batches may be asked for ahead.
-const MOST_PREFETCH: usize = 1024;
-
-/// What to do with the samples that are left over when the others have filled their batches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum LastBatch {
-    /// Leave them out. Usual in training: shuffling leaves out others in each epoch.
-    Drop,
-    /// Give them a batch of their own, padded to the full size with copies of its first sample, and masked. Needed in evaluation.
-    #[default]
-    Pad,
-}
 
 /// Reads a dataset in batches of one size, epoch after epoch.
 ///
 /// Cheap to clone. The batches of an epoch depend on the dataset, the sampler, the batch size and the epoch's number;
-/// they do not depend on the number of workers or on how the epochs before were read.
+/// they do not depend on the number of workers, on the devices and processes that share them, or on how the epochs
+/// before were read.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, LastBatch, TensorDataset};
@@ -56,68 +44,177 @@ pub struct DataLoader {
 
 /// What the loader, its iterators and its threads share.
 pub(crate) struct Core {
-    dataset: Arc<dyn Dataset>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) replicas: Replicas,
+    /// Of all processes together.
+    batch_size: usize,
+    /// Indices in the sampler's order: a whole epoch's, or those of this process where the sampler is final.
+    pub(crate) num_samples: usize,
+    /// Whether the sampler has divided the samples among the processes.
+    is_final: bool,
+    /// Of this process's part of a batch.
     layout: Arc<Layout>,
     pool: Pool,
-    pub(crate) sampler: Box<dyn Sampler>,
-    /// Samples in the dataset.
-    pub(crate) len: usize,
-    /// Samples in an epoch.
-    pub(crate) num_samples: usize,
-    pub(crate) num_workers: usize,
-    pub(crate) prefetch: usize,
-    pub(crate) device_prefetch: usize,
-    last_batch: LastBatch,
 }
 
 impl Core {
-    pub(crate) fn batch_size(&self) -> usize {
-        self.layout.batch_size()
+    pub(crate) fn new(config: Arc<Config>, replicas: Replicas) -> Result<Core> {
+        let replicas = replicas.check()?;
+        let batch_size = match config.batch_size {
+            BatchSize::Global(rows) => {
+                replicas.check_batch_size(rows)?;
+                rows
+            }
+            BatchSize::PerDevice(rows) => rows.checked_mul(replicas.devices).ok_or_else(|| {
+                Error::usage(format!("{rows} samples on each of {} devices are too many to count", replicas.devices))
+            })?,
+        };
+        let (num_samples, is_final) = (num_samples(&config, replicas)?, config.sampler.is_final());
+        let layout = Arc::new(Layout::new(config.fields.clone(), replicas.local_rows(batch_size).len())?);
+        // Enough for all that can be in flight at once: read ahead, on the device, and in the consumer's hands.
+        let pool = Pool::new(layout.size(), config.prefetch.saturating_add(config.device_prefetch).saturating_add(2));
+        let core = Core { config, replicas, batch_size, num_samples, is_final, layout, pool };
+        if core.batches() == 0 {
+            return Err(Error::usage(format!(
+                "no batch is left: an epoch has {} samples, fewer than the batch size {batch_size}, and \
+                 LastBatch::Drop drops them; use a smaller batch size or LastBatch::Pad",
+                core.num_samples_of_all()
+            )));
+        }
+        Ok(core)
+    }
+
+    /// How far apart in the order the starts of two batches are.
+    pub(crate) fn stride(&self) -> usize {
+        if self.is_final { self.layout.batch_size() } else { self.batch_size }
+    }
+
+    /// Which of the order's indices from the start of a batch on are for this process.
+    pub(crate) fn rows_of_order(&self) -> Range<usize> {
+        if self.is_final { 0..self.layout.batch_size() } else { self.replicas.local_rows(self.batch_size) }
     }
 
     /// Batches in an epoch.
     pub(crate) fn batches(&self) -> usize {
-        match self.last_batch {
-            LastBatch::Drop => self.num_samples / self.batch_size(),
-            LastBatch::Pad => self.num_samples.div_ceil(self.batch_size()),
+        match self.config.last_batch {
+            LastBatch::Drop => self.num_samples / self.stride(),
+            LastBatch::Pad => self.num_samples.div_ceil(self.stride()),
+        }
+    }
+
+    /// Samples in an epoch of all processes together, before a short batch is dropped.
+    fn num_samples_of_all(&self) -> usize {
+        match self.is_final {
+            true => self.num_samples.saturating_mul(self.replicas.num_processes),
+            false => self.num_samples,
         }
     }
 
     pub(crate) fn fill(&self, work: &Work, stop: &AtomicBool) -> Result<HostBatch> {
-        fill(&*self.dataset, &self.layout, &self.pool, work.samples(), (work.epoch, work.index), stop)
+        let content = Content {
+            samples: work.samples(),
+            padding: work.padding(),
+            rows: self.replicas.local_rows(self.batch_size),
+            global_batch_size: self.batch_size,
+        };
+        fill(&*self.config.dataset, &self.layout, &self.pool, &content, (work.epoch, work.index), stop)
+    }
+}
+
+/// How many samples the sampler takes. All replicas must agree, or one of them would wait for the others for ever.
+fn num_samples(config: &Config, replicas: Replicas) -> Result<usize> {
+    let Config { sampler, len, .. } = config;
+    let here = sampler.num_samples(*len, replicas.replica());
+    for replica in Replica::all(replicas.num_processes) {
+        let there = sampler.num_samples(*len, replica);
+        if there != here {
+            return Err(Error::usage(format!(
+                "the sampler {} takes {here} samples for rank {} of {} replicas and {there} for rank {}; all replicas \
+                 must take as many, as they take the same number of steps",
+                sampler.describe(),
+                replicas.process_index,
+                replica.num_replicas,
+                replica.rank
+            )));
+        }
+    }
+    match here {
+        0 => Err(Error::usage(format!("the sampler takes none of the dataset's {len} samples"))),
+        _ => Ok(here),
     }
 }
 
 impl DataLoader {
-    /// Starts to describe a loader: batches of 1, in order, nothing read ahead, a short last batch padded.
-    pub fn builder(dataset: impl Dataset) -> DataLoaderBuilder {
-        DataLoaderBuilder {
-            dataset: Arc::new(dataset),
-            batch_size: 1,
-            shuffle: false,
-            seed: 0,
-            sampler: None,
-            num_workers: 0,
-            last_batch: LastBatch::default(),
-            prefetch: None,
-            device_prefetch: 2,
-        }
+    pub(crate) fn new(core: Core) -> DataLoader {
+        DataLoader { core: Arc::new(core) }
     }
 
-    /// Batches in an epoch; at least one.
+    /// Starts to describe a loader: batches of 1, in order, nothing read ahead, a short last batch padded.
+    pub fn builder(dataset: impl Dataset) -> DataLoaderBuilder {
+        DataLoaderBuilder::new(Arc::new(dataset))
+    }
+
+    /// This loader for batches that several devices, or the devices of several processes, share. The `Trainer` calls it
+    /// for its devices.
+    ///
+    /// The batches stay the same ones in the same order; what changes is which of their rows this process reads. Each
+    /// sample is read by one process, and all processes have the same number of batches. A loader that was distributed
+    /// before is distributed anew.
+    ///
+    /// ```
+    /// use fulmen_data::{DataLoader, Replicas, TensorDataset};
+    ///
+    /// let data = TensorDataset::builder().array("x", [1000], vec![0.5f32; 1000]).build()?;
+    /// let loader = DataLoader::builder(data.clone()).batch_size(64).build()?;
+    /// let part = loader.distributed(Replicas { devices: 8, num_processes: 2, process_index: 0 })?;
+    /// assert_eq!((part.len(), part.batch_size(), part.local_batch_size()), (loader.len(), 64, 32));
+    ///
+    /// let loader = DataLoader::builder(data).per_device_batch_size(10).build()?;
+    /// let part = loader.distributed(Replicas { devices: 8, ..Replicas::default() })?;
+    /// assert_eq!((loader.batch_size(), part.batch_size()), (10, 80));
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A batch size that the devices cannot share equally; a process that is not there; processes with unequal numbers
+    /// of devices; a sampler whose replicas do not agree on the number of samples.
+    pub fn distributed(&self, replicas: Replicas) -> Result<DataLoader> {
+        if replicas == self.core.replicas {
+            return Ok(self.clone());
+        }
+        Core::new(Arc::clone(&self.core.config), replicas).map(DataLoader::new)
+    }
+
+    /// The devices and processes that share the batches.
+    pub fn replicas(&self) -> Replicas {
+        self.core.replicas
+    }
+
+    /// Batches in an epoch, the same number in every process; at least one.
     #[expect(clippy::len_without_is_empty, reason = "a loader without a batch cannot be built")]
     pub fn len(&self) -> usize {
         self.core.batches()
     }
 
-    /// Samples that an epoch reads; without those of a dropped last batch, with none of the padding.
+    /// Samples that an epoch reads, in all processes together; without those of a dropped last batch, with none of the
+    /// padding.
     pub fn num_samples(&self) -> usize {
-        self.core.num_samples.min(self.len().saturating_mul(self.batch_size()))
+        self.core.num_samples_of_all().min(self.len().saturating_mul(self.batch_size()))
     }
 
-    /// Rows of every batch.
+    /// Rows of every batch, those of all devices and processes together.
     pub fn batch_size(&self) -> usize {
-        self.core.batch_size()
+        self.core.batch_size
+    }
+
+    /// Rows of every batch that this process reads.
+    pub fn local_batch_size(&self) -> usize {
+        self.core.layout.batch_size()
+    }
+
+    /// Rows of every batch that one device works on.
+    pub fn per_device_batch_size(&self) -> usize {
+        self.core.batch_size / self.core.replicas.devices
     }
 
     /// The parts of a sample, without the batch axis and without the mask.
@@ -127,7 +224,35 @@ impl DataLoader {
 
     /// Whether the last batch of an epoch has padding in it.
     pub fn pads(&self) -> bool {
-        self.core.last_batch == LastBatch::Pad && self.core.num_samples % self.batch_size() != 0
+        self.core.config.last_batch == LastBatch::Pad && self.core.num_samples % self.core.stride() != 0
+    }
+
+    /// All that the batches of an epoch depend on, but for the samples themselves, in one line: the dataset's length, the
+    /// number of batches and their size, the sampler. Loaders that differ in it do not belong to one training run. It is
+    /// the same in every process.
+    ///
+    /// ```
+    /// use fulmen_data::{DataLoader, TensorDataset};
+    ///
+    /// let data = TensorDataset::builder().array("x", [10], vec![0.5f32; 10]).build()?;
+    /// let loader = DataLoader::builder(data).batch_size(4).shuffle(true).seed(7).build()?;
+    /// assert_eq!(loader.description(), "10 of 10 samples, 3 batches of 4, RandomSampler(seed 7)");
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    pub fn description(&self) -> String {
+        let config = &self.core.config;
+        let mut text = format!(
+            "{} of {} samples, {} batches of {}, {}",
+            self.num_samples(),
+            config.len,
+            self.len(),
+            self.batch_size(),
+            config.sampler.describe()
+        );
+        if self.core.is_final {
+            text.push_str(&format!(" (final, {} replicas)", self.core.replicas.num_processes));
+        }
+        text
     }
 
     /// The batches of epoch `epoch`.
@@ -155,140 +280,11 @@ impl fmt::Debug for DataLoader {
             .field("num_samples", &self.num_samples())
             .field("batch_size", &self.batch_size())
             .field("len", &self.len())
-            .field("last_batch", &self.core.last_batch)
-            .field("num_workers", &self.core.num_workers)
+            .field("last_batch", &self.core.config.last_batch)
+            .field("sampler", &self.core.config.sampler.describe())
+            .field("replicas", &self.core.replicas)
+            .field("num_workers", &self.core.config.num_workers)
             .field("fields", &fields)
             .finish()
-    }
-}
-
-/// The choices that make a [`DataLoader`]; every mistake in them is reported by [`build`](DataLoaderBuilder::build).
-pub struct DataLoaderBuilder {
-    dataset: Arc<dyn Dataset>,
-    batch_size: usize,
-    shuffle: bool,
-    seed: u64,
-    sampler: Option<Box<dyn Sampler>>,
-    num_workers: usize,
-    last_batch: LastBatch,
-    prefetch: Option<usize>,
-    device_prefetch: usize,
-}
-
-impl DataLoaderBuilder {
-    /// Samples in a batch; 1 unless set.
-    pub fn batch_size(mut self, samples: usize) -> Self {
-        self.batch_size = samples;
-        self
-    }
-
-    /// Whether each epoch reads the samples in a random order of its own ([`RandomSampler`]); no unless set.
-    pub fn shuffle(mut self, shuffle: bool) -> Self {
-        self.shuffle = shuffle;
-        self
-    }
-
-    /// The seed of the shuffling; 0 unless set.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// An order of the user's own, instead of [`shuffle`](DataLoaderBuilder::shuffle).
-    pub fn sampler(mut self, sampler: impl Sampler) -> Self {
-        self.sampler = Some(Box::new(sampler));
-        self
-    }
-
-    /// Threads that read batches ahead; with 0, the default, a batch is read when it is asked for.
-    pub fn num_workers(mut self, threads: usize) -> Self {
-        self.num_workers = threads;
-        self
-    }
-
-    /// What to do with a short last batch; [`LastBatch::Pad`] unless set.
-    pub fn last_batch(mut self, last_batch: LastBatch) -> Self {
-        self.last_batch = last_batch;
-        self
-    }
-
-    /// How many batches the workers may be ahead of the consumer, those that they are reading included; two a worker
-    /// unless set. Without workers it has no effect.
-    pub fn prefetch(mut self, batches: usize) -> Self {
-        self.prefetch = Some(batches);
-        self
-    }
-
-    /// How many batches [`DataLoader::prefetch_to`] keeps on the device ahead of the consumer; 2 unless set.
-    pub fn device_prefetch(mut self, batches: usize) -> Self {
-        self.device_prefetch = batches;
-        self
-    }
-
-    /// The loader, or what is wrong with the choices.
-    pub fn build(self) -> Result<DataLoader> {
-        let batch_size = self.batch_size;
-        if batch_size == 0 {
-            return Err(Error::usage("the batch size is 0; it must be at least 1"));
-        }
-        let len = self.dataset.len();
-        if len == 0 {
-            return Err(Error::usage("the dataset is empty; a loader needs at least one sample"));
-        }
-        if self.num_workers > MOST_WORKERS {
-            return Err(Error::usage(format!(
-                "num_workers is {}; more than {MOST_WORKERS} threads cannot help, the number of CPU cores is a good choice",
-                self.num_workers
-            )));
-        }
-        if self.prefetch == Some(0) || self.device_prefetch == 0 {
-            let which = if self.prefetch == Some(0) { "prefetch" } else { "device_prefetch" };
-            return Err(Error::usage(format!(
-                "{which} is 0; it must be at least 1, as the batch that is being made counts"
-            )));
-        }
-        if self.prefetch.unwrap_or(1).max(self.device_prefetch) > MOST_PREFETCH {
-            return Err(Error::usage(format!(
-                "prefetch is {:?} and device_prefetch {}; more than {MOST_PREFETCH} batches ahead only take memory",
-                self.prefetch, self.device_prefetch
-            )));
-        }
-        let sampler: Box<dyn Sampler> = match (self.sampler, self.shuffle) {
-            (Some(_), true) => {
-                return Err(Error::usage("shuffle(true) and a sampler exclude each other; keep one of the two"));
-            }
-            (Some(sampler), false) => sampler,
-            (None, true) => Box::new(RandomSampler::new(self.seed)),
-            (None, false) => Box::new(SequentialSampler),
-        };
-        let num_samples = sampler.num_samples(len);
-        if num_samples == 0 {
-            return Err(Error::usage(format!("the sampler takes none of the dataset's {len} samples")));
-        }
-        if self.last_batch == LastBatch::Drop && num_samples < batch_size {
-            return Err(Error::usage(format!(
-                "no batch is left: an epoch has {num_samples} samples, fewer than the batch size {batch_size}, and \
-                 LastBatch::Drop drops them; use a smaller batch size or LastBatch::Pad"
-            )));
-        }
-        let layout = Arc::new(Layout::new(self.dataset.fields(), batch_size)?);
-        let prefetch = self.prefetch.unwrap_or(2 * self.num_workers);
-        // Enough for all that can be in flight at once: read ahead, on the device, and in the consumer's hands.
-        let capacity = prefetch.saturating_add(self.device_prefetch).saturating_add(2);
-        let mut core = Core {
-            dataset: self.dataset,
-            pool: Pool::new(layout.size(), capacity),
-            layout,
-            sampler,
-            len,
-            num_samples,
-            num_workers: self.num_workers,
-            prefetch,
-            device_prefetch: self.device_prefetch,
-            last_batch: self.last_batch,
-        };
-        // A thread more than there are batches in flight would only wait.
-        core.num_workers = core.num_workers.min(core.prefetch);
-        Ok(DataLoader { core: Arc::new(core) })
     }
 }

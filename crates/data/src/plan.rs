@@ -10,10 +10,13 @@ use crate::batch::panicked;
 use crate::loader::Core;
 use crate::{Error, Result};
 
-/// One batch that is to be read.
+/// One batch that is to be read, or this process's part of it.
 pub(crate) struct Work {
     order: Arc<Vec<usize>>,
+    /// The samples of this process.
     range: Range<usize>,
+    /// The place of the batch's first sample, which pads it.
+    first: usize,
     pub(crate) epoch: u64,
     pub(crate) index: usize,
 }
@@ -21,6 +24,10 @@ pub(crate) struct Work {
 impl Work {
     pub(crate) fn samples(&self) -> &[usize] {
         &self.order[self.range.clone()]
+    }
+
+    pub(crate) fn padding(&self) -> usize {
+        self.order[self.first]
     }
 }
 
@@ -61,11 +68,13 @@ impl Plan {
         match order {
             Ok(order) => {
                 let index = self.next;
-                let start = index * self.core.batch_size();
-                let end = (start + self.core.batch_size()).min(order.len());
+                let first = index * self.core.stride();
+                let rows = self.core.rows_of_order();
+                // A process may have none of the samples of a short batch.
+                let range = (first + rows.start).min(order.len())..(first + rows.end).min(order.len());
                 self.next += 1;
                 self.order = Some(Arc::clone(&order));
-                Some(Ok(Work { order, range: start..end, epoch, index }))
+                Some(Ok(Work { order, range, first, epoch, index }))
             }
             Err(error) => {
                 self.epochs = 0..0;
@@ -83,8 +92,9 @@ impl Plan {
 
     /// The order of an epoch, checked: a sampler is a user's code.
     fn make_order(&self, epoch: u64) -> Result<Vec<usize>> {
-        let Core { sampler, len, num_samples, .. } = &*self.core;
-        let order = catch_unwind(AssertUnwindSafe(|| sampler.order(epoch, *len)))
+        let Core { config, num_samples, replicas, .. } = &*self.core;
+        let len = &config.len;
+        let order = catch_unwind(AssertUnwindSafe(|| config.sampler.order(epoch, *len, replicas.replica())))
             .map_err(|payload| panicked("the sampler panicked", payload))?;
         if order.len() != *num_samples {
             return Err(Error::usage(format!(

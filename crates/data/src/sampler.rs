@@ -5,19 +5,21 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
+use crate::Replica;
+
 /// Decides which samples an epoch reads, and in which order.
 ///
 /// ```
-/// use fulmen_data::{DataLoader, Sampler, TensorDataset};
+/// use fulmen_data::{DataLoader, Replica, Sampler, TensorDataset};
 ///
 /// /// Every second sample, from the back.
 /// struct Backwards;
 ///
 /// impl Sampler for Backwards {
-///     fn num_samples(&self, len: usize) -> usize {
+///     fn num_samples(&self, len: usize, _: Replica) -> usize {
 ///         len.div_ceil(2)
 ///     }
-///     fn order(&self, _epoch: u64, len: usize) -> Vec<usize> {
+///     fn order(&self, _epoch: u64, len: usize, _: Replica) -> Vec<usize> {
 ///         (0..len).rev().step_by(2).collect()
 ///     }
 /// }
@@ -28,14 +30,63 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 /// assert_eq!(batch.values::<u8>(0)?, [4, 2, 0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Several processes
+///
+/// The order is that of the whole epoch, the same in every process, and the loader gives each process its rows of each
+/// batch. A sampler that would rather divide the samples itself says that it is [final](Sampler::is_final): then what
+/// [`order`](Sampler::order) gives is what this process reads, and nothing is divided further.
+///
+/// ```
+/// use fulmen_data::{DataLoader, Replica, Replicas, Sampler, TensorDataset};
+///
+/// /// Every process reads every `num_replicas`-th sample, as it would from a file of its own.
+/// struct Strided;
+///
+/// impl Sampler for Strided {
+///     fn is_final(&self) -> bool {
+///         true
+///     }
+///     fn num_samples(&self, len: usize, replica: Replica) -> usize {
+///         // The same for all replicas: what is left over is not read.
+///         len / replica.num_replicas
+///     }
+///     fn order(&self, _epoch: u64, len: usize, replica: Replica) -> Vec<usize> {
+///         (0..self.num_samples(len, replica)).map(|i| i * replica.num_replicas + replica.rank).collect()
+///     }
+/// }
+///
+/// let data = TensorDataset::builder().array("x", [9], (0..9).collect::<Vec<u8>>()).build()?;
+/// let loader = DataLoader::builder(data).batch_size(4).sampler(Strided).build()?;
+/// let second = loader.distributed(Replicas { devices: 2, num_processes: 2, process_index: 1 })?;
+/// let read: Vec<Vec<u8>> =
+///     second.epoch(0).map(|batch| Ok(batch?.values(0)?.to_vec())).collect::<fulmen_data::Result<_>>()?;
+/// assert_eq!(read, [[1, 3], [5, 7]]);
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
 pub trait Sampler: Send + Sync + 'static {
     /// The indices that epoch `epoch` reads from a dataset of `len` samples: [`num_samples`](Sampler::num_samples) of
-    /// them, each below `len`. It must be the same for the same arguments, or a run cannot be resumed.
-    fn order(&self, epoch: u64, len: usize) -> Vec<usize>;
+    /// them, each below `len`. It must be the same for the same arguments, or a run cannot be resumed; and, unless the
+    /// sampler [is final](Sampler::is_final), the same for every replica.
+    fn order(&self, epoch: u64, len: usize, replica: Replica) -> Vec<usize>;
 
-    /// How many samples an epoch reads from a dataset of `len` samples; all of them unless said otherwise.
-    fn num_samples(&self, len: usize) -> usize {
+    /// How many samples an epoch reads from a dataset of `len` samples; all of them unless said otherwise. It must be
+    /// the same for every replica, as all of them take the same number of steps.
+    fn num_samples(&self, len: usize, _replica: Replica) -> usize {
         len
+    }
+
+    /// Whether [`order`](Sampler::order) and [`num_samples`](Sampler::num_samples) speak of one replica's own samples,
+    /// and not of the whole epoch; no unless said otherwise.
+    fn is_final(&self) -> bool {
+        false
+    }
+
+    /// The sampler in a few words, with all that its order depends on, such as a seed. Processes compare it before they
+    /// train together, and a run that resumes in the middle of an epoch compares it with the checkpoint's. The name of
+    /// the type unless said otherwise.
+    fn describe(&self) -> String {
+        std::any::type_name::<Self>().to_owned()
     }
 }
 
@@ -44,22 +95,26 @@ pub trait Sampler: Send + Sync + 'static {
 pub struct SequentialSampler;
 
 impl Sampler for SequentialSampler {
-    fn order(&self, _epoch: u64, len: usize) -> Vec<usize> {
+    fn order(&self, _epoch: u64, len: usize, _: Replica) -> Vec<usize> {
         (0..len).collect()
+    }
+
+    fn describe(&self) -> String {
+        "SequentialSampler".to_owned()
     }
 }
 
 /// Reads every sample once, in an order that is new in each epoch.
 ///
 /// The order depends on the seed, the epoch and the number of samples, and on nothing else. It is the same on every
-/// machine and stays the same in later releases.
+/// machine and in every process, and stays the same in later releases.
 ///
 /// ```
-/// use fulmen_data::{RandomSampler, Sampler};
+/// use fulmen_data::{RandomSampler, Replica, Sampler};
 ///
-/// let sampler = RandomSampler::new(7);
-/// assert_eq!(sampler.order(0, 100), RandomSampler::new(7).order(0, 100));
-/// assert_ne!(sampler.order(0, 100), sampler.order(1, 100));
+/// let order = |seed, epoch| RandomSampler::new(seed).order(epoch, 100, Replica::ONLY);
+/// assert_eq!(order(7, 0), order(7, 0));
+/// assert_ne!(order(7, 0), order(7, 1));
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RandomSampler {
@@ -74,8 +129,12 @@ impl RandomSampler {
 }
 
 impl Sampler for RandomSampler {
-    fn order(&self, epoch: u64, len: usize) -> Vec<usize> {
+    fn order(&self, epoch: u64, len: usize, _: Replica) -> Vec<usize> {
         permutation(Purpose::Epoch, self.seed, epoch, len)
+    }
+
+    fn describe(&self) -> String {
+        format!("RandomSampler(seed {})", self.seed)
     }
 }
 

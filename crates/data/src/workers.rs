@@ -125,7 +125,7 @@ impl Shared {
     fn wait_for_space(&self, number: u64) -> bool {
         let mut queue = self.queue();
         while !self.stop.load(Ordering::Relaxed) {
-            if number - queue.taken < self.core.prefetch as u64 {
+            if number - queue.taken < self.core.config.prefetch as u64 {
                 return true;
             }
             queue = self.space.wait(queue).unwrap_or_else(PoisonError::into_inner);

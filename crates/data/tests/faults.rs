@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fulmen_data::{DType, DataLoader, Dataset, Error, Field, HostBatch, Result, Sample, Sampler};
+use fulmen_data::{DType, DataLoader, Dataset, Error, Field, HostBatch, Replica, Result, Sample, Sampler};
 
 /// 20 samples, of which some fail, panic or are left unwritten. It counts what is read.
 struct Faulty {
@@ -166,7 +166,7 @@ struct Orders(Order);
 type Order = fn(u64) -> Vec<usize>;
 
 impl Sampler for Orders {
-    fn order(&self, epoch: u64, _: usize) -> Vec<usize> {
+    fn order(&self, epoch: u64, _: usize, _: Replica) -> Vec<usize> {
         (self.0)(epoch)
     }
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
 use expect_test::{Expect, expect};
-use fulmen_data::{DataLoader, DataLoaderBuilder, HostBatch, LastBatch, Sampler, Subset, TensorDataset};
+use fulmen_data::{DataLoader, DataLoaderBuilder, HostBatch, LastBatch, Replica, Sampler, Subset, TensorDataset};
 
 /// `count` samples: a byte triple and a number, so that rows do not end at multiples of 64.
 fn data(count: usize) -> TensorDataset {
@@ -115,10 +115,10 @@ fn refused(builder: DataLoaderBuilder, expect: Expect) {
 fn choices_that_cannot_be_are_refused() {
     struct Nothing;
     impl Sampler for Nothing {
-        fn num_samples(&self, _: usize) -> usize {
+        fn num_samples(&self, _: usize, _: Replica) -> usize {
             0
         }
-        fn order(&self, _: u64, _: usize) -> Vec<usize> {
+        fn order(&self, _: u64, _: usize, _: Replica) -> Vec<usize> {
             vec![]
         }
     }

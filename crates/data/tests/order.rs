@@ -1,11 +1,13 @@
 //! The order of the samples: what it depends on, and what it does not.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
-use fulmen_data::{DataLoader, Dataset, Field, HostBatch, RandomSampler, Result, Sample, Sampler, TensorDataset};
+use fulmen_data::{
+    DataLoader, Dataset, Field, HostBatch, RandomSampler, Replica, Result, Sample, Sampler, TensorDataset,
+};
 
 #[test]
 fn the_random_order_never_changes_between_releases() {
-    let order = |seed, epoch, len| RandomSampler::new(seed).order(epoch, len);
+    let order = |seed, epoch, len| RandomSampler::new(seed).order(epoch, len, Replica::ONLY);
     assert_eq!(order(0, 0, 10), PINNED[0]);
     assert_eq!(order(0, 1, 10), PINNED[1]);
     assert_eq!(order(42, 0, 10), PINNED[2]);
@@ -29,7 +31,7 @@ const PINNED_DIGEST: u64 = 0xc819_22cd_a273_4cfb;
 #[test]
 fn the_random_order_is_a_permutation_of_any_length() {
     for len in [0, 1, 2, 3, 100, 4097] {
-        let mut order = RandomSampler::new(5).order(9, len);
+        let mut order = RandomSampler::new(5).order(9, len, Replica::ONLY);
         order.sort_unstable();
         assert_eq!(order, (0..len).collect::<Vec<_>>());
     }
@@ -40,7 +42,7 @@ fn every_permutation_is_equally_likely() {
     // 24 permutations of 4, 24,000 epochs: 1,000 expected of each, with a standard deviation of about 31.
     let mut counts = std::collections::BTreeMap::new();
     for epoch in 0..24_000 {
-        *counts.entry(RandomSampler::new(1).order(epoch, 4)).or_insert(0) += 1;
+        *counts.entry(RandomSampler::new(1).order(epoch, 4, Replica::ONLY)).or_insert(0) += 1;
     }
     assert_eq!(counts.len(), 24);
     let chi_squared: f64 = counts.values().map(|&count| f64::from(count - 1000).powi(2) / 1000.0).sum();
@@ -50,7 +52,7 @@ fn every_permutation_is_equally_likely() {
 
 #[test]
 fn seed_epoch_and_length_each_change_the_order() {
-    let order = |seed, epoch, len| RandomSampler::new(seed).order(epoch, len);
+    let order = |seed, epoch, len| RandomSampler::new(seed).order(epoch, len, Replica::ONLY);
     assert_ne!(order(1, 0, 50), order(2, 0, 50));
     assert_ne!(order(1, 0, 50), order(1, 1, 50));
     // Not seed + epoch, nor any other mixture of the two.
