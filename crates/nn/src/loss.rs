@@ -175,7 +175,7 @@ impl Default for CrossEntropyLoss {
     }
 }
 
-/// `(prediction − target)²`.
+/// `(prediction − target)²`. 16-bit floats are computed with as f32.
 ///
 /// Poisoned when the two differ in shape: one of them would be repeated, which is seldom meant.
 #[track_caller]
@@ -188,6 +188,12 @@ pub fn mse_loss(prediction: &Tensor, target: &Tensor, reduction: Reduction) -> T
             format!("the prediction is {}, the target {}; make their shapes equal", prediction.ty(), target.ty());
         return Tensor::poison("mse_loss", message);
     }
-    let difference = prediction - target;
+    let difference = wide(prediction) - wide(target);
     reduction.apply(&(&difference * &difference))
+}
+
+/// A 16-bit float as f32; anything else as it is.
+#[track_caller]
+fn wide(t: &Tensor) -> Tensor {
+    if t.dtype().is_half() { t.to_dtype(DType::F32) } else { t.clone() }
 }

@@ -95,6 +95,38 @@ impl DType {
         matches!(self, DType::F32 | DType::Bf16 | DType::F16 | DType::F64)
     }
 
+    /// Whether this is one of the two 16-bit floating-point types.
+    pub fn is_half(self) -> bool {
+        matches!(self, DType::Bf16 | DType::F16)
+    }
+
+    /// The dtype in which tensors of two dtypes meet: in [`Tensor`](crate::Tensor)'s operators and its other operations
+    /// of two elements, in comparisons, `select`, `concatenate`, `stack`, matrix products and convolutions.
+    ///
+    /// - Of two floating-point dtypes the wider; bf16 and f16, neither of which holds the other, meet in f32.
+    /// - A floating-point dtype and an integer or boolean one meet in the floating-point one.
+    /// - Different integers, or integers and booleans, do not meet: `None`, and the operation is refused.
+    ///
+    /// For floating-point dtypes this is the rule of JAX and PyTorch. A plain number takes the tensor's dtype instead.
+    ///
+    /// ```
+    /// use fulmen_tensor::DType;
+    /// assert_eq!(DType::Bf16.promote(DType::F32), Some(DType::F32));
+    /// assert_eq!(DType::Bf16.promote(DType::F16), Some(DType::F32));
+    /// assert_eq!(DType::I32.promote(DType::Bf16), Some(DType::Bf16));
+    /// assert_eq!(DType::I32.promote(DType::U8), None);
+    /// ```
+    pub fn promote(self, other: DType) -> Option<DType> {
+        match (self.is_float(), other.is_float()) {
+            _ if self == other => Some(self),
+            (true, true) if self.is_half() && other.is_half() => Some(DType::F32),
+            (true, true) if self.size_in_bytes() >= other.size_in_bytes() => Some(self),
+            (true, true) | (false, true) => Some(other),
+            (true, false) => Some(self),
+            (false, false) => None,
+        }
+    }
+
     /// Whether this is a signed or unsigned integer type.
     pub fn is_integer(self) -> bool {
         !self.is_float() && self != DType::Bool

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::operation::Vjp;
 use crate::tensor::{Kind, on_behalf_of};
-use crate::{Tensor, graph};
+use crate::{Tensor, autocast, graph};
 
 /// The gradients of the scalar `loss` with respect to each of `wrt`, as expressions with the types of `wrt`.
 ///
@@ -64,7 +64,8 @@ pub fn grad(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
         let outputs: Vec<Tensor> =
             (0..node.outputs.len()).map(|output| Tensor { node: node.clone(), output }).collect();
         let given = on_behalf_of(node.location, || {
-            operation.vjp(&Vjp { inputs: &node.inputs, outputs: &outputs, cotangents: &found })
+            // The forward operands have been converted already, and conversions have derivatives of their own.
+            autocast(None, || operation.vjp(&Vjp { inputs: &node.inputs, outputs: &outputs, cotangents: &found }))
         });
         for (input, cotangent) in node.inputs.iter().zip(given) {
             // A derivative that nobody asked for may well not exist.

@@ -20,6 +20,7 @@
 //! Not here: models, optimizers, training loops.
 
 mod accelerator;
+mod autocast;
 mod dtype;
 mod error;
 mod function;
@@ -37,6 +38,7 @@ mod tensor;
 mod variable;
 
 pub use accelerator::Accelerator;
+pub use autocast::autocast;
 pub use dtype::{DType, Element};
 pub use error::{Error, Fault, Result};
 pub use function::Function;

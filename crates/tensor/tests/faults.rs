@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
 use fulmen_tensor::{
-    Accelerator, Convolution, DType, Function, Literal, Pooling, Runtime, Tensor, TensorType, grad, random,
+    Accelerator, Convolution, DType, Function, Literal, Pooling, Runtime, Tensor, TensorType, autocast, grad, random,
 };
 
 fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
@@ -48,8 +48,8 @@ fn elementwise_operations_say_why_shapes_and_dtypes_do_not_fit() {
         "add: [2, 3] and [4] do not broadcast: counted from the last, axis -1 has 3 and 4, and neither is 1",
     );
     check(
-        &(zeros([2]) * Tensor::zeros(DType::I32, [2])),
-        "mul: the dtypes differ: f32[2] and i32[2]; convert one of them with to_dtype()",
+        &(Tensor::zeros(DType::U8, [2]) * Tensor::zeros(DType::I32, [2])),
+        "mul: the dtypes differ: u8[2] and i32[2]; convert one of them with to_dtype()",
     );
     check(
         &Tensor::zeros(DType::I32, [2]).exp(),
@@ -60,6 +60,28 @@ fn elementwise_operations_say_why_shapes_and_dtypes_do_not_fit() {
         &zeros([2]).select(&zeros([2]), &zeros([2])),
         "select: the condition must be bool, it is f32[2]; make it with lt(), eq() or another comparison",
     );
+}
+
+#[test]
+fn integers_of_different_dtypes_do_not_meet() {
+    let (a, b) = (Tensor::zeros(DType::I32, [1, 1]), Tensor::zeros(DType::Bool, [1, 1]));
+    let differ = "the dtypes differ: i32[1, 1] and bool[1, 1]; convert one of them with to_dtype()";
+    check(&a.lt(&b), &format!("lt: {differ}"));
+    check(&a.eq(&a).select(&a, &b), &format!("select: {differ}"));
+    check(&a.matmul(&b), &format!("matmul: {differ}"));
+    check(&a.dot_general(&b, (&[], &[]), (&[1], &[0])), &format!("dot_general: {differ}"));
+    check(&a.convolution(&b, &Convolution::new(0)), &format!("convolution: {differ}"));
+    let joined = "the dtypes differ: tensor 1 is bool[1, 1] and those before are i32; convert with to_dtype()";
+    check(&Tensor::concatenate(&[&a, &b], 0), &format!("concatenate: {joined}"));
+    check(&Tensor::stack(&[&a, &b], 0), &format!("stack: {joined}"));
+    check(&a.and(zeros([1, 1])), "and: takes integers or booleans, not f32; convert with to_dtype() first");
+}
+
+#[test]
+fn autocast_to_an_integer_is_refused_where_a_product_would_use_it() {
+    let (product, sum) = autocast(Some(DType::I32), || (zeros([2, 2]).matmul(&zeros([2, 2])), zeros([2]) + 1.0));
+    check(&product, "matmul: autocast to i32: products are computed in a floating-point dtype");
+    assert!(sum.fault().is_none());
 }
 
 #[test]
@@ -226,7 +248,7 @@ fn faults_carry_the_name_of_the_method_that_was_called() {
     check(&x.narrow(1, 2, 2), "narrow: 2 elements from 2 on do not lie within axis 1 of [2, 3]");
     check(
         &Tensor::stack(&[&x, &zeros([2])], 0),
-        "stack: tensor 1 is f32[2] and the first is f32[2, 3]: all must agree",
+        "stack: tensor 1 is f32[2] and the first is f32[2, 3]: their shapes must agree",
     );
     check(&Tensor::stack(&[], 0), "stack: there is nothing to join: the list of tensors is empty");
     check(&Tensor::stack(&[&x], 4), "stack: [2, 3] has no place 4 for a new axis");

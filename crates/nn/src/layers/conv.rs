@@ -132,7 +132,8 @@ impl Conv2d {
         batched(x, |x| {
             let y = x.convolution(&weight, &how);
             match &bias {
-                Some(bias) => y + bias,
+                // Else a product in 16 bits, under autocast, would become f32 by its bias.
+                Some(bias) => &y + bias.to_dtype(y.dtype()),
                 None => y,
             }
         })

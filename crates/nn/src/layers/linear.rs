@@ -75,7 +75,8 @@ impl Linear {
         }
         let product = x.matmul(&self.weight.get().t());
         match &self.bias {
-            Some(bias) => product + bias.get(),
+            // Else a product in 16 bits, under autocast, would become f32 by its bias.
+            Some(bias) => &product + bias.get().to_dtype(product.dtype()),
             None => product,
         }
     }

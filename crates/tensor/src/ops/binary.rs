@@ -1,7 +1,9 @@
 //! Elementwise operations of two tensors, with NumPy's broadcasting.
 
 use super::constant::holds;
+use super::promote::common_dtype;
 use super::takes::Takes;
+use crate::autocast::for_method;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{Tensor, TensorType};
@@ -41,20 +43,12 @@ impl Operand for f64 {
     }
 }
 
-/// Brings two tensors to one shape by broadcasting, or says why that cannot be.
+/// Brings two tensors to one dtype by promotion and to one shape by broadcasting, or says why that cannot be.
 #[track_caller]
 pub(super) fn broadcast_both(name: &str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor), Tensor> {
-    if let Some(poisoned) = [a, b].into_iter().find(|t| t.fault().is_some()) {
-        return Err(poisoned.clone());
-    }
-    if a.dtype() != b.dtype() {
-        return Err(Tensor::poison(
-            name,
-            format!("the dtypes differ: {} and {}; convert one of them with to_dtype()", a.ty(), b.ty()),
-        ));
-    }
+    let dtype = common_dtype(name, a, b)?;
     match a.shape().broadcast(b.shape()) {
-        Ok(shape) => Ok((a.broadcast_to(&shape), b.broadcast_to(&shape))),
+        Ok(shape) => Ok((a.to_dtype(dtype).broadcast_to(&shape), b.to_dtype(dtype).broadcast_to(&shape))),
         Err(message) => Err(Tensor::poison(name, message)),
     }
 }
@@ -89,7 +83,10 @@ macro_rules! binary {
             $(#[$doc])*
             #[track_caller]
             pub fn $method(&self, other: impl Operand) -> Tensor {
-                match broadcast_both(stringify!($method), self, &other.beside(self)) {
+                let name = stringify!($method);
+                let left = for_method(name, self);
+                let right = for_method(name, &other.beside(&left));
+                match broadcast_both(name, &left, &right) {
                     Ok((a, b)) => Tensor::apply($op, &[&a, &b]),
                     Err(poisoned) => poisoned,
                 }

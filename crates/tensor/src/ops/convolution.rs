@@ -4,6 +4,7 @@
 //! cotangent, with stride and dilation of the input changing places; that of the kernel slides the cotangent over the
 //! input, with stride and dilation of the kernel changing places.
 
+use super::dot::product_operands;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::{LARGEST, within_reach};
@@ -321,6 +322,9 @@ impl Tensor {
             rhs: Axes::standard(spatial),
             out: Axes::standard(spatial),
         };
-        Tensor::apply(operation, &[self, kernel])
+        match product_operands("convolution", self, kernel) {
+            Ok((input, kernel)) => Tensor::apply(operation, &[&input, &kernel]),
+            Err(poisoned) => poisoned,
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! Products of tensors: `dot_general` and `matmul` upon it.
 
+use super::promote::common_dtype;
 use super::takes::Takes;
+use crate::autocast::for_product;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{Shape, Tensor, TensorType};
@@ -160,7 +162,10 @@ impl Tensor {
             lhs_contracting: contracting.0.into(),
             rhs_contracting: contracting.1.into(),
         };
-        Tensor::apply(operation, &[self, rhs])
+        match product_operands("dot_general", self, rhs) {
+            Ok((lhs, rhs)) => Tensor::apply(operation, &[&lhs, &rhs]),
+            Err(poisoned) => poisoned,
+        }
     }
 
     /// The matrix product, as NumPy's `matmul`: `[…, n, k]` by `[…, k, m]` gives `[…, n, m]`, the leading axes
@@ -175,9 +180,15 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn matmul(&self, rhs: &Tensor) -> Tensor {
-        if let Some(poisoned) = [self, rhs].into_iter().find(|t| t.fault().is_some()) {
-            return poisoned.clone();
+        match product_operands("matmul", self, rhs) {
+            Ok((lhs, rhs)) => lhs.matmul_alike(&rhs),
+            Err(poisoned) => poisoned,
         }
+    }
+
+    /// [`Tensor::matmul`] of operands that have one dtype.
+    #[track_caller]
+    fn matmul_alike(&self, rhs: &Tensor) -> Tensor {
         if self.rank() == 0 || rhs.rank() == 0 {
             let message = format!("cannot multiply {} by {}: a scalar is no matrix, use *", self.shape(), rhs.shape());
             return Tensor::poison("matmul", message);
@@ -207,6 +218,15 @@ impl Tensor {
         let product = Tensor::apply(matmul((0..n).collect(), n + 1, n), &[&spread(&lhs, &batch), &spread(rhs, &batch)]);
         if self.rank() == 1 { product.squeeze(-2) } else { product }
     }
+}
+
+/// Both sides in the dtype in which their product is computed.
+#[track_caller]
+pub(super) fn product_operands(method: &str, lhs: &Tensor, rhs: &Tensor) -> Result<(Tensor, Tensor), Tensor> {
+    let dtype = common_dtype(method, lhs, rhs)?;
+    let (lhs, rhs) = (for_product(method, lhs, dtype), for_product(method, rhs, dtype));
+    // Autocast may be set to a dtype that has no products.
+    if lhs.fault().is_some() { Err(lhs) } else { Ok((lhs, rhs)) }
 }
 
 /// A stack of matrices repeated to the leading axes `batch`.

@@ -12,6 +12,7 @@ mod iota;
 mod operators;
 mod pad;
 mod pooling;
+mod promote;
 mod reduce;
 mod reshape;
 mod reverse;

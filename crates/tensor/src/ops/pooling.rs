@@ -3,10 +3,11 @@
 use super::constant::holds;
 use super::reduce::Reducer;
 use super::takes::Takes;
+use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::within_reach;
-use crate::{DType, Tensor, TensorType};
+use crate::{Tensor, TensorType};
 
 /// Windows over all axes of a tensor.
 #[derive(Clone, Debug)]
@@ -222,8 +223,7 @@ impl Tensor {
             return Tensor::poison("avg_pool", message);
         }
         // The sum, and even the number of elements, may be too large for 16 bits.
-        let wide = if matches!(dtype, DType::F16 | DType::Bf16) { self.to_dtype(DType::F32) } else { self.clone() };
-        (wide.pool("avg_pool", Reducer::Sum, how) / count).to_dtype(dtype)
+        (wide(self).pool("avg_pool", Reducer::Sum, how) / count).to_dtype(dtype)
     }
 
     #[track_caller]

@@ -1,6 +1,7 @@
 //! Reductions: many elements along some axes become one.
 
 use super::takes::Takes;
+use crate::autocast::{result_of, wide};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{DType, Shape, Tensor, TensorType};
@@ -108,11 +109,14 @@ impl Tensor {
             Err(message) => return Tensor::poison(method, message),
         };
         if axes.is_empty() {
-            return self.clone();
+            return self.to_dtype(result_of(method, self.dtype()));
         }
         let mut kept = self.shape().to_vec();
         axes.iter().for_each(|&a| kept[a] = 1);
-        let reduced = Tensor::apply(Reduce { method, reducer, axes }, &[self]);
+        // A 16-bit sum stops growing at 256 or 2048 ones; an extreme is one of the elements.
+        let from = if reducer == Reducer::Sum { wide(self) } else { self.clone() };
+        let reduced = Tensor::apply(Reduce { method, reducer, axes }, &[&from]);
+        let reduced = reduced.to_dtype(result_of(method, self.dtype()));
         if keepdims { reduced.reshape(kept) } else { reduced }
     }
 
@@ -120,7 +124,8 @@ impl Tensor {
         (0..self.rank() as isize).collect()
     }
 
-    /// The sum along `axes`, which vanish, or stay with size 1 if `keepdims`. The sum of nothing is 0.
+    /// The sum along `axes`, which vanish, or stay with size 1 if `keepdims`. The sum of nothing is 0. 16-bit floats are
+    /// summed as f32.
     #[track_caller]
     pub fn sum(&self, axes: &[isize], keepdims: bool) -> Tensor {
         self.reduce("sum", Reducer::Sum, axes, keepdims)
@@ -144,8 +149,7 @@ impl Tensor {
         self.reduce("min", Reducer::Min, axes, keepdims)
     }
 
-    /// The arithmetic mean along `axes`; NaN over nothing. Takes floats; sums 16-bit ones as
-    /// f32.
+    /// The arithmetic mean along `axes`; NaN over nothing. Takes floats; sums 16-bit ones as f32.
     #[track_caller]
     pub fn mean(&self, axes: &[isize], keepdims: bool) -> Tensor {
         if self.fault().is_some() {
@@ -158,10 +162,8 @@ impl Tensor {
             Ok(found) => {
                 let count: usize = found.iter().map(|&a| self.shape()[a]).product();
                 // The sum, and even the number of elements, may be too large for 16 bits.
-                let dtype = self.dtype();
-                let wide =
-                    if matches!(dtype, DType::F16 | DType::Bf16) { self.to_dtype(DType::F32) } else { self.clone() };
-                (wide.reduce("mean", Reducer::Sum, axes, keepdims) / count as f64).to_dtype(dtype)
+                let sum = wide(self).reduce("mean", Reducer::Sum, axes, keepdims);
+                (sum / count as f64).to_dtype(result_of("mean", self.dtype()))
             }
             Err(message) => Tensor::poison("mean", message),
         }
@@ -174,7 +176,7 @@ impl Tensor {
     }
 
     /// The variance along `axes`: the mean of `(x − mean)²`, divided by the number of elements (NumPy's `var`; PyTorch
-    /// divides by one less unless told otherwise).
+    /// divides by one less unless told otherwise). Computes with 16-bit floats as f32.
     #[track_caller]
     pub fn var(&self, axes: &[isize], keepdims: bool) -> Tensor {
         if self.fault().is_some() {
@@ -183,8 +185,9 @@ impl Tensor {
         if let Err(message) = Takes::Floats.check(self.dtype()).and_then(|()| self.shape().axes(axes).map(drop)) {
             return Tensor::poison("var", message);
         }
-        let centred = self - self.mean(axes, true);
-        (&centred * &centred).mean(axes, keepdims)
+        let from = wide(self);
+        let centred = &from - from.mean(axes, true);
+        (&centred * &centred).mean(axes, keepdims).to_dtype(result_of("var", self.dtype()))
     }
 
     /// The index (i32) of the largest element along one axis: the first of several, the first NaN if there is one.

@@ -1,7 +1,9 @@
-//! The softmax family, composed of other operations so that large inputs overflow nowhere.
+//! The softmax family, composed of other operations so that large inputs overflow nowhere. All compute with
+//! 16-bit floats as f32.
 
 use super::takes::Takes;
 use crate::Tensor;
+use crate::autocast::{result_of, wide};
 
 impl Tensor {
     /// `log Σ exp(x)` along one axis, which vanishes, or stays with size 1 if `keepdims`.
@@ -11,7 +13,8 @@ impl Tensor {
         if largest.fault().is_some() {
             return largest;
         }
-        let shifted = (self - &largest).exp().sum(&[axis], true).log() + largest;
+        let shifted = (wide(self) - &largest).exp().sum(&[axis], true).log() + largest;
+        let shifted = shifted.to_dtype(result_of("logsumexp", self.dtype()));
         if keepdims { shifted } else { shifted.squeeze(axis) }
     }
 
@@ -25,15 +28,15 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn log_softmax(&self, axis: isize) -> Tensor {
-        let shifted = self - self.finite_max("log_softmax", axis);
-        &shifted - shifted.exp().sum(&[axis], true).log()
+        let shifted = wide(self) - self.finite_max("log_softmax", axis);
+        (&shifted - shifted.exp().sum(&[axis], true).log()).to_dtype(result_of("log_softmax", self.dtype()))
     }
 
     /// `exp(x) / Σ exp(x)` along one axis.
     #[track_caller]
     pub fn softmax(&self, axis: isize) -> Tensor {
-        let exp = (self - self.finite_max("softmax", axis)).exp();
-        &exp / exp.sum(&[axis], true)
+        let exp = (wide(self) - self.finite_max("softmax", axis)).exp();
+        (&exp / exp.sum(&[axis], true)).to_dtype(result_of("softmax", self.dtype()))
     }
 
     /// The largest element along `axis`, or 0 where that is infinite, since ∞ − ∞ would be NaN. It cancels out of each

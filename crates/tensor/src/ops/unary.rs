@@ -1,6 +1,7 @@
 //! Elementwise operations of one tensor.
 
 use super::takes::Takes;
+use crate::autocast::for_method;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{DType, Tensor, TensorType};
@@ -41,7 +42,7 @@ macro_rules! unary {
             $(#[$doc])*
             #[track_caller]
             pub fn $method(&self) -> Tensor {
-                Tensor::apply($op, &[self])
+                Tensor::apply($op, &[&for_method(stringify!($method), self)])
             }
         }
     )*};
