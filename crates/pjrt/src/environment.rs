@@ -1,10 +1,11 @@
 //! What the process must look like before a plugin is loaded: the allocator, the variables that plugins read.
 
 use std::env;
-use std::path::Path;
 use std::sync::Once;
 
+use crate::diagnosis;
 use crate::error::{Error, Result};
+use crate::locate::Platform;
 
 /// Readies the process, once, before the first plugin is loaded.
 pub(crate) fn prepare() {
@@ -12,7 +13,7 @@ pub(crate) fn prepare() {
     ONCE.call_once(|| {
         keep_freed_memory();
         let mut wanted = vec![("TF_CPP_MIN_LOG_LEVEL", "3")];
-        if !has_tpu() {
+        if diagnosis::device_files(Platform::Tpu).is_empty() {
             // Without these libtpu asks a metadata server that is not there for ten minutes, keeps other processes out
             // with a lock file and writes logs. They change nothing where there is no TPU.
             wanted.extend([
@@ -49,21 +50,6 @@ fn keep_freed_memory() {
             libc::mallopt(libc::M_ARENA_MAX, 1);
         }
     }
-}
-
-/// Whether this machine has a TPU: its driver's device file, or a Google device handed over through VFIO.
-pub(crate) fn has_tpu() -> bool {
-    if Path::new("/dev/accel0").exists() {
-        return true;
-    }
-    let numbered =
-        |entry: std::fs::DirEntry| entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
-    let vfio = std::fs::read_dir("/dev/vfio").is_ok_and(|entries| entries.flatten().any(numbered));
-    vfio && std::fs::read_dir("/sys/bus/pci/devices").is_ok_and(|devices| {
-        devices
-            .flatten()
-            .any(|device| std::fs::read_to_string(device.path().join("vendor")).is_ok_and(|id| id.trim() == "0x1ae0"))
-    })
 }
 
 /// Refuses an inherited `XLA_FLAGS`: one flag that the plugin does not know ends the process, and which flags it knows

@@ -45,6 +45,7 @@ mod api;
 mod buffer;
 mod client;
 mod device;
+pub mod diagnosis;
 mod element_type;
 mod elf;
 mod environment;

@@ -63,7 +63,7 @@ impl Platform {
     /// What to do when it is nowhere.
     fn advice(self) -> &'static str {
         match self {
-            Self::Cpu => "",
+            Self::Cpu => "it is fetched when it is first used",
             Self::Cuda => "install one with `pip install jax-cuda13-pjrt`, or set FULMEN_PJRT_PLUGIN to its path",
             Self::Tpu => {
                 "install one with `pip install libtpu`, or fetch it: `--fetch-libtpu` (in a program, \
@@ -96,6 +96,34 @@ impl fmt::Display for Platform {
 /// assert!(error.is_not_found());
 /// ```
 pub fn locate(platform: Platform, explicit: Option<&Path>) -> Result<PathBuf> {
+    match search(platform, explicit)? {
+        Search::Found(path) => Ok(path),
+        Search::Nowhere(looked) if platform == Platform::Cpu => {
+            fetch::cpu_plugin().map_err(|error| error.followed_by(looked))
+        }
+        Search::Nowhere(looked) => Err(nowhere(platform, &looked)),
+    }
+}
+
+/// As [`locate`], but nothing is fetched.
+pub(crate) fn locate_installed(platform: Platform) -> Result<PathBuf> {
+    match search(platform, None)? {
+        Search::Found(path) => Ok(path),
+        Search::Nowhere(looked) => Err(nowhere(platform, &looked)),
+    }
+}
+
+enum Search {
+    Found(PathBuf),
+    /// Where it was looked for, to be put after a message.
+    Nowhere(String),
+}
+
+fn nowhere(platform: Platform, looked: &str) -> Error {
+    Error::new(Kind::NotFound, format!("no PJRT plugin for {platform} was found; {}{looked}", platform.advice()))
+}
+
+fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
     if let Some(path) = explicit {
         return named(path, "given in the program");
     }
@@ -113,7 +141,7 @@ pub fn locate(platform: Platform, explicit: Option<&Path>) -> Result<PathBuf> {
                     for folder in &folders {
                         let path = folder.join(package);
                         if path.is_file() {
-                            return Ok(path);
+                            return Ok(Search::Found(path));
                         }
                         looked.push(path.display().to_string());
                     }
@@ -124,30 +152,22 @@ pub fn locate(platform: Platform, explicit: Option<&Path>) -> Result<PathBuf> {
     }
     match fetch::cache_folder() {
         Ok(cache) => {
-            let path = cache.join("pjrt").join(platform.in_cache());
-            if path.is_file() {
-                return Ok(path);
-            }
-            looked.push(path.display().to_string());
-            if let Some(path) = fetch::libtpu_in(&cache).filter(|_| platform == Platform::Tpu) {
+            let by_hand = cache.join("pjrt").join(platform.in_cache());
+            for path in [Some(by_hand), fetch::fetched_in(&cache, platform)].into_iter().flatten() {
                 if path.is_file() {
-                    return Ok(path);
+                    return Ok(Search::Found(path));
                 }
                 looked.push(path.display().to_string());
             }
         }
         Err(error) => looked.push(format!("the cache folder ({error})")),
     }
-    let looked = format!(". Looked at:\n  {}", looked.join("\n  "));
-    if platform == Platform::Cpu {
-        return fetch::cpu_plugin().map_err(|error| error.followed_by(looked));
-    }
-    Err(Error::new(Kind::NotFound, format!("no PJRT plugin for {platform} was found; {}{looked}", platform.advice())))
+    Ok(Search::Nowhere(format!(". Looked at:\n  {}", looked.join("\n  "))))
 }
 
-fn named(path: &Path, how: &str) -> Result<PathBuf> {
+fn named(path: &Path, how: &str) -> Result<Search> {
     if path.is_file() {
-        return Ok(path.to_owned());
+        return Ok(Search::Found(path.to_owned()));
     }
     Err(Error::new(
         Kind::NotFound,

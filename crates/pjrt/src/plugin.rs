@@ -20,7 +20,7 @@ use crate::value::{Value, check_create_options, read_named, write_named};
 use crate::{elf, environment, program};
 
 /// The oldest minor version whose struct layouts are those written down in `abi`.
-const OLDEST_MINOR: i32 = 81;
+pub(crate) const OLDEST_MINOR: i32 = 81;
 
 /// The version of the PJRT C API that a plugin was compiled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,29 +104,14 @@ impl Plugin {
         elf::check(&real)?;
         environment::prepare();
         let stamp = Stamp::new(&metadata);
-        let plugin = Self(Arc::new(Inner { api: open(&real)?, path: real, stamp, identity: OnceLock::new() }));
-        plugin.check_version()?;
+        let api = open(&real)?;
+        check_version(&real, api)?;
+        let plugin = Self(Arc::new(Inner { api, path: real, stamp, identity: OnceLock::new() }));
         // SAFETY: this function takes nothing.
         unsafe { plugin.api().call(&mut PJRT_Plugin_Initialize_Args::new()) }
             .map_err(|error| error.during(format_args!("starting the plugin {}", plugin.path().display())))?;
         loaded.insert(key, plugin.clone());
         Ok(plugin)
-    }
-
-    fn check_version(&self) -> Result<()> {
-        let version = self.api_version();
-        if version.major == 0 && version.minor >= OLDEST_MINOR {
-            return Ok(());
-        }
-        Err(Error::new(
-            Kind::NotAPlugin,
-            format!(
-                "the plugin {} speaks PJRT API {version}; this program speaks 0.{OLDEST_MINOR} and later 0.x: use a \
-                 {} plugin",
-                self.path().display(),
-                if version.major > 0 { "different (or this program's newer release with that)" } else { "newer" },
-            ),
-        ))
     }
 
     pub(crate) fn api(&self) -> Api {
@@ -140,8 +125,7 @@ impl Plugin {
 
     /// The version of the C API that it speaks.
     pub fn api_version(&self) -> ApiVersion {
-        let (major, minor) = self.0.api.version();
-        ApiVersion { major, minor }
+        version(self.0.api)
     }
 
     /// What the plugin tells of itself, such as `stablehlo_current_version`.
@@ -228,6 +212,38 @@ impl fmt::Debug for Plugin {
     }
 }
 
+fn version(api: Api) -> ApiVersion {
+    let (major, minor) = api.version();
+    ApiVersion { major, minor }
+}
+
+/// The version that a plugin speaks, if it is one that can be used. The plugin is opened for this, but not started.
+pub(crate) fn version_of(path: &Path) -> Result<ApiVersion> {
+    let real = path
+        .canonicalize()
+        .map_err(|error| Error::io(format!("there is no PJRT plugin at {}", path.display()), error))?;
+    elf::check(&real)?;
+    environment::prepare();
+    let api = open(&real)?;
+    check_version(&real, api)?;
+    Ok(version(api))
+}
+
+fn check_version(path: &Path, api: Api) -> Result<()> {
+    let version = version(api);
+    if version.major == 0 && version.minor >= OLDEST_MINOR {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::NotAPlugin,
+        format!(
+            "the plugin {} speaks PJRT API {version}; this program speaks 0.{OLDEST_MINOR} and later 0.x: use a {} plugin",
+            path.display(),
+            if version.major > 0 { "different (or this program's newer release with that)" } else { "newer" },
+        ),
+    ))
+}
+
 /// Opens the shared object and asks for its table of functions.
 fn open(path: &Path) -> Result<Api> {
     let not_a_plugin = |why: String| {
@@ -261,7 +277,8 @@ fn open(path: &Path) -> Result<Api> {
     Ok(unsafe { Api::new(table) })
 }
 
-fn loader_error() -> String {
+/// What went wrong in this thread's last call of a dl function.
+pub(crate) fn loader_error() -> String {
     // SAFETY: dlerror gives null or a C string that stays until this thread's next call of a dl function.
     let message = unsafe { libc::dlerror() };
     if message.is_null() {

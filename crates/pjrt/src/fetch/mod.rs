@@ -17,7 +17,8 @@ use std::process::Command;
 
 use self::package::{CPU, LIBTPU, Package};
 use crate::error::{Error, Kind, Result};
-use crate::{hash, locate};
+use crate::hash;
+use crate::locate::{self, Platform};
 
 /// The variable that forbids fetching.
 const OFFLINE_VARIABLE: &str = "FULMEN_OFFLINE";
@@ -72,9 +73,14 @@ pub fn libtpu() -> Result<PathBuf> {
     Fetcher::new(package)?.get()
 }
 
-/// Where [`libtpu`] puts it in this cache folder.
-pub(crate) fn libtpu_in(cache: &Path) -> Option<PathBuf> {
-    LIBTPU.map(|package| target(cache, &package))
+/// Where a plugin lies in this cache folder once it has been fetched.
+pub(crate) fn fetched_in(cache: &Path, platform: Platform) -> Option<PathBuf> {
+    let package = match platform {
+        Platform::Cpu => CPU,
+        Platform::Cuda => None,
+        Platform::Tpu => LIBTPU,
+    };
+    package.map(|package| target(cache, &package))
 }
 
 fn target(cache: &Path, package: &Package<'_>) -> PathBuf {

@@ -1,0 +1,170 @@
+//! Which devices of a kind this machine has, and why not more: what a user must know when none can be opened. It looks
+//! at files and variables and opens no device.
+
+mod files;
+mod holders;
+mod plugin;
+#[cfg(test)]
+mod tests;
+mod variables;
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::PathBuf;
+
+pub use holders::{Holder, Holders};
+pub use plugin::PluginState;
+pub use variables::ObsoleteVariable;
+
+use crate::locate::Platform;
+
+/// What was looked at for one kind of device on this machine, and what was found. To be shown to a user.
+///
+/// ```
+/// use fulmen_pjrt::diagnosis::diagnose;
+/// use fulmen_pjrt::locate::Platform;
+///
+/// let diagnosis = diagnose(Platform::Tpu);
+/// println!("{diagnosis}");
+/// if diagnosis.device_files.is_empty() {
+///     assert!(diagnosis.to_string().starts_with("No TPU devices were found. Looked at:\n"));
+/// }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Diagnosis {
+    /// The kind of device.
+    pub platform: Platform,
+    /// The devices' files: `/dev/accel0` or `/dev/vfio/0` of a TPU, `/dev/nvidia0` of a GPU. A CPU has none.
+    pub device_files: Vec<DeviceFile>,
+    /// The plugin that would be used.
+    pub plugin: PluginState,
+    /// Variables of this process's environment that nothing reads any more, though their names are the TPU's.
+    pub obsolete_variables: Vec<ObsoleteVariable>,
+    /// What else was looked at: a line each.
+    notes: Vec<String>,
+}
+
+/// The file by which a device is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether this process may read and write it.
+    pub allowed: bool,
+    /// Which processes have it open. A TPU can be open in one process at a time; of GPUs this is not looked at.
+    pub holders: Option<Holders>,
+}
+
+/// Looks at everything that devices of this kind depend on. It runs `python3` to ask where packages are, and loads the
+/// plugin's file to see its version.
+pub fn diagnose(platform: Platform) -> Diagnosis {
+    let variable = |name: &str| env::var_os(name);
+    Diagnosis::gather(platform, &Roots::default(), &variable, plugin::state_of(platform))
+}
+
+/// The files of the devices of this kind, where they are: a quick look, which asks nothing else. A CPU has none.
+pub fn device_files(platform: Platform) -> Vec<PathBuf> {
+    files::of(platform, &Roots::default())
+}
+
+/// Where the system's own file trees are. Tests have others.
+#[derive(Clone, Debug)]
+struct Roots {
+    dev: PathBuf,
+    proc: PathBuf,
+    sys: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self { dev: "/dev".into(), proc: "/proc".into(), sys: "/sys".into() }
+    }
+}
+
+impl Diagnosis {
+    fn gather(
+        platform: Platform,
+        roots: &Roots,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+        plugin: PluginState,
+    ) -> Self {
+        let paths = files::of(platform, roots);
+        let holders: Vec<_> = match platform {
+            Platform::Tpu => holders::of(&paths, &roots.proc).into_iter().map(Some).collect(),
+            Platform::Cpu | Platform::Cuda => vec![None; paths.len()],
+        };
+        let device_files = paths
+            .into_iter()
+            .zip(holders)
+            .map(|(path, holders)| DeviceFile { allowed: files::is_allowed(&path), path, holders })
+            .collect::<Vec<_>>();
+        let mut notes = files::notes(platform, roots, &device_files);
+        if platform == Platform::Cuda {
+            notes.push(plugin::cuda_library());
+        }
+        notes.extend(variables::hiding(platform, variable));
+        let obsolete_variables = variables::obsolete(platform, variable);
+        Self { platform, device_files, plugin, obsolete_variables, notes }
+    }
+
+    fn headline(&self) -> String {
+        let name = match self.platform {
+            Platform::Cpu => "CPU",
+            Platform::Cuda => "CUDA",
+            Platform::Tpu => "TPU",
+        };
+        let in_use = self.device_files.iter().filter(|file| file.is_held_by_others()).count();
+        match (self.platform, self.device_files.len(), in_use) {
+            (Platform::Cpu, ..) => "The CPU is always there".to_owned(),
+            (_, 0, _) => format!("No {name} devices were found"),
+            (_, 1, 0) => format!("One {name} device file was found"),
+            (_, count, 0) => format!("{count} {name} device files were found"),
+            (_, 1, _) => format!("One {name} device file was found, and another process has it open"),
+            (_, count, in_use) => {
+                format!("{count} {name} device files were found, and other processes have {in_use} of them open")
+            }
+        }
+    }
+}
+
+impl DeviceFile {
+    fn is_held_by_others(&self) -> bool {
+        let this = std::process::id();
+        self.holders.as_ref().is_some_and(|holders| holders.processes.iter().any(|holder| holder.pid != this))
+    }
+}
+
+impl fmt::Display for DeviceFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: there", self.path.display())?;
+        if !self.allowed {
+            f.write_str(", but this user may not read and write it")?;
+        }
+        match &self.holders {
+            Some(holders) => write!(f, ", {holders}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A headline, and a line for each thing that was looked at.
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}. Looked at:", self.headline())?;
+        for file in &self.device_files {
+            write!(f, "\n  {file}")?;
+        }
+        for note in &self.notes {
+            write!(f, "\n  {note}")?;
+        }
+        // What the plugin's search says may have lines of its own.
+        write!(f, "\n  {}", self.plugin.to_string().replace('\n', "\n  "))?;
+        for variable in &self.obsolete_variables {
+            write!(f, "\n  {variable}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! Diagnoses of file trees that stand in for the system's own.
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::plugin::ApiVersion;
+
+/// A machine of files.
+struct Machine {
+    folder: TempDir,
+    variables: Vec<(&'static str, &'static str)>,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["dev", "sys/bus/pci/devices"] {
+            fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        Self { folder, variables: Vec::new() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "").unwrap();
+        path
+    }
+
+    /// A PCI device, in a group of its own if it has one.
+    fn pci(&self, address: &str, vendor: &str, class: &str, group: Option<u32>) {
+        let folder = self.path("sys/bus/pci/devices").join(address);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("vendor"), format!("{vendor}\n")).unwrap();
+        fs::write(folder.join("class"), format!("{class}\n")).unwrap();
+        if let Some(group) = group {
+            symlink(format!("../../../kernel/iommu_groups/{group}"), folder.join("iommu_group")).unwrap();
+        }
+    }
+
+    fn roots(&self, proc: &Path) -> Roots {
+        Roots { dev: self.path("dev"), proc: proc.to_owned(), sys: self.path("sys") }
+    }
+
+    /// With the system's own processes.
+    fn diagnose(&self, platform: Platform) -> Diagnosis {
+        let variable = |name: &str| {
+            let set = self.variables.iter().find(|(known, _)| *known == name);
+            set.map(|(_, value)| OsString::from(value))
+        };
+        let version = ApiVersion { major: 0, minor: 116 };
+        let plugin = PluginState::Usable { path: "/opt/libtpu.so".into(), version };
+        Diagnosis::gather(platform, &self.roots("/proc".as_ref()), &variable, plugin)
+    }
+
+    fn found(&self, platform: Platform) -> Vec<String> {
+        let found = files::of(platform, &self.roots("/proc".as_ref())).into_iter();
+        found.map(|path| path.strip_prefix(self.folder.path()).unwrap().display().to_string()).collect()
+    }
+}
+
+/// A process that has a file open, until this is dropped.
+struct HolderProcess(Child);
+
+impl HolderProcess {
+    fn of(path: &Path) -> Self {
+        let file = File::open(path).unwrap();
+        Self(Command::new("sleep").arg("600").stdin(Stdio::from(file)).spawn().unwrap())
+    }
+}
+
+impl Drop for HolderProcess {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_machine_without_a_tpu_is_told_all_that_was_looked_at() {
+    let machine = Machine::new();
+    let text = machine.diagnose(Platform::Tpu).to_string();
+    let root = machine.folder.path().display();
+    let expected = format!(
+        "No TPU devices were found. Looked at:\n  \
+         {root}/dev/accel*: not there\n  \
+         {root}/dev/vfio/*: not there\n  \
+         {root}/sys/bus/pci/devices: no accelerator of Google's (vendor 0x1ae0)\n  \
+         the plugin /opt/libtpu.so: speaks PJRT API 0.116 (0.81 or later 0.x is needed)"
+    );
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn a_tpu_is_known_by_its_driver_or_by_its_group() {
+    let machine = Machine::new();
+    // 10 comes after 2; the folder `accel` is of other vendors' devices.
+    for name in ["dev/accel10", "dev/accel2", "dev/accel", "dev/accel+1", "dev/vfio/vfio", "dev/vfio/7", "dev/vfio/3"] {
+        machine.file(name);
+    }
+    assert_eq!(machine.found(Platform::Tpu), ["dev/accel2", "dev/accel10"], "the groups are of other devices");
+    let text = machine.diagnose(Platform::Tpu).to_string();
+    assert!(text.starts_with("2 TPU device files were found. Looked at:\n"), "{text}");
+    assert!(text.contains("/dev/vfio/*: 2 files, none of a device of Google's"), "{text}");
+
+    // A network card of Google's and another vendor's accelerator are no TPUs.
+    machine.pci("0000:00:03.0", "0x1ae0", "0x020000", Some(7));
+    machine.pci("0000:00:05.0", "0x10de", "0x120000", Some(7));
+    assert_eq!(machine.found(Platform::Tpu).len(), 2);
+    machine.pci("0000:00:04.0", "0x1ae0", "0x120000", Some(3));
+    assert_eq!(machine.found(Platform::Tpu), ["dev/accel2", "dev/accel10", "dev/vfio/3"]);
+    let text = machine.diagnose(Platform::Tpu).to_string();
+    assert!(text.contains("sys/bus/pci/devices: accelerators of Google's at 0000:00:04.0\n"), "{text}");
+}
+
+/// In some containers the kernel's groups cannot be seen.
+#[test]
+fn without_groups_a_device_of_googles_is_enough() {
+    let machine = Machine::new();
+    machine.file("dev/vfio/0");
+    machine.pci("0000:00:04.0", "0x1ae0", "0x120000", None);
+    assert_eq!(machine.found(Platform::Tpu), ["dev/vfio/0"]);
+}
+
+#[test]
+fn the_process_that_has_a_tpu_open_is_named() {
+    let machine = Machine::new();
+    let (busy, free) = (machine.file("dev/accel0"), machine.file("dev/accel1"));
+    let holder = HolderProcess::of(&busy);
+    let diagnosis = machine.diagnose(Platform::Tpu);
+    let pid = holder.0.id();
+    let holders = diagnosis.device_files[0].holders.as_ref().unwrap();
+    assert!(holders.processes.iter().any(|holder| holder.pid == pid), "{holders}");
+    assert_eq!(diagnosis.device_files[1].holders.as_ref().unwrap().processes, []);
+    let text = diagnosis.to_string();
+    let headline = "2 TPU device files were found, and other processes have 1 of them open. Looked at:\n";
+    assert!(text.starts_with(headline), "{text}");
+    assert!(text.contains(&format!("{}: there, open in process {pid} (sleep)", busy.display())), "{text}");
+    assert!(text.contains(&format!("{}: there, open in no process that can be seen", free.display())), "{text}");
+    drop(holder);
+    assert_eq!(machine.diagnose(Platform::Tpu).device_files[0].holders.as_ref().unwrap().processes, []);
+}
+
+#[test]
+fn this_process_is_told_apart_and_a_file_of_the_same_name_is_another() {
+    let machine = Machine::new();
+    let device = machine.file("dev/accel0");
+    let other = File::open(machine.file("elsewhere/accel0")).unwrap();
+    assert_eq!(machine.diagnose(Platform::Tpu).device_files[0].holders.as_ref().unwrap().processes, []);
+    drop(other);
+    let open = File::open(&device).unwrap();
+    let text = machine.diagnose(Platform::Tpu).to_string();
+    assert!(text.contains(&format!("open in this process ({})", std::process::id())), "{text}");
+    assert!(text.starts_with("One TPU device file was found. "), "{text}");
+    drop(open);
+}
+
+/// A device may have a second name, as in a container; the real `/dev/null` stands for one.
+#[test]
+fn devices_are_compared_by_number() {
+    let holder = HolderProcess::of("/dev/null".as_ref());
+    let found = holders::of(&["/dev/null".into()], "/proc".as_ref());
+    assert!(found[0].processes.iter().any(|found| found.pid == holder.0.id()));
+}
+
+#[test]
+fn processes_that_cannot_be_looked_into_are_counted() {
+    let machine = Machine::new();
+    let device = machine.file("dev/accel0");
+    for pid in ["11", "12"] {
+        fs::create_dir_all(machine.path("proc").join(pid).join("fd")).unwrap();
+        fs::write(machine.path("proc").join(pid).join("comm"), "train\n").unwrap();
+    }
+    symlink(&device, machine.path("proc/11/fd/5")).unwrap();
+    let found = holders::of(std::slice::from_ref(&device), &machine.path("proc"));
+    assert_eq!(found[0].to_string(), "open in process 11 (train)");
+
+    let closed = machine.path("proc/11/fd");
+    fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
+    // An administrator may look into everything.
+    if fs::read_dir(&closed).is_err() {
+        let found = holders::of(&[device], &machine.path("proc"));
+        let expected = "open in no process that can be seen (one process of another user could not be looked into)";
+        assert_eq!(found[0].to_string(), expected);
+    }
+    fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let several = Holders { processes: Vec::new(), unseen: 3 };
+    assert!(several.to_string().ends_with("(3 processes of other users could not be looked into)"));
+}
+
+#[test]
+fn obsolete_variables_are_named_with_what_replaced_them() {
+    let mut machine = Machine::new();
+    machine.variables = vec![
+        ("XRT_TPU_CONFIG", "tpu_worker;0;10.0.0.2:8470"),
+        ("TPU_IP_ADDRESS", "10.0.0.2"),
+        ("XRT_MESH_SERVICE_ADDRESS", "10.0.0.2:8477"),
+        ("COLAB_TPU_ADDR", ""),
+        ("TPU_VISIBLE_CHIPS", "0,1"),
+        ("CUDA_VISIBLE_DEVICES", ""),
+    ];
+    let diagnosis = machine.diagnose(Platform::Tpu);
+    let names = diagnosis.obsolete_variables.iter().map(|variable| variable.name).collect::<Vec<_>>();
+    assert_eq!(names, ["XRT_TPU_CONFIG", "TPU_IP_ADDRESS", "XRT_MESH_SERVICE_ADDRESS"]);
+    let text = diagnosis.to_string();
+    for part in [
+        "the environment variable TPU_IP_ADDRESS is set, and is obsolete: it gave the address of a TPU to XRT, which \
+         PJRT has replaced; run this program on the TPU VM itself",
+        "XRT_MESH_SERVICE_ADDRESS is set, and is obsolete: XRT is gone; FULMEN_COORDINATOR gives",
+        "the environment variable TPU_VISIBLE_CHIPS is \"0,1\": the plugin sees no others",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    let text = machine.diagnose(Platform::Cuda).to_string();
+    assert!(text.contains("CUDA_VISIBLE_DEVICES is \"\"") && !text.contains("XRT"), "{text}");
+}
+
+#[test]
+fn a_gpu_has_a_file_and_a_driver() {
+    let machine = Machine::new();
+    let proc = machine.path("proc");
+    let plugin = || PluginState::Missing("no PJRT plugin for cuda was found".to_owned());
+    let text =
+        |machine: &Machine| Diagnosis::gather(Platform::Cuda, &machine.roots(&proc), &|_| None, plugin()).to_string();
+    let without = text(&machine);
+    for part in
+        ["No CUDA devices were found", "/dev/nvidia*: not there", "the NVIDIA driver is not loaded", "\n  libcuda.so.1"]
+    {
+        assert!(without.contains(part), "{without}");
+    }
+    for name in ["dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia0"] {
+        machine.file(name);
+    }
+    machine.file("proc/driver/nvidia/version");
+    fs::write(proc.join("driver/nvidia/version"), "NVRM version: 580.1\nGCC version: 12\n").unwrap();
+    assert_eq!(machine.found(Platform::Cuda), ["dev/nvidia0"]);
+    let with = text(&machine);
+    for part in ["One CUDA device file was found", "/dev/nvidia0: there\n", "version: NVRM version: 580.1\n"] {
+        assert!(with.contains(part), "{with}");
+    }
+}
+
+#[test]
+fn a_plugin_that_is_too_old_or_damaged_is_told_of() {
+    let machine = Machine::new();
+    let source = machine.path("old.c");
+    fs::write(
+        &source,
+        "struct { long size; void *start; long version_size; void *version_start; int major, minor; void *f[200]; }
+         table = {800, 0, 24, 0, 0, 54}; void *GetPjrtApi(void) { return &table; }",
+    )
+    .unwrap();
+    let old = machine.path("old.so");
+    assert!(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&old, &source]).status().unwrap().success());
+    let state = PluginState::of_file(old.clone());
+    assert!(matches!(&state, PluginState::Unusable { path, .. } if *path == old), "{state:?}");
+    assert!(state.to_string().contains("speaks PJRT API 0.54; this program speaks 0.81"), "{state}");
+    let damaged = PluginState::of_file(machine.file("damaged.so"));
+    assert!(matches!(damaged, PluginState::Unusable { .. }), "{damaged:?}");
+}
