@@ -11,6 +11,7 @@ use crate::client::ClientInner;
 use crate::element_type::{ArrayType, ElementType};
 use crate::error::{Error, Result};
 use crate::frame::Frame;
+use crate::hlo;
 use crate::plugin::Plugin;
 use crate::signature::Signature;
 use crate::value::read_named;
@@ -141,6 +142,11 @@ impl Executable {
     pub fn optimized_hlo(&self) -> Result<Vec<u8>> {
         // SAFETY: the executable is alive.
         unsafe { optimized_program(self.api(), self.raw) }
+    }
+
+    /// The program after the compiler's passes, readable.
+    pub fn hlo(&self) -> Result<hlo::Module> {
+        hlo::Module::decode(&self.optimized_hlo()?, self.num_replicas.saturating_mul(self.num_partitions))
     }
 
     /// The machine code with a checksum, for [`Client::load`](crate::Client::load) with the same plugin file on the same

@@ -56,6 +56,7 @@ mod execute;
 pub mod fetch;
 mod frame;
 mod hash;
+pub mod hlo;
 mod host_buffer;
 mod loaded;
 pub mod locate;

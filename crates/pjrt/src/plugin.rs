@@ -158,7 +158,14 @@ impl Plugin {
 
     /// The description of devices that need not be here, such as `v5e:2x4` for libtpu, to compile for.
     pub fn topology(&self, name: &str) -> Result<Topology> {
-        Topology::by_name(self, name)
+        Topology::by_name(self, name, &[])
+    }
+
+    /// As [`Plugin::topology`], with options of the plugin's own. libtpu takes `chip_config_name`: `megacore` makes one
+    /// device of the two cores of a v4 chip, which is how a v4 presents itself where it is real.
+    pub fn topology_with(&self, name: &str, options: &[(&str, Value)]) -> Result<Topology> {
+        check_create_options(options)?;
+        Topology::by_name(self, name, options)
     }
 
     /// Compiles a program for devices that need not be here.

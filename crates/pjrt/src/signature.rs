@@ -8,9 +8,7 @@ use prost::Message;
 
 use crate::element_type::{ArrayType, ElementType};
 use crate::error::{Error, Result};
-
-/// XLA's number for a tuple.
-const TUPLE: i32 = 13;
+use crate::hlo::proto::{HeaderWithConfig, Shape, TUPLE};
 
 /// What a compiled program takes and gives on each device. A program that is split over devices takes and gives parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +26,7 @@ pub struct Signature {
 impl Signature {
     /// From a `HloModuleProtoWithConfig`.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let module = ModuleWithConfig::decode(bytes)
+        let module = HeaderWithConfig::decode(bytes)
             .map_err(|error| Error::broken(format!("the plugin's optimized program cannot be read: {error}")))?
             .hlo_module
             .unwrap_or_default();
@@ -93,69 +91,10 @@ fn array(shape: &Shape) -> Result<ArrayType> {
     Ok(ArrayType::new(ElementType::from_primitive(shape.element_type)?, dims))
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct ModuleWithConfig {
-    #[prost(message, optional, tag = "1")]
-    hlo_module: Option<Module>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Module {
-    #[prost(message, optional, tag = "4")]
-    host_program_shape: Option<ProgramShape>,
-    #[prost(message, optional, tag = "8")]
-    input_output_alias: Option<Aliases>,
-    #[prost(message, optional, tag = "18")]
-    buffer_donor: Option<Donors>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ProgramShape {
-    #[prost(message, repeated, tag = "1")]
-    parameters: Vec<Shape>,
-    #[prost(message, optional, tag = "2")]
-    result: Option<Shape>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Shape {
-    #[prost(int32, tag = "2")]
-    element_type: i32,
-    #[prost(int64, repeated, tag = "3")]
-    dimensions: Vec<i64>,
-    #[prost(message, repeated, tag = "4")]
-    tuple_shapes: Vec<Shape>,
-    #[prost(bool, repeated, tag = "6")]
-    is_dynamic_dimension: Vec<bool>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Aliases {
-    #[prost(message, repeated, tag = "1")]
-    entries: Vec<Alias>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Alias {
-    #[prost(int64, tag = "2")]
-    parameter_number: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Donors {
-    #[prost(message, repeated, tag = "1")]
-    entries: Vec<Donor>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Donor {
-    #[prost(int64, tag = "1")]
-    parameter_number: i64,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hlo::proto::{Alias, Aliases, Donor, Donors, Header, ProgramShape};
 
     fn shape(element_type: i32, dimensions: &[i64], tuple_shapes: &[Shape]) -> Shape {
         Shape {
@@ -163,12 +102,13 @@ mod tests {
             dimensions: dimensions.to_vec(),
             tuple_shapes: tuple_shapes.to_vec(),
             is_dynamic_dimension: vec![false; dimensions.len()],
+            layout: None,
         }
     }
 
     fn module(parameters: &[Shape], result: Option<Shape>, aliases: &[i64], donors: &[i64]) -> Vec<u8> {
-        ModuleWithConfig {
-            hlo_module: Some(Module {
+        HeaderWithConfig {
+            hlo_module: Some(Header {
                 host_program_shape: Some(ProgramShape { parameters: parameters.to_vec(), result }),
                 input_output_alias: Some(Aliases {
                     entries: aliases.iter().map(|&parameter_number| Alias { parameter_number }).collect(),

@@ -11,7 +11,7 @@ use crate::client::{Client, ClientInner};
 use crate::device::DeviceDescription;
 use crate::error::{Error, Result};
 use crate::plugin::Plugin;
-use crate::value::{Value, read_named};
+use crate::value::{Value, read_named, write_named};
 
 /// A description of devices to compile for with [`Plugin::compile`]. libtpu makes one by name, with no TPU there:
 ///
@@ -45,7 +45,7 @@ unsafe impl Send for Topology {}
 unsafe impl Sync for Topology {}
 
 impl Topology {
-    pub(crate) fn by_name(plugin: &Plugin, name: &str) -> Result<Self> {
+    pub(crate) fn by_name(plugin: &Plugin, name: &str, options: &[(&str, Value)]) -> Result<Self> {
         if name.trim().is_empty() {
             // libtpu would take it for a v2.
             return Err(Error::invalid("the topology's name is empty; give one such as v5e:2x4"));
@@ -53,7 +53,10 @@ impl Topology {
         let mut args = PJRT_TopologyDescription_Create_Args::new();
         args.topology_name = name.as_ptr().cast();
         args.topology_name_size = name.len();
-        // SAFETY: the name lives until after the call, no options are given, and the plugin was initialised.
+        let named = write_named(options);
+        args.create_options = named.as_ptr();
+        args.num_options = named.len();
+        // SAFETY: name and options live until after the call, and the plugin was initialised.
         unsafe { plugin.api().call(&mut args) }.map_err(|error| {
             error.during(format_args!("describing the topology {name:?} with {}", plugin.path().display()))
         })?;

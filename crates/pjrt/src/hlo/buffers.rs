@@ -1,0 +1,67 @@
+//! The largest arrays that a compiled program keeps in a device's main memory, with the lines that they are from.
+
+use super::loops::Times;
+use super::module::{Module, Source};
+use crate::element_type::ArrayType;
+
+/// An array of a compiled program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LargeArray {
+    /// Element type and dimensions, on one device.
+    pub ty: ArrayType,
+    /// Its bytes with the padding to whole tiles.
+    pub bytes: u64,
+    /// The instruction that makes it.
+    pub name: String,
+    /// What that instruction does.
+    pub opcode: String,
+    /// The operation's name as the program's text had it.
+    pub op_name: String,
+    /// The line of the user's code, where it is known.
+    pub source: Option<Source>,
+}
+
+impl Module {
+    /// The `count` largest arrays, largest first. They need not be alive at the same time.
+    pub fn largest_arrays(&self, count: usize) -> Vec<LargeArray> {
+        let times = Times::of(self);
+        // What stands inside of a fusion never gets to memory.
+        let mut fused = vec![false; self.computations.len()];
+        for instruction in self.computations.iter().flat_map(|computation| &computation.instructions) {
+            if instruction.opcode == "fusion" {
+                instruction.called.iter().for_each(|&called| fused[called] = true);
+            }
+        }
+        let mut found = vec![];
+        for (i, computation) in self.computations.iter().enumerate() {
+            if fused[i] || times.runs(i) == 0 {
+                continue;
+            }
+            for instruction in &computation.instructions {
+                let is_new = match instruction.opcode.as_str() {
+                    "get-tuple-element" | "tuple" | "bitcast" | "while" | "conditional" | "call" | "copy-done" => false,
+                    "parameter" => i == self.entry,
+                    opcode => !opcode.ends_with("-done"),
+                };
+                if !is_new {
+                    continue;
+                }
+                for array in instruction.shape.arrays() {
+                    if array.memory_space == 0 {
+                        found.push(LargeArray {
+                            ty: array.ty.clone(),
+                            bytes: array.padded_bytes(),
+                            name: instruction.name.clone(),
+                            opcode: instruction.opcode.clone(),
+                            op_name: instruction.op_name.clone(),
+                            source: instruction.source.clone(),
+                        });
+                    }
+                }
+            }
+        }
+        found.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+        found.truncate(count);
+        found
+    }
+}

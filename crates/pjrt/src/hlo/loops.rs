@@ -1,0 +1,230 @@
+//! Loops and how often they run: written down by the compiler, or worked out from a counter that starts at a constant,
+//! grows by a constant and is compared with a constant. Nothing is simulated.
+
+use super::module::{Module, Source};
+
+/// A loop of a compiled program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loop {
+    /// The instruction's name.
+    pub name: String,
+    /// How often its body runs each time the loop is reached, where that is known.
+    pub trip_count: Option<u64>,
+    /// How often a run of the program reaches it.
+    pub times: u64,
+    /// The computation that is its body, as an index into the module's.
+    pub body: usize,
+    /// The line of the user's code, where it is known.
+    pub source: Option<Source>,
+}
+
+impl Module {
+    /// The loops, inner ones before outer ones.
+    pub fn loops(&self) -> Vec<Loop> {
+        let times = Times::of(self);
+        let mut loops = vec![];
+        for (i, computation) in self.computations.iter().enumerate() {
+            for (j, instruction) in computation.instructions.iter().enumerate() {
+                if let ("while", &[body, _]) = (instruction.opcode.as_str(), &instruction.called[..]) {
+                    loops.push(Loop {
+                        name: instruction.name.clone(),
+                        trip_count: self.trip_count(i, j),
+                        times: times.runs(i),
+                        body,
+                        source: instruction.source.clone(),
+                    });
+                }
+            }
+        }
+        loops
+    }
+
+    /// How often the loop at an instruction of a computation runs.
+    fn trip_count(&self, computation: usize, instruction: usize) -> Option<u64> {
+        let at = &self.computations[computation];
+        let instruction = &at.instructions[instruction];
+        if let Some(count) = instruction.known_trip_count {
+            return Some(count);
+        }
+        let &[body, condition] = &instruction.called[..] else { return None };
+        let (left, right, direction) = self.comparison(condition)?;
+        let body_root = self.computations[body].root;
+        // What a slot of the loop's state holds before the first run and grows by in each.
+        let slot = |i: usize| -> Option<(i64, i64)> {
+            let next = self.value(&Frame { computation: body, caller: None }, body_root, Some(i), 0)?;
+            let step = (next.slot == Some(i)).then_some(next.plus)?;
+            let frame = Frame { computation, caller: None };
+            let start = self.value(&frame, *instruction.operands.first()?, Some(i), 0)?;
+            start.slot.is_none().then_some((start.plus, step))
+        };
+        let side = |value: Value| match value.slot {
+            None => Some((value.plus, 0)),
+            Some(i) => slot(i).map(|(start, step)| (start.checked_add(value.plus).unwrap_or(i64::MAX), step)),
+        };
+        match (side(left)?, side(right)?) {
+            ((start, step), (bound, 0)) => count(start, step, bound, &direction),
+            ((bound, 0), (start, step)) => count(start, step, bound, mirrored(&direction)),
+            _ => None,
+        }
+    }
+
+    /// The two sides of a loop's condition.
+    fn comparison(&self, condition: usize) -> Option<(Value, Value, String)> {
+        let outer = Frame { computation: condition, caller: None };
+        let computation = &self.computations[condition];
+        let root = computation.root();
+        match (root.opcode.as_str(), &root.called[..]) {
+            ("compare", _) => Some((
+                self.value(&outer, *root.operands.first()?, None, 0)?,
+                self.value(&outer, *root.operands.get(1)?, None, 0)?,
+                root.direction.clone(),
+            )),
+            ("fusion", &[inner]) => {
+                let frame = Frame { computation: inner, caller: Some((&outer, computation.root)) };
+                let root = self.computations[inner].root();
+                (root.opcode == "compare").then_some(())?;
+                Some((
+                    self.value(&frame, *root.operands.first()?, None, 0)?,
+                    self.value(&frame, *root.operands.get(1)?, None, 0)?,
+                    root.direction.clone(),
+                ))
+            }
+            _ => None,
+        }
+    }
+
+    /// What an instruction's value (or one element of its tuple) is, if it is a constant or a slot of the state that the
+    /// outermost computation was given, plus a constant.
+    fn value(&self, frame: &Frame<'_>, instruction: usize, element: Option<usize>, depth: usize) -> Option<Value> {
+        if depth > 64 {
+            return None;
+        }
+        let at = &self.computations[frame.computation];
+        let i = &at.instructions[instruction];
+        let operand = |n: usize| i.operands.get(n).copied();
+        let follow = |n: usize, element| self.value(frame, operand(n)?, element, depth + 1);
+        match i.opcode.as_str() {
+            "constant" if element.is_none() => Some(Value { slot: None, plus: i.integer? }),
+            "parameter" => match frame.caller {
+                None => Some(Value { slot: Some(element?), plus: 0 }),
+                Some((outer, call)) => {
+                    let call = &self.computations[outer.computation].instructions[call];
+                    self.value(outer, *call.operands.get(i.index)?, element, depth + 1)
+                }
+            },
+            "get-tuple-element" if element.is_none() => follow(0, Some(i.index)),
+            "tuple" => self.value(frame, operand(element?)?, None, depth + 1),
+            "copy" | "bitcast" | "reshape" | "convert" | "copy-done" | "optimization-barrier" => follow(0, element),
+            "copy-start" => follow(0, None),
+            "add" | "subtract" if element.is_none() => {
+                let (left, right) = (follow(0, None)?, follow(1, None)?);
+                match (i.opcode.as_str(), left.slot, right.slot) {
+                    ("add", slot, None) | ("add", None, slot) => {
+                        Some(Value { slot, plus: left.plus.checked_add(right.plus)? })
+                    }
+                    ("subtract", slot, None) => Some(Value { slot, plus: left.plus.checked_sub(right.plus)? }),
+                    _ => None,
+                }
+            }
+            "fusion" | "call" => {
+                let &inner = i.called.first()?;
+                let frame = Frame { computation: inner, caller: Some((frame, instruction)) };
+                self.value(&frame, self.computations[inner].root, element, depth + 1)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A computation, and who called it with which operands.
+struct Frame<'a> {
+    computation: usize,
+    caller: Option<(&'a Frame<'a>, usize)>,
+}
+
+/// A slot of a loop's state, or nothing, plus a constant.
+#[derive(Clone, Copy)]
+struct Value {
+    slot: Option<usize>,
+    plus: i64,
+}
+
+/// How often a loop runs whose counter starts at `start`, grows by `step` and goes on while `direction` holds.
+fn count(start: i64, step: i64, bound: i64, direction: &str) -> Option<u64> {
+    let distance = bound.checked_sub(start)?;
+    let runs = |distance: i64, step: i64| {
+        if distance <= 0 { 0 } else { u64::try_from(distance).unwrap_or(0).div_ceil(u64::try_from(step).unwrap_or(1)) }
+    };
+    match (direction, step.signum()) {
+        ("LT", 1) => Some(runs(distance, step)),
+        ("LE", 1) => Some(runs(distance.checked_add(1)?, step)),
+        ("GT", -1) => Some(runs(distance.checked_neg()?, step.checked_neg()?)),
+        ("GE", -1) => Some(runs(distance.checked_neg()?.checked_add(1)?, step.checked_neg()?)),
+        ("NE", 1 | -1) if distance % step == 0 && distance / step >= 0 => u64::try_from(distance / step).ok(),
+        _ => None,
+    }
+}
+
+fn mirrored(direction: &str) -> &str {
+    match direction {
+        "LT" => "GT",
+        "GT" => "LT",
+        "LE" => "GE",
+        "GE" => "LE",
+        other => other,
+    }
+}
+
+/// How often each computation runs in one run of the program.
+pub(super) struct Times(Vec<u64>);
+
+impl Times {
+    /// A loop of unknown length counts as one run. Of a conditional, each branch counts. What a reduction or a sort
+    /// calls for each element is part of that instruction and counts as none.
+    pub(super) fn of(module: &Module) -> Self {
+        let mut runs = vec![0_u64; module.computations.len()];
+        runs[module.entry] = 1;
+        // Callers stand after what they call.
+        for (i, computation) in module.computations.iter().enumerate().rev() {
+            if runs[i] == 0 {
+                continue;
+            }
+            for (j, instruction) in computation.instructions.iter().enumerate() {
+                let factor = match instruction.opcode.as_str() {
+                    "while" => module.trip_count(i, j).unwrap_or(1),
+                    "fusion" | "call" | "conditional" | "async-start" => 1,
+                    _ => continue,
+                };
+                let times = runs[i].saturating_mul(factor);
+                for &called in &instruction.called {
+                    runs[called] = runs[called].saturating_add(times);
+                }
+            }
+        }
+        Self(runs)
+    }
+
+    pub(super) fn runs(&self, computation: usize) -> u64 {
+        self.0[computation]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_counted() {
+        assert_eq!(count(0, 1, 12, "LT"), Some(12));
+        assert_eq!(count(0, 5, 12, "LT"), Some(3));
+        assert_eq!(count(0, 1, 12, "LE"), Some(13));
+        assert_eq!(count(11, -1, 0, "GE"), Some(12));
+        assert_eq!(count(11, -2, 0, "GT"), Some(6));
+        assert_eq!(count(0, 3, 12, "NE"), Some(4));
+        assert_eq!(count(12, 1, 0, "LT"), Some(0));
+        // It never ends, or nothing is known of it.
+        assert_eq!((count(0, 5, 12, "NE"), count(0, -1, 12, "LT"), count(0, 0, 12, "LT")), (None, None, None));
+        assert_eq!((count(0, 1, 5, "EQ"), count(i64::MIN, 1, i64::MAX, "LT")), (None, None));
+        assert_eq!((mirrored("LT"), mirrored("GE"), mirrored("NE")), ("GT", "LE", "NE"));
+    }
+}
