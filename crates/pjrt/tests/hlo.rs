@@ -5,20 +5,7 @@ mod common;
 
 use common::*;
 use fulmen_pjrt::hlo::{CollectiveKind, Module};
-use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{CompileOptions, Plugin, Value};
-
-/// libtpu, if it is there. Without it a test says that it was skipped, or fails where it must not be.
-fn libtpu() -> Option<Plugin> {
-    match locate(Platform::Tpu, None) {
-        Ok(path) => Some(Plugin::load(path).unwrap()),
-        Err(error) => {
-            assert_ne!(std::env::var("FULMEN_REQUIRE_LIBTPU").as_deref(), Ok("1"), "{error}");
-            eprintln!("skipped: libtpu is not here");
-            None
-        }
-    }
-}
+use fulmen_pjrt::{CompileOptions, Value};
 
 /// A product of 1024 × 256 by 256 × 256, twelve times over.
 const LOOP: &str = r#"

@@ -149,14 +149,8 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_ring() {
-        let collective = |kind, group_size| Collective {
-            kind,
-            name: String::new(),
-            bytes: 800,
-            group_size,
-            times: 3,
-            source: None,
-        };
+        let collective =
+            |kind, group_size| Collective { kind, name: String::new(), bytes: 800, group_size, times: 3, source: None };
         let check = |kind, sent: f64| assert_eq!(collective(kind, 8).sent_bytes(), sent, "{kind}");
         check(CollectiveKind::AllReduce, 2.0 * 7.0 / 8.0 * 2400.0);
         check(CollectiveKind::AllGather, 7.0 / 8.0 * 2400.0);

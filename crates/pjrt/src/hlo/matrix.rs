@@ -122,9 +122,10 @@ fn convolution(instruction: &proto::Instruction, left: &Array, right: &Array, re
     }
     let output = size(result, numbers.output_feature_dimension)?.max(1);
     let elements = result.num_elements();
-    let spatial: u64 = numbers.output_spatial_dimensions.iter().try_fold(1_u64, |n, &dim| {
-        Some(n.saturating_mul(size(result, dim)?))
-    })?;
+    let spatial: u64 = numbers
+        .output_spatial_dimensions
+        .iter()
+        .try_fold(1_u64, |n, &dim| Some(n.saturating_mul(size(result, dim)?)))?;
     let groups = u64::try_from(instruction.batch_group_count.max(1)).ok()?;
     let samples = elements / output / spatial.max(1);
     Some(Product {

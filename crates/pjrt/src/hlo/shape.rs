@@ -139,12 +139,8 @@ mod tests {
             tiles: vec![proto::Tile { dimensions: tile.to_vec() }, proto::Tile { dimensions: vec![2, 1] }],
             ..Default::default()
         };
-        let shape = proto::Shape {
-            element_type: 16,
-            dimensions: dims.to_vec(),
-            layout: Some(layout),
-            ..Default::default()
-        };
+        let shape =
+            proto::Shape { element_type: 16, dimensions: dims.to_vec(), layout: Some(layout), ..Default::default() };
         match Shape::read(&shape).unwrap() {
             Shape::Array(array) => array,
             other => panic!("{other:?}"),
@@ -168,7 +164,8 @@ mod tests {
     fn what_is_no_array_has_no_bytes() {
         let token = proto::Shape { element_type: 17, ..Default::default() };
         let inner = proto::Shape { element_type: 11, dimensions: vec![2, 3], ..Default::default() };
-        let buffer = proto::Shape { element_type: proto::BUFFER, tuple_shapes: vec![inner.clone()], ..Default::default() };
+        let buffer =
+            proto::Shape { element_type: proto::BUFFER, tuple_shapes: vec![inner.clone()], ..Default::default() };
         let tuple =
             proto::Shape { element_type: proto::TUPLE, tuple_shapes: vec![token, inner, buffer], ..Default::default() };
         let shape = Shape::read(&tuple).unwrap();
