@@ -8,6 +8,7 @@ pub use fulmen_nn as nn;
 pub use fulmen_pjrt as pjrt;
 pub use fulmen_tensor as tensor;
 pub use fulmen_trainer as trainer;
+pub use fulmen_trainer::cli;
 
 /// What most programs use.
 pub mod prelude {
@@ -16,7 +17,9 @@ pub mod prelude {
     pub use fulmen_nn::{Forward, Module, loss, metrics, optim, schedule};
     pub use fulmen_tensor::{Accelerator, DType, Literal, Runtime, Shape, Tensor, TensorType, grad};
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint};
-    pub use fulmen_trainer::{Batch, Plan, StepContext, Trainer, TrainerArgs, TrainingModule, Weights};
+    pub use fulmen_trainer::{
+        Batch, Options, Plan, StepContext, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, Weights,
+    };
 }
 
 /// The book's programs, compiled and run by the tests.

@@ -6,9 +6,9 @@ use crate::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::loggers::{CsvLogger, Logger};
 use crate::options::TrainerArgs;
-use crate::{Error, Result, Trainer};
+use crate::{Error, Options, Result, Trainer};
 
-/// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`](crate::Options::table).
+/// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
 #[derive(Default)]
 pub struct TrainerBuilder {
     pub(crate) given: TrainerArgs,
@@ -43,12 +43,20 @@ impl TrainerBuilder {
         self
     }
 
+    /// Decides the options, and opens nothing.
+    ///
+    /// # Errors
+    /// An option that cannot be.
+    pub fn options(&self) -> Result<Options> {
+        self.given.clone().resolve(|name| std::env::var_os(name))
+    }
+
     /// Decides the options and opens the device.
     ///
     /// # Errors
     /// An option that cannot be; no plugin or device for the accelerator.
     pub fn build(self) -> Result<Trainer> {
-        let options = self.given.resolve(|name| std::env::var_os(name))?;
+        let options = self.options()?;
         let runtime = match self.runtime {
             Some(runtime) => runtime,
             None => Runtime::open(options.accelerator)?,

@@ -13,6 +13,7 @@ mod builder;
 mod callback;
 pub mod callbacks;
 mod checkpoint;
+pub mod cli;
 mod error;
 mod evaluate;
 mod fit;

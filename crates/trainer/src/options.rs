@@ -49,18 +49,23 @@ macro_rules! options {
                 })*
             }
 
-            /// Decides every option: what was given, else the environment, else the default; then checks it.
-            pub(crate) fn resolve(self, env: impl Fn(&str) -> Option<OsString>) -> Result<Options> {
-                let options = Options {
-                    $($name: match (self.$name, env($env).filter(|text| !text.is_empty())) {
-                        (Some(given), _) => given,
-                        (None, Some(text)) => <$ty>::parse_env(&text).map_err(|e| {
+            /// Takes what was not given from the environment.
+            pub(crate) fn or_env(mut self, env: impl Fn(&str) -> Option<OsString>) -> Result<TrainerArgs> {
+                $(if self.$name.is_none() {
+                    if let Some(text) = env($env).filter(|text| !text.is_empty()) {
+                        self.$name = Some(<$ty>::parse_env(&text).map_err(|e| {
                             let (name, text) = (stringify!($name), text.to_string_lossy());
                             Error::usage(format!("{name}: the environment variable {} is `{text}`: {e}", $env))
-                        })?,
-                        (None, None) => $default,
-                    },)*
-                };
+                        })?);
+                    }
+                })*
+                Ok(self)
+            }
+
+            /// Decides every option: what was given, else the environment, else the default; then checks it.
+            pub(crate) fn resolve(self, env: impl Fn(&str) -> Option<OsString>) -> Result<Options> {
+                let given = self.or_env(env)?;
+                let options = Options { $($name: given.$name.unwrap_or_else(|| $default),)* };
                 $({
                     let check: fn(&$ty) -> Option<&'static str> = $check;
                     if let Some(expected) = check(&options.$name) {
@@ -93,6 +98,11 @@ macro_rules! options {
                     doc: [$($doc),*].concat().trim().to_owned(),
                 },)*]
             }
+
+            /// Each option's name and its value as the command line takes it; none where there is nothing to say.
+            pub(crate) fn values(&self) -> Vec<(&'static str, Option<String>)> {
+                vec![$((stringify!($name), <$ty>::given(&self.$name)),)*]
+            }
         }
     };
 }
@@ -101,6 +111,10 @@ macro_rules! options {
 trait Text: Sized {
     fn parse_env(text: &OsStr) -> Result<Self, String>;
     fn show(value: &Self) -> String;
+    /// The value as the command line takes it.
+    fn given(value: &Self) -> Option<String> {
+        Some(Self::show(value))
+    }
 }
 
 fn parse<T: FromStr>(text: &OsStr) -> Result<T, String>
@@ -147,6 +161,9 @@ impl Text for PathBuf {
     }
     fn show(value: &PathBuf) -> String {
         if value.as_os_str().is_empty() { "none".into() } else { value.display().to_string() }
+    }
+    fn given(value: &PathBuf) -> Option<String> {
+        (!value.as_os_str().is_empty()).then(|| Self::show(value))
     }
 }
 

@@ -310,17 +310,20 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::fit`]; a `test_step` that logs nothing; weights that are not there.
     pub fn test<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, weights: Weights) -> Result<LogPoint> {
+        self.load(module, weights)?;
+        self.evaluate(module, loader, Stage::Test)
+    }
+
+    /// Gives a module the weights that were chosen.
+    pub(crate) fn load<M: TrainingModule>(&self, module: &M, weights: Weights) -> Result<()> {
         let none = |which: &str| Error::usage(format!("there is no {which} checkpoint: the last fit saved none"));
         let file = match weights {
-            Weights::Current => None,
-            Weights::Best => Some(self.best_checkpoint.clone().ok_or_else(|| none("best"))?),
-            Weights::Last => Some(self.last_checkpoint.clone().ok_or_else(|| none("last"))?),
-            Weights::File(path) => Some(path),
+            Weights::Current => return Ok(()),
+            Weights::Best => self.best_checkpoint.clone().ok_or_else(|| none("best"))?,
+            Weights::Last => self.last_checkpoint.clone().ok_or_else(|| none("last"))?,
+            Weights::File(path) => path,
         };
-        if let Some(path) = file {
-            load_values(module, &path).map_err(|e| Error::checkpoint(&path, e))?;
-        }
-        self.evaluate(module, loader, Stage::Test)
+        load_values(module, &file).map_err(|e| Error::checkpoint(&file, e))
     }
 
     fn evaluate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, stage: Stage) -> Result<LogPoint> {

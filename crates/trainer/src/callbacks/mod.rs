@@ -9,3 +9,4 @@ pub use early_stopping::EarlyStopping;
 pub use model_checkpoint::ModelCheckpoint;
 pub use monitor::Mode;
 pub use progress_bar::ProgressBar;
+pub(crate) use progress_bar::spell;

@@ -58,7 +58,8 @@ impl ProgressBar {
     }
 }
 
-fn spell(metrics: &[(String, f64)]) -> String {
+/// Metrics in one line.
+pub(crate) fn spell(metrics: &[(String, f64)]) -> String {
     metrics.iter().map(|(name, value)| format!("{name}={}", number(*value))).collect::<Vec<_>>().join(" ")
 }
 

@@ -1,0 +1,110 @@
+//! The command line as clap sees it: the subcommands, and the flags that all of them have.
+
+use std::path::PathBuf;
+
+use clap::{Arg, Args as _, Command};
+
+use super::{Program, Result};
+use crate::{Options, TrainerArgs};
+
+/// The flags that every program has besides its own and the Trainer's.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+#[command(next_help_heading = "Output", about = None, long_about = None)]
+pub(crate) struct CommonArgs {
+    /// Take options from a TOML file, as `--print-config` writes it. May be given again: later files win.
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+    pub(crate) config: Vec<PathBuf>,
+    /// Print all options as TOML, and do nothing else.
+    #[arg(long, help_heading = "Configuration")]
+    pub(crate) print_config: bool,
+    /// End the output with one line of JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print the runtime's metrics at the end.
+    #[arg(long)]
+    pub(crate) metrics: bool,
+}
+
+/// What a file does not set.
+pub(crate) const NOT_IN_A_FILE: [&str; 4] = ["config", "print-config", "help", "version"];
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Without a subcommand: fit, then test.
+    FitAndTest,
+    Fit,
+    Validate,
+    Test,
+}
+
+/// The subcommands with what `--help` says of them.
+const TASKS: [(&str, Task, &str); 3] = [
+    ("fit", Task::Fit, "Train the module, validating after each epoch"),
+    ("validate", Task::Validate, "Run the validation step over the validation data"),
+    ("test", Task::Test, "Run the test step over the test data"),
+];
+
+impl Task {
+    /// The task of a subcommand.
+    pub(crate) fn of(subcommand: Option<&str>) -> Task {
+        TASKS.iter().find(|task| Some(task.0) == subcommand).map_or(Task::FitAndTest, |task| task.1)
+    }
+}
+
+/// A program's command line.
+///
+/// # Errors
+/// A flag of the program's own that has the name of another.
+pub(crate) fn command<P: Program>(name: &str) -> Result<Command> {
+    let own = P::augment_args(Command::new(name.to_owned()));
+    check_names(&own)?;
+    let mut command = with_flags::<P>(Command::new(name.to_owned()))
+        .args_conflicts_with_subcommands(true)
+        .subcommand_help_heading("Commands")
+        .after_help("Without a command: fit, then test with the best weights if there is test data.");
+    for (name, _, about) in TASKS {
+        let subcommand = with_flags::<P>(Command::new(name)).long_about(None).about(about);
+        command = command.subcommand(subcommand);
+    }
+    Ok(command)
+}
+
+/// Adds all flags to a command.
+fn with_flags<P: Program>(command: Command) -> Command {
+    let command = P::augment_args(command);
+    // What the program says of itself is not for the groups that come after it to take away.
+    let (about, long_about) = (command.get_about().cloned(), command.get_long_about().cloned());
+    let mut command = TrainerArgs::augment_args(CommonArgs::augment_args(command));
+    if let Some(about) = about {
+        command = command.about(about);
+    }
+    if let Some(about) = long_about {
+        command = command.long_about(about);
+    }
+    for row in Options::table() {
+        let help = format!("{} [env: {}] [default: {}]", row.doc.trim_end_matches('.'), row.env, row.default);
+        command = command.mut_arg(row.name, |arg| arg.help(help));
+    }
+    command
+}
+
+/// clap would panic, or mix up two flags of one name.
+fn check_names(own: &Command) -> Result<()> {
+    let ours = TrainerArgs::augment_args(CommonArgs::augment_args(Command::new("")));
+    let taken = |arg: &&Arg| {
+        let same_long = |other: &Arg| arg.get_long().is_some() && arg.get_long() == other.get_long();
+        let reserved = arg.get_long().is_some_and(|long| NOT_IN_A_FILE.contains(&long));
+        reserved
+            || arg.get_short() == Some('h')
+            || ours.get_arguments().any(|o| o.get_id() == arg.get_id() || same_long(o))
+    };
+    match own.get_arguments().find(taken) {
+        Some(arg) => Err(format!(
+            "the program's own argument `{}` has the name of one that every program has; give it another name",
+            arg.get_long().unwrap_or(arg.get_id().as_str())
+        )
+        .into()),
+        None => Ok(()),
+    }
+}

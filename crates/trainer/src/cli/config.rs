@@ -1,0 +1,246 @@
+//! The file of `--config`: TOML whose keys are the names of flags.
+//!
+//! A key stands at the top or in the section that `--help` shows its flag in, `[trainer]` for the Trainer's options, and
+//! is written with dashes or underscores. What is wrong is told with file, line and key.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, Command};
+use toml_edit::{Document, Item, Key, TableLike, Value};
+
+use super::Result;
+use super::command::NOT_IN_A_FILE;
+
+/// A key of a file as flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    /// The argument's name in clap.
+    pub(crate) id: String,
+    pub(crate) flags: Vec<OsString>,
+}
+
+/// A place in a file.
+struct At<'a> {
+    path: &'a Path,
+    line: usize,
+}
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.path.display(), self.line)
+    }
+}
+
+/// Reads files; what a later one sets wins. What a file sets for another subcommand is checked, and left out.
+pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str>) -> Result<Vec<Setting>> {
+    let mut settings: Vec<Setting> = vec![];
+    for path in files {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
+        for setting in read_text(path, &text, command, subcommand)? {
+            settings.retain(|earlier| earlier.id != setting.id);
+            settings.push(setting);
+        }
+    }
+    Ok(settings)
+}
+
+fn read_text(path: &Path, text: &str, command: &Command, subcommand: Option<&str>) -> Result<Vec<Setting>> {
+    let line = |at: usize| 1 + text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count();
+    let document = Document::parse(text).map_err(|e| {
+        let at = At { path, line: line(e.span().map_or(0, |span| span.start)) };
+        format!("{at}: {}", e.message())
+    })?;
+    let mut reader = Reader { path, command, subcommand, settings: vec![] };
+    let start = |key: Option<&Key>| line(key.and_then(Key::span).map_or(0, |span| span.start));
+    for (name, item) in document.iter() {
+        let at = At { path, line: start(document.key(name)) };
+        match item.as_table_like() {
+            Some(table) => reader.section(&at, name, table, &start)?,
+            None if item.is_array_of_tables() => return Err(format!("{at}: write [{name}] for [[{name}]]").into()),
+            None => reader.key(&at, None, name, item)?,
+        }
+    }
+    Ok(reader.settings)
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    command: &'a Command,
+    subcommand: Option<&'a str>,
+    settings: Vec<Setting>,
+}
+
+impl Reader<'_> {
+    fn section(
+        &mut self,
+        at: &At<'_>,
+        section: &str,
+        table: &dyn TableLike,
+        line: &impl Fn(Option<&Key>) -> usize,
+    ) -> Result<()> {
+        let known = sections(self.command);
+        if !known.iter().any(|name| name == section) {
+            let all = || std::iter::once(self.command).chain(self.command.get_subcommands());
+            if all().flat_map(flags).any(|arg| arg.get_long() == Some(&section.replace('_', "-"))) {
+                return Err(format!("{at}: `{section}`: a value is expected, not a table").into());
+            }
+            let near = nearest(section, known.iter().map(String::as_str));
+            return Err(format!("{at}: there is no section [{section}]{near} The sections are {}", list(&known)).into());
+        }
+        for (name, item) in table.iter() {
+            let at = At { path: self.path, line: line(table.key(name)) };
+            self.key(&at, Some(section), name, item)?;
+        }
+        Ok(())
+    }
+
+    fn key(&mut self, at: &At<'_>, section: Option<&str>, name: &str, item: &Item) -> Result<()> {
+        let long = name.replace('_', "-");
+        // A flag of this subcommand, or else one of another.
+        let mine = self.subcommand.and_then(|name| self.command.find_subcommand(name)).unwrap_or(self.command);
+        let find = |command: &Command| flags(command).find(|arg| arg.get_long() == Some(&long)).cloned();
+        let all = || std::iter::once(self.command).chain(self.command.get_subcommands());
+        let found = find(mine).map(|arg| (mine, arg)).or_else(|| all().find_map(|c| Some((c, find(c)?))));
+        let Some((command, arg)) = found else {
+            if NOT_IN_A_FILE.contains(&long.as_str()) {
+                return Err(format!("{at}: `{name}` is given on the command line, not in a file").into());
+            }
+            let near = nearest(&long, all().flat_map(flags).filter_map(Arg::get_long));
+            return Err(format!("{at}: there is no option `{name}`{near} --help lists all").into());
+        };
+        if let Some(section) = section.filter(|section| section_of(&arg).as_deref() != Some(section)) {
+            let place = section_of(&arg).map_or("at the top of the file".to_owned(), |name| format!("in [{name}]"));
+            return Err(format!("{at}: `{name}` is not in [{section}] but {place}").into());
+        }
+        let id = arg.get_id().to_string();
+        if self.settings.iter().any(|earlier| earlier.id == id) {
+            return Err(format!("{at}: `{name}` is set a second time").into());
+        }
+        let flags = to_flags(&arg, &long, item).map_err(|problem| format!("{at}: `{name}`: {problem}"))?;
+        check(command, &flags).map_err(|problem| format!("{at}: `{name}`: {problem}"))?;
+        if std::ptr::eq(command, mine) {
+            self.settings.push(Setting { id, flags });
+        }
+        Ok(())
+    }
+}
+
+/// The flags of a command that a file may set.
+pub(crate) fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
+    let settable = |arg: &&Arg| arg.get_long().is_some_and(|long| !NOT_IN_A_FILE.contains(&long));
+    command.get_arguments().filter(settable)
+}
+
+/// The section that a flag stands in: its heading in `--help`.
+pub(crate) fn section_of(arg: &Arg) -> Option<String> {
+    arg.get_help_heading().map(|heading| heading.to_lowercase().replace(' ', "-"))
+}
+
+fn sections(command: &Command) -> Vec<String> {
+    let mut names: Vec<String> = vec![];
+    for name in std::iter::once(command).chain(command.get_subcommands()).flat_map(flags).filter_map(section_of) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Whether a flag takes more than one value.
+pub(crate) fn takes_many(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Append) || arg.get_num_args().is_some_and(|range| range.max_values() > 1)
+}
+
+/// A key's value as the user would give it on the command line.
+fn to_flags(arg: &Arg, long: &str, item: &Item) -> Result<Vec<OsString>, String> {
+    let value = item.as_value().ok_or_else(|| format!("a value is expected, not {}", item.type_name()))?;
+    let flag = |value: String| OsString::from(format!("--{long}={value}"));
+    let number = |value: &Value| value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|&n| n <= 100);
+    match (arg.get_action(), value) {
+        (ArgAction::SetTrue | ArgAction::SetFalse, Value::Boolean(value)) => {
+            Ok(if *value.value() { vec![format!("--{long}").into()] } else { vec![] })
+        }
+        (ArgAction::SetTrue | ArgAction::SetFalse, _) => Err("true or false is expected".into()),
+        (ArgAction::Count, value) => {
+            let times = number(value).ok_or("a number of times is expected")?;
+            Ok(vec![format!("--{long}").into(); times])
+        }
+        (_, Value::Array(array)) if takes_many(arg) => {
+            let values: Vec<String> = array.iter().map(text).collect::<Result<_, _>>()?;
+            let at_once = arg.get_num_args().map_or(1, |range| range.max_values());
+            if at_once <= 1 {
+                return Ok(values.into_iter().map(flag).collect());
+            }
+            // `--sizes 1 2 3 4` where two are taken at once is `--sizes 1 2 --sizes 3 4`.
+            let groups = values.chunks(at_once);
+            Ok(groups
+                .flat_map(|group| {
+                    std::iter::once(&format!("--{long}")).chain(group).map(OsString::from).collect::<Vec<_>>()
+                })
+                .collect())
+        }
+        (_, value) => Ok(vec![flag(text(value)?)]),
+    }
+}
+
+/// A value as text; an array as it stands in TOML.
+fn text(value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(value) => Ok(value.value().clone()),
+        Value::Integer(value) => Ok(value.value().to_string()),
+        Value::Float(value) => Ok(value.value().to_string()),
+        Value::Boolean(value) => Ok(value.value().to_string()),
+        Value::Datetime(value) => Ok(value.value().to_string()),
+        Value::Array(values) => {
+            let values: Vec<String> = values.iter().map(text).collect::<Result<_, _>>()?;
+            Ok(format!("[{}]", values.join(", ")))
+        }
+        Value::InlineTable(_) => Err("a value is expected, not a table".into()),
+    }
+}
+
+/// Lets clap read the flags by themselves.
+fn check(command: &Command, flags: &[OsString]) -> Result<(), String> {
+    let Err(error) = command.clone().no_binary_name(true).try_get_matches_from(flags) else {
+        return Ok(());
+    };
+    // That others are missing is not these flags' fault.
+    if [ErrorKind::MissingRequiredArgument, ErrorKind::MissingSubcommand].contains(&error.kind()) {
+        return Ok(());
+    }
+    let text = error.render().to_string();
+    let text = text.split("\n\nFor more information").next().unwrap_or_default();
+    let text = text.split("\n\nUsage:").next().unwrap_or_default();
+    Err(text.trim().trim_start_matches("error: ").to_owned())
+}
+
+/// The end of a sentence: whether a known name is near.
+fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let near = known.map(|known| (distance(name, known), known)).min();
+    match near.filter(|(distance, known)| *distance <= 2.max(known.len() / 3)) {
+        Some((_, known)) => format!("; did you mean `{known}`?"),
+        None => ".".to_owned(),
+    }
+}
+
+/// How many letters to change, insert or leave out.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, &y) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+fn list(names: &[String]) -> String {
+    names.iter().map(|name| format!("[{name}]")).collect::<Vec<_>>().join(", ")
+}

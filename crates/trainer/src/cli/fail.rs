@@ -1,0 +1,81 @@
+//! How a command ends when it does not end well: what is told, and the exit code.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use crate::say::say;
+
+/// Why a command ended early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Wrong usage, or the help that was asked for: clap knows how to tell it.
+    Usage(clap::Error),
+    /// Something went wrong.
+    Error(Box<dyn Error + Send + Sync>),
+}
+
+impl Failure {
+    /// Tells the user, and gives the exit code.
+    pub(crate) fn tell(self) -> ExitCode {
+        match self {
+            Failure::Usage(error) => {
+                // A closed terminal changes nothing.
+                let _ = error.print();
+                ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+            }
+            Failure::Error(error) => {
+                say(&text(&*error));
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+/// The error, and those behind it that it does not tell of itself.
+fn text(error: &(dyn Error + Send + Sync)) -> String {
+    let mut text = format!("error: {error}");
+    let mut source = error.source();
+    while let Some(error) = source {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            let _ = write!(text, "\n  because: {message}");
+        }
+        source = error.source();
+    }
+    text
+}
+
+impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::Error(error.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Outer(std::io::Error);
+
+    impl std::fmt::Display for Outer {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("the labels cannot be read")
+        }
+    }
+
+    impl Error for Outer {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn an_error_is_told_with_what_is_behind_it_but_nothing_twice() {
+        let outer = Outer(std::io::Error::other("disk on fire"));
+        assert_eq!(text(&outer), "error: the labels cannot be read\n  because: disk on fire");
+        let whole = crate::Error::doing("compiling", fulmen_tensor::Tensor::poison("a", "b").check().unwrap_err());
+        assert_eq!(text(&whole), format!("error: {whole}"));
+    }
+}

@@ -1,0 +1,72 @@
+//! From the arguments of a process to what is to be done: flags, and under them what the files of `--config` say.
+//!
+//! The files are turned into flags and put before those of the user, so that clap checks both alike. A flag that the
+//! user gave is left out of the file's.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command, FromArgMatches};
+
+use super::Program;
+use super::command::{self, CommonArgs, Task};
+use super::config;
+use super::fail::Failure;
+use crate::TrainerArgs;
+
+/// A command line that was understood.
+#[derive(Debug)]
+pub(crate) struct Invocation<P> {
+    pub(crate) program: P,
+    pub(crate) task: Task,
+    pub(crate) common: CommonArgs,
+    /// What flags and files give.
+    pub(crate) trainer: TrainerArgs,
+    /// The subcommand as clap has it, or the whole command if there is none, and what it read.
+    pub(crate) command: Command,
+    pub(crate) matches: ArgMatches,
+}
+
+/// Reads a command line and the files that it names.
+pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>, Failure> {
+    let name = args.first().map(Path::new).and_then(Path::file_name).and_then(|name| name.to_str());
+    let mut command = command::command::<P>(name.unwrap_or("program"))?;
+    // Makes clap fill in what is derived: help, usage, the flags of subcommands.
+    command.build();
+
+    // What the user gave, however incomplete it is without the files.
+    let given = command.clone().ignore_errors(true).try_get_matches_from(&args).map_err(Failure::Usage)?;
+    let (subcommand, leaf) = leaf(&given);
+    let files: Vec<PathBuf> = leaf.get_many("config").into_iter().flatten().cloned().collect();
+    let at = match subcommand {
+        None => 1,
+        // Otherwise the subcommand is in a place where clap refuses it.
+        Some(name) if args.get(1).is_some_and(|first| first == name) => 2,
+        Some(_) => args.len(),
+    };
+    let from_files = config::read(&files, &command, subcommand)?;
+    let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
+    let flags = from_files.into_iter().filter(|setting| !is_given(&setting.id)).flat_map(|setting| setting.flags);
+    let at = at.min(args.len());
+    args.splice(at..at, flags);
+
+    let matches = command.clone().try_get_matches_from(&args).map_err(Failure::Usage)?;
+    let (subcommand, leaf) = self::leaf(&matches);
+    Ok(Invocation {
+        program: P::from_arg_matches(leaf).map_err(Failure::Usage)?,
+        task: Task::of(subcommand),
+        common: CommonArgs::from_arg_matches(leaf).map_err(Failure::Usage)?,
+        trainer: TrainerArgs::from_arg_matches(leaf).map_err(Failure::Usage)?,
+        command: subcommand.and_then(|name| command.find_subcommand(name)).unwrap_or(&command).clone(),
+        matches: leaf.clone(),
+    })
+}
+
+/// The subcommand, and the flags that stand behind it.
+fn leaf(matches: &ArgMatches) -> (Option<&str>, &ArgMatches) {
+    match matches.subcommand() {
+        Some((name, matches)) => (Some(name), matches),
+        None => (None, matches),
+    }
+}

@@ -1,0 +1,118 @@
+//! What the subcommands do.
+
+use std::ffi::OsString;
+use std::time::Instant;
+
+use super::command::Task;
+use super::fail::Failure;
+use super::output::line;
+use super::parse::{Invocation, parse};
+use super::print_config::print_config;
+use super::report;
+use super::{FitData, Program};
+use crate::callbacks::spell;
+use crate::say::say;
+use crate::{LogPoint, Options, Trainer, TrainerBuilder, Weights};
+
+/// Does what the arguments say.
+pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<(), Failure> {
+    let started = Instant::now();
+    let mut invocation = parse::<P>(args)?;
+    let given = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
+    let builder = invocation.program.trainer(Trainer::builder()).args(given);
+    if invocation.common.print_config {
+        let text = print_config(&invocation.command, &invocation.matches, &builder.options()?)?;
+        return Ok(line(text.trim_end())?);
+    }
+    let session = Session { invocation, started };
+    match session.invocation.task {
+        Task::FitAndTest => session.fit(builder, true),
+        Task::Fit => session.fit(builder, false),
+        Task::Validate | Task::Test => session.evaluate(builder),
+    }
+}
+
+/// One run of a program.
+struct Session<P> {
+    invocation: Invocation<P>,
+    started: Instant,
+}
+
+impl<P: Program> Session<P> {
+    fn program(&self) -> &P {
+        &self.invocation.program
+    }
+
+    fn fit(&self, builder: TrainerBuilder, then_test: bool) -> Result<(), Failure> {
+        let mut trainer = builder.build()?;
+        let options = trainer.options().clone();
+        let FitData { train, validation } = self.program().fit_data(&options)?;
+        let test = if then_test { self.program().test_data(&options)? } else { None };
+        let module = self.program().module()?;
+
+        let before_fit = self.started.elapsed();
+        let fit = trainer.fit(&module, &train, validation.as_ref())?;
+        let mut tested = None;
+        if fit.interrupted {
+            if let Some(path) = trainer.last_checkpoint() {
+                line(format_args!("to go on: the same command with --ckpt-path {}", path.display()))?;
+            }
+        } else {
+            if let Some(test) = test {
+                let weights = if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
+                let point = trainer.test(&module, &test, weights)?;
+                line(format_args!("Test: {}", spell(&point.metrics)))?;
+                tested = Some(point);
+            }
+            match (trainer.best_checkpoint(), trainer.last_checkpoint()) {
+                (Some(best), _) => line(format_args!("best checkpoint: {}", best.display()))?,
+                (None, Some(last)) => line(format_args!("last checkpoint: {}", last.display()))?,
+                (None, None) => {}
+            }
+        }
+        self.finish(&trainer, || report::fit(&trainer, &fit, tested.as_ref(), before_fit))
+    }
+
+    fn evaluate(&self, builder: TrainerBuilder) -> Result<(), Failure> {
+        let mut trainer = builder.build()?;
+        let options = trainer.options().clone();
+        let (loader, what) = match self.invocation.task {
+            Task::Validate => (self.program().fit_data(&options)?.validation, "validation"),
+            _ => (self.program().test_data(&options)?, "test"),
+        };
+        let loader = loader.ok_or_else(|| format!("this program has no {what} data"))?;
+        let module = self.program().module()?;
+        trainer.load(&module, weights(&options))?;
+        let point: LogPoint = match self.invocation.task {
+            Task::Validate => trainer.validate(&module, &loader)?,
+            _ => trainer.test(&module, &loader, Weights::Current)?,
+        };
+        let title = if what == "test" { "Test" } else { "Validation" };
+        line(format_args!("{title}: {}", spell(&point.metrics)))?;
+        self.finish(&trainer, || report::evaluation(&trainer, &point))
+    }
+
+    /// What stands at the end of every output.
+    fn finish(&self, trainer: &Trainer, json: impl FnOnce() -> serde_json::Value) -> Result<(), Failure> {
+        if let Some(folder) = trainer.run_dir() {
+            line(format_args!("metrics: {}", folder.join("metrics.csv").display()))?;
+        }
+        if self.invocation.common.metrics {
+            line(trainer.metrics_report().trim_end())?;
+        }
+        if self.invocation.common.json {
+            line(json())?;
+        }
+        Ok(())
+    }
+}
+
+/// The weights to evaluate: those of `--ckpt-path`.
+fn weights(options: &Options) -> Weights {
+    if options.ckpt_path.as_os_str().is_empty() {
+        say("note: without --ckpt-path the weights are those that the module begins with");
+        Weights::Current
+    } else {
+        Weights::File(options.ckpt_path.clone())
+    }
+}

@@ -1,0 +1,295 @@
+//! Command lines and configuration files, without a device.
+
+use std::ffi::OsString;
+
+use expect_test::expect;
+use fulmen_nn::optim::Sgd;
+use fulmen_nn::{Linear, Module, optim::Optimizer};
+use fulmen_tensor::Tensor;
+
+use super::fail::Failure;
+use super::parse::{Invocation, parse};
+use super::print_config::print_config;
+use super::*;
+use crate::{Batch, Options, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
+
+#[derive(Module)]
+struct Line(Linear);
+
+impl TrainingModule for Line {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        batch.mean(&self.0.forward(&batch.get("x")))
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(0.1))
+    }
+}
+
+/// Fits a line
+#[derive(Debug, PartialEq, clap::Args)]
+struct Fitting {
+    /// The folder of the data
+    #[arg(long)]
+    data_dir: String,
+    /// Sizes of hidden layers
+    #[arg(long, help_heading = "Model")]
+    hidden: Vec<usize>,
+    /// Rates, two of them
+    #[arg(long, num_args = 2, help_heading = "Model")]
+    rates: Option<Vec<f64>>,
+    /// Say more
+    #[arg(long, short, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Shuffle
+    #[arg(long, conflicts_with = "sorted")]
+    shuffle: bool,
+    /// Sort
+    #[arg(long)]
+    sorted: bool,
+}
+
+impl Program for Fitting {
+    type Module = Line;
+    fn module(&self) -> Result<Line> {
+        Ok(Line(Linear::new(1, 1)))
+    }
+    fn fit_data(&self, _: &Options) -> Result<FitData> {
+        Err("not in this test".into())
+    }
+    fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
+        builder.max_epochs(77u64).seed(5u64)
+    }
+}
+
+fn read<P: Program>(args: &[&str]) -> std::result::Result<Invocation<P>, Failure> {
+    parse(std::iter::once("prog").chain(args.iter().copied()).map(OsString::from).collect())
+}
+
+/// The options that a program ends up with.
+fn options<P: Program>(invocation: &Invocation<P>) -> Options {
+    invocation.program.trainer(Trainer::builder()).args(invocation.trainer.clone()).options().unwrap()
+}
+
+fn message(failure: &Failure) -> String {
+    match failure {
+        Failure::Usage(error) => error.render().to_string(),
+        Failure::Error(error) => error.to_string(),
+    }
+}
+
+/// A file in a folder of its own.
+struct File(tempfile::TempDir);
+
+impl File {
+    fn new(text: &str) -> File {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("run.toml"), text).unwrap();
+        File(folder)
+    }
+    fn path(&self) -> String {
+        self.0.path().join("run.toml").to_str().unwrap().to_owned()
+    }
+}
+
+/// A file is answered with this message, after its name.
+fn refused(text: &str, expected: &str) {
+    let file = File::new(text);
+    let path = file.path();
+    let failure = read::<Fitting>(&["fit", "--data-dir", "d", "--config", &path]).unwrap_err();
+    assert!(matches!(failure, Failure::Error(_)), "{failure:?}");
+    assert_eq!(message(&failure).strip_prefix(&format!("{path}:")), Some(expected));
+}
+
+#[test]
+fn a_flag_wins_over_the_file_and_the_file_over_the_programs_defaults() {
+    let file = File::new(
+        "data_dir = \"there\"\nhidden = [3, 4]\nverbose = 2\n[trainer]\nmax_epochs = 3\nlog-every-n-steps = 7\n",
+    );
+    let (path, later) = (file.path(), File::new("trainer.max-epochs = 4"));
+    let read = |args: &[&str]| read::<Fitting>(args).map_err(|f| message(&f)).unwrap();
+
+    let plain = read(&["--config", &path]);
+    let (given, decided) = (&plain.program, options(&plain));
+    assert_eq!((given.data_dir.as_str(), &given.hidden[..], given.verbose), ("there", &[3, 4][..], 2));
+    assert_eq!((decided.max_epochs, decided.log_every_n_steps, decided.seed), (3, 7, 5));
+
+    let flags = read(&["fit", "--max-epochs=9", "--hidden", "8", "--config", &path, "-v", "--seed", "6"]);
+    let (given, decided) = (&flags.program, options(&flags));
+    assert_eq!((given.data_dir.as_str(), &given.hidden[..], given.verbose), ("there", &[8][..], 1));
+    assert_eq!((decided.max_epochs, decided.log_every_n_steps, decided.seed), (9, 7, 6));
+
+    let two = read(&["fit", "--config", &path, "--config", &later.path()]);
+    assert_eq!((options(&two).max_epochs, options(&two).log_every_n_steps), (4, 7), "the later file wins");
+    assert_eq!(options(&read(&["fit", "--data-dir", "d"])).max_epochs, 77);
+}
+
+#[test]
+fn what_is_printed_gives_the_same_options_again() {
+    let args: [&[&str]; 3] = [
+        &[
+            "fit",
+            "--data-dir",
+            "a \"b\" \\c",
+            "--hidden",
+            "1",
+            "--hidden=2",
+            "--rates",
+            "0.5",
+            "1e-9",
+            "--shuffle",
+            "-vv",
+        ],
+        &["--data-dir", "007", "--ckpt-path", "1.10", "--detect-nan", "--seed", "18446744073709551615", "--json"],
+        &[
+            "test",
+            "--data-dir",
+            "true",
+            "--enable-progress-bar=false",
+            "--default-root-dir",
+            "[5]",
+            "--accelerator=cpu",
+        ],
+    ];
+    for args in args {
+        let first = read::<Fitting>(args).map_err(|f| message(&f)).unwrap();
+        let text = print_config(&first.command, &first.matches, &options(&first)).unwrap();
+        let file = File::new(&text);
+        let subcommand: Vec<&str> = args.iter().copied().take_while(|arg| !arg.starts_with('-')).collect();
+        let again = read::<Fitting>(&[&subcommand[..], &["--config", &file.path()]].concat());
+        let again = again.map_err(|f| message(&f)).unwrap();
+        assert_eq!(again.program, first.program, "{text}");
+        assert_eq!(options(&again), options(&first), "{text}");
+        assert_eq!((again.common.json, again.task), (first.common.json, first.task), "{text}");
+        let twice = print_config(&again.command, &again.matches, &options(&again)).unwrap();
+        assert_eq!(twice, text);
+    }
+}
+
+#[test]
+fn each_option_of_the_table_is_a_flag_and_is_printed() {
+    let invocation = read::<Fitting>(&["fit", "--data-dir", "d"]).map_err(|f| message(&f)).unwrap();
+    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation)).unwrap();
+    let trainer = text.split("[trainer]\n").nth(1).unwrap();
+    for row in Options::table() {
+        let long = row.name.replace('_', "-");
+        let flag = invocation.command.get_arguments().find(|arg| arg.get_long() == Some(&long));
+        assert_eq!(flag.and_then(clap::Arg::get_help_heading), Some("Trainer"), "--{long}");
+        let is_printed = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{long} ="));
+        assert_eq!(trainer.lines().filter(|line| is_printed(line)).count(), 1, "{long} in\n{text}");
+    }
+}
+
+#[test]
+fn what_is_printed_says_what_each_key_is() {
+    let invocation = read::<Fitting>(&["fit", "--data-dir", "d", "--hidden", "3"]).map_err(|f| message(&f)).unwrap();
+    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation)).unwrap();
+    let own = text.split("\n[trainer]").next().unwrap();
+    expect![[r#"
+        # The folder of the data
+        data-dir = "d"
+        # Say more
+        verbose = 0
+        # Shuffle
+        shuffle = false
+        # Sort
+        sorted = false
+
+        [model]
+        # Sizes of hidden layers
+        hidden = [3]
+        # Rates, two of them
+        # rates =
+
+        [output]
+        # End the output with one line of JSON
+        json = false
+        # Print the runtime's metrics at the end
+        metrics = false
+    "#]]
+    .assert_eq(own);
+    assert!(
+        text.contains("\n# Epochs to train for [env: FULMEN_MAX_EPOCHS] [default: 10]\nmax-epochs = 77\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn mistakes_in_a_file_are_told_with_line_and_key() {
+    refused("\nmax-epoch = 3", "2: there is no option `max-epoch`; did you mean `max-epochs`? --help lists all");
+    refused("[trainer]\nseed = 1\n\nxyz = 3", "4: there is no option `xyz`. --help lists all");
+    let sections = "The sections are [model], [output], [trainer]";
+    refused("[trianer]\nx = 1", &format!("1: there is no section [trianer]; did you mean `trainer`? {sections}"));
+    refused("seed = { x = 1 }", "1: `seed`: a value is expected, not a table");
+    refused("[[trainer]]\nseed = 1", "1: write [trainer] for [[trainer]]");
+    refused("[trainer]\ndata-dir = 'x'", "2: `data-dir` is not in [trainer] but at the top of the file");
+    refused("[model]\nseed = 1", "2: `seed` is not in [model] but in [trainer]");
+    refused("seed = 1\n[trainer]\nseed = 2", "3: `seed` is set a second time");
+    refused("max_epochs = 1\nmax-epochs = 2", "2: `max-epochs` is set a second time");
+    refused("config = 'x.toml'", "1: `config` is given on the command line, not in a file");
+    refused("seed = 1\nseed ==", "2: extra `=`, expected nothing");
+
+    let digit = "for '--seed <SEED>': invalid digit found in string";
+    refused("seed = 'many'", &format!("1: `seed`: invalid value 'many' {digit}"));
+    refused("seed = -1", &format!("1: `seed`: invalid value '-1' {digit}"));
+    let accelerators = "`tpux` is no accelerator; there are: auto, cpu, cuda, tpu";
+    let message = format!("2: `accelerator`: invalid value 'tpux' for '--accelerator <ACCELERATOR>': {accelerators}");
+    refused("[trainer]\naccelerator = 'tpux'", &message);
+    let message = "1: `rates`: 2 values required for '--rates <RATES> <RATES>' but 1 was provided";
+    refused("rates = [1.0]", message);
+    let message = "invalid value 'perhaps' for '--detect-nan [<DETECT_NAN>]': value was not a boolean";
+    refused("detect-nan = 'perhaps'", &format!("1: `detect-nan`: {message}"));
+    refused("shuffle = 'yes'", "1: `shuffle`: true or false is expected");
+    refused("verbose = 'very'", "1: `verbose`: a number of times is expected");
+}
+
+#[test]
+fn a_file_and_a_flag_that_contradict_each_other_are_wrong_usage() {
+    let file = File::new("sorted = true");
+    let failure = read::<Fitting>(&["--data-dir", "d", "--config", &file.path(), "--shuffle"]).unwrap_err();
+    assert!(message(&failure).contains("cannot be used with"), "{}", message(&failure));
+    let missing = read::<Fitting>(&["--config", "/nowhere/run.toml"]).unwrap_err();
+    assert!(message(&missing).starts_with("--config /nowhere/run.toml: "), "{}", message(&missing));
+}
+
+#[test]
+fn wrong_usage_is_claps_to_tell() {
+    let usage = |args: &[&str], expected: &str| match read::<Fitting>(args).unwrap_err() {
+        Failure::Usage(error) => {
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+        Failure::Error(error) => panic!("{error}"),
+    };
+    usage(&["fit"], "--data-dir");
+    usage(&["fitt", "--data-dir", "d"], "unrecognized subcommand 'fitt'");
+    usage(&["--data-dir", "d", "--max-epoch", "3"], "a similar argument exists: '--max-epochs'");
+    usage(&["--data-dir", "d", "fit"], "cannot be used with");
+    usage(&["fit", "--data-dir", "d", "--accelerator", "tpux"], "auto, cpu, cuda, tpu");
+    let Failure::Usage(help) = read::<Fitting>(&["--help"]).unwrap_err() else { panic!("no help") };
+    assert_eq!(help.exit_code(), 0);
+    assert!(help.to_string().starts_with("Fits a line\n\nUsage: prog [OPTIONS]"), "{help}");
+}
+
+/// Has a flag of the Trainer's.
+#[derive(Debug, clap::Args)]
+struct Clash {
+    /// Not that seed.
+    #[arg(long)]
+    seed: u8,
+}
+
+impl Program for Clash {
+    type Module = Line;
+    fn module(&self) -> Result<Line> {
+        Ok(Line(Linear::new(1, self.seed.into())))
+    }
+    fn fit_data(&self, _: &Options) -> Result<FitData> {
+        Err("not in this test".into())
+    }
+}
+
+#[test]
+fn a_program_cannot_take_a_name_that_is_taken() {
+    let failure = read::<Clash>(&["--seed", "1"]).unwrap_err();
+    assert!(message(&failure).contains("argument `seed` has the name of one that every program has"));
+}
