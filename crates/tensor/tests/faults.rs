@@ -98,6 +98,31 @@ fn shape_operations_say_what_they_expected() {
 }
 
 #[test]
+fn rows_that_cannot_be_taken_or_added_are_refused() {
+    let (table, rows) = (zeros([3, 2]), Tensor::from_slice(&[0i32, 2], [2]));
+    check(&table.take(2, &rows), "take: axis 2 is not one of the 2 axes of [3, 2]");
+    check(&table.take(0, &zeros([2])), "take: as indices takes integers, not f32; convert with to_dtype() first");
+    check(&zeros([0, 2]).take(0, &rows), "take: [0, 2] has no element along axis 0");
+    check(&zeros([]).take(0, &rows), "take: axis 0 is not one of the 0 axes of []");
+    check(
+        &table.index_add(0, &rows, &zeros([3, 2])),
+        "index_add: what is added has the shape [3, 2]; for indices [2] along axis 0 of [3, 2] it must be [2, 2]",
+    );
+    check(
+        &Tensor::zeros(DType::I32, [3]).index_add(0, &rows, &Tensor::zeros(DType::Bool, [2])),
+        "index_add: the dtypes differ: i32[3] and bool[2]; convert one of them with to_dtype()",
+    );
+    check(
+        &Tensor::zeros(DType::Bool, [3]).index_add(0, &rows, &Tensor::zeros(DType::Bool, [2])),
+        "index_add: takes numbers, not bool; convert with to_dtype() first",
+    );
+    let many = Tensor::zeros(DType::I32, [1 << 45]);
+    check(&table.take(0, &many), "take: f32[35184372088832, 2] has more bytes than a program can address, 2^47");
+    check(&zeros([3]).tril(0), "tril: [3] has no two axes of rows and columns");
+    check(&zeros([]).triu(0), "triu: [] has no two axes of rows and columns");
+}
+
+#[test]
 fn windows_say_which_channels_and_sizes_do_not_fit() {
     check(
         &zeros([1, 3, 8, 8]).convolution(&zeros([4, 2, 3, 3]), &Convolution::new(2)),

@@ -126,6 +126,19 @@ fn shapes_and_reductions() {
 }
 
 #[test]
+fn rows_and_triangles() {
+    let rows = Tensor::from_slice(&[2i32, 0, 2, 7, -1, 1], [2, 3]);
+    // What lies outside is NaN and would hide everything else.
+    let known = |y: &Tensor| y.is_finite().select(y, &y.zeros_like());
+    check("take", &[&[3, 2]], |x| known(&x[0].take(0, &rows)));
+    check("take in the middle", &[&[2, 3, 2]], |x| known(&x[0].take(1, &rows)));
+    check("index_add", &[&[3, 2], &[2, 3, 2]], |x| x[0].index_add(0, &rows, &x[1]));
+    check("index_add at the end", &[&[2, 3], &[2, 2, 3]], |x| x[0].index_add(-1, &rows, &x[1]));
+    check("tril", &[&[2, 3, 4]], |x| x[0].tril(0));
+    check("triu", &[&[4, 3]], |x| x[0].triu(-1));
+}
+
+#[test]
 fn products() {
     check("matmul", &[&[2, 3], &[3, 2]], |x| x[0].matmul(&x[1]));
     check("matrix by vector", &[&[2, 3], &[3]], |x| x[0].matmul(&x[1]));
@@ -158,6 +171,14 @@ fn gradients_of_gradients() {
     let second = |f: fn(&Tensor) -> Tensor| move |x: &[Tensor]| grad(&f(&x[0]).sum_all(), &[&x[0]]).remove(0);
     check("tanh''", &[&[3]], second(Tensor::tanh));
     check("softmax''", &[&[3]], second(|x| x.softmax(0) * x));
+    check(
+        "take''",
+        &[&[3]],
+        second(|x| {
+            let y = x.take(0, &Tensor::from_slice(&[2i32, 0, 2, 2], [4]));
+            &y * &y * &y
+        }),
+    );
     check("matmul''", &[&[2, 2]], second(|x| x.matmul(x).matmul(x)));
     check(
         "grouped convolution''",

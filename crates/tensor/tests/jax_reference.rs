@@ -127,6 +127,7 @@ fn record(case: &Case, x: &[Tensor]) -> Tensor {
         "ceil" => x[0].ceil(),
         "sin" => x[0].sin(),
         "cos" => x[0].cos(),
+        "erf" => x[0].erf(),
         "erf_inv" => x[0].erf_inv(),
         "compare" => match case.attrs["direction"].as_str().unwrap() {
             "EQ" => x[0].eq(&x[1]),
@@ -154,6 +155,10 @@ fn record(case: &Case, x: &[Tensor]) -> Tensor {
         "convert" => x[0].to_dtype(a.dtype("to")),
         "convert_through" => x[0].to_dtype(a.dtype("through")).to_dtype(x[0].dtype()),
         "matmul" => x[0].matmul(&x[1]),
+        "take" => x[0].take(a.axis(), &x[1]),
+        "index_add" => x[0].index_add(a.axis(), &x[1], &x[2]),
+        "tril" => x[0].tril(a.number("diagonal") as i64),
+        "triu" => x[0].triu(a.number("diagonal") as i64),
         "dot_general" => {
             let pair = |name: &str| -> [Vec<usize>; 2] {
                 [0, 1].map(|i| {
@@ -275,6 +280,11 @@ fn reductions() {
 #[test]
 fn shapes() {
     check(include_str!("reference/shape.json"), &[]);
+}
+
+#[test]
+fn rows_and_triangles() {
+    check(include_str!("reference/gather.json"), &[]);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod constant;
 mod convert;
 mod convolution;
 mod dot;
+mod gather;
 mod iota;
 mod operators;
 mod pad;
@@ -23,6 +24,7 @@ mod stop_gradient;
 mod takes;
 pub(crate) mod threefry;
 mod transpose;
+mod triangle;
 mod unary;
 
 pub use binary::Operand;

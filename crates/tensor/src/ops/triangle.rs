@@ -1,0 +1,47 @@
+//! The lower and the upper triangle of matrices; of a matrix of `true` the masks of attention.
+
+use crate::{DType, Tensor, TensorType};
+
+impl Tensor {
+    /// The lower triangle of the matrices on the last two axes: zeros (or `false`) where the column is more than
+    /// `diagonal` to the right of the row.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// // A position attends to itself and to those before it.
+    /// let causal = Tensor::ones(DType::Bool, [3, 3]).tril(0);
+    /// let scores = Tensor::zeros(DType::F32, [3, 3]);
+    /// let weights = causal.select(&scores, &Tensor::full(DType::F32, [], f64::NEG_INFINITY)).softmax(-1);
+    /// assert_eq!(weights.eval()?.to_vec::<f32>()?[..6], [1.0, 0.0, 0.0, 0.5, 0.5, 0.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn tril(&self, diagonal: i64) -> Tensor {
+        self.triangle("tril", diagonal)
+    }
+
+    /// The upper triangle of the matrices on the last two axes: zeros (or `false`) where the column is less than
+    /// `diagonal` to the right of the row.
+    #[track_caller]
+    pub fn triu(&self, diagonal: i64) -> Tensor {
+        self.triangle("triu", diagonal)
+    }
+
+    #[track_caller]
+    fn triangle(&self, method: &str, diagonal: i64) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let [.., rows, columns] = self.shape().dims() else {
+            return Tensor::poison(method, format!("{} has no two axes of rows and columns", self.shape()));
+        };
+        // Beyond the corners nothing changes any more, and nothing overflows.
+        let diagonal = diagonal.clamp(-(*rows as i64) - 1, *columns as i64 + 1) as f64;
+        let dtype = if rows.saturating_add(*columns) < i32::MAX as usize { DType::I32 } else { DType::I64 };
+        let matrix = TensorType::new(dtype, [*rows, *columns]);
+        let limit = Tensor::iota(dtype, &matrix.shape, 0) + diagonal;
+        let column = Tensor::iota(dtype, &matrix.shape, 1);
+        let kept = if method == "tril" { column.le(limit) } else { column.ge(limit) };
+        kept.select(self, &Tensor::zeros(self.dtype(), []))
+    }
+}
