@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::abi::*;
 use crate::api::{Api, given, list, text};
+use crate::callback;
 use crate::device::Device;
 use crate::error::{Error, Kind, Result};
-use crate::event::{RawEvent, inside_callback};
+use crate::event::RawEvent;
 use crate::frame::Frame;
+use crate::key_value::SharedStore;
 use crate::loaded::LoadedExecutable;
 use crate::options::CompileOptions;
 use crate::plugin::Plugin;
@@ -43,6 +45,8 @@ pub(crate) struct ClientInner {
     process_index: i32,
     in_flight: Mutex<Vec<Arc<RawEvent>>>,
     launches: AtomicI32,
+    /// What the plugin's threads may ask as long as the client lives.
+    store: Option<SharedStore>,
 }
 
 // SAFETY: clients are thread-safe by the API's contract.
@@ -84,7 +88,7 @@ impl ClientInner {
 impl Drop for ClientInner {
     fn drop(&mut self) {
         let in_flight = std::mem::take(self.in_flight.get_mut().unwrap_or_else(PoisonError::into_inner));
-        let (api, raw) = (self.api(), SendClient(self.raw));
+        let (api, raw, store) = (self.api(), SendClient(self.raw), self.store.take());
         let close = move || {
             let SendClient(raw) = { raw };
             for event in &in_flight {
@@ -95,8 +99,9 @@ impl Drop for ClientInner {
             args.client = raw.as_ptr();
             // SAFETY: everything that lived on the client held it open, so nothing is left.
             unsafe { api.destroy(&mut args) }
+            drop(store);
         };
-        if inside_callback() {
+        if callback::is_inside() {
             // This thread is one of those that closing the client waits for.
             drop(std::thread::Builder::new().name("fulmen-close".to_owned()).spawn(close));
         } else {
@@ -112,7 +117,7 @@ unsafe impl Send for SendClient {}
 
 impl Client {
     /// Takes over a client that the plugin made.
-    pub(crate) fn new(plugin: Plugin, raw: NonNull<PJRT_Client>) -> Result<Self> {
+    pub(crate) fn new(plugin: Plugin, raw: NonNull<PJRT_Client>, store: Option<SharedStore>) -> Result<Self> {
         let mut inner = ClientInner {
             plugin,
             raw,
@@ -121,6 +126,7 @@ impl Client {
             process_index: 0,
             in_flight: Mutex::default(),
             launches: AtomicI32::new(1),
+            store,
         };
         let api = inner.api();
         let mut name = PJRT_Client_PlatformName_Args::new();

@@ -1,14 +1,13 @@
 //! Something that the device will have done: wait for it, ask for it, or be told.
 
-use std::cell::Cell;
 use std::ffi::c_void;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::abi::*;
 use crate::api::Api;
+use crate::callback;
 use crate::client::ClientInner;
 use crate::error::Result;
 
@@ -81,28 +80,13 @@ struct Callback {
     function: Box<dyn FnOnce(Result<()>) + Send>,
 }
 
-thread_local! {
-    static INSIDE_CALLBACK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this thread is a plugin's, inside a callback of ours. It must not destroy the client that it belongs to.
-pub(crate) fn inside_callback() -> bool {
-    INSIDE_CALLBACK.get()
-}
-
 /// What the plugin calls.
 unsafe extern "C" fn call_back(error: *mut PJRT_Error, user_arg: *mut c_void) {
     // SAFETY: `on_ready` made it of such a box, and the plugin calls this once.
     let callback = unsafe { Box::from_raw(user_arg.cast::<Callback>()) };
     // SAFETY: the plugin gives the error to the callback.
     let outcome = unsafe { callback.api.check(error) };
-    let before = INSIDE_CALLBACK.replace(true);
-    // A panic must not unwind into the plugin. The panic hook has already told of it.
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(move || (callback.function)(outcome))) {
-        // Dropping it is the caller's code again, and could panic again.
-        std::mem::forget(payload);
-    }
-    INSIDE_CALLBACK.set(before);
+    let _ = callback::run(move || (callback.function)(outcome));
 }
 
 /// Something that the device will have done. Clones are the same event.

@@ -14,6 +14,7 @@ use crate::api::{Api, given, guarded};
 use crate::client::Client;
 use crate::error::{Error, Kind, Result};
 use crate::executable::Executable;
+use crate::key_value::{KeyValueStore, SharedStore};
 use crate::options::CompileOptions;
 use crate::topology::Topology;
 use crate::value::{Value, check_create_options, read_named, write_named};
@@ -144,16 +145,31 @@ impl Plugin {
     /// it makes 4 devices of any machine). Options whose type is known are checked here, as some plugins end the process
     /// on a wrong one.
     pub fn create_client(&self, options: &[(&str, Value)]) -> Result<Client> {
+        self.create(options, None)
+    }
+
+    /// Opens the plugin's devices as one process of several, which tell each other of their devices through `store`.
+    ///
+    /// CUDA's plugin needs one where the option `num_nodes` is above 1; `node_id` tells it which process this is. Others
+    /// take a store and never ask it. It is kept until the client is closed.
+    pub fn create_client_with(&self, options: &[(&str, Value)], store: Arc<dyn KeyValueStore>) -> Result<Client> {
+        self.create(options, Some(SharedStore::new(store)))
+    }
+
+    fn create(&self, options: &[(&str, Value)], store: Option<SharedStore>) -> Result<Client> {
         environment::refuse_xla_flags()?;
         check_create_options(options)?;
         let named = write_named(options);
         let mut args = PJRT_Client_Create_Args::new();
         args.create_options = named.as_ptr();
         args.num_options = named.len();
-        // SAFETY: the options live until after the call, and the plugin copies them. No key-value callbacks are given.
+        if let Some(store) = &store {
+            store.give(&mut args);
+        }
+        // SAFETY: the options live until after the call, and the plugin copies them. The store lives as long as the client.
         unsafe { self.api().call(&mut args) }
             .map_err(|error| error.during(format_args!("opening the devices of {}", self.path().display())))?;
-        Client::new(self.clone(), given(args.client, "client")?)
+        Client::new(self.clone(), given(args.client, "client")?, store)
     }
 
     /// The description of devices that need not be here, such as `v5e:2x4` for libtpu, to compile for.

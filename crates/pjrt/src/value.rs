@@ -61,7 +61,7 @@ macro_rules! from {
         }
     )*};
 }
-from!(&str => String, String => String, i64 => Int, i32 => Int, Vec<i64> => IntList, f32 => Float, bool => Bool);
+from!(&str => String, String => String, i64 => Int, i32 => Int, Vec<i64> => IntList, &[i64] => IntList, f32 => Float, bool => Bool);
 
 /// Copies the plugin's list.
 ///
@@ -153,6 +153,10 @@ const KNOWN_OPTIONS: &[(&str, &str)] = &[
     ("use_tfrt_gpu_client", "a bool"),
     ("node_id", "an integer"),
     ("num_nodes", "an integer"),
+    ("partition_index", "an integer"),
+    ("should_stage_host_to_device_transfers", "a bool"),
+    ("enable_mock_nccl", "a bool"),
+    ("mock_gpu_topology", "a string"),
 ];
 
 /// Refuses options that are known to abort a plugin.

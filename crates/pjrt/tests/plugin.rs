@@ -4,7 +4,7 @@
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use common::*;
@@ -97,15 +97,6 @@ fn a_named_pipe_is_refused_at_once() {
     let pipe = folder.path().canonicalize().unwrap().join("pipe.so");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     refused(&pipe, &["it is not a regular file"]);
-}
-
-/// A shared object made of C.
-fn shared_object(folder: &Path, name: &str, source: &str) -> PathBuf {
-    let (c, so) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
-    fs::write(&c, source).unwrap();
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-fexceptions", "-o"]).args([&so, &c]).status().unwrap();
-    assert!(built.success());
-    so
 }
 
 #[test]

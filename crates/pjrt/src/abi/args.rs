@@ -55,12 +55,12 @@ functions! {
     PJRT_Client_Create(PJRT_Client_Create_Args) {
         create_options: *const PJRT_NamedValue,
         num_options: usize,
-        kv_get_callback: *mut c_void,
+        kv_get_callback: Option<PJRT_KeyValueGetCallback>,
         kv_get_user_arg: *mut c_void,
-        kv_put_callback: *mut c_void,
+        kv_put_callback: Option<PJRT_KeyValuePutCallback>,
         kv_put_user_arg: *mut c_void,
         client: *mut PJRT_Client,
-        kv_try_get_callback: *mut c_void,
+        kv_try_get_callback: Option<PJRT_KeyValueTryGetCallback>,
         kv_try_get_user_arg: *mut c_void,
     }
     PJRT_Client_Destroy(PJRT_Client_Destroy_Args) { client: *mut PJRT_Client }

@@ -5,6 +5,7 @@
 #![allow(non_camel_case_types, reason = "the names are the header's, so that the two can be compared")]
 
 mod args;
+mod key_value;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ mod tests;
 use std::ffi::{c_char, c_int, c_void};
 
 pub(crate) use args::*;
+pub(crate) use key_value::*;
 pub(crate) use slots::Slot;
 
 macro_rules! opaque {
@@ -96,9 +98,13 @@ pub(crate) struct PJRT_Error_Code(pub(crate) c_int);
 impl PJRT_Error_Code {
     pub(crate) const UNKNOWN: Self = Self(2);
     pub(crate) const INVALID_ARGUMENT: Self = Self(3);
+    pub(crate) const DEADLINE_EXCEEDED: Self = Self(4);
     pub(crate) const NOT_FOUND: Self = Self(5);
+    pub(crate) const ALREADY_EXISTS: Self = Self(6);
     pub(crate) const RESOURCE_EXHAUSTED: Self = Self(8);
     pub(crate) const UNIMPLEMENTED: Self = Self(12);
+    pub(crate) const INTERNAL: Self = Self(13);
+    pub(crate) const UNAVAILABLE: Self = Self(14);
 
     pub(crate) fn name(self) -> &'static str {
         const NAMES: [&str; 17] = [

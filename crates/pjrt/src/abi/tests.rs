@@ -85,6 +85,9 @@ fn other_sizes_are_those_of_the_header() {
     assert_eq!(PJRT_Buffer_MemoryLayout_Tiled::STRUCT_SIZE, 56);
     assert_eq!(PJRT_Buffer_MemoryLayout::STRUCT_SIZE, 76);
     assert_eq!(PJRT_ExecuteOptions::STRUCT_SIZE, 112);
+    assert_eq!(PJRT_KeyValueGetCallback_Args::STRUCT_SIZE, 80);
+    assert_eq!(PJRT_KeyValueTryGetCallback_Args::STRUCT_SIZE, 72);
+    assert_eq!(PJRT_KeyValuePutCallback_Args::STRUCT_SIZE, 64);
     assert_eq!(size_of::<PJRT_Extension_Base>(), 24);
     assert_eq!(size_of::<PJRT_Api_Version>(), 24);
 }

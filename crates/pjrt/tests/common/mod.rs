@@ -84,6 +84,19 @@ pub(crate) fn says(error: &fulmen_pjrt::Error, parts: &[&str]) {
     }
 }
 
+/// A shared object made of C.
+pub(crate) fn shared_object(folder: &std::path::Path, name: &str, source: &str) -> std::path::PathBuf {
+    let (c, so) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
+    std::fs::write(&c, source).unwrap();
+    let built = std::process::Command::new("cc")
+        .args(["-shared", "-fPIC", "-fexceptions", "-o"])
+        .args([&so, &c])
+        .status()
+        .unwrap();
+    assert!(built.success());
+    so
+}
+
 /// Runs the test `name` of this test program again in a process of its own, with `variables`, where the variable
 /// `FULMEN_TEST_CHILD` is set. Gives its standard output and error, and fails if it does.
 pub(crate) fn in_child(name: &str, variables: &[(&str, &str)]) -> String {
