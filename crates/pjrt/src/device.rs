@@ -88,6 +88,31 @@ impl DeviceDescription {
     }
 }
 
+impl DeviceDescription {
+    /// Which core of its chip the device is: chips of some generations are two devices. TPUs tell.
+    pub fn core_on_chip(&self) -> Option<i64> {
+        self.integer("core_on_chip")
+    }
+
+    /// How many cores work as this one device. TPUs tell.
+    pub fn num_cores(&self) -> Option<i64> {
+        self.integer("num_cores")
+    }
+
+    /// How many bytes of the device's memory programs can have, where it is known without the device: TPUs tell.
+    /// Of a device that is here, see also [`Device::memory_stats`].
+    pub fn memory_bytes(&self) -> Option<u64> {
+        self.integer("device_memory_bytes_limit").and_then(|bytes| u64::try_from(bytes).ok())
+    }
+
+    fn integer(&self, name: &str) -> Option<i64> {
+        match self.attributes.get(name) {
+            Some(Value::Int(value)) => Some(*value),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Debug for DeviceDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.debug)

@@ -22,12 +22,12 @@ fn borrow(inputs: &[Buffer]) -> Vec<Vec<Argument<'_>>> {
 
 /// The plugin by itself would stand still after a hundred or so, and after 40 seconds end the process.
 #[test]
-fn two_thousand_launches_without_a_wait() {
+fn ten_thousand_launches_without_a_wait() {
     let client = client(DEVICES as i64);
     let program = reduction(&client);
     let inputs = inputs(&client);
     let mut last = None;
-    for _ in 0..2000 {
+    for _ in 0..10_000 {
         last = Some(program.execute(borrow(&inputs)).unwrap());
     }
     for outputs in last.unwrap().outputs {
@@ -77,6 +77,45 @@ fn arguments_on_swapped_devices_are_refused() {
         &["argument 0 of", "must be on", "use Buffer::copy_to_device"],
     );
     says(&program.execute(borrow(&inputs[..7])).unwrap_err(), &["runs on 8 devices of this host", "given for 7"]);
+}
+
+/// `[5]` is the device with that number, not five devices.
+#[test]
+fn a_program_assigned_to_one_device_runs_there_and_nowhere_else() {
+    let client = client(DEVICES as i64);
+    let options = CompileOptions::new().device_assignment([vec![5]]);
+    let program = client.compile(&increment(""), &options).unwrap();
+    assert_eq!(program.devices(), &client.devices()[5..6]);
+    let on = |device: usize| put(&client, &[1.0, 2.0, 3.0, 4.0], device);
+    let input = on(5);
+    let outputs = run(&program, vec![Argument::Borrow(&input)]).outputs;
+    assert_eq!(outputs.len(), 1, "no other device took part");
+    assert_eq!(outputs[0][0].device(), &client.devices()[5]);
+    assert_eq!(get(&outputs[0][0]), [2.0, 3.0, 4.0, 5.0]);
+    let elsewhere = on(0);
+    let error = program.execute(vec![vec![Argument::Borrow(&elsewhere)]]).unwrap_err();
+    says(&error, &["must be on", "5", "use Buffer::copy_to_device"]);
+    // A device once, and only one that is there.
+    for (ids, part) in [(vec![8], "names device 8"), (vec![-1], "names device -1")] {
+        let options = CompileOptions::new().device_assignment([ids]);
+        says(&client.compile(&increment(""), &options).unwrap_err(), &[part]);
+    }
+    let twice = CompileOptions::new().replicas(2).device_assignment([vec![5], vec![5]]);
+    says(&client.compile(&all_reduce(2), &twice).unwrap_err(), &["names device 5 twice"]);
+}
+
+/// Two devices of eight, and not in their order.
+#[test]
+fn a_program_over_some_devices_takes_its_arguments_in_their_order() {
+    let client = client(DEVICES as i64);
+    let options = CompileOptions::new().replicas(2).device_assignment([vec![6], vec![2]]);
+    let program = client.compile(&all_reduce(2), &options).unwrap();
+    let ids = program.devices().iter().map(|device| device.id()).collect::<Vec<_>>();
+    assert_eq!(ids, [6, 2]);
+    let inputs = [put(&client, &[1.0; 4], 6), put(&client, &[20.0; 4], 2)];
+    for (output, id) in program.execute(borrow(&inputs)).unwrap().outputs.iter().zip(ids) {
+        assert_eq!((get(&output[0]), output[0].device().id()), (vec![21.0; 4], id));
+    }
 }
 
 #[test]
