@@ -38,6 +38,7 @@
 extern crate self as fulmen_nn;
 
 pub mod activation;
+pub mod attention;
 mod buffer;
 mod error;
 pub mod init;
@@ -47,6 +48,7 @@ pub mod metrics;
 mod module;
 pub mod optim;
 mod parameter;
+mod precision;
 mod random_stream;
 pub mod safetensors;
 pub mod schedule;
@@ -59,8 +61,8 @@ pub use error::{Error, Result};
 pub use fulmen_nn_derive::Module;
 pub use init::Init;
 pub use layers::{
-    AvgPool2d, BatchNorm2d, Conv2d, Dropout, Elu, Flatten, Forward, Gelu, LeakyRelu, Linear, MaxPool2d, Pair, Relu,
-    Sequential, Sigmoid, Silu, Softplus, Tanh,
+    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Elu, Flatten, Forward, Gelu, LayerNorm,
+    LeakyRelu, Linear, MaxPool2d, MultiheadAttention, Pair, Relu, Sequential, Sigmoid, Silu, Softplus, Tanh,
 };
 pub use module::Module;
 pub use parameter::Parameter;

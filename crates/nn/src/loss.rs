@@ -2,6 +2,8 @@
 
 use fulmen_tensor::{DType, Tensor};
 
+use crate::precision::wide;
+
 /// How the losses of the samples become the result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
@@ -110,8 +112,7 @@ impl CrossEntropyLoss {
         let classes = logits.shape()[axis];
         let mut order: Vec<isize> = (0..logits.rank() as isize).filter(|&a| a != axis as isize).collect();
         order.push(axis as isize);
-        let logits = if logits.dtype() == DType::F64 { logits.clone() } else { logits.to_dtype(DType::F32) };
-        let log_p = logits.permute(&order).log_softmax(-1);
+        let log_p = wide(logits).permute(&order).log_softmax(-1);
 
         // A short integer cannot count to the number of classes; a long one may lose its high bits. So the range is
         // checked as i64 where i32 does not hold every value.
@@ -190,10 +191,4 @@ pub fn mse_loss(prediction: &Tensor, target: &Tensor, reduction: Reduction) -> T
     }
     let difference = wide(prediction) - wide(target);
     reduction.apply(&(&difference * &difference))
-}
-
-/// A 16-bit float as f32; anything else as it is.
-#[track_caller]
-fn wide(t: &Tensor) -> Tensor {
-    if t.dtype().is_half() { t.to_dtype(DType::F32) } else { t.clone() }
 }

@@ -4,7 +4,10 @@ mod common;
 
 use common::{assert_close, fault, values};
 use fulmen_nn::loss::{CrossEntropyLoss, Reduction, cross_entropy, mse_loss};
-use fulmen_nn::{AvgPool2d, BatchNorm2d, Conv2d, Dropout, Linear, MaxPool2d, Module, activation, metrics};
+use fulmen_nn::{
+    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, LayerNorm, Linear, MaxPool2d, Module,
+    MultiheadAttention, activation, metrics,
+};
 use fulmen_tensor::{DType, Tensor, grad, random};
 
 fn zeros(shape: &[usize]) -> Tensor {
@@ -266,4 +269,47 @@ fn activations_have_finite_gradients_far_out() {
         assert!(dx.iter().all(|g| g.is_finite()), "{name}: {dx:?}");
         assert!((dx[4] - 1.0).abs() < 1e-6, "{name}: {dx:?}");
     }
+}
+
+#[test]
+fn normalizations_refuse_what_does_not_fit() {
+    let norm = LayerNorm::new([2, 4]);
+    norm.initialize(0);
+    let text = fault(&norm.forward(&zeros(&[8, 4])));
+    assert!(text.starts_with("LayerNorm([2, 4]): the last axes of the input f32[8, 4] are not [2, 4]"), "{text}");
+    assert!(fault(&norm.forward(&zeros(&[4]))).contains("the last axes"));
+    assert!(fault(&norm.forward(&Tensor::zeros(DType::I32, [2, 4]))).contains("not floating-point"));
+    assert!(fault(&LayerNorm::new([]).forward(&zeros(&[4]))).contains("no axis"));
+
+    let norm = BatchNorm1d::new(4);
+    norm.initialize(0);
+    let text = fault(&norm.forward(&zeros(&[2, 4, 5, 5])));
+    assert!(text.starts_with("BatchNorm1d(4): ") && text.contains("is not [batch, 4] or [batch, 4, length]"), "{text}");
+    assert!(fault(&norm.forward(&zeros(&[1, 4]))).contains("at least 2 while training"));
+    norm.eval();
+    assert_eq!(values(&norm.forward(&zeros(&[1, 4]))), [0.0; 4]);
+}
+
+#[test]
+fn adaptive_pooling_refuses_what_does_not_fit() {
+    assert!(fault(&AdaptiveAvgPool2d::new(0).forward(&zeros(&[1, 1, 4, 4]))).contains("at least 1"));
+    assert!(fault(&AdaptiveAvgPool2d::new(1).forward(&zeros(&[4, 4]))).contains("is not [batch, channels"));
+    assert!(fault(&AdaptiveAvgPool2d::new(1).forward(&zeros(&[1, 1, 0, 4]))).contains("is not [batch, channels"));
+    assert!(fault(&AdaptiveAvgPool2d::new(1).forward(&Tensor::zeros(DType::I32, [1, 4, 4]))).contains("floating"));
+    assert_eq!(values(&AdaptiveAvgPool2d::new(1).forward(&Tensor::ones(DType::F32, [2, 3, 4]))), [1.0; 2]);
+}
+
+#[test]
+fn attention_begins_as_pytorchs_does() {
+    let layer = MultiheadAttention::new(32, 4);
+    let bound = layer.in_proj_weight.init().spread(&layer.in_proj_weight.ty().shape).unwrap();
+    assert!((bound - (6.0f64 / (32.0 + 96.0)).sqrt()).abs() < 1e-12);
+    layer.initialize(0);
+    let out = values(&layer.out_proj.weight.get());
+    let bound = 1.0 / 32f64.sqrt();
+    assert!(out.iter().all(|w| w.abs() <= bound) && out.iter().any(|w| w.abs() > 0.9 * bound));
+    for (name, parameter) in layer.parameters().iter().filter(|(name, _)| name.ends_with("bias")) {
+        assert!(values(&parameter.get()).iter().all(|&b| b == 0.0), "{name}");
+    }
+    assert_eq!(MultiheadAttention::new(32, 4).bias(false).parameters().len(), 2);
 }

@@ -2,59 +2,18 @@
 
 mod common;
 
-use common::reference::{Expected, cases, count, number, pair, path, tensor};
+use common::reference::{Expected, cases, count, expect, fill, flag, inputs, number, pair, path, sizes, tensor, word};
 use common::values;
 use fulmen_nn::loss::{CrossEntropyLoss, Reduction, mse_loss};
 use fulmen_nn::safetensors::{Strictness, load_weights};
-use fulmen_nn::{AvgPool2d, BatchNorm2d, Conv2d, Forward, Linear, MaxPool2d, Module, Relu, Sequential, activation};
-use fulmen_tensor::{Tensor, grad};
-use serde_json::Value;
-
-fn word<'a>(value: &'a Value, what: &str) -> &'a str {
-    value.as_str().unwrap_or_else(|| panic!("{what} is no text"))
-}
-
-fn flag(value: &Value) -> bool {
-    value.as_bool().unwrap_or_else(|| panic!("{value} is no truth value"))
-}
-
-/// Expects the output of a case, and the gradients under its cotangent of the inputs and of what `parameters` names.
-fn expect(to: &mut Expected, case: &Value, inputs: &[Tensor], parameters: &[(String, Tensor)], output: &Tensor) {
-    let name = word(&case["name"], "the name");
-    to.tensor(name, output, &case["outputs"][0]);
-    if case["cotangent"].is_null() {
-        return;
-    }
-    let loss = (output * tensor(&case["cotangent"])).sum_all();
-    for (i, input) in inputs.iter().enumerate().filter(|(i, _)| !case["gradients"][*i].is_null()) {
-        to.tensor(format!("{name}: gradient {i}"), &grad(&loss, &[input])[0], &case["gradients"][i]);
-    }
-    let expected = case["parameter_gradients"].as_object().map_or(0, |all| all.len());
-    assert_eq!(parameters.len(), expected, "{name}: number of parameters");
-    for (parameter, value) in parameters {
-        let expected = &case["parameter_gradients"][parameter];
-        to.tensor(format!("{name}: gradient of {parameter}"), &grad(&loss, &[value])[0], expected);
-    }
-}
-
-/// Gives a layer the parameters of a case, and returns them by name.
-fn fill(layer: &dyn Module, case: &Value) -> Vec<(String, Tensor)> {
-    let mut values = vec![];
-    for (name, parameter) in layer.parameters() {
-        let value = tensor(&case["parameters"][&name]);
-        parameter.set(value.clone());
-        assert!(parameter.get().fault().is_none(), "{name}: {:?}", parameter.get());
-        values.push((name, value));
-    }
-    values
-}
-
-fn inputs(case: &Value) -> Vec<Tensor> {
-    case["inputs"].as_array().into_iter().flatten().map(tensor).collect()
-}
+use fulmen_nn::{
+    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, Forward, LayerNorm, Linear, MaxPool2d, Module,
+    Relu, Sequential, activation,
+};
+use fulmen_tensor::Tensor;
 
 #[test]
-fn linear_convolution_and_pooling_are_pytorchs() {
+fn linear_convolution_pooling_and_layer_normalization_are_pytorchs() {
     let mut expected = Expected::within(1e-5, 2e-5);
     for case in cases("layers.json") {
         let attrs = &case["attrs"];
@@ -79,6 +38,13 @@ fn linear_convolution_and_pooling_are_pytorchs() {
                     .padding(pair(&attrs["padding"]))
                     .count_include_pad(flag(&attrs["count_include_pad"])),
             ),
+            "adaptive_avg_pool2d" => Box::new(AdaptiveAvgPool2d::new(pair(&attrs["size"]))),
+            "layer_norm" => Box::new(
+                LayerNorm::new(sizes(&attrs["normalized_shape"]))
+                    .eps(number(&attrs["eps"]))
+                    .elementwise_affine(flag(&attrs["elementwise_affine"]))
+                    .bias(flag(&attrs["elementwise_affine"]) && flag(&attrs["bias"])),
+            ),
             other => panic!("no layer {other}"),
         };
         let (parameters, inputs) = (fill(&layer, &case), inputs(&case));
@@ -92,11 +58,22 @@ fn batch_normalization_is_pytorchs_over_three_steps_and_in_evaluation() {
     let mut expected = Expected::within(2e-5, 2e-5);
     for case in cases("batch_norm.json") {
         let attrs = &case["attrs"];
-        let layer = BatchNorm2d::new(count(&attrs["features"]))
-            .eps(number(&attrs["eps"]))
-            .momentum(number(&attrs["momentum"]))
-            .affine(flag(&attrs["affine"]))
-            .track_running_stats(flag(&attrs["track_running_stats"]));
+        macro_rules! layer {
+            ($kind:ident) => {
+                Box::new(
+                    $kind::new(count(&attrs["features"]))
+                        .eps(number(&attrs["eps"]))
+                        .momentum(number(&attrs["momentum"]))
+                        .affine(flag(&attrs["affine"]))
+                        .track_running_stats(flag(&attrs["track_running_stats"])),
+                )
+            };
+        }
+        let layer: Box<dyn Forward> = match word(&case["op"], "op") {
+            "batch_norm1d" => layer!(BatchNorm1d),
+            "batch_norm2d" => layer!(BatchNorm2d),
+            other => panic!("no layer {other}"),
+        };
         let steps = case["steps"].as_array().cloned().unwrap_or_default();
         assert_eq!(steps.len(), 3);
         for step in steps.iter().chain([&case["eval"]]) {

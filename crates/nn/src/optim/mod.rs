@@ -5,10 +5,12 @@ mod sgd;
 
 use std::fmt::Debug;
 
-use fulmen_tensor::{DType, Tensor, TensorType};
+use fulmen_tensor::{Tensor, TensorType};
 
 pub use adam::{Adam, AdamW};
 pub use sgd::Sgd;
+
+use crate::precision::precision;
 
 /// How a parameter changes by its gradient.
 ///
@@ -37,11 +39,6 @@ pub trait Optimizer: Send + Sync + Debug {
     /// The learning rate (an f32 scalar) of the step after `step` finished ones.
     #[track_caller]
     fn learning_rate(&self, step: &Tensor) -> Tensor;
-}
-
-/// The dtype that an optimizer computes in: at least f32, whatever the parameter's.
-fn precision(parameter: DType) -> DType {
-    if parameter == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
 /// Zeros to begin with, of the parameter's shape.

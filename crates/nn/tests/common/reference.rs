@@ -3,7 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use fulmen_tensor::{Runtime, Tensor};
+use fulmen_nn::Module;
+use fulmen_tensor::{Runtime, Tensor, grad};
 use serde_json::Value;
 
 use super::assert_close;
@@ -47,6 +48,12 @@ pub(crate) fn pair(value: &Value) -> (usize, usize) {
     (count(&value[0]), count(&value[1]))
 }
 
+/// Whole numbers in a list.
+#[track_caller]
+pub(crate) fn sizes(value: &Value) -> Vec<usize> {
+    value.as_array().into_iter().flatten().map(count).collect()
+}
+
 /// The numbers of a list, or of a tensor's data.
 #[track_caller]
 pub(crate) fn numbers(value: &Value) -> Vec<f64> {
@@ -58,10 +65,11 @@ pub(crate) fn numbers(value: &Value) -> Vec<f64> {
 #[track_caller]
 pub(crate) fn tensor(value: &Value) -> Tensor {
     let data = numbers(value);
-    let shape: Vec<usize> = value["shape"].as_array().into_iter().flatten().map(count).collect();
+    let shape = sizes(&value["shape"]);
     match value["dtype"].as_str() {
         Some("f32") => Tensor::from_slice(&data.iter().map(|&v| v as f32).collect::<Vec<_>>(), shape),
         Some("i32") => Tensor::from_slice(&data.iter().map(|&v| v as i32).collect::<Vec<_>>(), shape),
+        Some("bool") => Tensor::from_slice(&data.iter().map(|&v| v != 0.0).collect::<Vec<_>>(), shape),
         other => panic!("the reference files have no dtype {other:?}"),
     }
 }
@@ -104,4 +112,58 @@ impl Expected {
             assert_close(&found.to_f64(), expected, self.relative, self.absolute, what);
         }
     }
+}
+
+/// A text.
+#[track_caller]
+pub(crate) fn word<'a>(value: &'a Value, what: &str) -> &'a str {
+    value.as_str().unwrap_or_else(|| panic!("{what} is no text"))
+}
+
+/// A truth value.
+#[track_caller]
+pub(crate) fn flag(value: &Value) -> bool {
+    value.as_bool().unwrap_or_else(|| panic!("{value} is no truth value"))
+}
+
+/// Expects the output of a case, and the gradients under its cotangent of the inputs and of what `parameters` names.
+pub(crate) fn expect(
+    to: &mut Expected,
+    case: &Value,
+    inputs: &[Tensor],
+    parameters: &[(String, Tensor)],
+    output: &Tensor,
+) {
+    let name = word(&case["name"], "the name");
+    to.tensor(name, output, &case["outputs"][0]);
+    if case["cotangent"].is_null() {
+        return;
+    }
+    let loss = (output * tensor(&case["cotangent"])).sum_all();
+    for (i, input) in inputs.iter().enumerate().filter(|(i, _)| !case["gradients"][*i].is_null()) {
+        to.tensor(format!("{name}: gradient {i}"), &grad(&loss, &[input])[0], &case["gradients"][i]);
+    }
+    let expected = case["parameter_gradients"].as_object().map_or(0, |all| all.len());
+    assert_eq!(parameters.len(), expected, "{name}: number of parameters");
+    for (parameter, value) in parameters {
+        let expected = &case["parameter_gradients"][parameter];
+        to.tensor(format!("{name}: gradient of {parameter}"), &grad(&loss, &[value])[0], expected);
+    }
+}
+
+/// Gives a layer the parameters of a case, and returns them by name.
+pub(crate) fn fill(layer: &dyn Module, case: &Value) -> Vec<(String, Tensor)> {
+    let mut values = vec![];
+    for (name, parameter) in layer.parameters() {
+        let value = tensor(&case["parameters"][&name]);
+        parameter.set(value.clone());
+        assert!(parameter.get().fault().is_none(), "{name}: {:?}", parameter.get());
+        values.push((name, value));
+    }
+    values
+}
+
+/// The inputs of a case.
+pub(crate) fn inputs(case: &Value) -> Vec<Tensor> {
+    case["inputs"].as_array().into_iter().flatten().map(tensor).collect()
 }

@@ -25,12 +25,12 @@ from torch import nn
 FOLDER = Path(__file__).parent
 MADE_WITH = {"torch": torch.__version__, "python": platform.python_version(), "device": "cpu"}
 NAN, INF = float("nan"), float("inf")
-DTYPES = {torch.float32: "f32", torch.int64: "i32"}  # targets are i32 on our side
+DTYPES = {torch.float32: "f32", torch.int64: "i32", torch.bool: "bool"}  # targets are i32 on our side
 
 
 def number(value):
     if isinstance(value, int):
-        return value
+        return int(value)  # a truth value is 0 or 1
     if not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     return float(str(np.float32(value)))
@@ -143,6 +143,17 @@ def layers():
             cases.append(case("avg_pool2d", name, run, draw(label, shape), **how, count_include_pad=count))
     ties = torch.ones(1, 1, 4, 4)
     cases.append(case("max_pool2d", "max_pool2d_ties", lambda x: F.max_pool2d(x, 2), ties, window=[2, 2], stride=[2, 2], padding=[0, 0]))
+    for label, shape, size in [
+        ("one", (2, 3, 4, 5), [1, 1]), ("divides", (1, 2, 4, 6), [2, 3]), ("overlaps", (1, 2, 7, 5), [3, 2]), ("larger", (1, 1, 3, 2), [4, 5]),
+    ]:  # fmt: skip
+        name = f"adaptive_avg_pool2d_{label}"
+        cases.append(case("adaptive_avg_pool2d", name, lambda x: F.adaptive_avg_pool2d(x, size), draw(name, shape), size=size))
+    for label, shape, normalized, how in [
+        ("plain", (2, 3, 5), [5], {}), ("two_axes", (3, 2, 4), [2, 4], {"eps": 1e-3}), ("not_affine", (2, 6), [6], {"elementwise_affine": False}),
+        ("no_bias", (4, 3), [3], {"bias": False}), ("one", (3, 1), [1], {}),
+    ]:  # fmt: skip
+        attrs = {"normalized_shape": normalized, "eps": 1e-5, "elementwise_affine": True, "bias": True} | how
+        layer("layer_norm", label, nn.LayerNorm(**attrs), draw(label, shape), **attrs)
     write("layers", cases)
 
 
@@ -153,20 +164,126 @@ def batch_norm():
     for label, shape, how in [
         ("plain", (4, 3, 2, 3), {}), ("not_affine", (3, 2, 2, 2), {"affine": False}), ("momentum", (2, 2, 3, 3), {"momentum": 0.3, "eps": 1e-3}),
         ("one_channel", (5, 1, 1, 1), {}), ("untracked", (3, 2, 2, 2), {"track_running_stats": False}),
+        ("features", (5, 3), {}), ("length", (2, 3, 4), {"momentum": 0.2}),
     ]:  # fmt: skip
         attrs = {"features": shape[1], "eps": 1e-5, "momentum": 0.1, "affine": True, "track_running_stats": True} | how
-        name = f"batch_norm2d_{label}"
-        module = fill(nn.BatchNorm2d(shape[1], **how), name)
+        op, kind = ("batch_norm2d", nn.BatchNorm2d) if len(shape) == 4 else ("batch_norm1d", nn.BatchNorm1d)
+        name = f"{op}_{label}"
+        module = fill(kind(shape[1], **how), name)
         parameters = list(module.named_parameters())
         steps = []
         for i in range(3):
             x = draw(f"{name}/{i}", shape) * (i + 1) + i
-            step = case("batch_norm2d", f"{name}_step_{i}", module, x, parameters=parameters)
+            step = case(op, f"{name}_step_{i}", module, x, parameters=parameters)
             steps.append(step | {"buffers": {k: int(v) if k == "num_batches_tracked" else tensor(v) for k, v in module.named_buffers()}})
         module.eval()
-        evaluated = case("batch_norm2d", f"{name}_eval", module, draw(f"{name}/eval", shape), parameters=parameters)
-        cases.append({"op": "batch_norm2d", "name": name, "attrs": attrs, "steps": steps, "eval": evaluated})
+        evaluated = case(op, f"{name}_eval", module, draw(f"{name}/eval", shape), parameters=parameters)
+        cases.append({"op": op, "name": name, "attrs": attrs, "steps": steps, "eval": evaluated})
     write("batch_norm", cases)
+
+
+def attention():
+    """The function takes queries, keys and values; the layer takes one input for all three, or three. A mask is true
+    where a query sees a key."""
+    cases = []
+    for label, q, k, v, how in [
+        ("plain", (2, 3, 4), (2, 5, 4), (2, 5, 2), {}), ("causal", (2, 2, 4, 3), (2, 2, 4, 3), (2, 2, 4, 3), {"causal": True}),
+        ("causal_wide", (3, 2), (5, 2), (5, 2), {"causal": True}), ("scale", (1, 3, 4), (1, 3, 4), (1, 3, 4), {"scale": 0.3}),
+        ("mask", (2, 3, 4), (2, 5, 4), (2, 5, 4), {"mask": (3, 5)}), ("padding", (2, 2, 3, 4), (2, 2, 4, 4), (2, 2, 4, 4), {"mask": (2, 1, 1, 4)}),
+        ("added", (2, 3, 4), (2, 5, 4), (2, 5, 4), {"added": (2, 3, 5)}),
+    ]:  # fmt: skip
+        name = f"attention_{label}"
+        attrs, mask = dict(how), None
+        if "mask" in how:
+            mask = torch.tensor(rng(name + "/mask").random(how["mask"]) < 0.6)
+            mask[..., 0] = True
+        if "added" in how:
+            mask = draw(name + "/mask", how["added"])
+        if mask is not None:
+            attrs = {"mask": tensor(mask)}
+        run = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal="causal" in how, scale=how.get("scale"))
+        cases.append(case("attention", name, run, *(draw(f"{name}/{i}", shape) for i, shape in enumerate([q, k, v])), **attrs))
+    for label, shapes, heads, how in [
+        ("self", [(2, 3, 4)], 2, {}), ("self_causal", [(1, 4, 6)], 3, {"causal": True}), ("no_bias", [(2, 2, 4)], 1, {"bias": False}),
+        ("cross", [(2, 2, 4), (2, 3, 4), (2, 3, 4)], 2, {}), ("padding", [(2, 4, 4)], 2, {"padding": True}),
+    ]:  # fmt: skip
+        name = f"multihead_attention_{label}"
+        width = shapes[0][-1]
+        module = fill(nn.MultiheadAttention(width, heads, bias=how.get("bias", True), batch_first=True), name)
+        length = shapes[0][1]
+        attrs = {"embed_dim": width, "num_heads": heads, "bias": how.get("bias", True), "causal": how.get("causal", False)}
+        hidden = {}
+        if "causal" in how:
+            hidden["attn_mask"] = torch.ones(length, length).triu(1) > 0
+        if "padding" in how:
+            seen = torch.tensor([[True] * length, [True] * (length - 2) + [False] * 2])
+            attrs["mask"] = tensor(seen[:, None, None, :])
+            hidden["key_padding_mask"] = ~seen
+
+        def run(q, k=None, v=None):
+            return module(q, q if k is None else k, q if v is None else v, need_weights=False, **hidden)[0]
+
+        inputs = [draw(f"{name}/{i}", shape) for i, shape in enumerate(shapes)]
+        cases.append(case("multihead_attention", name, run, *inputs, parameters=list(module.named_parameters()), **attrs))
+    write("attention", cases)
+
+
+class ConvNet(nn.Module):
+    """6x6 pictures of two channels in, 3 classes out."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn = nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4)
+        self.conv2, self.fc = nn.Conv2d(4, 6, 3), nn.Linear(6, 3)
+
+    def stages(self, x):
+        yield "conv1", (x := self.conv1(x))
+        yield "bn", (x := self.bn(x))
+        yield "pool", (x := F.max_pool2d(torch.relu(x), 3, 2, 1))
+        yield "conv2", (x := self.conv2(x))
+        yield "mean", (x := F.adaptive_avg_pool2d(torch.relu(x), 1))
+        yield "logits", self.fc(x.flatten(1))
+
+
+class Block(nn.Module):
+    """A transformer block with the normalization in front, over [batch, 5, 8], and a classifier of the mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.attention = nn.LayerNorm(8), nn.MultiheadAttention(8, 2, batch_first=True)
+        self.norm2, self.linear1, self.linear2 = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.head = nn.Linear(8, 3)
+
+    def stages(self, x):
+        hidden = torch.ones(5, 5).triu(1) > 0
+        yield "norm1", (h := self.norm1(x))
+        yield "attention", (h := self.attention(h, h, h, attn_mask=hidden, need_weights=False)[0])
+        yield "sum", (x := x + h)
+        yield "norm2", (h := self.norm2(x))
+        yield "gelu", (h := F.gelu(self.linear1(h)))
+        yield "linear2", (h := self.linear2(h))
+        yield "logits", self.head((x + h).mean(1))
+
+
+def autocast():
+    """Training steps under torch.autocast("cpu", bfloat16): the dtype after each stage, logits, loss, gradients and
+    running statistics."""
+    cases = []
+    for name, module, x in [("conv_net", ConvNet(), draw("conv_net/x", (4, 2, 6, 6))), ("block", Block(), draw("block/x", (4, 5, 8)))]:
+        fill(module, name)
+        target = labels(name, (4,), 3)
+        parameters = tensors(module.named_parameters())
+        with torch.autocast("cpu", torch.bfloat16):
+            stages = dict(module.stages(x))
+        loss = F.cross_entropy(stages["logits"].float(), target)
+        loss.backward()
+        made = {"op": "autocast", "name": name, "inputs": [tensor(x), tensor(target)], "parameters": parameters}
+        made["dtypes"] = {k: str(v.dtype).removeprefix("torch.").replace("float32", "f32").replace("bfloat16", "bf16") for k, v in stages.items()}
+        made |= {"logits": tensor(stages["logits"].float()), "loss": tensor(loss)}
+        made["parameter_gradients"] = tensors((k, p.grad) for k, p in module.named_parameters())
+        made["buffers"] = tensors((k, b) for k, b in module.named_buffers() if b.is_floating_point())
+        cases.append(made)
+    write("autocast", cases)
 
 
 def activations():
@@ -395,5 +512,5 @@ def weights():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for part in (layers, batch_norm, activations, losses, optimizers, schedules, initial_values, weights):
+    for part in (layers, batch_norm, attention, autocast, activations, losses, optimizers, schedules, initial_values, weights):
         part()

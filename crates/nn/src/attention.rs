@@ -1,0 +1,162 @@
+//! Attention as a function of queries, keys and values. The layer with weights is
+//! [`MultiheadAttention`](crate::MultiheadAttention).
+
+use fulmen_tensor::{DType, Tensor};
+
+use crate::Dropout;
+use crate::precision::precision;
+
+/// `softmax(q kᵀ/√width) v` over the last two axes: queries `[…, length, width]`, keys `[…, positions, width]` and
+/// values `[…, positions, value width]` give `[…, length, value width]`. As PyTorch's function of this name.
+///
+/// With `causal`, the query at position `i` sees the keys at `0..=i` only. The softmax is computed in f32; the result
+/// has the dtype of the product with the values. [`Attention`] has more settings.
+///
+/// ```
+/// use fulmen_nn::attention::scaled_dot_product_attention;
+/// use fulmen_tensor::Tensor;
+///
+/// let q = Tensor::from_slice(&[0.0f32, 0.0], [2, 1]);
+/// let v = Tensor::from_slice(&[1.0f32, 5.0], [2, 1]);
+/// let all = scaled_dot_product_attention(&q, &q, &v, false).eval()?;
+/// assert_eq!(all.to_vec::<f32>()?, [3.0, 3.0]);
+/// let before = scaled_dot_product_attention(&q, &q, &v, true).eval()?;
+/// assert_eq!(before.to_vec::<f32>()?, [1.0, 3.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Tensor {
+    Attention::new().causal(causal).forward(q, k, v)
+}
+
+/// [`scaled_dot_product_attention`] with settings.
+///
+/// ```
+/// use fulmen_nn::attention::Attention;
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let x = Tensor::ones(DType::F32, [2, 8, 5, 16]); // [batch, heads, length, width]
+/// let padding = Tensor::from_slice(&[true, true, true, false, false], [5]);
+/// let y = Attention::new().causal(true).mask(&padding).forward(&x, &x, &x);
+/// assert_eq!(y.ty().to_string(), "f32[2, 8, 5, 16]");
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Attention {
+    causal: bool,
+    scale: Option<f64>,
+    mask: Option<Tensor>,
+    dropout: Option<Dropout>,
+}
+
+impl Attention {
+    /// Every query sees every key; the factor is `1/√width`.
+    pub fn new() -> Attention {
+        Attention::default()
+    }
+
+    /// Whether the query at position `i` sees the keys at `0..=i` only.
+    pub fn causal(mut self, causal: bool) -> Attention {
+        self.causal = causal;
+        self
+    }
+
+    /// The factor on the products, instead of `1/√width`.
+    pub fn scale(mut self, scale: f64) -> Attention {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// Which key each query sees, broadcast to `[…, length, positions]`: booleans that are true where it does, or
+    /// numbers to be added to the products before the softmax, `−∞` where it does not. A query that sees no key gets
+    /// zeros.
+    pub fn mask(mut self, mask: &Tensor) -> Attention {
+        self.mask = Some(mask.clone());
+        self
+    }
+
+    /// What drops some of the weights that the softmax gives, while training.
+    pub fn dropout(mut self, dropout: &Dropout) -> Attention {
+        self.dropout = Some(dropout.clone());
+        self
+    }
+
+    /// Why these cannot be, if they cannot.
+    fn misfit(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Option<String> {
+        let (qt, kt, vt) = (q.ty(), k.ty(), v.ty());
+        if let Some(ty) = [qt, kt, vt].into_iter().find(|ty| ty.shape.rank() < 2 || !ty.dtype.is_float()) {
+            return Some(format!("{ty} is not floating-point numbers [.., length, width]"));
+        }
+        if q.size(-1) != k.size(-1) {
+            return Some(format!("the last axes of queries and keys differ: {qt} and {kt}"));
+        }
+        if k.size(-2) != v.size(-2) {
+            return Some(format!("the numbers of keys and values differ (axis -2): {kt} and {vt}"));
+        }
+        if k.size(-2) == 0 {
+            return Some(format!("there are no keys: {kt}"));
+        }
+        let mask = self.mask.as_ref()?;
+        let dtype = mask.dtype();
+        let scores = [q.size(-2), k.size(-2)];
+        if dtype != DType::Bool && !dtype.is_float() {
+            return Some(format!("the mask {} is neither of booleans nor of floating-point numbers", mask.ty()));
+        }
+        let fits = |(axis, size): (isize, usize)| {
+            mask.rank() < axis.unsigned_abs() || mask.size(axis) == 1 || mask.size(axis) == size
+        };
+        (![(-2, scores[0]), (-1, scores[1])].into_iter().all(fits))
+            .then(|| format!("the mask {} does not broadcast to [.., {}, {}]", mask.ty(), scores[0], scores[1]))
+    }
+
+    /// The weighted means of the values.
+    #[track_caller]
+    pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
+        if let Some(poisoned) = [q, k, v].into_iter().chain(&self.mask).find(|t| t.fault().is_some()) {
+            return poisoned.clone();
+        }
+        if let Some(message) = self.misfit(q, k, v) {
+            return Tensor::poison("scaled_dot_product_attention", message);
+        }
+        let scale = self.scale.unwrap_or(1.0 / (q.size(-1).max(1) as f64).sqrt());
+        let product = q.matmul(&k.transpose(-2, -1));
+        if product.fault().is_some() {
+            return product;
+        }
+        let wide = precision(product.dtype());
+        let mut scores = product.to_dtype(wide) * scale;
+        let mut seen = None;
+        match &self.mask {
+            Some(mask) if mask.dtype() == DType::Bool => seen = Some(mask.clone()),
+            Some(mask) => scores = scores + mask.to_dtype(wide),
+            None => {}
+        }
+        if self.causal {
+            let square = [q.size(-2), k.size(-2)];
+            let before = Tensor::iota(DType::I32, square, 1).le(Tensor::iota(DType::I32, square, 0));
+            seen = Some(match seen {
+                Some(seen) => seen.and(before),
+                None => before,
+            });
+        }
+        if let Some(seen) = seen {
+            let never = Tensor::full(wide, [], f64::NEG_INFINITY);
+            scores = seen.select(&scores, &never);
+        }
+        let mut weights = softmax_of_some(&scores).to_dtype(product.dtype());
+        if let Some(dropout) = &self.dropout {
+            weights = dropout.forward(&weights);
+        }
+        weights.matmul(v)
+    }
+}
+
+/// The softmax over the last axis; zeros where all is −∞, and no NaN in the gradient either.
+#[track_caller]
+fn softmax_of_some(scores: &Tensor) -> Tensor {
+    let largest = scores.detach().max(&[-1], true);
+    let none = largest.eq(f64::NEG_INFINITY);
+    let largest = none.select(&largest.zeros_like(), &largest);
+    let exp = (scores - largest).exp();
+    let sum = exp.sum(&[-1], true);
+    &exp / none.select(&sum.ones_like(), &sum)
+}

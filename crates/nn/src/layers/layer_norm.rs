@@ -1,0 +1,113 @@
+//! [`LayerNorm`]: normalization of each sample by itself.
+
+use std::fmt;
+
+use fulmen_tensor::{Shape, Tensor};
+
+use crate::precision::precision;
+use crate::{Forward, Init, Module, Parameter};
+
+/// Normalizes over the last axes: `(x − mean)/√(var + eps)·weight + bias`. As PyTorch's `nn.LayerNorm`.
+///
+/// Weight and bias have the shape that is normalized over. The statistics are computed in f32 whatever the input's
+/// dtype, which is also the result's.
+///
+/// ```
+/// use fulmen_nn::{LayerNorm, Module};
+/// use fulmen_tensor::Tensor;
+///
+/// let norm = LayerNorm::new([2]);
+/// norm.initialize(0);
+/// let y = norm.forward(&Tensor::from_slice(&[1.0f32, 3.0, 30.0, 10.0], [2, 2])).eval()?.to_vec::<f32>()?;
+/// assert!(y.iter().zip([-1.0, 1.0, 1.0, -1.0]).all(|(y, expected)| (y - expected).abs() < 1e-4));
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct LayerNorm {
+    /// Of the normalized shape; ones at first.
+    pub weight: Option<Parameter>,
+    /// Of the normalized shape; zeros at first.
+    pub bias: Option<Parameter>,
+    shape: Shape,
+    eps: f64,
+}
+
+impl LayerNorm {
+    /// Over the last axes, which have this shape; `eps` 1e-5, with weight and bias.
+    #[track_caller]
+    pub fn new(normalized_shape: impl Into<Shape>) -> LayerNorm {
+        let layer = LayerNorm { weight: None, bias: None, shape: normalized_shape.into(), eps: 1e-5 };
+        layer.elementwise_affine(true)
+    }
+
+    /// What is added to the variance.
+    pub fn eps(mut self, eps: f64) -> LayerNorm {
+        self.eps = eps;
+        self
+    }
+
+    /// With or without weight and bias.
+    #[track_caller]
+    pub fn elementwise_affine(mut self, affine: bool) -> LayerNorm {
+        self.weight = affine.then(|| Parameter::new(&self.shape, Init::ONES));
+        self.bias(affine)
+    }
+
+    /// With or without a bias.
+    #[track_caller]
+    pub fn bias(mut self, bias: bool) -> LayerNorm {
+        self.bias = bias.then(|| Parameter::new(&self.shape, Init::ZEROS));
+        self
+    }
+
+    /// Why this input or these settings cannot be, if they cannot.
+    fn misfit(&self, x: &Tensor) -> Option<String> {
+        let (ty, shape) = (x.ty(), &self.shape);
+        if shape.rank() == 0 {
+            return Some("the normalized shape has no axis; give it at least one".into());
+        }
+        if !ty.shape.ends_with(shape) {
+            return Some(format!("the last axes of the input {ty} are not {shape}"));
+        }
+        if !ty.dtype.is_float() {
+            return Some(format!("the input {ty} is not floating-point; convert it with to_dtype()"));
+        }
+        None
+    }
+
+    /// The normalized input.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
+        if let Some(message) = self.misfit(x) {
+            return Tensor::poison(&self.to_string(), message);
+        }
+        let dtype = precision(x.dtype());
+        let wide = x.to_dtype(dtype);
+        let axes: Vec<isize> = (0..self.shape.rank() as isize).map(|axis| -1 - axis).collect();
+        let centred = &wide - wide.mean(&axes, true);
+        let var = (&centred * &centred).mean(&axes, true);
+        let mut y = centred * (var + self.eps).rsqrt();
+        if let Some(weight) = &self.weight {
+            y = y * weight.get().to_dtype(dtype);
+        }
+        if let Some(bias) = &self.bias {
+            y = y + bias.get().to_dtype(dtype);
+        }
+        y.to_dtype(x.dtype())
+    }
+}
+
+impl fmt::Display for LayerNorm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LayerNorm({})", self.shape)
+    }
+}
+
+impl Forward for LayerNorm {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        LayerNorm::forward(self, x)
+    }
+}
