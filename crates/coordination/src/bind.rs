@@ -1,0 +1,66 @@
+//! On which address of this machine process 0 listens: the coordinator's own, and no other.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+
+use crate::process::split_address;
+use crate::{Error, Result};
+
+/// Listens on `address`, and says where the others find it, with the port that the system chose for port 0.
+///
+/// Only loopback addresses give a loopback listener. A name of this machine that its own table of hosts maps to loopback
+/// (as Debian does) means the machine as others see it, which it cannot know: then, and only then, every interface is
+/// listened on.
+pub(crate) fn listen(address: &str) -> Result<(TcpListener, String)> {
+    let (host, port) = split_address(address)?;
+    let resolved: Vec<SocketAddr> = (host, port)
+        .to_socket_addrs()
+        .map_err(|e| {
+            Error::usage(format!(
+                "the coordinator's address `{address}` does not resolve: {e}; give an address that does"
+            ))
+        })?
+        .collect();
+    let is_name = host.parse::<IpAddr>().is_err() && !host.eq_ignore_ascii_case("localhost");
+    let candidates = match is_name && resolved.iter().all(|a| a.ip().is_loopback()) {
+        true => vec![SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))],
+        false => resolved,
+    };
+    let listener = TcpListener::bind(candidates.as_slice()).map_err(|e| {
+        let hint = match e.kind() {
+            std::io::ErrorKind::AddrInUse => "another program, or an earlier run, listens there; choose another port",
+            std::io::ErrorKind::AddrNotAvailable => {
+                "process 0 must run on the coordinator's host, under an address that the machine itself has"
+            }
+            _ => "choose another address or port",
+        };
+        Error::usage(format!("process 0 cannot listen at the coordinator's address `{address}`: {e}; {hint}"))
+    })?;
+    let port = listener.local_addr().map_err(|e| Error::system("reading the coordinator's address", e))?.port();
+    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    Ok((listener, format!("{host}:{port}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_stays_loopback_and_port_0_is_chosen() {
+        for host in ["127.0.0.1", "localhost"] {
+            let (listener, address) = listen(&format!("{host}:0")).unwrap();
+            let bound = listener.local_addr().unwrap();
+            assert!(bound.ip().is_loopback());
+            assert_eq!(address, format!("{host}:{}", bound.port()));
+        }
+    }
+
+    #[test]
+    fn a_taken_port_and_a_foreign_address_are_told() {
+        let (_listener, address) = listen("127.0.0.1:0").unwrap();
+        let error = listen(&address).unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("an earlier run"), "{error}");
+        // An address for documents, which no machine has.
+        let error = listen("192.0.2.1:0").unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("must run on the coordinator's host"), "{error}");
+    }
+}

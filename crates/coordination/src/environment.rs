@@ -1,0 +1,367 @@
+//! What the environment says about this process: Fulmen's own variables, else libtpu's, else nothing.
+//!
+//! Not here: asking a cloud's metadata server. Where the environment says nothing, a process is alone.
+
+use std::ffi::OsString;
+
+use crate::{Error, Process, Result};
+
+/// Where process 0 listens when only its host is known. Next to the ports that libtpu itself uses, 8471 to 8478.
+pub(crate) const DEFAULT_PORT: u16 = 8482;
+
+const COORDINATOR: &str = "FULMEN_COORDINATOR";
+const PROCESS_ID: &str = "FULMEN_PROCESS_ID";
+const NUM_PROCESSES: &str = "FULMEN_NUM_PROCESSES";
+const RUN_ID: &str = "FULMEN_RUN_ID";
+
+impl Process {
+    /// What the environment says: `FULMEN_COORDINATOR` (`host:port`), `FULMEN_PROCESS_ID` and `FULMEN_NUM_PROCESSES`;
+    /// without them what libtpu reads, `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES` (or, for several processes on a host,
+    /// `CLOUD_TPU_TASK_ID` and `TPU_PROCESS_ADDRESSES`), with process 0 on the first host and port 8482; without those
+    /// a single process. `FULMEN_RUN_ID` names the run.
+    ///
+    /// ```
+    /// use fulmen_coordination::Process;
+    ///
+    /// let env = |name: &str| match name {
+    ///     "TPU_WORKER_ID" => Some("1".into()),
+    ///     "TPU_WORKER_HOSTNAMES" => Some("host-a,host-b".into()),
+    ///     _ => None,
+    /// };
+    /// let process = Process::from_env(env)?;
+    /// assert_eq!((process.index(), process.count(), process.coordinator()), (1, 2, "host-a:8482"));
+    /// # Ok::<(), fulmen_coordination::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A variable that is missing beside the others or has a value that it cannot have; it is named.
+    pub fn from_env(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
+        let env = Environment(&env);
+        let process = match env.of_fulmen()? {
+            Some(process) => process,
+            None => env.of_libtpu()?.unwrap_or_else(Process::single),
+        };
+        Ok(process.with_run_id(env.text(RUN_ID)?.unwrap_or_default()))
+    }
+
+    /// As [`Process::from_env`], but without libtpu's variables: for a run on other devices of a TPU host.
+    ///
+    /// # Errors
+    /// As [`Process::from_env`].
+    pub fn from_fulmen_env(env: impl Fn(&str) -> Option<OsString>) -> Result<Process> {
+        let env = Environment(&env);
+        let process = env.of_fulmen()?.unwrap_or_else(Process::single);
+        Ok(process.with_run_id(env.text(RUN_ID)?.unwrap_or_default()))
+    }
+}
+
+struct Environment<'a>(&'a dyn Fn(&str) -> Option<OsString>);
+
+impl Environment<'_> {
+    /// The value of a variable that is set to something.
+    fn text(&self, name: &str) -> Result<Option<String>> {
+        match (self.0)(name).map(OsString::into_string) {
+            None => Ok(None),
+            Some(Ok(text)) if text.trim().is_empty() => Ok(None),
+            Some(Ok(text)) => Ok(Some(text.trim().to_owned())),
+            Some(Err(text)) => Err(wrong(name, &text.to_string_lossy(), "text in UTF-8")),
+        }
+    }
+
+    fn number(&self, name: &str, expected: &str) -> Result<Option<usize>> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| wrong(name, &text, expected))
+    }
+
+    fn of_fulmen(&self) -> Result<Option<Process>> {
+        let expected_id = "the index of this process, from 0";
+        let expected_count = "the number of processes, at least 1";
+        let expected_coordinator = "the host:port at which process 0 listens";
+        let coordinator = self.text(COORDINATOR)?;
+        let index = self.number(PROCESS_ID, expected_id)?;
+        let count = self.number(NUM_PROCESSES, expected_count)?;
+        let given: Vec<&str> =
+            [coordinator.as_ref().map(|_| COORDINATOR), index.map(|_| PROCESS_ID), count.map(|_| NUM_PROCESSES)]
+                .into_iter()
+                .flatten()
+                .collect();
+        let Some(first) = given.first() else { return Ok(None) };
+        let missing = |name: &str, expected: &str| {
+            Error::usage(format!(
+                "the environment variable {name} is not set though {first} is; expected {expected} (or none of \
+                 {COORDINATOR}, {PROCESS_ID} and {NUM_PROCESSES} for a single process)"
+            ))
+        };
+        let coordinator = coordinator.ok_or_else(|| missing(COORDINATOR, expected_coordinator))?;
+        let index = index.ok_or_else(|| missing(PROCESS_ID, expected_id))?;
+        let count = count.ok_or_else(|| missing(NUM_PROCESSES, expected_count))?;
+        if count == 0 {
+            return Err(wrong(NUM_PROCESSES, "0", expected_count));
+        }
+        if index >= count {
+            let expected = format!("0 to {}, as {NUM_PROCESSES} is {count}", count - 1);
+            return Err(wrong(PROCESS_ID, &index.to_string(), &expected));
+        }
+        let process = Process::new(index, count, &coordinator);
+        process.map(Some).map_err(|e| Error::usage(format!("the environment variable {COORDINATOR}: {e}")))
+    }
+
+    fn of_libtpu(&self) -> Result<Option<Process>> {
+        let list = |text: String| text.split(',').map(|h| h.trim().to_owned()).collect::<Vec<_>>();
+        let task = ("CLOUD_TPU_TASK_ID", "TPU_PROCESS_ADDRESSES");
+        let worker = ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES");
+        // With several processes on a host, the second pair tells the host and the first the process.
+        let several = self.text(task.1)?.map(list).filter(|processes| processes.len() > 1);
+        let ((id_name, hosts_name), hosts) = match several {
+            Some(processes) => {
+                let hosts = processes.iter().map(|a| a.rsplit_once(':').map_or(a.as_str(), |(host, _)| host));
+                (task, hosts.map(str::to_owned).collect::<Vec<_>>())
+            }
+            None => (worker, self.text(worker.1)?.map(list).unwrap_or_default()),
+        };
+        let expected = "the index of this worker, from 0";
+        let mut index = self.number(id_name, expected)?.map(|index| (id_name, index));
+        if index.is_none() && id_name == worker.0 {
+            index = self.number(task.0, expected)?.map(|index| (task.0, index));
+        }
+        self.one_slice(hosts.len() > 1 || index.is_some())?;
+        let (id_name, index) = match (index, hosts.len()) {
+            (None, 0 | 1) => return Ok(None),
+            (None, count) => {
+                return Err(Error::usage(format!(
+                    "the environment variable {hosts_name} names {count} hosts, but {id_name} is not set; expected \
+                     {expected} to {}",
+                    count - 1
+                )));
+            }
+            (Some((name, _)), 0) => {
+                return Err(Error::usage(format!(
+                    "the environment variable {name} is set, but {hosts_name} is not; expected the names of all \
+                     hosts, separated by commas (unset {name} for a single process)"
+                )));
+            }
+            (Some(index), _) => index,
+        };
+        if let Some(at) = hosts.iter().position(String::is_empty) {
+            return Err(Error::usage(format!(
+                "the environment variable {hosts_name} has no name at place {at}; expected names separated by commas"
+            )));
+        }
+        if index >= hosts.len() {
+            let expected = format!("0 to {}, as {hosts_name} names {}", hosts.len() - 1, hosts.len());
+            return Err(wrong(id_name, &index.to_string(), &expected));
+        }
+        if hosts.len() == 1 {
+            return Ok(None);
+        }
+        // An address of version 6 stands in brackets before a port.
+        let first = &hosts[0];
+        let colon = first.contains(':') && !first.starts_with('[');
+        let first = if colon { format!("[{first}]") } else { first.clone() };
+        let process = Process::new(index, hosts.len(), format!("{first}:{DEFAULT_PORT}"));
+        let process = process.map_err(|e| Error::usage(format!("the environment variable {hosts_name}: {e}")))?;
+        Ok(Some(process.with_hosts(hosts)))
+    }
+
+    /// Several slices train together through Megascale's own transport, which Fulmen does not speak yet.
+    fn one_slice(&self, has_processes: bool) -> Result<()> {
+        let slices = self.number("MEGASCALE_NUM_SLICES", "the number of slices, at least 1")?;
+        let coordinator = self.text("MEGASCALE_COORDINATOR_ADDRESS")?;
+        let (name, value) = match (slices, coordinator) {
+            (Some(slices), _) if slices > 1 => ("MEGASCALE_NUM_SLICES", slices.to_string()),
+            (None, Some(address)) if has_processes => ("MEGASCALE_COORDINATOR_ADDRESS", address),
+            _ => return Ok(()),
+        };
+        Err(Error::usage(format!(
+            "the environment variable {name} is `{value}`: a run over several TPU slices is not supported; run on one \
+             slice and unset it"
+        )))
+    }
+}
+
+fn wrong(name: &str, value: &str, expected: &str) -> Error {
+    Error::usage(format!("the environment variable {name} is `{value}`; expected {expected}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn check(variables: &[(&str, &str)], expect: Expect) {
+        let env = |name: &str| variables.iter().find(|v| v.0 == name).map(|v| v.1.into());
+        let shown = match Process::from_env(env) {
+            Ok(process) => format!("{process} at {} {:?} {}", process.coordinator(), process.hosts(), process.run_id()),
+            Err(error) => {
+                assert!(error.is_usage());
+                error.to_string()
+            }
+        };
+        expect.assert_eq(shown.trim_end());
+    }
+
+    #[test]
+    fn nothing_is_a_single_process() {
+        check(&[], expect!["process 0 of 1 at 127.0.0.1:0 []"]);
+        check(&[("FULMEN_COORDINATOR", " ")], expect!["process 0 of 1 at 127.0.0.1:0 []"]);
+        check(&[("TPU_WORKER_HOSTNAMES", "localhost")], expect!["process 0 of 1 at 127.0.0.1:0 []"]);
+        check(
+            &[("TPU_WORKER_HOSTNAMES", "localhost"), ("TPU_WORKER_ID", "0")],
+            expect!["process 0 of 1 at 127.0.0.1:0 []"],
+        );
+    }
+
+    #[test]
+    fn fulmens_own_variables_come_first() {
+        let own = [("FULMEN_COORDINATOR", "host-a:99"), ("FULMEN_PROCESS_ID", "3"), ("FULMEN_NUM_PROCESSES", "4")];
+        check(&own, expect!["process 3 of 4 at host-a:99 []"]);
+        let mut both = vec![("TPU_WORKER_ID", "x"), ("MEGASCALE_NUM_SLICES", "2"), ("FULMEN_RUN_ID", "r1")];
+        both.extend(own);
+        check(&both, expect!["process 3 of 4 at host-a:99 [] r1"]);
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        check(
+            &[("FULMEN_PROCESS_ID", "3")],
+            expect![
+                "the environment variable FULMEN_COORDINATOR is not set though FULMEN_PROCESS_ID is; expected the host:port at which process 0 listens (or none of FULMEN_COORDINATOR, FULMEN_PROCESS_ID and FULMEN_NUM_PROCESSES for a single process)"
+            ],
+        );
+        let with = |id, count, at, message: Expect| {
+            check(&[("FULMEN_COORDINATOR", at), ("FULMEN_PROCESS_ID", id), ("FULMEN_NUM_PROCESSES", count)], message)
+        };
+        with(
+            "-1",
+            "4",
+            "a:1",
+            expect!["the environment variable FULMEN_PROCESS_ID is `-1`; expected the index of this process, from 0"],
+        );
+        with(
+            "4",
+            "4",
+            "a:1",
+            expect!["the environment variable FULMEN_PROCESS_ID is `4`; expected 0 to 3, as FULMEN_NUM_PROCESSES is 4"],
+        );
+        with(
+            "0",
+            "0",
+            "a:1",
+            expect![
+                "the environment variable FULMEN_NUM_PROCESSES is `0`; expected the number of processes, at least 1"
+            ],
+        );
+        with(
+            "0",
+            "four",
+            "a:1",
+            expect![
+                "the environment variable FULMEN_NUM_PROCESSES is `four`; expected the number of processes, at least 1"
+            ],
+        );
+        with(
+            "0",
+            "4",
+            "host-a",
+            expect![
+                "the environment variable FULMEN_COORDINATOR: the coordinator's address is `host-a`; expected host:port, `host-a:8482` or `[fe80::1]:8482` say"
+            ],
+        );
+        with(
+            "0",
+            "4",
+            "http://a:1",
+            expect![
+                "the environment variable FULMEN_COORDINATOR: the coordinator's address is `http://a:1`; expected host:port, `host-a:8482` or `[fe80::1]:8482` say"
+            ],
+        );
+        with(
+            "1",
+            "4",
+            "a:0",
+            expect![
+                "the environment variable FULMEN_COORDINATOR: the coordinator's address is `a:0`; only process 0 can leave the choice of a port to the system, process 1 must know it"
+            ],
+        );
+        with(
+            "0",
+            "99999999",
+            "a:1",
+            expect![
+                "the environment variable FULMEN_COORDINATOR: 99999999 processes are not possible; expected 1 to 65536"
+            ],
+        );
+    }
+
+    #[test]
+    fn libtpus_variables_name_the_hosts() {
+        let hosts = ("TPU_WORKER_HOSTNAMES", "host-a, host-b,host-c");
+        check(
+            &[hosts, ("TPU_WORKER_ID", "2")],
+            expect![[r#"process 2 of 3 at host-a:8482 ["host-a", "host-b", "host-c"]"#]],
+        );
+        check(
+            &[hosts, ("CLOUD_TPU_TASK_ID", "1")],
+            expect![[r#"process 1 of 3 at host-a:8482 ["host-a", "host-b", "host-c"]"#]],
+        );
+        check(
+            &[hosts],
+            expect![
+                "the environment variable TPU_WORKER_HOSTNAMES names 3 hosts, but TPU_WORKER_ID is not set; expected the index of this worker, from 0 to 2"
+            ],
+        );
+        check(
+            &[("TPU_WORKER_ID", "1")],
+            expect![
+                "the environment variable TPU_WORKER_ID is set, but TPU_WORKER_HOSTNAMES is not; expected the names of all hosts, separated by commas (unset TPU_WORKER_ID for a single process)"
+            ],
+        );
+        check(
+            &[hosts, ("TPU_WORKER_ID", "3")],
+            expect!["the environment variable TPU_WORKER_ID is `3`; expected 0 to 2, as TPU_WORKER_HOSTNAMES names 3"],
+        );
+        check(
+            &[("TPU_WORKER_HOSTNAMES", "a,,c"), ("TPU_WORKER_ID", "0")],
+            expect![
+                "the environment variable TPU_WORKER_HOSTNAMES has no name at place 1; expected names separated by commas"
+            ],
+        );
+        check(
+            &[("TPU_WORKER_HOSTNAMES", "::1,::2"), ("TPU_WORKER_ID", "0")],
+            expect![[r#"process 0 of 2 at [::1]:8482 ["::1", "::2"]"#]],
+        );
+    }
+
+    #[test]
+    fn several_processes_on_a_host_are_told_by_their_addresses() {
+        check(
+            &[
+                ("TPU_WORKER_HOSTNAMES", "localhost"),
+                ("TPU_WORKER_ID", "0"),
+                ("TPU_PROCESS_ADDRESSES", "localhost:8476,localhost:8477"),
+                ("CLOUD_TPU_TASK_ID", "1"),
+            ],
+            expect![[r#"process 1 of 2 at localhost:8482 ["localhost", "localhost"]"#]],
+        );
+    }
+
+    #[test]
+    fn several_slices_are_refused_by_name() {
+        let hosts = [("TPU_WORKER_HOSTNAMES", "a,b"), ("TPU_WORKER_ID", "0")];
+        let with = |more: (&'static str, &'static str)| [hosts[0], hosts[1], more];
+        check(
+            &with(("MEGASCALE_NUM_SLICES", "2")),
+            expect![
+                "the environment variable MEGASCALE_NUM_SLICES is `2`: a run over several TPU slices is not supported; run on one slice and unset it"
+            ],
+        );
+        check(
+            &with(("MEGASCALE_COORDINATOR_ADDRESS", "a:1")),
+            expect![
+                "the environment variable MEGASCALE_COORDINATOR_ADDRESS is `a:1`: a run over several TPU slices is not supported; run on one slice and unset it"
+            ],
+        );
+        check(&with(("MEGASCALE_NUM_SLICES", "1")), expect![[r#"process 0 of 2 at a:8482 ["a", "b"]"#]]);
+    }
+}

@@ -1,0 +1,50 @@
+//! Several processes that train one model, usually one a host: who is there, whether all run the same, and who is gone.
+//!
+//! Process 0 serves a small coordination service over gRPC; all processes, it too, are its clients. They join, meet at
+//! barriers, share small values under keys, and before their first collective compare what they are about to run. A
+//! process that falls silent ends the waiting of all others, with an error that names it.
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::time::Duration;
+//! use fulmen_coordination::{Coordination, Process};
+//!
+//! // With more than one process: `Process::from_env(|name| std::env::var_os(name))?`.
+//! let coordination = Coordination::builder(Process::single()).join()?;
+//! let soon = Duration::from_secs(5);
+//!
+//! coordination.put("run_dir", "runs/version_7")?;
+//! assert_eq!(coordination.get("run_dir", soon)?, b"runs/version_7");
+//!
+//! let facts = BTreeMap::from([("program".to_owned(), "9f3a".to_owned())]);
+//! coordination.agree("fit", &facts, soon)?;
+//! coordination.barrier("first step", soon)?;
+//! coordination.shutdown(soon)?;
+//! # Ok::<(), fulmen_coordination::Error>(())
+//! ```
+//!
+//! Nothing waits without an end: every wait has a time-out, and a failure of the run ends all of them at once.
+//!
+//! Not here: tensors, devices, collectives (XLA does those), starting processes, authentication or encryption. Whoever
+//! reaches the coordinator's port can join the run; keep it inside the network of the run.
+
+mod agreement;
+mod bind;
+mod builder;
+mod client;
+mod coordination;
+mod environment;
+mod error;
+mod process;
+mod run;
+mod server;
+mod service;
+mod timeouts;
+mod wire;
+mod worker;
+
+pub use builder::Builder;
+pub use coordination::Coordination;
+pub use error::{Error, Result};
+pub use process::{Process, ProcessInfo};
+pub use timeouts::Timeouts;

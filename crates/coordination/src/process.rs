@@ -1,0 +1,167 @@
+//! Which of how many processes this one is, and where the coordinator listens.
+//!
+//! Not here: how the environment says it; that is `environment.rs`.
+
+use std::fmt;
+
+use crate::{Error, Result};
+
+/// More than any cluster has; a larger number is a mistake, which must not cost memory.
+const MOST_PROCESSES: usize = 1 << 16;
+
+/// Which of how many processes this one is, and where process 0, the coordinator, listens.
+///
+/// ```
+/// use fulmen_coordination::Process;
+///
+/// let process = Process::new(3, 8, "host-a:8482")?;
+/// assert_eq!((process.index(), process.count(), process.coordinator()), (3, 8, "host-a:8482"));
+/// assert!(!process.is_coordinator());
+/// assert_eq!(process.to_string(), "process 3 of 8");
+/// # Ok::<(), fulmen_coordination::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    index: usize,
+    count: usize,
+    coordinator: String,
+    /// The host of each process where the environment tells; else empty.
+    hosts: Vec<String>,
+    run_id: String,
+}
+
+impl Process {
+    /// Process `index` of `count`, whose process 0 listens at `coordinator`, a `host:port`.
+    ///
+    /// Process 0 may give port 0: the system then chooses one, which
+    /// [`Builder::on_listening`](crate::Builder::on_listening) tells.
+    ///
+    /// # Errors
+    /// An index that is not below the count, a count of 0, an address that is no `host:port`.
+    pub fn new(index: usize, count: usize, coordinator: impl Into<String>) -> Result<Process> {
+        let coordinator = coordinator.into();
+        if count == 0 || count > MOST_PROCESSES {
+            return Err(Error::usage(format!("{count} processes are not possible; expected 1 to {MOST_PROCESSES}")));
+        }
+        if index >= count {
+            return Err(Error::usage(format!(
+                "process index {index} of {count} processes; expected 0 to {}",
+                count - 1
+            )));
+        }
+        let (_, port) = split_address(&coordinator)?;
+        if port == 0 && index != 0 {
+            return Err(Error::usage(format!(
+                "the coordinator's address is `{coordinator}`; only process 0 can leave the choice of a port to the \
+                 system, process {index} must know it"
+            )));
+        }
+        Ok(Process { index, count, coordinator, hosts: Vec::new(), run_id: String::new() })
+    }
+
+    /// The only process of a run of one.
+    pub fn single() -> Process {
+        Process { index: 0, count: 1, coordinator: "127.0.0.1:0".into(), hosts: Vec::new(), run_id: String::new() }
+    }
+
+    /// Names the run. Processes of a run with another name are refused, which keeps a process that an earlier run left
+    /// behind out of this one.
+    pub fn with_run_id(mut self, run_id: impl Into<String>) -> Process {
+        self.run_id = run_id.into();
+        self
+    }
+
+    /// The hosts of all processes, for messages about one that never came.
+    pub(crate) fn with_hosts(mut self, hosts: Vec<String>) -> Process {
+        self.hosts = hosts;
+        self
+    }
+
+    /// Which process this is, from 0.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// How many processes there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Where process 0 listens.
+    pub fn coordinator(&self) -> &str {
+        &self.coordinator
+    }
+
+    /// Whether this is process 0, which serves the others and writes what is written once a run.
+    pub fn is_coordinator(&self) -> bool {
+        self.index == 0
+    }
+
+    /// The name of the run; empty if it has none.
+    pub fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
+    pub(crate) fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} of {}", self.index, self.count)
+    }
+}
+
+/// A process that has joined, as the others know it.
+///
+/// ```
+/// use fulmen_coordination::{Coordination, Process};
+///
+/// let coordination = Coordination::builder(Process::single()).join()?;
+/// let alone = &coordination.processes()[0];
+/// assert_eq!((alone.index, alone.pid), (0, std::process::id()));
+/// # Ok::<(), fulmen_coordination::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessInfo {
+    /// Its index.
+    pub index: usize,
+    /// The name of its host.
+    pub host: String,
+    /// Its id on that host.
+    pub pid: u32,
+}
+
+impl fmt::Display for ProcessInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} ({}, pid {})", self.index, self.host, self.pid)
+    }
+}
+
+/// The name of this host.
+pub(crate) fn host_name() -> String {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = kernel.or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
+    match name.trim() {
+        "" => "unknown host".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+/// `host:port` or `[v6]:port`; the host without brackets.
+pub(crate) fn split_address(address: &str) -> Result<(&str, u16)> {
+    let wrong = || {
+        Error::usage(format!(
+            "the coordinator's address is `{address}`; expected host:port, `host-a:8482` or `[fe80::1]:8482` say"
+        ))
+    };
+    let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
+    let port = port.parse().map_err(|_| wrong())?;
+    let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    let fits = match bracketed {
+        Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c)),
+    };
+    if fits { Ok((bracketed.unwrap_or(host), port)) } else { Err(wrong()) }
+}

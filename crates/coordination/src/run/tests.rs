@@ -1,0 +1,236 @@
+//! The coordinator's rules, without sockets and without waiting.
+
+use expect_test::{Expect, expect};
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(10);
+
+fn run(count: usize) -> Run {
+    Run::new(count, "r", &[], LIMIT)
+}
+
+fn join(index: u32, count: u32) -> wire::Join {
+    wire::Join {
+        version: wire::VERSION,
+        caller: wire::Caller { index, session: u64::from(index) + 100 },
+        count,
+        run_id: "r".into(),
+        host: format!("host-{index}"),
+        pid: index + 1000,
+    }
+}
+
+/// A run that everybody has joined.
+fn full(count: u32, now: Instant) -> Run {
+    let mut run = run(count as usize);
+    (0..count).for_each(|index| run.join(&join(index, count), now).unwrap());
+    run
+}
+
+fn place(purpose: Purpose, name: &str) -> Place {
+    (purpose, name.to_owned(), 0)
+}
+
+fn facts(program: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([("program".to_owned(), program.to_owned())])
+}
+
+fn refuses(request: wire::Join, expect: Expect) {
+    let mut run = run(2);
+    run.join(&join(0, 2), Instant::now()).unwrap();
+    let failure = run.join(&request, Instant::now()).unwrap_err();
+    assert!(!failure.ends_run);
+    expect.assert_eq(&failure.message);
+    // Whoever waits for process 1 in vain is told of it.
+    run.come(&place(Purpose::Join, ""), 0, &BTreeMap::new());
+    let late = run.give_up(&place(Purpose::Join, ""), LIMIT).unwrap_err();
+    assert!(late.ends_run && late.processes == [1] && late.message.contains(&failure.message), "{}", late.message);
+}
+
+#[test]
+fn a_process_that_does_not_belong_is_refused() {
+    refuses(
+        wire::Join { version: 7, ..join(1, 2) },
+        expect![
+            "process 1 (host-1, pid 1001) was not let into the run: it speaks version 7 of the protocol and the coordinator 1; use one build for all"
+        ],
+    );
+    refuses(
+        wire::Join { run_id: "old".into(), ..join(1, 2) },
+        expect![
+            "process 1 (host-1, pid 1001) was not let into the run: it belongs to the run `old` and the coordinator to `r` (FULMEN_RUN_ID); is a process of another run still there?"
+        ],
+    );
+    refuses(
+        join(1, 3),
+        expect![
+            "process 1 (host-1, pid 1001) was not let into the run: it was told of 3 processes and the coordinator of 2; give all the same number"
+        ],
+    );
+    refuses(
+        wire::Join { caller: wire::Caller { index: 0, session: 1 }, host: "host-b".into(), ..join(0, 2) },
+        expect![
+            "process 0 (host-b, pid 1000) was not let into the run: process 0 (host-0, pid 1000) has that index; give each process its own"
+        ],
+    );
+    refuses(
+        wire::Join { caller: wire::Caller { index: 2, session: 1 }, ..join(1, 2) },
+        expect![
+            "process 2 (host-1, pid 1001) was not let into the run: its index is not below the number of processes, 2"
+        ],
+    );
+}
+
+#[test]
+fn a_repeated_request_changes_nothing() {
+    let now = Instant::now();
+    let mut run = full(2, now);
+    run.join(&join(1, 2), now).unwrap();
+    let at = place(Purpose::Barrier, "b");
+    run.come(&at, 0, &BTreeMap::new());
+    run.come(&at, 0, &BTreeMap::new());
+    assert!(run.outcome(&at).is_none());
+    run.come(&at, 1, &BTreeMap::new());
+    assert!(run.outcome(&at).unwrap().is_ok());
+    run.come(&at, 1, &BTreeMap::new());
+    assert!(run.outcome(&at).unwrap().is_ok());
+    run.put(0, "k", "v".into()).unwrap();
+    run.put(1, "k", "v".into()).unwrap();
+    assert_eq!(run.get("k").unwrap(), "v");
+}
+
+#[test]
+fn a_value_is_put_once() {
+    let mut run = full(2, Instant::now());
+    run.put(0, "k", "v".into()).unwrap();
+    let failure = run.put(1, "k", "w".into()).unwrap_err();
+    expect!["the key `k` has another value, from process 0 (host-0, pid 1000); a value is put once"]
+        .assert_eq(&failure.message);
+    assert_eq!(run.get("k").unwrap(), "v");
+}
+
+#[test]
+fn a_barrier_fails_for_all_or_for_none() {
+    let mut run = full(3, Instant::now());
+    let at = place(Purpose::Barrier, "b");
+    run.come(&at, 1, &BTreeMap::new());
+    let failure = run.give_up(&at, Duration::from_millis(1500)).unwrap_err();
+    expect!["process 0 (host-0, pid 1000), process 2 (host-2, pid 1002) have not reached the barrier `b` within 1.5 s; 1 of 3 processes wait there"]
+        .assert_eq(&failure.message);
+    assert_eq!((failure.processes.as_slice(), failure.ends_run), ([0, 2].as_slice(), false));
+    // Those that come later do not pass it.
+    for index in [0, 2] {
+        run.come(&at, index, &BTreeMap::new());
+        assert_eq!(run.outcome(&at), Some(Err(failure.clone())));
+    }
+    // Nor does it spoil another one.
+    let again = (Purpose::Barrier, "b".to_owned(), 1);
+    (0..3).for_each(|index| run.come(&again, index, &BTreeMap::new()));
+    assert_eq!(run.outcome(&again), Some(Ok(())));
+}
+
+#[test]
+fn barriers_of_the_past_are_forgotten() {
+    let mut run = full(2, Instant::now());
+    for generation in 0..1000 {
+        let at = (Purpose::Barrier, "step".to_owned(), generation);
+        (0..2).for_each(|index| run.come(&at, index, &BTreeMap::new()));
+        assert_eq!(run.outcome(&at), Some(Ok(())));
+    }
+    assert_eq!(run.meetings.len(), 2);
+}
+
+#[test]
+fn another_program_ends_the_run() {
+    let mut run = full(3, Instant::now());
+    let at = place(Purpose::Agreement, "fit");
+    for (index, program) in [(2, "b"), (0, "a"), (1, "a")] {
+        run.come(&at, index, &facts(program));
+    }
+    let failure = run.outcome(&at).unwrap().unwrap_err();
+    assert_eq!((failure.kind(), failure.processes.as_slice()), (FailureKind::Disagreement, [2].as_slice()));
+    expect!["the processes do not agree on `fit`: `program`: process 2 (host-2, pid 1002) has b, the other 2 have a. Start all of them from one build, with the same configuration and data"]
+        .assert_eq(&failure.message);
+    assert_eq!(run.failure(), Some(&failure));
+    // The coordinator stays until everybody knows.
+    (0..3).for_each(|index| {
+        assert!(!run.all_know());
+        run.tell_failure(index);
+    });
+    assert!(run.all_know());
+}
+
+#[test]
+fn silence_is_death() {
+    let start = Instant::now();
+    let mut run = full(4, start);
+    let caller = |index: u32| join(index, 4).caller;
+    [0, 2].into_iter().for_each(|index| run.hear(caller(index), start + LIMIT).unwrap());
+    run.look_for_silence(start + LIMIT);
+    assert!(run.failure().is_none());
+    run.look_for_silence(start + LIMIT + Duration::from_millis(1));
+    let failure = run.failure().unwrap().clone();
+    expect!["process 1 (host-1, pid 1001), process 3 (host-3, pid 1003) have not been heard of for 10 s: killed, stopped, or on a host that is not reachable; see its last output"]
+        .assert_eq(&failure.message);
+    assert_eq!((failure.kind(), failure.ends_run), (FailureKind::PeerLost, true));
+    // Those that are gone are not waited for.
+    [0, 2].into_iter().for_each(|index| run.tell_failure(index));
+    assert!(run.all_know());
+    // What follows from a failure does not replace it.
+    run.leave(0, "");
+    assert_eq!(run.failure(), Some(&failure));
+}
+
+#[test]
+fn a_coordinator_that_stood_still_excuses_the_others() {
+    let start = Instant::now();
+    let mut run = full(2, start);
+    run.excuse_silence(start + LIMIT * 5);
+    run.look_for_silence(start + LIMIT * 6);
+    assert!(run.failure().is_none());
+}
+
+#[test]
+fn to_leave_before_the_end_ends_it_for_all() {
+    let mut run = full(2, Instant::now());
+    run.leave(1, "the loss is NaN");
+    expect!["process 1 (host-1, pid 1001) ended: the loss is NaN"].assert_eq(&run.failure().unwrap().message);
+    let late = run.join(&join(1, 2), Instant::now()).unwrap_err();
+    expect!["the run is over: process 1 (host-1, pid 1001) ended: the loss is NaN"].assert_eq(&late.message);
+}
+
+#[test]
+fn after_the_shutdown_everybody_may_go() {
+    let start = Instant::now();
+    let mut run = full(2, start);
+    let at = place(Purpose::Shutdown, "");
+    (0..2).for_each(|index| run.come(&at, index, &BTreeMap::new()));
+    assert_eq!(run.outcome(&at), Some(Ok(())));
+    run.leave(0, "");
+    assert!(!run.all_know());
+    run.look_for_silence(start + LIMIT * 2);
+    run.leave(1, "");
+    assert!(run.failure().is_none() && run.all_know());
+}
+
+#[test]
+fn a_stranger_is_told_that_the_coordinator_is_another() {
+    let mut run = full(2, Instant::now());
+    let stranger = wire::Caller { index: 1, session: 5 };
+    let failure = run.hear(stranger, Instant::now()).unwrap_err();
+    assert!(failure.ends_run);
+    expect!["the coordinator does not know process 1: it was restarted, or another run has taken its address; start all processes again"]
+        .assert_eq(&failure.message);
+    assert!(run.failure().is_none());
+}
+
+#[test]
+fn who_never_came_is_named_with_the_host_that_the_environment_gave() {
+    let hosts = ["a", "b"].map(str::to_owned);
+    let mut run = Run::new(2, "r", &hosts, LIMIT);
+    run.join(&join(0, 2), Instant::now()).unwrap();
+    run.come(&place(Purpose::Join, ""), 0, &BTreeMap::new());
+    let failure = run.give_up(&place(Purpose::Join, ""), Duration::from_secs(2)).unwrap_err();
+    expect!["process 1 (b) has not joined within 2 s; 1 of 2 processes have"].assert_eq(&failure.message);
+}

@@ -1,0 +1,66 @@
+//! The one thread of a process on which sockets are served, and the bridge to it from threads that may block.
+
+use std::future::Future;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::runtime::{self, Handle};
+use tokio::sync::oneshot;
+
+use crate::{Error, Result};
+
+pub(crate) struct Worker {
+    handle: Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    pub(crate) fn start() -> Result<Worker> {
+        let starting = |e| Error::system("starting the coordination's thread", e);
+        let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(starting)?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = thread::Builder::new().name("fulmen-coordination".into()).spawn(move || {
+            let _ = runtime.block_on(stopped);
+            // A name that is still being looked up is not waited for.
+            runtime.shutdown_timeout(Duration::from_millis(100));
+        });
+        Ok(Worker { handle, stop: Some(stop), thread: Some(thread.map_err(starting)?) })
+    }
+
+    /// Runs something on the thread and waits for it. Unlike the runtime's own way to block, this never panics, though
+    /// the caller be a thread of some runtime of its own.
+    pub(crate) fn run<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Result<T> {
+        if self.is_current() {
+            return Err(Error::usage("the coordination cannot be waited for on its own thread"));
+        }
+        let (send, receive) = mpsc::sync_channel(1);
+        self.handle.spawn(async move {
+            let _ = send.send(task.await);
+        });
+        receive.recv().map_err(|_| Error::ended())
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(task);
+    }
+
+    fn is_current(&self) -> bool {
+        self.thread.as_ref().is_some_and(|t| t.thread().id() == thread::current().id())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if !self.is_current() {
+            if let Some(thread) = self.thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
