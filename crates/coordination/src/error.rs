@@ -40,6 +40,8 @@ pub(crate) enum Kind {
     PeerLost,
     /// The processes are not about to run the same.
     Disagreement,
+    /// A key has another value.
+    Conflict,
     /// The coordinator no longer answers.
     CoordinatorLost,
     /// The operating system refused a thread or a socket.
@@ -71,6 +73,7 @@ impl Error {
             wire::FailureKind::TimedOut => Kind::TimedOut,
             wire::FailureKind::PeerLost => Kind::PeerLost,
             wire::FailureKind::Disagreement => Kind::Disagreement,
+            wire::FailureKind::Conflict => Kind::Conflict,
         };
         Error::new(kind, failure.processes.iter().map(|&i| i as usize).collect::<Vec<_>>(), failure.message)
     }
@@ -103,6 +106,11 @@ impl Error {
     /// Whether the processes are not about to run the same.
     pub fn is_disagreement(&self) -> bool {
         self.kind == Kind::Disagreement
+    }
+
+    /// Whether a key has another value already.
+    pub fn is_conflict(&self) -> bool {
+        self.kind == Kind::Conflict
     }
 
     /// Whether the coordinator no longer answers.

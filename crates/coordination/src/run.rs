@@ -328,7 +328,7 @@ impl Run {
             Some(value) if value.bytes != bytes => {
                 let from = self.name(value.from);
                 let message = format!("the key `{key}` has another value, from {from}; a value is put once");
-                Err(Failure::new(FailureKind::Usage, vec![value.from], message))
+                Err(Failure::new(FailureKind::Conflict, vec![value.from], message))
             }
             Some(_) => Ok(()),
             None => {

@@ -144,6 +144,7 @@ pub(crate) enum FailureKind {
     TimedOut = 2,
     PeerLost = 3,
     Disagreement = 4,
+    Conflict = 5,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

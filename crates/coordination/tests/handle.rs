@@ -1,4 +1,5 @@
 //! One process, or two as threads of one: what the handle promises, and what it refuses.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -68,7 +69,7 @@ fn a_value_is_waited_for_and_cannot_change() {
     assert_eq!(got.join().unwrap().unwrap(), b"value");
     one.put("late", "value").unwrap();
     let changed = one.put("late", "other").unwrap_err();
-    assert!(changed.is_usage() && changed.to_string().contains("has another value, from process 0"), "{changed}");
+    assert!(changed.is_conflict() && changed.to_string().contains("has another value, from process 0"), "{changed}");
     let none = zero.get("never", Duration::from_millis(50)).unwrap_err();
     assert!(none.is_timeout() && none.to_string().contains("`never` within 0.05 s"), "{none}");
     // Nothing of this was a failure of the run.

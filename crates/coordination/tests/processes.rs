@@ -1,5 +1,6 @@
 //! Eight real processes on this machine: all well, one with another program, one late, one killed, the coordinator
 //! killed.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
 

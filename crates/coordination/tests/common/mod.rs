@@ -1,4 +1,5 @@
 //! Eight processes of this test program, each playing a part, and what became of them.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
