@@ -79,6 +79,12 @@ impl Error {
         self
     }
 
+    /// The same error in other words.
+    pub(crate) fn said_as(mut self, message: String) -> Self {
+        self.0.message = message;
+        self
+    }
+
     pub(crate) fn kind(&self) -> Kind {
         self.0.kind
     }

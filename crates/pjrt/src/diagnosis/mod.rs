@@ -11,12 +11,13 @@ mod variables;
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use holders::{Holder, Holders};
 pub use plugin::PluginState;
 pub use variables::ObsoleteVariable;
 
+use crate::error::Error;
 use crate::locate::Platform;
 
 /// What was looked at for one kind of device on this machine, and what was found. To be shown to a user.
@@ -65,6 +66,31 @@ pub fn diagnose(platform: Platform) -> Diagnosis {
     Diagnosis::gather(platform, &Roots::default(), &variable, plugin::state_of(platform))
 }
 
+/// Puts what [`diagnose`] finds before an error of looking for a plugin or opening its devices, and keeps its kind. Errors
+/// that have nothing to do with devices stay as they are; so do those of a CPU. `plugin` is the plugin's path, if it is
+/// not the one that [`locate`](crate::locate::locate) finds.
+///
+/// ```
+/// use fulmen_pjrt::{Plugin, diagnosis::explain, locate::{Platform, locate}};
+/// let opened = locate(Platform::Tpu, None).and_then(Plugin::load).and_then(|plugin| plugin.create_client(&[]));
+/// if let Err(error) = opened {
+///     let error = explain(error, Platform::Tpu, None).to_string();
+///     assert!(error.contains("TPU device") && error.contains("Looked at:"), "{error}");
+/// }
+/// ```
+pub fn explain(error: Error, platform: Platform, plugin: Option<&Path>) -> Error {
+    let of_devices = error.is_not_found() || error.is_not_a_plugin() || error.is_from_plugin();
+    if platform == Platform::Cpu || !of_devices {
+        return error;
+    }
+    let state = match plugin {
+        Some(path) => PluginState::of_file(path.to_owned()),
+        None => plugin::state_of(platform),
+    };
+    let variable = |name: &str| env::var_os(name);
+    Diagnosis::gather(platform, &Roots::default(), &variable, state).before(error)
+}
+
 /// The files of the devices of this kind, where they are: a quick look, which asks nothing else. A CPU has none.
 pub fn device_files(platform: Platform) -> Vec<PathBuf> {
     files::of(platform, &Roots::default())
@@ -110,6 +136,16 @@ impl Diagnosis {
         Self { platform, device_files, plugin, obsolete_variables, notes }
     }
 
+    /// Stands before the error, unless it says what the error does.
+    fn before(&self, error: Error) -> Error {
+        let said = match &self.plugin {
+            PluginState::Missing(why) | PluginState::Unusable { why, .. } => *why == error.to_string(),
+            PluginState::Usable { .. } => false,
+        };
+        let what = if said { String::new() } else { format!("\n  and then: {}", indented(&error)) };
+        error.said_as(format!("{self}{what}"))
+    }
+
     fn headline(&self) -> String {
         let name = match self.platform {
             Platform::Cpu => "CPU",
@@ -150,6 +186,11 @@ impl fmt::Display for DeviceFile {
     }
 }
 
+/// A text may have lines of its own.
+fn indented(text: &impl fmt::Display) -> String {
+    text.to_string().replace('\n', "\n  ")
+}
+
 /// A headline, and a line for each thing that was looked at.
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -160,8 +201,7 @@ impl fmt::Display for Diagnosis {
         for note in &self.notes {
             write!(f, "\n  {note}")?;
         }
-        // What the plugin's search says may have lines of its own.
-        write!(f, "\n  {}", self.plugin.to_string().replace('\n', "\n  "))?;
+        write!(f, "\n  {}", indented(&self.plugin))?;
         for variable in &self.obsolete_variables {
             write!(f, "\n  {variable}")?;
         }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 use super::*;
+use crate::error::Kind;
 use crate::plugin::ApiVersion;
 
 /// A machine of files.
@@ -265,4 +266,29 @@ fn a_plugin_that_is_too_old_or_damaged_is_told_of() {
     assert!(state.to_string().contains("speaks PJRT API 0.54; this program speaks 0.81"), "{state}");
     let damaged = PluginState::of_file(machine.file("damaged.so"));
     assert!(matches!(damaged, PluginState::Unusable { .. }), "{damaged:?}");
+}
+
+#[test]
+fn an_error_of_opening_is_explained_once() {
+    let machine = Machine::new();
+    let diagnosis = machine.diagnose(Platform::Tpu);
+    let failed = Error::new(Kind::Plugin(crate::abi::PJRT_Error_Code::NOT_FOUND), "No jellyfish device found");
+    let error = diagnosis.before(failed);
+    assert!(error.is_not_found() && error.is_from_plugin());
+    assert_eq!(error.to_string(), format!("{diagnosis}\n  and then: No jellyfish device found"));
+    assert!(error.to_string().starts_with("No TPU devices were found. Looked at:\n"));
+
+    // An error of the search says what the diagnosis says of the plugin.
+    let plugin = PluginState::Missing("no PJRT plugin for tpu was found".to_owned());
+    let diagnosis = Diagnosis { plugin, ..diagnosis };
+    let error = diagnosis.before(Error::new(Kind::NotFound, "no PJRT plugin for tpu was found"));
+    assert_eq!(error.to_string(), diagnosis.to_string());
+    assert_eq!(error.to_string().matches("no PJRT plugin").count(), 1);
+}
+
+#[test]
+fn errors_that_are_not_of_devices_stay() {
+    for (kind, platform) in [(Kind::InvalidArgument, Platform::Tpu), (Kind::NotFound, Platform::Cpu)] {
+        assert_eq!(explain(Error::new(kind, "as it was"), platform, None).to_string(), "as it was");
+    }
 }
