@@ -132,7 +132,7 @@ impl Attention {
         }
         if self.causal {
             let square = [q.size(-2), k.size(-2)];
-            let before = Tensor::iota(DType::I32, square, 1).le(Tensor::iota(DType::I32, square, 0));
+            let before = Tensor::ones(DType::Bool, square).tril(0);
             seen = Some(match seen {
                 Some(seen) => seen.and(before),
                 None => before,

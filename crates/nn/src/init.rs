@@ -34,6 +34,13 @@ pub enum Init {
         /// The standard deviation.
         std: f64,
     },
+    /// As another rule, but with zeros in one row.
+    ZeroRow {
+        /// The index of the row along the first axis.
+        row: usize,
+        /// The rule for the others.
+        rest: Box<Init>,
+    },
     /// Uniform in `±gain·√(3/fan)`.
     KaimingUniform {
         /// What follows the layer.
@@ -148,6 +155,7 @@ impl Init {
         let both = || fans(shape).map(|(fan_in, fan_out)| over(fan_in + fan_out));
         match self {
             Init::Constant(_) | Init::Value(_) | Init::Uniform { .. } => None,
+            Init::ZeroRow { rest, .. } => rest.spread(shape),
             Init::Normal { std, .. } => Some(*std),
             Init::KaimingUniform { nonlinearity, fan } => Some(nonlinearity.gain() * (3.0 * one(fan)?).sqrt()),
             Init::KaimingNormal { nonlinearity, fan } => Some(nonlinearity.gain() * one(fan)?.sqrt()),
@@ -171,6 +179,16 @@ impl Init {
             } else {
                 poison(format!("the value is {}, the parameter {ty}", value.ty()))
             };
+        }
+        if let Init::ZeroRow { row, rest } = self {
+            let value = rest.tensor(key, ty);
+            if value.fault().is_some() || ty.shape.first().is_none_or(|rows| row >= rows) {
+                return value;
+            }
+            let mut rows = vec![1; ty.shape.rank()];
+            rows[0] = ty.shape[0];
+            let zero = Tensor::iota(DType::I64, rows, 0).eq(*row as f64);
+            return zero.select(&value.zeros_like(), &value);
         }
         if !ty.dtype.is_float() {
             return poison(format!("{ty} is not a floating-point type; draw as f32 and convert with to_dtype()"));

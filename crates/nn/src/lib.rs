@@ -61,8 +61,8 @@ pub use error::{Error, Result};
 pub use fulmen_nn_derive::Module;
 pub use init::Init;
 pub use layers::{
-    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Elu, Flatten, Forward, Gelu, LayerNorm,
-    LeakyRelu, Linear, MaxPool2d, MultiheadAttention, Pair, Relu, Sequential, Sigmoid, Silu, Softplus, Tanh,
+    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Elu, Embedding, Flatten, Forward, Gelu,
+    LayerNorm, LeakyRelu, Linear, MaxPool2d, MultiheadAttention, Pair, Relu, Sequential, Sigmoid, Silu, Softplus, Tanh,
 };
 pub use module::Module;
 pub use parameter::Parameter;

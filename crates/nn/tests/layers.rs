@@ -5,8 +5,8 @@ mod common;
 use common::{assert_close, fault, values};
 use fulmen_nn::loss::{CrossEntropyLoss, Reduction, cross_entropy, mse_loss};
 use fulmen_nn::{
-    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, LayerNorm, Linear, MaxPool2d, Module,
-    MultiheadAttention, activation, metrics,
+    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Embedding, LayerNorm, Linear, MaxPool2d,
+    Module, MultiheadAttention, activation, metrics,
 };
 use fulmen_tensor::{DType, Tensor, grad, random};
 
@@ -312,4 +312,37 @@ fn attention_begins_as_pytorchs_does() {
         assert!(values(&parameter.get()).iter().all(|&b| b == 0.0), "{name}");
     }
     assert_eq!(MultiheadAttention::new(32, 4).bias(false).parameters().len(), 2);
+}
+
+#[test]
+fn an_embedding_begins_normal_and_its_padding_with_zeros() {
+    let embedding = Embedding::new(200, 50).padding_idx(3);
+    embedding.initialize(1);
+    let weight = values(&embedding.weight.get());
+    assert_eq!(weight[150..200], [0.0; 50]);
+    let variance = weight.iter().map(|w| w * w).sum::<f64>() / (199.0 * 50.0);
+    assert!((variance - 1.0).abs() < 0.05, "{variance}");
+    // The other rows are those that it would have without padding.
+    let plain = Embedding::new(200, 50);
+    plain.initialize(1);
+    assert_eq!(values(&plain.weight.get())[200..], weight[200..]);
+
+    let ids = Tensor::from_slice(&[3u8, 0, 3, 255], [2, 2]);
+    let rows = values(&embedding.forward(&ids));
+    assert!(rows[..50].iter().all(|&x| x == 0.0) && rows[50..100] == weight[..50]);
+    assert!(rows[150..].iter().all(|x| x.is_nan()), "an index outside");
+}
+
+#[test]
+fn an_embedding_refuses_what_are_no_indices() {
+    let embedding = Embedding::new(4, 2);
+    embedding.initialize(0);
+    let text = fault(&embedding.forward(&zeros(&[2])));
+    assert!(text.starts_with("Embedding(4 x 2): the input f32[2] is not of integers"), "{text}");
+    let wrong = Embedding::new(4, 2).padding_idx(4);
+    wrong.initialize(0);
+    assert!(fault(&wrong.forward(&Tensor::zeros(DType::I32, [2]))).contains("row 4 cannot stand for padding"));
+    let empty = Embedding::new(0, 2);
+    empty.initialize(0);
+    assert!(fault(&empty.forward(&Tensor::zeros(DType::I32, [2]))).contains("no element along axis 0"));
 }

@@ -7,8 +7,8 @@ use common::values;
 use fulmen_nn::loss::{CrossEntropyLoss, Reduction, mse_loss};
 use fulmen_nn::safetensors::{Strictness, load_weights};
 use fulmen_nn::{
-    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, Forward, LayerNorm, Linear, MaxPool2d, Module,
-    Relu, Sequential, activation,
+    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, Embedding, Forward, LayerNorm, Linear, MaxPool2d,
+    Module, Relu, Sequential, activation,
 };
 use fulmen_tensor::Tensor;
 
@@ -38,6 +38,13 @@ fn linear_convolution_pooling_and_layer_normalization_are_pytorchs() {
                     .padding(pair(&attrs["padding"]))
                     .count_include_pad(flag(&attrs["count_include_pad"])),
             ),
+            "embedding" => {
+                let layer = Embedding::new(count(&attrs["rows"]), count(&attrs["width"]));
+                Box::new(match attrs["padding_idx"].is_null() {
+                    true => layer,
+                    false => layer.padding_idx(count(&attrs["padding_idx"])),
+                })
+            }
             "adaptive_avg_pool2d" => Box::new(AdaptiveAvgPool2d::new(pair(&attrs["size"]))),
             "layer_norm" => Box::new(
                 LayerNorm::new(sizes(&attrs["normalized_shape"]))

@@ -7,29 +7,29 @@ use std::path::Path;
 
 use common::{assert_close, values};
 use fulmen_nn::safetensors::{Strictness, load_weights, read, save_weights, write};
-use fulmen_nn::{BatchNorm2d, Buffer, Conv2d, Init, Linear, Module, Parameter};
+use fulmen_nn::{BatchNorm2d, Buffer, Conv2d, Embedding, Init, Linear, Module, Parameter};
 use fulmen_tensor::{DType, Tensor, TensorType, grad, random};
 
-/// A language model of the smallest kind: the output layer has the shape of the embedding.
+/// A language model of the smallest kind: the weight of the output layer has the shape of the embedding's.
 #[derive(Module)]
 struct Words {
-    embed: Parameter,
+    embed: Embedding,
     head: Linear,
 }
 
 impl Words {
     fn new() -> Words {
-        Words { embed: Parameter::new([5, 3], Init::normal(0.0, 1.0)), head: Linear::new(3, 5).bias(false) }
+        Words { embed: Embedding::new(5, 3), head: Linear::new(3, 5).bias(false) }
     }
 
     /// Only `&self`, as a hook has it.
     fn tie(&self) {
-        self.head.weight.tie(&self.embed).unwrap_or_else(|e| panic!("{e}"));
+        self.head.weight.tie(&self.embed.weight).unwrap_or_else(|e| panic!("{e}"));
     }
 
     fn loss(&self) -> Tensor {
-        let words = Tensor::from_slice(&[0i32, 3, 3, 4], [4]).one_hot(5).to_dtype(self.embed.ty().dtype);
-        let logits = self.head.forward(&words.matmul(&self.embed.get()).tanh());
+        let words = Tensor::from_slice(&[0i32, 3, 3, 4], [4]);
+        let logits = self.head.forward(&self.embed.forward(&words).tanh());
         (&logits * &logits).mean_all()
     }
 }
@@ -42,38 +42,38 @@ fn names(module: &impl Module) -> Vec<String> {
 fn tied_parameters_are_one_for_all_that_ask() {
     let words = Words::new();
     words.initialize(1);
-    let before = (words.embed.clone(), words.head.weight.clone());
+    let before = (words.embed.weight.clone(), words.head.weight.clone());
     assert_eq!(words.num_parameters(), 30);
-    assert_ne!(values(&words.embed.get()), values(&words.head.weight.get()));
-    let kept = values(&words.embed.get());
+    assert_ne!(values(&words.embed.weight.get()), values(&words.head.weight.get()));
+    let kept = values(&words.embed.weight.get());
     words.tie();
-    assert_eq!(names(&words), ["embed"]);
+    assert_eq!(names(&words), ["embed.weight"]);
     assert_eq!(words.num_parameters(), 15);
     assert_eq!(words.state().len(), 1);
     assert_eq!(values(&words.head.weight.get()), kept, "the value is that of the one tied to");
 
     // Clones from before follow, in both directions.
-    assert!(before.0.is(&before.1) && before.1.is(&words.embed));
+    assert!(before.0.is(&before.1) && before.1.is(&words.embed.weight));
     before.1.set(Tensor::ones(DType::F32, [5, 3]));
-    assert_eq!(values(&words.embed.get()), [1.0; 15]);
+    assert_eq!(values(&words.embed.weight.get()), [1.0; 15]);
     before.0.set_requires_grad(false);
     assert!(!words.head.weight.requires_grad());
     // Twice is once.
     words.tie();
-    words.embed.tie(&words.head.weight).unwrap();
-    assert_eq!(names(&words), ["embed"]);
+    words.embed.weight.tie(&words.head.weight).unwrap();
+    assert_eq!(names(&words), ["embed.weight"]);
 }
 
 #[test]
 fn the_gradient_of_a_tied_weight_is_the_sum_of_both() {
     let (apart, tied) = (Words::new(), Words::new());
     let value = random::normal(&random::key(3), DType::F32, [5, 3]);
-    for parameter in [&apart.embed, &apart.head.weight, &tied.embed] {
+    for parameter in [&apart.embed.weight, &apart.head.weight, &tied.embed.weight] {
         parameter.set(Tensor::from_slice(&values(&value).iter().map(|&v| v as f32).collect::<Vec<_>>(), [5, 3]));
     }
     tied.tie();
-    let both = grad(&apart.loss(), &[&apart.embed.get(), &apart.head.weight.get()]);
-    let one = grad(&tied.loss(), &[&tied.embed.get()]);
+    let both = grad(&apart.loss(), &[&apart.embed.weight.get(), &apart.head.weight.get()]);
+    let one = grad(&tied.loss(), &[&tied.embed.weight.get()]);
     assert_close(&values(&one[0]), &values(&(&both[0] + &both[1])), 1e-5, 1e-6, "gradient");
 }
 
@@ -136,9 +136,9 @@ fn a_tied_weight_is_saved_once_and_read_from_files_with_one_name_or_both() {
     words.initialize(0);
     words.tie();
     save_weights(&words, &path).unwrap();
-    assert_eq!(read(&path).unwrap().0.into_keys().collect::<Vec<_>>(), ["embed"]);
+    assert_eq!(read(&path).unwrap().0.into_keys().collect::<Vec<_>>(), ["embed.weight"]);
 
-    for names in [&["embed"][..], &["head.weight"], &["embed", "head.weight"]] {
+    for names in [&["embed.weight"][..], &["head.weight"], &["embed.weight", "head.weight"]] {
         file(&path, &names.iter().map(|&name| (name, 2.0)).collect::<Vec<_>>());
         let words = Words::new();
         words.tie();
@@ -152,19 +152,22 @@ fn a_tied_weight_is_saved_once_and_read_from_files_with_one_name_or_both() {
 fn two_values_for_one_parameter_are_refused_or_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("words.safetensors");
-    file(&path, &[("embed", 1.0), ("head.weight", 2.0)]);
+    file(&path, &[("embed.weight", 1.0), ("head.weight", 2.0)]);
     let words = Words::new();
     words.tie();
     let error = load_weights(&words, &path, Strictness::Strict).unwrap_err();
     assert!(error.is_mismatch());
     let text = error.to_string();
-    assert!(text.contains("embed and head.weight: one parameter in the model, two values in the file"), "{text}");
-    assert!(!words.embed.is_set());
+    assert!(
+        text.contains("embed.weight and head.weight: one parameter in the model, two values in the file"),
+        "{text}"
+    );
+    assert!(!words.embed.weight.is_set());
 
     let report = load_weights(&words, &path, Strictness::Lenient).unwrap();
-    assert_eq!((&*report.conflicting[0].name, &*report.conflicting[0].other), ("embed", "head.weight"));
-    assert!(report.to_string().contains("embed and head.weight"));
-    assert_eq!(values(&words.embed.get()), [1.0; 15]);
+    assert_eq!((&*report.conflicting[0].name, &*report.conflicting[0].other), ("embed.weight", "head.weight"));
+    assert!(report.to_string().contains("embed.weight and head.weight"));
+    assert_eq!(values(&words.embed.weight.get()), [1.0; 15]);
     // Two parameters that are not tied are not in conflict.
     assert!(load_weights(&Words::new(), &path, Strictness::Strict).unwrap().is_complete());
 }

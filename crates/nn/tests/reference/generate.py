@@ -154,6 +154,10 @@ def layers():
     ]:  # fmt: skip
         attrs = {"normalized_shape": normalized, "eps": 1e-5, "elementwise_affine": True, "bias": True} | how
         layer("layer_norm", label, nn.LayerNorm(**attrs), draw(label, shape), **attrs)
+    for label, rows, width, shape, padding in [("plain", 5, 3, (4,), None), ("table", 7, 2, (2, 3), None), ("padding", 4, 3, (3, 4), 2), ("one", 3, 2, (), None)]:
+        module = nn.Embedding(rows, width, padding_idx=padding)
+        attrs = {"rows": rows, "width": width, "padding_idx": padding}
+        layer("embedding", label, module, labels(f"embedding_{label}/x", shape, rows), **attrs)
     write("layers", cases)
 
 

@@ -1,0 +1,88 @@
+//! [`Embedding`]: a row of a table for each index.
+
+use std::fmt;
+
+use fulmen_tensor::{DType, Tensor};
+
+use crate::{Forward, Init, Module, Parameter};
+
+/// A row of its weight for each integer: indices `[…]` become `[…, width]`. As PyTorch's `nn.Embedding`.
+///
+/// The weight `[rows, width]` begins normal with standard deviation 1. An index that is none of a row gives NaN, which
+/// a device cannot refuse and a loss shows at once.
+///
+/// ```
+/// use fulmen_nn::{Embedding, Linear, Module};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let (embedding, head) = (Embedding::new(50_000, 64), Linear::new(64, 50_000).bias(false));
+/// head.weight.tie(&embedding.weight)?;
+/// let x = embedding.forward(&Tensor::zeros(DType::I32, [8, 128]));
+/// assert!(x.fault().unwrap().message().contains("no value yet"));
+///
+/// let model = (embedding, head);
+/// model.initialize(0);
+/// let logits = model.1.forward(&model.0.forward(&Tensor::zeros(DType::I32, [8, 128])));
+/// assert_eq!(logits.ty().to_string(), "f32[8, 128, 50000]");
+/// # Ok::<(), fulmen_nn::Error>(())
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct Embedding {
+    /// `[rows, width]`.
+    pub weight: Parameter,
+    num_embeddings: usize,
+    embedding_dim: usize,
+    padding_idx: Option<usize>,
+}
+
+impl Embedding {
+    /// A table of `num_embeddings` rows of width `embedding_dim`.
+    #[track_caller]
+    pub fn new(num_embeddings: usize, embedding_dim: usize) -> Embedding {
+        let weight = Parameter::new([num_embeddings, embedding_dim], Init::normal(0.0, 1.0));
+        Embedding { weight, num_embeddings, embedding_dim, padding_idx: None }
+    }
+
+    /// The row that stands for padding: zeros at first, and without a gradient, so that it stays what it is.
+    #[track_caller]
+    pub fn padding_idx(mut self, row: usize) -> Embedding {
+        let rest = Box::new(Init::normal(0.0, 1.0));
+        self.weight = Parameter::new([self.num_embeddings, self.embedding_dim], Init::ZeroRow { row, rest });
+        self.padding_idx = Some(row);
+        self
+    }
+
+    /// The rows.
+    #[track_caller]
+    pub fn forward(&self, indices: &Tensor) -> Tensor {
+        if indices.fault().is_some() {
+            return indices.clone();
+        }
+        if !indices.dtype().is_integer() {
+            let message = format!("the input {} is not of integers, the indices of rows", indices.ty());
+            return Tensor::poison(&self.to_string(), message);
+        }
+        let rows = self.weight.get().take(0, indices);
+        let Some(padding) = self.padding_idx.filter(|_| rows.fault().is_none()) else { return rows };
+        if padding >= self.num_embeddings {
+            let message = format!("row {padding} cannot stand for padding: there are {} rows", self.num_embeddings);
+            return Tensor::poison(&self.to_string(), message);
+        }
+        // Only an index outside could wrap to that of the padding, and it has no gradient either.
+        let dtype = if i32::try_from(padding).is_ok() { DType::I32 } else { DType::I64 };
+        let is_padding = indices.to_dtype(dtype).eq(padding as f64).unsqueeze(-1);
+        is_padding.select(&rows.detach(), &rows)
+    }
+}
+
+impl fmt::Display for Embedding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Embedding({} x {})", self.num_embeddings, self.embedding_dim)
+    }
+}
+
+impl Forward for Embedding {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        Embedding::forward(self, x)
+    }
+}
