@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
 
-use fulmen_pjrt::{Buffer, Client, Device, ElementType};
+use fulmen_tensor::{DType, DeviceArray, Runtime, Sharding, TensorType};
 
 use crate::batch::panicked;
 use crate::{Error, HostBatch, HostBatches, Result};
 
-/// A batch in the memory of a device.
+/// A batch in the memory of a runtime's devices.
 #[derive(Debug)]
 pub struct DeviceBatch {
     /// The fields in the dataset's order, then the mask; the batch axis first.
-    pub buffers: Vec<Buffer>,
+    pub arrays: Vec<DeviceArray>,
     /// How many rows are real samples; they come first.
     pub valid: usize,
     /// The epoch that the batch belongs to.
@@ -27,23 +27,36 @@ pub struct DeviceBatch {
 }
 
 impl HostBatch {
-    /// Starts the transfer of the fields and the mask to a device. Where the device can read host memory in place
-    /// nothing is copied; the memory stays alive, and unchanged, for as long as the device needs it.
-    pub fn to_device(&self, client: &Client, device: &Device) -> Result<DeviceBatch> {
+    /// Starts the transfer of the fields and the mask to the devices, their rows split as `sharding` says. Where a device
+    /// can read host memory in place nothing is copied; the memory stays alive, and unchanged, for as long as a device
+    /// needs it.
+    ///
+    /// # Errors
+    /// A sharding of other axes than the first, or one that the batch size or the mesh does not fit.
+    pub fn to_devices(&self, runtime: &Runtime, sharding: &Sharding) -> Result<DeviceBatch> {
+        if sharding.axes().len() > 1 {
+            return Err(Error::usage(format!(
+                "the sharding {sharding} splits more than the rows of a batch; give one for its first axis alone"
+            )));
+        }
         let layout = self.layout();
         let fields = self.fields().iter().enumerate();
-        let fields =
-            fields.map(|(i, field)| (field.name.as_str(), layout.rows(i), field.dtype.element_type(), layout.dims(i)));
-        let mask = ("the mask", layout.mask(), ElementType::F32, vec![layout.batch_size()]);
-        let mut buffers = Vec::with_capacity(self.fields().len() + 1);
-        for (name, rows, element_type, dims) in fields.chain([mask]) {
-            let buffer = client.buffer_from_shared(self.memory(), rows.start, element_type, &dims, device);
-            buffers.push(buffer.map_err(|source| self.transfer_error(name, source))?);
+        let fields = fields.map(|(i, field)| (field.name.as_str(), layout.rows(i), field.dtype, layout.dims(i)));
+        let mask = ("the mask", layout.mask(), DType::F32, vec![layout.batch_size()]);
+        let mut arrays = Vec::with_capacity(self.fields().len() + 1);
+        for (name, rows, dtype, dims) in fields.chain([mask]) {
+            let row = rows.len() / layout.batch_size();
+            let array = runtime.assemble(&TensorType::new(dtype, dims), sharding, |client, device, block| {
+                let first = block.start.first().copied().unwrap_or(0);
+                let start = rows.start + first * row;
+                client.buffer_from_shared(self.memory(), start, dtype.element_type(), &block.size, device)
+            });
+            arrays.push(array.map_err(|source| self.transfer_error(name, source))?);
         }
-        Ok(DeviceBatch { buffers, valid: self.valid(), epoch: self.epoch(), index: self.index() })
+        Ok(DeviceBatch { arrays, valid: self.valid(), epoch: self.epoch(), index: self.index() })
     }
 
-    fn transfer_error(&self, name: &str, source: fulmen_pjrt::Error) -> Error {
+    fn transfer_error(&self, name: &str, source: fulmen_tensor::Error) -> Error {
         Error::runtime(
             format!("moving {name} of batch {} of epoch {} to the device", self.index(), self.epoch()),
             source,
@@ -51,7 +64,7 @@ impl HostBatch {
     }
 }
 
-/// Batches on a device, in order. Made by [`DataLoader::prefetch_to`](crate::DataLoader::prefetch_to).
+/// Batches on devices, in order. Made by [`DataLoader::prefetch_to`](crate::DataLoader::prefetch_to).
 ///
 /// A thread of its own moves them there and waits until they have arrived, so that a batch that
 /// [`next`](Iterator::next) gives is ready to use. Errors come as from [`HostBatches`]. Dropping the iterator ends its
@@ -59,17 +72,15 @@ impl HostBatch {
 ///
 /// ```no_run
 /// use fulmen_data::{DataLoader, TensorDataset};
-/// use fulmen_pjrt::{Plugin, locate};
+/// use fulmen_tensor::{Accelerator, Devices, Runtime, Sharding};
 ///
-/// let plugin = Plugin::load(locate::locate(locate::Platform::Cpu, None)?)?;
-/// let client = plugin.create_client(&[])?;
-/// let device = &client.addressable_devices()[0];
-///
+/// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(4))?;
 /// let data = TensorDataset::builder().array("x", [1000, 8], vec![0.5f32; 8000]).build()?;
 /// let loader = DataLoader::builder(data).batch_size(100).build()?;
-/// for batch in loader.prefetch_to(&client, device, 0, 0) {
+/// for batch in loader.prefetch_to(&runtime, &Sharding::new([Some("data")]), 0, 0) {
 ///     let batch = batch?;
-///     assert_eq!(batch.buffers[0].dims(), [100, 8]);
+///     assert_eq!(batch.arrays[0].ty().to_string(), "f32[100, 8]");
+///     assert_eq!(batch.arrays[0].shards()[3].dims(), [25, 8]);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -82,15 +93,15 @@ pub struct DeviceBatches {
 }
 
 impl HostBatches {
-    /// Moves these batches to a device, some of them ahead of the consumer.
-    pub fn prefetch_to(self, client: &Client, device: &Device) -> DeviceBatches {
+    /// Moves these batches to devices, their rows split as `sharding` says, some of them ahead of the consumer.
+    pub fn prefetch_to(self, runtime: &Runtime, sharding: &Sharding) -> DeviceBatches {
         let stop = self.stop_flag();
         // One more waits in the thread's hands when the channel is full.
         let (sender, receiver) = sync_channel(self.device_prefetch() - 1);
-        let (client, device) = (client.clone(), device.clone());
+        let (runtime, sharding) = (runtime.clone(), sharding.clone());
         let thread = Builder::new()
             .name("fulmen-transfer".to_owned())
-            .spawn(move || transfer(self, &client, &device, &sender))
+            .spawn(move || transfer(self, &runtime, &sharding, &sender))
             .map_err(|source| Error::usage(format!("cannot start the transfer thread: {source}")));
         let (thread, failed) = match thread {
             Ok(thread) => (Some(thread), None),
@@ -101,13 +112,13 @@ impl HostBatches {
 }
 
 /// The life of the transfer thread. It ends when the batches do, or when nobody takes them any more.
-fn transfer(batches: HostBatches, client: &Client, device: &Device, sender: &SyncSender<Result<DeviceBatch>>) {
+fn transfer(batches: HostBatches, runtime: &Runtime, sharding: &Sharding, sender: &SyncSender<Result<DeviceBatch>>) {
     for batch in batches {
         let moved = batch.and_then(|batch| {
-            let moved = batch.to_device(client, device)?;
-            for (i, buffer) in moved.buffers.iter().enumerate() {
+            let moved = batch.to_devices(runtime, sharding)?;
+            for (i, array) in moved.arrays.iter().enumerate() {
                 let name = batch.fields().get(i).map_or("the mask", |field| field.name.as_str());
-                buffer.ready().and_then(|event| event.wait()).map_err(|source| batch.transfer_error(name, source))?;
+                array.block_until_ready().map_err(|source| batch.transfer_error(name, source))?;
             }
             Ok(moved)
         });

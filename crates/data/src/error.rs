@@ -36,7 +36,7 @@ enum Kind {
     Missing(String),
     Sample { index: usize, source: Error },
     Panic(String),
-    Runtime { doing: String, source: fulmen_pjrt::Error },
+    Runtime { doing: String, source: fulmen_tensor::Error },
     Other(Box<dyn StdError + Send + Sync>),
 }
 
@@ -81,7 +81,7 @@ impl Error {
         Error(Box::new(Kind::Panic(message.into())))
     }
 
-    pub(crate) fn runtime(doing: impl Into<String>, source: fulmen_pjrt::Error) -> Error {
+    pub(crate) fn runtime(doing: impl Into<String>, source: fulmen_tensor::Error) -> Error {
         Error(Box::new(Kind::Runtime { doing: doing.into(), source }))
     }
 

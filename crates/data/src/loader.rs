@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use fulmen_pjrt::{Client, Device};
+use fulmen_tensor::{Runtime, Sharding};
 
 use crate::batch::{Content, fill};
 use crate::builder::{BatchSize, Config};
@@ -266,10 +266,10 @@ impl DataLoader {
         HostBatches::new(Arc::clone(&self.core), epochs, start_batch)
     }
 
-    /// The batches of epoch `epoch` from batch `start_batch` on, in the memory of a device: a thread keeps some of them
-    /// there ahead of the consumer ([`device_prefetch`](DataLoaderBuilder::device_prefetch)).
-    pub fn prefetch_to(&self, client: &Client, device: &Device, epoch: u64, start_batch: usize) -> DeviceBatches {
-        self.epochs(epoch..epoch.saturating_add(1), start_batch).prefetch_to(client, device)
+    /// The batches of epoch `epoch` from batch `start_batch` on, in the memory of devices, their rows split as `sharding`
+    /// says: a thread keeps some of them there ahead of the consumer ([`device_prefetch`](DataLoaderBuilder::device_prefetch)).
+    pub fn prefetch_to(&self, runtime: &Runtime, sharding: &Sharding, epoch: u64, start_batch: usize) -> DeviceBatches {
+        self.epochs(epoch..epoch.saturating_add(1), start_batch).prefetch_to(runtime, sharding)
     }
 }
 

@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fulmen_data::{DType, DataLoader, Dataset, DeviceBatch, Error, Field, HostBatch, Result, Sample, TensorDataset};
-use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{Buffer, Client, ElementType, Plugin};
+use fulmen_pjrt::{Buffer, ElementType};
+use fulmen_tensor::{Accelerator, Devices, Runtime, Sharding};
 
-fn client() -> Client {
-    let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
-    plugin.create_client(&[("cpu_device_count", 1.into())]).unwrap()
+fn runtime() -> Runtime {
+    Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap()
+}
+
+fn rows() -> Sharding {
+    Sharding::new([Some("data")])
 }
 
 fn read(buffer: &Buffer) -> Vec<u8> {
@@ -35,14 +38,14 @@ fn data(count: usize) -> TensorDataset {
 
 fn same(device: &DeviceBatch, host: &HostBatch) {
     assert_eq!((device.epoch, device.index, device.valid), (host.epoch(), host.index(), host.valid()));
-    assert_eq!(device.buffers.len(), host.fields().len() + 1);
+    assert_eq!(device.arrays.len(), host.fields().len() + 1);
     for (i, field) in host.fields().iter().enumerate() {
-        let buffer = &device.buffers[i];
+        let buffer = &device.arrays[i].shards()[0];
         assert_eq!(buffer.element_type(), field.dtype.element_type());
         assert_eq!(buffer.dims(), [&[host.batch_size()], field.shape.as_slice()].concat());
         assert_eq!(read(buffer), host.field_bytes(i).unwrap(), "{field}");
     }
-    let mask = &device.buffers[host.fields().len()];
+    let mask = &device.arrays[host.fields().len()].shards()[0];
     assert_eq!((mask.element_type(), mask.dims()), (ElementType::F32, &[host.batch_size()][..]));
     assert_eq!(read(mask), bytes_of(host.mask()));
 }
@@ -53,18 +56,17 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 
 #[test]
 fn batches_arrive_as_they_are_on_the_host() {
-    let client = client();
-    let device = &client.addressable_devices()[0];
+    let runtime = runtime();
     for workers in [0, 2] {
         let loader = DataLoader::builder(data(50)).batch_size(8).shuffle(true).num_workers(workers).build().unwrap();
         // All at once, so that every batch keeps its memory while the others are made.
-        let moved: Vec<DeviceBatch> = loader.prefetch_to(&client, device, 1, 0).collect::<Result<_>>().unwrap();
+        let moved: Vec<DeviceBatch> = loader.prefetch_to(&runtime, &rows(), 1, 0).collect::<Result<_>>().unwrap();
         assert_eq!(moved.len(), 7);
         for (moved, host) in moved.iter().zip(loader.epoch(1)) {
             same(moved, &host.unwrap());
         }
         // And one at a time, so that memory is used again.
-        for (moved, host) in loader.epochs(1..4, 3).prefetch_to(&client, device).zip(loader.epochs(1..4, 3)) {
+        for (moved, host) in loader.epochs(1..4, 3).prefetch_to(&runtime, &rows()).zip(loader.epochs(1..4, 3)) {
             same(&moved.unwrap(), &host.unwrap());
         }
     }
@@ -72,22 +74,21 @@ fn batches_arrive_as_they_are_on_the_host() {
 
 #[test]
 fn the_cpu_reads_the_batch_in_place() {
-    let client = client();
-    let device = &client.addressable_devices()[0];
+    let runtime = runtime();
     let loader = DataLoader::builder(data(8)).batch_size(8).build().unwrap();
     let host = loader.epoch(0).next().unwrap().unwrap();
-    let moved = host.to_device(&client, device).unwrap();
-    for (i, buffer) in moved.buffers.iter().take(5).enumerate() {
+    let moved = host.to_devices(&runtime, &rows()).unwrap();
+    for (i, buffer) in moved.arrays.iter().map(|a| &a.shards()[0]).take(5).enumerate() {
         assert_eq!(buffer.address().unwrap(), host.field_bytes(i).unwrap().as_ptr() as usize, "field {i}");
     }
-    assert_eq!(moved.buffers[7].address().unwrap(), host.mask().as_ptr() as usize);
+    assert_eq!(moved.arrays[7].shards()[0].address().unwrap(), host.mask().as_ptr() as usize);
     // The device's hold on the memory outlives the host's, and other batches do not write there.
     let expected = host.field_bytes(2).unwrap().to_vec();
     drop(host);
     for batch in loader.epochs(1..20, 0) {
         assert!(batch.is_ok());
     }
-    assert_eq!(read(&moved.buffers[2]), expected);
+    assert_eq!(read(&moved.arrays[2].shards()[0]), expected);
 }
 
 /// Counts what is read; sample 12 fails.
@@ -120,11 +121,11 @@ fn counting(pause: Duration) -> (Counting, Arc<AtomicUsize>) {
 
 #[test]
 fn as_many_batches_as_asked_for_are_ahead_and_no_more() {
-    let client = client();
+    let runtime = runtime();
     for ahead in [1, 2, 3] {
         let (data, read) = counting(Duration::ZERO);
         let loader = DataLoader::builder(data).batch_size(1).device_prefetch(ahead).build().unwrap();
-        let mut batches = loader.prefetch_to(&client, &client.addressable_devices()[0], 0, 0);
+        let mut batches = loader.prefetch_to(&runtime, &rows(), 0, 0);
         for taken in 0..3 {
             let patience = Instant::now();
             while read.load(Ordering::SeqCst) < taken + ahead && patience.elapsed() < Duration::from_secs(10) {
@@ -139,11 +140,11 @@ fn as_many_batches_as_asked_for_are_ahead_and_no_more() {
 
 #[test]
 fn an_error_arrives_at_its_place_and_skipped_batches_are_not_read() {
-    let client = client();
+    let runtime = runtime();
     for workers in [0, 2] {
         let (data, read) = counting(Duration::ZERO);
         let loader = DataLoader::builder(data).batch_size(4).num_workers(workers).build().unwrap();
-        let batches: Vec<_> = loader.prefetch_to(&client, &client.addressable_devices()[0], 0, 2).collect();
+        let batches: Vec<_> = loader.prefetch_to(&runtime, &rows(), 0, 2).collect();
         assert_eq!(batches.len(), 3);
         assert_eq!(batches[1].as_ref().unwrap_err().to_string(), "sample 12: damaged");
         assert_eq!(batches[1].as_ref().unwrap_err().sample_index(), Some(12));
@@ -155,12 +156,12 @@ fn an_error_arrives_at_its_place_and_skipped_batches_are_not_read() {
 
 #[test]
 fn a_consumer_that_stops_early_leaves_no_thread_behind_and_does_not_wait_long() {
-    let client = client();
+    let runtime = runtime();
     for workers in [0, 1, 4] {
         for taken in [0, 1, 2] {
             let (data, read) = counting(Duration::from_millis(20));
             let loader = DataLoader::builder(data).batch_size(4).num_workers(workers).build().unwrap();
-            let mut batches = loader.epochs(0..u64::MAX, 0).prefetch_to(&client, &client.addressable_devices()[0]);
+            let mut batches = loader.epochs(0..u64::MAX, 0).prefetch_to(&runtime, &rows());
             for _ in 0..taken {
                 assert!(batches.next().unwrap().is_ok());
             }

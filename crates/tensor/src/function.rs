@@ -1,7 +1,7 @@
 //! [`Function`]: an expression with inputs, ready to be compiled.
 
 use crate::lower::{Lowered, lower};
-use crate::{Error, Result, Tensor, TensorType};
+use crate::{Error, Mesh, Result, Sharding, Tensor, TensorType};
 
 /// An expression with inputs: results computed from parameters.
 ///
@@ -17,13 +17,17 @@ pub struct Function {
     parameters: Vec<Tensor>,
     results: Vec<Tensor>,
     aliases: Vec<Option<usize>>,
+    parameter_shardings: Vec<Sharding>,
+    result_shardings: Vec<Sharding>,
 }
 
 impl Function {
     /// A function of `parameters`, which are different placeholders (else it does not compile), to `results`. The name shows in profiles and messages.
     pub fn new(name: impl Into<String>, parameters: Vec<Tensor>, results: Vec<Tensor>) -> Function {
         let aliases = vec![None; parameters.len()];
-        Function { name: name.into(), parameters, results, aliases }
+        let parameter_shardings = vec![Sharding::replicated(); parameters.len()];
+        let result_shardings = vec![Sharding::replicated(); results.len()];
+        Function { name: name.into(), parameters, results, aliases, parameter_shardings, result_shardings }
     }
 
     /// Calls `f` once with a placeholder of each type and records what it returns.
@@ -75,6 +79,24 @@ impl Function {
         Ok(self)
     }
 
+    /// Says how parameter number `parameter` lies over the devices; without, each has the whole of it. Nothing happens
+    /// where there is no such parameter.
+    pub fn shard_parameter(mut self, parameter: usize, sharding: Sharding) -> Function {
+        if let Some(place) = self.parameter_shardings.get_mut(parameter) {
+            *place = sharding;
+        }
+        self
+    }
+
+    /// Says how result number `result` is to lie over the devices; without, each gets the whole of it. Nothing happens
+    /// where there is no such result.
+    pub fn shard_result(mut self, result: usize, sharding: Sharding) -> Function {
+        if let Some(place) = self.result_shardings.get_mut(result) {
+            *place = sharding;
+        }
+        self
+    }
+
     /// The function's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -95,15 +117,44 @@ impl Function {
         &self.aliases
     }
 
-    /// The program as StableHLO text, each statement with the line of the user's code that recorded it.
+    /// How each parameter lies over the devices.
+    pub fn parameter_shardings(&self) -> &[Sharding] {
+        &self.parameter_shardings
+    }
+
+    /// How each result lies over the devices.
+    pub fn result_shardings(&self) -> &[Sharding] {
+        &self.result_shardings
+    }
+
+    /// The program for one device as StableHLO text, each statement with the line of the user's code that recorded it.
     ///
     /// # Errors
     /// The first fault among the results; a placeholder that is no parameter.
     pub fn stablehlo(&self) -> Result<String> {
-        Ok(self.lower()?.text)
+        self.stablehlo_for(&Mesh::data(1))
     }
 
-    pub(crate) fn lower(&self) -> Result<Lowered> {
-        lower(&self.name, &self.parameters, &self.aliases, &self.results)
+    /// The program for the devices of a mesh: one text for all of them, with whole shapes and Shardy's shardings. It is
+    /// compiled with as many partitions as the mesh has devices.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Function, Mesh, Sharding, TensorType};
+    ///
+    /// let mean = Function::trace("mean", &[TensorType::new(DType::F32, [8])], |x| vec![x[0].mean_all()]);
+    /// let mean = mean.shard_parameter(0, Sharding::new([Some("data")]));
+    /// let text = mean.stablehlo_for(&Mesh::new([("data", 4)])?)?;
+    /// assert!(text.contains("sdy.mesh @mesh = <[\"data\"=4]>"));
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Function::stablehlo`]; a sharding that the mesh does not fit.
+    pub fn stablehlo_for(&self, mesh: &Mesh) -> Result<String> {
+        Ok(self.lower(mesh)?.text)
+    }
+
+    pub(crate) fn lower(&self, mesh: &Mesh) -> Result<Lowered> {
+        lower(self, mesh)
     }
 }

@@ -54,7 +54,7 @@ pub(crate) struct Graph {
 #[derive(PartialEq, Eq, Hash)]
 enum Identity {
     Leaf(u64),
-    Buffer(usize),
+    Array(usize),
     Operation { name: &'static str, key: String, operands: Vec<Value> },
 }
 
@@ -77,7 +77,7 @@ impl Graph {
                 Kind::Operation(operation) => {
                     Identity::Operation { name: operation.name(), key: operation.key(), operands: operands.clone() }
                 }
-                Kind::Buffer(buffer) => Identity::Buffer(Arc::as_ptr(buffer).addr()),
+                Kind::Array(array) => Identity::Array(Arc::as_ptr(array).addr()),
                 Kind::Host(_) | Kind::Placeholder { .. } | Kind::Poison(_) => Identity::Leaf(node.id),
             };
             let index = match known.entry(identity) {

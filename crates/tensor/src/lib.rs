@@ -15,12 +15,15 @@
 //! A [`Tensor`] is a value described by how it is computed. Recording never runs, blocks or panics; a mistake poisons
 //! the tensor and surfaces as an [`Error`] with the user's file and line when a value is asked for. [`grad()`] is a
 //! function from expression to expressions. A [`Function`] is an expression with inputs; a [`Runtime`] compiles it once
-//! and the [`Compiled`] program runs on buffers that stay on the device.
+//! and the [`Compiled`] program runs on values that stay on the devices.
 //!
 //! Not here: models, optimizers, training loops.
 
 mod accelerator;
+mod array;
 mod autocast;
+mod compiled;
+mod devices;
 mod dtype;
 mod error;
 mod function;
@@ -28,25 +31,34 @@ mod grad;
 mod graph;
 mod literal;
 mod lower;
+mod mesh;
 mod metrics;
 mod operation;
 mod ops;
 pub mod random;
 mod runtime;
 mod shape;
+mod sharding;
 mod tensor;
+mod transfer;
 mod variable;
 
 pub use accelerator::Accelerator;
+pub use array::{Argument, DeviceArray};
 pub use autocast::autocast;
+pub use compiled::{Compiled, Done, Outputs};
+pub use devices::Devices;
 pub use dtype::{DType, Element};
 pub use error::{Error, Fault, Result};
 pub use function::Function;
 pub use grad::{grad, value_and_grad};
 pub use literal::Literal;
+pub use mesh::Mesh;
 pub use metrics::{Metrics, Unit};
 pub use ops::{Convolution, Operand, Pooling};
-pub use runtime::{Compiled, Outputs, PendingLiterals, Runtime};
+pub use runtime::Runtime;
 pub use shape::{Shape, TensorType};
+pub use sharding::{Block, Sharding};
 pub use tensor::Tensor;
+pub use transfer::PendingLiterals;
 pub use variable::Variable;

@@ -7,11 +7,9 @@ use std::fmt::Write as _;
 use std::panic::Location;
 use std::sync::Arc;
 
-use fulmen_pjrt::Buffer;
-
 use crate::graph::{Graph, Value};
 use crate::tensor::Kind;
-use crate::{DType, Error, Result, Tensor, TensorType};
+use crate::{DType, DeviceArray, Error, Fault, Function, Mesh, Result, Sharding, TensorType};
 
 /// A program as text, and what belongs to it.
 pub(crate) struct Lowered {
@@ -21,13 +19,14 @@ pub(crate) struct Lowered {
     pub(crate) key: String,
     /// The type with the most elements, and the line that recorded it.
     pub(crate) largest: Option<(TensorType, &'static Location<'static>)>,
-    /// Values that the expression holds: parameters after those that the function declares.
-    pub(crate) captured: Vec<Captured>,
+    /// Values that the expression holds, parameters after those that the function declares, and how they are to lie over
+    /// the devices.
+    pub(crate) captured: Vec<(Captured, Sharding)>,
 }
 
 /// A value that an expression holds and a program takes as an argument.
 pub(crate) enum Captured {
-    Device(Arc<Buffer>),
+    Device(Arc<DeviceArray>),
     Host(TensorType, Arc<[u8]>),
 }
 
@@ -39,6 +38,7 @@ pub(crate) struct Lowering<'a> {
     location: &'static Location<'static>,
     constants: &'a mut HashMap<String, String>,
     helpers: &'a mut BTreeMap<String, String>,
+    partitioned: bool,
 }
 
 struct Line {
@@ -65,6 +65,11 @@ impl Lowering<'_> {
     /// The type of the first result.
     pub(crate) fn result(&self) -> &TensorType {
         &self.results[0]
+    }
+
+    /// Whether the program is for several devices, so that shardings mean something.
+    pub(crate) fn is_partitioned(&self) -> bool {
+        self.partitioned
     }
 
     /// `(operand types) -> result types`.
@@ -98,38 +103,54 @@ impl Lowering<'_> {
     }
 }
 
-/// Writes the program that computes `results` from `parameters`. `aliases[i]` is the result that takes over the
-/// memory of parameter `i`, which is donated.
-pub(crate) fn lower(
-    name: &str,
-    parameters: &[Tensor],
-    aliases: &[Option<usize>],
-    results: &[Tensor],
-) -> Result<Lowered> {
+/// Writes the program of a function for the devices of a mesh.
+pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
+    let (name, parameters, results) = (function.name(), function.parameters(), function.results());
+    let partitioned = mesh.num_devices() > 1;
+    // What Shardy is told of a value of the program's face; nothing where there is one device.
+    let face = |what: &str, ty: &TensorType, sharding: &Sharding| match partitioned {
+        false => Ok(None),
+        true => match sharding.shard_shape(mesh, &ty.shape) {
+            Ok(_) => Ok(Some(format!("sdy.sharding = #sdy.sharding{}", sharding.attribute(ty.shape.rank())))),
+            Err(why) => Err(Error::usage(format!("`{name}`: {what}, {ty}: {why}"))),
+        },
+    };
     let graph = Graph::new(results)?;
     let mut names: HashMap<usize, String> = HashMap::new();
     let mut arguments: Vec<Line> = vec![];
     let mut index_of = HashMap::new();
     for (i, parameter) in parameters.iter().enumerate() {
         parameter.check()?;
-        if !matches!(parameter.node.kind, Kind::Placeholder { .. }) {
+        let Kind::Placeholder { name: called } = &parameter.node.kind else {
             return Err(Error::not_a_parameter(name, i, "is no placeholder", parameter));
-        }
+        };
         if index_of.insert(parameter.node.id, i).is_some() {
             return Err(Error::not_a_parameter(name, i, "was given before", parameter));
         }
-        let alias = aliases.get(i).copied().flatten();
-        let attribute = alias.map_or(String::new(), |r| format!(" {{tf.aliasing_output = {r} : i32}}"));
-        let text = format!("%arg{i}: {}{attribute}", parameter.ty().stablehlo());
+        let sharding = &function.parameter_shardings()[i];
+        let mut attributes = vec![];
+        if let Some(result) = function.aliases()[i] {
+            if function.result_shardings()[result] != *sharding {
+                return Err(Error::usage(format!(
+                    "`{name}`: parameter {i}, `{called}`, is donated to result {result}, which lies otherwise over the \
+                     devices: {sharding} and {}",
+                    function.result_shardings()[result]
+                )));
+            }
+            attributes.push(format!("tf.aliasing_output = {result} : i32"));
+        }
+        attributes.extend(face(&format!("parameter {i}, `{called}`"), parameter.ty(), sharding)?);
+        let text = format!("%arg{i}: {}{}", parameter.ty().stablehlo(), in_braces(&attributes));
         arguments.push(Line { text, location: None });
     }
 
     let mut captured = vec![];
-    let mut capture = |ty: &TensorType, value| {
+    let mut capture = |ty: &TensorType, sharding: &Sharding, value| {
         let n = parameters.len() + captured.len();
-        arguments.push(Line { text: format!("%arg{n}: {}", ty.stablehlo()), location: None });
-        captured.push(value);
-        format!("%arg{n}")
+        let attributes: Vec<_> = face("a captured value", ty, sharding)?.into_iter().collect();
+        arguments.push(Line { text: format!("%arg{n}: {}{}", ty.stablehlo(), in_braces(&attributes)), location: None });
+        captured.push((value, sharding.clone()));
+        Ok::<_, Error>(format!("%arg{n}"))
     };
     let mut lines = vec![];
     let mut constants = HashMap::new();
@@ -143,6 +164,11 @@ pub(crate) fn lower(
         let node = &instruction.node;
         let defined = match &node.kind {
             Kind::Operation(operation) => {
+                if partitioned {
+                    let types: Vec<_> = node.inputs.iter().map(|t| t.ty()).collect();
+                    let checked = operation.check(mesh, &types);
+                    checked.map_err(|why| Fault::new(operation.name(), why, node.location))?;
+                }
                 let operands = instruction
                     .operands
                     .iter()
@@ -155,6 +181,7 @@ pub(crate) fn lower(
                     location: node.location,
                     constants: &mut constants,
                     helpers: &mut helpers,
+                    partitioned,
                 };
                 let right = operation.lower(&mut cx);
                 let count = match node.outputs.len() {
@@ -168,9 +195,15 @@ pub(crate) fn lower(
                 Some(parameter) => format!("%arg{parameter}"),
                 None => return Err(Error::unbound(name, node.location)),
             },
-            Kind::Buffer(buffer) => capture(&node.outputs[0], Captured::Device(buffer.clone())),
+            Kind::Array(array) => {
+                // What lies over another mesh is brought here whole.
+                let whole = Sharding::replicated();
+                let sharding = if array.mesh() == mesh { array.sharding() } else { &whole };
+                capture(&node.outputs[0], sharding, Captured::Device(array.clone()))?
+            }
             Kind::Host(elements) => {
-                capture(&node.outputs[0], Captured::Host(node.outputs[0].clone(), elements.clone()))
+                let value = Captured::Host(node.outputs[0].clone(), elements.clone());
+                capture(&node.outputs[0], &Sharding::replicated(), value)?
             }
             Kind::Poison(fault) => return Err(fault.clone().into()),
         };
@@ -178,6 +211,11 @@ pub(crate) fn lower(
     }
 
     let result_types: Vec<_> = results.iter().map(|t| t.ty().stablehlo()).collect();
+    let mut declared = vec![];
+    for (i, (result, sharding)) in results.iter().zip(function.result_shardings()).enumerate() {
+        let attributes: Vec<_> = face(&format!("result {i}"), result.ty(), sharding)?.into_iter().collect();
+        declared.push(format!("{}{}", result_types[i], in_braces(&attributes)));
+    }
     let result_names: Vec<_> = graph.results.iter().map(|&v| spell(&names, v)).collect();
     let returned = match results.len() {
         0 => "return".to_owned(),
@@ -186,11 +224,12 @@ pub(crate) fn lower(
     lines.push(Line { text: returned, location: None });
     let write = |with_locations| {
         let arguments: Vec<_> = arguments.iter().map(|a| a.text.as_str()).collect();
+        let mesh = if partitioned { format!("  {}\n", mesh.declaration()) } else { String::new() };
         let mut text = format!(
-            "module @{} {{\n  func.func public @main({}) -> ({}) {{\n",
+            "module @{} {{\n{mesh}  func.func public @main({}) -> ({}) {{\n",
             identifier(name),
             arguments.join(", "),
-            result_types.join(", ")
+            declared.join(", ")
         );
         for line in &lines {
             let _ = match line.location.filter(|_| with_locations) {
@@ -208,6 +247,11 @@ pub(crate) fn lower(
     let all = graph.instructions.iter().flat_map(|i| i.node.outputs.iter().map(|ty| (ty.clone(), i.node.location)));
     let largest = all.max_by_key(|(ty, _)| ty.shape.num_elements());
     Ok(Lowered { text: write(true), key: write(false), largest, captured })
+}
+
+/// A dictionary of attributes behind a type; nothing where there are none.
+fn in_braces(attributes: &[String]) -> String {
+    if attributes.is_empty() { String::new() } else { format!(" {{{}}}", attributes.join(", ")) }
 }
 
 fn spell_location(location: &Location<'_>) -> String {

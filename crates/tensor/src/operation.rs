@@ -6,7 +6,7 @@
 use std::fmt;
 
 use crate::lower::Lowering;
-use crate::{Tensor, TensorType};
+use crate::{Mesh, Tensor, TensorType};
 
 pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
     /// The name in error messages: that of the method the user called.
@@ -20,6 +20,12 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
 
     /// The right-hand side of the StableHLO statement.
     fn lower(&self, cx: &mut Lowering<'_>) -> String;
+
+    /// Whether the operation can be on this mesh of several devices, or a sentence that says why not.
+    fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<(), String> {
+        let _ = (mesh, inputs);
+        Ok(())
+    }
 
     /// The elements, where they are known while recording: all of them, or one that all equal.
     fn constant(&self) -> Option<&[u8]> {

@@ -1,4 +1,6 @@
-//! [`Runtime`]: compiles functions and runs them on a device, remembers what it compiled, and counts what it did.
+//! [`Runtime`]: opens devices, compiles functions for them, and remembers what it compiled.
+//!
+//! Running a program stands in `compiled`, moving values in `transfer`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -6,96 +8,120 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{
-    Argument, Buffer, Client, CompileOptions, Device, Event, LoadedExecutable, PendingRead, Plugin, Value,
-};
+use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, Plugin, Value};
 
+use crate::array::Places;
 use crate::lower::Captured;
-use crate::{Accelerator, DType, Error, Function, Literal, Metrics, Result, Tensor, TensorType};
+use crate::{Accelerator, Compiled, DeviceArray, Devices, Error, Function, Literal, Mesh, Metrics, Result, Tensor};
 
 /// Seen: from 2³⁶ elements on, the compiler for CPUs counts a loop's steps with 32 bits and the process dies of a
 /// division by zero.
 const TOO_MANY_FOR_THE_CPU: usize = (1 << 35) + 1;
 
-/// A device and the programs compiled for it.
+/// Devices, as a mesh, and the programs compiled for them.
 ///
-/// All runtimes opened for one plugin share its client and what was compiled, so values move freely between them; each
-/// has [`Metrics`] of its own. A clone is the same runtime.
+/// All runtimes opened for one plugin share its client and what was compiled; each has [`Metrics`] of its own. (A CPU is
+/// split into as many devices as are asked for, and each number of them is a client of its own.) A clone is the same
+/// runtime.
 ///
 /// ```
-/// use fulmen_tensor::{DType, Function, Literal, Runtime, TensorType};
+/// use fulmen_tensor::{Accelerator, Argument, DType, Devices, Function, Literal, Runtime, Sharding, TensorType};
 ///
-/// let runtime = Runtime::global()?;
-/// let double = Function::trace("double", &[TensorType::new(DType::F32, [2])], |x| vec![&x[0] * 2.0]);
-/// let double = runtime.compile(&double)?;
-/// let x = runtime.to_device(&Literal::from_slice(&[1.0f32, 2.0], [2])?)?;
-/// let outputs = double.call(vec![fulmen_pjrt::Argument::Borrow(&x)])?;
-/// let values = runtime.read(&outputs.buffers.iter().collect::<Vec<_>>())?.wait()?;
-/// assert_eq!(values[0].to_vec::<f32>()?, [2.0, 4.0]);
+/// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(2))?;
+/// let halves = Sharding::new([Some("data")]);
+/// let sum = Function::trace("sum", &[TensorType::new(DType::F32, [4])], |x| vec![x[0].sum_all()]);
+/// let sum = runtime.compile(&sum.shard_parameter(0, halves.clone()))?;
+/// let x = runtime.to_devices(&Literal::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [4])?, &halves)?;
+/// let outputs = sum.call(vec![Argument::Borrow(&x)])?;
+/// let values = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>())?.wait()?;
+/// assert_eq!(values[0].to_vec::<f32>()?, [10.0]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct Runtime {
-    shared: Arc<Shared>,
-    metrics: Arc<Metrics>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) places: Arc<Places>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// What all runtimes of one client have in common.
-struct Shared {
-    client: Client,
-    device: Device,
+pub(crate) struct Shared {
+    pub(crate) client: Client,
     options: CompileOptions,
-    /// By the program's text without locations.
-    compiled: Mutex<HashMap<String, Arc<LoadedExecutable>>>,
+    /// By the program's text without locations, and the devices.
+    compiled: Mutex<HashMap<(String, Vec<i32>), Arc<LoadedExecutable>>>,
 }
 
+/// A plugin's file, and how many devices its client was told to have.
+type Opening = (PathBuf, Option<usize>);
+
 impl Runtime {
-    /// The first device of this kind, with the plugin found as [`fulmen_pjrt::locate`] says. A device that there is no
-    /// plugin for is passed over by [`Accelerator::Auto`], and an error of the others.
+    /// Opens devices of this kind, with the plugin found as [`fulmen_pjrt::locate`] says. A kind that there is no plugin
+    /// for is passed over by [`Accelerator::Auto`], and an error of the others. The devices are a mesh of one axis,
+    /// `data`.
     ///
     /// # Errors
-    /// No plugin, no device; the message lists what was looked at.
-    pub fn open(accelerator: Accelerator) -> Result<Runtime> {
+    /// No plugin, no device, not these devices; the message lists what was looked at and what is there.
+    pub fn open(accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
         let (platform, path) = locate_first(&accelerator.candidates(), |platform| locate(platform, None))
             .map_err(|e| Error::runtime(format!("looking for a PJRT plugin for `{accelerator}`"), e))?;
-        Runtime::open_plugin(&path, platform)
+        Runtime::open_plugin(&path, platform, devices)
     }
 
-    /// The first device of the plugin in this file.
+    /// Opens devices of the plugin in this file.
     ///
     /// # Errors
-    /// The file is no plugin, or the plugin finds no device.
-    pub fn open_plugin(path: &Path, platform: Platform) -> Result<Runtime> {
-        static OPEN: Mutex<BTreeMap<PathBuf, Arc<Shared>>> = Mutex::new(BTreeMap::new());
+    /// The file is no plugin, or the plugin does not find these devices.
+    pub fn open_plugin(path: &Path, platform: Platform, devices: &Devices) -> Result<Runtime> {
+        static OPEN: Mutex<BTreeMap<Opening, Arc<Shared>>> = Mutex::new(BTreeMap::new());
+        // The CPU plugin makes four devices unless told otherwise.
+        let count = if platform == Platform::Cpu { Some(devices.on_a_cpu()?) } else { None };
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(shared) = open.get(path) {
-            return Ok(Runtime { shared: shared.clone(), metrics: Arc::default() });
+        let opening = (path.to_owned(), count);
+        if let Some(shared) = open.get(&opening) {
+            return Runtime::of(shared.clone(), devices);
         }
         let plugin = Plugin::load(path).map_err(|e| Error::runtime("loading the PJRT plugin", e))?;
-        // The CPU plugin makes four devices unless told otherwise.
-        let create: &[(&str, Value)] =
-            if platform == Platform::Cpu { &[("cpu_device_count", Value::Int(1))] } else { &[] };
-        let client = plugin.create_client(create).map_err(|e| Error::runtime("starting the device runtime", e))?;
-        let runtime = Runtime::new(client)?;
-        open.insert(path.into(), runtime.shared.clone());
+        let create: Vec<_> = count.map(|count| ("cpu_device_count", Value::Int(count as i64))).into_iter().collect();
+        let client = plugin.create_client(&create).map_err(|e| Error::runtime("starting the device runtime", e))?;
+        let runtime = Runtime::new(client, devices)?;
+        open.insert(opening, runtime.shared.clone());
         Ok(runtime)
     }
 
-    /// The first addressable device of a client.
+    /// A runtime on devices of a client.
     ///
     /// # Errors
-    /// The client has none.
-    pub fn new(client: Client) -> Result<Runtime> {
-        let Some(device) = client.addressable_devices().first().cloned() else {
-            return Err(Error::usage(format!("the platform `{}` has no device", client.platform_name())));
-        };
+    /// The client has not these devices.
+    pub fn new(client: Client, devices: &Devices) -> Result<Runtime> {
         let options = options_for(client.platform_name());
-        let shared = Shared { client, device, options, compiled: Mutex::default() };
-        Ok(Runtime { shared: Arc::new(shared), metrics: Arc::default() })
+        Runtime::of(Arc::new(Shared { client, options, compiled: Mutex::default() }), devices)
     }
 
-    /// The runtime that [`Tensor::eval`] uses: opened once (after a failure the next call tries again), for the accelerator that the environment variable
-    /// `FULMEN_ACCELERATOR` names, else for [`Accelerator::Auto`].
+    fn of(shared: Arc<Shared>, devices: &Devices) -> Result<Runtime> {
+        let places = Arc::new(choose(&shared.client, devices)?);
+        Ok(Runtime { shared, places, metrics: Arc::default() })
+    }
+
+    /// The same devices in the order of another mesh; counted in the same metrics.
+    ///
+    /// # Errors
+    /// The mesh has another number of devices.
+    pub fn with_mesh(&self, mesh: &Mesh) -> Result<Runtime> {
+        let devices = self.places.devices.len();
+        if mesh.num_devices() != devices {
+            return Err(Error::usage(format!(
+                "the mesh {mesh} is of {} devices, and there are {devices}; make the product of its axes {devices}, or \
+                 choose other devices",
+                mesh.num_devices()
+            )));
+        }
+        let places = Places { mesh: mesh.clone(), ..Places::clone(&self.places) };
+        Ok(Runtime { places: Arc::new(places), ..self.clone() })
+    }
+
+    /// The runtime that [`Tensor::eval`] uses, on one device: opened once (after a failure the next call tries again), for
+    /// the accelerator that the environment variable `FULMEN_ACCELERATOR` names, else for [`Accelerator::Auto`].
     ///
     /// # Errors
     /// Those of [`Runtime::open`]; an unknown name in the variable.
@@ -109,7 +135,7 @@ impl Runtime {
             Ok(name) => name.parse().map_err(|e| Error::usage(format!("FULMEN_ACCELERATOR: {e}")))?,
             Err(_) => Accelerator::Auto,
         };
-        Ok(global.insert(Runtime::open(accelerator)?).clone())
+        Ok(global.insert(Runtime::open(accelerator, &Devices::from(1))?).clone())
     }
 
     /// The PJRT client.
@@ -117,9 +143,19 @@ impl Runtime {
         &self.shared.client
     }
 
-    /// The device that programs run on.
-    pub fn device(&self) -> &Device {
-        &self.shared.device
+    /// The devices that programs run on, those of other processes too, in the order of the mesh.
+    pub fn devices(&self) -> &[Device] {
+        &self.places.devices
+    }
+
+    /// Those of [`Runtime::devices`] that this process feeds.
+    pub fn local_devices(&self) -> impl ExactSizeIterator<Item = &Device> {
+        self.places.local.iter().map(|&position| &self.places.devices[position])
+    }
+
+    /// The devices as a grid with named axes.
+    pub fn mesh(&self) -> &Mesh {
+        &self.places.mesh
     }
 
     /// What this runtime has done so far: `UncachedCompile`, `CachedCompile`, `CompileTime`, `ExecuteTime`,
@@ -128,12 +164,12 @@ impl Runtime {
         &self.metrics
     }
 
-    /// Compiles a function, or finds it among those compiled before.
+    /// Compiles a function for the mesh, or finds it among those compiled before.
     ///
     /// # Errors
-    /// The first fault in the function; whatever the compiler reports.
+    /// The first fault in the function; a sharding that the mesh does not fit; whatever the compiler reports.
     pub fn compile(&self, function: &Function) -> Result<Compiled> {
-        let lowered = function.lower()?;
+        let lowered = function.lower(self.mesh())?;
         if let Some((ty, location)) = &lowered.largest {
             if self.shared.client.platform_name() == "cpu" && ty.shape.num_elements() >= TOO_MANY_FOR_THE_CPU {
                 return Err(Error::usage(format!(
@@ -145,7 +181,9 @@ impl Runtime {
         }
         // The lock is not held while compiling, which may take minutes.
         let cache = || self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = cache().get(&lowered.key).cloned();
+        let ids: Vec<i32> = self.devices().iter().map(|device| device.id()).collect();
+        let key = (lowered.key, ids);
+        let known = cache().get(&key).cloned();
         let cached = known.is_some();
         let executable = match known {
             Some(executable) => {
@@ -154,31 +192,30 @@ impl Runtime {
             }
             None => {
                 let start = Instant::now();
-                let made = self.shared.client.compile(&lowered.text, &self.shared.options);
+                let options = self.shared.options.clone().partitions(key.1.len()).device_assignment([key.1.clone()]);
+                let made = self.shared.client.compile(&lowered.text, &options);
                 let made = made.map_err(|e| Error::runtime(format!("compiling `{}`", function.name()), e))?;
                 self.metrics.count("UncachedCompile", 1);
                 self.metrics.record_time("CompileTime", start.elapsed());
                 let executable = Arc::new(made);
                 // Another thread may have been first; its program is as good.
-                cache().entry(lowered.key).or_insert(executable).clone()
+                cache().entry(key).or_insert(executable).clone()
             }
         };
         let captured = lowered
             .captured
             .into_iter()
-            .map(|captured| match captured {
-                Captured::Device(buffer) => self.bring_here(buffer),
-                Captured::Host(ty, elements) => self.bytes_to_device(&ty, &elements).map(Arc::new),
+            .map(|(captured, sharding)| match captured {
+                Captured::Device(array) if array.places() == &self.places => Ok(array),
+                // A value of other devices goes by way of the host.
+                Captured::Device(array) => match self.read(&[&array])?.wait()?.first() {
+                    Some(literal) => self.to_devices(literal, &sharding).map(Arc::new),
+                    None => Ok(array),
+                },
+                Captured::Host(ty, elements) => self.bytes_to_devices(&ty, &elements, &sharding).map(Arc::new),
             })
             .collect::<Result<_>>()?;
-        Ok(Compiled {
-            name: function.name().to_owned(),
-            metrics: self.metrics.clone(),
-            executable,
-            captured,
-            cached,
-            donated: function.aliases().iter().map(Option::is_some).collect(),
-        })
+        Compiled::new(function, self, executable, captured, cached)
     }
 
     /// Compiles and runs an expression and brings its value to the host.
@@ -195,68 +232,46 @@ impl Runtime {
     /// # Errors
     /// Those of [`Runtime::compile`] and of running.
     pub fn eval_many(&self, tensors: &[&Tensor]) -> Result<Vec<Literal>> {
-        let buffers = self.compute(tensors)?;
-        self.read(&buffers.iter().collect::<Vec<_>>())?.wait()
+        let arrays = self.compute(tensors)?;
+        self.read(&arrays.iter().collect::<Vec<_>>())?.wait()
     }
 
-    /// Compiles and runs several expressions as one program; the values stay on the device.
+    /// Compiles and runs several expressions as one program; every device has the whole values.
     ///
     /// # Errors
     /// Those of [`Runtime::compile`] and of running.
-    pub fn compute(&self, tensors: &[&Tensor]) -> Result<Vec<Buffer>> {
+    pub fn compute(&self, tensors: &[&Tensor]) -> Result<Vec<DeviceArray>> {
         let results = tensors.iter().map(|&t| t.clone()).collect();
-        Ok(self.compile(&Function::new("eval", vec![], results))?.call(vec![])?.buffers)
+        Ok(self.compile(&Function::new("eval", vec![], results))?.call(vec![])?.arrays)
     }
+}
 
-    /// Copies a value to the device.
-    ///
-    /// # Errors
-    /// Out of memory, mostly.
-    pub fn to_device(&self, literal: &Literal) -> Result<Buffer> {
-        self.bytes_to_device(literal.ty(), literal.bytes())
+/// The chosen devices of each process as a mesh of one axis.
+fn choose(client: &Client, devices: &Devices) -> Result<Places> {
+    let here = client.addressable_devices();
+    if here.is_empty() {
+        return Err(Error::usage(format!("the platform `{}` has no device", client.platform_name())));
     }
-
-    /// A value of another client goes by way of the host.
-    fn bring_here(&self, buffer: Arc<Buffer>) -> Result<Arc<Buffer>> {
-        if *buffer.device() == self.shared.device {
-            return Ok(buffer);
+    let names = || here.iter().map(Device::to_string).collect::<Vec<_>>().join(", ");
+    let chosen = devices.choose(here.len(), names)?;
+    let mut processes: Vec<i32> = client.devices().iter().map(|device| device.process_index()).collect();
+    processes.sort_unstable();
+    processes.dedup();
+    let mut all: Vec<Device> = vec![];
+    for process in processes {
+        let of_process: Vec<_> = client.devices().iter().filter(|d| d.process_index() == process).collect();
+        for &index in &chosen {
+            let Some(&device) = of_process.get(index) else {
+                return Err(Error::usage(format!(
+                    "devices: {devices} is not possible: process {process} has only {} devices",
+                    of_process.len()
+                )));
+            };
+            all.push(device.clone());
         }
-        match self.read(&[&buffer])?.wait()?.first() {
-            Some(literal) => self.to_device(literal).map(Arc::new),
-            None => Ok(buffer),
-        }
     }
-
-    fn bytes_to_device(&self, ty: &TensorType, bytes: &[u8]) -> Result<Buffer> {
-        let start = Instant::now();
-        let buffer = self
-            .shared
-            .client
-            .buffer_from_host(bytes, ty.dtype.element_type(), &ty.shape, &self.shared.device)
-            .map_err(|e| Error::runtime(format!("copying {ty} to the device"), e))?;
-        self.metrics.record_time("TransferToDeviceTime", start.elapsed());
-        self.metrics.record_bytes("OutboundData", bytes.len());
-        Ok(buffer)
-    }
-
-    /// Starts to copy values to the host, all of them as one transfer, and does not wait for them.
-    ///
-    /// # Errors
-    /// A buffer of a type that tensors do not have; one that was donated.
-    pub fn read(&self, buffers: &[&Buffer]) -> Result<PendingLiterals> {
-        let start = Instant::now();
-        let reads = buffers
-            .iter()
-            .map(|buffer| {
-                let dtype = DType::from_element_type(buffer.element_type()).ok_or_else(|| {
-                    Error::usage(format!("no tensor has the element type {:?}", buffer.element_type()))
-                })?;
-                let read = buffer.read().map_err(|e| Error::runtime("copying a value to the host", e))?;
-                Ok((TensorType::new(dtype, buffer.dims()), read))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        Ok(PendingLiterals { reads, start, metrics: self.metrics.clone() })
-    }
+    let local = (0..all.len()).filter(|&i| all[i].is_addressable()).collect();
+    Ok(Places { mesh: Mesh::data(all.len()), devices: all, local })
 }
 
 /// The first of `candidates` that has a plugin, with the plugin's file; the last one's error if none has. An error that
@@ -291,101 +306,6 @@ fn options_for(platform: &str) -> CompileOptions {
         }
     }
     options
-}
-
-/// Values on their way to the host. Dropping it waits for the device to be done with the host's memory.
-pub struct PendingLiterals {
-    reads: Vec<(TensorType, PendingRead)>,
-    start: Instant,
-    metrics: Arc<Metrics>,
-}
-
-impl PendingLiterals {
-    /// Whether all values have arrived, or failed to, so that [`PendingLiterals::wait`] returns at once.
-    pub fn is_ready(&self) -> bool {
-        self.reads.iter().all(|(_, read)| read.is_ready().unwrap_or(true))
-    }
-
-    /// Waits for the values.
-    ///
-    /// # Errors
-    /// A program that failed on the device.
-    pub fn wait(self) -> Result<Vec<Literal>> {
-        let mut bytes = 0;
-        let literals = self
-            .reads
-            .into_iter()
-            .map(|(ty, read)| {
-                let data = read.wait().map_err(|e| Error::runtime(format!("copying {ty} to the host"), e))?;
-                bytes += ty.size_in_bytes();
-                Ok(Literal::from_host_buffer(ty, data))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        self.metrics.record_time("TransferFromDeviceTime", self.start.elapsed());
-        self.metrics.record_bytes("InboundData", bytes);
-        Ok(literals)
-    }
-}
-
-/// A compiled [`Function`], with the device values it captured.
-#[derive(Clone)]
-pub struct Compiled {
-    name: String,
-    metrics: Arc<Metrics>,
-    executable: Arc<LoadedExecutable>,
-    captured: Vec<Arc<Buffer>>,
-    cached: bool,
-    donated: Vec<bool>,
-}
-
-/// What a call gives back at once, while the device may still be computing.
-pub struct Outputs {
-    /// The results, in order.
-    pub buffers: Vec<Buffer>,
-    /// Becomes ready when the program has finished.
-    pub done: Event,
-}
-
-impl Compiled {
-    /// Runs the program. It returns as soon as the work is queued.
-    ///
-    /// # Errors
-    /// Arguments that do not fit the parameters in number, type, device or donation; a failed launch.
-    pub fn call(&self, arguments: Vec<Argument<'_>>) -> Result<Outputs> {
-        if arguments.len() != self.donated.len() {
-            let message =
-                format!("`{}` takes {} arguments and was given {}", self.name, self.donated.len(), arguments.len());
-            return Err(Error::usage(message));
-        }
-        let start = Instant::now();
-        let mut all = arguments;
-        all.extend(self.captured.iter().map(|buffer| Argument::Borrow(buffer)));
-        let doing = || format!("running `{}`", self.name);
-        let mut execution = self.executable.execute(vec![all]).map_err(|e| Error::runtime(doing(), e))?;
-        let (Some(buffers), Some(done)) = (execution.outputs.pop(), execution.done.pop()) else {
-            return Err(Error::usage(format!("{}: the plugin gave no outputs", doing())));
-        };
-        let metrics = self.metrics.clone();
-        done.on_ready(move |_| metrics.record_time("ExecuteTime", start.elapsed()))
-            .map_err(|e| Error::runtime(doing(), e))?;
-        Ok(Outputs { buffers, done })
-    }
-
-    /// Which parameters are donated: their buffers are given away by a call.
-    pub fn donated(&self) -> &[bool] {
-        &self.donated
-    }
-
-    /// Whether the program was found among those compiled before; two threads that ask for a new program at once may
-    /// both compile it.
-    pub fn was_cached(&self) -> bool {
-        self.cached
-    }
-
-    /// The loaded executable, for its cost and memory analysis.
-    pub fn executable(&self) -> &LoadedExecutable {
-        &self.executable
-    }
 }
 
 #[cfg(test)]

@@ -9,10 +9,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fulmen_pjrt::Buffer;
-
 use crate::operation::Operation;
-use crate::{DType, Fault, Result, Shape, TensorType};
+use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 
 /// A value described by how it is computed.
 ///
@@ -52,8 +50,8 @@ pub(crate) enum Kind {
     Placeholder {
         name: String,
     },
-    /// A value that lies on a device.
-    Buffer(Arc<Buffer>),
+    /// A value that lies on the devices.
+    Array(Arc<DeviceArray>),
     /// The elements of a value in host memory that is too large to stand in a program's text.
     Host(Arc<[u8]>),
     Poison(Fault),
@@ -146,20 +144,11 @@ impl Tensor {
         Tensor::from_parts(Kind::Placeholder { name: name.into() }, vec![], vec![ty])
     }
 
-    /// A tensor whose value already lies on a device.
-    ///
-    /// Poisoned when the buffer's element type is none that tensors have (a complex number, say).
+    /// A tensor whose value already lies on the devices.
     #[track_caller]
-    pub fn from_buffer(buffer: Arc<Buffer>) -> Tensor {
-        match DType::from_element_type(buffer.element_type()) {
-            Some(dtype) => {
-                let ty = TensorType::new(dtype, buffer.dims());
-                Tensor::from_parts(Kind::Buffer(buffer), vec![], vec![ty])
-            }
-            None => {
-                Tensor::poison("from_buffer", format!("no tensor has the element type {:?}", buffer.element_type()))
-            }
-        }
+    pub fn from_array(array: Arc<DeviceArray>) -> Tensor {
+        let ty = array.ty().clone();
+        Tensor::from_parts(Kind::Array(array), vec![], vec![ty])
     }
 
     /// A tensor of elements that the program gets as an argument. The caller has checked their number.
@@ -213,10 +202,10 @@ impl Tensor {
         }
     }
 
-    /// The device buffer behind this tensor, if it is one and not an expression.
-    pub fn buffer(&self) -> Option<&Arc<Buffer>> {
+    /// The value on the devices that this tensor is, if it is one and not an expression.
+    pub fn array(&self) -> Option<&Arc<DeviceArray>> {
         match &self.node.kind {
-            Kind::Buffer(buffer) => Some(buffer),
+            Kind::Array(array) => Some(array),
             _ => None,
         }
     }
@@ -265,7 +254,7 @@ impl fmt::Debug for Tensor {
         match &self.node.kind {
             Kind::Operation(operation) => write!(f, "Tensor({}: {})", operation.name(), self.ty()),
             Kind::Placeholder { name } => write!(f, "Tensor(placeholder {name}: {})", self.ty()),
-            Kind::Buffer(_) => write!(f, "Tensor(buffer: {})", self.ty()),
+            Kind::Array(_) => write!(f, "Tensor(on the devices: {})", self.ty()),
             Kind::Host(_) => write!(f, "Tensor(host value: {})", self.ty()),
             Kind::Poison(fault) => write!(f, "Tensor(poisoned: {fault})"),
         }

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
 use fulmen_tensor::{
-    Accelerator, Convolution, DType, Function, Literal, Pooling, Runtime, Tensor, TensorType, autocast, grad, random,
+    Accelerator, Convolution, DType, Devices, Function, Literal, Pooling, Runtime, Tensor, TensorType, autocast, grad,
+    random,
 };
 
 fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
@@ -324,7 +325,7 @@ fn parameters_that_are_no_placeholders_of_their_own_are_refused() {
 
 #[test]
 fn what_the_cpu_compiler_cannot_count_is_refused_with_the_users_line() {
-    let runtime = Runtime::open(Accelerator::Cpu).unwrap();
+    let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
     let line = line!() + 1;
     let error = runtime.eval(&Tensor::iota(DType::I32, [1 << 37], 0)).unwrap_err().to_string();
     assert!(error.contains("i32[137438953472] has more elements than the CPU's compiler counts"), "{error}");

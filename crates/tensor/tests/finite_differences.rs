@@ -38,9 +38,9 @@ fn check(name: &str, shapes: &[&[usize]], f: impl Fn(&[Tensor]) -> Tensor) {
             .iter()
             .map(|(s, v)| runtime.to_device(&Literal::from_slice(v, s.as_slice()).unwrap()).unwrap())
             .collect();
-        let arguments = buffers.iter().map(fulmen_pjrt::Argument::Borrow).collect();
+        let arguments = buffers.iter().map(fulmen_tensor::Argument::Borrow).collect();
         let outputs = compiled.call(arguments).unwrap();
-        let literals = runtime.read(&outputs.buffers.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        let literals = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
         literals.iter().map(Literal::to_f64).collect()
     };
     let ours = run(&gradients, &points);

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use fulmen_pjrt::Argument;
+use fulmen_tensor::Argument;
 use fulmen_tensor::{Convolution, DType, Function, Literal, Pooling, Runtime, Tensor, TensorType, grad, random};
 use serde::Deserialize;
 use serde_json::Value;
@@ -250,7 +250,7 @@ fn check(text: &str, unknown: &[&str]) {
         let inputs: Vec<_> =
             cases.iter().flat_map(|c| &c.inputs).map(|a| runtime.to_device(&a.literal()).unwrap()).collect();
         let outputs = compiled.call(inputs.iter().map(Argument::Borrow).collect()).unwrap();
-        let values = runtime.read(&outputs.buffers.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        let values = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
         let mut values = values.iter();
         for case in cases {
             let [expected] = case.outputs.as_slice() else { panic!("{}: one output", case.name) };

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
 use expect_test::{Expect, expect};
-use fulmen_pjrt::Argument;
-use fulmen_tensor::{Accelerator, DType, Function, Literal, Pooling, Runtime, Tensor, TensorType, grad};
+use fulmen_tensor::Argument;
+use fulmen_tensor::{Accelerator, DType, Devices, Function, Literal, Pooling, Runtime, Tensor, TensorType, grad};
 
 fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
     TensorType::new(DType::F32, shape)
@@ -130,7 +130,7 @@ fn a_nan_flows_through_the_gradient_of_an_extreme() {
 
 #[test]
 fn two_threads_that_compile_one_program_get_the_same_values() {
-    let runtime = Runtime::open(Accelerator::Cpu).unwrap();
+    let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
     let values: Vec<_> = std::thread::scope(|scope| {
         let runs: Vec<_> = (0..4)
             .map(|_| scope.spawn(|| runtime.eval(&Tensor::from_slice(&[2.0f32, 5.0], [2]).pow(3.0)).unwrap().to_f64()))
@@ -164,7 +164,7 @@ fn a_long_chain_needs_no_deep_stack() {
 
 #[test]
 fn the_same_program_is_compiled_once_wherever_it_was_written() {
-    let runtime = Runtime::open(Accelerator::Cpu).unwrap();
+    let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
     let square = |name: &str| Function::trace(name, &[f32s([7])], |x| vec![&x[0] * &x[0]]);
     let cube = Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0] * &x[0]]);
     assert!(!runtime.compile(&square("f")).unwrap().was_cached());
@@ -177,7 +177,7 @@ fn the_same_program_is_compiled_once_wherever_it_was_written() {
 
 #[test]
 fn a_donated_argument_is_consumed_and_a_borrowed_one_survives() {
-    let runtime = Runtime::open(Accelerator::Cpu).unwrap();
+    let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
     let function = Function::trace("step", &[f32s([3]), f32s([3])], |x| vec![&x[0] + &x[1]]).donate(0, 0).unwrap();
     let step = runtime.compile(&function).unwrap();
     assert_eq!(step.donated(), [true, false]);
@@ -186,7 +186,7 @@ fn a_donated_argument_is_consumed_and_a_borrowed_one_survives() {
     let by = runtime.to_device(&ones).unwrap();
     for _ in 0..10 {
         let outputs = step.call(vec![Argument::Donate(state), Argument::Borrow(&by)]).unwrap();
-        state = outputs.buffers.into_iter().next().unwrap();
+        state = outputs.arrays.into_iter().next().unwrap();
     }
     let values = runtime.read(&[&state, &by]).unwrap().wait().unwrap();
     assert_eq!(values[0].to_vec::<f32>().unwrap(), [11.0; 3]);
@@ -196,13 +196,13 @@ fn a_donated_argument_is_consumed_and_a_borrowed_one_survives() {
 
 #[test]
 fn arguments_that_do_not_fit_are_refused_before_the_call() {
-    let runtime = Runtime::open(Accelerator::Cpu).unwrap();
+    let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
     let function = runtime.compile(&Function::trace("f", &[f32s([3])], |x| vec![&x[0] + 1.0])).unwrap();
     let message = function.call(vec![]).err().unwrap().to_string();
     assert_eq!(message, "`f` takes 1 arguments and was given 0");
     let wrong = runtime.to_device(&Literal::from_slice(&[1i32; 3], [3]).unwrap()).unwrap();
     let message = function.call(vec![Argument::Borrow(&wrong)]).err().unwrap().to_string();
-    assert!(message.starts_with("running `f`: ") && message.contains('3'), "{message}");
+    assert_eq!(message, "`f`: argument 0 must be f32[3], but is i32[3]");
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod reduce;
 mod reshape;
 mod reverse;
 mod select;
+mod sharding;
 mod slice;
 mod softmax;
 mod stop_gradient;

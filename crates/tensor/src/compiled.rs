@@ -1,0 +1,174 @@
+//! [`Compiled`]: a program on its devices, and what a run of it gives.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fulmen_pjrt::{Event, LoadedExecutable};
+
+use crate::array::{Argument, Places};
+use crate::{DeviceArray, Error, Function, Metrics, Result, Runtime, Sharding, TensorType};
+
+/// A compiled [`Function`], with the device values it captured.
+#[derive(Clone)]
+pub struct Compiled {
+    face: Arc<Face>,
+    metrics: Arc<Metrics>,
+    executable: Arc<LoadedExecutable>,
+    captured: Vec<Arc<DeviceArray>>,
+    cached: bool,
+}
+
+/// What goes in and out.
+struct Face {
+    name: String,
+    places: Arc<Places>,
+    /// For each device of this process, its place in the lists that the executable takes and gives.
+    slots: Vec<usize>,
+    parameters: Vec<(TensorType, Sharding)>,
+    results: Vec<(TensorType, Sharding)>,
+    donated: Vec<bool>,
+}
+
+/// What a call gives back at once, while the devices may still be computing.
+pub struct Outputs {
+    /// The results, in order.
+    pub arrays: Vec<DeviceArray>,
+    /// Becomes ready when the program has finished.
+    pub done: Done,
+}
+
+/// Tells when a run has ended on all devices of this process.
+pub struct Done(Vec<Event>);
+
+impl Done {
+    /// Waits for the end of the run.
+    ///
+    /// # Errors
+    /// What went wrong on a device.
+    pub fn wait(self) -> Result<()> {
+        let mut result = Ok(());
+        for event in self.0 {
+            // All are waited for, so that nothing runs on after a failure.
+            result = result.and(event.wait().map_err(|e| Error::runtime("a program failed on the device", e)));
+        }
+        result
+    }
+}
+
+impl Compiled {
+    pub(crate) fn new(
+        function: &Function,
+        runtime: &Runtime,
+        executable: Arc<LoadedExecutable>,
+        captured: Vec<Arc<DeviceArray>>,
+        cached: bool,
+    ) -> Result<Compiled> {
+        let several = runtime.mesh().num_devices() > 1;
+        let described = |tensors: &[crate::Tensor], shardings: &[Sharding]| -> Vec<_> {
+            let sharding = |s: &Sharding| if several { s.clone() } else { Sharding::replicated() };
+            tensors.iter().zip(shardings).map(|(t, s)| (t.ty().clone(), sharding(s))).collect()
+        };
+        let slot = |device| executable.devices().iter().position(|there| there == device);
+        let slots = runtime.local_devices().map(slot).collect::<Option<Vec<_>>>();
+        let slots = slots.filter(|slots| slots.len() == executable.devices().len()).ok_or_else(|| {
+            Error::usage(format!("`{}` was compiled for other devices than those of the runtime", function.name()))
+        })?;
+        let face = Face {
+            name: function.name().to_owned(),
+            places: runtime.places.clone(),
+            slots,
+            parameters: described(function.parameters(), function.parameter_shardings()),
+            results: described(function.results(), function.result_shardings()),
+            donated: function.aliases().iter().map(Option::is_some).collect(),
+        };
+        Ok(Compiled { face: Arc::new(face), metrics: runtime.metrics.clone(), executable, captured, cached })
+    }
+
+    /// Runs the program. It returns as soon as the work is queued.
+    ///
+    /// # Errors
+    /// Arguments that do not fit the parameters in number, type, sharding, devices or donation; a failed launch.
+    pub fn call(&self, arguments: Vec<Argument<'_>>) -> Result<Outputs> {
+        self.check(&arguments)?;
+        let face = &*self.face;
+        let start = Instant::now();
+        let total = arguments.len() + self.captured.len();
+        let mut lists: Vec<Vec<_>> = face.slots.iter().map(|_| Vec::with_capacity(total)).collect();
+        for argument in arguments {
+            match argument {
+                Argument::Donate(array) => {
+                    for (&slot, shard) in face.slots.iter().zip(array.into_shards()) {
+                        lists[slot].push(fulmen_pjrt::Argument::Donate(shard));
+                    }
+                }
+                Argument::Borrow(array) => {
+                    for (&slot, shard) in face.slots.iter().zip(array.shards()) {
+                        lists[slot].push(fulmen_pjrt::Argument::Borrow(shard));
+                    }
+                }
+            }
+        }
+        for array in &self.captured {
+            for (&slot, shard) in face.slots.iter().zip(array.shards()) {
+                lists[slot].push(fulmen_pjrt::Argument::Borrow(shard));
+            }
+        }
+        let doing = || format!("running `{}`", face.name);
+        let execution = self.executable.execute(lists).map_err(|e| Error::runtime(doing(), e))?;
+        let metrics = self.metrics.clone();
+        if let Some(first) = execution.done.first() {
+            first
+                .on_ready(move |_| metrics.record_time("ExecuteTime", start.elapsed()))
+                .map_err(|e| Error::runtime(doing(), e))?;
+        }
+        let mut outputs: Vec<_> = execution.outputs.into_iter().map(Vec::into_iter).collect();
+        let mut arrays = Vec::with_capacity(face.results.len());
+        for (ty, sharding) in &face.results {
+            let shards: Vec<_> = face.slots.iter().filter_map(|&slot| outputs[slot].next()).collect();
+            if shards.len() != face.slots.len() {
+                return Err(Error::usage(format!("{}: the plugin gave too few outputs", doing())));
+            }
+            arrays.push(DeviceArray::new(ty.clone(), sharding.clone(), face.places.clone(), shards));
+        }
+        Ok(Outputs { arrays, done: Done(execution.done) })
+    }
+
+    fn check(&self, arguments: &[Argument<'_>]) -> Result<()> {
+        let face = &*self.face;
+        let wrong = |what: String| Err(Error::usage(format!("`{}`: {what}", face.name)));
+        if arguments.len() != face.parameters.len() {
+            let (takes, given) = (face.parameters.len(), arguments.len());
+            return Err(Error::usage(format!("`{}` takes {takes} arguments and was given {given}", face.name)));
+        }
+        for (i, (argument, (ty, sharding))) in arguments.iter().zip(&face.parameters).enumerate() {
+            let array = argument.array();
+            if array.ty() != ty {
+                return wrong(format!("argument {i} must be {ty}, but is {}", array.ty()));
+            }
+            if array.sharding() != sharding {
+                let is = array.sharding();
+                return wrong(format!("argument {i}, {ty}, must lie over the devices as {sharding}, but lies as {is}"));
+            }
+            if !Arc::ptr_eq(array.places(), &face.places) && array.places() != &face.places {
+                return wrong(format!("argument {i}, {array:?}, lies on other devices than those of the program"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Which parameters are donated: their memory is given away by a call.
+    pub fn donated(&self) -> &[bool] {
+        &self.face.donated
+    }
+
+    /// Whether the program was found among those compiled before; two threads that ask for a new program at once may
+    /// both compile it.
+    pub fn was_cached(&self) -> bool {
+        self.cached
+    }
+
+    /// The loaded executable, for its cost and memory analysis.
+    pub fn executable(&self) -> &LoadedExecutable {
+        &self.executable
+    }
+}

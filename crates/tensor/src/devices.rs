@@ -1,0 +1,221 @@
+//! [`Devices`]: how many devices to compute on, or which, as a user says it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// How many devices to compute on, or which.
+///
+/// A number is a count; a list names devices by their index. So `8` is eight devices, and `[5]` is the device with index
+/// 5 alone.
+///
+/// ```
+/// use fulmen_tensor::Devices;
+/// assert_eq!("auto".parse::<Devices>()?, Devices::auto());
+/// assert_eq!("8".parse::<Devices>()?, Devices::from(8));
+/// assert_eq!("[5]".parse::<Devices>()?, Devices::from([5]));
+/// assert_eq!("0,2".parse::<Devices>()?, Devices::from([0, 2]));
+/// assert!("eight".parse::<Devices>().is_err());
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Devices(Wish);
+
+/// Numbers as they were given; they are checked when the devices are known.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Wish {
+    Auto,
+    Count(i64),
+    Indices(Vec<i64>),
+    /// A text that says nothing; an error when the devices are chosen.
+    Unknown(String),
+}
+
+impl Default for Devices {
+    fn default() -> Devices {
+        Devices::auto()
+    }
+}
+
+/// A CPU has as many devices as one asks for; more than these only make it slower.
+const MOST_ON_A_CPU: i64 = 64;
+
+impl Devices {
+    /// All TPU or GPU devices of this machine; one device on a CPU.
+    pub fn auto() -> Devices {
+        Devices(Wish::Auto)
+    }
+
+    /// How many devices a CPU's client is to have for this.
+    ///
+    /// # Errors
+    /// A count or an index that cannot be.
+    pub(crate) fn on_a_cpu(&self) -> Result<usize> {
+        let needed = match &self.0 {
+            Wish::Auto => 1,
+            Wish::Count(count) => *count,
+            Wish::Indices(indices) => indices.iter().max().map_or(0, |most| most.saturating_add(1)),
+            Wish::Unknown(text) => return Err(unknown(text)),
+        };
+        if needed > MOST_ON_A_CPU {
+            return Err(self.wrong(&format!("a CPU can be split into at most {MOST_ON_A_CPU} devices")));
+        }
+        Ok(usize::try_from(needed).unwrap_or(0).max(1))
+    }
+
+    /// The indices of the devices among `available`; `names` lists them for the message.
+    ///
+    /// # Errors
+    /// A count of 0 or less, more devices than there are, an empty list, an index that is negative, given twice or not
+    /// there.
+    pub(crate) fn choose(&self, available: usize, names: impl FnOnce() -> String) -> Result<Vec<usize>> {
+        let there = |why: String| {
+            let names = names();
+            Err(self.wrong(&format!("{why}; there {}: {names}", if available == 1 { "is" } else { "are" })))
+        };
+        match &self.0 {
+            Wish::Auto => Ok((0..available).collect()),
+            Wish::Count(count) => match usize::try_from(*count) {
+                Ok(0) | Err(_) => there("at least one device is needed".into()),
+                Ok(count) if count > available => {
+                    there(format!("this host has {available}{}", if available == 1 { " device" } else { " devices" }))
+                }
+                Ok(count) => Ok((0..count).collect()),
+            },
+            Wish::Indices(indices) => {
+                let mut chosen = vec![];
+                for &index in indices {
+                    let Some(index) = usize::try_from(index).ok().filter(|&index| index < available) else {
+                        return there(format!("there is no device with the index {index}"));
+                    };
+                    if chosen.contains(&index) {
+                        return there(format!("the index {index} stands twice"));
+                    }
+                    chosen.push(index);
+                }
+                if chosen.is_empty() { there("the list is empty".into()) } else { Ok(chosen) }
+            }
+            Wish::Unknown(text) => Err(unknown(text)),
+        }
+    }
+
+    fn wrong(&self, why: &str) -> Error {
+        Error::usage(format!("devices: {self} is not possible: {why}"))
+    }
+}
+
+fn unknown(text: &str) -> Error {
+    Error::usage(format!("`{text}` names no devices; give a count (8), a list of indices ([5] or 0,2) or auto"))
+}
+
+impl FromStr for Devices {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Devices> {
+        let text = text.trim();
+        let wrong = || unknown(text);
+        if text.eq_ignore_ascii_case("auto") {
+            return Ok(Devices::auto());
+        }
+        let list = match (text.strip_prefix('['), text.contains(',')) {
+            (Some(rest), _) => Some(rest.strip_suffix(']').ok_or_else(wrong)?),
+            (None, true) => Some(text),
+            (None, false) => None,
+        };
+        let number = |text: &str| text.trim().parse::<i64>().map_err(|_| wrong());
+        match list {
+            Some(list) if list.trim().is_empty() => Ok(Devices(Wish::Indices(vec![]))),
+            Some(list) => Ok(Devices(Wish::Indices(list.split(',').map(number).collect::<Result<_>>()?))),
+            None => number(text).map(|count| Devices(Wish::Count(count))),
+        }
+    }
+}
+
+impl fmt::Display for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Wish::Auto => f.write_str("auto"),
+            Wish::Count(count) => count.fmt(f),
+            Wish::Indices(indices) => {
+                let indices: Vec<_> = indices.iter().map(i64::to_string).collect();
+                write!(f, "[{}]", indices.join(","))
+            }
+            Wish::Unknown(text) => f.write_str(text),
+        }
+    }
+}
+
+/// A text that says nothing is reported when a [`Runtime`](crate::Runtime) is opened.
+impl From<&str> for Devices {
+    fn from(text: &str) -> Devices {
+        text.parse().unwrap_or_else(|_| Devices(Wish::Unknown(text.to_owned())))
+    }
+}
+
+/// A number that does not fit is one that no machine has either.
+macro_rules! from_numbers {
+    ($($int:ty),*) => {$(
+        impl From<$int> for Devices {
+            fn from(count: $int) -> Devices {
+                Devices(Wish::Count(i64::try_from(count).unwrap_or(i64::MAX)))
+            }
+        }
+        impl<const N: usize> From<[$int; N]> for Devices {
+            fn from(indices: [$int; N]) -> Devices {
+                Devices::from(&indices[..])
+            }
+        }
+        impl From<Vec<$int>> for Devices {
+            fn from(indices: Vec<$int>) -> Devices {
+                Devices::from(&indices[..])
+            }
+        }
+        impl From<&[$int]> for Devices {
+            fn from(indices: &[$int]) -> Devices {
+                Devices(Wish::Indices(indices.iter().map(|&i| i64::try_from(i).unwrap_or(i64::MAX)).collect()))
+            }
+        }
+    )*};
+}
+
+from_numbers!(i32, i64, u32, u64, usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(devices: impl Into<Devices>, available: usize) -> Result<Vec<usize>, String> {
+        let names = || (0..available).map(|i| format!("tpu:{i}")).collect::<Vec<_>>().join(", ");
+        devices.into().choose(available, names).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_number_is_a_count_and_a_list_names_indices() {
+        assert_eq!(choose(3, 8).unwrap(), [0, 1, 2]);
+        assert_eq!(choose([5], 8).unwrap(), [5]);
+        assert_eq!(choose([2, 0], 8).unwrap(), [2, 0]);
+        assert_eq!(choose(Devices::auto(), 2).unwrap(), [0, 1]);
+        for text in ["auto", "8", "[5]", "[0,2]", "[]", "-1"] {
+            assert_eq!(text.parse::<Devices>().unwrap().to_string(), text);
+        }
+        for text in ["", "x", "[1", "1]", "1;2", "[a]"] {
+            assert!(text.parse::<Devices>().unwrap_err().to_string().contains("auto"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused_with_what_is() {
+        assert_eq!(
+            choose(4, 2).unwrap_err(),
+            "devices: 4 is not possible: this host has 2 devices; there are: tpu:0, tpu:1"
+        );
+        assert!(choose(0, 2).unwrap_err().contains("at least one"));
+        assert!(choose(-1, 2).unwrap_err().contains("at least one"));
+        assert!(choose([2], 2).unwrap_err().contains("no device with the index 2"));
+        assert!(choose([-1], 2).unwrap_err().contains("no device with the index -1"));
+        assert!(choose([1, 1], 2).unwrap_err().contains("twice"));
+        assert!(choose(Vec::<i32>::new(), 2).unwrap_err().contains("the list is empty"));
+        assert!(Devices::from(65).on_a_cpu().unwrap_err().to_string().contains("at most 64"));
+        assert_eq!(Devices::from([5]).on_a_cpu().unwrap(), 6);
+    }
+}

@@ -1,0 +1,95 @@
+//! [`Mesh`]: the devices of a run as a grid with named axes. Which devices they are, a [`Runtime`](crate::Runtime) knows.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Error, Result};
+
+/// A grid of devices with named axes, the last axis running fastest: JAX's `Mesh` without the devices.
+///
+/// ```
+/// use fulmen_tensor::Mesh;
+/// let mesh = Mesh::new([("data", 4), ("model", 2)])?;
+/// assert_eq!(mesh.num_devices(), 8);
+/// assert_eq!(mesh.size("model"), Some(2));
+/// assert_eq!(mesh.to_string(), "data=4 × model=2");
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Mesh(Arc<[(String, usize)]>);
+
+impl Mesh {
+    /// A mesh of these axes.
+    ///
+    /// # Errors
+    /// No axis at all, one of size 0, a name that is empty, stands twice or has other characters than letters, digits,
+    /// `_` and `-`, or more devices than a `usize` counts.
+    pub fn new<N: Into<String>>(axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
+        let axes: Vec<(String, usize)> = axes.into_iter().map(|(name, size)| (name.into(), size)).collect();
+        let wrong = |what: String| Err(Error::usage(format!("mesh: {what}")));
+        if axes.is_empty() {
+            return wrong("there is no axis; give at least one, such as (\"data\", 8)".into());
+        }
+        for (i, (name, size)) in axes.iter().enumerate() {
+            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') {
+                return wrong(format!("`{name}` is no name for an axis; use letters, digits, `_` and `-`"));
+            }
+            if axes[..i].iter().any(|earlier| earlier.0 == *name) {
+                return wrong(format!("two axes are called `{name}`"));
+            }
+            if *size == 0 {
+                return wrong(format!("the axis `{name}` has no devices; its size must be at least 1"));
+            }
+        }
+        match axes.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.1)) {
+            Some(_) => Ok(Mesh(axes.into())),
+            None => wrong("it has more devices than can be counted".into()),
+        }
+    }
+
+    /// A mesh of one axis, `data`.
+    pub(crate) fn data(devices: usize) -> Mesh {
+        Mesh([("data".to_owned(), devices.max(1))].into())
+    }
+
+    /// The axes with their sizes, the first one slowest.
+    pub fn axes(&self) -> &[(String, usize)] {
+        &self.0
+    }
+
+    /// The size of the axis with this name, if there is one.
+    pub fn size(&self, axis: &str) -> Option<usize> {
+        self.0.iter().find(|a| a.0 == axis).map(|a| a.1)
+    }
+
+    /// The number of devices: the product of the sizes.
+    pub fn num_devices(&self) -> usize {
+        self.0.iter().map(|a| a.1).product()
+    }
+
+    /// Where the device with this number stands along an axis; 0 along one that there is not.
+    pub(crate) fn coordinate(&self, device: usize, axis: &str) -> usize {
+        let Some(i) = self.0.iter().position(|a| a.0 == axis) else { return 0 };
+        let faster: usize = self.0[i + 1..].iter().map(|a| a.1).product();
+        device / faster % self.0[i].1
+    }
+
+    /// The declaration that shardings refer to.
+    pub(crate) fn declaration(&self) -> String {
+        let axes: Vec<_> = self.0.iter().map(|(name, size)| format!("\"{name}\"={size}")).collect();
+        format!("sdy.mesh @mesh = <[{}]>", axes.join(", "))
+    }
+}
+
+impl fmt::Display for Mesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let axes: Vec<_> = self.0.iter().map(|(name, size)| format!("{name}={size}")).collect();
+        f.write_str(&axes.join(" × "))
+    }
+}
+
+impl fmt::Debug for Mesh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mesh({self})")
+    }
+}

@@ -1,0 +1,218 @@
+//! [`Sharding`]: how the axes of a value lie over the axes of a mesh, and which part of it each device has.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Mesh, Shape};
+
+/// How a value is split over a [`Mesh`]: for each of its axes the mesh axes that it is split along, none for an axis that
+/// every device has whole. JAX's `PartitionSpec`; axes that are not named at the end are whole.
+///
+/// ```
+/// use fulmen_tensor::{Mesh, Shape, Sharding};
+///
+/// let mesh = Mesh::new([("data", 4), ("model", 2)])?;
+/// let rows = Sharding::new([Some("data"), None]);
+/// assert_eq!(rows.shard_shape(&mesh, &Shape::from([8, 3])).unwrap(), Shape::from([2, 3]));
+/// assert!(rows.shard_shape(&mesh, &Shape::from([6, 3])).unwrap_err().contains("4"));
+/// assert_eq!(Sharding::over([vec!["data", "model"]]).to_string(), "[data+model]");
+/// assert!(Sharding::replicated().is_replicated());
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Sharding(Arc<[Vec<String>]>);
+
+impl Sharding {
+    /// Every device has the whole value.
+    pub fn replicated() -> Sharding {
+        Sharding([].into())
+    }
+
+    /// Each axis of the value is split along at most one axis of the mesh.
+    pub fn new<'a>(axes: impl IntoIterator<Item = Option<&'a str>>) -> Sharding {
+        Sharding::over(axes.into_iter().map(|axis| axis.into_iter().collect::<Vec<_>>()))
+    }
+
+    /// Each axis of the value is split along any number of mesh axes, the first of them slowest.
+    pub fn over<'a>(axes: impl IntoIterator<Item = Vec<&'a str>>) -> Sharding {
+        let mut axes: Vec<Vec<String>> =
+            axes.into_iter().map(|names| names.into_iter().map(str::to_owned).collect()).collect();
+        while axes.last().is_some_and(Vec::is_empty) {
+            axes.pop();
+        }
+        Sharding(axes.into())
+    }
+
+    /// For each axis of the value the mesh axes that it is split along; axes at the end that are whole are left out.
+    pub fn axes(&self) -> &[Vec<String>] {
+        &self.0
+    }
+
+    /// Whether every device has the whole value.
+    pub fn is_replicated(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The shape of what one device has.
+    ///
+    /// # Errors
+    /// A sentence that says what does not fit: more axes than the shape has, an axis that the mesh has not or that is
+    /// used twice, a size that the number of devices does not divide.
+    pub fn shard_shape(&self, mesh: &Mesh, shape: &Shape) -> Result<Shape, String> {
+        if self.0.len() > shape.rank() {
+            return Err(format!("the sharding {self} has more axes than {shape}"));
+        }
+        let mut used: Vec<&str> = vec![];
+        let mut dims = shape.dims().to_vec();
+        for (axis, names) in self.0.iter().enumerate() {
+            let mut parts = 1;
+            for name in names {
+                let Some(size) = mesh.size(name) else {
+                    return Err(format!("the sharding {self} names the axis `{name}`; the mesh is {mesh}"));
+                };
+                if used.contains(&name.as_str()) {
+                    return Err(format!("the sharding {self} uses the mesh axis `{name}` twice"));
+                }
+                used.push(name);
+                parts *= size;
+            }
+            if dims[axis] % parts != 0 {
+                return Err(format!(
+                    "axis {axis} of {shape} cannot be split evenly over {} ({parts} devices)",
+                    names.join("+")
+                ));
+            }
+            dims[axis] /= parts;
+        }
+        Ok(Shape::from(dims))
+    }
+
+    /// Which part of a value of this shape the device with this number has. The sharding fits the mesh and the shape.
+    pub(crate) fn block(&self, mesh: &Mesh, shape: &Shape, device: usize) -> Block {
+        let mut block = Block { start: vec![0; shape.rank()], size: shape.dims().to_vec() };
+        for (axis, names) in self.0.iter().enumerate().take(shape.rank()) {
+            let (mut parts, mut part) = (1, 0);
+            for name in names {
+                let size = mesh.size(name).unwrap_or(1);
+                parts *= size;
+                part = part * size + mesh.coordinate(device, name);
+            }
+            block.size[axis] /= parts;
+            block.start[axis] = part * block.size[axis];
+        }
+        block
+    }
+
+    /// Shardy's spelling for a value of this rank.
+    pub(crate) fn attribute(&self, rank: usize) -> String {
+        let axis = |i| {
+            let names: Vec<_> = self.0.get(i).into_iter().flatten().map(|name| format!("\"{name}\"")).collect();
+            format!("{{{}}}", names.join(", "))
+        };
+        let axes: Vec<_> = (0..rank).map(axis).collect();
+        format!("<@mesh, [{}]>", axes.join(", "))
+    }
+}
+
+impl fmt::Display for Sharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let axes: Vec<_> =
+            self.0.iter().map(|names| if names.is_empty() { "-".to_owned() } else { names.join("+") }).collect();
+        write!(f, "[{}]", axes.join(", "))
+    }
+}
+
+impl fmt::Debug for Sharding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sharding({self})")
+    }
+}
+
+/// The part of a value that one device has: where it begins along each axis, and how much of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Block {
+    /// The index of the first element along each axis.
+    pub start: Vec<usize>,
+    /// The number of elements along each axis.
+    pub size: Vec<usize>,
+}
+
+impl Block {
+    /// Calls `copy(offset in the whole, offset in the block, length)`, in elements, for each stretch that lies together in
+    /// both.
+    pub(crate) fn stretches(&self, shape: &Shape, mut copy: impl FnMut(usize, usize, usize)) {
+        if self.size.contains(&0) {
+            return;
+        }
+        // Axes from `whole` on are complete in the block, so one stretch spans them and what there is of the one before.
+        let rank = shape.rank();
+        let mut whole = rank;
+        while whole > 0 && self.size[whole - 1] == shape[whole - 1] {
+            whole -= 1;
+        }
+        let first = whole.saturating_sub(1);
+        let inner: usize = shape[whole..].iter().product();
+        let length = if whole == 0 { inner } else { self.size[first] * inner };
+        let mut index = vec![0; first];
+        let mut at = 0;
+        loop {
+            let mut offset = 0;
+            for axis in 0..rank {
+                let i = index.get(axis).copied().unwrap_or(0);
+                offset = offset * shape[axis] + self.start[axis] + i;
+            }
+            copy(offset, at, length);
+            at += length;
+            let Some(axis) = (0..first).rev().find(|&axis| index[axis] + 1 < self.size[axis]) else { return };
+            index[axis] += 1;
+            index[axis + 1..].fill(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_blocks_of_all_devices_cover_a_value_once() {
+        let mesh = Mesh::new([("data", 2), ("model", 3)]).unwrap();
+        let shape = Shape::from([4, 6, 5]);
+        let shardings = [
+            Sharding::new([Some("data"), Some("model")]),
+            Sharding::new([None, Some("model")]),
+            Sharding::over([vec![], vec!["model", "data"]]),
+            Sharding::new([Some("data")]),
+        ];
+        for sharding in shardings {
+            let mut seen = vec![0; shape.num_elements()];
+            for device in 0..mesh.num_devices() {
+                let block = sharding.block(&mesh, &shape, device);
+                let mut expected_at = 0;
+                block.stretches(&shape, |whole, at, length| {
+                    assert_eq!(at, expected_at);
+                    expected_at += length;
+                    seen[whole..whole + length].iter_mut().for_each(|n| *n += 1);
+                });
+                assert_eq!(expected_at, block.size.iter().product::<usize>());
+            }
+            let copies = seen[0];
+            assert!(copies > 0 && seen.iter().all(|&n| n == copies), "{sharding}: {seen:?}");
+        }
+        let block = Sharding::new([None, Some("model")]).block(&mesh, &shape, 4);
+        assert_eq!((block.start, block.size), (vec![0, 2, 0], vec![4, 2, 5]));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said() {
+        let mesh = Mesh::new([("data", 4)]).unwrap();
+        let says = |sharding: Sharding, shape: &[usize]| sharding.shard_shape(&mesh, &Shape::from(shape)).unwrap_err();
+        assert!(says(Sharding::new([None, Some("data")]), &[8]).contains("more axes"));
+        assert!(says(Sharding::new([Some("model")]), &[8]).contains("the mesh is data=4"));
+        assert!(says(Sharding::new([Some("data"), Some("data")]), &[8, 8]).contains("twice"));
+        assert!(says(Sharding::new([Some("data")]), &[6]).contains("4 devices"));
+        for axes in [vec![], vec![("", 1)], vec![("a", 1), ("a", 2)], vec![("a", 0)], vec![("a\"", 2)]] {
+            assert!(Mesh::new(axes).unwrap_err().to_string().starts_with("mesh: "));
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Values between host and devices, whole or in parts: the transfers of a [`Runtime`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use fulmen_pjrt::{Buffer, Client, Device, PendingRead};
+
+use crate::sharding::Block;
+use crate::{DeviceArray, Error, Literal, Metrics, Result, Runtime, Sharding, TensorType};
+
+impl Runtime {
+    /// Copies a value to every device.
+    ///
+    /// # Errors
+    /// Out of memory, mostly.
+    pub fn to_device(&self, literal: &Literal) -> Result<DeviceArray> {
+        self.to_devices(literal, &Sharding::replicated())
+    }
+
+    /// Copies to each device its part of a value.
+    ///
+    /// # Errors
+    /// A sharding that does not fit the value or the mesh; out of memory.
+    pub fn to_devices(&self, literal: &Literal, sharding: &Sharding) -> Result<DeviceArray> {
+        self.bytes_to_devices(literal.ty(), literal.bytes(), sharding)
+    }
+
+    pub(crate) fn bytes_to_devices(&self, ty: &TensorType, bytes: &[u8], sharding: &Sharding) -> Result<DeviceArray> {
+        let start = Instant::now();
+        let (element_type, size) = (ty.dtype.element_type(), ty.dtype.size_in_bytes());
+        let array = self.assemble(ty, sharding, |client, device, block| {
+            if block.size[..] == ty.shape[..] {
+                return client.buffer_from_host(bytes, element_type, &block.size, device);
+            }
+            let mut part = vec![0; block.size.iter().product::<usize>() * size];
+            block.stretches(&ty.shape, |whole, at, length| {
+                part[at * size..][..length * size].copy_from_slice(&bytes[whole * size..][..length * size]);
+            });
+            client.buffer_from_host(&part, element_type, &block.size, device)
+        })?;
+        self.metrics.record_time("TransferToDeviceTime", start.elapsed());
+        self.metrics.record_bytes("OutboundData", bytes.len());
+        Ok(array)
+    }
+
+    /// A value made of parts: `make` is asked for the buffer of each device of this process, told which part of the whole
+    /// it is. For code that has the parts in memory of its own, as a loader has.
+    ///
+    /// # Errors
+    /// A sharding that does not fit the value or the mesh; what `make` answers; a buffer that is not that part.
+    pub fn assemble(
+        &self,
+        ty: &TensorType,
+        sharding: &Sharding,
+        mut make: impl FnMut(&Client, &Device, &Block) -> fulmen_pjrt::Result<Buffer>,
+    ) -> Result<DeviceArray> {
+        let doing = || format!("copying {ty} to the device");
+        let mesh = self.mesh();
+        // One device has the whole, whatever the sharding.
+        let sharding = if mesh.num_devices() > 1 { sharding.clone() } else { Sharding::replicated() };
+        sharding.shard_shape(mesh, &ty.shape).map_err(|why| Error::usage(format!("{}: {why}", doing())))?;
+        let mut shards = Vec::with_capacity(self.places.local.len());
+        for &position in &self.places.local {
+            let device = &self.places.devices[position];
+            let block = sharding.block(mesh, &ty.shape, position);
+            let buffer = make(self.client(), device, &block).map_err(|e| Error::runtime(doing(), e))?;
+            if buffer.dims() != block.size
+                || buffer.element_type() != ty.dtype.element_type()
+                || buffer.device() != device
+            {
+                return Err(Error::usage(format!(
+                    "{}: the part for {device} must be {}{:?} there, and is {buffer:?}",
+                    doing(),
+                    ty.dtype,
+                    block.size
+                )));
+            }
+            shards.push(buffer);
+        }
+        Ok(DeviceArray::new(ty.clone(), sharding, self.places.clone(), shards))
+    }
+
+    /// Starts to copy values to the host, all of them as one transfer, and does not wait for them.
+    ///
+    /// # Errors
+    /// A value of which this process has not all parts.
+    pub fn read(&self, arrays: &[&DeviceArray]) -> Result<PendingLiterals> {
+        let start = Instant::now();
+        let reads = arrays.iter().map(|array| PendingLiteral::start(array)).collect::<Result<Vec<_>>>()?;
+        Ok(PendingLiterals { reads, start, metrics: self.metrics.clone() })
+    }
+}
+
+/// One value on its way: its different parts.
+struct PendingLiteral {
+    ty: TensorType,
+    parts: Vec<(Block, PendingRead)>,
+}
+
+impl PendingLiteral {
+    fn start(array: &DeviceArray) -> Result<PendingLiteral> {
+        // Each part once, from the first device that has it.
+        let mut parts: BTreeMap<Vec<usize>, (Block, &Buffer)> = BTreeMap::new();
+        for (block, shard) in array.blocks().into_iter().zip(array.shards()) {
+            parts.entry(block.start.clone()).or_insert((block, shard));
+        }
+        let there: usize = parts.values().map(|(block, _)| block.size.iter().product::<usize>()).sum();
+        if there != array.ty().shape.num_elements() {
+            return Err(Error::usage(format!(
+                "{array:?} cannot be read: this process has only a part of it; compute it replicated first"
+            )));
+        }
+        let parts = parts
+            .into_values()
+            .map(|(block, buffer)| {
+                let read = buffer.read().map_err(|e| Error::runtime("copying a value to the host", e))?;
+                Ok((block, read))
+            })
+            .collect::<Result<_>>()?;
+        Ok(PendingLiteral { ty: array.ty().clone(), parts })
+    }
+
+    fn wait(self) -> Result<Literal> {
+        let ty = self.ty;
+        let doing = |e| Error::runtime(format!("copying {ty} to the host"), e);
+        let mut parts = self.parts;
+        if let [(block, _)] = &parts[..] {
+            if block.size[..] == ty.shape[..] {
+                let Some((_, read)) = parts.pop() else { return Err(Error::usage("a value has no parts")) };
+                return Ok(Literal::from_host_buffer(ty.clone(), read.wait().map_err(doing)?));
+            }
+        }
+        let size = ty.dtype.size_in_bytes();
+        let mut whole = vec![0; ty.size_in_bytes()];
+        for (block, read) in parts {
+            let part = read.wait().map_err(doing)?;
+            block.stretches(&ty.shape, |to, at, length| {
+                whole[to * size..][..length * size].copy_from_slice(&part[at * size..][..length * size]);
+            });
+        }
+        Literal::from_bytes(ty.clone(), &whole)
+    }
+}
+
+/// Values on their way to the host. Dropping it waits for the device to be done with the host's memory.
+pub struct PendingLiterals {
+    reads: Vec<PendingLiteral>,
+    start: Instant,
+    metrics: Arc<Metrics>,
+}
+
+impl PendingLiterals {
+    /// Whether all values have arrived, or failed to, so that [`PendingLiterals::wait`] returns at once.
+    pub fn is_ready(&self) -> bool {
+        self.reads.iter().flat_map(|read| &read.parts).all(|(_, read)| read.is_ready().unwrap_or(true))
+    }
+
+    /// Waits for the values.
+    ///
+    /// # Errors
+    /// A program that failed on the device.
+    pub fn wait(self) -> Result<Vec<Literal>> {
+        let bytes = self.reads.iter().map(|read| read.ty.size_in_bytes()).sum();
+        let literals = self.reads.into_iter().map(PendingLiteral::wait).collect::<Result<Vec<_>>>()?;
+        self.metrics.record_time("TransferFromDeviceTime", self.start.elapsed());
+        self.metrics.record_bytes("InboundData", bytes);
+        Ok(literals)
+    }
+}
