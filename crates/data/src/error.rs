@@ -36,7 +36,7 @@ enum Kind {
     Missing(String),
     Sample { index: usize, source: Error },
     Panic(String),
-    Runtime { doing: String, source: fulmen_tensor::Error },
+    Runtime { doing: String, source: Box<dyn StdError + Send + Sync> },
     Other(Box<dyn StdError + Send + Sync>),
 }
 
@@ -81,8 +81,8 @@ impl Error {
         Error(Box::new(Kind::Panic(message.into())))
     }
 
-    pub(crate) fn runtime(doing: impl Into<String>, source: fulmen_tensor::Error) -> Error {
-        Error(Box::new(Kind::Runtime { doing: doing.into(), source }))
+    pub(crate) fn runtime(doing: impl Into<String>, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
+        Error(Box::new(Kind::Runtime { doing: doing.into(), source: source.into() }))
     }
 
     /// The same error, with the sample it belongs to, as the loader's dataset counts.
@@ -175,8 +175,7 @@ impl StdError for Error {
         match &*self.0 {
             Kind::File { source: Some(source), .. } => Some(source),
             Kind::Sample { source, .. } => Some(source),
-            Kind::Runtime { source, .. } => Some(source),
-            Kind::Other(source) => Some(source.as_ref()),
+            Kind::Runtime { source, .. } | Kind::Other(source) => Some(source.as_ref()),
             _ => None,
         }
     }

@@ -48,9 +48,11 @@ pub struct Runtime {
 pub(crate) struct Shared {
     pub(crate) client: Client,
     options: CompileOptions,
-    /// By the program's text without locations, and the devices.
-    compiled: Mutex<HashMap<(String, Vec<i32>), Arc<LoadedExecutable>>>,
+    compiled: Mutex<HashMap<Program, Arc<LoadedExecutable>>>,
 }
+
+/// What tells programs apart: the text without locations, and the ids of the devices.
+type Program = (String, Vec<i32>);
 
 /// A plugin's file, and how many devices its client was told to have.
 type Opening = (PathBuf, Option<usize>);

@@ -1,4 +1,5 @@
 //! Programs on several CPU devices: what lies where, and that it computes what one device computes.
+#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
 use fulmen_tensor::{
     Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, grad, random,

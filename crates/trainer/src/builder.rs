@@ -1,6 +1,6 @@
 //! [`TrainerBuilder`]: options, callbacks and loggers, and the defaults of what was not chosen.
 
-use fulmen_tensor::Runtime;
+use fulmen_tensor::{Mesh, Runtime};
 
 use crate::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
@@ -15,6 +15,7 @@ pub struct TrainerBuilder {
     callbacks: Vec<Box<dyn Callback>>,
     loggers: Option<Vec<Box<dyn Logger>>>,
     runtime: Option<Runtime>,
+    mesh: Option<Mesh>,
 }
 
 impl TrainerBuilder {
@@ -51,15 +52,27 @@ impl TrainerBuilder {
         self.given.clone().resolve(|name| std::env::var_os(name))
     }
 
-    /// Decides the options and opens the device.
+    /// The devices as a grid with axes of these names, instead of one axis `data`. A batch is split over `data` and `fsdp`;
+    /// [`Strategy::Fsdp`](crate::Strategy) splits parameters over `fsdp`, or over `data` where there is none such; other
+    /// axes are for shardings of the user's own.
+    pub fn mesh(mut self, mesh: Mesh) -> Self {
+        self.mesh = Some(mesh);
+        self
+    }
+
+    /// Decides the options and opens the devices.
     ///
     /// # Errors
-    /// An option that cannot be; no plugin or device for the accelerator.
+    /// An option that cannot be; no plugin or device for the accelerator; a mesh of another number of devices.
     pub fn build(self) -> Result<Trainer> {
         let options = self.options()?;
         let runtime = match self.runtime {
             Some(runtime) => runtime,
-            None => Runtime::open(options.accelerator)?,
+            None => Runtime::open(options.accelerator, &options.devices)?,
+        };
+        let runtime = match &self.mesh {
+            Some(mesh) => runtime.with_mesh(mesh)?,
+            None => runtime,
         };
         let mut callbacks = self.callbacks;
         let has = |callbacks: &[Box<dyn Callback>], name| callbacks.iter().any(|c| c.name() == name);

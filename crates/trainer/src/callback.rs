@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::{Error, FitSummary, Plan};
+use crate::{Error, FitSummary, Plan, Strategy};
 
 /// What is known when a fit starts.
 #[derive(Clone, Debug)]
@@ -16,10 +16,18 @@ pub struct FitStart {
     pub plan: Plan,
     /// Finished epochs: more than 0 when training resumes.
     pub epoch: u64,
-    /// The platform's name and the number of devices.
+    /// The platform's name: `cpu`, `cuda`, `tpu`.
     pub platform: String,
     /// Devices taking part.
     pub devices: usize,
+    /// The devices as a grid, such as `data=8`.
+    pub mesh: String,
+    /// How training is spread over them.
+    pub strategy: Strategy,
+    /// Rows of a step's batch, over all devices.
+    pub batch_size: usize,
+    /// Rows of it that each device gets.
+    pub per_device_batch_size: usize,
     /// Element type that the model computes in.
     pub precision: String,
     /// Elements of all parameters.

@@ -36,7 +36,7 @@ impl Error {
     }
 
     /// A failure of the device, with what was being done.
-    pub(crate) fn device(doing: &str, source: fulmen_pjrt::Error) -> Error {
+    pub(crate) fn device(doing: &str, source: fulmen_tensor::Error) -> Error {
         Error { kind: Kind::Device, message: format!("{doing}: {source}"), source: Some(source.into()) }
     }
 

@@ -1,12 +1,11 @@
 //! One pass of a validation or test step over a loader.
 
 use fulmen_data::DataLoader;
-use fulmen_pjrt::{Argument, Buffer};
-use fulmen_tensor::{Compiled, Runtime};
+use fulmen_tensor::{Argument, Compiled, DeviceArray, Runtime};
 
 use crate::in_flight::InFlight;
 use crate::logs::LogLayout;
-use crate::{Error, Result};
+use crate::{Error, Result, Strategy};
 
 /// A compiled evaluation step with where its logged values stand.
 pub(crate) struct Evaluation {
@@ -16,18 +15,18 @@ pub(crate) struct Evaluation {
 
 impl Evaluation {
     /// Runs the step over all batches. The logged values stay on the device, for the caller to read with others.
-    pub(crate) fn run(&self, runtime: &Runtime, loader: &DataLoader, values: &[&Buffer]) -> Result<Buffer> {
+    pub(crate) fn run(&self, runtime: &Runtime, loader: &DataLoader, values: &[&DeviceArray]) -> Result<DeviceArray> {
         let mut logs = runtime.to_device(&self.layout.start()?)?;
         let mut in_flight = InFlight::default();
-        for batch in loader.prefetch_to(runtime.client(), runtime.device(), 0, 0) {
+        for batch in loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0) {
             let batch = batch?;
             in_flight.make_room()?;
-            let mut arguments: Vec<Argument<'_>> = values.iter().map(|&b| Argument::Borrow(b)).collect();
+            let mut arguments: Vec<Argument<'_>> = values.iter().map(|&value| Argument::Borrow(value)).collect();
             arguments.push(Argument::Donate(logs));
-            arguments.extend(batch.buffers.iter().map(Argument::Borrow));
+            arguments.extend(batch.arrays.iter().map(Argument::Borrow));
             let mut outputs = self.compiled.call(arguments)?;
             in_flight.push(outputs.done);
-            logs = outputs.buffers.pop().ok_or_else(|| Error::data("the evaluation step gave no result"))?;
+            logs = outputs.arrays.pop().ok_or_else(|| Error::data("the evaluation step gave no result"))?;
         }
         Ok(logs)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use fulmen_pjrt::Event;
+use fulmen_tensor::Done;
 
 use crate::{Error, Result};
 
@@ -11,7 +11,7 @@ const MOST: usize = 3;
 
 /// Steps that were handed to the device and may not have finished.
 #[derive(Default)]
-pub(crate) struct InFlight(VecDeque<Event>);
+pub(crate) struct InFlight(VecDeque<Done>);
 
 impl InFlight {
     /// Waits until another step may be queued; says whether it had to.
@@ -23,7 +23,7 @@ impl InFlight {
         Ok(full)
     }
 
-    pub(crate) fn push(&mut self, done: Event) {
+    pub(crate) fn push(&mut self, done: Done) {
         self.0.push_back(done);
     }
 

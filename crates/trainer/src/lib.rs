@@ -6,7 +6,7 @@
 //! program and goes on. It reads the device at log points, at the end of an epoch and for a checkpoint, and nothing it
 //! reads can cause a compilation.
 //!
-//! Not here: several devices, other precisions than f32, gradient accumulation.
+//! Several devices are one program with shardings ([`Strategy`]). Not here: gradient accumulation.
 
 mod batch;
 mod builder;
@@ -29,6 +29,7 @@ mod options;
 mod program;
 mod say;
 mod state;
+mod strategy;
 mod summary;
 mod trainer;
 
@@ -38,5 +39,6 @@ pub use callback::{Actions, Callback, CheckpointRole, FitStart, LogPoint, Progre
 pub use error::{Error, Result};
 pub use module::{Plan, StepContext, TrainingModule};
 pub use options::{OptionRow, Options, TrainerArgs};
+pub use strategy::Strategy;
 pub use summary::FitSummary;
 pub use trainer::{Trainer, Weights};

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::BoolishValueParser;
-use fulmen_tensor::Accelerator;
+use fulmen_tensor::{Accelerator, Devices};
 
-use crate::{Error, Result};
+use crate::{Error, Result, Strategy};
 
 /// One row of the table, for documents and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,15 +124,6 @@ where
     text.to_str().ok_or("it is no UTF-8")?.parse().map_err(|e: T::Err| e.to_string())
 }
 
-impl Text for u64 {
-    fn parse_env(text: &OsStr) -> Result<u64, String> {
-        parse(text)
-    }
-    fn show(value: &u64) -> String {
-        value.to_string()
-    }
-}
-
 impl Text for bool {
     fn parse_env(text: &OsStr) -> Result<bool, String> {
         match text.to_str().map(str::to_lowercase).as_deref() {
@@ -146,14 +137,20 @@ impl Text for bool {
     }
 }
 
-impl Text for Accelerator {
-    fn parse_env(text: &OsStr) -> Result<Accelerator, String> {
-        parse(text)
-    }
-    fn show(value: &Accelerator) -> String {
-        value.to_string()
-    }
+/// Types that are written as they are shown.
+macro_rules! texts {
+    ($($ty:ty),*) => {$(
+        impl Text for $ty {
+            fn parse_env(text: &OsStr) -> Result<$ty, String> {
+                parse(text)
+            }
+            fn show(value: &$ty) -> String {
+                value.to_string()
+            }
+        }
+    )*};
 }
+texts!(u64, Accelerator, Devices, Strategy);
 
 impl Text for PathBuf {
     fn parse_env(text: &OsStr) -> Result<PathBuf, String> {
@@ -174,6 +171,14 @@ fn positive(value: &u64) -> Option<&'static str> {
 options! {
     /// The kind of device to train on: auto, cpu, cuda or tpu.
     accelerator: Accelerator = Accelerator::Auto, "FULMEN_ACCELERATOR", |_| None;
+
+    /// How many devices to train on (8), or which ([5] or 0,2), or auto: all TPUs or GPUs of this machine, or one CPU
+    /// device.
+    devices: Devices = Devices::auto(), "FULMEN_DEVICES", |_| None;
+
+    /// How training is spread over several devices: ddp (each has all parameters) or fsdp (parameters and optimizer
+    /// state are split too).
+    strategy: Strategy = Strategy::Ddp, "FULMEN_STRATEGY", |_| None;
 
     /// Epochs to train for.
     max_epochs: u64 = 10, "FULMEN_MAX_EPOCHS", positive;

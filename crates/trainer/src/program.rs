@@ -3,12 +3,12 @@
 use fulmen_data::DataLoader;
 use fulmen_nn::optim::Optimizer;
 use fulmen_nn::{TrainingMode, Visit, Visitor};
-use fulmen_tensor::{DType, Function, Tensor, TensorType, Variable, grad, random};
+use fulmen_tensor::{DType, Function, Sharding, Tensor, TensorType, Variable, grad, random};
 
 use crate::logs::LogLayout;
 use crate::module::{Logged, StepContext};
-use crate::state::{Entry, OPTIMIZER, STEP};
-use crate::{Batch, Error, Result, TrainingModule};
+use crate::state::{Entry, OPTIMIZER, STEP, Spread};
+use crate::{Batch, Error, Result, Strategy, TrainingModule};
 
 /// A training step as a function.
 ///
@@ -52,26 +52,41 @@ struct Placeholders<'a> {
     variables: &'a [(String, Variable)],
     before: Vec<Tensor>,
     placeholders: Vec<Tensor>,
+    /// What the model sees: the placeholders, gathered where they lie split.
+    used: Vec<Tensor>,
     /// The module's modes as the user left them.
     modes: Vec<(TrainingMode, bool)>,
 }
 
 impl<'a> Placeholders<'a> {
-    fn new(module: &dyn TrainingModule, variables: &'a [(String, Variable)]) -> Placeholders<'a> {
+    fn new(
+        module: &dyn TrainingModule,
+        variables: &'a [(String, Variable)],
+        shardings: &[Sharding],
+    ) -> Placeholders<'a> {
         let before = variables.iter().map(|(_, v)| v.get()).collect();
         let placeholder = |(name, v): &(String, Variable)| Tensor::placeholder(name.clone(), v.ty());
         let placeholders: Vec<Tensor> = variables.iter().map(placeholder).collect();
-        for ((_, variable), placeholder) in variables.iter().zip(&placeholders) {
-            variable.set(placeholder.clone());
+        let gathered = |(t, s): (&Tensor, &Sharding)| match s.is_replicated() {
+            true => t.clone(),
+            false => t.with_sharding(&Sharding::replicated()),
+        };
+        let used: Vec<Tensor> = placeholders.iter().zip(shardings).map(gathered).collect();
+        for ((_, variable), value) in variables.iter().zip(&used) {
+            variable.set(value.clone());
         }
         let mut modes = Modes(vec![]);
         module.visit(&mut Visit::new(&mut modes));
-        Placeholders { variables, before, placeholders, modes: modes.0 }
+        Placeholders { variables, before, placeholders, used, modes: modes.0 }
     }
 
-    /// What the variables hold now.
+    /// What the variables hold now; the placeholder itself where it was left alone.
     fn after(&self) -> Vec<Tensor> {
-        self.variables.iter().map(|(_, v)| v.get()).collect()
+        let now = |((_, v), (placeholder, used)): (&(String, Variable), (&Tensor, &Tensor))| {
+            let value = v.get();
+            if value.is(used) { placeholder.clone() } else { value }
+        };
+        self.variables.iter().zip(self.placeholders.iter().zip(&self.used)).map(now).collect()
     }
 }
 
@@ -101,6 +116,7 @@ pub(crate) fn train(
     optimizer: &dyn Optimizer,
     loader: &DataLoader,
     entries: &[Entry],
+    spread: &Spread,
     seed: u64,
 ) -> Result<TrainProgram> {
     let variables: Vec<(String, Variable)> =
@@ -121,14 +137,15 @@ pub(crate) fn train(
     let key = Tensor::placeholder("trainer/key", TensorType::new(DType::U32, [2]));
     let batch = Batch::placeholders(loader);
 
-    let cells = Placeholders::new(module, &variables);
+    let shardings: Vec<Sharding> = entries.iter().map(|e| e.sharding.clone()).collect();
+    let cells = Placeholders::new(module, &variables, &shardings);
     module.train();
     module.set_random_key(&random::fold_in_tensor(&key, &step.to_dtype(DType::U32)));
     let mut cx = StepContext::default();
     let loss = module.training_step(&batch, &mut cx);
     let mut logged = cx.into_logged();
     let after = cells.after();
-    let placeholders = cells.placeholders.clone();
+    let (placeholders, used) = (cells.placeholders.clone(), cells.used.clone());
     drop(cells);
     // The step's key means nothing outside of it.
     module.set_random_key(&random::key(seed));
@@ -147,8 +164,14 @@ pub(crate) fn train(
     let layout = LogLayout::new(&logged, &batch)?;
 
     // New values by entry: buffers that the model set, parameters and optimizer state from the optimizer, the step.
-    let wrt: Vec<&Tensor> = trained.iter().map(|&i| &placeholders[i]).collect();
-    let gradients = grad(&loss, &wrt);
+    let wrt: Vec<&Tensor> = trained.iter().map(|&i| &used[i]).collect();
+    let mut gradients = grad(&loss, &wrt);
+    for (&i, gradient) in trained.iter().zip(&mut gradients) {
+        // Summed over the devices, of which each keeps only the part that it updates.
+        if !shardings[i].is_replicated() {
+            *gradient = gradient.with_sharding(&shardings[i]);
+        }
+    }
     let mut inputs: Vec<Tensor> = placeholders.iter().chain(&further).cloned().collect();
     let mut next: Vec<Tensor> = after.into_iter().chain(further.iter().cloned()).collect();
     let mut slot = variables.len();
@@ -201,13 +224,27 @@ pub(crate) fn train(
     results.push(logs);
     let (logs_in, logs_out) = (inputs.len(), changes.len());
     inputs.extend([so_far, key]);
+    let first_of_batch = inputs.len();
     inputs.extend(batch.inputs().cloned());
     let mut function = Function::new("train_step", inputs, results);
-    for (result, &entry) in changes.iter().enumerate() {
-        function = function.donate(entry, result)?;
+    for (entry, sharding) in shardings.into_iter().enumerate() {
+        function = function.shard_parameter(entry, sharding);
     }
+    for (result, &entry) in changes.iter().enumerate() {
+        function = function.donate(entry, result)?.shard_result(result, entries[entry].sharding.clone());
+    }
+    let function = split_batch(function, first_of_batch, spread);
     let function = function.donate(logs_in, logs_out)?;
     Ok(TrainProgram { function, layout, changes, loss: loss_name })
+}
+
+/// The inputs from `first` on are the batch's.
+fn split_batch(mut function: Function, first: usize, spread: &Spread) -> Function {
+    let sharding = Strategy::batch(&spread.mesh);
+    for input in first..function.parameters().len() {
+        function = function.shard_parameter(input, sharding.clone());
+    }
+    function
 }
 
 /// Padding must not get into running statistics: what a step makes of a batch must know the mask.
@@ -255,10 +292,12 @@ pub(crate) fn eval(
     stage: Stage,
     loader: &DataLoader,
     variables: &[(String, Variable)],
+    shardings: &[Sharding],
+    spread: &Spread,
     seed: u64,
 ) -> Result<EvalProgram> {
     let batch = Batch::placeholders(loader);
-    let cells = Placeholders::new(module, variables);
+    let cells = Placeholders::new(module, variables, shardings);
     module.eval();
     module.set_random_key(&random::key(seed));
     let mut cx = StepContext::default();
@@ -275,7 +314,11 @@ pub(crate) fn eval(
     let logs_in = placeholders.len();
     let inputs = placeholders.into_iter().chain([so_far]).chain(batch.inputs().cloned()).collect();
     // One name for both: a test step that computes what validation computes is the same program.
-    let function = Function::new("eval_step", inputs, vec![logs]).donate(logs_in, 0)?;
+    let mut function = Function::new("eval_step", inputs, vec![logs]).donate(logs_in, 0)?;
+    for (i, sharding) in shardings.iter().enumerate() {
+        function = function.shard_parameter(i, sharding.clone());
+    }
+    let function = split_batch(function, logs_in + 1, spread);
     Ok(EvalProgram { function, layout })
 }
 
@@ -287,6 +330,7 @@ mod tests {
     use fulmen_nn::schedule::OneCycle;
     use fulmen_nn::{BatchNorm2d, Conv2d, Dropout, Linear, MaxPool2d, Module};
     use fulmen_pjrt::CompileOptions;
+    use fulmen_tensor::Mesh;
 
     use super::*;
     use crate::Plan;
@@ -332,13 +376,16 @@ mod tests {
             .unwrap();
         let loader = DataLoader::builder(data).batch_size(32).build().unwrap();
         let optimizer = net.configure_optimizers(&Plan { steps_per_epoch: 2, max_epochs: 1, total_steps: 2 });
-        let entries = entries(net.state(), optimizer_state(&net, &*optimizer));
-        let train = train(&net, &*optimizer, &loader, &entries, 0).unwrap();
-        let eval = eval(&net, Stage::Validation, &loader, &net.state(), 0).unwrap();
+        let spread = Spread { strategy: Strategy::Fsdp, mesh: Mesh::new([("data", 4)]).unwrap() };
+        let entries = entries(net.state(), net.parameters().len(), optimizer_state(&net, &*optimizer), &spread);
+        let shardings: Vec<Sharding> = entries.iter().map(|e| e.sharding.clone()).take(net.state().len()).collect();
+        let train = train(&net, &*optimizer, &loader, &entries, &spread, 0).unwrap();
+        let eval = eval(&net, Stage::Validation, &loader, &net.state(), &shardings, &spread, 0).unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();
         for function in [&train.function, &eval.function] {
-            let compiled = plugin.compile(&topology, &function.stablehlo().unwrap(), &CompileOptions::new()).unwrap();
+            let text = function.stablehlo_for(&spread.mesh).unwrap();
+            let compiled = plugin.compile(&topology, &text, &CompileOptions::new().partitions(4)).unwrap();
             let signature = compiled.signature();
             assert_eq!(signature.parameters.len(), function.parameters().len());
             assert!(signature.donated.iter().any(|&donated| donated), "the state is donated");

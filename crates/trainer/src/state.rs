@@ -1,15 +1,14 @@
 //! The training state: every tensor that a step changes, by name, in device memory.
 //!
-//! While a fit runs the state owns the buffers and each step takes and returns them; before and after, a module's
+//! While a fit runs the state owns the values and each step takes and returns them; before and after, a module's
 //! variables hold them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fulmen_pjrt::Buffer;
-use fulmen_tensor::{DType, Literal, Runtime, Tensor, TensorType, Variable};
+use fulmen_tensor::{DType, DeviceArray, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, Variable};
 
-use crate::{Error, Result};
+use crate::{Error, Result, Strategy};
 
 /// The prefix of optimizer state in names: `optimizer/exp_avg/conv1.weight`.
 pub(crate) const OPTIMIZER: &str = "optimizer/";
@@ -29,6 +28,8 @@ pub(crate) struct Entry {
     pub(crate) variable: Option<Variable>,
     /// The value before the first step, for what is no variable.
     first: Option<Tensor>,
+    /// How it lies over the devices between steps.
+    pub(crate) sharding: Sharding,
 }
 
 impl Entry {
@@ -42,17 +43,39 @@ impl Entry {
     }
 }
 
-/// The entries of a training state: those of the module, then the optimizer's, then the step counter.
-pub(crate) fn entries(module: Vec<(String, Variable)>, optimizer: Vec<(String, Tensor)>) -> Vec<Entry> {
+/// How the state is spread over devices.
+#[derive(Clone, Debug)]
+pub(crate) struct Spread {
+    pub(crate) strategy: Strategy,
+    pub(crate) mesh: Mesh,
+}
+
+impl Spread {
+    /// How a tensor of the state lies: what is trained, and what the optimizer remembers of it, as the strategy says.
+    fn sharding(&self, ty: &TensorType, trained: bool) -> Sharding {
+        if trained { self.strategy.parameter(ty, &self.mesh) } else { Sharding::replicated() }
+    }
+}
+
+/// The entries of a training state: those of the module, of which the first `parameters` are trained, then the
+/// optimizer's, then the step counter.
+pub(crate) fn entries(
+    module: Vec<(String, Variable)>,
+    parameters: usize,
+    optimizer: Vec<(String, Tensor)>,
+    spread: &Spread,
+) -> Vec<Entry> {
     let step = (STEP.to_owned(), Tensor::zeros(DType::I32, []));
-    let module = module.into_iter().map(|(name, variable)| Entry {
+    let module = module.into_iter().enumerate().map(|(i, (name, variable))| Entry {
         name,
+        sharding: spread.sharding(&variable.ty(), i < parameters),
         ty: variable.ty(),
         variable: Some(variable),
         first: None,
     });
     let further = optimizer.into_iter().chain([step]).map(|(name, first)| Entry {
         name,
+        sharding: spread.sharding(first.ty(), true),
         ty: first.ty().clone(),
         variable: None,
         first: Some(first),
@@ -83,68 +106,80 @@ pub(crate) fn choose<'a>(
     }
 }
 
-/// All tensors of the state with their buffers. Dropped, it gives the module its values back.
+/// Computes values, each to lie over the devices as its sharding says, with one program.
+pub(crate) fn compute(runtime: &Runtime, values: &[(Tensor, Sharding)]) -> fulmen_tensor::Result<Vec<DeviceArray>> {
+    let mut function = Function::new("eval", vec![], values.iter().map(|v| v.0.clone()).collect());
+    for (i, (_, sharding)) in values.iter().enumerate() {
+        function = function.shard_result(i, sharding.clone());
+    }
+    Ok(runtime.compile(&function)?.call(vec![])?.arrays)
+}
+
+/// All tensors of the state with their values. Dropped, it gives the module its values back.
 pub(crate) struct State {
     entries: Vec<Entry>,
-    buffers: Vec<Option<Buffer>>,
+    arrays: Vec<Option<DeviceArray>>,
 }
 
 impl State {
-    /// Moves the values to the device: those of a checkpoint, one an entry, or else those that the entries have, which
+    /// Moves the values to the devices: those of a checkpoint, one an entry, or else those that the entries have, which
     /// one program computes. The module's variables are left without a value while the state lives.
     pub(crate) fn new(entries: Vec<Entry>, checkpoint: Option<Vec<Literal>>, runtime: &Runtime) -> Result<State> {
-        let buffers = match checkpoint {
-            Some(literals) => literals.iter().map(|l| Ok(runtime.to_device(l)?)).collect::<Result<Vec<_>>>()?,
+        let arrays = match checkpoint {
+            Some(literals) => {
+                let pairs = literals.iter().zip(&entries);
+                pairs.map(|(l, e)| Ok(runtime.to_devices(l, &e.sharding)?)).collect::<Result<Vec<_>>>()?
+            }
             None => {
-                let values: Vec<Tensor> = entries.iter().map(Entry::value).collect();
-                let computed = runtime.compute(&values.iter().collect::<Vec<_>>());
+                let values: Vec<(Tensor, Sharding)> = entries.iter().map(|e| (e.value(), e.sharding.clone())).collect();
+                let computed = compute(runtime, &values);
                 computed.map_err(|e| Error::doing("setting up the training state", e))?
             }
         };
         for variable in entries.iter().filter_map(|e| e.variable.as_ref()) {
             variable.set(Tensor::poison("fit", "the module is being trained; its values are back when fit returns"));
         }
-        Ok(State { entries, buffers: buffers.into_iter().map(Some).collect() })
+        Ok(State { entries, arrays: arrays.into_iter().map(Some).collect() })
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// Takes a buffer out, to be donated.
-    pub(crate) fn take_buffer(&mut self, i: usize) -> Result<Buffer> {
-        self.buffers[i].take().ok_or_else(|| lost(&self.entries[i].name))
+    /// Takes a value out, to be donated.
+    pub(crate) fn take(&mut self, i: usize) -> Result<DeviceArray> {
+        self.arrays[i].take().ok_or_else(|| lost(&self.entries[i].name))
     }
 
-    /// Puts the buffer that a step returned in its place.
-    pub(crate) fn put_buffer(&mut self, i: usize, buffer: Buffer) {
-        self.buffers[i] = Some(buffer);
+    /// Puts the value that a step returned in its place.
+    pub(crate) fn put(&mut self, i: usize, array: DeviceArray) {
+        self.arrays[i] = Some(array);
     }
 
-    pub(crate) fn buffer(&self, i: usize) -> Result<&Buffer> {
-        self.buffers[i].as_ref().ok_or_else(|| lost(&self.entries[i].name))
+    pub(crate) fn array(&self, i: usize) -> Result<&DeviceArray> {
+        self.arrays[i].as_ref().ok_or_else(|| lost(&self.entries[i].name))
     }
 
     /// The module's values, in the order of its variables.
-    pub(crate) fn module(&self) -> Result<Vec<&Buffer>> {
+    pub(crate) fn module(&self) -> Result<Vec<&DeviceArray>> {
         let module = self.entries.iter().take_while(|e| e.variable.is_some()).count();
-        (0..module).map(|i| self.buffer(i)).collect()
+        (0..module).map(|i| self.array(i)).collect()
     }
 
     /// All values on the host, by name, as one transfer.
     pub(crate) fn read(&self, runtime: &Runtime) -> Result<Vec<(String, Literal)>> {
-        let buffers: Vec<&Buffer> = (0..self.entries.len()).map(|i| self.buffer(i)).collect::<Result<_>>()?;
-        let literals = runtime.read(&buffers)?.wait()?;
+        let arrays: Vec<&DeviceArray> = (0..self.entries.len()).map(|i| self.array(i)).collect::<Result<_>>()?;
+        let literals = runtime.read(&arrays)?.wait()?;
         Ok(self.entries.iter().map(|e| e.name.clone()).zip(literals).collect())
     }
 }
 
 impl Drop for State {
     fn drop(&mut self) {
-        for (entry, buffer) in self.entries.iter().zip(&mut self.buffers) {
+        for (entry, array) in self.entries.iter().zip(&mut self.arrays) {
             if let Some(variable) = &entry.variable {
-                variable.set(match buffer.take() {
-                    Some(buffer) => Tensor::from_buffer(Arc::new(buffer)),
+                variable.set(match array.take() {
+                    Some(array) => Tensor::from_array(Arc::new(array)),
                     None => Tensor::poison("fit", lost(&entry.name).to_string()),
                 });
             }

@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use fulmen_data::DataLoader;
 use fulmen_nn::safetensors;
-use fulmen_pjrt::Buffer;
-use fulmen_tensor::{Compiled, DType, Function, Literal, Runtime, Tensor};
+use fulmen_tensor::{Compiled, DType, DeviceArray, Function, Literal, Runtime, Sharding, Tensor};
 
 use crate::callback::{Callback, FitStart, LogPoint};
 use crate::checkpoint::{self, LOGS, Position};
@@ -18,8 +17,8 @@ use crate::loggers::Logger;
 use crate::module::Plan;
 use crate::program::{self, EvalProgram, Stage, TrainProgram};
 use crate::say::say;
-use crate::state::{self, Entry, State};
-use crate::{Error, FitSummary, Options, Result, TrainerBuilder, TrainingModule};
+use crate::state::{self, Entry, Spread, State};
+use crate::{Error, FitSummary, Options, Result, Strategy, TrainerBuilder, TrainingModule};
 
 /// Trains, validates and tests a [`TrainingModule`].
 ///
@@ -106,7 +105,12 @@ impl Trainer {
 
     /// Devices that a fit runs on.
     pub fn num_devices(&self) -> usize {
-        1
+        self.runtime.devices().len()
+    }
+
+    /// How training is spread over them.
+    fn spread(&self) -> Spread {
+        Spread { strategy: self.options.strategy, mesh: self.runtime.mesh().clone() }
     }
 
     /// The element type that a model computes in.
@@ -200,12 +204,19 @@ impl Trainer {
         let position = resumed.clone().unwrap_or(Position { seed: self.options.seed, ..Position::default() });
         let seed = position.seed;
         let optimizer = module.configure_optimizers(&plan);
-        let entries = state::entries(module.state(), program::optimizer_state(module, &*optimizer));
+        let spread = self.spread();
+        check_batch(train, &spread)?;
+        let optimizer_state = program::optimizer_state(module, &*optimizer);
+        let entries = state::entries(module.state(), module.parameters().len(), optimizer_state, &spread);
+        let shardings: Vec<Sharding> =
+            entries.iter().take_while(|e| e.variable.is_some()).map(|e| e.sharding.clone()).collect();
         check_entries(&entries)?;
-        let program = program::train(module, &*optimizer, train, &entries, seed)?;
+        let program = program::train(module, &*optimizer, train, &entries, &spread, seed)?;
         let validation = match validation {
             Some(loader) => {
-                let eval = program::eval(module, Stage::Validation, loader, &module.state(), seed)?;
+                check_batch(loader, &spread)?;
+                let state = module.state();
+                let eval = program::eval(module, Stage::Validation, loader, &state, &shardings, &spread, seed)?;
                 check_names(&program, &eval)?;
                 (!eval.layout.names().is_empty()).then_some((loader, eval))
             }
@@ -249,6 +260,10 @@ impl Trainer {
             epoch: position.epoch,
             platform: self.runtime.client().platform_name().to_owned(),
             devices: self.num_devices(),
+            mesh: spread.mesh.to_string(),
+            strategy: spread.strategy,
+            batch_size: train.batch_size(),
+            per_device_batch_size: train.batch_size() / Strategy::batch_parts(&spread.mesh),
             precision: self.precision().to_string(),
             num_parameters: module.num_parameters(),
         };
@@ -329,7 +344,12 @@ impl Trainer {
     fn evaluate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, stage: Stage) -> Result<LogPoint> {
         module.initialize(self.options.seed);
         let variables = module.state();
-        let program = program::eval(module, stage, loader, &variables, self.options.seed)?;
+        let spread = self.spread();
+        check_batch(loader, &spread)?;
+        let optimizer = vec![];
+        let entries = state::entries(variables.clone(), module.parameters().len(), optimizer, &spread);
+        let shardings: Vec<Sharding> = entries[..variables.len()].iter().map(|e| e.sharding.clone()).collect();
+        let program = program::eval(module, stage, loader, &variables, &shardings, &spread, self.options.seed)?;
         if program.layout.names().is_empty() {
             let step = if stage == Stage::Test { "test_step" } else { "validation_step" };
             return Err(Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate")));
@@ -337,8 +357,8 @@ impl Trainer {
         if self.run_dir.is_none() {
             self.start_run()?;
         }
-        let values: Vec<Tensor> = variables.iter().map(|(_, v)| v.get()).collect();
-        let values: Vec<Buffer> = self.runtime.compute(&values.iter().collect::<Vec<_>>())?;
+        let values: Vec<(Tensor, Sharding)> = variables.iter().map(|(_, v)| v.get()).zip(shardings).collect();
+        let values: Vec<DeviceArray> = state::compute(&self.runtime, &values)?;
         let (compiled, count) = self.compile(&program.function)?;
         self.eval_compilations += count;
         let evaluation = Evaluation { compiled, layout: program.layout };
@@ -355,6 +375,20 @@ impl Trainer {
         }
         Ok(point)
     }
+}
+
+/// Each device gets as many rows as every other.
+fn check_batch(loader: &DataLoader, spread: &Spread) -> Result<()> {
+    let (batch, parts) = (loader.batch_size(), Strategy::batch_parts(&spread.mesh));
+    if batch % parts == 0 {
+        return Ok(());
+    }
+    let below = batch / parts * parts;
+    let near = if below == 0 { parts.to_string() } else { format!("{below} or {}", below + parts) };
+    Err(Error::usage(format!(
+        "a batch of {batch} cannot be split evenly over {parts} devices (mesh {}); use a batch size of {near}",
+        spread.mesh
+    )))
 }
 
 /// A name is that of one value, in a checkpoint and for the key that it is initialized with.

@@ -76,7 +76,15 @@ impl Callback for ProgressBar {
     fn on_fit_start(&mut self, start: &FitStart) {
         self.max_epochs = start.plan.max_epochs;
         self.epoch_start = Instant::now();
-        let devices = if start.devices == 1 { "1 device".into() } else { format!("{} devices", start.devices) };
+        let devices = if start.devices == 1 {
+            format!("1 device, batch {}", start.batch_size)
+        } else {
+            let (each, batch) = (start.per_device_batch_size, start.batch_size);
+            format!(
+                "{} devices, mesh {}, {}, batch {batch} = {each} a device",
+                start.devices, start.mesh, start.strategy
+            )
+        };
         self.line(&format!(
             "Training {} parameters in {} on {} ({devices}): {} epochs of {} steps, files in {}",
             start.num_parameters,

@@ -10,8 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use fulmen_data::{DataLoader, DeviceBatches};
-use fulmen_pjrt::{Argument, Buffer, Event};
-use fulmen_tensor::{Compiled, PendingLiterals, Runtime};
+use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, PendingLiterals, Runtime};
 
 use crate::callback::{Actions, Callback, LogPoint, Progress};
 use crate::checkpoint::Position;
@@ -22,7 +21,7 @@ use crate::loggers::Logger;
 use crate::program::TrainProgram;
 use crate::state::State;
 use crate::summary::StepTimes;
-use crate::{Error, FitSummary, Options, Result};
+use crate::{Error, FitSummary, Options, Result, Strategy};
 
 /// What a fit works with; made by [`Trainer::fit`](crate::Trainer::fit).
 pub(crate) struct Fit<'a> {
@@ -36,12 +35,12 @@ pub(crate) struct Fit<'a> {
     pub(crate) train: &'a DataLoader,
     pub(crate) validation: Option<(&'a DataLoader, Evaluation)>,
     pub(crate) state: &'a mut State,
-    pub(crate) key: Buffer,
+    pub(crate) key: DeviceArray,
     pub(crate) position: Position,
     pub(crate) started: Instant,
     pub(crate) log_points: &'a mut u64,
     /// What was logged since the last log point before a resume.
-    pub(crate) logs: Option<Buffer>,
+    pub(crate) logs: Option<DeviceArray>,
     /// Outlives a fit that fails.
     pub(crate) summary: &'a mut FitSummary,
 }
@@ -52,13 +51,13 @@ struct Pending {
     global_step: u64,
     values: PendingLiterals,
     /// Kept until its values have arrived.
-    _logs: Buffer,
+    _logs: DeviceArray,
 }
 
 /// What the loop keeps between steps.
 struct Running {
     /// The vector of logged values since the last log point; none directly after one.
-    logs: Option<Buffer>,
+    logs: Option<DeviceArray>,
     in_flight: InFlight,
     pending: VecDeque<Pending>,
     times: StepTimes,
@@ -84,7 +83,7 @@ impl Fit<'_> {
         let mut batches = self
             .train
             .epochs(epochs, self.position.batch as usize)
-            .prefetch_to(self.runtime.client(), self.runtime.device());
+            .prefetch_to(self.runtime, &Strategy::batch(self.runtime.mesh()));
         while self.position.epoch < self.options.max_epochs && self.summary.stopped.is_none() {
             if self.epoch(&mut batches, &mut running, interrupt)? {
                 self.save_interrupted(&mut running)?;
@@ -115,7 +114,7 @@ impl Fit<'_> {
         while self.position.batch < batches {
             let batch = stream.next().ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
             let busy = running.in_flight.make_room()?;
-            let done = self.step(running, &batch.buffers)?;
+            let done = self.step(running, &batch.arrays)?;
             if self.summary.time_to_first_step.is_zero() {
                 // Waiting once tells when training really began, compilation and first transfers included.
                 done.wait().map_err(|e| Error::device("the first step failed on the device", e))?;
@@ -155,14 +154,14 @@ impl Fit<'_> {
     }
 
     /// Hands one step to the device.
-    fn step(&mut self, running: &mut Running, batch: &[Buffer]) -> Result<Event> {
+    fn step(&mut self, running: &mut Running, batch: &[DeviceArray]) -> Result<Done> {
         let logs = match running.logs.take() {
             Some(logs) => logs,
             None => self.runtime.to_device(&self.program.layout.start()?)?,
         };
         let mut donated = Vec::with_capacity(self.program.changes.len());
         for &entry in &self.program.changes {
-            donated.push(self.state.take_buffer(entry)?);
+            donated.push(self.state.take(entry)?);
         }
         let mut donated = donated.into_iter();
         let mut changes = self.program.changes.iter().peekable();
@@ -170,21 +169,21 @@ impl Fit<'_> {
         for entry in 0..self.state.entries().len() {
             let changed = changes.next_if(|&&c| c == entry).and_then(|_| donated.next());
             arguments.push(match changed {
-                Some(buffer) => Argument::Donate(buffer),
-                None => Argument::Borrow(self.state.buffer(entry)?),
+                Some(array) => Argument::Donate(array),
+                None => Argument::Borrow(self.state.array(entry)?),
             });
         }
         arguments.push(Argument::Donate(logs));
         arguments.push(Argument::Borrow(&self.key));
         arguments.extend(batch.iter().map(Argument::Borrow));
         let outputs = self.step.call(arguments)?;
-        let mut buffers = outputs.buffers.into_iter();
+        let mut arrays = outputs.arrays.into_iter();
         for &entry in &self.program.changes {
-            if let Some(buffer) = buffers.next() {
-                self.state.put_buffer(entry, buffer);
+            if let Some(array) = arrays.next() {
+                self.state.put(entry, array);
             }
         }
-        running.logs = buffers.next();
+        running.logs = arrays.next();
         Ok(outputs.done)
     }
 
@@ -198,7 +197,7 @@ impl Fit<'_> {
             _ => None,
         };
         let trained = running.logs.take();
-        let last: Vec<&Buffer> = trained.iter().chain(validated.as_ref().map(|v| &v.0)).collect();
+        let last: Vec<&DeviceArray> = trained.iter().chain(validated.as_ref().map(|v| &v.0)).collect();
         let pending = if last.is_empty() { None } else { Some(self.runtime.read(&last)?) };
         while !running.pending.is_empty() {
             self.finish_log_point(running)?;

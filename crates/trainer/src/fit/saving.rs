@@ -20,8 +20,8 @@ impl Fit<'_> {
             self.finish_log_point(running)?;
         }
         let mut logs = vec![];
-        if let Some(buffer) = running.logs.take() {
-            for literal in self.runtime.read(&[&buffer])?.wait()? {
+        if let Some(array) = running.logs.take() {
+            for literal in self.runtime.read(&[&array])?.wait()? {
                 self.check_finite(running, &self.program.layout.read(&literal)?)?;
                 logs.push((LOGS.to_owned(), literal));
             }

@@ -11,7 +11,7 @@ use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{BatchNorm2d, Dropout, Linear, Module, metrics};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Plugin, Value};
-use fulmen_tensor::{Runtime, Tensor};
+use fulmen_tensor::{Devices, Runtime, Tensor};
 use fulmen_trainer::{Actions, Batch, Callback, LogPoint, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
 
 pub(crate) const FEATURES: usize = 6;
@@ -95,7 +95,7 @@ pub(crate) fn trainer(folder: &Path) -> TrainerBuilder {
 /// A runtime that shares nothing with others of this process, so that its compilations can be counted.
 pub(crate) fn isolated() -> Runtime {
     let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
-    Runtime::new(plugin.create_client(&[("cpu_device_count", Value::Int(1))]).unwrap()).unwrap()
+    Runtime::new(plugin.create_client(&[("cpu_device_count", Value::Int(1))]).unwrap(), &Devices::auto()).unwrap()
 }
 
 /// Keeps every log point that arrives.

@@ -1,0 +1,100 @@
+//! [`Strategy`]: how training is spread over devices, as a sharding for each tensor of the step.
+//!
+//! No collective is written here or anywhere: shardings are annotations on one program, and XLA puts in what they need.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fulmen_tensor::{Mesh, Sharding, TensorType};
+
+use crate::{Error, Result};
+
+/// The mesh axes that a batch is split over, where the mesh has them.
+const BATCH_AXES: [&str; 2] = ["data", "fsdp"];
+
+/// How training is spread over devices. On one device all are the same.
+///
+/// ```
+/// use fulmen_trainer::Strategy;
+/// assert_eq!("fsdp".parse::<Strategy>()?, Strategy::Fsdp);
+/// # Ok::<(), fulmen_trainer::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Strategy {
+    /// Each device has all parameters and its part of the batch (distributed data parallel).
+    #[default]
+    Ddp,
+    /// Parameters, gradients and optimizer state are split over the devices too, and gathered where they are used (fully
+    /// sharded data parallel).
+    Fsdp,
+}
+
+const NAMES: [(&str, Strategy); 2] = [("ddp", Strategy::Ddp), ("fsdp", Strategy::Fsdp)];
+
+impl Strategy {
+    /// How a batch is split: its rows over `data`, and over `fsdp` if the mesh has such an axis.
+    pub(crate) fn batch(mesh: &Mesh) -> Sharding {
+        Sharding::over([BATCH_AXES.into_iter().filter(|axis| mesh.size(axis).is_some()).collect()])
+    }
+
+    /// How many parts a batch is split into.
+    pub(crate) fn batch_parts(mesh: &Mesh) -> usize {
+        BATCH_AXES.into_iter().filter_map(|axis| mesh.size(axis)).product()
+    }
+
+    /// How a trained tensor of this type lies while it is not used: under FSDP split along its largest axis that the
+    /// devices divide, over the mesh axis `fsdp`, or `data` where there is none such; else whole.
+    pub(crate) fn parameter(self, ty: &TensorType, mesh: &Mesh) -> Sharding {
+        let axis = if mesh.size("fsdp").is_some() { "fsdp" } else { "data" };
+        let Some(parts) = mesh.size(axis).filter(|&parts| self == Strategy::Fsdp && parts > 1) else {
+            return Sharding::replicated();
+        };
+        let dims = ty.shape.dims();
+        let fits = (0..dims.len()).filter(|&i| dims[i] > 0 && dims[i] % parts == 0);
+        // The first of the largest.
+        match fits.max_by_key(|&i| (dims[i], std::cmp::Reverse(i))) {
+            Some(largest) => Sharding::new((0..=largest).map(|i| (i == largest).then_some(axis))),
+            None => Sharding::replicated(),
+        }
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = Error;
+    fn from_str(name: &str) -> Result<Strategy> {
+        NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
+            let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
+            Error::usage(format!("`{name}` is no strategy; there are: {}", known.join(", ")))
+        })
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or("ddp", |row| row.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::DType;
+
+    use super::*;
+
+    #[test]
+    fn fsdp_splits_the_largest_axis_that_the_devices_divide() {
+        let mesh = Mesh::new([("data", 8)]).unwrap();
+        let lies = |dims: &[usize]| Strategy::Fsdp.parameter(&TensorType::new(DType::F32, dims), &mesh).to_string();
+        assert_eq!(lies(&[512, 784]), "[-, data]");
+        assert_eq!(lies(&[16, 16]), "[data]");
+        assert_eq!(lies(&[10, 256]), "[-, data]");
+        assert_eq!(lies(&[10]), "[]");
+        assert_eq!(lies(&[]), "[]");
+        let both = Mesh::new([("data", 2), ("fsdp", 4)]).unwrap();
+        assert_eq!(Strategy::Fsdp.parameter(&TensorType::new(DType::F32, [6, 4]), &both).to_string(), "[-, fsdp]");
+        assert_eq!(Strategy::batch(&both).to_string(), "[data+fsdp]");
+        assert_eq!((Strategy::batch_parts(&both), Strategy::batch_parts(&mesh)), (8, 8));
+        assert!(Strategy::Ddp.parameter(&TensorType::new(DType::F32, [8]), &mesh).is_replicated());
+        assert!("ring".parse::<Strategy>().unwrap_err().to_string().contains("ddp, fsdp"));
+    }
+}

@@ -1,0 +1,155 @@
+//! The same training on 1, 2, 4 and 8 devices, data parallel and fully sharded, and on one chosen device.
+#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
+
+mod common;
+
+use std::sync::{Arc, Mutex};
+
+use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_nn::loss::{Reduction, cross_entropy};
+use fulmen_nn::optim::{AdamW, Optimizer, Sgd};
+use fulmen_nn::{BatchNorm2d, Conv2d, Linear, Module};
+use fulmen_tensor::{Accelerator, Devices, Tensor};
+use fulmen_trainer::{Batch, Callback, LogPoint, Plan, StepContext, Strategy, Trainer, TrainingModule};
+
+const STEPS: usize = 20;
+const BATCH: usize = 32;
+
+#[derive(Module)]
+struct Mlp {
+    fc1: Linear,
+    fc2: Linear,
+    fc3: Linear,
+}
+
+impl TrainingModule for Mlp {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let x = self.fc1.forward(&batch.get("x").flatten(1, -1)).relu();
+        let logits = self.fc3.forward(&self.fc2.forward(&x).relu());
+        cross_entropy(&logits, &batch.get("y"), Reduction::Mean)
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(0.1).momentum(0.9))
+    }
+}
+
+#[derive(Module)]
+struct ConvNet {
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+    conv2: Conv2d,
+    bn2: BatchNorm2d,
+    fc: Linear,
+}
+
+impl TrainingModule for ConvNet {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let x = self.bn1.forward(&self.conv1.forward(&batch.get("x"))).relu();
+        let x = self.bn2.forward(&self.conv2.forward(&x)).relu();
+        cross_entropy(&self.fc.forward(&x.mean(&[2, 3], false)), &batch.get("y"), Reduction::Mean)
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(AdamW::new(1e-3))
+    }
+}
+
+fn mlp() -> Mlp {
+    Mlp { fc1: Linear::new(128, 64), fc2: Linear::new(64, 32), fc3: Linear::new(32, 8) }
+}
+
+fn conv_net() -> ConvNet {
+    ConvNet {
+        // No biases: before a batch normalization their gradient is rounding alone, which AdamW would make steps of.
+        conv1: Conv2d::new(2, 8, 3).padding(1).bias(false),
+        bn1: BatchNorm2d::new(8),
+        conv2: Conv2d::new(8, 16, 3).padding(1).stride(2).bias(false),
+        bn2: BatchNorm2d::new(16),
+        fc: Linear::new(16, 8),
+    }
+}
+
+fn loader() -> DataLoader {
+    let count = STEPS * BATCH;
+    let pixels = (0..count * 128).map(|i| ((i * 7919 % 1013) as f32 / 506.5) - 1.0).collect::<Vec<_>>();
+    let labels = (0..count).map(|i| (i * 31 % 8) as i32).collect::<Vec<_>>();
+    let data =
+        TensorDataset::builder().array("x", [count, 2, 8, 8], pixels).array("y", [count], labels).build().unwrap();
+    DataLoader::builder(data).batch_size(BATCH).shuffle(true).last_batch(LastBatch::Drop).build().unwrap()
+}
+
+/// The training loss of each step.
+#[derive(Clone, Default)]
+struct Losses(Arc<Mutex<Vec<f64>>>);
+
+impl Callback for Losses {
+    fn name(&self) -> &'static str {
+        "Losses"
+    }
+    fn on_log(&mut self, point: &LogPoint) {
+        self.0.lock().unwrap().push(point.get("train_loss").unwrap());
+    }
+}
+
+fn trainer(devices: impl Into<Devices>, strategy: Strategy) -> (Trainer, Losses, tempfile::TempDir) {
+    let (losses, folder) = (Losses::default(), tempfile::tempdir().unwrap());
+    let trainer = Trainer::builder()
+        .accelerator(Accelerator::Cpu)
+        .devices(devices)
+        .strategy(strategy)
+        .max_epochs(1u64)
+        .log_every_n_steps(1u64)
+        .enable_checkpointing(false)
+        .enable_progress_bar(false)
+        .default_root_dir(folder.path().join("runs"))
+        .callback(losses.clone())
+        .build()
+        .unwrap();
+    (trainer, losses, folder)
+}
+
+/// The losses of all steps and the parameters and statistics afterwards.
+fn train<M: TrainingModule>(module: &M, devices: usize, strategy: Strategy) -> (Vec<f64>, Vec<Vec<f64>>) {
+    let (mut trainer, losses, _folder) = trainer(devices, strategy);
+    trainer.fit(module, &loader(), None).unwrap();
+    let losses = losses.0.lock().unwrap().clone();
+    let values: Vec<Tensor> = module.state().iter().map(|(_, v)| v.get()).collect();
+    let values = trainer.runtime().eval_many(&values.iter().collect::<Vec<_>>()).unwrap();
+    (losses, values.iter().map(|v| v.to_f64()).collect())
+}
+
+fn agrees_on_all_devices<M: TrainingModule>(make: impl Fn() -> M) {
+    let (losses, values) = train(&make(), 1, Strategy::Ddp);
+    assert_eq!(losses.len(), STEPS);
+    assert!(losses.iter().all(|loss| loss.is_finite()));
+    for devices in [2, 4, 8] {
+        for strategy in [Strategy::Ddp, Strategy::Fsdp] {
+            let (other_losses, other_values) = train(&make(), devices, strategy);
+            for (step, (a, b)) in losses.iter().zip(&other_losses).enumerate() {
+                assert!((a - b).abs() <= 1e-5 * a.abs(), "{strategy} on {devices}, step {step}: {a} and {b}");
+            }
+            for (i, (a, b)) in values.iter().zip(&other_values).enumerate() {
+                // Relative to the tensor: single elements near zero carry no more than its rounding.
+                let scale = a.iter().fold(0.0f64, |m, v| m.max(v.abs()));
+                let far = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+                assert!(far <= 1e-5 * scale.max(1e-3), "{strategy} on {devices}, tensor {i}: off by {far} of {scale}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_mlp_trains_alike_on_any_number_of_devices() {
+    agrees_on_all_devices(mlp);
+}
+
+#[test]
+fn a_net_with_batch_norm_trains_alike_on_any_number_of_devices() {
+    agrees_on_all_devices(conv_net);
+}
+
+#[test]
+fn a_batch_that_the_devices_cannot_share_is_refused_with_sizes_that_fit() {
+    let (mut trainer, _, _folder) = trainer(6, Strategy::Ddp);
+    let error = trainer.fit(&mlp(), &loader(), None).unwrap_err().to_string();
+    assert!(error.contains("a batch of 32") && error.contains("30 or 36"), "{error}");
+}
