@@ -34,6 +34,17 @@ impl Platform {
         }
     }
 
+    /// The platform of this name.
+    ///
+    /// ```
+    /// use fulmen_pjrt::locate::Platform;
+    /// assert_eq!(Platform::from_name("tpu"), Some(Platform::Tpu));
+    /// assert_eq!(Platform::from_name("abacus"), None);
+    /// ```
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Cpu, Self::Cuda, Self::Tpu].into_iter().find(|platform| platform.name() == name)
+    }
+
     /// The variable that its own vendor uses for the plugin's path.
     fn variable(self) -> Option<&'static str> {
         match self {

@@ -1,9 +1,9 @@
 //! Which kind of device to compute on, as a user says it.
 
 use std::fmt;
-use std::path::Path;
 use std::str::FromStr;
 
+use fulmen_pjrt::diagnosis::device_files;
 use fulmen_pjrt::locate::Platform;
 
 use crate::{Error, Result};
@@ -35,17 +35,14 @@ impl Accelerator {
     /// The platforms that this names on this machine, best first: for `Auto` those whose device files are there, and
     /// the CPU. Which of them has a plugin is not looked at.
     pub fn candidates(self) -> Vec<Platform> {
-        let any = |files: &[&str]| files.iter().any(|file| Path::new(file).exists());
+        let any = |platform| !device_files(platform).is_empty();
         match self {
             Accelerator::Cpu => vec![Platform::Cpu],
             Accelerator::Cuda => vec![Platform::Cuda],
             Accelerator::Tpu => vec![Platform::Tpu],
             Accelerator::Auto => {
-                let seen = [
-                    (Platform::Tpu, any(&["/dev/accel0", "/dev/vfio/0"])),
-                    (Platform::Cuda, any(&["/dev/nvidiactl"])),
-                    (Platform::Cpu, true),
-                ];
+                let seen =
+                    [(Platform::Tpu, any(Platform::Tpu)), (Platform::Cuda, any(Platform::Cuda)), (Platform::Cpu, true)];
                 seen.into_iter().filter_map(|(platform, there)| there.then_some(platform)).collect()
             }
         }

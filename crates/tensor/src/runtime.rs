@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use fulmen_pjrt::diagnosis::{diagnose, explain};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, Plugin, Value};
 
@@ -65,8 +66,11 @@ impl Runtime {
     /// # Errors
     /// No plugin, no device, not these devices; the message lists what was looked at and what is there.
     pub fn open(accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
-        let (platform, path) = locate_first(&accelerator.candidates(), |platform| locate(platform, None))
-            .map_err(|e| Error::runtime(format!("looking for a PJRT plugin for `{accelerator}`"), e))?;
+        let candidates = accelerator.candidates();
+        let (platform, path) = locate_first(&candidates, |platform| locate(platform, None)).map_err(|e| {
+            let e = explain(e, candidates.last().copied().unwrap_or(Platform::Cpu), None);
+            Error::runtime(format!("looking for a PJRT plugin for `{accelerator}`"), e)
+        })?;
         Runtime::open_plugin(&path, platform, devices)
     }
 
@@ -83,9 +87,10 @@ impl Runtime {
         if let Some(shared) = open.get(&opening) {
             return Runtime::of(shared.clone(), devices);
         }
-        let plugin = Plugin::load(path).map_err(|e| Error::runtime("loading the PJRT plugin", e))?;
+        let why = |doing: &str, e| Error::runtime(doing, explain(e, platform, Some(path)));
+        let plugin = Plugin::load(path).map_err(|e| why("loading the PJRT plugin", e))?;
         let create: Vec<_> = count.map(|count| ("cpu_device_count", Value::Int(count as i64))).into_iter().collect();
-        let client = plugin.create_client(&create).map_err(|e| Error::runtime("starting the device runtime", e))?;
+        let client = plugin.create_client(&create).map_err(|e| why("starting the device runtime", e))?;
         let runtime = Runtime::new(client, devices)?;
         open.insert(opening, runtime.shared.clone());
         Ok(runtime)
@@ -251,10 +256,13 @@ impl Runtime {
 /// The chosen devices of each process as a mesh of one axis.
 fn choose(client: &Client, devices: &Devices) -> Result<Places> {
     let here = client.addressable_devices();
+    // Of a CPU there is nothing more to know.
+    let platform = Platform::from_name(client.platform_name()).filter(|&platform| platform != Platform::Cpu);
+    let why = || platform.map_or_else(String::new, |platform| format!("\n{}", diagnose(platform)));
     if here.is_empty() {
-        return Err(Error::usage(format!("the platform `{}` has no device", client.platform_name())));
+        return Err(Error::usage(format!("the platform `{}` has no device{}", client.platform_name(), why())));
     }
-    let names = || here.iter().map(Device::to_string).collect::<Vec<_>>().join(", ");
+    let names = || here.iter().map(Device::to_string).collect::<Vec<_>>().join(", ") + &why();
     let chosen = devices.choose(here.len(), names)?;
     let mut processes: Vec<i32> = client.devices().iter().map(|device| device.process_index()).collect();
     processes.sort_unstable();
