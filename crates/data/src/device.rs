@@ -1,6 +1,6 @@
-//! Batches on a device, some of them ahead of the consumer.
+//! Batches on devices, some of them ahead of the consumer.
 //!
-//! Not here: reading batches, and what the device does with them.
+//! Not here: reading batches, and what the devices do with them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::{Error, HostBatch, HostBatches, Result};
 pub struct DeviceBatch {
     /// The fields in the dataset's order, then the mask; the batch axis first.
     pub arrays: Vec<DeviceArray>,
-    /// How many rows are real samples; they come first.
+    /// How many of the rows that this process has read are real samples; they come first.
     pub valid: usize,
     /// The epoch that the batch belongs to.
     pub epoch: u64,
@@ -27,33 +27,58 @@ pub struct DeviceBatch {
 }
 
 impl HostBatch {
-    /// Starts the transfer of the fields and the mask to the devices, their rows split as `sharding` says. Where a device
-    /// can read host memory in place nothing is copied; the memory stays alive, and unchanged, for as long as a device
-    /// needs it.
+    /// Starts the transfer of the fields and the mask to the devices: the rows split as `sharding` says, or all of them on
+    /// each device where it is [`Sharding::replicated`]. Where a device can read host memory in place, a CPU where its rows
+    /// start at a multiple of 64 bytes, nothing is copied; the memory stays alive, and unchanged, for as long as one of the
+    /// devices needs it.
     ///
     /// # Errors
-    /// A sharding of other axes than the first, or one that the batch size or the mesh does not fit.
+    /// A sharding of other axes than the first; one that the batch size or the mesh does not fit, or by which a device of
+    /// this process needs rows that another process has read.
     pub fn to_devices(&self, runtime: &Runtime, sharding: &Sharding) -> Result<DeviceBatch> {
         if sharding.axes().len() > 1 {
             return Err(Error::usage(format!(
                 "the sharding {sharding} splits more than the rows of a batch; give one for its first axis alone"
             )));
         }
+        self.check_rows(runtime, sharding)?;
         let layout = self.layout();
         let fields = self.fields().iter().enumerate();
-        let fields = fields.map(|(i, field)| (field.name.as_str(), layout.rows(i), field.dtype, layout.dims(i)));
-        let mask = ("the mask", layout.mask(), DType::F32, vec![layout.batch_size()]);
+        let fields = fields.map(|(i, field)| {
+            (field.name.as_str(), layout.rows(i).start, layout.row(i, 0).len(), field.dtype, field.shape.as_slice())
+        });
+        let mask = ("the mask", layout.mask().start, size_of::<f32>(), DType::F32, &[][..]);
         let mut arrays = Vec::with_capacity(self.fields().len() + 1);
-        for (name, rows, dtype, dims) in fields.chain([mask]) {
-            let row = rows.len() / layout.batch_size();
-            let array = runtime.assemble(&TensorType::new(dtype, dims), sharding, |client, device, block| {
-                let first = block.start.first().copied().unwrap_or(0);
-                let start = rows.start + first * row;
-                client.buffer_from_shared(self.memory(), start, dtype.element_type(), &block.size, device)
+        for (name, start, row_bytes, dtype, shape) in fields.chain([mask]) {
+            let ty = TensorType::new(dtype, [&[self.global_batch_size()], shape].concat());
+            let array = runtime.assemble(&ty, sharding, |client, device, block| {
+                let row = block.start[0] - self.rows().start;
+                let offset = start + row * row_bytes;
+                client.buffer_from_shared(self.memory(), offset, dtype.element_type(), &block.size, device)
             });
             arrays.push(array.map_err(|source| self.transfer_error(name, source))?);
         }
         Ok(DeviceBatch { arrays, valid: self.valid(), epoch: self.epoch(), index: self.index() })
+    }
+
+    /// Checks that the devices of this process need no other rows than these.
+    fn check_rows(&self, runtime: &Runtime, sharding: &Sharding) -> Result<()> {
+        let rows = self.rows();
+        let mask = TensorType::new(DType::F32, [self.global_batch_size()]);
+        let blocks = runtime.blocks(&mask, sharding).map_err(|why| Error::usage(format!("a batch's mask: {why}")))?;
+        for (device, block) in runtime.local_devices().zip(blocks) {
+            let (start, end) = (block.start[0], block.start[0] + block.size[0]);
+            if start < rows.start || end > rows.end {
+                return Err(Error::usage(format!(
+                    "{device} needs the rows {start}..{end} by the sharding {sharding} over the mesh {}, and this process \
+                     has read {}..{}; distribute the loader with Replicas::of",
+                    runtime.mesh(),
+                    rows.start,
+                    rows.end
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn transfer_error(&self, name: &str, source: fulmen_tensor::Error) -> Error {

@@ -87,13 +87,6 @@ impl Layout {
     pub(crate) fn mask(&self) -> Range<usize> {
         self.mask_offset..self.mask_offset + self.batch_size * size_of::<f32>()
     }
-
-    /// A field's shape in a batch: the batch axis first.
-    pub(crate) fn dims(&self, index: usize) -> Vec<usize> {
-        let mut dims = vec![self.batch_size];
-        dims.extend(&self.fields[index].shape);
-        dims
-    }
 }
 
 /// The next aligned offset after `batch_size` rows of `bytes` bytes that start at `start`.
@@ -119,7 +112,6 @@ mod tests {
         assert_eq!(layout.rows(2), 128..128);
         assert_eq!(layout.mask(), 128..148);
         assert_eq!(layout.size(), 192);
-        assert_eq!(layout.dims(0), [5, 3]);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Who shares a global batch: how many devices and processes there are, and which part of the batch is whose.
 //!
-//! Not here: the order of the samples (`sampler`), and the devices themselves.
+//! Not here: the order of the samples (`sampler`), and the transfer to the devices (`device`).
 
 use std::ops::Range;
+
+use fulmen_tensor::{DType, Runtime, Sharding, TensorType};
 
 use crate::{Error, Result};
 
@@ -43,6 +45,47 @@ impl Default for Replicas {
 }
 
 impl Replicas {
+    /// The devices and processes of a runtime, for batches whose rows are split over it as `sharding` says. Processes
+    /// that are given the same rows, because the mesh splits something else over them, count as one.
+    ///
+    /// ```
+    /// use fulmen_data::Replicas;
+    /// use fulmen_tensor::{Accelerator, Devices, Mesh, Runtime, Sharding};
+    ///
+    /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(8))?;
+    /// let rows = Sharding::new([Some("data")]);
+    /// assert_eq!(Replicas::of(&runtime, &rows)?, Replicas { devices: 8, ..Replicas::default() });
+    /// let runtime = runtime.with_mesh(&Mesh::new([("data", 4), ("model", 2)])?)?;
+    /// assert_eq!(Replicas::of(&runtime, &rows)?, Replicas { devices: 4, ..Replicas::default() });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A sharding that does not fit the mesh, or a mesh by which a process has rows from several places of a batch.
+    pub fn of(runtime: &Runtime, sharding: &Sharding) -> Result<Replicas> {
+        let mesh = runtime.mesh();
+        let axes = sharding.axes().first().map_or(&[][..], Vec::as_slice);
+        let devices = axes.iter().filter_map(|axis| mesh.size(axis)).product();
+        // A batch of one row for each part shows who has which.
+        let batch = TensorType::new(DType::U8, [devices]);
+        let rows = Sharding::over([axes.iter().map(String::as_str).collect()]);
+        let blocks = runtime.blocks(&batch, &rows).map_err(|why| Error::usage(format!("a batch's rows: {why}")))?;
+        let mut parts: Vec<usize> = blocks.iter().map(|block| block.start[0]).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        let (Some(&first), Some(&last)) = (parts.first(), parts.last()) else {
+            return Err(Error::usage("this process has no device; batches need at least one"));
+        };
+        let count = parts.len();
+        if last - first + 1 != count || devices % count != 0 || first % count != 0 {
+            return Err(Error::usage(format!(
+                "by the sharding {rows} over the mesh {mesh} this process has the parts {parts:?} of the {devices} that a \
+                 batch is split into, which do not lie side by side; put the axes that split the batch first in the mesh"
+            )));
+        }
+        Ok(Replicas { devices, num_processes: devices / count, process_index: first / count })
+    }
+
     /// Checks the three numbers against each other.
     pub(crate) fn check(self) -> Result<Replicas> {
         let Replicas { devices, num_processes, process_index } = self;

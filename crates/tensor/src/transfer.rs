@@ -44,6 +44,21 @@ impl Runtime {
         Ok(array)
     }
 
+    /// Which part of a value each of [`Runtime::local_devices`] has.
+    ///
+    /// # Errors
+    /// A sharding that does not fit the value or the mesh.
+    pub fn blocks(&self, ty: &TensorType, sharding: &Sharding) -> Result<Vec<Block>> {
+        let (mesh, sharding) = (self.mesh(), self.on_these_devices(sharding));
+        sharding.shard_shape(mesh, &ty.shape).map_err(|why| Error::usage(format!("splitting {ty}: {why}")))?;
+        Ok(self.places.local.iter().map(|&position| sharding.block(mesh, &ty.shape, position)).collect())
+    }
+
+    /// One device has the whole, whatever the sharding.
+    fn on_these_devices(&self, sharding: &Sharding) -> Sharding {
+        if self.mesh().num_devices() > 1 { sharding.clone() } else { Sharding::replicated() }
+    }
+
     /// A value made of parts: `make` is asked for the buffer of each device of this process, told which part of the whole
     /// it is. For code that has the parts in memory of its own, as a loader has.
     ///
@@ -56,15 +71,10 @@ impl Runtime {
         mut make: impl FnMut(&Client, &Device, &Block) -> fulmen_pjrt::Result<Buffer>,
     ) -> Result<DeviceArray> {
         let doing = || format!("copying {ty} to the device");
-        let mesh = self.mesh();
-        // One device has the whole, whatever the sharding.
-        let sharding = if mesh.num_devices() > 1 { sharding.clone() } else { Sharding::replicated() };
-        sharding.shard_shape(mesh, &ty.shape).map_err(|why| Error::usage(format!("{}: {why}", doing())))?;
-        let mut shards = Vec::with_capacity(self.places.local.len());
-        for &position in &self.places.local {
-            let device = &self.places.devices[position];
-            let block = sharding.block(mesh, &ty.shape, position);
-            let buffer = make(self.client(), device, &block).map_err(|e| Error::runtime(doing(), e))?;
+        let blocks = self.blocks(ty, sharding)?;
+        let mut shards = Vec::with_capacity(blocks.len());
+        for (device, block) in self.local_devices().zip(&blocks) {
+            let buffer = make(self.client(), device, block).map_err(|e| Error::runtime(doing(), e))?;
             if buffer.dims() != block.size
                 || buffer.element_type() != ty.dtype.element_type()
                 || buffer.device() != device
@@ -78,7 +88,7 @@ impl Runtime {
             }
             shards.push(buffer);
         }
-        Ok(DeviceArray::new(ty.clone(), sharding, self.places.clone(), shards))
+        Ok(DeviceArray::new(ty.clone(), self.on_these_devices(sharding), self.places.clone(), shards))
     }
 
     /// Starts to copy values to the host, all of them as one transfer, and does not wait for them.

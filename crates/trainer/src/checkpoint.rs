@@ -25,9 +25,8 @@ pub(crate) struct Position {
     pub(crate) global_step: u64,
     /// The seed of the run.
     pub(crate) seed: u64,
-    /// Batches of an epoch, and samples of a batch: what `batch` counts.
-    pub(crate) batches: u64,
-    pub(crate) batch_size: u64,
+    /// What `batch` counts: the loader's description of its batches.
+    pub(crate) data: String,
     /// What the epoch that had begun has logged up to its last log point.
     pub(crate) epoch_sums: Sums,
     /// The names of the values in the tensor [`LOGS`], which holds what was logged after it.
@@ -60,8 +59,7 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         "batch": position.batch,
         "global_step": position.global_step,
         "seed": position.seed,
-        "batches": position.batches,
-        "batch_size": position.batch_size,
+        "data": position.data,
         "epoch_sums": sums,
         "log_names": position.log_names,
         "best_checkpoint": position.best_checkpoint.as_deref().and_then(Path::to_str),
@@ -99,8 +97,7 @@ pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)>
         batch: number("batch")?,
         global_step: number("global_step")?,
         seed: number("seed")?,
-        batches: number("batches")?,
-        batch_size: number("batch_size")?,
+        data: document["data"].as_str().ok_or_else(|| wrong("its metadata lacks `data`"))?.to_owned(),
         log_names: names.filter_map(|name| name.as_str().map(str::to_owned)).collect(),
         best_checkpoint: document["best_checkpoint"].as_str().map(PathBuf::from),
         epoch_sums: Sums { sums, ..Sums::default() },

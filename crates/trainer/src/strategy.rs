@@ -37,11 +37,6 @@ impl Strategy {
         Sharding::over([BATCH_AXES.into_iter().filter(|axis| mesh.size(axis).is_some()).collect()])
     }
 
-    /// How many parts a batch is split into.
-    pub(crate) fn batch_parts(mesh: &Mesh) -> usize {
-        BATCH_AXES.into_iter().filter_map(|axis| mesh.size(axis)).product()
-    }
-
     /// How a trained tensor of this type lies while it is not used: under FSDP split along its largest axis that the
     /// devices divide, over the mesh axis `fsdp`, or `data` where there is none such; else whole.
     pub(crate) fn parameter(self, ty: &TensorType, mesh: &Mesh) -> Sharding {
@@ -93,7 +88,6 @@ mod tests {
         let both = Mesh::new([("data", 2), ("fsdp", 4)]).unwrap();
         assert_eq!(Strategy::Fsdp.parameter(&TensorType::new(DType::F32, [6, 4]), &both).to_string(), "[-, fsdp]");
         assert_eq!(Strategy::batch(&both).to_string(), "[data+fsdp]");
-        assert_eq!((Strategy::batch_parts(&both), Strategy::batch_parts(&mesh)), (8, 8));
         assert!(Strategy::Ddp.parameter(&TensorType::new(DType::F32, [8]), &mesh).is_replicated());
         assert!("ring".parse::<Strategy>().unwrap_err().to_string().contains("ddp, fsdp"));
     }

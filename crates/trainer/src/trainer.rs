@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use fulmen_data::DataLoader;
+use fulmen_data::{DataLoader, Replicas};
 use fulmen_nn::safetensors;
 use fulmen_tensor::{Compiled, DType, DeviceArray, Function, Literal, Runtime, Sharding, Tensor};
 
@@ -113,6 +113,13 @@ impl Trainer {
         Spread { strategy: self.options.strategy, mesh: self.runtime.mesh().clone() }
     }
 
+    /// A loader whose batches the devices share.
+    fn share(&self, loader: &DataLoader) -> Result<DataLoader> {
+        Replicas::of(&self.runtime, &Strategy::batch(self.runtime.mesh()))
+            .and_then(|replicas| loader.distributed(replicas))
+            .map_err(|e| Error::usage(e.to_string()))
+    }
+
     /// The element type that a model computes in.
     pub fn precision(&self) -> DType {
         DType::F32
@@ -192,6 +199,8 @@ impl Trainer {
         let started = Instant::now();
         (self.best_checkpoint, self.last_checkpoint) = (None, None);
         let interrupt = interrupt::Guard::new();
+        let train = &self.share(train)?;
+        let validation = validation.map(|loader| self.share(loader)).transpose()?;
         let steps_per_epoch = train.len() as u64;
         let max_epochs = self.options.max_epochs;
         let plan = Plan { steps_per_epoch, max_epochs, total_steps: steps_per_epoch.saturating_mul(max_epochs) };
@@ -205,16 +214,14 @@ impl Trainer {
         let seed = position.seed;
         let optimizer = module.configure_optimizers(&plan);
         let spread = self.spread();
-        check_batch(train, &spread)?;
         let optimizer_state = program::optimizer_state(module, &*optimizer);
         let entries = state::entries(module.state(), module.parameters().len(), optimizer_state, &spread);
         let shardings: Vec<Sharding> =
             entries.iter().take_while(|e| e.variable.is_some()).map(|e| e.sharding.clone()).collect();
         check_entries(&entries)?;
         let program = program::train(module, &*optimizer, train, &entries, &spread, seed)?;
-        let validation = match validation {
+        let validation = match &validation {
             Some(loader) => {
-                check_batch(loader, &spread)?;
                 let state = module.state();
                 let eval = program::eval(module, Stage::Validation, loader, &state, &shardings, &spread, seed)?;
                 check_names(&program, &eval)?;
@@ -263,7 +270,7 @@ impl Trainer {
             mesh: spread.mesh.to_string(),
             strategy: spread.strategy,
             batch_size: train.batch_size(),
-            per_device_batch_size: train.batch_size() / Strategy::batch_parts(&spread.mesh),
+            per_device_batch_size: train.per_device_batch_size(),
             precision: self.precision().to_string(),
             num_parameters: module.num_parameters(),
         };
@@ -345,7 +352,7 @@ impl Trainer {
         module.initialize(self.options.seed);
         let variables = module.state();
         let spread = self.spread();
-        check_batch(loader, &spread)?;
+        let loader = &self.share(loader)?;
         let optimizer = vec![];
         let entries = state::entries(variables.clone(), module.parameters().len(), optimizer, &spread);
         let shardings: Vec<Sharding> = entries[..variables.len()].iter().map(|e| e.sharding.clone()).collect();
@@ -377,20 +384,6 @@ impl Trainer {
     }
 }
 
-/// Each device gets as many rows as every other.
-fn check_batch(loader: &DataLoader, spread: &Spread) -> Result<()> {
-    let (batch, parts) = (loader.batch_size(), Strategy::batch_parts(&spread.mesh));
-    if batch % parts == 0 {
-        return Ok(());
-    }
-    let below = batch / parts * parts;
-    let near = if below == 0 { parts.to_string() } else { format!("{below} or {}", below + parts) };
-    Err(Error::usage(format!(
-        "a batch of {batch} cannot be split evenly over {parts} devices (mesh {}); use a batch size of {near}",
-        spread.mesh
-    )))
-}
-
 /// A name is that of one value, in a checkpoint and for the key that it is initialized with.
 fn check_entries(entries: &[Entry]) -> Result<()> {
     let mut names = BTreeSet::new();
@@ -405,13 +398,12 @@ fn check_entries(entries: &[Entry]) -> Result<()> {
 
 /// A position within an epoch means something only for the same batches.
 fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
-    let here = (train.len() as u64, train.batch_size() as u64);
-    let there = (position.batches, position.batch_size);
-    if position.batch > 0 && here != there {
+    let here = train.description();
+    if position.batch > 0 && here != position.data {
         return Err(Error::usage(format!(
-            "it was saved after batch {} of an epoch of {} batches of {}; the loader has {} batches of {}. Resume with \
+            "it was saved after batch {} of an epoch of other batches ({}) than those of this loader ({here}). Resume with \
              the loader of that run",
-            position.batch, there.0, there.1, here.0, here.1
+            position.batch, position.data
         )));
     }
     Ok(())

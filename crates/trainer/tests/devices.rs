@@ -151,5 +151,5 @@ fn a_net_with_batch_norm_trains_alike_on_any_number_of_devices() {
 fn a_batch_that_the_devices_cannot_share_is_refused_with_sizes_that_fit() {
     let (mut trainer, _, _folder) = trainer(6, Strategy::Ddp);
     let error = trainer.fit(&mlp(), &loader(), None).unwrap_err().to_string();
-    assert!(error.contains("a batch of 32") && error.contains("30 or 36"), "{error}");
+    assert!(error.contains("a batch size of 32") && error.contains("30 and 36"), "{error}");
 }

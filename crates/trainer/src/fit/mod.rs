@@ -76,8 +76,7 @@ impl Fit<'_> {
             warned_of_nan: false,
             warned_of_logger: false,
         };
-        self.position.batches = self.train.len() as u64;
-        self.position.batch_size = self.train.batch_size() as u64;
+        self.position.data = self.train.description();
         // One stream over all epochs, so that the first batches of an epoch are read while the last one ends.
         let epochs = self.position.epoch..self.options.max_epochs;
         let mut batches = self
