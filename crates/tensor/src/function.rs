@@ -1,7 +1,7 @@
 //! [`Function`]: an expression with inputs, ready to be compiled.
 
 use crate::lower::{Lowered, lower};
-use crate::{Error, Mesh, Result, Sharding, Tensor, TensorType};
+use crate::{Error, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
 
 /// An expression with inputs: results computed from parameters.
 ///
@@ -19,6 +19,7 @@ pub struct Function {
     aliases: Vec<Option<usize>>,
     parameter_shardings: Vec<Sharding>,
     result_shardings: Vec<Sharding>,
+    precision: MatmulPrecision,
 }
 
 impl Function {
@@ -27,7 +28,15 @@ impl Function {
         let aliases = vec![None; parameters.len()];
         let parameter_shardings = vec![Sharding::replicated(); parameters.len()];
         let result_shardings = vec![Sharding::replicated(); results.len()];
-        Function { name: name.into(), parameters, results, aliases, parameter_shardings, result_shardings }
+        Function {
+            name: name.into(),
+            parameters,
+            results,
+            aliases,
+            parameter_shardings,
+            result_shardings,
+            precision: MatmulPrecision::Default,
+        }
     }
 
     /// Calls `f` once with a placeholder of each type and records what it returns.
@@ -95,6 +104,26 @@ impl Function {
             *place = sharding;
         }
         self
+    }
+
+    /// Says how exactly products of f32 numbers are computed; see [`MatmulPrecision`].
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Function, MatmulPrecision, TensorType};
+    ///
+    /// let square = Function::trace("square", &[TensorType::new(DType::F32, [4, 4])], |x| vec![x[0].matmul(&x[0])]);
+    /// let square = square.matmul_precision(MatmulPrecision::Highest);
+    /// assert!(square.stablehlo()?.contains("precision = [HIGHEST, HIGHEST]"));
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    pub fn matmul_precision(mut self, precision: MatmulPrecision) -> Function {
+        self.precision = precision;
+        self
+    }
+
+    /// How exactly products of f32 numbers are computed.
+    pub fn precision(&self) -> MatmulPrecision {
+        self.precision
     }
 
     /// The function's name.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::graph::{Graph, Value};
 use crate::tensor::Kind;
-use crate::{DType, DeviceArray, Error, Fault, Function, Mesh, Result, Sharding, TensorType};
+use crate::{DType, DeviceArray, Error, Fault, Function, MatmulPrecision, Mesh, Result, Sharding, TensorType};
 
 /// A program as text, and what belongs to it.
 pub(crate) struct Lowered {
@@ -39,6 +39,7 @@ pub(crate) struct Lowering<'a> {
     constants: &'a mut HashMap<String, String>,
     helpers: &'a mut BTreeMap<String, String>,
     partitioned: bool,
+    precision: MatmulPrecision,
 }
 
 struct Line {
@@ -70,6 +71,11 @@ impl Lowering<'_> {
     /// Whether the program is for several devices, so that shardings mean something.
     pub(crate) fn is_partitioned(&self) -> bool {
         self.partitioned
+    }
+
+    /// StableHLO's name of the precision that a product of `dtype` is asked for.
+    pub(crate) fn precision(&self, dtype: DType) -> &'static str {
+        self.precision.stablehlo(dtype)
     }
 
     /// `(operand types) -> result types`.
@@ -182,6 +188,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
                     constants: &mut constants,
                     helpers: &mut helpers,
                     partitioned,
+                    precision: function.precision(),
                 };
                 let right = operation.lower(&mut cx);
                 let count = match node.outputs.len() {

@@ -231,11 +231,12 @@ impl Operation for ConvolutionOp {
         vec![Some(self.lhs_vjp(lhs, rhs, &g)), Some(self.rhs_vjp(lhs, rhs, &g))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let precision = cx.precision(cx.result().dtype);
         let pads: Vec<_> = self.padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
         format!(
             "stablehlo.convolution({}) dim_numbers = {}x{}->{}, window = {{stride = {:?}, pad = [{}], \
              lhs_dilate = {:?}, rhs_dilate = {:?}}} {{batch_group_count = {} : i64, feature_group_count = {} : i64, \
-             precision_config = [#stablehlo<precision DEFAULT>, #stablehlo<precision DEFAULT>]}} : {}",
+             precision_config = [#stablehlo<precision {precision}>, #stablehlo<precision {precision}>]}} : {}",
             cx.operands(),
             self.lhs.spell("b", "f"),
             self.rhs.spell("o", "i"),

@@ -140,8 +140,10 @@ impl Operation for DotGeneral {
         } else {
             format!(", batching_dims = {:?} x {:?}", self.lhs_batch, self.rhs_batch)
         };
+        let precision = cx.precision(cx.result().dtype);
         format!(
-            "stablehlo.dot_general {}{batching}, contracting_dims = {:?} x {:?}, precision = [DEFAULT, DEFAULT] : {}",
+            "stablehlo.dot_general {}{batching}, contracting_dims = {:?} x {:?}, precision = [{precision}, {precision}] \
+             : {}",
             cx.operands(),
             self.lhs_contracting,
             self.rhs_contracting,
