@@ -78,7 +78,8 @@ fn an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come() {
     assert_eq!(parts.len(), 375);
     for ((step, loss), (expected_step, expected)) in parts.into_iter().zip(steps(&whole)) {
         assert_eq!(step, expected_step);
-        // Another number of devices adds up in another order, which 375 steps with momentum amplify.
-        assert!((loss - expected).abs() <= 1e-2 * expected.abs().max(0.1), "step {step}: {loss} and {expected}");
+        // Another number of devices adds up in another order, which steps amplify: by 1e-4 at most, seen. Other samples have
+        // losses that are many times as large or small.
+        assert!((loss - expected).abs() <= 1e-2 * expected.abs().max(1e-4), "step {step}: {loss} and {expected}");
     }
 }

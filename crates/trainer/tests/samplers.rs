@@ -7,7 +7,7 @@ use common::{Record, trainer};
 use fulmen_data::{DataLoader, LastBatch, Replica, Sampler, TensorDataset};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{Mesh, Tensor};
 use fulmen_trainer::{Batch, LogPoint, Plan, StepContext, TrainingModule};
 
 const DEVICES: [usize; 3] = [1, 2, 8];
@@ -88,6 +88,23 @@ fn the_masked_mean_is_the_mean_over_the_samples_on_any_number_of_devices() {
             assert!(close(metric("scalar"), metric("x")), "{} and {}", metric("scalar"), metric("x"));
             assert!(close(metric("output"), points[0].get("output").unwrap()), "{len} samples on {devices} devices");
         }
+    }
+}
+
+#[test]
+fn on_a_mesh_the_axes_that_split_the_batch_share_it_and_the_others_repeat_it() {
+    for (axes, each) in
+        [([("data", 4), ("model", 2)], 4), ([("model", 4), ("data", 2)], 8), ([("data", 2), ("fsdp", 4)], 2)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let builder = trainer(folder.path()).devices(8).mesh(Mesh::new(axes).unwrap()).max_epochs(1u64);
+        let mut trainer = builder.enable_checkpointing(false).build().unwrap();
+        let loader = DataLoader::builder(data(71)).batch_size(BATCH_SIZE).build().unwrap();
+        let point = trainer.validate(&Probe::new(), &loader).unwrap();
+        assert_eq!(point.get("x"), Some(mean(71, |x| x)), "{axes:?}");
+        assert_eq!(point.get("square"), Some(mean(71, |x| x * x)), "{axes:?}");
+        let spelled = DataLoader::builder(data(71)).per_device_batch_size(each).build().unwrap();
+        assert_eq!(trainer.fit(&Probe::new(), &spelled, None).unwrap().global_step, 5, "{axes:?}");
     }
 }
 
