@@ -18,7 +18,7 @@ pub mod prelude {
     pub use fulmen_tensor::{Accelerator, DType, Literal, Runtime, Shape, Tensor, TensorType, grad};
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint};
     pub use fulmen_trainer::{
-        Batch, Options, Plan, StepContext, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, Weights,
+        Batch, Options, Plan, Predictions, StepContext, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, Weights,
     };
 }
 

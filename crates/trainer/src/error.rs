@@ -23,6 +23,7 @@ enum Kind {
     Logger,
     NotFinite { step: u64 },
     Checkpoint,
+    Interrupted,
 }
 
 impl Error {
@@ -64,6 +65,17 @@ impl Error {
     pub(crate) fn checkpoint(path: &Path, message: impl fmt::Display) -> Error {
         let message = format!("checkpoint {}: {message}", path.display());
         Error { kind: Kind::Checkpoint, message, source: None }
+    }
+
+    /// Ctrl-C, where it leaves nothing to go on from.
+    pub(crate) fn interrupted(doing: &str) -> Error {
+        Error { kind: Kind::Interrupted, message: format!("{doing} was interrupted by Ctrl-C"), source: None }
+    }
+
+    /// Whether it was Ctrl-C that ended what was done. An interrupted fit is no error; its
+    /// [summary](crate::FitSummary::interrupted) says so.
+    pub fn is_interrupted(&self) -> bool {
+        self.kind == Kind::Interrupted
     }
 
     /// The step, counted from 1, whose loss or result was NaN or infinite, if that is what ended the fit (see [`detect_nan`](crate::Options::detect_nan)).

@@ -26,6 +26,7 @@ pub mod loggers;
 mod logs;
 mod module;
 mod options;
+mod predict;
 mod program;
 mod say;
 mod state;
@@ -39,6 +40,7 @@ pub use callback::{Actions, Callback, CheckpointRole, FitStart, LogPoint, Progre
 pub use error::{Error, Result};
 pub use module::{Plan, StepContext, TrainingModule};
 pub use options::{OptionRow, Options, TrainerArgs};
+pub use predict::{Predicted, PredictedBatches, Predictions};
 pub use strategy::Strategy;
 pub use summary::FitSummary;
 pub use trainer::{Trainer, Weights};

@@ -6,7 +6,7 @@ use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::Tensor;
 
-use crate::Batch;
+use crate::{Batch, Predictions};
 
 /// A model together with how it is trained: Lightning's `LightningModule`.
 ///
@@ -25,6 +25,13 @@ pub trait TrainingModule: Module {
     /// refuses.
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
         let _ = (batch, cx);
+    }
+
+    /// Records the predictions for one batch: a tensor, or several with names, each with a row a sample. By default
+    /// none, which [`Trainer::predict`](crate::Trainer::predict) refuses.
+    fn predict_step(&self, batch: &Batch) -> Predictions {
+        let _ = batch;
+        Predictions::default()
     }
 
     /// The optimizer, given how long training is going to be.

@@ -48,7 +48,7 @@ pub(crate) fn optimizer_state(module: &dyn TrainingModule, optimizer: &dyn Optim
 }
 
 /// Placeholders in a module's variables. Dropped, also by a panic in a user's step, it puts the values back.
-struct Placeholders<'a> {
+pub(crate) struct Placeholders<'a> {
     variables: &'a [(String, Variable)],
     before: Vec<Tensor>,
     placeholders: Vec<Tensor>,
@@ -59,7 +59,7 @@ struct Placeholders<'a> {
 }
 
 impl<'a> Placeholders<'a> {
-    fn new(
+    pub(crate) fn new(
         module: &dyn TrainingModule,
         variables: &'a [(String, Variable)],
         shardings: &[Sharding],
@@ -78,6 +78,10 @@ impl<'a> Placeholders<'a> {
         let mut modes = Modes(vec![]);
         module.visit(&mut Visit::new(&mut modes));
         Placeholders { variables, before, placeholders, used, modes: modes.0 }
+    }
+
+    pub(crate) fn placeholders(&self) -> &[Tensor] {
+        &self.placeholders
     }
 
     /// What the variables hold now; the placeholder itself where it was left alone.
@@ -239,7 +243,7 @@ pub(crate) fn train(
 }
 
 /// The inputs from `first` on are the batch's.
-fn split_batch(mut function: Function, first: usize, spread: &Spread) -> Function {
+pub(crate) fn split_batch(mut function: Function, first: usize, spread: &Spread) -> Function {
     let sharding = Strategy::batch(&spread.mesh);
     for input in first..function.parameters().len() {
         function = function.shard_parameter(input, sharding.clone());

@@ -15,6 +15,7 @@ use crate::fit::{Fit, numbered};
 use crate::interrupt;
 use crate::loggers::Logger;
 use crate::module::Plan;
+use crate::predict::{self, PredictedBatches};
 use crate::program::{self, EvalProgram, Stage, TrainProgram};
 use crate::say::say;
 use crate::state::{self, Entry, Spread, State};
@@ -334,6 +335,33 @@ impl Trainer {
     pub fn test<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, weights: Weights) -> Result<LogPoint> {
         self.load(module, weights)?;
         self.evaluate(module, loader, Stage::Test)
+    }
+
+    /// Runs `predict_step` over a loader and gives what it computes, a batch at a time, for the real samples and in the
+    /// loader's order. The module keeps the weights that it predicted with.
+    ///
+    /// # Errors
+    /// As [`Trainer::test`]; a module that predicts nothing, or something without a row for each sample. What goes wrong
+    /// later is told by the batch that it went wrong in.
+    pub fn predict<M: TrainingModule>(
+        &mut self,
+        module: &M,
+        loader: &DataLoader,
+        weights: Weights,
+    ) -> Result<PredictedBatches> {
+        self.load(module, weights)?;
+        module.initialize(self.options.seed);
+        let variables = module.state();
+        let spread = self.spread();
+        check_batch(loader, &spread)?;
+        let entries = state::entries(variables.clone(), module.parameters().len(), vec![], &spread);
+        let shardings: Vec<Sharding> = entries[..variables.len()].iter().map(|e| e.sharding.clone()).collect();
+        let program = predict::program(module, loader, &variables, &shardings, &spread, self.options.seed)?;
+        let values: Vec<(Tensor, Sharding)> = variables.iter().map(|(_, v)| v.get()).zip(shardings).collect();
+        let values = state::compute(&self.runtime, &values)?;
+        let (compiled, count) = self.compile(&program.function)?;
+        self.eval_compilations += count;
+        Ok(PredictedBatches::new(&self.runtime, compiled, program, values, loader))
     }
 
     /// Gives a module the weights that were chosen.

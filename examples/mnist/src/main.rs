@@ -60,6 +60,10 @@ impl Program for Args {
         Ok(Some(self.in_order(Mnist::open(&self.data_dir, Split::Test)?)?))
     }
 
+    fn predict_data(&self, options: &Options) -> cli::Result<Option<DataLoader>> {
+        self.test_data(options)
+    }
+
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
         builder.callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max).every_epoch(self.every_epoch))
     }

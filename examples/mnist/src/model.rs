@@ -67,6 +67,11 @@ impl TrainingModule for Digits {
         self.evaluate("test", batch, cx);
     }
 
+    fn predict_step(&self, batch: &Batch) -> Predictions {
+        let probabilities = self.forward(&batch.get("image")).softmax(-1);
+        [("digit", probabilities.argmax(-1, false)), ("probability", probabilities.max(&[-1], false))].into()
+    }
+
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
         let schedule = schedule::OneCycle::new(self.learning_rate, plan.total_steps);
         Box::new(optim::AdamW::new(schedule).weight_decay(0.05))

@@ -25,6 +25,15 @@ pub(crate) struct CommonArgs {
     pub(crate) metrics: bool,
 }
 
+/// The flags of `predict`.
+#[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+#[command(next_help_heading = "Output", about = None, long_about = None)]
+pub(crate) struct PredictArgs {
+    /// The file to write, .csv or .safetensors; what stood there is replaced when all is predicted.
+    #[arg(long, value_name = "FILE", default_value = "predictions.safetensors")]
+    pub(crate) output: PathBuf,
+}
+
 /// What a file does not set.
 pub(crate) const NOT_IN_A_FILE: [&str; 4] = ["config", "print-config", "help", "version"];
 
@@ -36,13 +45,15 @@ pub(crate) enum Task {
     Fit,
     Validate,
     Test,
+    Predict,
 }
 
 /// The subcommands with what `--help` says of them.
-const TASKS: [(&str, Task, &str); 3] = [
+const TASKS: [(&str, Task, &str); 4] = [
     ("fit", Task::Fit, "Train the module, validating after each epoch"),
     ("validate", Task::Validate, "Run the validation step over the validation data"),
     ("test", Task::Test, "Run the test step over the test data"),
+    ("predict", Task::Predict, "Write to a file what the module predicts for the program's data"),
 ];
 
 impl Task {
@@ -63,9 +74,13 @@ pub(crate) fn command<P: Program>(name: &str) -> Result<Command> {
         .args_conflicts_with_subcommands(true)
         .subcommand_help_heading("Commands")
         .after_help("Without a command: fit, then test with the best weights if there is test data.");
-    for (name, _, about) in TASKS {
-        let subcommand = with_flags::<P>(Command::new(name)).long_about(None).about(about);
-        command = command.subcommand(subcommand);
+    for (name, task, about) in TASKS {
+        let subcommand = with_flags::<P>(Command::new(name));
+        let subcommand = match task {
+            Task::Predict => PredictArgs::augment_args(subcommand),
+            _ => subcommand,
+        };
+        command = command.subcommand(subcommand.long_about(None).about(about));
     }
     Ok(command)
 }
@@ -91,7 +106,7 @@ fn with_flags<P: Program>(command: Command) -> Command {
 
 /// clap would panic, or mix up two flags of one name.
 fn check_names(own: &Command) -> Result<()> {
-    let ours = TrainerArgs::augment_args(CommonArgs::augment_args(Command::new("")));
+    let ours = PredictArgs::augment_args(TrainerArgs::augment_args(CommonArgs::augment_args(Command::new(""))));
     let taken = |arg: &&Arg| {
         let same_long = |other: &Arg| arg.get_long().is_some() && arg.get_long() == other.get_long();
         let reserved = arg.get_long().is_some_and(|long| NOT_IN_A_FILE.contains(&long));

@@ -26,7 +26,9 @@ impl Failure {
             }
             Failure::Error(error) => {
                 say(&text(&*error));
-                ExitCode::FAILURE
+                let interrupted = error.downcast_ref::<crate::Error>().is_some_and(crate::Error::is_interrupted);
+                // What a shell says of a program that Ctrl-C has ended.
+                if interrupted { ExitCode::from(130) } else { ExitCode::FAILURE }
             }
         }
     }

@@ -72,6 +72,7 @@ mod config;
 mod fail;
 mod output;
 mod parse;
+mod predictions;
 mod print_config;
 mod program;
 mod report;

@@ -1,5 +1,6 @@
 //! What a command did, as text and as JSON.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -37,6 +38,18 @@ pub(crate) fn fit(trainer: &Trainer, fit: &FitSummary, tested: Option<&LogPoint>
 pub(crate) fn evaluation(trainer: &Trainer, point: &LogPoint) -> Value {
     json!({
         "metrics": metrics_json(point),
+        "eval_compilations": trainer.eval_compilations(),
+        "accelerator": trainer.runtime().client().platform_name(),
+        "devices": trainer.num_devices(),
+        "precision": trainer.precision().name(),
+    })
+}
+
+/// What was predicted.
+pub(crate) fn predictions(trainer: &Trainer, samples: usize, output: &Path) -> Value {
+    json!({
+        "predictions": samples,
+        "output": output.to_string_lossy(),
         "eval_compilations": trainer.eval_compilations(),
         "accelerator": trainer.runtime().client().platform_name(),
         "devices": trainer.num_devices(),

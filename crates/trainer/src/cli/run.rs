@@ -3,10 +3,13 @@
 use std::ffi::OsString;
 use std::time::Instant;
 
-use super::command::Task;
+use clap::FromArgMatches as _;
+
+use super::command::{PredictArgs, Task};
 use super::fail::Failure;
 use super::output::line;
 use super::parse::{Invocation, parse};
+use super::predictions::{Format, write_predictions};
 use super::print_config::print_config;
 use super::report;
 use super::{FitData, Program};
@@ -29,6 +32,7 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<(), Failure> {
         Task::FitAndTest => session.fit(builder, true),
         Task::Fit => session.fit(builder, false),
         Task::Validate | Task::Test => session.evaluate(builder),
+        Task::Predict => session.predict(builder),
     }
 }
 
@@ -90,6 +94,19 @@ impl<P: Program> Session<P> {
         let title = if what == "test" { "Test" } else { "Validation" };
         line(format_args!("{title}: {}", spell(&point.metrics)))?;
         self.finish(&trainer, || report::evaluation(&trainer, &point))
+    }
+
+    fn predict(&self, builder: TrainerBuilder) -> Result<(), Failure> {
+        let args = PredictArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
+        let format = Format::of(&args.output)?;
+        let mut trainer = builder.build()?;
+        let options = trainer.options().clone();
+        let loader = self.program().predict_data(&options)?.ok_or("this program has no data to predict for")?;
+        let module = self.program().module()?;
+        let batches = trainer.predict(&module, &loader, weights(&options))?;
+        let samples = write_predictions(&args.output, format, batches)?;
+        line(format_args!("predictions: {} for {samples} samples", args.output.display()))?;
+        self.finish(&trainer, || report::predictions(&trainer, samples, &args.output))
     }
 
     /// What stands at the end of every output.

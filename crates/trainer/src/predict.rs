@@ -1,0 +1,268 @@
+//! Predicting: a module's `predict_step` as one program, run over a loader, its rows read back in order.
+//!
+//! Not here: how predictions are written to a file, which the command line does.
+
+use std::collections::VecDeque;
+
+use fulmen_data::{DataLoader, DeviceBatches};
+use fulmen_tensor::{
+    Argument, Compiled, DeviceArray, Function, Literal, PendingLiterals, Runtime, Sharding, Tensor, TensorType,
+    Variable, random,
+};
+
+use crate::interrupt;
+use crate::program::{Placeholders, split_batch};
+use crate::state::Spread;
+use crate::{Batch, Error, Result, Strategy, TrainingModule};
+
+/// What a [`predict_step`](TrainingModule::predict_step) gives: named tensors, each with a row a sample, `[batch, …]`.
+///
+/// ```
+/// use fulmen_tensor::{DType, Tensor};
+/// use fulmen_trainer::Predictions;
+///
+/// let (digit, probability) = (Tensor::zeros(DType::I32, [8]), Tensor::zeros(DType::F32, [8]));
+/// let several = Predictions::from([("digit", digit.clone()), ("probability", probability)]);
+/// let one: Predictions = digit.into(); // has the name `prediction`
+/// # let _ = (several, one);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Predictions(Vec<(String, Tensor)>);
+
+impl From<Tensor> for Predictions {
+    fn from(tensor: Tensor) -> Predictions {
+        [("prediction", tensor)].into()
+    }
+}
+
+impl<S: Into<String>, const N: usize> From<[(S, Tensor); N]> for Predictions {
+    fn from(tensors: [(S, Tensor); N]) -> Predictions {
+        Predictions(tensors.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect())
+    }
+}
+
+impl Predictions {
+    /// Each row belongs to a sample, and a name to one tensor.
+    fn check(&self, batch: &Batch) -> Result<()> {
+        if self.0.is_empty() {
+            return Err(Error::usage(
+                "the module predicts nothing; write its predict_step(), and return what it computes of a batch",
+            ));
+        }
+        for (i, (name, tensor)) in self.0.iter().enumerate() {
+            tensor.check()?;
+            let at = |problem: String| {
+                Err(Error::usage(format!("predict_step: `{name}` {problem}\n  at {}", tensor.location())))
+            };
+            if name.is_empty() || self.0[..i].iter().any(|earlier| earlier.0 == *name) {
+                return at("names two tensors or none; names differ and are not empty".into());
+            }
+            if tensor.shape().dims().first() != Some(&batch.size()) {
+                let (ty, rows) = (tensor.ty(), batch.size());
+                return at(format!("is {ty}; it must have a row for each sample of the batch, [{rows}, …]"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A predict step as a function.
+///
+/// Inputs: the module's values, the batch. Results: the predictions.
+pub(crate) struct PredictProgram {
+    pub(crate) function: Function,
+    names: Vec<String>,
+}
+
+/// Records the predict step.
+pub(crate) fn program(
+    module: &dyn TrainingModule,
+    loader: &DataLoader,
+    variables: &[(String, Variable)],
+    shardings: &[Sharding],
+    spread: &Spread,
+    seed: u64,
+) -> Result<PredictProgram> {
+    let batch = Batch::placeholders(loader);
+    let cells = Placeholders::new(module, variables, shardings);
+    module.eval();
+    module.set_random_key(&random::key(seed));
+    let predictions = module.predict_step(&batch);
+    let placeholders = cells.placeholders().to_vec();
+    drop(cells);
+    predictions.check(&batch)?;
+    let (names, results) = predictions.0.into_iter().unzip();
+    let inputs = placeholders.into_iter().chain(batch.inputs().cloned()).collect();
+    // The results are whole on every device, so that each process can read them.
+    let mut function = Function::new("predict_step", inputs, results);
+    for (i, sharding) in shardings.iter().enumerate() {
+        function = function.shard_parameter(i, sharding.clone());
+    }
+    Ok(PredictProgram { function: split_batch(function, shardings.len(), spread), names })
+}
+
+/// Predictions on the host for some samples, in the order of the loader: named values, each with a row a sample.
+#[derive(Debug)]
+pub struct Predicted {
+    values: Vec<(String, Literal)>,
+}
+
+impl Predicted {
+    /// The values of this name.
+    pub fn get(&self, name: &str) -> Option<&Literal> {
+        self.values.iter().find(|value| value.0 == name).map(|value| &value.1)
+    }
+
+    /// Names and values, in the order in which the module gave them.
+    pub fn values(&self) -> &[(String, Literal)] {
+        &self.values
+    }
+
+    /// How many samples these are the predictions of.
+    pub fn num_samples(&self) -> usize {
+        self.values.first().and_then(|value| value.1.ty().shape.dims().first()).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn into_values(self) -> Vec<(String, Literal)> {
+        self.values
+    }
+}
+
+/// The first rows of a value.
+fn first_rows(literal: Literal, rows: usize) -> Result<Literal> {
+    let ty = literal.ty();
+    let mut dims = ty.shape.dims().to_vec();
+    let of = dims.first().copied().unwrap_or(0);
+    if rows >= of {
+        return Ok(literal);
+    }
+    dims[0] = rows;
+    let bytes = literal.bytes();
+    Ok(Literal::from_bytes(TensorType::new(ty.dtype, dims), &bytes[..bytes.len() / of * rows])?)
+}
+
+/// Predictions, a batch at a time, in the order of the loader. Made by [`Trainer::predict`](crate::Trainer::predict).
+///
+/// The device works on the next batch while one is looked at. After an error there is nothing more. Ctrl-C is such an
+/// error, after which the program goes on.
+pub struct PredictedBatches {
+    runtime: Runtime,
+    compiled: Compiled,
+    names: Vec<String>,
+    values: Vec<DeviceArray>,
+    batches: DeviceBatches,
+    pending: VecDeque<Pending>,
+    interrupt: interrupt::Guard,
+    /// No batch is to be launched any more.
+    ended: bool,
+    /// Why not; told after the predictions that had been launched before.
+    failed: Option<Error>,
+}
+
+/// A batch of predictions on its way to the host.
+struct Pending {
+    values: PendingLiterals,
+    valid: usize,
+    /// Kept until the values have arrived.
+    _arrays: Vec<DeviceArray>,
+}
+
+/// Batches that the device is given before the first of them is read.
+const AHEAD: usize = 2;
+
+impl PredictedBatches {
+    pub(crate) fn new(
+        runtime: &Runtime,
+        compiled: Compiled,
+        program: PredictProgram,
+        values: Vec<DeviceArray>,
+        loader: &DataLoader,
+    ) -> PredictedBatches {
+        PredictedBatches {
+            runtime: runtime.clone(),
+            compiled,
+            names: program.names,
+            values,
+            batches: loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0),
+            pending: VecDeque::new(),
+            interrupt: interrupt::Guard::new(),
+            ended: false,
+            failed: None,
+        }
+    }
+
+    /// All predictions as one.
+    ///
+    /// # Errors
+    /// As each of the batches.
+    ///
+    /// ```no_run
+    /// # fn f(trainer: &mut fulmen_trainer::Trainer, module: &impl fulmen_trainer::TrainingModule,
+    /// #      loader: &fulmen_data::DataLoader) -> fulmen_trainer::Result<()> {
+    /// use fulmen_trainer::Weights;
+    /// let predicted = trainer.predict(module, loader, Weights::Current)?.concat()?;
+    /// let digits: Option<Vec<i32>> = predicted.get("digit").map(|digits| digits.to_vec()).transpose()?;
+    /// # let _ = digits; Ok(())
+    /// # }
+    /// ```
+    pub fn concat(self) -> Result<Predicted> {
+        let mut types: Vec<TensorType> = vec![];
+        let mut parts: Vec<Vec<u8>> = vec![vec![]; self.names.len()];
+        let (names, mut rows) = (self.names.clone(), 0);
+        for batch in self {
+            let batch = batch?;
+            rows += batch.num_samples();
+            for ((_, literal), part) in batch.values.iter().zip(&mut parts) {
+                part.extend_from_slice(literal.bytes());
+            }
+            types = batch.values.into_iter().map(|(_, literal)| literal.ty().clone()).collect();
+        }
+        let whole = |(ty, bytes): (TensorType, Vec<u8>)| {
+            let dims = [&[rows], &ty.shape.dims()[1..]].concat();
+            Ok(Literal::from_bytes(TensorType::new(ty.dtype, dims), &bytes)?)
+        };
+        let literals = types.into_iter().zip(parts).map(whole).collect::<Result<Vec<_>>>()?;
+        Ok(Predicted { values: names.into_iter().zip(literals).collect() })
+    }
+
+    fn launch(&mut self) -> Result<bool> {
+        if self.interrupt.requested() {
+            return Err(Error::interrupted("predicting"));
+        }
+        let Some(batch) = self.batches.next().transpose()? else {
+            return Ok(false);
+        };
+        let values = self.values.iter().map(Argument::Borrow);
+        let outputs = self.compiled.call(values.chain(batch.arrays.iter().map(Argument::Borrow)).collect())?;
+        let values = self.runtime.read(&outputs.arrays.iter().collect::<Vec<_>>())?;
+        self.pending.push_back(Pending { values, valid: batch.valid, _arrays: outputs.arrays });
+        Ok(true)
+    }
+
+    fn try_next(&mut self) -> Result<Option<Predicted>> {
+        while !self.ended && self.pending.len() <= AHEAD {
+            match self.launch() {
+                Ok(launched) => self.ended = !launched,
+                Err(error) => (self.ended, self.failed) = (true, Some(error)),
+            }
+        }
+        let Some(Pending { values, valid, _arrays }) = self.pending.pop_front() else {
+            return self.failed.take().map_or(Ok(None), Err);
+        };
+        let rows = values.wait()?.into_iter().map(|literal| first_rows(literal, valid)).collect::<Result<Vec<_>>>()?;
+        Ok(Some(Predicted { values: self.names.iter().cloned().zip(rows).collect() }))
+    }
+}
+
+impl Iterator for PredictedBatches {
+    type Item = Result<Predicted>;
+
+    fn next(&mut self) -> Option<Result<Predicted>> {
+        let next = self.try_next().transpose();
+        if let Some(Err(_)) = next {
+            self.ended = true;
+            self.pending.clear();
+        }
+        next
+    }
+}

@@ -1,0 +1,100 @@
+//! The subcommands and the configuration file, as a user runs them.
+
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use fulmen::data::{Dataset, HostBatch, Mnist, Split};
+use fulmen::nn::safetensors;
+use serde_json::Value;
+
+fn mnist(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mnist"));
+    command.current_dir(folder).args(args).envs(env.iter().copied()).output().unwrap()
+}
+
+/// Standard output of a run that must succeed.
+fn succeeds(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> String {
+    let output = mnist(folder, args, env);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(stdout: &str) -> Value {
+    serde_json::from_str(stdout.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn what_was_fit_is_validated_tested_and_predicted_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| succeeds(folder.path(), args, &[]);
+    let fit = json(&run(&["--max-epochs", "1", "--batch-size", "100", "--enable-progress-bar=false", "--json"]));
+    let accuracy = fit["test_accuracy"].as_f64().unwrap();
+    assert!(accuracy > 0.8 && fit["test"]["test_acc"] == fit["test_accuracy"], "{fit}");
+
+    let from = ["--batch-size", "64", "--ckpt-path", "runs/version_0/checkpoints/best.safetensors", "--json"];
+    let test = json(&run(&[&["test"][..], &from].concat()));
+    assert_eq!(test["metrics"]["test_acc"].as_f64(), Some(accuracy));
+    let validation = json(&run(&[&["validate"][..], &from].concat()));
+    assert!(validation["metrics"]["val_acc"].as_f64().unwrap() > 0.8, "{validation}");
+
+    // Predicted are the 1,000 test digits in their order, the last batch of 64 being padded.
+    let predicted = json(&run(&[&["predict", "--output", "digits.csv"][..], &from].concat()));
+    assert_eq!((predicted["predictions"].as_u64(), predicted["output"].as_str()), (Some(1000), Some("digits.csv")));
+    let csv = std::fs::read_to_string(folder.path().join("digits.csv")).unwrap();
+    let mut lines = csv.lines();
+    assert_eq!(lines.next(), Some("digit,probability"));
+    let digits: Vec<i32> = lines.map(|line| line.split(',').next().unwrap().parse().unwrap()).collect();
+    let samples = Mnist::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("data"), Split::Test).unwrap();
+    let batch = HostBatch::collate(&samples, &(0..samples.len()).collect::<Vec<_>>()).unwrap();
+    let label = batch.fields().iter().position(|field| field.name == "label").unwrap();
+    let labels = batch.values::<i32>(label).unwrap();
+    let right = digits.iter().zip(labels).filter(|(digit, label)| digit == label).count();
+    assert_eq!((digits.len(), right as f64 / 1000.0), (1000, accuracy));
+
+    run(&[&["predict"][..], &from].concat());
+    let (tensors, _) = safetensors::read(folder.path().join("predictions.safetensors")).unwrap();
+    assert_eq!(tensors["digit"].to_vec::<i32>().unwrap(), digits);
+    assert_eq!(tensors["probability"].ty().shape.dims(), [1000]);
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 3, "runs and two files, nothing half written: {left:?}");
+}
+
+#[test]
+fn flags_win_over_the_file_that_over_the_environment_and_all_is_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let env = [("FULMEN_MAX_EPOCHS", "5"), ("FULMEN_SEED", "11"), ("FULMEN_LOG_EVERY_N_STEPS", "3")];
+    std::fs::write(folder.path().join("run.toml"), "batch_size = 16\n[trainer]\nseed = 12\nlog-every-n-steps = 4\n")
+        .unwrap();
+    let args = ["fit", "--config", "run.toml", "--log-every-n-steps", "6", "--print-config"];
+    let printed = succeeds(folder.path(), &args, &env);
+    for line in ["batch-size = 16", "max-epochs = 5", "seed = 12", "log-every-n-steps = 6"] {
+        assert!(printed.lines().any(|printed| printed == line), "{line} in\n{printed}");
+    }
+    // What is printed says all: fed back it needs neither flags nor environment.
+    std::fs::write(folder.path().join("all.toml"), &printed).unwrap();
+    assert_eq!(succeeds(folder.path(), &["fit", "--config", "all.toml", "--print-config"], &[]), printed);
+    assert!(!folder.path().join("runs").exists(), "printing does nothing else");
+}
+
+#[test]
+fn mistakes_end_with_a_message_and_an_exit_code() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("typo.toml"), "[trainer]\nmax_epoch = 3\n").unwrap();
+    let ends = |args: &[&str], code: i32, message: &str| {
+        let output = mnist(folder.path(), args, &[]);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), stderr.starts_with("error: ")), (Some(code), true), "{args:?}: {stderr}");
+        assert!(stderr.contains(message), "{args:?}: {stderr}");
+        assert!(!stderr.contains("stack backtrace") && !stderr.contains("Error {"), "{stderr}");
+    };
+    ends(&["tset"], 2, "unrecognized subcommand 'tset'");
+    ends(&["fit", "--max-epoch", "3"], 2, "a similar argument exists: '--max-epochs'");
+    ends(&["--config", "typo.toml"], 1, "typo.toml:2: there is no option `max_epoch`; did you mean `max-epochs`?");
+    ends(&["fit", "--config", "none.toml"], 1, "none.toml");
+    ends(&["test", "--ckpt-path", "none.safetensors"], 1, "none.safetensors");
+    ends(&["predict", "--output", "digits.txt"], 1, "must end in .csv or .safetensors");
+    ends(&["predict", "--output", "no/digits.csv"], 1, "there is no folder no");
+    assert!(!folder.path().join("runs").exists(), "nothing was written");
+}
