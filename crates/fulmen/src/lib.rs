@@ -41,6 +41,8 @@ mod book {
     mod checkpoints {}
     #[doc = include_str!("../../../docs/src/options.md")]
     mod options {}
+    #[doc = include_str!("../../../docs/src/command-line.md")]
+    mod command_line {}
     #[doc = include_str!("../../../docs/src/devices.md")]
     mod devices {}
     #[doc = include_str!("../../../docs/src/performance.md")]
