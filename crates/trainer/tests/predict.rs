@@ -9,7 +9,7 @@ use fulmen_data::{DataLoader, Dataset, Field, Sample};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor};
-use fulmen_trainer::{Batch, Plan, Predictions, StepContext, TrainingModule, Weights};
+use fulmen_trainer::{Batch, Plan, Predictions, StepContext, Strategy, TrainingModule, Weights};
 
 type Step = fn(&Net, &Batch) -> Predictions;
 
@@ -89,6 +89,30 @@ fn each_sample_has_a_row_in_order_and_padding_has_none() {
         let names: Vec<&str> = all.values().iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["y", "class", "label"]);
     }
+}
+
+#[test]
+fn several_devices_predict_the_same() {
+    let runs = tempfile::tempdir().unwrap();
+    let net = Net::new(both);
+    let predict = |devices: usize, strategy: Strategy, batch_size: usize| {
+        let mut trainer = builder(runs.path()).devices(devices).strategy(strategy).build().unwrap();
+        assert_eq!(trainer.num_devices(), devices);
+        let all = trainer.predict(&net, &data(21, batch_size), Weights::Current)?.concat()?;
+        Ok::<_, fulmen_trainer::Error>((
+            all.get("y").unwrap().to_vec::<f32>()?,
+            all.get("class").unwrap().to_vec::<i32>()?,
+        ))
+    };
+    let one = predict(1, Strategy::Ddp, 8).unwrap();
+    assert_eq!(one.1.len(), 21);
+    for strategy in [Strategy::Ddp, Strategy::Fsdp] {
+        let (y, class) = predict(4, strategy, 8).unwrap();
+        assert!(y.len() == one.0.len() && y.iter().zip(&one.0).all(|(a, b)| (a - b).abs() < 1e-5), "{y:?} {one:?}");
+        assert_eq!(class, one.1);
+    }
+    let uneven = predict(4, Strategy::Ddp, 6).unwrap_err();
+    assert!(uneven.is_usage() && uneven.to_string().contains("a batch of 6"), "{uneven}");
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_programs_defaults() {
 
 #[test]
 fn what_is_printed_gives_the_same_options_again() {
-    let args: [&[&str]; 3] = [
+    let args: [&[&str]; 5] = [
         &[
             "fit",
             "--data-dir",
@@ -162,6 +162,15 @@ fn what_is_printed_gives_the_same_options_again() {
         assert_eq!((again.common.json, again.task), (first.common.json, first.task), "{text}");
         let twice = print_config(&again.command, &again.matches, &options(&again)).unwrap();
         assert_eq!(twice, text);
+    }
+}
+
+#[test]
+fn a_list_in_a_file_is_a_list_on_the_command_line() {
+    for (toml, expected) in [("[0, 2]", "[0,2]"), ("'[5]'", "[5]"), ("8", "8"), ("'auto'", "auto")] {
+        let file = File::new(&format!("data-dir = 'd'\ndevices = {toml}"));
+        let invocation = read::<Fitting>(&["--config", &file.path()]).map_err(|f| message(&f)).unwrap();
+        assert_eq!(options(&invocation).devices, expected.parse().unwrap(), "{toml}");
     }
 }
 
