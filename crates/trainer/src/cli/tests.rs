@@ -140,6 +140,8 @@ fn what_is_printed_gives_the_same_options_again() {
             "-vv",
         ],
         &["--data-dir", "007", "--ckpt-path", "1.10", "--detect-nan", "--seed", "18446744073709551615", "--json"],
+        &["fit", "--data-dir", "d", "--devices", "[5]", "--strategy=fsdp"],
+        &["fit", "--data-dir", "d", "--devices", "8", "--strategy", "ddp"],
         &[
             "test",
             "--data-dir",
