@@ -151,6 +151,9 @@ pub struct PredictedBatches {
     names: Vec<String>,
     values: Vec<DeviceArray>,
     batches: DeviceBatches,
+    /// Samples that are still to come, of all processes together, and how many a batch holds.
+    left: usize,
+    batch_size: usize,
     pending: VecDeque<Pending>,
     interrupt: interrupt::Guard,
     /// No batch is to be launched any more.
@@ -184,6 +187,8 @@ impl PredictedBatches {
             names: program.names,
             values,
             batches: loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0),
+            left: loader.num_samples(),
+            batch_size: loader.batch_size(),
             pending: VecDeque::new(),
             interrupt: interrupt::Guard::new(),
             ended: false,
@@ -235,7 +240,10 @@ impl PredictedBatches {
         let values = self.values.iter().map(Argument::Borrow);
         let outputs = self.compiled.call(values.chain(batch.arrays.iter().map(Argument::Borrow)).collect())?;
         let values = self.runtime.read(&outputs.arrays.iter().collect::<Vec<_>>())?;
-        self.pending.push_back(Pending { values, valid: batch.valid, _arrays: outputs.arrays });
+        // Not the batch's own number, which is that of this process.
+        let valid = self.left.min(self.batch_size);
+        self.left -= valid;
+        self.pending.push_back(Pending { values, valid, _arrays: outputs.arrays });
         Ok(true)
     }
 

@@ -353,7 +353,7 @@ impl Trainer {
         module.initialize(self.options.seed);
         let variables = module.state();
         let spread = self.spread();
-        check_batch(loader, &spread)?;
+        let loader = &self.share(loader)?;
         let entries = state::entries(variables.clone(), module.parameters().len(), vec![], &spread);
         let shardings: Vec<Sharding> = entries[..variables.len()].iter().map(|e| e.sharding.clone()).collect();
         let program = predict::program(module, loader, &variables, &shardings, &spread, self.options.seed)?;

@@ -112,7 +112,7 @@ fn several_devices_predict_the_same() {
         assert_eq!(class, one.1);
     }
     let uneven = predict(4, Strategy::Ddp, 6).unwrap_err();
-    assert!(uneven.is_usage() && uneven.to_string().contains("a batch of 6"), "{uneven}");
+    assert!(uneven.is_usage() && uneven.to_string().contains("a batch size of 6"), "{uneven}");
 }
 
 #[test]
