@@ -6,7 +6,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fulmen_tensor::{DType, Shape, Tensor, TensorType, Variable};
+use fulmen_tensor::{DType, Shape, Sharding, Tensor, TensorType, Variable};
 
 use crate::{Error, Init, Module, Result, Visit};
 
@@ -39,6 +39,8 @@ struct Cell {
     /// What the variable holds while there is no value; a variable always holds something.
     unset: Tensor,
     requires_grad: AtomicBool,
+    /// How it is split over devices, and the line that said so.
+    sharding: Mutex<Option<(Sharding, &'static Location<'static>)>>,
 }
 
 /// Held while parameters are tied, so that two threads cannot tie two of them to each other.
@@ -56,7 +58,8 @@ impl Parameter {
     pub fn with_type(ty: TensorType, init: Init) -> Parameter {
         let unset = no_value(&ty);
         let variable = Variable::with_type(ty, unset.clone());
-        let cell = Cell { init: Mutex::new(init), variable, unset, requires_grad: AtomicBool::new(true) };
+        let requires_grad = AtomicBool::new(true);
+        let cell = Cell { init: Mutex::new(init), variable, unset, requires_grad, sharding: Mutex::new(None) };
         Parameter(Arc::new(Mutex::new(Holds::Cell(Arc::new(cell)))))
     }
 
@@ -70,7 +73,7 @@ impl Parameter {
 
     /// Makes this parameter and all its clones the same as `other`: one value, one gradient, one state in the
     /// optimizer, one entry in a weight file. What was tied to this parameter before goes along. The value, the rule
-    /// for the first value, and whether it is trained are those of `other`.
+    /// for the first value, the sharding, and whether it is trained are those of `other`.
     ///
     /// # Errors
     /// The two differ in shape or dtype; both stay what they were.
@@ -115,6 +118,9 @@ impl Parameter {
     #[track_caller]
     pub fn get(&self) -> Tensor {
         let cell = self.cell();
+        if let Some(message) = cell.unfit_sharding() {
+            return Tensor::poison("parameter", message);
+        }
         let value = cell.variable.get();
         if value.is(&cell.unset) {
             // The same words, at the line that asks.
@@ -168,6 +174,35 @@ impl Parameter {
         self.cell().requires_grad.store(requires_grad, Ordering::Relaxed);
     }
 
+    /// Splits the parameter over the mesh of a run as said, each of its axes along the mesh axis of that name, and
+    /// gives it back. The Trainer obeys this before its own strategy; on one device it means nothing.
+    ///
+    /// A sharding of more axes than the parameter has poisons its value. Whether the mesh has the names, and divides
+    /// the sizes, is seen when there is a mesh.
+    ///
+    /// ```
+    /// use fulmen_nn::{Linear, Module};
+    /// use fulmen_tensor::Sharding;
+    ///
+    /// // The features that go out are split, as Megatron splits the first of two layers.
+    /// let linear = Linear::new(512, 2048);
+    /// linear.weight.with_sharding(Sharding::new([Some("model"), None]));
+    /// assert_eq!(linear.weight.sharding().unwrap().to_string(), "[model]");
+    ///
+    /// let bias = linear.bias.as_ref().unwrap().with_sharding(Sharding::new([None, Some("model")]));
+    /// assert!(bias.get().fault().unwrap().message().contains("the sharding [-, model] has more axes than f32[2048]"));
+    /// ```
+    #[track_caller]
+    pub fn with_sharding(&self, sharding: Sharding) -> Parameter {
+        *lock(&self.cell().sharding) = Some((sharding, Location::caller()));
+        self.clone()
+    }
+
+    /// How the parameter is to be split over devices, if anyone said so.
+    pub fn sharding(&self) -> Option<Sharding> {
+        lock(&self.cell().sharding).as_ref().map(|(sharding, _)| sharding.clone())
+    }
+
     /// Turns the value, the type and a given first value to another floating-point type.
     #[track_caller]
     pub(crate) fn convert(&self, dtype: DType) {
@@ -196,6 +231,15 @@ impl Parameter {
                 Err(cell) => return (at, cell),
             }
         }
+    }
+}
+
+impl Cell {
+    fn unfit_sharding(&self) -> Option<String> {
+        let (sharding, location) = lock(&self.sharding).clone()?;
+        let ty = self.variable.ty();
+        let fits = sharding.axes().len() <= ty.shape.rank();
+        (!fits).then(|| format!("the sharding {sharding} has more axes than {ty}; it was given at {location}"))
     }
 }
 

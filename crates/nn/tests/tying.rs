@@ -5,10 +5,10 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::{assert_close, values};
+use common::{assert_close, fault, values};
 use fulmen_nn::safetensors::{Strictness, load_weights, read, save_weights, write};
 use fulmen_nn::{BatchNorm2d, Buffer, Conv2d, Embedding, Init, Linear, Module, Parameter};
-use fulmen_tensor::{DType, Tensor, TensorType, grad, random};
+use fulmen_tensor::{DType, Sharding, Tensor, TensorType, grad, random};
 
 /// A language model of the smallest kind: the weight of the output layer has the shape of the embedding's.
 #[derive(Module)]
@@ -92,6 +92,23 @@ fn ties_go_along_with_what_is_tied_on() {
         assert_eq!(values(&parameter.get()), [4.0; 2]);
     }
     assert_eq!(names(&p), ["0"]);
+}
+
+#[test]
+fn a_sharding_is_the_parameters_under_all_its_names() {
+    let words = Words::new();
+    assert!(words.embed.weight.sharding().is_none());
+    let rows = Sharding::new([Some("model"), None]);
+    words.embed.weight.with_sharding(rows.clone());
+    words.tie();
+    assert_eq!(words.head.weight.sharding(), Some(rows));
+    words.initialize(0);
+    words.head.weight.with_sharding(Sharding::over([vec!["data"], vec!["model"]]));
+    assert!(words.embed.weight.get().fault().is_none());
+    words.head.weight.with_sharding(Sharding::new([None, None, Some("model")]));
+    let text = fault(&words.loss());
+    assert!(text.contains("the sharding [-, -, model] has more axes than f32[5, 3]"), "{text}");
+    assert!(text.contains("given at") && text.contains("tying.rs"), "{text}");
 }
 
 #[test]
