@@ -1,6 +1,7 @@
 //! [`Function`]: an expression with inputs, ready to be compiled.
 
 use crate::lower::{Lowered, lower};
+use crate::recorded::{Recorded, record};
 use crate::{Error, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
 
 /// An expression with inputs: results computed from parameters.
@@ -154,6 +155,23 @@ impl Function {
     /// How each result lies over the devices.
     pub fn result_shardings(&self) -> &[Sharding] {
         &self.result_shardings
+    }
+
+    /// What was recorded, value by value: operations, the parameters that they use, and values that the expression holds.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Function, TensorType};
+    ///
+    /// let square = Function::trace("square", &[TensorType::new(DType::F32, [4])], |x| vec![&x[0] * &x[0]]);
+    /// let recorded = square.recorded()?;
+    /// assert_eq!((recorded[0].parameter, recorded[1].operation), (Some(0), Some("mul")));
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The first fault among the results.
+    pub fn recorded(&self) -> Result<Vec<Recorded>> {
+        record(&self.parameters, &self.results)
     }
 
     /// The program for one device as StableHLO text, each statement with the line of the user's code that recorded it.

@@ -27,6 +27,7 @@ mod logs;
 mod module;
 mod options;
 mod predict;
+pub mod preflight;
 mod program;
 mod say;
 mod state;

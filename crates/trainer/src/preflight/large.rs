@@ -1,0 +1,106 @@
+//! The largest tensors of a step as it was recorded, with the user's lines: what to look at when a step does not fit.
+//! An estimate from the recorded program, because a program that does not fit is not compiled.
+
+use std::collections::BTreeMap;
+
+use fulmen_tensor::{Recorded, TensorType};
+
+/// Tensors of one kind from one line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LargeTensor {
+    /// A parameter's name, or the operation that makes it.
+    pub what: String,
+    /// Its type, on all devices together.
+    pub ty: TensorType,
+    /// How many there are.
+    pub count: u64,
+    /// The bytes of one of them on one device.
+    pub device_bytes: u64,
+    /// The user's line that recorded it; for a parameter the first that uses it.
+    pub source: String,
+}
+
+impl LargeTensor {
+    /// The bytes of all of them on one device.
+    pub fn total_bytes(&self) -> u64 {
+        self.device_bytes.saturating_mul(self.count)
+    }
+}
+
+/// The `most` largest kinds of tensors. `parts[i]` is the number of devices that parameter `i` is split over. A value is
+/// taken to be split like what it is computed from where its first axis has the same length, as a batch's has.
+pub(crate) fn largest(recorded: &[Recorded], parts: &[usize], most: usize) -> Vec<LargeTensor> {
+    let mut split: Vec<usize> = Vec::with_capacity(recorded.len());
+    for value in recorded {
+        let first_axis = |i: usize| recorded.get(i)?.types.first()?.shape.first().copied();
+        let own = value.types.first().and_then(|ty| ty.shape.first().copied());
+        let inherited = value.operands.iter().filter(|&&i| own.is_some() && first_axis(i) == own);
+        let inherited = inherited.filter_map(|&i| split.get(i).copied()).max();
+        split.push(match value.parameter {
+            Some(number) => parts.get(number).copied().unwrap_or(1),
+            None => inherited.unwrap_or(1),
+        });
+    }
+    let mut found: BTreeMap<(String, String, u64), (TensorType, u64)> = BTreeMap::new();
+    for (i, (value, parts)) in recorded.iter().zip(&split).enumerate() {
+        let (what, source) = match (&value.name, value.operation) {
+            (Some(name), _) => (name.clone(), first_use(recorded, i)),
+            (None, Some(operation)) if !is_made_anew(operation) => (operation.to_owned(), value.location.to_string()),
+            (None, None) => ("constant value".to_owned(), value.location.to_string()),
+            _ => continue,
+        };
+        for ty in &value.types {
+            let bytes = (ty.size_in_bytes() as u64).div_ceil(*parts as u64);
+            let kind = found.entry((what.clone(), source.clone(), bytes)).or_insert((ty.clone(), 0));
+            kind.1 += 1;
+        }
+    }
+    let mut tensors: Vec<LargeTensor> = found
+        .into_iter()
+        .map(|((what, source, device_bytes), (ty, count))| LargeTensor { what, ty, count, device_bytes, source })
+        .collect();
+    tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.total_bytes()));
+    tensors.truncate(most);
+    tensors
+}
+
+/// Operations whose result the compiler does not keep: it is made anew where it is read.
+fn is_made_anew(operation: &str) -> bool {
+    matches!(operation, "broadcast" | "broadcast_to" | "iota" | "reshape" | "with_sharding" | "full" | "zeros" | "ones")
+}
+
+/// The line that first computes with a value, past those that only hand it on.
+fn first_use(recorded: &[Recorded], value: usize) -> String {
+    let mut at = value;
+    while let Some((i, user)) = recorded.iter().enumerate().skip(at + 1).find(|(_, user)| user.operands.contains(&at)) {
+        if !matches!(user.operation, Some("with_sharding" | "to_dtype" | "convert")) {
+            return user.location.to_string();
+        }
+        at = i;
+    }
+    recorded.get(value).map(|value| value.location.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::{DType, Function};
+
+    use super::*;
+
+    #[test]
+    fn the_largest_come_first_with_what_one_device_has_of_them() {
+        let types = [TensorType::new(DType::F32, [64, 100]), TensorType::new(DType::F32, [100, 1000])];
+        let line = line!() + 2;
+        let function = Function::trace("f", &types, |x| {
+            let y = x[0].matmul(&x[1]).tanh();
+            vec![y.sum_all()]
+        });
+        let recorded = function.recorded().unwrap();
+        let large = largest(&recorded, &[8, 1], 3);
+        let of: Vec<_> = large.iter().map(|t| (t.what.as_str(), t.device_bytes, t.count)).collect();
+        assert_eq!(of[0], ("input 1", 400_000, 1), "{large:?}");
+        // Of the results each device has an eighth of the rows.
+        assert_eq!((of[1].1, of[2].1), (8 * 1000 * 4, 8 * 1000 * 4), "{large:?}");
+        assert!(large.iter().all(|t| t.source.contains(&format!("large.rs:{line}:"))), "{large:?}");
+    }
+}

@@ -1,0 +1,265 @@
+//! Judging a training step for TPUs that are not in the room: does it fit, what does it cost, what bounds it.
+//!
+//! libtpu compiles the very step that a fit would run for a slice by name, with no TPU here, and what it says of the
+//! result is read: memory, FLOPs and bytes, and the program itself. Times are a roofline over published peaks. Nothing runs
+//! and nothing is measured; the values of the model are never computed.
+
+mod chips;
+mod large;
+mod prices;
+mod report;
+mod roofline;
+mod topology;
+mod warnings;
+
+use std::time::Instant;
+
+use fulmen_pjrt::{CompileOptions, Executable, Plugin, Topology, Value};
+use fulmen_tensor::Recorded;
+
+pub use chips::{GENERATIONS, Generation, Ring};
+pub use large::LargeTensor;
+pub use prices::{Price, Prices};
+pub use report::{Judgement, Report, StepCost};
+pub use roofline::{Bound, Roofline};
+pub use topology::Slice;
+pub use warnings::Warning;
+
+use crate::{Error, Result};
+
+/// Of the largest tensors, so many are told.
+const LARGEST: usize = 10;
+/// Of the compiled program's arrays, so many are looked at for padding.
+const LOOKED_AT: usize = 200;
+
+/// A step to judge, for so many devices.
+pub(crate) struct Step {
+    /// The program.
+    pub(crate) stablehlo: String,
+    /// What was recorded.
+    pub(crate) recorded: Vec<Recorded>,
+    /// Over how many devices each parameter is split.
+    pub(crate) parts: Vec<usize>,
+    /// How many such steps an epoch has.
+    pub(crate) steps_per_epoch: Option<u64>,
+}
+
+/// Judges a step for slices, one after the other. `step` gives the step for so many devices.
+pub(crate) fn run(
+    plugin: &Plugin,
+    slices: &[Slice],
+    prices: Option<&Prices>,
+    mut step: impl FnMut(usize) -> Result<Step>,
+) -> Result<Report> {
+    let mut judged = Vec::with_capacity(slices.len());
+    for slice in slices {
+        let mut judgement = judge(plugin, slice, &step(slice.num_devices())?)?;
+        let price = prices.and_then(|prices| prices.of(slice));
+        judgement.usd_per_hour = price.map(|price| price.usd_per_chip_hour * slice.num_chips() as f64);
+        judged.push(judgement);
+    }
+    let prices = prices.map(|prices| (prices.date.clone(), prices.source.clone()));
+    Ok(Report { slices: judged, prices })
+}
+
+fn judge(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement> {
+    let doing = || format!("judging the step for {slice}");
+    let topology = plugin
+        .topology_with(slice.name(), &slice.generation().topology_options())
+        .map_err(|e| Error::device(&doing(), e))?;
+    let (devices, there) = (slice.num_devices(), topology.devices().len());
+    if devices != there {
+        let message = format!("{}: libtpu says that it has {there} devices, and not {devices}", doing());
+        return Err(Error::usage(message));
+    }
+    let mut judgement = Judgement {
+        slice: slice.clone(),
+        hbm_available_bytes: memory(&topology).unwrap_or(slice.generation().hbm_bytes),
+        hbm_needed_bytes: None,
+        compile_s: 0.0,
+        step: None,
+        largest: vec![],
+        warnings: vec![],
+        steps_per_epoch: step.steps_per_epoch,
+        usd_per_hour: None,
+    };
+    let start = Instant::now();
+    let compiled = plugin.compile(&topology, &step.stablehlo, &CompileOptions::new().partitions(devices));
+    judgement.compile_s = start.elapsed().as_secs_f64();
+    match compiled {
+        Ok(program) => cost(&mut judgement, &program, step).map_err(|e| Error::device(&doing(), e))?,
+        Err(error) if error.is_out_of_memory() => {
+            let (needed, available) = needed_and_available(&error.to_string());
+            judgement.hbm_needed_bytes = needed;
+            if let Some(available) = available {
+                judgement.hbm_available_bytes = available.min(judgement.hbm_available_bytes);
+            }
+            judgement.largest = large::largest(&step.recorded, &step.parts, LARGEST);
+            judgement.warnings.extend(warnings::single_precision(&step.recorded, 1));
+        }
+        Err(error) => return Err(Error::device(&doing(), error)),
+    }
+    Ok(judgement)
+}
+
+/// What the compiler tells of a program that fits.
+fn cost(judgement: &mut Judgement, program: &Executable, step: &Step) -> fulmen_pjrt::Result<()> {
+    let analysis = program.cost_analysis()?;
+    let memory = program.memory_analysis()?;
+    let module = program.hlo()?;
+    let positive = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+    let needed = memory.argument_bytes + memory.output_bytes - memory.alias_bytes
+        + memory.temp_bytes
+        + memory.generated_code_bytes;
+    judgement.hbm_needed_bytes = Some(positive(needed));
+
+    let further = module.cost_of_further_runs();
+    let counted_once = (analysis.flops().unwrap_or(0.0), analysis.bytes_accessed().unwrap_or(0.0));
+    let (flops, bytes_accessed) = (counted_once.0 + further.flops, counted_once.1 + further.bytes);
+    let (products, collectives, loops) = (module.products(), module.collectives(), module.loops());
+    let again = |p: &fulmen_pjrt::hlo::PlacedProduct| {
+        p.product.flops * p.times as f64 * f64::from(p.product.passes().saturating_sub(1))
+    };
+    let work = roofline::Work {
+        flops,
+        further_passes: products.iter().map(again).sum(),
+        bytes: bytes_accessed,
+        sent_bytes: collectives.iter().map(fulmen_pjrt::hlo::Collective::sent_bytes).sum(),
+    };
+    let chip = judgement.slice.generation();
+    judgement.warnings = warnings::matrix_unit(&products, chip);
+    judgement.warnings.extend(warnings::tiles(&module.largest_arrays(LOOKED_AT)));
+    judgement.warnings.extend(warnings::single_precision(&step.recorded, warnings::passes(&products)));
+    judgement.step = Some(StepCost {
+        flops,
+        bytes_accessed,
+        counted_once,
+        loops: (loops.len(), loops.iter().filter(|l| l.trip_count.is_none()).count()),
+        collectives,
+        roofline: Roofline::new(&work, &judgement.slice),
+        optimal_seconds: analysis.optimal_seconds().filter(|&seconds| seconds > 0.0),
+        argument_bytes: positive(memory.argument_bytes),
+        temp_bytes: positive(memory.temp_bytes),
+    });
+    Ok(())
+}
+
+/// HBM of each device that programs may use.
+fn memory(topology: &Topology) -> Option<u64> {
+    let limits =
+        topology.devices().iter().filter_map(|device| match device.attributes().get("device_memory_bytes_limit") {
+            Some(Value::Int(bytes)) => u64::try_from(*bytes).ok(),
+            _ => None,
+        });
+    limits.min()
+}
+
+/// Reads libtpu's words for a program that does not fit: `... memory required for HLO temporaries (37.29G) exceeds
+/// available HBM (15.75G)`.
+fn needed_and_available(message: &str) -> (Option<u64>, Option<u64>) {
+    let mut sizes = message.split('(').skip(1).filter_map(|rest| size(rest.split_once(')')?.0));
+    (sizes.next(), sizes.next())
+}
+
+/// A number with libtpu's letter for a power of 1024.
+fn size(text: &str) -> Option<u64> {
+    let letter = text.chars().last()?;
+    let power = "BKMGTP".find(letter)?;
+    let number: f64 = text[..text.len() - letter.len_utf8()].trim().parse().ok()?;
+    let bytes = number * 1024f64.powi(i32::try_from(power).ok()?);
+    (bytes.is_finite() && bytes >= 0.0).then_some(bytes as u64)
+}
+
+#[cfg(test)]
+#[path = "../../../pjrt/tests/common/libtpu.rs"]
+mod libtpu;
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::{DType, Function, TensorType};
+
+    use super::*;
+
+    /// A product, its relu and a sum of both, on one device.
+    fn step(batch: usize, width: usize) -> Step {
+        let types = [TensorType::new(DType::F32, [batch, width]), TensorType::new(DType::F32, [width, width])];
+        let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[1]).relu().sum_all()]);
+        Step {
+            stablehlo: function.stablehlo().unwrap(),
+            recorded: function.recorded().unwrap(),
+            parts: vec![1, 1],
+            steps_per_epoch: Some(100),
+        }
+    }
+
+    #[test]
+    fn a_step_is_judged_without_a_tpu() {
+        let Some(plugin) = libtpu::libtpu() else { return };
+        let slices = Slice::parse_list("v5e:1x1,v6e-1").unwrap();
+        let prices = Prices::ours().unwrap();
+        let report = run(&plugin, &slices, Some(&prices), |_| Ok(step(4096, 1000))).unwrap();
+        println!("{report}\n{}", report.json());
+        assert!(report.all_fit());
+        let [v5e, v6e] = &report.slices[..] else { panic!("{report}") };
+        let flops = 2.0 * 4096.0 * 1000.0 * 1000.0;
+        for judgement in [v5e, v6e] {
+            let cost = judgement.step.as_ref().unwrap();
+            assert!((1.0..1.01).contains(&(cost.flops / flops)), "{report}");
+            assert!(cost.collectives.is_empty() && cost.loops == (0, 0));
+            // The arguments are all that must be read.
+            let read = 4.0 * (4096.0 * 1000.0 + 1000.0 * 1000.0);
+            assert!((1.0..1.3).contains(&(cost.bytes_accessed / read)), "{report}");
+            assert!(judgement.hbm_needed_bytes.unwrap() as f64 > read, "{report}");
+            assert_eq!(judgement.epoch_hours().unwrap(), 100.0 * cost.roofline.step_s / 3600.0);
+        }
+        assert_eq!((v5e.hbm_available_bytes >> 20, v6e.usd_per_hour), (16125, Some(2.70)));
+        let texts: Vec<_> = v5e.warnings.iter().map(|w| w.message.as_str()).collect();
+        assert!(texts.iter().any(|t| t.contains("1 of 1 products take f32")), "{texts:?}");
+        let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(json["topologies"][1]["topology"], "v6e:1x1");
+        assert_eq!(
+            json["topologies"][0]["optimal_seconds"].is_null(),
+            v5e.step.as_ref().unwrap().optimal_seconds.is_none()
+        );
+        assert_eq!(json["cheapest_first"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_step_that_does_not_fit_is_an_answer_with_the_largest_tensors() {
+        let Some(plugin) = libtpu::libtpu() else { return };
+        let slices = Slice::parse_list("v5e:1x1").unwrap();
+        // 10 GB of weights and 30 GB of input.
+        let report = run(&plugin, &slices, None, |_| Ok(step(150_000, 50_000))).unwrap();
+        println!("{report}\n{}", report.json());
+        assert!(!report.all_fit());
+        let judgement = &report.slices[0];
+        assert_eq!(judgement.hbm_available_bytes >> 30, 15);
+        assert!(judgement.hbm_needed_bytes.unwrap() >= 40_000_000_000 * 9 / 10, "{report}");
+        let largest: Vec<_> = judgement.largest.iter().map(|t| (t.what.as_str(), t.total_bytes())).collect();
+        assert!(largest[..2].iter().any(|t| *t == ("input 0", 30_000_000_000)), "{largest:?}");
+        assert!(judgement.largest.iter().all(|t| t.source.contains("preflight")), "{report}");
+        assert!(report.to_string().contains("DOES NOT FIT: needs"), "{report}");
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_an_error() {
+        let Some(plugin) = libtpu::libtpu() else { return };
+        let slices = Slice::parse_list("v5e:3x5").unwrap();
+        let error = run(&plugin, &slices, None, |_| Ok(step(8, 8))).unwrap_err();
+        assert!(error.is_device() && error.to_string().contains("judging the step for v5e:3x5"), "{error}");
+    }
+
+    #[test]
+    fn the_words_of_a_program_that_does_not_fit_are_read() {
+        let message = "E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO temporaries \
+                       (37.29G) exceeds available HBM (15.75G). HLO module: main.";
+        let gib = 1024f64.powi(3);
+        let (needed, available) = needed_and_available(message);
+        assert_eq!((needed, available), (Some((37.29 * gib) as u64), Some((15.75 * gib) as u64)));
+        assert_eq!(needed_and_available("no sizes (here) at (all)"), (None, None));
+        assert_eq!(
+            (size("512.00M"), size("2K"), size("G"), size("-1G"), size("é")),
+            (Some(512 << 20), Some(2048), None, None, None)
+        );
+    }
+}

@@ -1,0 +1,333 @@
+//! What a preflight found, for people and for programs.
+
+use std::fmt;
+
+use fulmen_pjrt::hlo::Collective;
+use serde_json::{Value, json};
+
+use super::large::LargeTensor;
+use super::roofline::Roofline;
+use super::topology::Slice;
+use super::warnings::Warning;
+
+/// What a preflight found, slice by slice.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// In the order in which they were asked for.
+    pub slices: Vec<Judgement>,
+    /// When and where the prices were looked up, if prices were asked for.
+    pub prices: Option<(String, String)>,
+}
+
+/// What a preflight found for one slice.
+#[derive(Clone, Debug)]
+pub struct Judgement {
+    /// Which slice.
+    pub slice: Slice,
+    /// HBM of one device that programs may use, in bytes.
+    pub hbm_available_bytes: u64,
+    /// HBM of one device that the step needs, in bytes, where it is known.
+    pub hbm_needed_bytes: Option<u64>,
+    /// How long compiling took, in seconds.
+    pub compile_s: f64,
+    /// What is known of a step that fits.
+    pub step: Option<StepCost>,
+    /// The largest tensors, where the step does not fit.
+    pub largest: Vec<LargeTensor>,
+    /// What makes it slower or larger than it need be.
+    pub warnings: Vec<Warning>,
+    /// Steps an epoch, if that was said.
+    pub steps_per_epoch: Option<u64>,
+    /// US dollars for an hour of the whole slice, if prices were asked for and there is one.
+    pub usd_per_hour: Option<f64>,
+}
+
+/// What one step costs. Where not said otherwise, on one device.
+#[derive(Clone, Debug)]
+pub struct StepCost {
+    /// Arithmetic operations, the further runs of loops included.
+    pub flops: f64,
+    /// Bytes read and written, the further runs of loops included.
+    pub bytes_accessed: f64,
+    /// As the compiler counts, which takes the body of each loop once: operations, bytes.
+    pub counted_once: (f64, f64),
+    /// Loops of the program, and how many of them have a length that could not be told.
+    pub loops: (usize, usize),
+    /// The collectives.
+    pub collectives: Vec<Collective>,
+    /// The estimate.
+    pub roofline: Roofline,
+    /// The compiler's own estimate of a step in seconds, where it has one.
+    pub optimal_seconds: Option<f64>,
+    /// What the step is given, in bytes: its state and the batch.
+    pub argument_bytes: u64,
+    /// What it needs besides, in bytes.
+    pub temp_bytes: u64,
+}
+
+impl StepCost {
+    /// What the collectives are about, in bytes, on one device.
+    pub fn collective_bytes(&self) -> u64 {
+        self.collectives.iter().map(Collective::total_bytes).sum()
+    }
+}
+
+impl Judgement {
+    /// Whether the step fits into the memory of the slice.
+    pub fn fits(&self) -> bool {
+        self.step.is_some()
+    }
+
+    /// The shortest time of an epoch, in hours.
+    pub fn epoch_hours(&self) -> Option<f64> {
+        Some(self.steps_per_epoch? as f64 * self.step.as_ref()?.roofline.step_s / 3600.0)
+    }
+
+    /// US dollars for the shortest epoch.
+    pub fn usd_per_epoch(&self) -> Option<f64> {
+        Some(self.usd_per_hour? * self.epoch_hours()?)
+    }
+
+    fn json(&self) -> Value {
+        let step = self.step.as_ref();
+        let roofline = step.map(|step| &step.roofline);
+        let devices = self.slice.num_devices();
+        let collectives: Vec<Value> = step.iter().flat_map(|step| &step.collectives).map(collective_json).collect();
+        let largest: Vec<Value> = self
+            .largest
+            .iter()
+            .map(|t| {
+                json!({ "what": t.what, "type": t.ty.to_string(), "count": t.count, "device_bytes": t.device_bytes,
+                        "at": t.source })
+            })
+            .collect();
+        let warnings: Vec<Value> =
+            self.warnings.iter().map(|w| json!({ "message": w.message, "at": w.source })).collect();
+        json!({
+            "topology": self.slice.name(),
+            "asked": self.slice.asked(),
+            "chips": self.slice.num_chips(),
+            "devices": devices,
+            "fits": self.fits(),
+            "hbm_needed_bytes": self.hbm_needed_bytes,
+            "hbm_available_bytes": self.hbm_available_bytes,
+            "argument_bytes": step.map(|s| s.argument_bytes),
+            "temp_bytes": step.map(|s| s.temp_bytes),
+            "flops": step.map(|s| s.flops),
+            "flops_all_devices": step.map(|s| s.flops * devices as f64),
+            "flops_loops_once": step.map(|s| s.counted_once.0),
+            "bytes_accessed": step.map(|s| s.bytes_accessed),
+            "bytes_accessed_loops_once": step.map(|s| s.counted_once.1),
+            "loops": step.map(|s| s.loops.0),
+            "loops_of_unknown_length": step.map(|s| s.loops.1),
+            "collective_bytes": step.map(StepCost::collective_bytes),
+            "collective_sent_bytes": step.map(|s| s.collectives.iter().map(Collective::sent_bytes).sum::<f64>()),
+            "collectives": collectives,
+            "estimated_step_s": roofline.map(|r| r.step_s),
+            "matrix_s": roofline.map(|r| r.matrix_s),
+            "memory_s": roofline.map(|r| r.memory_s),
+            "collective_s": roofline.map(|r| r.collective_s),
+            "serial_step_s": roofline.map(|r| r.serial_s),
+            "optimal_seconds": step.and_then(|s| s.optimal_seconds),
+            "bound_by": roofline.map(|r| r.bound_by.to_string()),
+            "peak_share": roofline.map(|r| r.peak_share),
+            "steps_per_epoch": self.steps_per_epoch,
+            "epoch_hours": self.epoch_hours(),
+            "usd_per_hour": self.usd_per_hour,
+            "usd_per_epoch": self.usd_per_epoch(),
+            "compile_s": self.compile_s,
+            "warnings": warnings,
+            "largest": largest,
+            "sources": self.slice.generation().sources,
+        })
+    }
+}
+
+fn collective_json(collective: &Collective) -> Value {
+    json!({
+        "kind": collective.kind.name(),
+        "bytes": collective.bytes,
+        "times": collective.times,
+        "group_size": collective.group_size,
+        "at": collective.source.as_ref().map(ToString::to_string),
+    })
+}
+
+impl Report {
+    /// Whether the step fits into every slice.
+    pub fn all_fit(&self) -> bool {
+        self.slices.iter().all(Judgement::fits)
+    }
+
+    /// The slices with a price for an epoch, cheapest first.
+    pub fn cheapest_first(&self) -> Vec<(&Judgement, f64)> {
+        let mut priced: Vec<_> = self.slices.iter().filter_map(|j| Some((j, j.usd_per_epoch()?))).collect();
+        priced.sort_by(|a, b| a.1.total_cmp(&b.1));
+        priced
+    }
+
+    /// Everything as one line of JSON. What is not known is `null`.
+    pub fn json(&self) -> String {
+        let mut report = json!({ "topologies": self.slices.iter().map(Judgement::json).collect::<Vec<_>>() });
+        if let Some((date, source)) = &self.prices {
+            let order: Vec<_> = self.cheapest_first().iter().map(|(j, _)| j.slice.name()).collect();
+            report["prices"] = json!({ "date": date, "source": source });
+            report["cheapest_first"] = json!(order);
+        }
+        report.to_string()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for judgement in &self.slices {
+            writeln!(f, "{judgement}")?;
+        }
+        if let Some((date, source)) = &self.prices {
+            writeln!(
+                f,
+                "Money for the shortest epoch, cheapest first (list prices of {date}, {source}; they change):"
+            )?;
+            let priced = self.cheapest_first();
+            for (judgement, usd) in &priced {
+                let hour = judgement.usd_per_hour.unwrap_or_default();
+                writeln!(f, "  {:<14} {usd:>12.4} USD   ({hour:.2} USD an hour)", judgement.slice.name())?;
+            }
+            if priced.len() < self.slices.len() {
+                writeln!(f, "  not listed: slices without a price, or that the step does not fit into")?;
+            }
+            writeln!(f)?;
+        }
+        write!(
+            f,
+            "Nothing was measured: libtpu compiled the step for chips that are not here. FLOPs, bytes and memory are the \
+             compiler's; times are the least that the published peaks allow, so real steps take longer."
+        )
+    }
+}
+
+impl fmt::Display for Judgement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (slice, chips, devices) = (&self.slice, self.slice.num_chips(), self.slice.num_devices());
+        let asked = if slice.asked() == slice.name() { String::new() } else { format!(" ({})", slice.asked()) };
+        let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        writeln!(f, "{slice}{asked}: {}, {}", plural(chips, "chip"), plural(devices, "device"))?;
+        let needed = self.hbm_needed_bytes.map_or("unknown".into(), gib);
+        let verdict = if self.fits() { "fits" } else { "DOES NOT FIT" };
+        writeln!(f, "  {verdict}: needs {needed} of {} HBM on each device", gib(self.hbm_available_bytes))?;
+        if let Some(step) = &self.step {
+            write_step(f, step, devices)?;
+        }
+        if let (Some(steps), Some(hours)) = (self.steps_per_epoch, self.epoch_hours()) {
+            writeln!(f, "  epoch       {steps} steps, at least {}", duration(hours * 3600.0))?;
+        }
+        if !self.largest.is_empty() {
+            writeln!(f, "  the largest tensors of the step, by what one device has of them:")?;
+            for tensor in &self.largest {
+                let (count, total) = (tensor.count, gib(tensor.total_bytes()));
+                writeln!(f, "    {total:>10}  {count} × {} {}  at {}", tensor.ty, tensor.what, tensor.source)?;
+            }
+        }
+        for warning in &self.warnings {
+            write!(f, "  warning: {}", warning.message)?;
+            match &warning.source {
+                Some(source) => writeln!(f, "\n    at {source}")?,
+                None => writeln!(f)?,
+            }
+        }
+        writeln!(f, "  compiled in {:.1} s", self.compile_s)
+    }
+}
+
+fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fmt::Result {
+    let (arguments, rest) = (gib(step.argument_bytes), gib(step.temp_bytes));
+    writeln!(f, "  memory      {arguments} for state and batch, {rest} for the step")?;
+    let all = amount(step.flops * devices as f64, "FLOP");
+    writeln!(f, "  arithmetic  {} a device, {all} in all", amount(step.flops, "FLOP"))?;
+    writeln!(f, "  moved       {} a device", amount(step.bytes_accessed, "B"))?;
+    let (loops, unknown) = step.loops;
+    if loops > 0 {
+        let (flops, bytes) = (amount(step.counted_once.0, "FLOP"), amount(step.counted_once.1, "B"));
+        writeln!(
+            f,
+            "              with {loops} loops by their length; the compiler counts each once: {flops}, {bytes}"
+        )?;
+    }
+    if unknown > 0 {
+        writeln!(f, "              {unknown} loops have a length that is not known and count once")?;
+    }
+    for (kind, bytes, times, group) in by_kind(&step.collectives) {
+        let bytes = amount(bytes as f64, "B");
+        writeln!(f, "  sends       {times} × {kind} over {group} devices, {bytes}")?;
+    }
+    let r = &step.roofline;
+    writeln!(
+        f,
+        "  step        at least {} ({} for the matrix unit, {} for the memory, {} for collectives)",
+        duration(r.step_s),
+        duration(r.matrix_s),
+        duration(r.memory_s),
+        duration(r.collective_s)
+    )?;
+    if let Some(seconds) = step.optimal_seconds {
+        writeln!(f, "              {} by the compiler's own estimate", duration(seconds))?;
+    }
+    writeln!(f, "  bound by    {}: at most {:.1} % of the matrix unit's peak", r.bound_by, 100.0 * r.peak_share)
+}
+
+/// Collectives of one kind and group together: kind, bytes, how many, devices.
+fn by_kind(collectives: &[Collective]) -> Vec<(&'static str, u64, u64, usize)> {
+    let mut sums: std::collections::BTreeMap<_, (u64, u64)> = std::collections::BTreeMap::new();
+    for collective in collectives {
+        let sum = sums.entry((collective.kind.name(), collective.group_size)).or_default();
+        sum.0 = sum.0.saturating_add(collective.total_bytes());
+        sum.1 = sum.1.saturating_add(collective.times);
+    }
+    sums.into_iter().map(|((kind, group), (bytes, times))| (kind, bytes, times, group)).collect()
+}
+
+/// Bytes of memory, in GiB or MiB.
+fn gib(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        b if b >= 0.1 * 1024f64.powi(3) => format!("{:.2} GiB", b / 1024f64.powi(3)),
+        b => format!("{:.2} MiB", b / 1024f64.powi(2)),
+    }
+}
+
+/// An amount with a prefix of a thousand each.
+fn amount(value: f64, unit: &str) -> String {
+    let prefixes = ["", "k", "M", "G", "T", "P", "E"];
+    let mut scaled = value;
+    let mut i = 0;
+    while scaled >= 1000.0 && i + 1 < prefixes.len() {
+        scaled /= 1000.0;
+        i += 1;
+    }
+    format!("{scaled:.2} {}{unit}", prefixes[i])
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s >= 7200.0 => format!("{:.1} h", s / 3600.0),
+        s if s >= 120.0 => format!("{:.1} min", s / 60.0),
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.3} ms", s * 1e3),
+        s => format!("{:.2} µs", s * 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        assert_eq!((gib(16_909_332_480), gib(3 << 20)), ("15.75 GiB".into(), "3.00 MiB".into()));
+        assert_eq!((amount(3.2e9, "FLOP"), amount(7.0, "B")), ("3.20 GFLOP".into(), "7.00 B".into()));
+        let cases = [(8000.0, "2.2 h"), (130.0, "2.2 min"), (1.5, "1.50 s"), (2.5e-3, "2.500 ms"), (9e-6, "9.00 µs")];
+        for (seconds, text) in cases {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+}
