@@ -41,6 +41,11 @@ fn check_loop(module: &Module, source: bool) {
     if source {
         assert_eq!(product.source.as_ref().map(ToString::to_string).as_deref(), Some("model.rs:31"));
     }
+    // The weights at least come from the main memory. Whether the state stays on the chip, and whether it is copied in
+    // each run, is the compiler's choice.
+    let (weights, state) = (12.0 * 256.0 * 256.0 * 2.0, 1024.0 * 256.0 * 2.0);
+    let traffic = module.main_memory_traffic();
+    assert!((weights + 2.0 * state..=2.0 * weights + 50.0 * state).contains(&traffic), "{traffic}");
     let further = module.cost_of_further_runs();
     assert!((11.0 * flops..11.1 * flops).contains(&further.flops), "{further:?}");
     // Each run reads and writes the state, and reads one slice of the weights.

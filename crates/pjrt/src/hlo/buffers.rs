@@ -25,16 +25,9 @@ impl Module {
     /// The `count` largest arrays, largest first. They need not be alive at the same time.
     pub fn largest_arrays(&self, count: usize) -> Vec<LargeArray> {
         let times = Times::of(self);
-        // What stands inside of a fusion never gets to memory.
-        let mut fused = vec![false; self.computations.len()];
-        for instruction in self.computations.iter().flat_map(|computation| &computation.instructions) {
-            if instruction.opcode == "fusion" {
-                instruction.called.iter().for_each(|&called| fused[called] = true);
-            }
-        }
         let mut found = vec![];
         for (i, computation) in self.computations.iter().enumerate() {
-            if fused[i] || times.runs(i) == 0 {
+            if !times.is_scheduled(i) {
                 continue;
             }
             for instruction in &computation.instructions {

@@ -1,9 +1,10 @@
-//! What a compiled program's loops cost. The compiler's own count takes a loop's body once; here the bodies are counted
-//! by the program's text, so that the missing runs can be added. Not a second cost analysis: a count of operations and of
-//! operands and results, no more.
+//! What the compiler's own cost analysis leaves out: the further runs of loops, whose bodies it counts once, and which of
+//! the bytes move between the chip and its main memory. Not a second cost analysis: a count of operations and of operands
+//! and results, no more.
 
 use super::loops::Times;
 use super::module::{Computation, Instruction, Module};
+use super::shape::Shape;
 
 /// Operations and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -20,42 +21,29 @@ impl Module {
     pub fn cost_of_further_runs(&self) -> Cost {
         let times = Times::of(self);
         let mut total = Cost::default();
-        for body in self.loop_computations() {
-            let further = times.runs(body).saturating_sub(1) as f64;
-            let cost = self.own_cost(body);
-            total.flops += further * cost.flops;
-            total.bytes += further * cost.bytes;
+        for (i, computation) in self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i)) {
+            let further = times.runs(i).saturating_sub(1) as f64;
+            if further > 0.0 {
+                for instruction in &computation.instructions {
+                    total.flops += further * self.flops(computation, instruction);
+                    total.bytes += further * self.moved(computation, instruction).all;
+                }
+            }
         }
         total
     }
 
-    /// The computations that loops run, and those that they call in turn, but for what stands inside of one instruction.
-    fn loop_computations(&self) -> Vec<usize> {
-        let mut inside = vec![false; self.computations.len()];
-        for (i, computation) in self.computations.iter().enumerate().rev() {
-            for instruction in &computation.instructions {
-                let counts = match instruction.opcode.as_str() {
-                    "while" => true,
-                    "call" | "conditional" | "async-start" => inside[i],
-                    _ => false,
-                };
-                if counts {
-                    instruction.called.iter().for_each(|&called| inside[called] = true);
-                }
-            }
-        }
-        (0..inside.len()).filter(|&i| inside[i]).collect()
-    }
-
-    /// What one run of a computation costs, without the loops in it.
-    fn own_cost(&self, computation: usize) -> Cost {
-        let computation = &self.computations[computation];
-        let mut cost = Cost::default();
-        for instruction in &computation.instructions {
-            cost.flops += self.flops(computation, instruction);
-            cost.bytes += self.bytes(computation, instruction);
-        }
-        cost
+    /// Bytes that a run of the program moves between a device and its main memory (HBM on a TPU), with the padding to
+    /// tiles: what each instruction must read and write there at least. Arrays that the compiler keeps on the chip do not
+    /// count. An instruction that reads something several times counts once.
+    pub fn main_memory_traffic(&self) -> f64 {
+        let times = Times::of(self);
+        let scheduled = (0..self.computations.len()).filter(|&i| times.is_scheduled(i));
+        scheduled.fold(0.0, |total, i| {
+            let computation = &self.computations[i];
+            let once = computation.instructions.iter().fold(0.0, |n, i| n + self.moved(computation, i).main);
+            total + times.runs(i) as f64 * once
+        })
     }
 
     fn flops(&self, computation: &Computation, instruction: &Instruction) -> f64 {
@@ -69,9 +57,9 @@ impl Module {
                 .iter()
                 .map(|&called| {
                     let inner = &self.computations[called];
-                    inner.instructions.iter().map(|i| self.flops(inner, i)).sum::<f64>()
+                    inner.instructions.iter().fold(0.0, |n, i| n + self.flops(inner, i))
                 })
-                .sum(),
+                .fold(0.0, |a, b| a + b),
             "reduce" | "reduce-window" => computation.operands(instruction).next().map_or(0.0, elements),
             "add" | "subtract" | "multiply" | "divide" | "maximum" | "minimum" | "negate" | "abs" | "compare"
             | "select" | "power" | "clamp" | "and" | "or" | "not" | "xor" | "floor" | "sign" => elements(instruction),
@@ -79,57 +67,141 @@ impl Module {
         }
     }
 
-    fn bytes(&self, computation: &Computation, instruction: &Instruction) -> f64 {
+    /// What an instruction reads and writes.
+    fn moved(&self, computation: &Computation, instruction: &Instruction) -> Moved {
+        let operand = |n: usize| computation.operands(instruction).nth(n);
+        let read = || computation.operands(instruction).map(|operand| Moved::of(&operand.shape)).sum::<Moved>();
         match instruction.opcode.as_str() {
-            "parameter" | "constant" | "get-tuple-element" | "tuple" | "bitcast" | "while" | "conditional" | "call"
-            | "async-start" | "async-done" | "copy-done" | "after-all" | "partition-id" | "replica-id" => 0.0,
-            "dynamic-slice" | "slice" | "gather" => 2.0 * instruction.shape.bytes() as f64,
-            "dynamic-update-slice" => {
-                computation.operands(instruction).nth(1).map_or(0.0, |update| 2.0 * update.shape.bytes() as f64)
+            "parameter"
+            | "constant"
+            | "get-tuple-element"
+            | "tuple"
+            | "bitcast"
+            | "while"
+            | "conditional"
+            | "call"
+            | "async-start"
+            | "after-all"
+            | "partition-id"
+            | "replica-id"
+            | "optimization-barrier" => Moved::default(),
+            "custom-call" if instruction.target == "AllocateBuffer" => Moved::default(),
+            opcode if opcode.ends_with("-done") || opcode.ends_with("-update") => Moved::default(),
+            // Its first result is the copy; the others are what it was copied from, and a mark.
+            "copy-start" => match &instruction.shape {
+                Shape::Tuple(parts) => read() + parts.first().map(Moved::of).unwrap_or_default(),
+                shape => read() + Moved::of(shape),
+            },
+            "dynamic-slice" | "slice" | "gather" => {
+                let from = operand(0).map(|from| Moved::like(&instruction.shape, &from.shape)).unwrap_or_default();
+                from + Moved::of(&instruction.shape)
             }
-            "fusion" => instruction.called.first().map_or(0.0, |&inner| self.fused_bytes(&self.computations[inner])),
-            _ => {
-                let read: u64 = computation.operands(instruction).map(|operand| operand.shape.bytes()).sum();
-                (read + instruction.shape.bytes()) as f64
+            "dynamic-update-slice" => match operand(1) {
+                Some(update) => Moved::of(&update.shape) + Moved::like(&update.shape, &instruction.shape),
+                None => Moved::default(),
+            },
+            "fusion" => instruction
+                .called
+                .first()
+                .map(|&inner| self.moved_by_fusion(&self.computations[inner], &instruction.shape))
+                .unwrap_or_default(),
+            // The first half of a collective gives what it is given besides the result.
+            opcode if opcode.ends_with("-start") => {
+                let given = read();
+                given + given
             }
+            _ => read() + Moved::of(&instruction.shape),
         }
     }
 
     /// A fusion reads of a parameter only what it slices out of it, and writes of an array that it updates only the
     /// update.
-    fn fused_bytes(&self, fused: &Computation) -> f64 {
-        let mut total = 0.0;
-        for (i, instruction) in fused.instructions.iter().enumerate() {
-            if instruction.opcode != "parameter" {
-                continue;
-            }
+    fn moved_by_fusion(&self, fused: &Computation, result: &Shape) -> Moved {
+        let mut total = Moved::default();
+        for (i, parameter) in fused.instructions.iter().enumerate().filter(|(_, p)| p.opcode == "parameter") {
+            let whole = Moved::of(&parameter.shape);
             let users = fused.instructions.iter().filter(|user| user.operands.contains(&i));
-            let whole = instruction.shape.bytes() as f64;
-            let read: f64 = users
+            let read: Moved = users
                 .map(|user| match user.opcode.as_str() {
                     "dynamic-slice" | "slice" | "gather" if user.operands.first() == Some(&i) => {
-                        user.shape.bytes() as f64
+                        Moved::like(&user.shape, &parameter.shape)
                     }
-                    "dynamic-update-slice" if user.operands.first() == Some(&i) => 0.0,
+                    "dynamic-update-slice" if user.operands.first() == Some(&i) => Moved::default(),
                     // A fusion inside of a fusion may do the slicing.
                     "fusion" => match user.called.first().map(|&inner| &self.computations[inner]) {
-                        Some(inner) if inner.root().opcode == "dynamic-slice" => inner.root().shape.bytes() as f64,
+                        Some(inner) if slices_its_parameter(inner) => Moved::like(&user.shape, &parameter.shape),
                         _ => whole,
                     },
                     _ => whole,
                 })
                 .sum();
-            total += read.min(whole);
+            total = total + Moved { all: read.all.min(whole.all), main: read.main.min(whole.main) };
         }
-        let written = |i: &Instruction| match i.opcode.as_str() {
-            "dynamic-update-slice" => fused.operands(i).nth(1).map_or(0, |update| update.shape.bytes()),
-            _ => i.shape.bytes(),
+        // Where a result lies, the fusion's own shape says.
+        let written = |i: &Instruction, shape: &Shape| match i.opcode.as_str() {
+            "dynamic-update-slice" => {
+                fused.operands(i).nth(1).map(|update| Moved::like(&update.shape, shape)).unwrap_or_default()
+            }
+            _ => Moved::of(shape),
         };
         let root = fused.root();
-        total += match root.opcode.as_str() {
-            "tuple" => fused.operands(root).map(written).sum::<u64>(),
-            _ => written(root),
-        } as f64;
-        total
+        match (root.opcode.as_str(), result) {
+            ("tuple", Shape::Tuple(parts)) => {
+                total + fused.operands(root).zip(parts).map(|(i, shape)| written(i, shape)).sum()
+            }
+            _ => total + written(root, result),
+        }
+    }
+}
+
+/// Whether a fused computation takes a slice out of its first parameter and no more.
+fn slices_its_parameter(fused: &Computation) -> bool {
+    let past_bitcasts = |mut i: usize| {
+        while let ("bitcast", Some(&operand)) =
+            (fused.instructions[i].opcode.as_str(), fused.instructions[i].operands.first())
+        {
+            i = operand;
+        }
+        &fused.instructions[i]
+    };
+    matches!(past_bitcasts(fused.root).opcode.as_str(), "dynamic-slice" | "slice")
+}
+
+/// Bytes that are read or written.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Moved {
+    /// Wherever they lie, without padding, which is how the compiler counts.
+    all: f64,
+    /// In the main memory, with padding.
+    main: f64,
+}
+
+impl Moved {
+    fn of(shape: &Shape) -> Self {
+        shape.arrays().into_iter().fold(Self::default(), |moved, array| {
+            let main = if array.memory_space == 0 { array.padded_bytes() as f64 } else { 0.0 };
+            moved + Self { all: array.bytes() as f64, main }
+        })
+    }
+
+    /// As much as `shape` has, out of or into where `place` lies.
+    fn like(shape: &Shape, place: &Shape) -> Self {
+        let all = shape.bytes() as f64;
+        let is_main = place.arrays().first().is_some_and(|array| array.memory_space == 0);
+        Self { all, main: if is_main { all } else { 0.0 } }
+    }
+}
+
+impl std::ops::Add for Moved {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { all: self.all + other.all, main: self.main + other.main }
+    }
+}
+
+impl std::iter::Sum for Moved {
+    fn sum<I: Iterator<Item = Self>>(moved: I) -> Self {
+        moved.fold(Self::default(), |a, b| a + b)
     }
 }

@@ -176,14 +176,19 @@ fn mirrored(direction: &str) -> &str {
 }
 
 /// How often each computation runs in one run of the program.
-pub(super) struct Times(Vec<u64>);
+pub(super) struct Times {
+    runs: Vec<u64>,
+    /// Whether its instructions run one by one, so that what they give is in memory. Inside of a fusion they do not.
+    scheduled: Vec<bool>,
+}
 
 impl Times {
     /// A loop of unknown length counts as one run. Of a conditional, each branch counts. What a reduction or a sort
     /// calls for each element is part of that instruction and counts as none.
     pub(super) fn of(module: &Module) -> Self {
         let mut runs = vec![0_u64; module.computations.len()];
-        runs[module.entry] = 1;
+        let mut scheduled = vec![false; module.computations.len()];
+        (runs[module.entry], scheduled[module.entry]) = (1, true);
         // Callers stand after what they call.
         for (i, computation) in module.computations.iter().enumerate().rev() {
             if runs[i] == 0 {
@@ -198,14 +203,20 @@ impl Times {
                 let times = runs[i].saturating_mul(factor);
                 for &called in &instruction.called {
                     runs[called] = runs[called].saturating_add(times);
+                    scheduled[called] |= scheduled[i] && instruction.opcode != "fusion";
                 }
             }
         }
-        Self(runs)
+        Self { runs, scheduled }
     }
 
     pub(super) fn runs(&self, computation: usize) -> u64 {
-        self.0[computation]
+        self.runs[computation]
+    }
+
+    /// Whether it runs, and its instructions one by one.
+    pub(super) fn is_scheduled(&self, computation: usize) -> bool {
+        self.scheduled[computation] && self.runs[computation] > 0
     }
 }
 

@@ -66,6 +66,8 @@ pub struct Instruction {
     pub(super) group_size: Option<usize>,
     /// For a `collective-permute`, how many devices send.
     pub(super) senders: usize,
+    /// What a `custom-call` calls.
+    pub(super) target: String,
 }
 
 /// A line of the user's code.
@@ -189,6 +191,7 @@ impl Instruction {
             direction: instruction.comparison_direction.clone(),
             known_trip_count: known_trip_count(&instruction.backend_config),
             group_size: group_size(instruction),
+            target: instruction.custom_call_target.clone(),
             senders: instruction.source_target_pairs.iter().filter(|pair| pair.source != pair.target).count(),
         })
     }

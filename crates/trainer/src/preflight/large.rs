@@ -61,12 +61,18 @@ pub(crate) fn largest(recorded: &[Recorded], parts: &[usize], most: usize) -> Ve
         .collect();
     tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.total_bytes()));
     tensors.truncate(most);
+    // What is a thousand times smaller than the largest is not why the step does not fit.
+    let least = tensors.first().map_or(0, |tensor| tensor.total_bytes() / 1000);
+    tensors.retain(|tensor| tensor.total_bytes() > least);
     tensors
 }
 
 /// Operations whose result the compiler does not keep: it is made anew where it is read.
 fn is_made_anew(operation: &str) -> bool {
-    matches!(operation, "broadcast" | "broadcast_to" | "iota" | "reshape" | "with_sharding" | "full" | "zeros" | "ones")
+    matches!(
+        operation,
+        "constant" | "broadcast" | "broadcast_to" | "iota" | "reshape" | "with_sharding" | "full" | "zeros" | "ones"
+    )
 }
 
 /// The line that first computes with a value, past those that only hand it on.

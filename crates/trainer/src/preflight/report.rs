@@ -47,8 +47,11 @@ pub struct Judgement {
 pub struct StepCost {
     /// Arithmetic operations, the further runs of loops included.
     pub flops: f64,
-    /// Bytes read and written, the further runs of loops included.
+    /// Bytes that instructions read and write as the compiler counts, which includes those that stay on the chip, and the
+    /// further runs of loops.
     pub bytes_accessed: f64,
+    /// Bytes that move between the chip and HBM, at least.
+    pub hbm_traffic: f64,
     /// As the compiler counts, which takes the body of each loop once: operations, bytes.
     pub counted_once: (f64, f64),
     /// Loops of the program, and how many of them have a length that could not be told.
@@ -116,12 +119,13 @@ impl Judgement {
             "flops": step.map(|s| s.flops),
             "flops_all_devices": step.map(|s| s.flops * devices as f64),
             "flops_loops_once": step.map(|s| s.counted_once.0),
+            "hbm_traffic_bytes": step.map(|s| s.hbm_traffic),
             "bytes_accessed": step.map(|s| s.bytes_accessed),
             "bytes_accessed_loops_once": step.map(|s| s.counted_once.1),
             "loops": step.map(|s| s.loops.0),
             "loops_of_unknown_length": step.map(|s| s.loops.1),
             "collective_bytes": step.map(StepCost::collective_bytes),
-            "collective_sent_bytes": step.map(|s| s.collectives.iter().map(Collective::sent_bytes).sum::<f64>()),
+            "collective_sent_bytes": step.map(|s| s.collectives.iter().fold(0.0, |n, c| n + c.sent_bytes())),
             "collectives": collectives,
             "estimated_step_s": roofline.map(|r| r.step_s),
             "matrix_s": roofline.map(|r| r.matrix_s),
@@ -244,7 +248,8 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fm
     writeln!(f, "  memory      {arguments} for state and batch, {rest} for the step")?;
     let all = amount(step.flops * devices as f64, "FLOP");
     writeln!(f, "  arithmetic  {} a device, {all} in all", amount(step.flops, "FLOP"))?;
-    writeln!(f, "  moved       {} a device", amount(step.bytes_accessed, "B"))?;
+    let hbm = amount(step.hbm_traffic, "B");
+    writeln!(f, "  moved       {} a device, of which {hbm} to or from HBM", amount(step.bytes_accessed, "B"))?;
     let (loops, unknown) = step.loops;
     if loops > 0 {
         let (flops, bytes) = (amount(step.counted_once.0, "FLOP"), amount(step.counted_once.1, "B"));
