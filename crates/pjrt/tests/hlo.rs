@@ -84,7 +84,7 @@ const GRADIENT: &str = r#"module @step {
                   %g: tensor<1024x128xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>})
       -> (tensor<256x128xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) {
     %r = stablehlo.dot_general %x, %g, contracting_dims = [0] x [0]
-      : (tensor<1024x256xf32>, tensor<1024x128xf32>) -> tensor<256x128xf32> loc("step.rs":7:3)
+      : (tensor<1024x256xf32>, tensor<1024x128xf32>) -> tensor<256x128xf32> loc("product"("step.rs":7:3))
     return %r : tensor<256x128xf32>
   }
 }"#;
@@ -114,6 +114,7 @@ fn the_bytes_of_an_all_reduce_are_those_of_the_gradient() {
         // On each device an eighth of the batch.
         assert_eq!(product.flops, 2.0 * 256.0 * 128.0 * 128.0, "{product:?}");
         assert_eq!((product.inner, product.passes()), (128, 1), "{product:?}");
+        assert_eq!((products[0].op_name.as_str(), products[0].source.as_ref().unwrap().line), ("product", 7));
     }
 }
 

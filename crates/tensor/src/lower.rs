@@ -35,6 +35,7 @@ pub(crate) struct Lowering<'a> {
     operands: Vec<(String, &'a TensorType)>,
     results: &'a [TensorType],
     lines: &'a mut Vec<Line>,
+    name: &'static str,
     location: &'static Location<'static>,
     constants: &'a mut HashMap<String, String>,
     helpers: &'a mut BTreeMap<String, String>,
@@ -44,7 +45,8 @@ pub(crate) struct Lowering<'a> {
 
 struct Line {
     text: String,
-    location: Option<&'static Location<'static>>,
+    /// The operation's name and the user's line.
+    location: Option<(&'static str, &'static Location<'static>)>,
 }
 
 impl Lowering<'_> {
@@ -96,7 +98,7 @@ impl Lowering<'_> {
             return name.clone();
         }
         let name = format!("%c{}", self.constants.len());
-        self.lines.push(Line { text: format!("{name} = {statement}"), location: Some(self.location) });
+        self.lines.push(Line { text: format!("{name} = {statement}"), location: Some((self.name, self.location)) });
         self.constants.insert(statement, name.clone());
         name
     }
@@ -184,6 +186,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
                     operands,
                     results: &node.outputs,
                     lines: &mut lines,
+                    name: operation.name(),
                     location: node.location,
                     constants: &mut constants,
                     helpers: &mut helpers,
@@ -195,7 +198,8 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
                     1 => String::new(),
                     n => format!(":{n}"),
                 };
-                lines.push(Line { text: format!("%{i}{count} = {right}"), location: Some(node.location) });
+                let location = Some((operation.name(), node.location));
+                lines.push(Line { text: format!("%{i}{count} = {right}"), location });
                 format!("%{i}")
             }
             Kind::Placeholder { name } => match index_of.get(&node.id) {
@@ -240,7 +244,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
         );
         for line in &lines {
             let _ = match line.location.filter(|_| with_locations) {
-                Some(location) => writeln!(text, "    {} {}", line.text, spell_location(location)),
+                Some((name, location)) => writeln!(text, "    {} {}", line.text, spell_location(name, location)),
                 None => writeln!(text, "    {}", line.text),
             };
         }
@@ -261,9 +265,10 @@ fn in_braces(attributes: &[String]) -> String {
     if attributes.is_empty() { String::new() } else { format!(" {{{}}}", attributes.join(", ")) }
 }
 
-fn spell_location(location: &Location<'_>) -> String {
+/// With a name, because Shardy's passes lose the line of a statement that has none.
+fn spell_location(name: &str, location: &Location<'_>) -> String {
     let file = location.file().replace('\\', "\\\\").replace('"', "\\\"");
-    format!("loc(\"{file}\":{}:{})", location.line(), location.column())
+    format!("loc(\"{name}\"(\"{file}\":{}:{}))", location.line(), location.column())
 }
 
 /// A module name that MLIR takes: letters, digits and underscores.

@@ -15,7 +15,11 @@ pub struct Batch {
 impl Batch {
     /// Placeholders for the batches of a loader.
     pub(crate) fn placeholders(loader: &DataLoader) -> Batch {
-        let batch = loader.batch_size();
+        Batch::of_size(loader, loader.batch_size())
+    }
+
+    /// Placeholders for batches like a loader's but of another size.
+    pub(crate) fn of_size(loader: &DataLoader, batch: usize) -> Batch {
         let fields = loader
             .fields()
             .iter()

@@ -15,7 +15,7 @@ pub struct TrainerBuilder {
     callbacks: Vec<Box<dyn Callback>>,
     loggers: Option<Vec<Box<dyn Logger>>>,
     runtime: Option<Runtime>,
-    mesh: Option<Mesh>,
+    pub(crate) mesh: Option<Mesh>,
 }
 
 impl TrainerBuilder {

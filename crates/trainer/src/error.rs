@@ -41,6 +41,11 @@ impl Error {
         Error { kind: Kind::Device, message: format!("{doing}: {source}"), source: Some(source.into()) }
     }
 
+    /// A failure of a plugin that compiles for devices which are not here, with what was being done.
+    pub(crate) fn compiler(doing: &str, source: fulmen_pjrt::Error) -> Error {
+        Error { kind: Kind::Device, message: format!("{doing}: {source}"), source: Some(source.into()) }
+    }
+
     /// A loader that does not do what it promised.
     pub(crate) fn data(message: impl Into<String>) -> Error {
         Error { kind: Kind::Data, message: message.into(), source: None }

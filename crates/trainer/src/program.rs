@@ -31,6 +31,9 @@ pub(crate) struct EvalProgram {
     pub(crate) layout: LogLayout,
 }
 
+/// This file, as locations name it: what is recorded here is not on a line of the user's.
+pub(crate) const FILE: &str = file!();
+
 /// The name that the training loss is logged under unless the user logs it.
 const TRAIN_LOSS: &str = "train_loss";
 
@@ -114,11 +117,11 @@ impl Visitor for Modes {
     }
 }
 
-/// Records the training step: forward, backward, optimizer, counters and logs as one function.
+/// Records the training step on a batch: forward, backward, optimizer, counters and logs as one function.
 pub(crate) fn train(
     module: &dyn TrainingModule,
     optimizer: &dyn Optimizer,
-    loader: &DataLoader,
+    batch: &Batch,
     entries: &[Entry],
     spread: &Spread,
     seed: u64,
@@ -139,21 +142,20 @@ pub(crate) fn train(
         return Err(Error::usage("the training state has no step counter"));
     };
     let key = Tensor::placeholder("trainer/key", TensorType::new(DType::U32, [2]));
-    let batch = Batch::placeholders(loader);
 
     let shardings: Vec<Sharding> = entries.iter().map(|e| e.sharding.clone()).collect();
     let cells = Placeholders::new(module, &variables, &shardings);
     module.train();
     module.set_random_key(&random::fold_in_tensor(&key, &step.to_dtype(DType::U32)));
     let mut cx = StepContext::default();
-    let loss = module.training_step(&batch, &mut cx);
+    let loss = module.training_step(batch, &mut cx);
     let mut logged = cx.into_logged();
     let after = cells.after();
     let (placeholders, used) = (cells.placeholders.clone(), cells.used.clone());
     drop(cells);
     // The step's key means nothing outside of it.
     module.set_random_key(&random::key(seed));
-    check_loss(&loss, &batch)?;
+    check_loss(&loss, batch)?;
     if let Some(entry) = logged.iter().find(|l| l.name == TRAIN_LOSS).filter(|l| !l.value.is(&loss)) {
         let message = "this name is that of the loss, which training_step returns; choose another";
         return Err(Error::usage(format!("log `{TRAIN_LOSS}`: {message}\n  at {}", entry.location)));
@@ -165,7 +167,7 @@ pub(crate) fn train(
             TRAIN_LOSS.into()
         }
     };
-    let layout = LogLayout::new(&logged, &batch)?;
+    let layout = LogLayout::new(&logged, batch)?;
 
     // New values by entry: buffers that the model set, parameters and optimizer state from the optimizer, the step.
     let wrt: Vec<&Tensor> = trained.iter().map(|&i| &used[i]).collect();
@@ -202,7 +204,7 @@ pub(crate) fn train(
         }
     }
     if batch.is_padded() {
-        check_statistics(&entries[..variables.len()], &trained, &next, &batch)?;
+        check_statistics(&entries[..variables.len()], &trained, &next, batch)?;
     }
     for (entry, value) in entries.iter().zip(&mut next) {
         if entry.name == STEP {
@@ -223,7 +225,7 @@ pub(crate) fn train(
 
     let so_far = Tensor::placeholder("trainer/logs", layout.ty());
     let rate = optimizer.learning_rate(step);
-    let logs = layout.accumulate(&so_far, &logged, &batch, Some((&loss, step)), Some(&rate));
+    let logs = layout.accumulate(&so_far, &logged, batch, Some((&loss, step)), Some(&rate));
     let mut results: Vec<Tensor> = changes.iter().map(|&i| next[i].clone()).collect();
     results.push(logs);
     let (logs_in, logs_out) = (inputs.len(), changes.len());
@@ -383,7 +385,7 @@ mod tests {
         let spread = Spread { strategy: Strategy::Fsdp, mesh: Mesh::new([("data", 4)]).unwrap() };
         let entries = entries(net.state(), net.parameters().len(), optimizer_state(&net, &*optimizer), &spread);
         let shardings: Vec<Sharding> = entries.iter().map(|e| e.sharding.clone()).take(net.state().len()).collect();
-        let train = train(&net, &*optimizer, &loader, &entries, &spread, 0).unwrap();
+        let train = train(&net, &*optimizer, &Batch::placeholders(&loader), &entries, &spread, 0).unwrap();
         let eval = eval(&net, Stage::Validation, &loader, &net.state(), &shardings, &spread, 0).unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();

@@ -19,7 +19,7 @@ use crate::predict::{self, PredictedBatches};
 use crate::program::{self, EvalProgram, Stage, TrainProgram};
 use crate::say::say;
 use crate::state::{self, Entry, Spread, State};
-use crate::{Error, FitSummary, Options, Result, Strategy, TrainerBuilder, TrainingModule};
+use crate::{Batch, Error, FitSummary, Options, Result, Strategy, TrainerBuilder, TrainingModule};
 
 /// Trains, validates and tests a [`TrainingModule`].
 ///
@@ -220,7 +220,7 @@ impl Trainer {
         let shardings: Vec<Sharding> =
             entries.iter().take_while(|e| e.variable.is_some()).map(|e| e.sharding.clone()).collect();
         check_entries(&entries)?;
-        let program = program::train(module, &*optimizer, train, &entries, &spread, seed)?;
+        let program = program::train(module, &*optimizer, &Batch::placeholders(train), &entries, &spread, seed)?;
         let validation = match &validation {
             Some(loader) => {
                 let state = module.state();
@@ -413,7 +413,7 @@ impl Trainer {
 }
 
 /// A name is that of one value, in a checkpoint and for the key that it is initialized with.
-fn check_entries(entries: &[Entry]) -> Result<()> {
+pub(crate) fn check_entries(entries: &[Entry]) -> Result<()> {
     let mut names = BTreeSet::new();
     match entries.iter().find(|entry| !names.insert(&entry.name)) {
         Some(twice) => Err(Error::usage(format!(

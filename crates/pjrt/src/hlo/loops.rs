@@ -197,13 +197,15 @@ impl Times {
             for (j, instruction) in computation.instructions.iter().enumerate() {
                 let factor = match instruction.opcode.as_str() {
                     "while" => module.trip_count(i, j).unwrap_or(1),
-                    "fusion" | "call" | "conditional" | "async-start" => 1,
+                    // libtpu puts what other cores than the main one do into custom calls.
+                    "fusion" | "call" | "conditional" | "async-start" | "custom-call" => 1,
                     _ => continue,
                 };
                 let times = runs[i].saturating_mul(factor);
                 for &called in &instruction.called {
                     runs[called] = runs[called].saturating_add(times);
-                    scheduled[called] |= scheduled[i] && instruction.opcode != "fusion";
+                    scheduled[called] |=
+                        scheduled[i] && !matches!(instruction.opcode.as_str(), "fusion" | "custom-call");
                 }
             }
         }

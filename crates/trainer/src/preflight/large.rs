@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use fulmen_tensor::{Recorded, TensorType};
 
+use crate::state::OPTIMIZER;
+
 /// Tensors of one kind from one line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LargeTensor {
@@ -28,8 +30,9 @@ impl LargeTensor {
 }
 
 /// The `most` largest kinds of tensors. `parts[i]` is the number of devices that parameter `i` is split over. A value is
-/// taken to be split like what it is computed from where its first axis has the same length, as a batch's has.
-pub(crate) fn largest(recorded: &[Recorded], parts: &[usize], most: usize) -> Vec<LargeTensor> {
+/// taken to be split like what it is computed from where its first axis has the same length, as a batch's has. What was
+/// recorded in the file `not_here` is none of the user's: the optimizer's arithmetic, which needs no memory of its own.
+pub(crate) fn largest(recorded: &[Recorded], parts: &[usize], most: usize, not_here: &str) -> Vec<LargeTensor> {
     let mut split: Vec<usize> = Vec::with_capacity(recorded.len());
     for value in recorded {
         let first_axis = |i: usize| recorded.get(i)?.types.first()?.shape.first().copied();
@@ -42,9 +45,18 @@ pub(crate) fn largest(recorded: &[Recorded], parts: &[usize], most: usize) -> Ve
         });
     }
     let mut found: BTreeMap<(String, String, u64), (TensorType, u64)> = BTreeMap::new();
-    for (i, (value, parts)) in recorded.iter().zip(&split).enumerate() {
+    let uses: BTreeMap<&str, String> = (recorded.iter().enumerate())
+        .filter_map(|(i, value)| Some((value.name.as_deref()?, first_use(recorded, i, not_here)?)))
+        .collect();
+    for (value, parts) in recorded.iter().zip(&split) {
         let (what, source) = match (&value.name, value.operation) {
-            (Some(name), _) => (name.clone(), first_use(recorded, i)),
+            (Some(name), _) => {
+                // The optimizer's state is named after the parameter that it is for.
+                let of = name.strip_prefix(OPTIMIZER).and_then(|rest| rest.split_once('/')).map(|(_, of)| of);
+                let line = uses.get(name.as_str()).or_else(|| uses.get(of?));
+                (name.clone(), line.cloned().unwrap_or_else(|| value.location.to_string()))
+            }
+            (None, _) if value.location.file() == not_here => continue,
             (None, Some(operation)) if !is_made_anew(operation) => (operation.to_owned(), value.location.to_string()),
             (None, None) => ("constant value".to_owned(), value.location.to_string()),
             _ => continue,
@@ -71,20 +83,30 @@ pub(crate) fn largest(recorded: &[Recorded], parts: &[usize], most: usize) -> Ve
 fn is_made_anew(operation: &str) -> bool {
     matches!(
         operation,
-        "constant" | "broadcast" | "broadcast_to" | "iota" | "reshape" | "with_sharding" | "full" | "zeros" | "ones"
+        "constant"
+            | "broadcast"
+            | "broadcast_to"
+            | "transpose"
+            | "iota"
+            | "reshape"
+            | "with_sharding"
+            | "full"
+            | "zeros"
+            | "ones"
     )
 }
 
-/// The line that first computes with a value, past those that only hand it on.
-fn first_use(recorded: &[Recorded], value: usize) -> String {
+/// The user's line that first computes with a value, past operations that only hand it on.
+fn first_use(recorded: &[Recorded], value: usize, not_here: &str) -> Option<String> {
+    let users =
+        |of: usize| recorded.iter().enumerate().skip(of + 1).filter(move |(_, user)| user.operands.contains(&of));
     let mut at = value;
-    while let Some((i, user)) = recorded.iter().enumerate().skip(at + 1).find(|(_, user)| user.operands.contains(&at)) {
-        if !matches!(user.operation, Some("with_sharding" | "to_dtype" | "convert")) {
-            return user.location.to_string();
+    loop {
+        if let Some((_, user)) = users(at).find(|(_, user)| user.location.file() != not_here) {
+            return Some(user.location.to_string());
         }
-        at = i;
+        at = users(at).find(|(_, user)| matches!(user.operation, Some("with_sharding" | "to_dtype")))?.0;
     }
-    recorded.get(value).map(|value| value.location.to_string()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -102,7 +124,7 @@ mod tests {
             vec![y.sum_all()]
         });
         let recorded = function.recorded().unwrap();
-        let large = largest(&recorded, &[8, 1], 3);
+        let large = largest(&recorded, &[8, 1], 3, "trainer.rs");
         let of: Vec<_> = large.iter().map(|t| (t.what.as_str(), t.device_bytes, t.count)).collect();
         assert_eq!(of[0], ("input 1", 400_000, 1), "{large:?}");
         // Of the results each device has an eighth of the rows.

@@ -10,6 +10,7 @@ mod prices;
 mod report;
 mod roofline;
 mod topology;
+mod training;
 mod warnings;
 
 use std::time::Instant;
@@ -23,9 +24,10 @@ pub use prices::{Price, Prices};
 pub use report::{Judgement, Report, StepCost};
 pub use roofline::{Bound, Roofline};
 pub use topology::Slice;
+pub use training::training_step;
 pub use warnings::Warning;
 
-use crate::{Error, Result};
+use crate::{Error, Result, program};
 
 /// Of the largest tensors, so many are told.
 const LARGEST: usize = 10;
@@ -42,6 +44,8 @@ pub(crate) struct Step {
     pub(crate) parts: Vec<usize>,
     /// How many such steps an epoch has.
     pub(crate) steps_per_epoch: Option<u64>,
+    /// What is different from the step that was asked for.
+    pub(crate) note: Option<String>,
 }
 
 /// Judges a step for slices, one after the other. `step` gives the step for so many devices.
@@ -66,7 +70,7 @@ fn judge(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement> {
     let doing = || format!("judging the step for {slice}");
     let topology = plugin
         .topology_with(slice.name(), &slice.generation().topology_options())
-        .map_err(|e| Error::device(&doing(), e))?;
+        .map_err(|e| Error::compiler(&doing(), e))?;
     let (devices, there) = (slice.num_devices(), topology.devices().len());
     if devices != there {
         let message = format!("{}: libtpu says that it has {there} devices, and not {devices}", doing());
@@ -85,6 +89,7 @@ fn judge(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement> {
         step: None,
         largest: vec![],
         warnings: vec![],
+        note: step.note.clone(),
         steps_per_epoch: step.steps_per_epoch,
         usd_per_hour: None,
     };
@@ -92,17 +97,17 @@ fn judge(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement> {
     let compiled = plugin.compile(&topology, &step.stablehlo, &CompileOptions::new().partitions(devices));
     judgement.compile_s = start.elapsed().as_secs_f64();
     match compiled {
-        Ok(program) => cost(&mut judgement, &program, step).map_err(|e| Error::device(&doing(), e))?,
+        Ok(program) => cost(&mut judgement, &program, step).map_err(|e| Error::compiler(&doing(), e))?,
         Err(error) if error.is_out_of_memory() => {
             let (needed, available) = needed_and_available(&error.to_string());
             judgement.hbm_needed_bytes = needed;
             if let Some(available) = available {
                 judgement.hbm_available_bytes = available.min(judgement.hbm_available_bytes);
             }
-            judgement.largest = large::largest(&step.recorded, &step.parts, LARGEST);
+            judgement.largest = large::largest(&step.recorded, &step.parts, LARGEST, program::FILE);
             judgement.warnings.extend(warnings::single_precision(&step.recorded, 1));
         }
-        Err(error) => return Err(Error::device(&doing(), error)),
+        Err(error) => return Err(Error::compiler(&doing(), error)),
     }
     Ok(judgement)
 }
@@ -167,10 +172,6 @@ fn size(text: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "../../../pjrt/tests/common/libtpu.rs"]
-mod libtpu;
-
-#[cfg(test)]
 mod tests {
     use fulmen_tensor::{DType, Function, TensorType};
 
@@ -185,12 +186,13 @@ mod tests {
             recorded: function.recorded().unwrap(),
             parts: vec![1, 1],
             steps_per_epoch: Some(100),
+            note: None,
         }
     }
 
     #[test]
     fn a_step_is_judged_without_a_tpu() {
-        let Some(plugin) = libtpu::libtpu() else { return };
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:1x1,v6e-1").unwrap();
         let prices = Prices::ours().unwrap();
         let report = run(&plugin, &slices, Some(&prices), |_| Ok(step(4096, 1000))).unwrap();
@@ -223,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_step_that_does_not_fit_is_an_answer_with_the_largest_tensors() {
-        let Some(plugin) = libtpu::libtpu() else { return };
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:1x1").unwrap();
         // 10 GB of weights and 30 GB of input.
         let report = run(&plugin, &slices, None, |_| Ok(step(150_000, 50_000))).unwrap();
@@ -233,14 +235,14 @@ mod tests {
         assert_eq!(judgement.hbm_available_bytes >> 30, 15);
         assert!(judgement.hbm_needed_bytes.unwrap() >= 40_000_000_000 * 9 / 10, "{report}");
         let largest: Vec<_> = judgement.largest.iter().map(|t| (t.what.as_str(), t.total_bytes())).collect();
-        assert!(largest[..2].iter().any(|t| *t == ("input 0", 30_000_000_000)), "{largest:?}");
+        assert!(largest[..2].contains(&("input 0", 30_000_000_000)), "{largest:?}");
         assert!(judgement.largest.iter().all(|t| t.source.contains("preflight")), "{report}");
         assert!(report.to_string().contains("DOES NOT FIT: needs"), "{report}");
     }
 
     #[test]
     fn what_cannot_be_judged_is_an_error() {
-        let Some(plugin) = libtpu::libtpu() else { return };
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:3x5").unwrap();
         let error = run(&plugin, &slices, None, |_| Ok(step(8, 8))).unwrap_err();
         assert!(error.is_device() && error.to_string().contains("judging the step for v5e:3x5"), "{error}");

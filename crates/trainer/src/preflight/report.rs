@@ -36,6 +36,8 @@ pub struct Judgement {
     pub largest: Vec<LargeTensor>,
     /// What makes it slower or larger than it need be.
     pub warnings: Vec<Warning>,
+    /// What is different from the step that was asked for.
+    pub note: Option<String>,
     /// Steps an epoch, if that was said.
     pub steps_per_epoch: Option<u64>,
     /// US dollars for an hour of the whole slice, if prices were asked for and there is one.
@@ -111,6 +113,7 @@ impl Judgement {
             "asked": self.slice.asked(),
             "chips": self.slice.num_chips(),
             "devices": devices,
+            "note": self.note,
             "fits": self.fits(),
             "hbm_needed_bytes": self.hbm_needed_bytes,
             "hbm_available_bytes": self.hbm_available_bytes,
@@ -216,6 +219,9 @@ impl fmt::Display for Judgement {
         let asked = if slice.asked() == slice.name() { String::new() } else { format!(" ({})", slice.asked()) };
         let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         writeln!(f, "{slice}{asked}: {}, {}", plural(chips, "chip"), plural(devices, "device"))?;
+        if let Some(note) = &self.note {
+            writeln!(f, "  note: {note}")?;
+        }
         let needed = self.hbm_needed_bytes.map_or("unknown".into(), gib);
         let verdict = if self.fits() { "fits" } else { "DOES NOT FIT" };
         writeln!(f, "  {verdict}: needs {needed} of {} HBM on each device", gib(self.hbm_available_bytes))?;

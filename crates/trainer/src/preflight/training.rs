@@ -1,0 +1,229 @@
+//! The training step of a module, as a fit would run it on each slice, and its judgement.
+
+use fulmen_data::{DataLoader, Replicas};
+use fulmen_pjrt::Plugin;
+use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_tensor::Mesh;
+
+use super::{Prices, Report, Slice, Step, run};
+use crate::state::{self, Spread};
+use crate::trainer::check_entries;
+use crate::{Batch, Error, Options, Plan, Result, Strategy, TrainerBuilder, TrainingModule, program};
+
+/// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
+/// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
+///
+/// The step is the one that a fit with these options would run. On a slice whose devices do not divide the batch it is
+/// judged with the next larger batch that they divide, and the report says so. A step that does not fit is an answer,
+/// not an error: see [`Report::all_fit`].
+///
+/// It needs libtpu, which Google's licence forbids to pass on: [`fulmen_pjrt::fetch::libtpu`] fetches it.
+///
+/// # Errors
+/// No libtpu; a mistake in a step, with the user's line; a program that libtpu refuses for another reason than memory; a
+/// mesh that has another number of devices than a slice.
+pub fn training_step<M: TrainingModule>(
+    options: &Options,
+    mesh: Option<&Mesh>,
+    module: &M,
+    train: &DataLoader,
+    slices: &[Slice],
+    prices: Option<&Prices>,
+) -> Result<Report> {
+    let doing = "preflight";
+    let path = locate(Platform::Tpu, None).map_err(|e| Error::compiler(doing, e))?;
+    let plugin = Plugin::load(path).map_err(|e| Error::compiler(doing, e))?;
+    run(&plugin, slices, prices, |devices| record(options, mesh, module, train, devices))
+}
+
+impl TrainerBuilder {
+    /// Judges the training step for slices of TPUs, as [`preflight::training_step`](crate::preflight::training_step) with the
+    /// options and the mesh of this builder. No device is opened.
+    ///
+    /// # Errors
+    /// An option that cannot be; those of [`preflight::training_step`](crate::preflight::training_step).
+    pub fn preflight<M: TrainingModule>(
+        &self,
+        module: &M,
+        train: &DataLoader,
+        slices: &[Slice],
+        prices: Option<&Prices>,
+    ) -> Result<Report> {
+        training_step(&self.options()?, self.mesh.as_ref(), module, train, slices, prices)
+    }
+}
+
+/// The training step for so many devices.
+fn record<M: TrainingModule>(
+    options: &Options,
+    mesh: Option<&Mesh>,
+    module: &M,
+    train: &DataLoader,
+    devices: usize,
+) -> Result<Step> {
+    let mesh = match mesh {
+        Some(mesh) if mesh.num_devices() == devices => mesh.clone(),
+        Some(mesh) => {
+            let has = mesh.num_devices();
+            return Err(Error::usage(format!("the mesh {mesh} has {has} devices, and a slice has {devices}")));
+        }
+        None => Mesh::new([("data", devices)])?,
+    };
+    let spread = Spread { strategy: options.strategy, mesh };
+    let (batch_size, steps_per_epoch, note) = batch_for(train, Strategy::batch_parts(&spread.mesh));
+    let total_steps = steps_per_epoch.saturating_mul(options.max_epochs);
+    let optimizer = module.configure_optimizers(&Plan { steps_per_epoch, max_epochs: options.max_epochs, total_steps });
+    let optimizer_state = program::optimizer_state(module, &*optimizer);
+    let entries = state::entries(module.state(), module.parameters().len(), optimizer_state, &spread);
+    check_entries(&entries)?;
+    let batch = Batch::of_size(train, batch_size);
+    let function = program::train(module, &*optimizer, &batch, &entries, &spread, options.seed)?.function;
+    let parts = function.parameters().iter().zip(function.parameter_shardings()).map(|(parameter, sharding)| {
+        let shape = &parameter.ty().shape;
+        let shard = sharding.shard_shape(&spread.mesh, shape).map_or(0, |shard| shard.num_elements());
+        shape.num_elements().checked_div(shard).unwrap_or(1)
+    });
+    Ok(Step {
+        stablehlo: function.stablehlo_for(&spread.mesh)?,
+        recorded: function.recorded()?,
+        parts: parts.collect(),
+        steps_per_epoch: Some(steps_per_epoch),
+        note,
+    })
+}
+
+/// The batch size and the steps of an epoch where a batch is split into `parts`, and what is to be said of it.
+fn batch_for(train: &DataLoader, parts: usize) -> (usize, u64, Option<String>) {
+    // A loader with so many samples a device has a larger batch where there are more devices.
+    let replicas = Replicas { devices: parts, ..Replicas::default() };
+    if let Ok(loader) = train.distributed(replicas) {
+        return (loader.batch_size(), loader.len() as u64, None);
+    }
+    let batch = train.batch_size().next_multiple_of(parts.max(1));
+    let steps = train.num_samples() as u64 / batch as u64;
+    let note = format!(
+        "a batch of {} cannot be split over {parts} devices, so this is a batch of {batch}",
+        train.batch_size()
+    );
+    (batch, steps.max(1), Some(note))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use fulmen_data::{LastBatch, TensorDataset};
+    use fulmen_nn::loss::{Reduction, cross_entropy};
+    use fulmen_nn::optim::{AdamW, Optimizer};
+    use fulmen_nn::{Linear, Module, Relu, Sequential};
+    use fulmen_pjrt::hlo::CollectiveKind;
+    use fulmen_tensor::Tensor;
+
+    use super::*;
+    use crate::preflight::Bound;
+    use crate::{StepContext, Trainer};
+
+    #[derive(Module)]
+    struct Mlp(Sequential);
+
+    impl Mlp {
+        fn new(width: usize) -> Mlp {
+            Mlp(Sequential::new().push(Linear::new(784, width)).push(Relu).push(Linear::new(width, 10)))
+        }
+    }
+
+    impl TrainingModule for Mlp {
+        fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+            cross_entropy(&self.0.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean)
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            Box::new(AdamW::new(1e-3))
+        }
+    }
+
+    fn loader(batch: usize) -> DataLoader {
+        let data = TensorDataset::builder()
+            .array("x", [640, 784], vec![0.0f32; 640 * 784])
+            .array("y", [640], vec![0i32; 640])
+            .build()
+            .unwrap();
+        DataLoader::builder(data).batch_size(batch).last_batch(LastBatch::Drop).build().unwrap()
+    }
+
+    #[test]
+    fn the_same_step_is_judged_for_every_slice() {
+        if crate::libtpu::libtpu().is_none() {
+            return;
+        }
+        let slices = Slice::parse_list("v3-8,v4:2x2x1,v5e:1x1,tpu7x-8,v5e:16x16").unwrap();
+        let report = Trainer::builder().preflight(&Mlp::new(512), &loader(64), &slices, None).unwrap();
+        println!("{report}");
+        assert!(report.all_fit());
+        let devices: Vec<_> = report.slices.iter().map(|j| (j.slice.num_devices(), j.steps_per_epoch)).collect();
+        assert_eq!(devices, [(8, Some(10)), (4, Some(10)), (1, Some(10)), (8, Some(10)), (256, Some(2))]);
+        let notes: Vec<_> = report.slices.iter().map(|j| j.note.is_some()).collect();
+        assert_eq!(notes, [false, false, false, false, true]);
+        // Gradients of all parameters are summed over the devices, in f32.
+        let parameters = 784 * 512 + 512 + 512 * 10 + 10;
+        for judgement in &report.slices {
+            let step = judgement.step.as_ref().unwrap();
+            let summed: u64 = step.collectives.iter().map(|c| c.total_bytes()).sum();
+            match judgement.slice.num_devices() {
+                1 => assert_eq!(summed, 0),
+                _ => assert!((4 * parameters..4 * parameters + 4096).contains(&summed), "{summed} {report}"),
+            }
+            let lines = judgement.warnings.iter().filter_map(|w| w.source.as_ref());
+            assert!(judgement.warnings.len() == lines.filter(|line| line.contains("training.rs:")).count(), "{report}");
+            assert_ne!(step.roofline.bound_by, Bound::MatrixUnit, "batches this small leave it idle");
+        }
+    }
+
+    #[test]
+    fn under_fsdp_parameters_are_gathered() {
+        if crate::libtpu::libtpu().is_none() {
+            return;
+        }
+        let slices = Slice::parse_list("v5e:2x4").unwrap();
+        let judge = |strategy| {
+            let builder = Trainer::builder().strategy(strategy);
+            builder.preflight(&Mlp::new(2048), &loader(64), &slices, None).unwrap().slices.remove(0)
+        };
+        let (ddp, fsdp) = (judge(Strategy::Ddp), judge(Strategy::Fsdp));
+        let has = |judgement: &crate::preflight::Judgement, kind| {
+            judgement.step.as_ref().unwrap().collectives.iter().any(|c| c.kind == kind)
+        };
+        assert!(has(&fsdp, CollectiveKind::AllGather) && !has(&ddp, CollectiveKind::AllGather));
+        assert!(fsdp.hbm_needed_bytes.unwrap() * 2 < ddp.hbm_needed_bytes.unwrap(), "{ddp} {fsdp}");
+    }
+
+    #[test]
+    fn a_model_of_forty_gigabytes_is_answered_at_once() {
+        if crate::libtpu::libtpu().is_none() {
+            return;
+        }
+        // 784 × 13 million weights in f32, before gradients and the optimizer's state.
+        let width = 40_000_000_000 / 4 / 794;
+        let slices = Slice::parse_list("v5e:1x1").unwrap();
+        let start = Instant::now();
+        let report = Trainer::builder().preflight(&Mlp::new(width), &loader(64), &slices, None).unwrap();
+        println!("{report} {:?}", start.elapsed());
+        assert!(!report.all_fit());
+        let judgement = &report.slices[0];
+        assert!(judgement.hbm_needed_bytes.unwrap() > 100_000_000_000, "with two moments: {report}");
+        let names: Vec<_> = judgement.largest.iter().map(|t| t.what.as_str()).collect();
+        assert!(names.iter().any(|name| name.ends_with("weight")), "{names:?}");
+        assert!(names.iter().any(|name| name.starts_with("optimizer/")), "{names:?}");
+        assert!(judgement.largest.iter().all(|t| t.source.contains("training.rs:")), "{report}");
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_an_error() {
+        if crate::libtpu::libtpu().is_none() {
+            return;
+        }
+        let slices = Slice::parse_list("v5e:1x1").unwrap();
+        let mesh = Mesh::new([("data", 4)]).unwrap();
+        let error = Trainer::builder().mesh(mesh).preflight(&Mlp::new(8), &loader(64), &slices, None).unwrap_err();
+        assert!(error.to_string().contains("data=4 has 4 devices, and a slice has 1"), "{error}");
+    }
+}
