@@ -70,7 +70,9 @@ fn record<M: TrainingModule>(
         None => Mesh::new([("data", devices)])?,
     };
     let spread = Spread { strategy: options.strategy, mesh };
-    let (batch_size, steps_per_epoch, note) = batch_for(train, Strategy::batch_parts(&spread.mesh));
+    let split_over = Strategy::batch(&spread.mesh).axes().concat();
+    let parts = split_over.iter().filter_map(|axis| spread.mesh.size(axis)).product();
+    let (batch_size, steps_per_epoch, note) = batch_for(train, parts);
     let total_steps = steps_per_epoch.saturating_mul(options.max_epochs);
     let optimizer = module.configure_optimizers(&Plan { steps_per_epoch, max_epochs: options.max_epochs, total_steps });
     let optimizer_state = program::optimizer_state(module, &*optimizer);
