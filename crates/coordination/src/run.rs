@@ -257,7 +257,7 @@ impl Run {
         }
         meeting.came.insert(index, facts.clone());
         if meeting.came.len() < self.members.len() {
-            return;
+            return self.look_for_those_at_the_end();
         }
         let facts = std::mem::take(&mut meeting.came);
         let outcome = agreement::compare(&facts, |index| self.name(index)).map_err(|disagreement| {
@@ -276,6 +276,29 @@ impl Run {
         if let Some(meeting) = self.meetings.get_mut(place) {
             meeting.outcome = Some(outcome);
         }
+    }
+
+    /// Whoever waits for the end of the run comes to no other meeting any more, so it is not waited for there.
+    fn look_for_those_at_the_end(&mut self) {
+        let open = |m: &&Meeting| m.outcome.is_none();
+        let end = (Purpose::Shutdown, String::new(), 0);
+        let Some(gone) = self.meetings.get(&end).filter(open).map(|m| m.came.keys().copied().collect::<Vec<_>>())
+        else {
+            return;
+        };
+        let absent =
+            |meeting: &Meeting| gone.iter().copied().filter(|i| !meeting.came.contains_key(i)).collect::<Vec<_>>();
+        let others = self.meetings.iter().filter(|(place, m)| place.0 != Purpose::Shutdown && open(m));
+        let Some((name, absent)) = others.map(|(place, m)| (place.1.clone(), absent(m))).find(|(_, a)| !a.is_empty())
+        else {
+            return;
+        };
+        let (who, has) = (self.names(&absent), if absent.len() == 1 { "has" } else { "have" });
+        let message = format!(
+            "{who} {has} come to the end of the program, and will not come to `{name}`, where others wait; see the last \
+             output there"
+        );
+        self.fail(Failure::new(FailureKind::PeerLost, absent, message));
     }
 
     /// How a meeting ended, once it has.

@@ -41,6 +41,11 @@ pub struct Outputs {
 pub struct Done(Vec<Event>);
 
 impl Done {
+    /// Whether the run has ended, well or not, so that [`Done::wait`] returns at once.
+    pub fn is_ready(&self) -> bool {
+        self.0.iter().all(|event| event.is_ready().unwrap_or(true))
+    }
+
     /// Waits for the end of the run.
     ///
     /// # Errors

@@ -1,6 +1,8 @@
 //! [`Function`]: an expression with inputs, ready to be compiled.
 
-use crate::lower::{Lowered, lower};
+use sha2::{Digest, Sha256};
+
+use crate::lower::{Captured, Lowered, lower};
 use crate::recorded::{Recorded, record};
 use crate::{Error, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
 
@@ -199,6 +201,38 @@ impl Function {
     /// As [`Function::stablehlo`]; a sharding that the mesh does not fit.
     pub fn stablehlo_for(&self, mesh: &Mesh) -> Result<String> {
         Ok(self.lower(mesh)?.text)
+    }
+
+    /// A digest (SHA-256, in hexadecimal) of what the function computes on the devices of a mesh: its program without the
+    /// lines of the user's code, and the values on the host that it holds. Of values that are on a device only the type
+    /// counts. Equal digests mean equal programs, in other processes and on other machines too.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Function, Mesh, TensorType};
+    ///
+    /// let scaled = |by: f64| Function::trace("scaled", &[TensorType::new(DType::F32, [4])], |x| vec![&x[0] * by]);
+    /// let mesh = Mesh::data(1);
+    /// assert_eq!(scaled(0.1).fingerprint(&mesh)?, scaled(0.1).fingerprint(&mesh)?);
+    /// assert_ne!(scaled(0.1).fingerprint(&mesh)?, scaled(0.2).fingerprint(&mesh)?);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Function::stablehlo_for`].
+    pub fn fingerprint(&self, mesh: &Mesh) -> Result<String> {
+        let lowered = self.lower(mesh)?;
+        let mut hasher = Sha256::new();
+        hasher.update(&lowered.key);
+        for (captured, sharding) in &lowered.captured {
+            match captured {
+                Captured::Device(array) => hasher.update(format!("{} {sharding}", array.ty())),
+                Captured::Host(ty, elements) => {
+                    hasher.update(format!("{ty} {sharding}"));
+                    hasher.update(elements);
+                }
+            }
+        }
+        Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     pub(crate) fn lower(&self, mesh: &Mesh) -> Result<Lowered> {

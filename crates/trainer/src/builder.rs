@@ -1,9 +1,12 @@
 //! [`TrainerBuilder`]: options, callbacks and loggers, and the defaults of what was not chosen.
 
+use std::sync::Arc;
+
 use fulmen_tensor::{Mesh, Runtime};
 
 use crate::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
+use crate::hosts::Hosts;
 use crate::loggers::{CsvLogger, Logger};
 use crate::options::TrainerArgs;
 use crate::{Error, Options, Result, Trainer};
@@ -60,15 +63,27 @@ impl TrainerBuilder {
         self
     }
 
-    /// Decides the options and opens the devices.
+    /// Decides the options, joins the other processes if the environment tells of any (`FULMEN_COORDINATOR`,
+    /// `FULMEN_PROCESS_ID` and `FULMEN_NUM_PROCESSES`, or on TPUs libtpu's own variables), and opens the devices.
     ///
     /// # Errors
-    /// An option that cannot be; no plugin or device for the accelerator; a mesh of another number of devices.
+    /// An option that cannot be; no plugin or device for the accelerator; a mesh of another number of devices; a process
+    /// that has not joined in time, which is named.
     pub fn build(self) -> Result<Trainer> {
         let options = self.options()?;
-        let runtime = match self.runtime {
-            Some(runtime) => runtime,
-            None => Runtime::open(options.accelerator, &options.devices)?,
+        let hosts = Hosts::from_env(&options, self.runtime.as_ref())?;
+        let built = self.build_with(options, hosts.clone());
+        if let (Some(hosts), Err(error)) = (&hosts, &built) {
+            hosts.fail(error);
+        }
+        built
+    }
+
+    fn build_with(self, options: Options, hosts: Option<Arc<Hosts>>) -> Result<Trainer> {
+        let runtime = match (self.runtime, &hosts) {
+            (Some(runtime), _) => runtime,
+            (None, Some(hosts)) => hosts.open(options.accelerator, &options.devices)?,
+            (None, None) => Runtime::open(options.accelerator, &options.devices)?,
         };
         let runtime = match &self.mesh {
             Some(mesh) => runtime.with_mesh(mesh)?,
@@ -88,7 +103,12 @@ impl TrainerBuilder {
             let message = "there are two ModelCheckpoint callbacks, which would write the same files; keep one";
             return Err(Error::usage(message));
         }
-        let loggers = self.loggers.unwrap_or_else(|| vec![Box::new(CsvLogger::new())]);
-        Ok(Trainer::new(options, runtime, callbacks, loggers))
+        let mut loggers = self.loggers.unwrap_or_else(|| vec![Box::new(CsvLogger::new())]);
+        if hosts.as_ref().is_some_and(|hosts| !hosts.process().is_coordinator()) {
+            // Process 0 writes and tells what there is to write and tell once.
+            loggers.clear();
+            callbacks.retain(|c| c.name() != "ProgressBar");
+        }
+        Ok(Trainer::new(options, runtime, hosts, callbacks, loggers))
     }
 }

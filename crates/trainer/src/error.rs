@@ -24,6 +24,7 @@ enum Kind {
     NotFinite { step: u64 },
     Checkpoint,
     Interrupted,
+    Coordination,
 }
 
 impl Error {
@@ -111,6 +112,12 @@ impl Error {
         self.kind == Kind::Logger
     }
 
+    /// Whether the processes of a run could not come together, are not about to run the same, or one of them is gone. The
+    /// source is the [`fulmen_coordination::Error`], which knows of which processes.
+    pub fn is_coordination(&self) -> bool {
+        self.kind == Kind::Coordination
+    }
+
     /// Whether the mistake is in an argument or an option.
     pub fn is_usage(&self) -> bool {
         self.kind == Kind::Usage
@@ -132,6 +139,12 @@ impl std::error::Error for Error {
 impl From<fulmen_tensor::Error> for Error {
     fn from(source: fulmen_tensor::Error) -> Error {
         Error { kind: Kind::Tensor, message: source.to_string(), source: Some(source.into()) }
+    }
+}
+
+impl From<fulmen_coordination::Error> for Error {
+    fn from(source: fulmen_coordination::Error) -> Error {
+        Error { kind: Kind::Coordination, message: source.to_string(), source: Some(source.into()) }
     }
 }
 

@@ -1,8 +1,11 @@
 //! One pass of a validation or test step over a loader.
 
+use std::sync::Arc;
+
 use fulmen_data::DataLoader;
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Runtime};
 
+use crate::hosts::Hosts;
 use crate::in_flight::InFlight;
 use crate::logs::LogLayout;
 use crate::{Error, Result, Strategy};
@@ -15,9 +18,15 @@ pub(crate) struct Evaluation {
 
 impl Evaluation {
     /// Runs the step over all batches. The logged values stay on the device, for the caller to read with others.
-    pub(crate) fn run(&self, runtime: &Runtime, loader: &DataLoader, values: &[&DeviceArray]) -> Result<DeviceArray> {
+    pub(crate) fn run(
+        &self,
+        runtime: &Runtime,
+        hosts: Option<&Arc<Hosts>>,
+        loader: &DataLoader,
+        values: &[&DeviceArray],
+    ) -> Result<DeviceArray> {
         let mut logs = runtime.to_device(&self.layout.start()?)?;
-        let mut in_flight = InFlight::default();
+        let mut in_flight = InFlight::new(hosts);
         for batch in loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0) {
             let batch = batch?;
             in_flight.make_room()?;

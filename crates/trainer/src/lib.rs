@@ -6,7 +6,8 @@
 //! program and goes on. It reads the device at log points, at the end of an epoch and for a checkpoint, and nothing it
 //! reads can cause a compilation.
 //!
-//! Several devices are one program with shardings ([`Strategy`]). Not here: gradient accumulation.
+//! Several devices are one program with shardings ([`Strategy`]). With several processes, one a host, each builds the
+//! same Trainer; before the first step they compare what they are about to run. Not here: gradient accumulation.
 
 mod batch;
 mod builder;
@@ -17,6 +18,7 @@ pub mod cli;
 mod error;
 mod evaluate;
 mod fit;
+mod hosts;
 mod in_flight;
 mod interrupt;
 #[cfg(test)]

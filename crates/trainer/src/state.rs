@@ -6,8 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fulmen_tensor::{DType, DeviceArray, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, Variable};
+use fulmen_tensor::{
+    Argument, DType, DeviceArray, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, Variable,
+};
 
+use crate::hosts::{self, Hosts};
 use crate::{Error, Result, Strategy};
 
 /// The prefix of optimizer state in names: `optimizer/exp_avg/conv1.weight`.
@@ -106,13 +109,28 @@ pub(crate) fn choose<'a>(
     }
 }
 
-/// Computes values, each to lie over the devices as its sharding says, with one program.
-pub(crate) fn compute(runtime: &Runtime, values: &[(Tensor, Sharding)]) -> fulmen_tensor::Result<Vec<DeviceArray>> {
+/// The program that computes values, each to lie over the devices as its sharding says.
+pub(crate) fn to_compute(values: &[(Tensor, Sharding)]) -> Function {
     let mut function = Function::new("eval", vec![], values.iter().map(|v| v.0.clone()).collect());
     for (i, (_, sharding)) in values.iter().enumerate() {
         function = function.shard_result(i, sharding.clone());
     }
-    Ok(runtime.compile(&function)?.call(vec![])?.arrays)
+    function
+}
+
+/// Computes values, each to lie over the devices as its sharding says, with one program.
+pub(crate) fn compute(runtime: &Runtime, values: &[(Tensor, Sharding)]) -> fulmen_tensor::Result<Vec<DeviceArray>> {
+    Ok(runtime.compile(&to_compute(values))?.call(vec![])?.arrays)
+}
+
+/// The values that a fit starts with.
+fn first_values(entries: &[Entry]) -> Vec<(Tensor, Sharding)> {
+    entries.iter().map(|e| (e.value(), e.sharding.clone())).collect()
+}
+
+/// The program that computes the values that a fit starts with.
+pub(crate) fn initial(entries: &[Entry]) -> Function {
+    to_compute(&first_values(entries))
 }
 
 /// All tensors of the state with their values. Dropped, it gives the module its values back.
@@ -131,8 +149,7 @@ impl State {
                 pairs.map(|(l, e)| Ok(runtime.to_devices(l, &e.sharding)?)).collect::<Result<Vec<_>>>()?
             }
             None => {
-                let values: Vec<(Tensor, Sharding)> = entries.iter().map(|e| (e.value(), e.sharding.clone())).collect();
-                let computed = compute(runtime, &values);
+                let computed = compute(runtime, &first_values(&entries));
                 computed.map_err(|e| Error::doing("setting up the training state", e))?
             }
         };
@@ -166,12 +183,37 @@ impl State {
         (0..module).map(|i| self.array(i)).collect()
     }
 
-    /// All values on the host, by name, as one transfer.
-    pub(crate) fn read(&self, runtime: &Runtime) -> Result<Vec<(String, Literal)>> {
+    /// All values on the host, by name, as one transfer. With several processes all must call it: what is split over
+    /// them is gathered first.
+    pub(crate) fn read(&self, runtime: &Runtime, hosts: Option<&Arc<Hosts>>) -> Result<Vec<(String, Literal)>> {
         let arrays: Vec<&DeviceArray> = (0..self.entries.len()).map(|i| self.array(i)).collect::<Result<_>>()?;
-        let literals = runtime.read(&arrays)?.wait()?;
+        let literals = match hosts {
+            None => runtime.read(&arrays)?.wait()?,
+            Some(_) => {
+                let mut literals = vec![];
+                for array in arrays {
+                    // One after the other, as the devices have no room for all of them whole.
+                    let whole = gather(runtime, array)?;
+                    let read = runtime.read(&[whole.as_ref().unwrap_or(array)])?;
+                    literals.extend(hosts::arrive(hosts, read)?);
+                }
+                literals
+            }
+        };
         Ok(self.entries.iter().map(|e| e.name.clone()).zip(literals).collect())
     }
+}
+
+/// A value whole on each device; `None` if it is.
+fn gather(runtime: &Runtime, array: &DeviceArray) -> Result<Option<DeviceArray>> {
+    if *array.sharding() == Sharding::replicated() {
+        return Ok(None);
+    }
+    let whole = Tensor::placeholder("value", array.ty().clone());
+    let function =
+        Function::new("gather", vec![whole.clone()], vec![whole]).shard_parameter(0, array.sharding().clone());
+    let outputs = runtime.compile(&function)?.call(vec![Argument::Borrow(array)])?;
+    Ok(outputs.arrays.into_iter().next())
 }
 
 impl Drop for State {
@@ -191,4 +233,25 @@ fn lost(name: &str) -> Error {
     Error::data(format!(
         "the value of `{name}` was lost when a step failed; load the last checkpoint or call reinitialize()"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::{Accelerator, Devices};
+
+    use super::*;
+
+    #[test]
+    fn a_split_value_is_gathered_on_each_device() {
+        let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(4)).unwrap();
+        let values = Literal::from_slice(&(0..24).map(|i| i as f32).collect::<Vec<_>>(), [3, 8]).unwrap();
+        let split = runtime.to_devices(&values, &Sharding::new([None, Some("data")])).unwrap();
+        assert_eq!(split.shards()[1].dims(), [3, 2]);
+        let whole = gather(&runtime, &split).unwrap().unwrap();
+        assert!(whole.shards().iter().all(|shard| shard.dims() == [3, 8]));
+        assert_eq!(runtime.read(&[&whole]).unwrap().wait().unwrap()[0].bytes(), values.bytes());
+        // It is still there, and what is whole is not copied.
+        assert_eq!(runtime.read(&[&split]).unwrap().wait().unwrap()[0].bytes(), values.bytes());
+        assert!(gather(&runtime, &whole).unwrap().is_none());
+    }
 }

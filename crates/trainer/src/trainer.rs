@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use fulmen_data::{DataLoader, Replicas};
@@ -12,6 +13,7 @@ use crate::callback::{Callback, FitStart, LogPoint};
 use crate::checkpoint::{self, LOGS, Position};
 use crate::evaluate::Evaluation;
 use crate::fit::{Fit, numbered};
+use crate::hosts::{self, Hosts};
 use crate::interrupt;
 use crate::loggers::Logger;
 use crate::module::Plan;
@@ -31,6 +33,8 @@ use crate::{Batch, Error, FitSummary, Options, Result, Strategy, TrainerBuilder,
 pub struct Trainer {
     options: Options,
     runtime: Runtime,
+    /// The other processes, if there are any.
+    hosts: Option<Arc<Hosts>>,
     callbacks: Vec<Box<dyn Callback>>,
     loggers: Vec<Box<dyn Logger>>,
     run_dir: Option<PathBuf>,
@@ -60,6 +64,7 @@ impl Trainer {
     pub(crate) fn new(
         options: Options,
         runtime: Runtime,
+        hosts: Option<Arc<Hosts>>,
         callbacks: Vec<Box<dyn Callback>>,
         loggers: Vec<Box<dyn Logger>>,
     ) -> Trainer {
@@ -67,6 +72,7 @@ impl Trainer {
         Trainer {
             options,
             runtime,
+            hosts,
             callbacks,
             loggers,
             run_dir: None,
@@ -107,6 +113,16 @@ impl Trainer {
     /// Devices that a fit runs on.
     pub fn num_devices(&self) -> usize {
         self.runtime.devices().len()
+    }
+
+    /// Which process this is, from 0. Process 0 is the one that writes logs and checkpoints.
+    pub fn process_index(&self) -> usize {
+        self.hosts.as_ref().map_or(0, |hosts| hosts.process().index())
+    }
+
+    /// How many processes train together.
+    pub fn num_processes(&self) -> usize {
+        self.hosts.as_ref().map_or(1, |hosts| hosts.process().count())
     }
 
     /// How training is spread over them.
@@ -153,9 +169,13 @@ impl Trainer {
         self.runtime.metrics().report()
     }
 
-    /// Makes a new folder for a run and starts the loggers in it.
+    /// Makes a new folder for a run and starts the loggers in it. With several processes, process 0 makes it for all.
     fn start_run(&mut self) -> Result<PathBuf> {
-        let folder = checkpoint::new_version_folder(&self.options.default_root_dir)?;
+        let make = || checkpoint::new_version_folder(&self.options.default_root_dir);
+        let folder = match &self.hosts {
+            Some(hosts) => hosts.broadcast("run_dir", make)?,
+            None => make()?,
+        };
         for logger in &mut self.loggers {
             logger.start(&folder).map_err(|e| Error::logger(&folder, e))?;
         }
@@ -183,12 +203,47 @@ impl Trainer {
         train: &DataLoader,
         validation: Option<&DataLoader>,
     ) -> Result<FitSummary> {
-        let result = self.try_fit(module, train, validation);
+        let result = self.with_hosts(|trainer| trainer.try_fit(module, train, validation));
         match &result {
             Ok(summary) => self.callbacks.iter_mut().for_each(|c| c.on_fit_end(summary)),
             Err(error) => self.callbacks.iter_mut().for_each(|c| c.on_exception(error)),
         }
         result
+    }
+
+    /// Does something that needs the other processes, if there are any: each of them hears when it fails in one.
+    fn with_hosts<T>(&mut self, doing: impl FnOnce(&mut Trainer) -> Result<T>) -> Result<T> {
+        let hosts = self.hosts.clone();
+        let _guard = hosts.as_ref().map(|hosts| hosts.guard());
+        let result = doing(self);
+        if let (Some(hosts), Err(error)) = (&hosts, &result) {
+            hosts.fail(error);
+        }
+        result
+    }
+
+    /// Compares with the other processes what each is about to run, before any of them waits for another on a device.
+    fn agree(&self, what: &str, facts: impl FnOnce(&mut hosts::Facts) -> Result<()>) -> Result<()> {
+        let Some(hosts) = &self.hosts else { return Ok(()) };
+        let mut all = hosts::of_run(&self.options, &self.runtime)?;
+        facts(&mut all)?;
+        hosts.agree(what, &all)?;
+        hosts.check_runtime(&self.runtime)
+    }
+
+    /// As [`Trainer::agree`], for a program that runs with weights that do not change.
+    fn agree_on(
+        &self,
+        what: &str,
+        function: &Function,
+        loader: &DataLoader,
+        weights: &[(Tensor, Sharding)],
+    ) -> Result<()> {
+        self.agree(what, |facts| {
+            hosts::add_program(facts, what, function, loader, &self.runtime)?;
+            facts.insert("weights".into(), state::to_compute(weights).fingerprint(self.runtime.mesh())?);
+            Ok(())
+        })
     }
 
     fn try_fit<M: TrainingModule>(
@@ -247,8 +302,23 @@ impl Trainer {
             }
             None => None,
         };
+        self.agree("fit", |facts| {
+            hosts::add_program(facts, "training", &program.function, train, &self.runtime)?;
+            if let Some((loader, eval)) = &validation {
+                hosts::add_program(facts, "validation", &eval.function, loader, &self.runtime)?;
+            }
+            match &values {
+                Some(values) => hosts::add_checkpoint(facts, &position, values),
+                None => {
+                    module.initialize(seed);
+                    let initial = state::initial(&entries).fingerprint(self.runtime.mesh())?;
+                    facts.insert("initial values".into(), initial);
+                }
+            }
+            Ok(())
+        })?;
         let run_dir = self.start_run()?;
-        if self.options.enable_checkpointing {
+        if self.options.enable_checkpointing && self.process_index() == 0 {
             checkpoint::check_writable(&run_dir.join("checkpoints"))?;
         }
         let mut summary = FitSummary::default();
@@ -295,6 +365,7 @@ impl Trainer {
         let key = Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?;
         let fit = Fit {
             runtime: &self.runtime,
+            hosts: self.hosts.as_ref(),
             options: &self.options,
             run_dir: &run_dir,
             callbacks: &mut self.callbacks,
@@ -324,7 +395,7 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::fit`]; a `validation_step` that logs nothing.
     pub fn validate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader) -> Result<LogPoint> {
-        self.evaluate(module, loader, Stage::Validation)
+        self.with_hosts(|trainer| trainer.evaluate(module, loader, Stage::Validation))
     }
 
     /// Runs `test_step` over a loader and returns the means of what it logs. The module keeps the weights that were
@@ -333,8 +404,10 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::fit`]; a `test_step` that logs nothing; weights that are not there.
     pub fn test<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, weights: Weights) -> Result<LogPoint> {
-        self.load(module, weights)?;
-        self.evaluate(module, loader, Stage::Test)
+        self.with_hosts(|trainer| {
+            trainer.load(module, weights)?;
+            trainer.evaluate(module, loader, Stage::Test)
+        })
     }
 
     /// Runs `predict_step` over a loader and gives what it computes, a batch at a time, for the real samples and in the
@@ -349,6 +422,15 @@ impl Trainer {
         loader: &DataLoader,
         weights: Weights,
     ) -> Result<PredictedBatches> {
+        self.with_hosts(|trainer| trainer.try_predict(module, loader, weights))
+    }
+
+    fn try_predict<M: TrainingModule>(
+        &mut self,
+        module: &M,
+        loader: &DataLoader,
+        weights: Weights,
+    ) -> Result<PredictedBatches> {
         self.load(module, weights)?;
         module.initialize(self.options.seed);
         let variables = module.state();
@@ -358,6 +440,7 @@ impl Trainer {
         let shardings: Vec<Sharding> = entries[..variables.len()].iter().map(|e| e.sharding.clone()).collect();
         let program = predict::program(module, loader, &variables, &shardings, &spread, self.options.seed)?;
         let values: Vec<(Tensor, Sharding)> = variables.iter().map(|(_, v)| v.get()).zip(shardings).collect();
+        self.agree_on("predict", &program.function, loader, &values)?;
         let values = state::compute(&self.runtime, &values)?;
         let (compiled, count) = self.compile(&program.function)?;
         self.eval_compilations += count;
@@ -389,16 +472,19 @@ impl Trainer {
             let step = if stage == Stage::Test { "test_step" } else { "validation_step" };
             return Err(Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate")));
         }
+        let values: Vec<(Tensor, Sharding)> = variables.iter().map(|(_, v)| v.get()).zip(shardings).collect();
+        let what = if stage == Stage::Test { "test" } else { "validate" };
+        self.agree_on(what, &program.function, loader, &values)?;
         if self.run_dir.is_none() {
             self.start_run()?;
         }
-        let values: Vec<(Tensor, Sharding)> = variables.iter().map(|(_, v)| v.get()).zip(shardings).collect();
         let values: Vec<DeviceArray> = state::compute(&self.runtime, &values)?;
         let (compiled, count) = self.compile(&program.function)?;
         self.eval_compilations += count;
         let evaluation = Evaluation { compiled, layout: program.layout };
-        let logs = evaluation.run(&self.runtime, loader, &values.iter().collect::<Vec<_>>())?;
-        let literals = self.runtime.read(&[&logs])?.wait()?;
+        let hosts = self.hosts.as_ref();
+        let logs = evaluation.run(&self.runtime, hosts, loader, &values.iter().collect::<Vec<_>>())?;
+        let literals = hosts::arrive(hosts, self.runtime.read(&[&logs])?)?;
         let literal = literals.first().ok_or_else(|| Error::data("the device gave no values"))?;
         let metrics = evaluation.layout.read(literal)?.means();
         let point = LogPoint { epoch: self.reached.0, global_step: self.reached.1, metrics };

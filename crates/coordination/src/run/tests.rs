@@ -215,6 +215,29 @@ fn after_the_shutdown_everybody_may_go() {
 }
 
 #[test]
+fn who_is_at_the_end_is_not_waited_for_elsewhere() {
+    let (end, agreement) = (place(Purpose::Shutdown, ""), place(Purpose::Agreement, "fit"));
+    let message = expect![
+        "process 1 (host-1, pid 1001) has come to the end of the program, and will not come to `fit`, where others wait; see the last output there"
+    ];
+    for order in [[(1, &end), (0, &agreement)], [(0, &agreement), (1, &end)]] {
+        let mut run = full(3, Instant::now());
+        for (index, at) in order {
+            assert!(run.failure().is_none());
+            run.come(at, index, &BTreeMap::new());
+        }
+        let failure = run.failure().unwrap();
+        assert_eq!(failure.processes, [1]);
+        message.assert_eq(&failure.message);
+    }
+    // One that went on to the end after the others had come to a meeting was there too.
+    let mut run = full(2, Instant::now());
+    (0..2).for_each(|index| run.come(&agreement, index, &BTreeMap::new()));
+    run.come(&end, 1, &BTreeMap::new());
+    assert!(run.failure().is_none());
+}
+
+#[test]
 fn a_stranger_is_told_that_the_coordinator_is_another() {
     let mut run = full(2, Instant::now());
     let stranger = wire::Caller { index: 1, session: 5 };

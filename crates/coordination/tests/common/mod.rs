@@ -1,4 +1,5 @@
-//! Eight processes of this test program, each playing a part, and what became of them.
+//! Processes of this test program, each playing a part, and what became of them.
+#![allow(dead_code, reason = "not every test file uses all of them")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::io::{BufRead, BufReader};
@@ -48,14 +49,26 @@ impl Troupe {
             .env("FULMEN_NUM_PROCESSES", self.count.to_string())
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let (send, lines) = channel();
+        let told = send.clone();
         let output = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 if let Some(line) = line.strip_prefix('@') {
                     let _ = send.send(line.to_owned());
+                }
+            }
+        });
+        let errors = BufReader::new(child.stderr.take().unwrap());
+        std::thread::spawn(move || {
+            for line in errors.lines().map_while(Result::ok) {
+                eprintln!("[process {index}] {line}");
+                // What a process says by itself of its address.
+                if let Some(address) = line.strip_prefix("the coordinator listens at ") {
+                    let _ = told.send(format!("listening {address}"));
                 }
             }
         });

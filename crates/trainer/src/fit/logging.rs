@@ -4,13 +4,14 @@ use fulmen_tensor::Literal;
 
 use super::{Fit, Pending, Running};
 use crate::callback::LogPoint;
+use crate::hosts;
 use crate::logs::{LEARNING_RATE, Sums};
 use crate::say::say;
 use crate::{Error, Result};
 
 impl Fit<'_> {
     /// Starts to read what was logged since the last log point.
-    pub(super) fn start_log_point(&mut self, running: &mut Running) -> Result<()> {
+    pub(super) fn start_log_point(&mut self, running: &mut Running<'_>) -> Result<()> {
         if let Some(logs) = running.logs.take() {
             running.pending.push_back(Pending {
                 epoch: self.position.epoch,
@@ -23,9 +24,9 @@ impl Fit<'_> {
     }
 
     /// Hands on the values of the oldest log point, waiting for them if they have not arrived.
-    pub(super) fn finish_log_point(&mut self, running: &mut Running) -> Result<()> {
+    pub(super) fn finish_log_point(&mut self, running: &mut Running<'_>) -> Result<()> {
         let Some(pending) = running.pending.pop_front() else { return Ok(()) };
-        let sums = self.take_in(running, &pending.values.wait()?)?;
+        let sums = self.take_in(running, &hosts::arrive(self.hosts, pending.values)?)?;
         let mut metrics = sums.means();
         metrics.push((LEARNING_RATE.into(), sums.learning_rate));
         let point = LogPoint { epoch: pending.epoch, global_step: pending.global_step, metrics };
@@ -35,7 +36,7 @@ impl Fit<'_> {
     }
 
     /// Adds what a stretch of steps has logged to the epoch, and looks whether the loss was finite.
-    pub(super) fn take_in(&mut self, running: &mut Running, literals: &[Literal]) -> Result<Sums> {
+    pub(super) fn take_in(&mut self, running: &mut Running<'_>, literals: &[Literal]) -> Result<Sums> {
         let Some(literal) = literals.first() else { return Ok(Sums::default()) };
         let sums = self.program.layout.read(literal)?;
         self.check_finite(running, &sums)?;
@@ -43,7 +44,7 @@ impl Fit<'_> {
         Ok(sums)
     }
 
-    pub(super) fn check_finite(&self, running: &mut Running, sums: &Sums) -> Result<()> {
+    pub(super) fn check_finite(&self, running: &mut Running<'_>, sums: &Sums) -> Result<()> {
         let Some(step) = sums.bad_step else { return Ok(()) };
         let loss = format!("the training loss `{}`", self.program.loss);
         if self.options.detect_nan {
@@ -56,7 +57,7 @@ impl Fit<'_> {
     }
 
     /// Writes a log point to the loggers. A logger that fails is said once; training is worth more than its log.
-    pub(super) fn log(&mut self, running: &mut Running, point: &LogPoint) {
+    pub(super) fn log(&mut self, running: &mut Running<'_>, point: &LogPoint) {
         *self.log_points += 1;
         for logger in self.loggers.iter_mut() {
             if let Err(error) = logger.log(point) {

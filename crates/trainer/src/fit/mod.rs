@@ -7,6 +7,7 @@ pub(crate) use saving::numbered;
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use fulmen_data::{DataLoader, DeviceBatches};
@@ -15,6 +16,7 @@ use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, PendingLiterals, Runt
 use crate::callback::{Actions, Callback, LogPoint, Progress};
 use crate::checkpoint::Position;
 use crate::evaluate::Evaluation;
+use crate::hosts::{self, Hosts};
 use crate::in_flight::InFlight;
 use crate::interrupt;
 use crate::loggers::Logger;
@@ -26,6 +28,8 @@ use crate::{Error, FitSummary, Options, Result, Strategy};
 /// What a fit works with; made by [`Trainer::fit`](crate::Trainer::fit).
 pub(crate) struct Fit<'a> {
     pub(crate) runtime: &'a Runtime,
+    /// The other processes, if there are any.
+    pub(crate) hosts: Option<&'a Arc<Hosts>>,
     pub(crate) options: &'a Options,
     pub(crate) run_dir: &'a Path,
     pub(crate) callbacks: &'a mut [Box<dyn Callback>],
@@ -55,22 +59,22 @@ struct Pending {
 }
 
 /// What the loop keeps between steps.
-struct Running {
+struct Running<'a> {
     /// The vector of logged values since the last log point; none directly after one.
     logs: Option<DeviceArray>,
-    in_flight: InFlight,
+    in_flight: InFlight<'a>,
     pending: VecDeque<Pending>,
     times: StepTimes,
     warned_of_nan: bool,
     warned_of_logger: bool,
 }
 
-impl Fit<'_> {
+impl<'a> Fit<'a> {
     /// Trains until the last epoch, a callback's wish or Ctrl-C.
     pub(crate) fn run(mut self, interrupt: &interrupt::Guard) -> Result<()> {
         let mut running = Running {
             logs: self.logs.take(),
-            in_flight: InFlight::default(),
+            in_flight: InFlight::new(self.hosts),
             pending: VecDeque::new(),
             times: StepTimes::default(),
             warned_of_nan: false,
@@ -105,7 +109,7 @@ impl Fit<'_> {
     fn epoch(
         &mut self,
         stream: &mut DeviceBatches,
-        running: &mut Running,
+        running: &mut Running<'a>,
         interrupt: &interrupt::Guard,
     ) -> Result<bool> {
         let batches = self.train.len() as u64;
@@ -116,6 +120,9 @@ impl Fit<'_> {
             let done = self.step(running, &batch.arrays)?;
             if self.summary.time_to_first_step.is_zero() {
                 // Waiting once tells when training really began, compilation and first transfers included.
+                if let Some(hosts) = self.hosts {
+                    hosts.wait_until(|| done.is_ready())?;
+                }
                 done.wait().map_err(|e| Error::device("the first step failed on the device", e))?;
                 self.summary.time_to_first_step = self.started.elapsed();
             } else {
@@ -140,7 +147,7 @@ impl Fit<'_> {
             while running.pending.front().is_some_and(|p| p.values.is_ready()) {
                 self.finish_log_point(running)?;
             }
-            if interrupt.requested() {
+            if self.is_interrupted(interrupt)? {
                 return Ok(true);
             }
         }
@@ -152,8 +159,20 @@ impl Fit<'_> {
         Ok(false)
     }
 
+    /// Whether Ctrl-C was pressed. Several processes must end after the same step, so they ask each other, at log points
+    /// and at the end of an epoch.
+    fn is_interrupted(&self, interrupt: &interrupt::Guard) -> Result<bool> {
+        let Some(hosts) = self.hosts else { return Ok(interrupt.requested()) };
+        hosts.health()?;
+        let is_log_point = self.position.global_step % self.options.log_every_n_steps == 0;
+        if !is_log_point && self.position.batch < self.train.len() as u64 {
+            return Ok(false);
+        }
+        hosts.any("interrupt", interrupt.requested())
+    }
+
     /// Hands one step to the device.
-    fn step(&mut self, running: &mut Running, batch: &[DeviceArray]) -> Result<Done> {
+    fn step(&mut self, running: &mut Running<'a>, batch: &[DeviceArray]) -> Result<Done> {
         let logs = match running.logs.take() {
             Some(logs) => logs,
             None => self.runtime.to_device(&self.program.layout.start()?)?,
@@ -187,11 +206,12 @@ impl Fit<'_> {
     }
 
     /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch.
-    fn end_epoch(&mut self, running: &mut Running) -> Result<()> {
+    fn end_epoch(&mut self, running: &mut Running<'a>) -> Result<()> {
         let due = (self.position.epoch + 1) % self.options.check_val_every_n_epoch == 0;
         let validated = match &self.validation {
             Some((loader, evaluation)) if due => {
-                Some((evaluation.run(self.runtime, loader, &self.state.module()?)?, evaluation.layout.clone()))
+                let logs = evaluation.run(self.runtime, self.hosts, loader, &self.state.module()?)?;
+                Some((logs, evaluation.layout.clone()))
             }
             _ => None,
         };
@@ -201,7 +221,7 @@ impl Fit<'_> {
         while !running.pending.is_empty() {
             self.finish_log_point(running)?;
         }
-        let literals = pending.map(PendingLiterals::wait).transpose()?.unwrap_or_default();
+        let literals = pending.map(|values| hosts::arrive(self.hosts, values)).transpose()?.unwrap_or_default();
         if trained.is_some() {
             self.take_in(running, &literals)?;
         }
@@ -219,6 +239,12 @@ impl Fit<'_> {
         let mut actions = Actions::default();
         self.callbacks.iter_mut().for_each(|c| c.on_train_epoch_end(&point, &mut actions));
         self.summary.last_epoch = Some(point);
+        if let Some(hosts) = self.hosts {
+            // A callback may go by what only its process sees, the time say; but none can go on alone.
+            if hosts.any("stop", actions.stop.is_some())? && actions.stop.is_none() {
+                actions.stop = Some("a callback of another process asked for it".into());
+            }
+        }
         self.summary.stopped = actions.stop;
         self.save(&actions.saves, vec![])
     }

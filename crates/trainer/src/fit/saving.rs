@@ -8,12 +8,13 @@ use fulmen_tensor::Literal;
 use super::{Fit, Running};
 use crate::callback::{Callback, CheckpointRole};
 use crate::checkpoint::{self, LOGS};
+use crate::hosts;
 use crate::{Error, Result};
 
 impl Fit<'_> {
     /// After Ctrl-C: log points that are on their way arrive, and the state in the middle of the epoch is saved, with
     /// what was logged since the last of them.
-    pub(super) fn save_interrupted(&mut self, running: &mut Running) -> Result<()> {
+    pub(super) fn save_interrupted(&mut self, running: &mut Running<'_>) -> Result<()> {
         self.summary.stopped = Some("interrupted by Ctrl-C".into());
         self.summary.interrupted = true;
         while !running.pending.is_empty() {
@@ -21,7 +22,7 @@ impl Fit<'_> {
         }
         let mut logs = vec![];
         if let Some(array) = running.logs.take() {
-            for literal in self.runtime.read(&[&array])?.wait()? {
+            for literal in hosts::arrive(self.hosts, self.runtime.read(&[&array])?)? {
                 self.check_finite(running, &self.program.layout.read(&literal)?)?;
                 logs.push((LOGS.to_owned(), literal));
             }
@@ -39,7 +40,7 @@ impl Fit<'_> {
         if files.is_empty() {
             return Ok(());
         }
-        let mut tensors = self.state.read(self.runtime)?;
+        let mut tensors = self.state.read(self.runtime, self.hosts)?;
         if self.options.detect_nan {
             let finite = |l: &Literal| !l.ty().dtype.is_float() || l.to_f64().iter().all(|v| v.is_finite());
             // What no step changes may well be infinite, a mask say.
@@ -55,8 +56,11 @@ impl Fit<'_> {
         }
         self.position.callbacks =
             numbered(self.callbacks).filter_map(|(name, callback)| Some((name, callback.state()?))).collect();
+        let writes = self.hosts.is_none_or(|hosts| hosts.process().is_coordinator());
         for (path, role) in files {
-            checkpoint::save(path, &tensors, &self.position)?;
+            if writes {
+                checkpoint::save(path, &tensors, &self.position)?;
+            }
             match role {
                 CheckpointRole::Last => self.summary.last_checkpoint = Some(path.clone()),
                 CheckpointRole::Best => self.summary.best_checkpoint = Some(path.clone()),

@@ -1,0 +1,64 @@
+//! What all processes must have in common before they run a program together: the facts that they compare.
+
+use std::collections::BTreeMap;
+
+use fulmen_data::DataLoader;
+use fulmen_tensor::{Function, Literal, Runtime};
+use sha2::{Digest, Sha256};
+
+use crate::checkpoint::Position;
+use crate::{Options, Result};
+
+/// Facts by name.
+pub(crate) type Facts = BTreeMap<String, String>;
+
+/// Options that say nothing about the programs: where files go and what is shown. Devices are a fact of the mesh, and a
+/// checkpoint is compared by what is in it.
+const OWN: [&str; 5] = ["accelerator", "devices", "default_root_dir", "ckpt_path", "enable_progress_bar"];
+
+/// What every run has.
+pub(crate) fn of_run(options: &Options, runtime: &Runtime) -> Result<Facts> {
+    let client = runtime.client();
+    let plugin = client.plugin().api_version();
+    let mut facts = Facts::from([
+        ("fulmen".into(), env!("CARGO_PKG_VERSION").into()),
+        ("platform".into(), client.platform_name().into()),
+        ("plugin".into(), format!("{} (PJRT {}.{})", client.platform_version(), plugin.major, plugin.minor)),
+        ("mesh".into(), runtime.mesh().to_string()),
+    ]);
+    let options = options.values().into_iter().filter(|(name, _)| !OWN.contains(name));
+    facts.extend(options.map(|(name, value)| (format!("option {name}"), value.unwrap_or_default())));
+    Ok(facts)
+}
+
+/// Adds a program and the batches that it runs on.
+pub(crate) fn add_program(
+    facts: &mut Facts,
+    name: &str,
+    function: &Function,
+    loader: &DataLoader,
+    runtime: &Runtime,
+) -> Result<()> {
+    facts.insert(format!("{name} program"), function.fingerprint(runtime.mesh())?);
+    facts.insert(format!("{name} data"), loader.description());
+    Ok(())
+}
+
+/// Adds the values of a checkpoint, and where it stands.
+pub(crate) fn add_checkpoint(facts: &mut Facts, position: &Position, values: &[Literal]) {
+    let Position { epoch, batch, global_step, seed, .. } = position;
+    facts.insert(
+        "checkpoint".into(),
+        format!("epoch {epoch}, batch {batch}, step {global_step}, seed {seed}, values {}", digest(values)),
+    );
+}
+
+/// SHA-256 of the values, in hexadecimal.
+fn digest<'a>(values: impl IntoIterator<Item = &'a Literal>) -> String {
+    let mut hasher = Sha256::new();
+    for value in values {
+        hasher.update(value.ty().to_string());
+        hasher.update(value.bytes());
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

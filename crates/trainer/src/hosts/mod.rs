@@ -1,0 +1,201 @@
+//! The other processes of a run, where there are any: [`Hosts`] is what a Trainer asks of them.
+//!
+//! Not here: how processes find and hear each other (`fulmen-coordination`), and collectives, which are XLA's.
+
+mod facts;
+mod runtime;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use fulmen_coordination::{Coordination, Process, Timeouts};
+use fulmen_pjrt::locate::Platform;
+use fulmen_tensor::{Accelerator, Devices, Literal, PendingLiterals, Runtime};
+
+pub(crate) use facts::{Facts, add_checkpoint, add_program, of_run};
+
+use crate::say::say;
+use crate::{Error, Options, Result};
+
+/// How long a fit may go on after another process is gone. A collective that waits for it never ends.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// The processes that train together with this one.
+pub(crate) struct Hosts {
+    coordination: Coordination,
+    /// How long the processes wait for each other.
+    patience: Duration,
+    /// How many values were shared and questions decided, which is the same number in all processes.
+    turns: AtomicU64,
+    /// Nothing has gone wrong in this process alone, so the processes part in order.
+    well: AtomicBool,
+    /// What has gone wrong goes wrong in all processes alike: none needs to be told.
+    alike: AtomicBool,
+}
+
+/// The processes that this one has joined, for its next Trainer.
+static JOINED: Mutex<Weak<Hosts>> = Mutex::new(Weak::new());
+
+impl Hosts {
+    /// Joins the other processes that the environment tells of; `None` if it tells of none. Trainers that live at the
+    /// same time share the place in the run.
+    ///
+    /// libtpu's variables count only for a TPU: the hosts of a pod may each train on their own processors.
+    pub(crate) fn from_env(options: &Options, runtime: Option<&Runtime>) -> Result<Option<Arc<Hosts>>> {
+        let env = |name: &str| std::env::var_os(name);
+        let is_tpu = match runtime {
+            Some(runtime) => runtime.client().platform_name() == "tpu",
+            None => options.accelerator.candidates().first() == Some(&Platform::Tpu),
+        };
+        let process = if is_tpu { Process::from_env(env)? } else { Process::from_fulmen_env(env)? };
+        if process.count() == 1 {
+            return Ok(None);
+        }
+        let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(hosts) = joined.upgrade() {
+            return Ok(Some(hosts));
+        }
+        let timeouts = Timeouts::from_env(env)?;
+        let patience = timeouts.join;
+        let told = process.coordinator().to_owned();
+        let join = Coordination::builder(process).timeouts(timeouts).on_listening(move |address| {
+            if address != told {
+                say(&format!("the coordinator listens at {address}"));
+            }
+        });
+        let hosts = Arc::new(Hosts {
+            coordination: join.join()?,
+            patience,
+            turns: AtomicU64::new(0),
+            well: AtomicBool::new(true),
+            alike: AtomicBool::new(false),
+        });
+        *joined = Arc::downgrade(&hosts);
+        Ok(Some(hosts))
+    }
+
+    pub(crate) fn process(&self) -> &Process {
+        self.coordination.process()
+    }
+
+    /// Opens this process's devices as part of those of all processes.
+    pub(crate) fn open(&self, accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
+        runtime::open(&self.coordination, accelerator, devices)
+    }
+
+    /// Whether the runtime's programs span the processes. To be called when the processes agree on the platform: the
+    /// answer is the same in all.
+    pub(crate) fn check_runtime(&self, runtime: &Runtime) -> Result<()> {
+        let spans = runtime::check(self.process(), runtime);
+        self.alike.store(spans.is_err(), Ordering::Relaxed);
+        spans
+    }
+
+    /// Compares with the other processes what each is about to run.
+    pub(crate) fn agree(&self, what: &str, facts: &Facts) -> Result<()> {
+        Ok(self.coordination.agree(what, facts, self.patience)?)
+    }
+
+    /// What all processes take from process 0: there `make` makes it, the others wait for it.
+    pub(crate) fn broadcast(&self, what: &str, make: impl FnOnce() -> Result<PathBuf>) -> Result<PathBuf> {
+        let key = format!("trainer/{what}/{}", self.turns.fetch_add(1, Ordering::Relaxed));
+        if self.process().is_coordinator() {
+            let path = make()?;
+            self.coordination.put(&key, path.as_os_str().as_encoded_bytes())?;
+            return Ok(path);
+        }
+        let bytes = self.coordination.get(&key, self.patience)?;
+        let text = String::from_utf8(bytes);
+        Ok(text.map_err(|_| Error::usage(format!("{what}: process 0 chose a path that is no UTF-8")))?.into())
+    }
+
+    /// Whether any process wants something. All ask at the same point, and get the same answer.
+    pub(crate) fn any(&self, what: &str, wanted: bool) -> Result<bool> {
+        let key = format!("trainer/{what}/{}", self.turns.fetch_add(1, Ordering::Relaxed));
+        if wanted {
+            self.coordination.put(&key, "yes")?;
+        }
+        // Whoever wanted it has said so before coming here.
+        self.coordination.barrier(&format!("trainer/{what}"), self.patience)?;
+        Ok(self.coordination.try_get(&key)?.is_some())
+    }
+
+    /// Whether all processes are still there.
+    pub(crate) fn health(&self) -> Result<()> {
+        Ok(self.coordination.health()?)
+    }
+
+    /// Waits for something that may need the other processes, but no longer than they are there.
+    pub(crate) fn wait_until(&self, ready: impl Fn() -> bool) -> Result<()> {
+        while !ready() {
+            self.health()?;
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+
+    /// Tells the others that this process cannot go on, unless they cannot either.
+    pub(crate) fn fail(&self, error: &Error) {
+        if self.alike.load(Ordering::Relaxed) {
+            return;
+        }
+        self.well.store(false, Ordering::Relaxed);
+        self.coordination.fail(&error.to_string());
+    }
+
+    /// From here until the guard is dropped, the devices may wait for other processes inside of the plugin, where no
+    /// error reaches. If one is gone and the fit has not ended by itself some time later, the process ends.
+    pub(crate) fn guard(&self) -> Guard {
+        self.guard_for(GRACE)
+    }
+
+    fn guard_for(&self, grace: Duration) -> Guard {
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = over.clone();
+        self.coordination.on_failure(move |error| {
+            std::thread::sleep(grace);
+            if !seen.load(Ordering::SeqCst) {
+                say(&format!("error: {error}\nThe devices still wait for it, so this process ends itself."));
+                std::process::exit(1);
+            }
+        });
+        Guard(over)
+    }
+}
+
+/// The values that are on their way to the host, unless another process is gone that their computation needs.
+pub(crate) fn arrive(hosts: Option<&Arc<Hosts>>, values: PendingLiterals) -> Result<Vec<Literal>> {
+    if let Some(hosts) = hosts {
+        hosts.wait_until(|| values.is_ready())?;
+    }
+    Ok(values.wait()?)
+}
+
+/// While it lives, this process does not outlive its peers by long.
+#[must_use]
+pub(crate) struct Guard(Arc<AtomicBool>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The last Trainer of a process is gone: it waits for the others to get there, so that none of them takes this end for
+/// a failure, and none that is still at work loses its coordinator.
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.coordination.fail("it panicked");
+        } else if self.well.load(Ordering::Relaxed) && self.health().is_ok() {
+            if let Err(error) = self.coordination.shutdown(self.patience) {
+                say(&format!("error: {error}"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

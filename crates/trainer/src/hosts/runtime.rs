@@ -1,0 +1,86 @@
+//! The devices of several processes as one runtime: what each plugin needs for it, and which have it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fulmen_coordination::{Coordination, Process};
+use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_pjrt::{KeyValueError, KeyValueStore, Plugin, Value};
+use fulmen_tensor::{Accelerator, Devices, Runtime};
+
+use crate::{Error, Result};
+
+/// Opens the devices. A CUDA client is told which process it is and where the processes find each other; libtpu knows
+/// from its own environment, and a CPU client has nobody to find.
+pub(super) fn open(coordination: &Coordination, accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
+    if accelerator.candidates().first() != Some(&Platform::Cuda) {
+        return Ok(Runtime::open(accelerator, devices)?);
+    }
+    let failed = |doing: &str| {
+        let doing = doing.to_owned();
+        move |e: fulmen_pjrt::Error| Error::usage(format!("{doing}: {e}"))
+    };
+    let path = locate(Platform::Cuda, None).map_err(failed("looking for the CUDA plugin"))?;
+    let plugin = Plugin::load(&path).map_err(failed("loading the CUDA plugin"))?;
+    let process = coordination.process();
+    let options = [("node_id", Value::Int(process.index() as i64)), ("num_nodes", Value::Int(process.count() as i64))];
+    let store = Arc::new(Store(coordination.clone()));
+    let client = plugin.create_client_with(&options, store).map_err(failed("starting the device runtime"))?;
+    Ok(Runtime::new(client, devices)?)
+}
+
+/// The coordination's key-value store, as a plugin asks for it.
+struct Store(Coordination);
+
+impl KeyValueStore for Store {
+    fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, KeyValueError> {
+        self.0.get(key, timeout).map_err(refusal)
+    }
+
+    fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, KeyValueError> {
+        self.0.try_get(key).map_err(refusal)
+    }
+
+    fn put(&self, key: &str, value: &[u8]) -> Result<(), KeyValueError> {
+        self.0.put(key, value).map_err(refusal)
+    }
+}
+
+fn refusal(error: fulmen_coordination::Error) -> KeyValueError {
+    let message = error.to_string();
+    match error {
+        e if e.is_timeout() => KeyValueError::timed_out(message),
+        e if e.is_conflict() => KeyValueError::already_exists(message),
+        e if e.is_peer_lost() || e.is_coordinator_lost() => KeyValueError::unavailable(message),
+        _ => message.into(),
+    }
+}
+
+/// Checks that the runtime's programs span the processes, and that the plugin counts them as the coordination does.
+pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
+    let client = runtime.client();
+    let count = process.count();
+    let platform = client.platform_name();
+    if platform == "cpu" {
+        return Err(Error::usage(format!(
+            "{count} processes have joined and agree on what to run, but the CPU plugins have no collectives across \
+             processes; train in one process (devices = {count} makes as many of one CPU), or on TPUs or GPUs"
+        )));
+    }
+    let spanned: BTreeSet<i32> = client.devices().iter().map(|device| device.process_index()).collect();
+    if spanned.len() != count {
+        return Err(Error::usage(format!(
+            "{count} processes have joined, but the plugin `{platform}` sees the devices of {}; its own settings must \
+             name the same processes (for a TPU: TPU_WORKER_ID and TPU_WORKER_HOSTNAMES)",
+            spanned.len()
+        )));
+    }
+    if client.process_index() != process.index() as i32 {
+        return Err(Error::usage(format!(
+            "this is {process}, but process {} for the plugin `{platform}`; give both the same order",
+            client.process_index()
+        )));
+    }
+    Ok(())
+}
