@@ -346,3 +346,22 @@ fn an_embedding_refuses_what_are_no_indices() {
     empty.initialize(0);
     assert!(fault(&empty.forward(&Tensor::zeros(DType::I32, [2]))).contains("no element along axis 0"));
 }
+
+#[test]
+fn the_variance_of_a_batch_far_from_0_is_exact_once_the_running_mean_is_near() {
+    let deviations: Vec<f32> = (0..64).map(|i| (i as f32 * 0.7).sin()).collect();
+    let mean = deviations.iter().map(|v| f64::from(*v)).sum::<f64>() / 64.0;
+    let var = deviations.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / 64.0;
+    let expected: Vec<f64> = deviations.iter().map(|v| (f64::from(*v) - mean) / (var + 1e-5).sqrt()).collect();
+    let x = Tensor::from_slice(&deviations, [64, 1, 1, 1]) + 4096.0;
+    // What rounding to multiples of 2⁻¹¹ leaves of the input itself.
+    for (near, tolerance) in [(4000.0f32, 1e-3), (4096.5, 6e-4), (f32::NAN, f32::INFINITY)] {
+        let bn = BatchNorm2d::new(1).affine(false);
+        bn.initialize(0);
+        bn.buffers()[0].1.set(Tensor::full(DType::F32, [1], near.into()));
+        let y = values(&bn.forward(&x));
+        for (y, expected) in y.iter().zip(&expected) {
+            assert!(y.is_finite() && (f64::from(*y) - expected).abs() <= tolerance.into(), "{near}: {y}, {expected}");
+        }
+    }
+}

@@ -89,15 +89,12 @@ impl Norm<'_> {
         let channels = |t: &Tensor| t.to_dtype(dtype).reshape(&*shape);
         let (mean, var) = match self.running {
             Some(running) if !self.training => (channels(&running.mean.get()), channels(&running.var.get())),
-            running => {
-                let mean = wide.mean(&axes, true);
-                let centred = &wide - &mean;
-                let var = (&centred * &centred).mean(&axes, true);
-                if let (Some(running), true) = (running, self.training) {
-                    running.track(&mean, &var, count(x), self.momentum);
-                }
+            Some(running) => {
+                let (mean, var) = in_one_pass(&wide, &axes, &channels(&running.mean.get()));
+                running.track(&mean, &var, count(x), self.momentum);
                 (mean, var)
             }
+            None => (wide.mean(&axes, true), wide.var(&axes, true)),
         };
         let mut scale = (var + self.eps).rsqrt();
         if let Some(weight) = self.weight {
@@ -109,6 +106,21 @@ impl Norm<'_> {
         }
         y.to_dtype(x.dtype())
     }
+}
+
+/// Mean and variance along `axes`. One pass: for the mean first and then the squares of what is left, a large input is
+/// read twice, and devices meet twice. The shift by `near`, some number not far from the mean, cancels out; it keeps what
+/// the difference of two large squares would lose.
+#[track_caller]
+fn in_one_pass(x: &Tensor, axes: &[isize], near: &Tensor) -> (Tensor, Tensor) {
+    // Running statistics that are no longer finite must not spoil those of a batch that is.
+    let near = near.is_finite().select(near, &near.zeros_like()).detach();
+    let shifted = x - &near;
+    let mean = shifted.mean(axes, true);
+    let square = (&shifted * &shifted).mean(axes, true);
+    // Rounding may leave less than nothing.
+    let var = (square - &mean * &mean).maximum(0.0);
+    (mean + near, var)
 }
 
 /// Values a channel.
