@@ -3,6 +3,7 @@
 //! The README's example, compiled and run by the tests:
 #![doc = include_str!("../../../README.md")]
 
+pub use fulmen_coordination as coordination;
 pub use fulmen_data as data;
 pub use fulmen_nn as nn;
 pub use fulmen_pjrt as pjrt;
@@ -45,6 +46,8 @@ mod book {
     mod command_line {}
     #[doc = include_str!("../../../docs/src/devices.md")]
     mod devices {}
+    #[doc = include_str!("../../../docs/src/many-hosts.md")]
+    mod many_hosts {}
     #[doc = include_str!("../../../docs/src/performance.md")]
     mod performance {}
     #[doc = include_str!("../../../docs/src/seen.md")]

@@ -1,6 +1,26 @@
 //! Lines for people, on standard error. One that cannot be written is let go: a closed terminal must not end training.
 
 use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Another process says what there is to say once a run.
+static HUSHED: AtomicBool = AtomicBool::new(false);
+
+/// From now on this process only tells its errors.
+pub(crate) fn hush() {
+    HUSHED.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn is_hushed() -> bool {
+    HUSHED.load(Ordering::Relaxed)
+}
+
+/// Writes a line to standard error, unless another process says the same.
+pub(crate) fn note(line: &str) {
+    if !is_hushed() {
+        say(line);
+    }
+}
 
 /// Writes a line to standard error.
 pub(crate) fn say(line: &str) {

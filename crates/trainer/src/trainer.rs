@@ -19,7 +19,7 @@ use crate::loggers::Logger;
 use crate::module::Plan;
 use crate::predict::{self, PredictedBatches};
 use crate::program::{self, EvalProgram, Stage, TrainProgram};
-use crate::say::say;
+use crate::say::note;
 use crate::state::{self, Entry, Spread, State};
 use crate::{Batch, Error, FitSummary, Options, Result, Strategy, TrainerBuilder, TrainingModule};
 
@@ -491,7 +491,7 @@ impl Trainer {
         self.log_points += 1;
         for logger in &mut self.loggers {
             if let Err(error) = logger.log(&point) {
-                say(&format!("warning: logged values could not be written: {error}"));
+                note(&format!("warning: logged values could not be written: {error}"));
             }
         }
         Ok(point)

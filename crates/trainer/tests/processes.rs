@@ -61,6 +61,10 @@ fn train(folder: &Path, part: &str) -> Result<()> {
             return trainer.test(&net, &loader, missing).map(|_| ());
         }
         Ok("returns") => return Ok(()),
+        Ok("hangs") => {
+            say("hangs");
+            std::thread::sleep(std::time::Duration::from_secs(600));
+        }
         _ => {}
     }
     match trainer.fit(&net, &loader, Some(&common::val_loader(16))) {
@@ -73,15 +77,21 @@ fn train(folder: &Path, part: &str) -> Result<()> {
     }
 }
 
-/// What became of processes of which some are different.
-fn endings(count: usize, part: &str, different: &[(usize, &str, &str)]) -> Vec<String> {
-    let folder = tempfile::tempdir().unwrap();
+/// Starts processes of which some are different.
+fn start(folder: &Path, count: usize, part: &str, different: &[(usize, &str, &str)]) -> Troupe {
     let mut troupe = Troupe::new(count);
     for index in 0..count {
-        let mut variables = vec![("FOLDER", folder.path().to_str().unwrap())];
+        let mut variables = vec![("FOLDER", folder.to_str().unwrap()), ("FULMEN_HEARTBEAT_TIMEOUT", "3")];
         variables.extend(different.iter().filter(|d| d.0 == index).map(|d| (d.1, d.2)));
         troupe.start(index, part, &variables);
     }
+    troupe
+}
+
+/// What became of them.
+fn endings(count: usize, part: &str, different: &[(usize, &str, &str)]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut troupe = start(folder.path(), count, part, different);
     let endings = troupe.endings(0..count);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was begun, so there is no run to see");
     endings
@@ -125,6 +135,20 @@ fn a_mistake_in_one_process_is_told_in_all() {
     for ending in [&endings[0], &endings[2]] {
         assert!(ending.starts_with("coordination [1] process 1 ("), "{ending}");
         assert!(ending.contains("missing.safetensors"), "{ending}");
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_ends_the_fit_of_all() {
+    let folder = tempfile::tempdir().unwrap();
+    for killed in [0, 2] {
+        let mut troupe = start(folder.path(), 4, "trains", &[(killed, "ALONE", "hangs")]);
+        troupe.wait_for(killed, "hangs");
+        troupe.kill(killed);
+        for ending in troupe.endings((0..4).filter(|&index| index != killed)) {
+            let named = format!("coordination [{killed}] process {killed} (");
+            assert!(ending.starts_with(&named) && ending.contains("for 3 s"), "{ending}");
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Watching one metric for its best value.
 
 use crate::LogPoint;
-use crate::say::say;
+use crate::say::note;
 
 /// Whether a metric is better when smaller or when larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub(super) fn monitored(point: &LogPoint, metric: &str, by: &str, warned: &mut b
     let value = point.get(metric).or_else(|| point.get(&format!("{metric}_epoch")));
     if value.is_none() && !std::mem::replace(warned, true) {
         let names: Vec<_> = point.metrics.iter().map(|m| m.0.as_str()).collect();
-        say(&format!(
+        note(&format!(
             "warning: {by} monitors `{metric}`, which this epoch did not log; there are: {}",
             names.join(", ")
         ));

@@ -2,8 +2,13 @@
 
 use std::io::{self, Write as _};
 
-/// Writes a line to standard output. A reader that has gone (`| head`) is no failure; a full disk is one.
+use crate::say::is_hushed;
+
+/// Writes a line to standard output, unless another process of the run does. A reader that has gone (`| head`) is no failure; a full disk is one.
 pub(crate) fn line(text: impl std::fmt::Display) -> io::Result<()> {
+    if is_hushed() {
+        return Ok(());
+    }
     let mut stdout = io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -14,7 +14,7 @@ use super::print_config::print_config;
 use super::report;
 use super::{FitData, Program};
 use crate::callbacks::spell;
-use crate::say::say;
+use crate::say::note;
 use crate::{LogPoint, Options, Trainer, TrainerBuilder, Weights};
 
 /// Does what the arguments say.
@@ -104,7 +104,11 @@ impl<P: Program> Session<P> {
         let loader = self.program().predict_data(&options)?.ok_or("this program has no data to predict for")?;
         let module = self.program().module()?;
         let batches = trainer.predict(&module, &loader, weights(&options))?;
-        let samples = write_predictions(&args.output, format, batches)?;
+        let samples = match trainer.process_index() {
+            0 => write_predictions(&args.output, format, batches)?,
+            // Every process takes part in predicting; one of them writes.
+            _ => batches.map(|batch| Ok(batch?.num_samples())).sum::<crate::Result<usize>>()?,
+        };
         line(format_args!("predictions: {} for {samples} samples", args.output.display()))?;
         self.finish(&trainer, || report::predictions(&trainer, samples, &args.output))
     }
@@ -127,7 +131,7 @@ impl<P: Program> Session<P> {
 /// The weights to evaluate: those of `--ckpt-path`.
 fn weights(options: &Options) -> Weights {
     if options.ckpt_path.as_os_str().is_empty() {
-        say("note: without --ckpt-path the weights are those that the module begins with");
+        note("note: without --ckpt-path the weights are those that the module begins with");
         Weights::Current
     } else {
         Weights::File(options.ckpt_path.clone())

@@ -6,7 +6,7 @@ use super::{Fit, Pending, Running};
 use crate::callback::LogPoint;
 use crate::hosts;
 use crate::logs::{LEARNING_RATE, Sums};
-use crate::say::say;
+use crate::say::note;
 use crate::{Error, Result};
 
 impl Fit<'_> {
@@ -51,7 +51,7 @@ impl Fit<'_> {
             return Err(Error::not_finite(step, &loss, self.summary.last_checkpoint.as_deref()));
         }
         if !std::mem::replace(&mut running.warned_of_nan, true) {
-            say(&format!("warning: {loss} became NaN or infinite at step {step}; set detect_nan to stop there"));
+            note(&format!("warning: {loss} became NaN or infinite at step {step}; set detect_nan to stop there"));
         }
         Ok(())
     }
@@ -63,7 +63,7 @@ impl Fit<'_> {
             if let Err(error) = logger.log(point) {
                 if !std::mem::replace(&mut running.warned_of_logger, true) {
                     let folder = self.run_dir.display();
-                    say(&format!("warning: logged values could not be written in {folder}: {error}"));
+                    note(&format!("warning: logged values could not be written in {folder}: {error}"));
                 }
             }
         }

@@ -16,7 +16,7 @@ use fulmen_tensor::{Accelerator, Devices, Literal, PendingLiterals, Runtime};
 
 pub(crate) use facts::{Facts, add_checkpoint, add_program, of_run};
 
-use crate::say::say;
+use crate::say::{hush, say};
 use crate::{Error, Options, Result};
 
 /// How long a fit may go on after another process is gone. A collective that waits for it never ends.
@@ -56,6 +56,9 @@ impl Hosts {
         let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(hosts) = joined.upgrade() {
             return Ok(Some(hosts));
+        }
+        if !process.is_coordinator() {
+            hush();
         }
         let timeouts = Timeouts::from_env(env)?;
         let patience = timeouts.join;
