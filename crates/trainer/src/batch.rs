@@ -7,34 +7,41 @@ use fulmen_tensor::{DType, Tensor, TensorType};
 /// that tells samples from padding.
 #[derive(Clone, Debug)]
 pub struct Batch {
+    /// What comes in.
+    inputs: Vec<Tensor>,
+    /// What a step sees of it.
     fields: Vec<(String, Tensor)>,
     mask: Tensor,
     padded: bool,
 }
 
 impl Batch {
-    /// Placeholders for the batches of a loader.
-    pub(crate) fn placeholders(loader: &DataLoader) -> Batch {
-        Batch::of_size(loader, loader.batch_size())
+    /// Placeholders for the batches of a loader; a step sees floating-point fields in `floats`, if that is given.
+    pub(crate) fn placeholders(loader: &DataLoader, floats: Option<DType>) -> Batch {
+        Batch::of_size(loader, loader.batch_size(), floats)
     }
 
     /// Placeholders for batches like a loader's but of another size.
-    pub(crate) fn of_size(loader: &DataLoader, batch: usize) -> Batch {
-        let fields = loader
-            .fields()
-            .iter()
-            .map(|field| {
-                let ty = TensorType::new(field.dtype, [&[batch], &field.shape[..]].concat());
-                (field.name.clone(), Tensor::placeholder(format!("batch.{}", field.name), ty))
-            })
-            .collect();
+    pub(crate) fn of_size(loader: &DataLoader, batch: usize, floats: Option<DType>) -> Batch {
+        let (mut inputs, mut fields) = (vec![], vec![]);
+        for field in loader.fields() {
+            let ty = TensorType::new(field.dtype, [&[batch], &field.shape[..]].concat());
+            let input = Tensor::placeholder(format!("batch.{}", field.name), ty);
+            let seen = match floats.filter(|_| field.dtype.is_float()) {
+                Some(dtype) => input.to_dtype(dtype),
+                None => input.clone(),
+            };
+            fields.push((field.name.clone(), seen));
+            inputs.push(input);
+        }
         let mask = Tensor::placeholder("batch.mask", TensorType::new(DType::F32, [batch]));
-        Batch { fields, mask, padded: loader.pads() }
+        inputs.push(mask.clone());
+        Batch { inputs, fields, mask, padded: loader.pads() }
     }
 
     /// The placeholders in the order of the loader's buffers: the fields, then the mask.
     pub(crate) fn inputs(&self) -> impl Iterator<Item = &Tensor> {
-        self.fields.iter().map(|f| &f.1).chain([&self.mask])
+        self.inputs.iter()
     }
 
     /// The field with this name, `[batch, …]`. An unknown name gives a poisoned tensor that lists the known ones.

@@ -153,3 +153,9 @@ impl From<fulmen_data::Error> for Error {
         Error { kind: Kind::Data, message: source.to_string(), source: Some(source.into()) }
     }
 }
+
+impl From<fulmen_nn::Error> for Error {
+    fn from(source: fulmen_nn::Error) -> Error {
+        Error { kind: Kind::Usage, message: source.to_string(), source: Some(source.into()) }
+    }
+}

@@ -6,7 +6,7 @@ use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::Tensor;
 
-use crate::{Batch, Predictions};
+use crate::{Batch, Predictions, Result};
 
 /// A model together with how it is trained: Lightning's `LightningModule`.
 ///
@@ -32,6 +32,23 @@ pub trait TrainingModule: Module {
     fn predict_step(&self, batch: &Batch) -> Predictions {
         let _ = batch;
         Predictions::default()
+    }
+
+    /// Called before a fit, once the devices are decided and before anything is recorded: the place to tie weights, for a
+    /// model whose layers are made apart from one another.
+    ///
+    /// ```ignore
+    /// fn on_after_setup(&self) -> Result<()> {
+    ///     Ok(self.head.weight.tie(&self.embedding.weight)?)
+    /// }
+    /// ```
+    ///
+    /// If the number of parameters is another afterwards, the Trainer says so, with their names.
+    ///
+    /// # Errors
+    /// Whatever goes wrong there; it ends the fit before it begins.
+    fn on_after_setup(&self) -> Result<()> {
+        Ok(())
     }
 
     /// The optimizer, given how long training is going to be.

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::builder::BoolishValueParser;
 use fulmen_tensor::{Accelerator, Devices};
 
-use crate::{Error, Result, Strategy};
+use crate::{Error, LearningRateScaling, Precision, Result, Strategy};
 
 /// One row of the table, for documents and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +150,16 @@ macro_rules! texts {
         }
     )*};
 }
-texts!(u64, Accelerator, Devices, Strategy);
+texts!(u64, Accelerator, Devices, LearningRateScaling, Strategy);
+
+impl Text for Precision {
+    fn parse_env(text: &OsStr) -> Result<Precision, String> {
+        parse(text)
+    }
+    fn show(value: &Precision) -> String {
+        value.name().to_owned()
+    }
+}
 
 impl Text for PathBuf {
     fn parse_env(text: &OsStr) -> Result<PathBuf, String> {
@@ -179,6 +188,14 @@ options! {
     /// How training is spread over several devices: ddp (each has all parameters) or fsdp (parameters and optimizer
     /// state are split too).
     strategy: Strategy = Strategy::Ddp, "FULMEN_STRATEGY", |_| None;
+
+    /// The element types of a model: 32-true, bf16-mixed (products in bf16), bf16-true or 16-mixed; a bare 16 means
+    /// bf16-mixed.
+    precision: Precision = Precision::F32, "FULMEN_PRECISION", Precision::refusal;
+
+    /// Whether the learning rate is multiplied by the number of devices (linear), by its square root (sqrt) or not at all
+    /// (none).
+    learning_rate_scaling: LearningRateScaling = LearningRateScaling::None, "FULMEN_LEARNING_RATE_SCALING", |_| None;
 
     /// Epochs to train for.
     max_epochs: u64 = 10, "FULMEN_MAX_EPOCHS", positive;

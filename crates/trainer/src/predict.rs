@@ -6,13 +6,14 @@ use std::collections::VecDeque;
 
 use fulmen_data::{DataLoader, DeviceBatches};
 use fulmen_tensor::{
-    Argument, Compiled, DeviceArray, Function, Literal, PendingLiterals, Runtime, Sharding, Tensor, TensorType,
-    Variable, random,
+    Argument, Compiled, DeviceArray, Function, Literal, PendingLiterals, Runtime, Tensor, TensorType, autocast, random,
 };
 
 use crate::interrupt;
-use crate::program::{Placeholders, split_batch};
-use crate::state::Spread;
+use crate::placeholders::Placeholders;
+use crate::program::split_batch;
+use crate::setting::Setting;
+use crate::state::Entry;
 use crate::{Batch, Error, Result, Strategy, TrainingModule};
 
 /// What a [`predict_step`](TrainingModule::predict_step) gives: named tensors, each with a row a sample, `[batch, …]`.
@@ -78,27 +79,26 @@ pub(crate) struct PredictProgram {
 pub(crate) fn program(
     module: &dyn TrainingModule,
     loader: &DataLoader,
-    variables: &[(String, Variable)],
-    shardings: &[Sharding],
-    spread: &Spread,
+    entries: &[Entry],
+    setting: &Setting,
     seed: u64,
 ) -> Result<PredictProgram> {
-    let batch = Batch::placeholders(loader);
-    let cells = Placeholders::new(module, variables, shardings);
+    let batch = Batch::placeholders(loader, setting.precision.whole());
+    let cells = Placeholders::new(module, entries);
     module.eval();
     module.set_random_key(&random::key(seed));
-    let predictions = module.predict_step(&batch);
-    let placeholders = cells.placeholders().to_vec();
+    let predictions = autocast(setting.precision.autocast(), || module.predict_step(&batch));
+    let placeholders = cells.placeholders();
     drop(cells);
     predictions.check(&batch)?;
     let (names, results) = predictions.0.into_iter().unzip();
     let inputs = placeholders.into_iter().chain(batch.inputs().cloned()).collect();
     // The results are whole on every device, so that each process can read them.
     let mut function = Function::new("predict_step", inputs, results);
-    for (i, sharding) in shardings.iter().enumerate() {
-        function = function.shard_parameter(i, sharding.clone());
+    for (i, entry) in entries.iter().enumerate() {
+        function = function.shard_parameter(i, entry.sharding.clone());
     }
-    Ok(PredictProgram { function: split_batch(function, shardings.len(), spread), names })
+    Ok(PredictProgram { function: split_batch(function, entries.len(), setting), names })
 }
 
 /// Predictions on the host for some samples, in the order of the loader: named values, each with a row a sample.

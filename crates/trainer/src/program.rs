@@ -2,12 +2,14 @@
 
 use fulmen_data::DataLoader;
 use fulmen_nn::optim::Optimizer;
-use fulmen_nn::{TrainingMode, Visit, Visitor};
-use fulmen_tensor::{DType, Function, Sharding, Tensor, TensorType, Variable, grad, random};
+use fulmen_tensor::{DType, Function, Tensor, TensorType, autocast, grad, random};
 
 use crate::logs::LogLayout;
+use crate::loss_scale::LossScale;
 use crate::module::{Logged, StepContext};
-use crate::state::{Entry, OPTIMIZER, STEP, Spread};
+use crate::placeholders::Placeholders;
+use crate::setting::Setting;
+use crate::state::{Entry, STEP};
 use crate::{Batch, Error, Result, Strategy, TrainingModule};
 
 /// A training step as a function.
@@ -37,97 +39,16 @@ pub(crate) const FILE: &str = file!();
 /// The name that the training loss is logged under unless the user logs it.
 const TRAIN_LOSS: &str = "train_loss";
 
-/// The optimizer's state before the first step, by name, for each parameter that is trained.
-pub(crate) fn optimizer_state(module: &dyn TrainingModule, optimizer: &dyn Optimizer) -> Vec<(String, Tensor)> {
-    let mut state = vec![];
-    for (name, parameter) in module.parameters() {
-        if parameter.requires_grad() {
-            for (slot, value) in optimizer.state(&parameter.ty()) {
-                state.push((format!("{OPTIMIZER}{slot}/{name}"), value));
-            }
-        }
-    }
-    state
-}
-
-/// Placeholders in a module's variables. Dropped, also by a panic in a user's step, it puts the values back.
-pub(crate) struct Placeholders<'a> {
-    variables: &'a [(String, Variable)],
-    before: Vec<Tensor>,
-    placeholders: Vec<Tensor>,
-    /// What the model sees: the placeholders, gathered where they lie split.
-    used: Vec<Tensor>,
-    /// The module's modes as the user left them.
-    modes: Vec<(TrainingMode, bool)>,
-}
-
-impl<'a> Placeholders<'a> {
-    pub(crate) fn new(
-        module: &dyn TrainingModule,
-        variables: &'a [(String, Variable)],
-        shardings: &[Sharding],
-    ) -> Placeholders<'a> {
-        let before = variables.iter().map(|(_, v)| v.get()).collect();
-        let placeholder = |(name, v): &(String, Variable)| Tensor::placeholder(name.clone(), v.ty());
-        let placeholders: Vec<Tensor> = variables.iter().map(placeholder).collect();
-        let gathered = |(t, s): (&Tensor, &Sharding)| match s.is_replicated() {
-            true => t.clone(),
-            false => t.with_sharding(&Sharding::replicated()),
-        };
-        let used: Vec<Tensor> = placeholders.iter().zip(shardings).map(gathered).collect();
-        for ((_, variable), value) in variables.iter().zip(&used) {
-            variable.set(value.clone());
-        }
-        let mut modes = Modes(vec![]);
-        module.visit(&mut Visit::new(&mut modes));
-        Placeholders { variables, before, placeholders, used, modes: modes.0 }
-    }
-
-    pub(crate) fn placeholders(&self) -> &[Tensor] {
-        &self.placeholders
-    }
-
-    /// What the variables hold now; the placeholder itself where it was left alone.
-    fn after(&self) -> Vec<Tensor> {
-        let now = |((_, v), (placeholder, used)): (&(String, Variable), (&Tensor, &Tensor))| {
-            let value = v.get();
-            if value.is(used) { placeholder.clone() } else { value }
-        };
-        self.variables.iter().zip(self.placeholders.iter().zip(&self.used)).map(now).collect()
-    }
-}
-
-impl Drop for Placeholders<'_> {
-    fn drop(&mut self) {
-        for ((_, variable), value) in self.variables.iter().zip(&self.before) {
-            variable.set(value.clone());
-        }
-        for (mode, training) in &self.modes {
-            mode.set_training(*training);
-        }
-    }
-}
-
-/// Collects a module's modes.
-struct Modes(Vec<(TrainingMode, bool)>);
-
-impl Visitor for Modes {
-    fn mode(&mut self, _: &str, mode: &TrainingMode) {
-        self.0.push((mode.clone(), mode.is_training()));
-    }
-}
-
 /// Records the training step on a batch: forward, backward, optimizer, counters and logs as one function.
 pub(crate) fn train(
     module: &dyn TrainingModule,
     optimizer: &dyn Optimizer,
     batch: &Batch,
     entries: &[Entry],
-    spread: &Spread,
+    setting: &Setting,
     seed: u64,
 ) -> Result<TrainProgram> {
-    let variables: Vec<(String, Variable)> =
-        entries.iter().filter_map(|e| Some((e.name.clone(), e.variable.clone()?))).collect();
+    let variables = entries.iter().filter(|e| e.variable.is_some()).count();
     let trained: Vec<usize> = module
         .parameters()
         .iter()
@@ -137,21 +58,20 @@ pub(crate) fn train(
         .collect();
     // What is no variable, the optimizer's state and the step, has placeholders of its own.
     let further: Vec<Tensor> =
-        entries[variables.len()..].iter().map(|e| Tensor::placeholder(e.name.clone(), e.ty.clone())).collect();
+        entries[variables..].iter().map(|e| Tensor::placeholder(e.name.clone(), e.ty.clone())).collect();
     let Some(step) = further.last() else {
         return Err(Error::usage("the training state has no step counter"));
     };
     let key = Tensor::placeholder("trainer/key", TensorType::new(DType::U32, [2]));
 
-    let shardings: Vec<Sharding> = entries.iter().map(|e| e.sharding.clone()).collect();
-    let cells = Placeholders::new(module, &variables, &shardings);
+    let cells = Placeholders::new(module, entries);
     module.train();
     module.set_random_key(&random::fold_in_tensor(&key, &step.to_dtype(DType::U32)));
     let mut cx = StepContext::default();
-    let loss = module.training_step(batch, &mut cx);
+    let loss = autocast(setting.precision.autocast(), || module.training_step(batch, &mut cx));
     let mut logged = cx.into_logged();
     let after = cells.after();
-    let (placeholders, used) = (cells.placeholders.clone(), cells.used.clone());
+    let (placeholders, used) = (cells.placeholders(), cells.used());
     drop(cells);
     // The step's key means nothing outside of it.
     module.set_random_key(&random::key(seed));
@@ -171,16 +91,29 @@ pub(crate) fn train(
 
     // New values by entry: buffers that the model set, parameters and optimizer state from the optimizer, the step.
     let wrt: Vec<&Tensor> = trained.iter().map(|&i| &used[i]).collect();
-    let mut gradients = grad(&loss, &wrt);
+    let loss_scale = match &further[..] {
+        [.., scale, good_steps, _] if setting.precision.scales_loss() => Some(LossScale { scale, good_steps }),
+        _ => None,
+    };
+    let mut gradients = match &loss_scale {
+        Some(scale) => grad(&scale.scaled(&loss), &wrt).iter().map(|g| scale.unscaled(g)).collect(),
+        None => grad(&loss, &wrt),
+    };
+    let finite = loss_scale.as_ref().map(|scale| scale.all_finite(&gradients));
+    // A step whose gradients overflowed changes nothing that the optimizer changes.
+    let kept = |new: Tensor, old: &Tensor| match &finite {
+        Some(finite) => finite.select(&new, old),
+        None => new,
+    };
     for (&i, gradient) in trained.iter().zip(&mut gradients) {
         // Summed over the devices, of which each keeps only the part that it updates.
-        if !shardings[i].is_replicated() {
-            *gradient = gradient.with_sharding(&shardings[i]);
+        if !entries[i].sharding.is_replicated() {
+            *gradient = gradient.with_sharding(&entries[i].sharding);
         }
     }
     let mut inputs: Vec<Tensor> = placeholders.iter().chain(&further).cloned().collect();
     let mut next: Vec<Tensor> = after.into_iter().chain(further.iter().cloned()).collect();
-    let mut slot = variables.len();
+    let mut slot = variables;
     for (&i, gradient) in trained.iter().zip(&gradients) {
         let slots = optimizer.state(placeholders[i].ty()).len();
         if !loss.depends_on(&placeholders[i]) {
@@ -188,7 +121,7 @@ pub(crate) fn train(
             slot += slots;
             continue;
         }
-        let before = &further[slot - variables.len()..][..slots];
+        let before = &further[slot - variables..][..slots];
         let (parameter, state) = optimizer.update(step, &placeholders[i], gradient, before);
         if state.len() != slots {
             return Err(Error::usage(format!(
@@ -197,14 +130,19 @@ pub(crate) fn train(
                 state.len()
             )));
         }
-        next[i] = parameter;
-        for value in state {
-            next[slot] = value;
+        next[i] = kept(parameter, &placeholders[i]);
+        for (value, before) in state.into_iter().zip(before) {
+            next[slot] = kept(value, before);
             slot += 1;
         }
     }
+    if let (Some(scale), Some(finite)) = (&loss_scale, &finite) {
+        for (i, value) in scale.next(finite).into_iter().enumerate() {
+            next[slot + i] = value;
+        }
+    }
     if batch.is_padded() {
-        check_statistics(&entries[..variables.len()], &trained, &next, batch)?;
+        check_statistics(&entries[..variables], &trained, &next, batch)?;
     }
     for (entry, value) in entries.iter().zip(&mut next) {
         if entry.name == STEP {
@@ -233,20 +171,20 @@ pub(crate) fn train(
     let first_of_batch = inputs.len();
     inputs.extend(batch.inputs().cloned());
     let mut function = Function::new("train_step", inputs, results);
-    for (entry, sharding) in shardings.into_iter().enumerate() {
-        function = function.shard_parameter(entry, sharding);
+    for (i, entry) in entries.iter().enumerate() {
+        function = function.shard_parameter(i, entry.sharding.clone());
     }
     for (result, &entry) in changes.iter().enumerate() {
         function = function.donate(entry, result)?.shard_result(result, entries[entry].sharding.clone());
     }
-    let function = split_batch(function, first_of_batch, spread);
+    let function = split_batch(function, first_of_batch, setting);
     let function = function.donate(logs_in, logs_out)?;
     Ok(TrainProgram { function, layout, changes, loss: loss_name })
 }
 
 /// The inputs from `first` on are the batch's.
-pub(crate) fn split_batch(mut function: Function, first: usize, spread: &Spread) -> Function {
-    let sharding = Strategy::batch(&spread.mesh);
+pub(crate) fn split_batch(mut function: Function, first: usize, setting: &Setting) -> Function {
+    let sharding = Strategy::batch(&setting.mesh);
     for input in first..function.parameters().len() {
         function = function.shard_parameter(input, sharding.clone());
     }
@@ -297,22 +235,21 @@ pub(crate) fn eval(
     module: &dyn TrainingModule,
     stage: Stage,
     loader: &DataLoader,
-    variables: &[(String, Variable)],
-    shardings: &[Sharding],
-    spread: &Spread,
+    entries: &[Entry],
+    setting: &Setting,
     seed: u64,
 ) -> Result<EvalProgram> {
-    let batch = Batch::placeholders(loader);
-    let cells = Placeholders::new(module, variables, shardings);
+    let batch = Batch::placeholders(loader, setting.precision.whole());
+    let cells = Placeholders::new(module, entries);
     module.eval();
     module.set_random_key(&random::key(seed));
     let mut cx = StepContext::default();
-    match stage {
+    autocast(setting.precision.autocast(), || match stage {
         Stage::Validation => module.validation_step(&batch, &mut cx),
         Stage::Test => module.test_step(&batch, &mut cx),
-    }
+    });
     let logged = cx.into_logged();
-    let placeholders = cells.placeholders.clone();
+    let placeholders = cells.placeholders();
     drop(cells);
     let layout = LogLayout::new(&logged, &batch)?;
     let so_far = Tensor::placeholder("trainer/logs", layout.ty());
@@ -321,10 +258,10 @@ pub(crate) fn eval(
     let inputs = placeholders.into_iter().chain([so_far]).chain(batch.inputs().cloned()).collect();
     // One name for both: a test step that computes what validation computes is the same program.
     let mut function = Function::new("eval_step", inputs, vec![logs]).donate(logs_in, 0)?;
-    for (i, sharding) in shardings.iter().enumerate() {
-        function = function.shard_parameter(i, sharding.clone());
+    for (i, entry) in entries.iter().enumerate() {
+        function = function.shard_parameter(i, entry.sharding.clone());
     }
-    let function = split_batch(function, logs_in + 1, spread);
+    let function = split_batch(function, logs_in + 1, setting);
     Ok(EvalProgram { function, layout })
 }
 
@@ -339,8 +276,8 @@ mod tests {
     use fulmen_tensor::Mesh;
 
     use super::*;
-    use crate::Plan;
-    use crate::state::entries;
+    use crate::state::{entries, of_module};
+    use crate::{Plan, Precision, Trainer};
 
     #[derive(Module)]
     struct Net {
@@ -382,15 +319,15 @@ mod tests {
             .unwrap();
         let loader = DataLoader::builder(data).batch_size(32).build().unwrap();
         let optimizer = net.configure_optimizers(&Plan { steps_per_epoch: 2, max_epochs: 1, total_steps: 2 });
-        let spread = Spread { strategy: Strategy::Fsdp, mesh: Mesh::new([("data", 4)]).unwrap() };
-        let entries = entries(net.state(), net.parameters().len(), optimizer_state(&net, &*optimizer), &spread);
-        let shardings: Vec<Sharding> = entries.iter().map(|e| e.sharding.clone()).take(net.state().len()).collect();
-        let train = train(&net, &*optimizer, &Batch::placeholders(&loader), &entries, &spread, 0).unwrap();
-        let eval = eval(&net, Stage::Validation, &loader, &net.state(), &shardings, &spread, 0).unwrap();
+        let options = Trainer::builder().strategy(Strategy::Fsdp).precision(Precision::Bf16Mixed).options().unwrap();
+        let setting = Setting::new(&options, Mesh::new([("data", 4)]).unwrap());
+        let entries = entries(&net, &*optimizer, &setting);
+        let train = train(&net, &*optimizer, &Batch::placeholders(&loader, None), &entries, &setting, 0).unwrap();
+        let eval = eval(&net, Stage::Validation, &loader, &of_module(&net, &setting), &setting, 0).unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();
         for function in [&train.function, &eval.function] {
-            let text = function.stablehlo_for(&spread.mesh).unwrap();
+            let text = function.stablehlo_for(&setting.mesh).unwrap();
             let compiled = plugin.compile(&topology, &text, &CompileOptions::new().partitions(4)).unwrap();
             let signature = compiled.signature();
             assert_eq!(signature.parameters.len(), function.parameters().len());

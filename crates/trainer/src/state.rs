@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use fulmen_tensor::{
-    Argument, DType, DeviceArray, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, Variable,
-};
+use fulmen_nn::optim::Optimizer;
+use fulmen_tensor::{Argument, DType, DeviceArray, Function, Literal, Runtime, Sharding, Tensor, TensorType, Variable};
 
 use crate::hosts::{self, Hosts};
-use crate::{Error, Result, Strategy};
+use crate::loss_scale;
+use crate::setting::Setting;
+use crate::{Error, Result, TrainingModule};
 
 /// The prefix of optimizer state in names: `optimizer/exp_avg/conv1.weight`.
 pub(crate) const OPTIMIZER: &str = "optimizer/";
@@ -33,6 +34,8 @@ pub(crate) struct Entry {
     first: Option<Tensor>,
     /// How it lies over the devices between steps.
     pub(crate) sharding: Sharding,
+    /// Whether it is gathered where it is used; else it is used as it lies.
+    pub(crate) gathered: bool,
 }
 
 impl Entry {
@@ -46,44 +49,53 @@ impl Entry {
     }
 }
 
-/// How the state is spread over devices.
-#[derive(Clone, Debug)]
-pub(crate) struct Spread {
-    pub(crate) strategy: Strategy,
-    pub(crate) mesh: Mesh,
-}
-
-impl Spread {
-    /// How a tensor of the state lies: what is trained, and what the optimizer remembers of it, as the strategy says.
-    fn sharding(&self, ty: &TensorType, trained: bool) -> Sharding {
-        if trained { self.strategy.parameter(ty, &self.mesh) } else { Sharding::replicated() }
+/// The entries of a training state: those of the module, then the optimizer's and the loss scale, then the step counter.
+pub(crate) fn entries(module: &dyn TrainingModule, optimizer: &dyn Optimizer, setting: &Setting) -> Vec<Entry> {
+    let mut entries = of_module(module, setting);
+    let mut further = |name: String, first: Tensor, sharding: Sharding| {
+        entries.push(Entry {
+            name,
+            ty: first.ty().clone(),
+            variable: None,
+            first: Some(first),
+            sharding,
+            gathered: false,
+        });
+    };
+    for (name, parameter) in module.parameters().into_iter().filter(|(_, parameter)| parameter.requires_grad()) {
+        for (slot, first) in optimizer.state(&parameter.ty()) {
+            // What is remembered of each element lies where the element lies.
+            let alike = parameter.sharding().filter(|_| *first.shape() == parameter.ty().shape);
+            let sharding = alike.unwrap_or_else(|| setting.strategy.parameter(first.ty(), &setting.mesh));
+            further(format!("{OPTIMIZER}{slot}/{name}"), first, sharding);
+        }
     }
+    let scale = if setting.precision.scales_loss() { loss_scale::entries() } else { vec![] };
+    for (name, first) in scale.into_iter().chain([(STEP.to_owned(), Tensor::zeros(DType::I32, []))]) {
+        further(name, first, Sharding::replicated());
+    }
+    entries
 }
 
-/// The entries of a training state: those of the module, of which the first `parameters` are trained, then the
-/// optimizer's, then the step counter.
-pub(crate) fn entries(
-    module: Vec<(String, Variable)>,
-    parameters: usize,
-    optimizer: Vec<(String, Tensor)>,
-    spread: &Spread,
-) -> Vec<Entry> {
-    let step = (STEP.to_owned(), Tensor::zeros(DType::I32, []));
-    let module = module.into_iter().enumerate().map(|(i, (name, variable))| Entry {
+/// The entries of a module: its parameters, which lie as the user or else the strategy says, and its buffers.
+pub(crate) fn of_module(module: &dyn TrainingModule, setting: &Setting) -> Vec<Entry> {
+    let parameters = module.parameters().into_iter().map(|(name, parameter)| {
+        let own = parameter.sharding();
+        let sharding = own.clone().unwrap_or_else(|| setting.strategy.parameter(&parameter.ty(), &setting.mesh));
+        // A sharding of the user's own is also how the model computes (tensor parallel).
+        (name, parameter.variable(), own.is_none() && !sharding.is_replicated(), sharding)
+    });
+    let buffers = module.buffers().into_iter();
+    let buffers = buffers.map(|(name, buffer)| (name, buffer.variable().clone(), false, Sharding::replicated()));
+    let entry = |(name, variable, gathered, sharding): (String, Variable, bool, Sharding)| Entry {
         name,
-        sharding: spread.sharding(&variable.ty(), i < parameters),
         ty: variable.ty(),
         variable: Some(variable),
         first: None,
-    });
-    let further = optimizer.into_iter().chain([step]).map(|(name, first)| Entry {
-        name,
-        sharding: spread.sharding(first.ty(), true),
-        ty: first.ty().clone(),
-        variable: None,
-        first: Some(first),
-    });
-    module.chain(further).collect()
+        sharding,
+        gathered,
+    };
+    parameters.chain(buffers).map(entry).collect()
 }
 
 /// Takes the value of each name out of what a file holds.
@@ -109,28 +121,18 @@ pub(crate) fn choose<'a>(
     }
 }
 
-/// The program that computes values, each to lie over the devices as its sharding says.
-pub(crate) fn to_compute(values: &[(Tensor, Sharding)]) -> Function {
-    let mut function = Function::new("eval", vec![], values.iter().map(|v| v.0.clone()).collect());
-    for (i, (_, sharding)) in values.iter().enumerate() {
-        function = function.shard_result(i, sharding.clone());
+/// The program that computes the values that entries have now, each to lie over the devices as it is to.
+pub(crate) fn to_compute(entries: &[Entry]) -> Function {
+    let mut function = Function::new("eval", vec![], entries.iter().map(Entry::value).collect());
+    for (i, entry) in entries.iter().enumerate() {
+        function = function.shard_result(i, entry.sharding.clone());
     }
     function
 }
 
-/// Computes values, each to lie over the devices as its sharding says, with one program.
-pub(crate) fn compute(runtime: &Runtime, values: &[(Tensor, Sharding)]) -> fulmen_tensor::Result<Vec<DeviceArray>> {
-    Ok(runtime.compile(&to_compute(values))?.call(vec![])?.arrays)
-}
-
-/// The values that a fit starts with.
-fn first_values(entries: &[Entry]) -> Vec<(Tensor, Sharding)> {
-    entries.iter().map(|e| (e.value(), e.sharding.clone())).collect()
-}
-
-/// The program that computes the values that a fit starts with.
-pub(crate) fn initial(entries: &[Entry]) -> Function {
-    to_compute(&first_values(entries))
+/// Computes them.
+pub(crate) fn compute(runtime: &Runtime, entries: &[Entry]) -> fulmen_tensor::Result<Vec<DeviceArray>> {
+    Ok(runtime.compile(&to_compute(entries))?.call(vec![])?.arrays)
 }
 
 /// All tensors of the state with their values. Dropped, it gives the module its values back.
@@ -149,7 +151,7 @@ impl State {
                 pairs.map(|(l, e)| Ok(runtime.to_devices(l, &e.sharding)?)).collect::<Result<Vec<_>>>()?
             }
             None => {
-                let computed = compute(runtime, &first_values(&entries));
+                let computed = compute(runtime, &entries);
                 computed.map_err(|e| Error::doing("setting up the training state", e))?
             }
         };
@@ -157,6 +159,16 @@ impl State {
             variable.set(Tensor::poison("fit", "the module is being trained; its values are back when fit returns"));
         }
         Ok(State { entries, arrays: arrays.into_iter().map(Some).collect() })
+    }
+
+    /// The bytes that lie in the memory of each device of this process.
+    pub(crate) fn bytes(&self) -> Vec<usize> {
+        let mut bytes = vec![];
+        for array in self.arrays.iter().flatten() {
+            bytes.resize(array.shards().len(), 0);
+            bytes.iter_mut().zip(array.shards()).for_each(|(sum, shard)| *sum += shard.size_in_bytes());
+        }
+        bytes
     }
 
     pub(crate) fn entries(&self) -> &[Entry] {

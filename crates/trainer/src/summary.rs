@@ -30,6 +30,9 @@ pub struct FitSummary {
     pub train_compilations: u64,
     /// How often the validation step was compiled.
     pub eval_compilations: u64,
+    /// Bytes of the training state in the memory of each device of this process: parameters, statistics, what the optimizer
+    /// remembers.
+    pub state_bytes: Vec<usize>,
     /// From the call of `fit` to the end of its first step.
     pub time_to_first_step: Duration,
     /// Median time between two steps, the first not counted.

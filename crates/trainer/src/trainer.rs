@@ -1,13 +1,13 @@
 //! [`Trainer`]: the public face of training, validating and testing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use fulmen_data::{DataLoader, Replicas};
 use fulmen_nn::safetensors;
-use fulmen_tensor::{Compiled, DType, DeviceArray, Function, Literal, Runtime, Sharding, Tensor};
+use fulmen_tensor::{Compiled, Function, Literal, Runtime};
 
 use crate::callback::{Callback, FitStart, LogPoint};
 use crate::checkpoint::{self, LOGS, Position};
@@ -16,12 +16,13 @@ use crate::fit::{Fit, numbered};
 use crate::hosts::{self, Hosts};
 use crate::interrupt;
 use crate::loggers::Logger;
-use crate::module::Plan;
 use crate::predict::{self, PredictedBatches};
-use crate::program::{self, EvalProgram, Stage, TrainProgram};
+use crate::prepare::{Prepared, convert, prepare};
+use crate::program::{self, Stage};
 use crate::say::note;
-use crate::state::{self, Entry, Spread, State};
-use crate::{Batch, Error, FitSummary, Options, Result, Strategy, TrainerBuilder, TrainingModule};
+use crate::setting::Setting;
+use crate::state::{self, Entry, State};
+use crate::{Error, FitSummary, Options, Precision, Result, Strategy, TrainerBuilder, TrainingModule};
 
 /// Trains, validates and tests a [`TrainingModule`].
 ///
@@ -125,21 +126,16 @@ impl Trainer {
         self.hosts.as_ref().map_or(1, |hosts| hosts.process().count())
     }
 
-    /// How training is spread over them.
-    fn spread(&self) -> Spread {
-        Spread { strategy: self.options.strategy, mesh: self.runtime.mesh().clone() }
+    /// How steps are recorded for these devices.
+    fn setting(&self) -> Result<Setting> {
+        let setting = Setting::new(&self.options, self.runtime.mesh().clone());
+        let replicas = Replicas::of(&self.runtime, &Strategy::batch(self.runtime.mesh()));
+        Ok(Setting { replicas: replicas.map_err(|e| Error::usage(e.to_string()))?, ..setting })
     }
 
-    /// A loader whose batches the devices share.
-    fn share(&self, loader: &DataLoader) -> Result<DataLoader> {
-        Replicas::of(&self.runtime, &Strategy::batch(self.runtime.mesh()))
-            .and_then(|replicas| loader.distributed(replicas))
-            .map_err(|e| Error::usage(e.to_string()))
-    }
-
-    /// The element type that a model computes in.
-    pub fn precision(&self) -> DType {
-        DType::F32
+    /// The element types that a model is kept and computed in.
+    pub fn precision(&self) -> Precision {
+        self.options.precision
     }
 
     /// The folder of this run, once something was run.
@@ -232,13 +228,7 @@ impl Trainer {
     }
 
     /// As [`Trainer::agree`], for a program that runs with weights that do not change.
-    fn agree_on(
-        &self,
-        what: &str,
-        function: &Function,
-        loader: &DataLoader,
-        weights: &[(Tensor, Sharding)],
-    ) -> Result<()> {
+    fn agree_on(&self, what: &str, function: &Function, loader: &DataLoader, weights: &[Entry]) -> Result<()> {
         self.agree(what, |facts| {
             hosts::add_program(facts, what, function, loader, &self.runtime)?;
             facts.insert("weights".into(), state::to_compute(weights).fingerprint(self.runtime.mesh())?);
@@ -255,12 +245,6 @@ impl Trainer {
         let started = Instant::now();
         (self.best_checkpoint, self.last_checkpoint) = (None, None);
         let interrupt = interrupt::Guard::new();
-        let train = &self.share(train)?;
-        let validation = validation.map(|loader| self.share(loader)).transpose()?;
-        let steps_per_epoch = train.len() as u64;
-        let max_epochs = self.options.max_epochs;
-        let plan = Plan { steps_per_epoch, max_epochs, total_steps: steps_per_epoch.saturating_mul(max_epochs) };
-
         // Everything is checked before anything changes: the steps are recorded, and a checkpoint must fit.
         let (mut tensors, resumed) = match self.options.ckpt_path.as_os_str().is_empty() {
             true => (BTreeMap::new(), None),
@@ -268,28 +252,14 @@ impl Trainer {
         };
         let position = resumed.clone().unwrap_or(Position { seed: self.options.seed, ..Position::default() });
         let seed = position.seed;
-        let optimizer = module.configure_optimizers(&plan);
-        let spread = self.spread();
-        let optimizer_state = program::optimizer_state(module, &*optimizer);
-        let entries = state::entries(module.state(), module.parameters().len(), optimizer_state, &spread);
-        let shardings: Vec<Sharding> =
-            entries.iter().take_while(|e| e.variable.is_some()).map(|e| e.sharding.clone()).collect();
-        check_entries(&entries)?;
-        let program = program::train(module, &*optimizer, &Batch::placeholders(train), &entries, &spread, seed)?;
-        let validation = match &validation {
-            Some(loader) => {
-                let state = module.state();
-                let eval = program::eval(module, Stage::Validation, loader, &state, &shardings, &spread, seed)?;
-                check_names(&program, &eval)?;
-                (!eval.layout.names().is_empty()).then_some((loader, eval))
-            }
-            None => None,
-        };
+        let setting = self.setting()?;
+        let Prepared { plan, train, entries, program, validation } =
+            prepare(module, &setting, self.options.max_epochs, seed, train, validation)?;
         let mut logs = None;
         let values = match &resumed {
             Some(position) => {
                 let path = &self.options.ckpt_path;
-                check_position(position, train).map_err(|e| Error::checkpoint(path, e))?;
+                check_position(position, &train).map_err(|e| Error::checkpoint(path, e))?;
                 logs = tensors.remove(LOGS).filter(|_| position.log_names == program.layout.names());
                 let names = entries.iter().map(|e| (e.name.as_str(), &e.ty));
                 let values = state::choose(names, &mut tensors).and_then(|values| match tensors.keys().next() {
@@ -303,7 +273,7 @@ impl Trainer {
             None => None,
         };
         self.agree("fit", |facts| {
-            hosts::add_program(facts, "training", &program.function, train, &self.runtime)?;
+            hosts::add_program(facts, "training", &program.function, &train, &self.runtime)?;
             if let Some((loader, eval)) = &validation {
                 hosts::add_program(facts, "validation", &eval.function, loader, &self.runtime)?;
             }
@@ -311,7 +281,7 @@ impl Trainer {
                 Some(values) => hosts::add_checkpoint(facts, &position, values),
                 None => {
                     module.initialize(seed);
-                    let initial = state::initial(&entries).fingerprint(self.runtime.mesh())?;
+                    let initial = state::to_compute(&entries).fingerprint(self.runtime.mesh())?;
                     facts.insert("initial values".into(), initial);
                 }
             }
@@ -332,14 +302,15 @@ impl Trainer {
 
         module.initialize(seed);
         let mut state = State::new(entries, values, &self.runtime)?;
+        summary.state_bytes = state.bytes();
         let start = FitStart {
             run_dir: run_dir.clone(),
             plan,
             epoch: position.epoch,
             platform: self.runtime.client().platform_name().to_owned(),
             devices: self.num_devices(),
-            mesh: spread.mesh.to_string(),
-            strategy: spread.strategy,
+            mesh: setting.mesh.to_string(),
+            strategy: setting.strategy,
             batch_size: train.batch_size(),
             per_device_batch_size: train.per_device_batch_size(),
             precision: self.precision().to_string(),
@@ -372,7 +343,7 @@ impl Trainer {
             loggers: &mut self.loggers,
             program: &program,
             step: &step,
-            train,
+            train: &train,
             validation,
             state: &mut state,
             key: self.runtime.to_device(&key)?,
@@ -433,15 +404,12 @@ impl Trainer {
     ) -> Result<PredictedBatches> {
         self.load(module, weights)?;
         module.initialize(self.options.seed);
-        let variables = module.state();
-        let spread = self.spread();
-        let loader = &self.share(loader)?;
-        let entries = state::entries(variables.clone(), module.parameters().len(), vec![], &spread);
-        let shardings: Vec<Sharding> = entries[..variables.len()].iter().map(|e| e.sharding.clone()).collect();
-        let program = predict::program(module, loader, &variables, &shardings, &spread, self.options.seed)?;
-        let values: Vec<(Tensor, Sharding)> = variables.iter().map(|(_, v)| v.get()).zip(shardings).collect();
-        self.agree_on("predict", &program.function, loader, &values)?;
-        let values = state::compute(&self.runtime, &values)?;
+        let setting = self.setting()?;
+        let loader = &setting.distribute(loader)?;
+        let entries = state::of_module(module, &setting);
+        let program = predict::program(module, loader, &entries, &setting, self.options.seed)?;
+        self.agree_on("predict", &program.function, loader, &entries)?;
+        let values = state::compute(&self.runtime, &entries)?;
         let (compiled, count) = self.compile(&program.function)?;
         self.eval_compilations += count;
         Ok(PredictedBatches::new(&self.runtime, compiled, program, values, loader))
@@ -449,6 +417,7 @@ impl Trainer {
 
     /// Gives a module the weights that were chosen.
     pub(crate) fn load<M: TrainingModule>(&self, module: &M, weights: Weights) -> Result<()> {
+        convert(module, &self.setting()?)?;
         let none = |which: &str| Error::usage(format!("there is no {which} checkpoint: the last fit saved none"));
         let file = match weights {
             Weights::Current => return Ok(()),
@@ -460,25 +429,22 @@ impl Trainer {
     }
 
     fn evaluate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, stage: Stage) -> Result<LogPoint> {
+        let setting = self.setting()?;
+        convert(module, &setting)?;
         module.initialize(self.options.seed);
-        let variables = module.state();
-        let spread = self.spread();
-        let loader = &self.share(loader)?;
-        let optimizer = vec![];
-        let entries = state::entries(variables.clone(), module.parameters().len(), optimizer, &spread);
-        let shardings: Vec<Sharding> = entries[..variables.len()].iter().map(|e| e.sharding.clone()).collect();
-        let program = program::eval(module, stage, loader, &variables, &shardings, &spread, self.options.seed)?;
+        let loader = &setting.distribute(loader)?;
+        let entries = state::of_module(module, &setting);
+        let program = program::eval(module, stage, loader, &entries, &setting, self.options.seed)?;
         if program.layout.names().is_empty() {
             let step = if stage == Stage::Test { "test_step" } else { "validation_step" };
             return Err(Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate")));
         }
-        let values: Vec<(Tensor, Sharding)> = variables.iter().map(|(_, v)| v.get()).zip(shardings).collect();
         let what = if stage == Stage::Test { "test" } else { "validate" };
-        self.agree_on(what, &program.function, loader, &values)?;
+        self.agree_on(what, &program.function, loader, &entries)?;
         if self.run_dir.is_none() {
             self.start_run()?;
         }
-        let values: Vec<DeviceArray> = state::compute(&self.runtime, &values)?;
+        let values = state::compute(&self.runtime, &entries)?;
         let (compiled, count) = self.compile(&program.function)?;
         self.eval_compilations += count;
         let evaluation = Evaluation { compiled, layout: program.layout };
@@ -498,18 +464,6 @@ impl Trainer {
     }
 }
 
-/// A name is that of one value, in a checkpoint and for the key that it is initialized with.
-pub(crate) fn check_entries(entries: &[Entry]) -> Result<()> {
-    let mut names = BTreeSet::new();
-    match entries.iter().find(|entry| !names.insert(&entry.name)) {
-        Some(twice) => Err(Error::usage(format!(
-            "two tensors of the model have the name `{}`; give one of them another with #[module(rename = \"…\")]",
-            twice.name
-        ))),
-        None => Ok(()),
-    }
-}
-
 /// A position within an epoch means something only for the same batches.
 fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
     let here = train.description();
@@ -521,18 +475,6 @@ fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// In the row of an epoch, means of training and values of validation stand side by side.
-fn check_names(train: &TrainProgram, validation: &EvalProgram) -> Result<()> {
-    let clash = |name: &&String| train.layout.names().iter().any(|n| **name == format!("{n}_epoch"));
-    match validation.layout.names().iter().find(clash) {
-        Some(name) => Err(Error::usage(format!(
-            "log `{name}`: validation_step logs this name, which is that of a training metric's mean over the epoch; \
-             choose another"
-        ))),
-        None => Ok(()),
-    }
 }
 
 /// Gives a module the values in a file, which must have them all; nothing is changed if it has not.

@@ -3,13 +3,14 @@
 
 mod common;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use fulmen_data::{DataLoader, LastBatch, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{AdamW, Optimizer, Sgd};
 use fulmen_nn::{BatchNorm2d, Conv2d, Linear, Module};
-use fulmen_tensor::{Accelerator, Devices, Tensor};
+use fulmen_tensor::{Accelerator, Devices, Mesh, Sharding, Tensor};
 use fulmen_trainer::{Batch, Callback, LogPoint, Plan, StepContext, Strategy, Trainer, TrainingModule};
 
 const STEPS: usize = 20;
@@ -152,4 +153,143 @@ fn a_batch_that_the_devices_cannot_share_is_refused_with_sizes_that_fit() {
     let (mut trainer, _, _folder) = trainer(6, Strategy::Ddp);
     let error = trainer.fit(&mlp(), &loader(), None).unwrap_err().to_string();
     assert!(error.contains("a batch size of 32") && error.contains("30 and 36"), "{error}");
+}
+
+/// The devices that hold the values of a module, and the bytes of each device's shards.
+fn where_it_lies<M: Module>(module: &M) -> (BTreeSet<i32>, BTreeMap<i32, usize>) {
+    let (mut ids, mut bytes) = (BTreeSet::new(), BTreeMap::new());
+    for (name, variable) in module.state() {
+        let value = variable.get();
+        let array = value.array().unwrap_or_else(|| panic!("`{name}` lies on no device"));
+        for shard in array.shards() {
+            ids.insert(shard.device().id());
+            *bytes.entry(shard.device().id()).or_default() += shard.size_in_bytes();
+        }
+    }
+    (ids, bytes)
+}
+
+#[test]
+fn one_chosen_device_trains_and_no_other() {
+    let (mut trainer, _, _folder) = trainer([5], Strategy::Ddp);
+    let module = mlp();
+    trainer.fit(&module, &loader(), None).unwrap();
+    assert_eq!(where_it_lies(&module).0, BTreeSet::from([5]));
+    let devices: Vec<i32> = trainer.runtime().devices().iter().map(|d| d.id()).collect();
+    assert_eq!(devices, [5]);
+}
+
+#[test]
+fn devices_that_are_not_there_are_refused_with_what_is() {
+    let build = |devices: Devices| {
+        let trainer = Trainer::builder().accelerator(Accelerator::Cpu).devices(devices).build();
+        trainer.err().unwrap().to_string()
+    };
+    assert!(build(Devices::from(0)).contains("at least one device is needed"), "{}", build(Devices::from(0)));
+    assert!(build(Devices::from([1, 1])).contains("the index 1 stands twice"));
+    assert!(build(Devices::from([-1])).contains("no device with the index -1"));
+    assert!(build(Devices::from(Vec::<i32>::new())).contains("the list is empty"));
+    assert!(build(Devices::from("eight")).contains("`eight` names no devices"));
+}
+
+#[test]
+fn fsdp_keeps_an_eighth_of_the_state_on_each_device() {
+    let bytes = |strategy| {
+        let (mut trainer, _, _folder) = trainer(8, strategy);
+        let module = mlp();
+        let summary = trainer.fit(&module, &loader(), None).unwrap();
+        let (ids, parameters) = where_it_lies(&module);
+        assert_eq!((ids.len(), summary.state_bytes.len()), (8, 8));
+        (parameters, summary.state_bytes)
+    };
+    let (whole, whole_state) = bytes(Strategy::Ddp);
+    let (split, split_state) = bytes(Strategy::Fsdp);
+    for device in 0..8 {
+        let share = |split: usize, whole: usize| 8.0 * split as f64 / whole as f64;
+        let parameters = share(split[&(device as i32)], whole[&(device as i32)]);
+        assert!((parameters - 1.0).abs() <= 0.05, "parameters on device {device}: {parameters}");
+        let state = share(split_state[device], whole_state[device]);
+        assert!((state - 1.0).abs() <= 0.05, "parameters and optimizer on device {device}: {state}");
+    }
+}
+
+#[test]
+fn a_layer_split_by_the_user_computes_the_same() {
+    let (losses, values) = train(&mlp(), 1, Strategy::Ddp);
+    let folder = tempfile::tempdir().unwrap();
+    let seen = Losses::default();
+    let mut trainer = Trainer::builder()
+        .accelerator(Accelerator::Cpu)
+        .devices(8)
+        .mesh(Mesh::new([("data", 4), ("model", 2)]).unwrap())
+        .max_epochs(1u64)
+        .log_every_n_steps(1u64)
+        .enable_checkpointing(false)
+        .enable_progress_bar(false)
+        .default_root_dir(folder.path())
+        .callback(seen.clone())
+        .build()
+        .unwrap();
+    let module = mlp();
+    // Megatron's way: the outputs of one layer split, then the inputs of the next.
+    module.fc1.weight.with_sharding(Sharding::new([Some("model"), None]));
+    module.fc2.weight.with_sharding(Sharding::new([None, Some("model")]));
+    trainer.fit(&module, &loader(), None).unwrap();
+    let weight = module.fc1.weight.get();
+    assert!(weight.array().unwrap().shards().iter().all(|shard| shard.dims() == [32, 128]));
+    for (a, b) in losses.iter().zip(seen.0.lock().unwrap().iter()) {
+        assert!((a - b).abs() <= 1e-5 * a.abs(), "{a} and {b}");
+    }
+    let weight = trainer.runtime().eval(&weight).unwrap().to_f64();
+    assert!(weight.iter().zip(&values[0]).all(|(a, b)| (a - b).abs() <= 1e-5));
+}
+
+/// An auto-encoder whose decoder is tied to its encoder in the hook.
+#[derive(Module)]
+struct Tied {
+    encoder: Linear,
+    decoder: Linear,
+    #[module(skip)]
+    tie: bool,
+}
+
+impl TrainingModule for Tied {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let x = batch.get("x").flatten(1, -1);
+        let error = self.decoder.forward(&self.encoder.forward(&x).tanh()) - &x;
+        (&error * &error).mean_all()
+    }
+    fn on_after_setup(&self) -> fulmen_trainer::Result<()> {
+        if self.tie {
+            self.decoder.weight.tie(&self.encoder.weight)?;
+        }
+        Ok(())
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(AdamW::new(1e-2))
+    }
+}
+
+#[test]
+fn tied_weights_are_one_on_every_device_in_the_optimizer_and_in_the_checkpoint() {
+    for tie in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut trainer = Trainer::builder()
+            .accelerator(Accelerator::Cpu)
+            .devices(4)
+            .strategy(Strategy::Fsdp)
+            .max_epochs(1u64)
+            .enable_progress_bar(false)
+            .default_root_dir(folder.path())
+            .build()
+            .unwrap();
+        let module = Tied { encoder: Linear::new(128, 128), decoder: Linear::new(128, 128), tie };
+        trainer.fit(&module, &loader(), None).unwrap();
+        assert_eq!(module.encoder.weight.is(&module.decoder.weight), tie);
+        let (tensors, _) = fulmen_nn::safetensors::read(trainer.last_checkpoint().unwrap()).unwrap();
+        assert!(tensors.contains_key("encoder.weight") && tensors.contains_key("optimizer/exp_avg/encoder.weight"));
+        assert_eq!(tensors.contains_key("decoder.weight"), !tie);
+        assert_eq!(tensors.contains_key("optimizer/exp_avg/decoder.weight"), !tie);
+        assert_eq!(module.num_parameters(), 128 * 128 * if tie { 1 } else { 2 } + 256);
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fulmen_tensor::{Tensor, TensorType};
 
 use super::{Optimizer, misfit, precision, zeros};
-use crate::schedule::Schedule;
+use crate::schedule::{Scaled, Schedule};
 
 /// What both have in common.
 #[derive(Clone, Debug)]
@@ -79,6 +79,10 @@ macro_rules! adam {
             #[track_caller]
             fn learning_rate(&self, step: &Tensor) -> Tensor {
                 self.0.lr.value(step)
+            }
+
+            fn scale_learning_rate(&mut self, factor: f64) {
+                self.0.lr = Arc::new(Scaled::new(self.0.lr.clone(), factor));
             }
         }
     };

@@ -39,6 +39,9 @@ pub trait Optimizer: Send + Sync + Debug {
     /// The learning rate (an f32 scalar) of the step after `step` finished ones.
     #[track_caller]
     fn learning_rate(&self, step: &Tensor) -> Tensor;
+
+    /// Multiplies the learning rate of every step by `factor`: for more devices, say.
+    fn scale_learning_rate(&mut self, factor: f64);
 }
 
 /// Zeros to begin with, of the parameter's shape.

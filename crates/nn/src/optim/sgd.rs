@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fulmen_tensor::{Tensor, TensorType};
 
 use super::{Optimizer, misfit, precision, zeros};
-use crate::schedule::Schedule;
+use crate::schedule::{Scaled, Schedule};
 
 /// Stochastic gradient descent, as PyTorch's `optim.SGD`.
 ///
@@ -104,5 +104,9 @@ impl Optimizer for Sgd {
     #[track_caller]
     fn learning_rate(&self, step: &Tensor) -> Tensor {
         self.lr.value(step)
+    }
+
+    fn scale_learning_rate(&mut self, factor: f64) {
+        self.lr = Arc::new(Scaled::new(self.lr.clone(), factor));
     }
 }

@@ -2,11 +2,14 @@
 //! the step counter, so a new value costs the host nothing.
 
 mod one_cycle;
+mod scaled;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use fulmen_tensor::{DType, Tensor};
+
+pub(crate) use scaled::Scaled;
 
 pub use one_cycle::{Anneal, OneCycle, OneCycleMomentum};
 

@@ -37,7 +37,7 @@ pub(crate) struct Fit<'a> {
     pub(crate) program: &'a TrainProgram,
     pub(crate) step: &'a Compiled,
     pub(crate) train: &'a DataLoader,
-    pub(crate) validation: Option<(&'a DataLoader, Evaluation)>,
+    pub(crate) validation: Option<(DataLoader, Evaluation)>,
     pub(crate) state: &'a mut State,
     pub(crate) key: DeviceArray,
     pub(crate) position: Position,

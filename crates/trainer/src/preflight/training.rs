@@ -6,9 +6,8 @@ use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_tensor::Mesh;
 
 use super::{Prices, Report, Slice, Step, run};
-use crate::state::{self, Spread};
-use crate::trainer::check_entries;
-use crate::{Batch, Error, Options, Plan, Result, Strategy, TrainerBuilder, TrainingModule, program};
+use crate::setting::Setting;
+use crate::{Batch, Error, Options, Plan, Result, TrainerBuilder, TrainingModule, prepare};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
 /// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
@@ -69,24 +68,19 @@ fn record<M: TrainingModule>(
         }
         None => Mesh::new([("data", devices)])?,
     };
-    let spread = Spread { strategy: options.strategy, mesh };
-    let split_over = Strategy::batch(&spread.mesh).axes().concat();
-    let parts = split_over.iter().filter_map(|axis| spread.mesh.size(axis)).product();
-    let (batch_size, steps_per_epoch, note) = batch_for(train, parts);
+    let setting = Setting::new(options, mesh);
+    let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
     let total_steps = steps_per_epoch.saturating_mul(options.max_epochs);
-    let optimizer = module.configure_optimizers(&Plan { steps_per_epoch, max_epochs: options.max_epochs, total_steps });
-    let optimizer_state = program::optimizer_state(module, &*optimizer);
-    let entries = state::entries(module.state(), module.parameters().len(), optimizer_state, &spread);
-    check_entries(&entries)?;
-    let batch = Batch::of_size(train, batch_size);
-    let function = program::train(module, &*optimizer, &batch, &entries, &spread, options.seed)?.function;
+    let plan = Plan { steps_per_epoch, max_epochs: options.max_epochs, total_steps };
+    let batch = Batch::of_size(train, batch_size, setting.precision.whole());
+    let function = prepare::training_step(module, &setting, &plan, &batch, options.seed)?.1.function;
     let parts = function.parameters().iter().zip(function.parameter_shardings()).map(|(parameter, sharding)| {
         let shape = &parameter.ty().shape;
-        let shard = sharding.shard_shape(&spread.mesh, shape).map_or(0, |shard| shard.num_elements());
+        let shard = sharding.shard_shape(&setting.mesh, shape).map_or(0, |shard| shard.num_elements());
         shape.num_elements().checked_div(shard).unwrap_or(1)
     });
     Ok(Step {
-        stablehlo: function.stablehlo_for(&spread.mesh)?,
+        stablehlo: function.stablehlo_for(&setting.mesh)?,
         recorded: function.recorded()?,
         parts: parts.collect(),
         steps_per_epoch: Some(steps_per_epoch),
@@ -94,10 +88,10 @@ fn record<M: TrainingModule>(
     })
 }
 
-/// The batch size and the steps of an epoch where a batch is split into `parts`, and what is to be said of it.
-fn batch_for(train: &DataLoader, parts: usize) -> (usize, u64, Option<String>) {
+/// The batch size and the steps of an epoch where these devices share a batch, and what is to be said of it.
+fn batch_for(train: &DataLoader, replicas: Replicas) -> (usize, u64, Option<String>) {
+    let parts = replicas.devices;
     // A loader with so many samples a device has a larger batch where there are more devices.
-    let replicas = Replicas { devices: parts, ..Replicas::default() };
     if let Ok(loader) = train.distributed(replicas) {
         return (loader.batch_size(), loader.len() as u64, None);
     }
@@ -123,7 +117,7 @@ mod tests {
 
     use super::*;
     use crate::preflight::Bound;
-    use crate::{StepContext, Trainer};
+    use crate::{StepContext, Strategy, Trainer};
 
     #[derive(Module)]
     struct Mlp(Sequential);

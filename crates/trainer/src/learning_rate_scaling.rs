@@ -1,0 +1,49 @@
+//! [`LearningRateScaling`]: whether the learning rate grows with the number of devices.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// Whether the learning rate grows with the number of devices, for who keeps the batch a device and so trains with a
+/// larger global batch on more of them. Off unless asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LearningRateScaling {
+    /// The optimizer's learning rate as it is.
+    #[default]
+    None,
+    /// Times the number of devices that share a batch (Goyal et al. 2017, <https://arxiv.org/abs/1706.02677>).
+    Linear,
+    /// Times the square root of that number (Krizhevsky 2014, <https://arxiv.org/abs/1404.5997>).
+    Sqrt,
+}
+
+const NAMES: [(&str, LearningRateScaling); 3] =
+    [("none", LearningRateScaling::None), ("linear", LearningRateScaling::Linear), ("sqrt", LearningRateScaling::Sqrt)];
+
+impl LearningRateScaling {
+    /// What the learning rate is multiplied by when this many devices share a batch.
+    pub fn factor(self, devices: usize) -> f64 {
+        match self {
+            LearningRateScaling::None => 1.0,
+            LearningRateScaling::Linear => devices as f64,
+            LearningRateScaling::Sqrt => (devices as f64).sqrt(),
+        }
+    }
+}
+
+impl FromStr for LearningRateScaling {
+    type Err = Error;
+    fn from_str(name: &str) -> Result<LearningRateScaling> {
+        NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
+            let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
+            Error::usage(format!("`{name}` is no way to scale the learning rate; there are: {}", known.join(", ")))
+        })
+    }
+}
+
+impl fmt::Display for LearningRateScaling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or("none", |row| row.0))
+    }
+}

@@ -1,0 +1,111 @@
+//! [`Precision`]: which element types a model is kept and computed in.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fulmen_tensor::DType;
+
+use crate::{Error, Result};
+
+/// Which element types a model is kept and computed in; the names are Lightning's.
+///
+/// In mixed precision parameters, optimizer state, batch statistics, softmax and losses are f32; matrix products and
+/// convolutions take 16-bit operands and are summed in f32 (see [`fulmen_tensor::autocast`]).
+///
+/// ```
+/// use fulmen_trainer::Precision;
+/// assert_eq!("bf16-mixed".parse::<Precision>()?, Precision::Bf16Mixed);
+/// assert_eq!(Precision::from(16).to_string(), "bf16-mixed (16 means bf16 on XLA devices)");
+/// assert!("eight".parse::<Precision>().unwrap_err().to_string().contains("16-mixed"));
+/// # Ok::<(), fulmen_trainer::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// Everything in f32: `32-true`, `32`. What a TPU makes of the products of f32 says
+    /// [`MatmulPrecision`](fulmen_tensor::MatmulPrecision).
+    #[default]
+    F32,
+    /// Products in bf16: `bf16-mixed`, `bf16`.
+    Bf16Mixed,
+    /// Everything in bf16, parameters and the model's buffers too: `bf16-true`. The module is converted and stays so.
+    /// The optimizer computes in f32.
+    Bf16,
+    /// Products in f16, with a loss scale that grows and shrinks: `16-mixed`, for GPUs. TPUs have no f16 units.
+    F16Mixed,
+    /// A bare number of bits: 32 is f32, and 16 bf16-mixed, because bf16 is the 16-bit type of XLA devices. There are no
+    /// others.
+    Bits(i32),
+}
+
+const NAMES: [(&str, Precision); 9] = [
+    ("32-true", Precision::F32),
+    ("bf16-mixed", Precision::Bf16Mixed),
+    ("bf16-true", Precision::Bf16),
+    ("16-mixed", Precision::F16Mixed),
+    ("f32", Precision::F32),
+    ("bf16", Precision::Bf16Mixed),
+    ("f16-mixed", Precision::F16Mixed),
+    ("f32-true", Precision::F32),
+    ("16-true", Precision::Bf16),
+];
+
+impl Precision {
+    /// The element type of products, where it is not that of their operands.
+    pub(crate) fn autocast(self) -> Option<DType> {
+        match self {
+            Precision::Bf16Mixed | Precision::Bits(16) => Some(DType::Bf16),
+            Precision::F16Mixed => Some(DType::F16),
+            Precision::F32 | Precision::Bf16 | Precision::Bits(_) => None,
+        }
+    }
+
+    /// The element type that parameters and the floating-point fields of a batch are turned to, if they are.
+    pub(crate) fn whole(self) -> Option<DType> {
+        (self == Precision::Bf16).then_some(DType::Bf16)
+    }
+
+    /// Whether the loss is scaled, so that small gradients do not vanish in f16.
+    pub(crate) fn scales_loss(self) -> bool {
+        self == Precision::F16Mixed
+    }
+
+    /// Lightning's name.
+    pub fn name(self) -> &'static str {
+        let named = if self == Precision::Bits(16) { Precision::Bf16Mixed } else { self };
+        NAMES.iter().find(|row| row.1 == named).map_or("32-true", |row| row.0)
+    }
+
+    /// What is expected instead, where the number of bits is none.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        (matches!(self, Precision::Bits(bits) if ![16, 32].contains(bits)))
+            .then_some("the number of bits must be 16 or 32")
+    }
+}
+
+impl From<i32> for Precision {
+    fn from(bits: i32) -> Precision {
+        Precision::Bits(bits)
+    }
+}
+
+impl FromStr for Precision {
+    type Err = Error;
+    fn from_str(name: &str) -> Result<Precision> {
+        if let Ok(bits) = name.parse() {
+            return Ok(Precision::Bits(bits));
+        }
+        NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
+            let known: Vec<_> = NAMES[..4].iter().map(|row| row.0).collect();
+            Error::usage(format!("`{name}` is no precision; there are: {}, 16 and 32", known.join(", ")))
+        })
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Precision::Bits(16) => write!(f, "{} (16 means bf16 on XLA devices)", self.name()),
+            _ => f.write_str(self.name()),
+        }
+    }
+}

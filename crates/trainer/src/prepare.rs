@@ -1,0 +1,133 @@
+//! What a fit knows before it touches a device: the loaders for its devices, the training state and the recorded steps.
+
+use std::collections::BTreeSet;
+
+use fulmen_data::DataLoader;
+use fulmen_nn::optim::Optimizer;
+
+use crate::program::{self, EvalProgram, Stage, TrainProgram};
+use crate::say::say;
+use crate::setting::Setting;
+use crate::state::{self, Entry};
+use crate::{Batch, Error, Plan, Result, TrainingModule};
+
+/// A fit before its first value.
+pub(crate) struct Prepared {
+    pub(crate) plan: Plan,
+    pub(crate) train: DataLoader,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) program: TrainProgram,
+    /// None where the module's validation step logs nothing.
+    pub(crate) validation: Option<(DataLoader, EvalProgram)>,
+}
+
+/// Records the steps of a module. Nothing is computed, and no device is needed.
+pub(crate) fn prepare(
+    module: &dyn TrainingModule,
+    setting: &Setting,
+    max_epochs: u64,
+    seed: u64,
+    train: &DataLoader,
+    validation: Option<&DataLoader>,
+) -> Result<Prepared> {
+    let train = setting.distribute(train)?;
+    let steps_per_epoch = train.len() as u64;
+    let plan = Plan { steps_per_epoch, max_epochs, total_steps: steps_per_epoch.saturating_mul(max_epochs) };
+    let batch = Batch::placeholders(&train, setting.precision.whole());
+    let (entries, program) = training_step(module, setting, &plan, &batch, seed)?;
+    let validation = match validation {
+        Some(loader) => {
+            let loader = setting.distribute(loader)?;
+            let of_module = state::of_module(module, setting);
+            let eval = program::eval(module, Stage::Validation, &loader, &of_module, setting, seed)?;
+            check_names(&program, &eval)?;
+            (!eval.layout.names().is_empty()).then_some((loader, eval))
+        }
+        None => None,
+    };
+    Ok(Prepared { plan, train, entries, program, validation })
+}
+
+/// Records the training step on a batch, and says what its state is made of.
+pub(crate) fn training_step(
+    module: &dyn TrainingModule,
+    setting: &Setting,
+    plan: &Plan,
+    batch: &Batch,
+    seed: u64,
+) -> Result<(Vec<Entry>, TrainProgram)> {
+    after_setup(module)?;
+    convert(module, setting)?;
+    let optimizer = optimizer(module, setting, plan);
+    let entries = state::entries(module, &*optimizer, setting);
+    check_entries(&entries)?;
+    let program = program::train(module, &*optimizer, batch, &entries, setting, seed)?;
+    Ok((entries, program))
+}
+
+/// Turns the module to the element type that it is to be kept in, if there is one.
+pub(crate) fn convert(module: &dyn TrainingModule, setting: &Setting) -> Result<()> {
+    match setting.precision.whole() {
+        Some(dtype) => Ok(module.to_dtype(dtype)?),
+        None => Ok(()),
+    }
+}
+
+/// Calls the user's hook, and says so if it tied or untied parameters.
+fn after_setup(module: &dyn TrainingModule) -> Result<()> {
+    let names = || module.parameters().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let before = names();
+    let count = module.num_parameters();
+    module.on_after_setup()?;
+    let after = names();
+    if before.len() != after.len() {
+        let differ: Vec<_> = before
+            .iter()
+            .filter(|name| !after.contains(name))
+            .chain(after.iter().filter(|name| !before.contains(name)))
+            .map(|name| format!("`{name}`"))
+            .collect();
+        say(&format!(
+            "warning: on_after_setup changed the number of parameters from {} to {} ({count} to {} elements): {}. What is \
+             tied is one parameter, in the optimizer and in checkpoints",
+            before.len(),
+            after.len(),
+            module.num_parameters(),
+            differ.join(", ")
+        ));
+    }
+    Ok(())
+}
+
+fn optimizer(module: &dyn TrainingModule, setting: &Setting, plan: &Plan) -> Box<dyn Optimizer> {
+    let mut optimizer = module.configure_optimizers(plan);
+    let factor = setting.learning_rate_scaling.factor(setting.replicas.devices);
+    if factor != 1.0 {
+        optimizer.scale_learning_rate(factor);
+    }
+    optimizer
+}
+
+/// A name is that of one value, in a checkpoint and for the key that it is initialized with.
+fn check_entries(entries: &[Entry]) -> Result<()> {
+    let mut names = BTreeSet::new();
+    match entries.iter().find(|entry| !names.insert(&entry.name)) {
+        Some(twice) => Err(Error::usage(format!(
+            "two tensors of the model have the name `{}`; give one of them another with #[module(rename = \"…\")]",
+            twice.name
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// In the row of an epoch, means of training and values of validation stand side by side.
+fn check_names(train: &TrainProgram, validation: &EvalProgram) -> Result<()> {
+    let clash = |name: &&String| train.layout.names().iter().any(|n| **name == format!("{n}_epoch"));
+    match validation.layout.names().iter().find(clash) {
+        Some(name) => Err(Error::usage(format!(
+            "log `{name}`: validation_step logs this name, which is that of a training metric's mean over the epoch; \
+             choose another"
+        ))),
+        None => Ok(()),
+    }
+}
