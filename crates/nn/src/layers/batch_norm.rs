@@ -55,6 +55,8 @@ struct Norm<'a> {
     /// The numbers of axes that an input may have, and how they are called.
     ranks: RangeInclusive<usize>,
     layout: &'static str,
+    /// Whether the input is so large that reading it twice costs time.
+    one_pass: bool,
 }
 
 impl Norm<'_> {
@@ -90,7 +92,10 @@ impl Norm<'_> {
         let (mean, var) = match self.running {
             Some(running) if !self.training => (channels(&running.mean.get()), channels(&running.var.get())),
             Some(running) => {
-                let (mean, var) = in_one_pass(&wide, &axes, &channels(&running.mean.get()));
+                let (mean, var) = match self.one_pass {
+                    true => in_one_pass(&wide, &axes, &channels(&running.mean.get())),
+                    false => (wide.mean(&axes, true), wide.var(&axes, true)),
+                };
                 running.track(&mean, &var, count(x), self.momentum);
                 (mean, var)
             }
@@ -129,7 +134,7 @@ fn count(x: &Tensor) -> usize {
 }
 
 macro_rules! batch_norm {
-    ($(#[$doc:meta])* $name:ident, $ranks:expr, $layout:literal) => {
+    ($(#[$doc:meta])* $name:ident, $ranks:expr, $layout:literal, $one_pass:literal) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
         pub struct $name {
@@ -197,6 +202,7 @@ macro_rules! batch_norm {
                     training: self.mode.is_training(),
                     ranks: $ranks,
                     layout: $layout,
+                    one_pass: $one_pass,
                 };
                 match norm.misfit(x) {
                     Some(message) => Tensor::poison(&self.to_string(), message),
@@ -228,6 +234,10 @@ batch_norm! {
     /// however many devices it lies. The statistics of bf16 and f16 are computed in f32; the result has the input's
     /// dtype.
     ///
+    /// The statistics of a batch take one pass over it, as sums of distances from the running mean. A mean that is
+    /// thousands of deviations away from that costs digits of the variance until the running mean has come near;
+    /// [`BatchNorm1d`], whose inputs may be raw measurements, takes two passes.
+    ///
     /// ```
     /// use fulmen_nn::{BatchNorm2d, Module};
     /// use fulmen_tensor::{DType, Tensor};
@@ -243,7 +253,7 @@ batch_norm! {
     /// assert_eq!(buffers[0].1.get().eval()?.to_vec::<f32>()?, [0.2]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    BatchNorm2d, 4..=4, "[batch, C, height, width]"
+    BatchNorm2d, 4..=4, "[batch, C, height, width]", true
 }
 
 batch_norm! {
@@ -260,5 +270,5 @@ batch_norm! {
     /// assert!(y.iter().zip([-1.0, -1.0, 1.0, 1.0]).all(|(y, expected)| (y - expected).abs() < 1e-4));
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    BatchNorm1d, 2..=3, "[batch, C] or [batch, C, length]"
+    BatchNorm1d, 2..=3, "[batch, C] or [batch, C, length]", false
 }
