@@ -28,8 +28,10 @@ pub struct FitStart {
     pub batch_size: usize,
     /// Rows of it that each device gets.
     pub per_device_batch_size: usize,
-    /// Element type that the model computes in.
+    /// The element types that the model is kept and computed in.
     pub precision: String,
+    /// How exactly products of f32 numbers are computed.
+    pub matmul_precision: String,
     /// Elements of all parameters.
     pub num_parameters: usize,
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::builder::BoolishValueParser;
-use fulmen_tensor::{Accelerator, Devices};
+use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
 use crate::{Error, LearningRateScaling, Precision, Result, Strategy};
 
@@ -150,7 +150,7 @@ macro_rules! texts {
         }
     )*};
 }
-texts!(u64, Accelerator, Devices, LearningRateScaling, Strategy);
+texts!(u64, Accelerator, Devices, LearningRateScaling, MatmulPrecision, Strategy);
 
 impl Text for Precision {
     fn parse_env(text: &OsStr) -> Result<Precision, String> {
@@ -192,6 +192,9 @@ options! {
     /// The element types of a model: 32-true, bf16-mixed (products in bf16), bf16-true or 16-mixed; a bare 16 means
     /// bf16-mixed.
     precision: Precision = Precision::F32, "FULMEN_PRECISION", Precision::refusal;
+
+    /// How exactly products of f32 numbers are computed: default (on a TPU one pass in bf16), high or highest.
+    matmul_precision: MatmulPrecision = MatmulPrecision::Default, "FULMEN_MATMUL_PRECISION", |_| None;
 
     /// Whether the learning rate is multiplied by the number of devices (linear), by its square root (sqrt) or not at all
     /// (none).

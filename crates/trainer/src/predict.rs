@@ -11,7 +11,7 @@ use fulmen_tensor::{
 
 use crate::interrupt;
 use crate::placeholders::Placeholders;
-use crate::program::split_batch;
+use crate::program::for_setting;
 use crate::setting::Setting;
 use crate::state::Entry;
 use crate::{Batch, Error, Result, Strategy, TrainingModule};
@@ -98,7 +98,7 @@ pub(crate) fn program(
     for (i, entry) in entries.iter().enumerate() {
         function = function.shard_parameter(i, entry.sharding.clone());
     }
-    Ok(PredictProgram { function: split_batch(function, entries.len(), setting), names })
+    Ok(PredictProgram { function: for_setting(function, entries.len(), setting), names })
 }
 
 /// Predictions on the host for some samples, in the order of the loader: named values, each with a row a sample.

@@ -177,18 +177,18 @@ pub(crate) fn train(
     for (result, &entry) in changes.iter().enumerate() {
         function = function.donate(entry, result)?.shard_result(result, entries[entry].sharding.clone());
     }
-    let function = split_batch(function, first_of_batch, setting);
+    let function = for_setting(function, first_of_batch, setting);
     let function = function.donate(logs_in, logs_out)?;
     Ok(TrainProgram { function, layout, changes, loss: loss_name })
 }
 
-/// The inputs from `first` on are the batch's.
-pub(crate) fn split_batch(mut function: Function, first: usize, setting: &Setting) -> Function {
+/// The inputs from `first_of_batch` on are the batch's; they are split as batches are, and products are as exact as asked.
+pub(crate) fn for_setting(mut function: Function, first_of_batch: usize, setting: &Setting) -> Function {
     let sharding = Strategy::batch(&setting.mesh);
-    for input in first..function.parameters().len() {
+    for input in first_of_batch..function.parameters().len() {
         function = function.shard_parameter(input, sharding.clone());
     }
-    function
+    function.matmul_precision(setting.matmul_precision)
 }
 
 /// Padding must not get into running statistics: what a step makes of a batch must know the mask.
@@ -261,7 +261,7 @@ pub(crate) fn eval(
     for (i, entry) in entries.iter().enumerate() {
         function = function.shard_parameter(i, entry.sharding.clone());
     }
-    let function = split_batch(function, logs_in + 1, setting);
+    let function = for_setting(function, logs_in + 1, setting);
     Ok(EvalProgram { function, layout })
 }
 

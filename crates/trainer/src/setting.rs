@@ -2,7 +2,7 @@
 //! step can be recorded for devices that are not there.
 
 use fulmen_data::{DataLoader, Replicas};
-use fulmen_tensor::Mesh;
+use fulmen_tensor::{MatmulPrecision, Mesh};
 
 use crate::{Error, LearningRateScaling, Options, Precision, Result, Strategy};
 
@@ -12,6 +12,7 @@ pub(crate) struct Setting {
     pub(crate) mesh: Mesh,
     pub(crate) strategy: Strategy,
     pub(crate) precision: Precision,
+    pub(crate) matmul_precision: MatmulPrecision,
     pub(crate) learning_rate_scaling: LearningRateScaling,
     /// Who shares a batch.
     pub(crate) replicas: Replicas,
@@ -27,6 +28,7 @@ impl Setting {
             mesh,
             strategy: options.strategy,
             precision: options.precision,
+            matmul_precision: options.matmul_precision,
             learning_rate_scaling: options.learning_rate_scaling,
             replicas,
         }

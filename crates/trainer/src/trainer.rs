@@ -314,6 +314,7 @@ impl Trainer {
             batch_size: train.batch_size(),
             per_device_batch_size: train.per_device_batch_size(),
             precision: self.precision().to_string(),
+            matmul_precision: setting.matmul_precision.to_string(),
             num_parameters: module.num_parameters(),
         };
         self.callbacks.iter_mut().for_each(|c| c.on_fit_start(&start));

@@ -86,9 +86,10 @@ impl Callback for ProgressBar {
             )
         };
         self.line(&format!(
-            "Training {} parameters in {} on {} ({devices}): {} epochs of {} steps, files in {}",
+            "Training {} parameters in {}, matmul precision {}, on {} ({devices}): {} epochs of {} steps, files in {}",
             start.num_parameters,
             start.precision,
+            start.matmul_precision,
             start.platform,
             start.plan.max_epochs,
             start.plan.steps_per_epoch,
