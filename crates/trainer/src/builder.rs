@@ -79,7 +79,7 @@ impl TrainerBuilder {
         built
     }
 
-    fn build_with(self, options: Options, hosts: Option<Arc<Hosts>>) -> Result<Trainer> {
+    pub(crate) fn build_with(self, options: Options, hosts: Option<Arc<Hosts>>) -> Result<Trainer> {
         let runtime = match (self.runtime, &hosts) {
             (Some(runtime), _) => runtime,
             (None, Some(hosts)) => hosts.open(options.accelerator, &options.devices)?,

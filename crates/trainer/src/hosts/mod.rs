@@ -27,6 +27,8 @@ pub(crate) struct Hosts {
     coordination: Coordination,
     /// How long the processes wait for each other.
     patience: Duration,
+    /// Whether programs span the processes; tests let each process run its own.
+    spans: fn(&Process, &Runtime) -> Result<()>,
     /// How many values were shared and questions decided, which is the same number in all processes.
     turns: AtomicU64,
     /// Nothing has gone wrong in this process alone, so the processes part in order.
@@ -68,15 +70,14 @@ impl Hosts {
                 say(&format!("the coordinator listens at {address}"));
             }
         });
-        let hosts = Arc::new(Hosts {
-            coordination: join.join()?,
-            patience,
-            turns: AtomicU64::new(0),
-            well: AtomicBool::new(true),
-            alike: AtomicBool::new(false),
-        });
+        let hosts = Arc::new(Hosts::new(join.join()?, patience, runtime::check));
         *joined = Arc::downgrade(&hosts);
         Ok(Some(hosts))
+    }
+
+    fn new(coordination: Coordination, patience: Duration, spans: fn(&Process, &Runtime) -> Result<()>) -> Hosts {
+        let (well, alike) = (AtomicBool::new(true), AtomicBool::new(false));
+        Hosts { coordination, patience, spans, turns: AtomicU64::new(0), well, alike }
     }
 
     pub(crate) fn process(&self) -> &Process {
@@ -91,7 +92,7 @@ impl Hosts {
     /// Whether the runtime's programs span the processes. To be called when the processes agree on the platform: the
     /// answer is the same in all.
     pub(crate) fn check_runtime(&self, runtime: &Runtime) -> Result<()> {
-        let spans = runtime::check(self.process(), runtime);
+        let spans = (self.spans)(self.process(), runtime);
         self.alike.store(spans.is_err(), Ordering::Relaxed);
         spans
     }

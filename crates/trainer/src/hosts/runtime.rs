@@ -84,3 +84,23 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_finds_the_coordinations_values() {
+        let store = Store(Coordination::builder(Process::single()).join().unwrap());
+        let soon = Duration::from_millis(20);
+        assert_eq!(store.try_get("cuda:gpus").unwrap(), None);
+        let missing = store.get("cuda:gpus", soon).unwrap_err();
+        assert_eq!(missing, KeyValueError::timed_out(missing.to_string()));
+        store.put("cuda:gpus", b"\0\xff").unwrap();
+        store.put("cuda:gpus", b"\0\xff").unwrap();
+        assert_eq!(store.get("cuda:gpus", soon).unwrap(), b"\0\xff");
+        assert_eq!(store.try_get("cuda:gpus").unwrap().unwrap(), b"\0\xff");
+        let taken = store.put("cuda:gpus", b"other").unwrap_err();
+        assert_eq!(taken, KeyValueError::already_exists(taken.to_string()));
+    }
+}
