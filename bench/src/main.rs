@@ -1,7 +1,9 @@
 //! Races Fulmen against its peers: both run on this machine in turns, block by block, and what is reported is the
 //! ratio of the medians.
 
+mod models;
 mod peer;
+mod preflight;
 mod stats;
 mod steps;
 mod workload;
@@ -21,11 +23,14 @@ struct Args {
 enum Command {
     /// Steady step time of training, against JAX's jitted and donated step.
     Steps(steps::Args),
+    /// What libtpu's compiler says of training steps, against JAX's; needs libtpu, and no TPU.
+    Preflight(preflight::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Steps(args) => steps::run(&args),
+        Command::Preflight(args) => preflight::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,7 +9,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde::Deserialize;
 
-const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
+/// The folder of the peers.
+pub(crate) const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 
 /// What the peer says when it is ready.
 #[derive(Debug, Deserialize)]

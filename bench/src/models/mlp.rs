@@ -1,0 +1,27 @@
+//! A perceptron, 784-512-256-10.
+
+use fulmen::nn::loss::{Reduction, cross_entropy};
+use fulmen::nn::{Linear, Relu, Sequential};
+use fulmen::prelude::*;
+use fulmen::tensor::autocast;
+
+#[derive(Module)]
+pub(crate) struct Mlp(Sequential);
+
+impl Mlp {
+    pub(crate) fn new() -> Mlp {
+        let hidden = Sequential::new().push(Linear::new(784, 512)).push(Relu).push(Linear::new(512, 256)).push(Relu);
+        Mlp(hidden.push(Linear::new(256, 10)))
+    }
+}
+
+impl TrainingModule for Mlp {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let logits = autocast(Some(DType::Bf16), || self.0.forward(&batch.get("x")));
+        cross_entropy(&logits, &batch.get("y"), Reduction::Mean)
+    }
+
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(optim::Sgd::new(0.1).momentum(0.9))
+    }
+}

@@ -1,0 +1,10 @@
+//! The models that are compared with a peer's, as a user would write them: matrix products in bf16, parameters, statistics
+//! and the loss in f32.
+
+mod gpt;
+mod mlp;
+mod resnet;
+
+pub(crate) use gpt::Gpt;
+pub(crate) use mlp::Mlp;
+pub(crate) use resnet::ResNet50;
