@@ -68,7 +68,11 @@ impl Gpt {
 impl TrainingModule for Gpt {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
         let logits = autocast(Some(DType::Bf16), || self.forward(&batch.get("x")));
-        cross_entropy(&logits.reshape([batch.size() * Gpt::LENGTH, Gpt::WORDS]), &batch.get("y").flatten(0, -1), Reduction::Mean)
+        cross_entropy(
+            &logits.reshape([batch.size() * Gpt::LENGTH, Gpt::WORDS]),
+            &batch.get("y").flatten(0, -1),
+            Reduction::Mean,
+        )
     }
 
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {

@@ -82,7 +82,7 @@ pub use execute::{Argument, Execution};
 pub use host_buffer::HostBuffer;
 pub use key_value::{KeyValueError, KeyValueStore};
 pub use loaded::LoadedExecutable;
-pub use options::CompileOptions;
+pub use options::{CompileOptions, Effort};
 pub use plugin::{ApiVersion, Plugin};
 pub use signature::Signature;
 pub use topology::Topology;

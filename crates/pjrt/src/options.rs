@@ -11,6 +11,31 @@ use crate::value::Value;
 /// More devices than any machine has; a typing error, not a wish.
 const MOST_DEVICES: usize = 1 << 20;
 
+/// How much a compiler does, as XLA's levels say: more takes longer to compile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effort {
+    /// The least.
+    O0,
+    /// Little.
+    O1,
+    /// The usual.
+    O2,
+    /// The most.
+    O3,
+}
+
+impl Effort {
+    /// XLA's number.
+    fn number(self) -> i32 {
+        match self {
+            Self::O0 => 9,
+            Self::O1 => 19,
+            Self::O2 => 29,
+            Self::O3 => 39,
+        }
+    }
+}
+
 /// How to compile a program. The default is one device, Shardy on.
 ///
 /// ```
@@ -25,6 +50,8 @@ pub struct CompileOptions {
     spmd: Option<bool>,
     shardy: bool,
     assignment: Option<Vec<Vec<i32>>>,
+    optimization: Option<Effort>,
+    memory_fitting: Option<Effort>,
     flags: BTreeMap<String, Value>,
 }
 
@@ -37,7 +64,16 @@ impl Default for CompileOptions {
 impl CompileOptions {
     /// One replica of one partition.
     pub fn new() -> Self {
-        Self { replicas: 1, partitions: 1, spmd: None, shardy: true, assignment: None, flags: BTreeMap::new() }
+        Self {
+            replicas: 1,
+            partitions: 1,
+            spmd: None,
+            shardy: true,
+            assignment: None,
+            optimization: None,
+            memory_fitting: None,
+            flags: BTreeMap::new(),
+        }
     }
 
     /// How many copies of the program run side by side.
@@ -61,6 +97,18 @@ impl CompileOptions {
     /// Whether shardings are read by Shardy (`sdy` operations) rather than by the older GSPMD. On by default.
     pub fn shardy(mut self, shardy: bool) -> Self {
         self.shardy = shardy;
+        self
+    }
+
+    /// How much the compiler does for a fast program. Left alone, what it thinks best.
+    pub fn optimization(mut self, effort: Effort) -> Self {
+        self.optimization = Some(effort);
+        self
+    }
+
+    /// How much the compiler does for a program that fits into memory. Left alone, what it thinks best.
+    pub fn memory_fitting(mut self, effort: Effort) -> Self {
+        self.memory_fitting = Some(effort);
         self
     }
 
@@ -119,6 +167,8 @@ impl CompileOptions {
                 use_spmd_partitioning: self.spmd.unwrap_or(self.partitions > 1),
                 device_assignment,
                 use_shardy_partitioner: self.shardy,
+                optimization_level: self.optimization.map_or(0, Effort::number),
+                memory_fitting_level: self.memory_fitting.map_or(0, Effort::number),
             }),
             env_option_overrides,
         };
@@ -203,6 +253,10 @@ struct ExecutableBuildOptionsProto {
     device_assignment: Option<DeviceAssignmentProto>,
     #[prost(bool, tag = "19")]
     use_shardy_partitioner: bool,
+    #[prost(int32, tag = "24")]
+    optimization_level: i32,
+    #[prost(int32, tag = "25")]
+    memory_fitting_level: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -266,8 +320,17 @@ mod tests {
         let bytes = options.encode(&[0, 1, 2, 3, 4, 5], "client").unwrap();
         let build = CompileOptionsProto::decode(&bytes[..]).unwrap().executable_build_options.unwrap();
         assert!(build.use_spmd_partitioning && build.use_shardy_partitioner);
+        assert_eq!((build.optimization_level, build.memory_fitting_level), (0, 0), "the compiler chooses");
         let devices = build.device_assignment.unwrap().computation_devices;
         assert_eq!(devices.iter().map(|d| d.replica_device_ids.clone()).collect::<Vec<_>>(), [[0, 3], [1, 4], [2, 5]]);
+    }
+
+    #[test]
+    fn effort_is_spelled_as_the_compiler_does() {
+        let options = CompileOptions::new().optimization(Effort::O1).memory_fitting(Effort::O3);
+        let bytes = options.encode(&[0], "client").unwrap();
+        let build = CompileOptionsProto::decode(&bytes[..]).unwrap().executable_build_options.unwrap();
+        assert_eq!((build.optimization_level, build.memory_fitting_level), (19, 39));
     }
 
     #[test]
