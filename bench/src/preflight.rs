@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use fulmen::data::TensorDataset;
 use fulmen::prelude::*;
+use fulmen::trainer::Precision;
 use fulmen::trainer::preflight::{Judgement, Slice};
 use serde::Deserialize;
 use serde_json::json;
@@ -115,7 +116,8 @@ fn judge<M: TrainingModule>(
         false => data.array("x", dims, vec![0_f32; n]).array("y", [batch], vec![0_i32; batch]),
     };
     let loader = DataLoader::builder(data.build()?).batch_size(batch).last_batch(LastBatch::Drop).build()?;
-    let report = Trainer::builder().preflight(module, &loader, std::slice::from_ref(slice), None)?;
+    let builder = Trainer::builder().precision(Precision::Bf16Mixed);
+    let report = builder.preflight(module, &loader, std::slice::from_ref(slice), None)?;
     let judgement: &Judgement = report.slices.first().ok_or("there is no judgement")?;
     let Some(step) = &judgement.step else { return Err(format!("{judgement}").into()) };
     Ok(Cost {

@@ -4,7 +4,6 @@ use fulmen::nn::attention::Attention;
 use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::nn::{Embedding, Init, LayerNorm, Linear, MultiheadAttention, Parameter, activation};
 use fulmen::prelude::*;
-use fulmen::tensor::autocast;
 
 #[derive(Module)]
 struct Block {
@@ -67,7 +66,7 @@ impl Gpt {
 
 impl TrainingModule for Gpt {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let logits = autocast(Some(DType::Bf16), || self.forward(&batch.get("x")));
+        let logits = self.forward(&batch.get("x"));
         cross_entropy(
             &logits.reshape([batch.size() * Gpt::LENGTH, Gpt::WORDS]),
             &batch.get("y").flatten(0, -1),

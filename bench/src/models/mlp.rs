@@ -3,7 +3,6 @@
 use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::nn::{Linear, Relu, Sequential};
 use fulmen::prelude::*;
-use fulmen::tensor::autocast;
 
 #[derive(Module)]
 pub(crate) struct Mlp(Sequential);
@@ -17,7 +16,7 @@ impl Mlp {
 
 impl TrainingModule for Mlp {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let logits = autocast(Some(DType::Bf16), || self.0.forward(&batch.get("x")));
+        let logits = self.0.forward(&batch.get("x"));
         cross_entropy(&logits, &batch.get("y"), Reduction::Mean)
     }
 

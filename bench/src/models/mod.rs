@@ -1,5 +1,4 @@
-//! The models that are compared with a peer's, as a user would write them: matrix products in bf16, parameters, statistics
-//! and the loss in f32.
+//! The models that are compared with a peer's, as a user would write them. They are trained in mixed precision.
 
 mod gpt;
 mod mlp;

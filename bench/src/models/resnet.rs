@@ -3,7 +3,6 @@
 use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::nn::{AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Linear, MaxPool2d};
 use fulmen::prelude::*;
-use fulmen::tensor::autocast;
 
 #[derive(Module)]
 struct Bottleneck {
@@ -88,7 +87,7 @@ impl ResNet50 {
 
 impl TrainingModule for ResNet50 {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let logits = autocast(Some(DType::Bf16), || self.forward(&batch.get("x")));
+        let logits = self.forward(&batch.get("x"));
         cross_entropy(&logits, &batch.get("y"), Reduction::Mean)
     }
 

@@ -21,7 +21,7 @@ use fulmen_tensor::Recorded;
 pub use chips::{GENERATIONS, Generation, Ring};
 pub use large::LargeTensor;
 pub use prices::{Price, Prices};
-pub use report::{Judgement, Report, StepCost};
+pub use report::{Judgement, Report, StepCost, StepSetting};
 pub use roofline::{Bound, Roofline};
 pub use topology::Slice;
 pub use training::training_step;
@@ -39,6 +39,7 @@ const LOOKED_AT: usize = 200;
 const EFFORT: Effort = Effort::O1;
 
 /// A step to judge, for so many devices.
+#[derive(Clone)]
 pub(crate) struct Step {
     /// The program.
     pub(crate) stablehlo: String,
@@ -48,6 +49,8 @@ pub(crate) struct Step {
     pub(crate) parts: Vec<usize>,
     /// How many such steps an epoch has.
     pub(crate) steps_per_epoch: Option<u64>,
+    /// How it would be trained.
+    pub(crate) setting: Option<StepSetting>,
     /// What is different from the step that was asked for.
     pub(crate) note: Option<String>,
 }
@@ -93,6 +96,7 @@ fn judge(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement> {
         step: None,
         largest: vec![],
         warnings: vec![],
+        setting: step.setting.clone(),
         note: step.note.clone(),
         steps_per_epoch: step.steps_per_epoch,
         usd_per_hour: None,
@@ -178,7 +182,7 @@ fn size(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use fulmen_tensor::{DType, Function, TensorType};
+    use fulmen_tensor::{DType, Function, MatmulPrecision, TensorType};
 
     use super::*;
 
@@ -191,6 +195,7 @@ mod tests {
             recorded: function.recorded().unwrap(),
             parts: vec![1, 1],
             steps_per_epoch: Some(100),
+            setting: None,
             note: None,
         }
     }
@@ -226,6 +231,23 @@ mod tests {
             v5e.step.as_ref().unwrap().optimal_seconds.is_none()
         );
         assert_eq!(json["cheapest_first"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn f32_in_higher_precision_takes_further_passes() {
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
+        let slices = Slice::parse_list("v5e:1x1").unwrap();
+        let seconds = |precision| {
+            let types = [TensorType::new(DType::F32, [4096, 1024]), TensorType::new(DType::F32, [1024, 1024])];
+            let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[1])]).matmul_precision(precision);
+            let step = Step { stablehlo: function.stablehlo().unwrap(), ..step(8, 8) };
+            let report = run(&plugin, &slices, None, |_| Ok(step.clone())).unwrap();
+            println!("{report} {}", report.json());
+            report.slices[0].step.as_ref().unwrap().roofline.matrix_s
+        };
+        let once = seconds(MatmulPrecision::Default);
+        assert_eq!((seconds(MatmulPrecision::High) / once).round(), 3.0);
+        assert_eq!((seconds(MatmulPrecision::Highest) / once).round(), 6.0);
     }
 
     #[test]

@@ -36,12 +36,33 @@ pub struct Judgement {
     pub largest: Vec<LargeTensor>,
     /// What makes it slower or larger than it need be.
     pub warnings: Vec<Warning>,
+    /// How the step would be trained, where it is a module's.
+    pub setting: Option<StepSetting>,
     /// What is different from the step that was asked for.
     pub note: Option<String>,
     /// Steps an epoch, if that was said.
     pub steps_per_epoch: Option<u64>,
     /// US dollars for an hour of the whole slice, if prices were asked for and there is one.
     pub usd_per_hour: Option<f64>,
+}
+
+/// How a step would be trained.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepSetting {
+    /// Samples in a batch, on all devices together.
+    pub batch_size: usize,
+    /// The Trainer's `precision`.
+    pub precision: String,
+    /// The Trainer's `strategy`.
+    pub strategy: String,
+    /// The axes of the devices.
+    pub mesh: String,
+}
+
+impl fmt::Display for StepSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "batch of {}, {}, {} over {}", self.batch_size, self.precision, self.strategy, self.mesh)
+    }
 }
 
 /// What one step costs. Where not said otherwise, on one device.
@@ -96,6 +117,7 @@ impl Judgement {
     fn json(&self) -> Value {
         let step = self.step.as_ref();
         let roofline = step.map(|step| &step.roofline);
+        let setting = self.setting.as_ref();
         let devices = self.slice.num_devices();
         let collectives: Vec<Value> = step.iter().flat_map(|step| &step.collectives).map(collective_json).collect();
         let largest: Vec<Value> = self
@@ -113,6 +135,10 @@ impl Judgement {
             "asked": self.slice.asked(),
             "chips": self.slice.num_chips(),
             "devices": devices,
+            "batch_size": setting.map(|s| s.batch_size),
+            "precision": setting.map(|s| &s.precision),
+            "strategy": setting.map(|s| &s.strategy),
+            "mesh": setting.map(|s| &s.mesh),
             "note": self.note,
             "fits": self.fits(),
             "hbm_needed_bytes": self.hbm_needed_bytes,
@@ -219,6 +245,9 @@ impl fmt::Display for Judgement {
         let asked = if slice.asked() == slice.name() { String::new() } else { format!(" ({})", slice.asked()) };
         let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
         writeln!(f, "{slice}{asked}: {}, {}", plural(chips, "chip"), plural(devices, "device"))?;
+        if let Some(setting) = &self.setting {
+            writeln!(f, "  step        {setting}")?;
+        }
         if let Some(note) = &self.note {
             writeln!(f, "  note: {note}")?;
         }
@@ -274,7 +303,7 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fm
     let r = &step.roofline;
     writeln!(
         f,
-        "  step        at least {} ({} for the matrix unit, {} for the memory, {} for collectives)",
+        "  time        at least {} ({} for the matrix unit, {} for the memory, {} for collectives)",
         duration(r.step_s),
         duration(r.matrix_s),
         duration(r.memory_s),

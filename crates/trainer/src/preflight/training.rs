@@ -5,7 +5,7 @@ use fulmen_pjrt::Plugin;
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_tensor::Mesh;
 
-use super::{Prices, Report, Slice, Step, run};
+use super::{Prices, Report, Slice, Step, StepSetting, run};
 use crate::setting::Setting;
 use crate::{Batch, Error, Options, Plan, Result, TrainerBuilder, TrainingModule, prepare};
 
@@ -84,6 +84,12 @@ fn record<M: TrainingModule>(
         recorded: function.recorded()?,
         parts: parts.collect(),
         steps_per_epoch: Some(steps_per_epoch),
+        setting: Some(StepSetting {
+            batch_size,
+            precision: setting.precision.name().into(),
+            strategy: options.strategy.to_string(),
+            mesh: setting.mesh.to_string(),
+        }),
         note,
     })
 }
