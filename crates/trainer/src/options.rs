@@ -181,7 +181,7 @@ options! {
     /// The kind of device to train on: auto, cpu, cuda or tpu.
     accelerator: Accelerator = Accelerator::Auto, "FULMEN_ACCELERATOR", |_| None;
 
-    /// How many devices to train on (8), or which ([5] or 0,2), or auto: all TPUs or GPUs of this machine, or one CPU
+    /// How many devices to train on (8), or which (`[5]` or `0,2`), or auto: all TPUs or GPUs of this machine, or one CPU
     /// device.
     devices: Devices = Devices::auto(), "FULMEN_DEVICES", |_| None;
 

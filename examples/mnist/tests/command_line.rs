@@ -7,7 +7,11 @@ use std::process::{Command, Output};
 
 use fulmen::data::{Dataset, HostBatch, Mnist, Split};
 use fulmen::nn::safetensors;
+use fulmen::pjrt::locate::{Platform, locate};
 use serde_json::Value;
+
+#[path = "../../../crates/pjrt/tests/common/libtpu.rs"]
+mod libtpu;
 
 fn mnist(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mnist"));
@@ -79,6 +83,29 @@ fn flags_win_over_the_file_that_over_the_environment_and_all_is_printed() {
 }
 
 #[test]
+fn preflight_judges_the_step_and_opens_no_device() {
+    let Some(_) = libtpu::libtpu() else { return };
+    // With an empty cache the CPU plugin would have to be fetched first.
+    let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let libtpu = locate(Platform::Tpu, None).unwrap();
+    let env = [("XDG_CACHE_HOME", cache.path().to_str().unwrap()), ("TPU_LIBRARY_PATH", libtpu.to_str().unwrap())];
+    let args = ["preflight", "--topology", "v5e:2x4,v3:2x2", "--price", "--batch-size", "64", "--json"];
+    let stdout = succeeds(folder.path(), &args, &env);
+    let report = json(&stdout);
+    let names: Vec<_> =
+        report["topologies"].as_array().unwrap().iter().map(|t| t["topology"].as_str().unwrap()).collect();
+    assert_eq!(names, ["v5e:2x4", "v3:2x2"]);
+    for topology in report["topologies"].as_array().unwrap() {
+        assert_eq!((topology["fits"].as_bool(), topology["steps_per_epoch"].as_u64()), (Some(true), Some(8100 / 64)));
+        assert!(topology["flops"].as_f64() > Some(1e6) && topology["usd_per_epoch"].as_f64() > Some(0.0), "{topology}");
+    }
+    assert!(stdout.contains("v3:2x2: 4 chips, 8 devices"), "{stdout}");
+    for folder in [folder, cache] {
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was fetched or written");
+    }
+}
+
+#[test]
 fn mistakes_end_with_a_message_and_an_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("typo.toml"), "[trainer]\nmax_epoch = 3\n").unwrap();
@@ -92,6 +119,9 @@ fn mistakes_end_with_a_message_and_an_exit_code() {
     ends(&["tset"], 2, "unrecognized subcommand 'tset'");
     ends(&["fit", "--max-epoch", "3"], 2, "a similar argument exists: '--max-epochs'");
     ends(&["--config", "typo.toml"], 1, "typo.toml:2: there is no option `max_epoch`; did you mean `max-epochs`?");
+    ends(&["preflight"], 2, "--topology <SLICES>");
+    ends(&["preflight", "--topology", "v5e:2x4,v9:1x1"], 2, "there is no generation `v9`");
+    ends(&["preflight", "--topology", "v5e:2x4", "--price", "none.toml"], 1, "none.toml cannot be read");
     ends(&["fit", "--config", "none.toml"], 1, "none.toml");
     ends(&["test", "--ckpt-path", "none.safetensors"], 1, "none.safetensors");
     ends(&["predict", "--output", "digits.txt"], 1, "must end in .csv or .safetensors");

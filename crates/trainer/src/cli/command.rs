@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Arg, Args as _, Command};
 
 use super::{Program, Result};
+use crate::preflight::Slice;
 use crate::{Options, TrainerArgs};
 
 /// The flags that every program has besides its own and the Trainer's.
@@ -34,6 +35,24 @@ pub(crate) struct PredictArgs {
     pub(crate) output: PathBuf,
 }
 
+/// The flags of `preflight`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Preflight", about = None, long_about = None)]
+pub(crate) struct PreflightArgs {
+    /// The TPU slices to judge the training step for, such as v5e:2x4,v3:2x2 or v6e-8
+    #[arg(long, value_name = "SLICES", required = true, value_delimiter = ',')]
+    pub(crate) topology: Vec<Slice>,
+    /// Tell what an epoch costs, by Fulmen's dated table of prices or by one of your own
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = OUR_PRICES)]
+    pub(crate) price: Option<PathBuf>,
+    /// Fetch libtpu, the compiler, if it is not here: 205 MB from PyPI, under Google's terms of service
+    #[arg(long)]
+    pub(crate) fetch_libtpu: bool,
+}
+
+/// The value of `--price` without one.
+pub(crate) const OUR_PRICES: &str = "ours";
+
 /// What a file does not set.
 pub(crate) const NOT_IN_A_FILE: [&str; 4] = ["config", "print-config", "help", "version"];
 
@@ -46,14 +65,16 @@ pub(crate) enum Task {
     Validate,
     Test,
     Predict,
+    Preflight,
 }
 
 /// The subcommands with what `--help` says of them.
-const TASKS: [(&str, Task, &str); 4] = [
+const TASKS: [(&str, Task, &str); 5] = [
     ("fit", Task::Fit, "Train the module, validating after each epoch"),
     ("validate", Task::Validate, "Run the validation step over the validation data"),
     ("test", Task::Test, "Run the test step over the test data"),
     ("predict", Task::Predict, "Write to a file what the module predicts for the program's data"),
+    ("preflight", Task::Preflight, "Compile the training step for TPUs that are not here, and judge it"),
 ];
 
 impl Task {
@@ -78,6 +99,7 @@ pub(crate) fn command<P: Program>(name: &str) -> Result<Command> {
         let subcommand = with_flags::<P>(Command::new(name));
         let subcommand = match task {
             Task::Predict => PredictArgs::augment_args(subcommand),
+            Task::Preflight => PreflightArgs::augment_args(subcommand),
             _ => subcommand,
         };
         command = command.subcommand(subcommand.long_about(None).about(about));
@@ -106,7 +128,8 @@ fn with_flags<P: Program>(command: Command) -> Command {
 
 /// clap would panic, or mix up two flags of one name.
 fn check_names(own: &Command) -> Result<()> {
-    let ours = PredictArgs::augment_args(TrainerArgs::augment_args(CommonArgs::augment_args(Command::new(""))));
+    let ours = TrainerArgs::augment_args(CommonArgs::augment_args(Command::new("")));
+    let ours = PreflightArgs::augment_args(PredictArgs::augment_args(ours));
     let taken = |arg: &&Arg| {
         let same_long = |other: &Arg| arg.get_long().is_some() && arg.get_long() == other.get_long();
         let reserved = arg.get_long().is_some_and(|long| NOT_IN_A_FILE.contains(&long));

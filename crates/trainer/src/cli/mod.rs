@@ -1,5 +1,5 @@
-//! A command line for a user's program: `fit`, `validate`, `test`, `predict`, a configuration file, and a flag for every
-//! option of the Trainer. What `LightningCLI` is to Lightning.
+//! A command line for a user's program: `fit`, `validate`, `test`, `predict`, `preflight`, a configuration file, and a flag
+//! for every option of the Trainer. What `LightningCLI` is to Lightning.
 //!
 //! A program is a [`clap::Args`] struct of its own arguments that implements [`Program`]; [`main`] does the rest:
 //!
@@ -62,8 +62,9 @@
 //!
 //! # What the process answers
 //!
-//! 0 when all went well, also after a first Ctrl-C, which saves; 1 for an error, told on standard error in lines that
-//! begin with `error:`; 2 for wrong usage; 130 when Ctrl-C ended it before its work was done.
+//! 0 when all went well, also after a first Ctrl-C, which saves; 1 for an error, told on standard error after `error:`,
+//! or when `preflight` finds that the step does not fit; 2 for wrong usage; 130 when Ctrl-C ended it before its work was
+//! done.
 //!
 //! Not here: the training itself. Everything that a subcommand does, a program can do with [`Trainer`](crate::Trainer).
 
@@ -95,7 +96,7 @@ pub fn main<P: Program>() -> ExitCode {
 /// Runs a program with these arguments, the first being the program's name.
 pub fn main_from<P: Program>(args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
     match run::run::<P>(args.into_iter().map(Into::into).collect()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(failure) => failure.tell(),
     }
 }

@@ -1,11 +1,14 @@
 //! What the subcommands do.
 
 use std::ffi::OsString;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::FromArgMatches as _;
+use fulmen_pjrt::fetch;
+use fulmen_pjrt::locate::{Platform, locate};
 
-use super::command::{PredictArgs, Task};
+use super::command::{OUR_PRICES, PredictArgs, PreflightArgs, Task};
 use super::fail::Failure;
 use super::output::line;
 use super::parse::{Invocation, parse};
@@ -14,18 +17,20 @@ use super::print_config::print_config;
 use super::report;
 use super::{FitData, Program};
 use crate::callbacks::spell;
+use crate::preflight::Prices;
 use crate::say::note;
 use crate::{LogPoint, Options, Trainer, TrainerBuilder, Weights};
 
 /// Does what the arguments say.
-pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<(), Failure> {
+pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
     let started = Instant::now();
     let mut invocation = parse::<P>(args)?;
     let given = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
     let builder = invocation.program.trainer(Trainer::builder()).args(given);
     if invocation.common.print_config {
         let text = print_config(&invocation.command, &invocation.matches, &builder.options()?)?;
-        return Ok(line(text.trim_end())?);
+        line(text.trim_end())?;
+        return Ok(ExitCode::SUCCESS);
     }
     let session = Session { invocation, started };
     match session.invocation.task {
@@ -33,6 +38,7 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<(), Failure> {
         Task::Fit => session.fit(builder, false),
         Task::Validate | Task::Test => session.evaluate(builder),
         Task::Predict => session.predict(builder),
+        Task::Preflight => session.preflight(&builder),
     }
 }
 
@@ -47,7 +53,7 @@ impl<P: Program> Session<P> {
         &self.invocation.program
     }
 
-    fn fit(&self, builder: TrainerBuilder, then_test: bool) -> Result<(), Failure> {
+    fn fit(&self, builder: TrainerBuilder, then_test: bool) -> Result<ExitCode, Failure> {
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
         let FitData { train, validation } = self.program().fit_data(&options)?;
@@ -77,7 +83,7 @@ impl<P: Program> Session<P> {
         self.finish(&trainer, || report::fit(&trainer, &fit, tested.as_ref(), before_fit))
     }
 
-    fn evaluate(&self, builder: TrainerBuilder) -> Result<(), Failure> {
+    fn evaluate(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
         let (loader, what) = match self.invocation.task {
@@ -96,7 +102,7 @@ impl<P: Program> Session<P> {
         self.finish(&trainer, || report::evaluation(&trainer, &point))
     }
 
-    fn predict(&self, builder: TrainerBuilder) -> Result<(), Failure> {
+    fn predict(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {
         let args = PredictArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
         let format = Format::of(&args.output)?;
         let mut trainer = builder.build()?;
@@ -113,8 +119,29 @@ impl<P: Program> Session<P> {
         self.finish(&trainer, || report::predictions(&trainer, samples, &args.output))
     }
 
+    /// Opens no device and computes no value.
+    fn preflight(&self, builder: &TrainerBuilder) -> Result<ExitCode, Failure> {
+        let args = PreflightArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
+        let prices = match &args.price {
+            None => None,
+            Some(ours) if ours.as_os_str() == OUR_PRICES => Some(Prices::ours()?),
+            Some(path) => Some(Prices::read(path)?),
+        };
+        if args.fetch_libtpu && locate(Platform::Tpu, None).is_err_and(|e| e.is_not_found()) {
+            fetch::libtpu()?;
+        }
+        let FitData { train, .. } = self.program().fit_data(&builder.options()?)?;
+        let module = self.program().module()?;
+        let report = builder.preflight(&module, &train, &args.topology, prices.as_ref())?;
+        line(report.to_string().trim_end())?;
+        if self.invocation.common.json {
+            line(report.json())?;
+        }
+        Ok(if report.all_fit() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
     /// What stands at the end of every output.
-    fn finish(&self, trainer: &Trainer, json: impl FnOnce() -> serde_json::Value) -> Result<(), Failure> {
+    fn finish(&self, trainer: &Trainer, json: impl FnOnce() -> serde_json::Value) -> Result<ExitCode, Failure> {
         if let Some(folder) = trainer.run_dir() {
             line(format_args!("metrics: {}", folder.join("metrics.csv").display()))?;
         }
@@ -124,7 +151,7 @@ impl<P: Program> Session<P> {
         if self.invocation.common.json {
             line(json())?;
         }
-        Ok(())
+        Ok(ExitCode::SUCCESS)
     }
 }
 

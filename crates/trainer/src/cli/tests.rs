@@ -1,8 +1,10 @@
 //! Command lines and configuration files, without a device.
 
 use std::ffi::OsString;
+use std::process::ExitCode;
 
 use expect_test::expect;
+use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::optim::Sgd;
 use fulmen_nn::{Linear, Module, optim::Optimizer};
 use fulmen_tensor::Tensor;
@@ -18,7 +20,7 @@ struct Line(Linear);
 
 impl TrainingModule for Line {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        batch.mean(&self.0.forward(&batch.get("x")))
+        batch.mean(&self.0.forward(&batch.get("x")).sum(&[-1], false))
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         Box::new(Sgd::new(0.1))
@@ -125,7 +127,7 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_programs_defaults() {
 
 #[test]
 fn what_is_printed_gives_the_same_options_again() {
-    let args: [&[&str]; 5] = [
+    let args: [&[&str]; 7] = [
         &[
             "fit",
             "--data-dir",
@@ -141,6 +143,8 @@ fn what_is_printed_gives_the_same_options_again() {
         ],
         &["--data-dir", "007", "--ckpt-path", "1.10", "--detect-nan", "--seed", "18446744073709551615", "--json"],
         &["fit", "--data-dir", "d", "--devices", "[5]", "--strategy=fsdp"],
+        &["preflight", "--data-dir", "d", "--topology", "v5e:2x4,v3-8", "--price", "--fetch-libtpu"],
+        &["predict", "--data-dir", "d", "--output", "x.csv"],
         &["fit", "--data-dir", "d", "--devices", "8", "--strategy", "ddp"],
         &[
             "test",
@@ -228,7 +232,7 @@ fn what_is_printed_says_what_each_key_is() {
 fn mistakes_in_a_file_are_told_with_line_and_key() {
     refused("\nmax-epoch = 3", "2: there is no option `max-epoch`; did you mean `max-epochs`? --help lists all");
     refused("[trainer]\nseed = 1\n\nxyz = 3", "4: there is no option `xyz`. --help lists all");
-    let sections = "The sections are [model], [output], [trainer]";
+    let sections = "The sections are [model], [output], [trainer], [preflight]";
     refused("[trianer]\nx = 1", &format!("1: there is no section [trianer]; did you mean `trainer`? {sections}"));
     refused("seed = { x = 1 }", "1: `seed`: a value is expected, not a table");
     refused("[[trainer]]\nseed = 1", "1: write [trainer] for [[trainer]]");
@@ -297,6 +301,29 @@ impl Program for Clash {
     fn fit_data(&self, _: &Options) -> Result<FitData> {
         Err("not in this test".into())
     }
+}
+
+/// A model of 40 GB, which is never made.
+#[derive(Debug, clap::Args)]
+struct Large {}
+
+impl Program for Large {
+    type Module = Line;
+    fn module(&self) -> Result<Line> {
+        Ok(Line(Linear::new(100_000, 100_000)))
+    }
+    fn fit_data(&self, _: &Options) -> Result<FitData> {
+        let x = TensorDataset::builder().array("x", [8, 100_000], vec![0.0f32; 800_000]).build()?;
+        Ok(FitData { train: DataLoader::builder(x).batch_size(8).build()?, validation: None })
+    }
+}
+
+#[test]
+fn preflight_of_a_model_that_does_not_fit_ends_with_1_and_no_error() {
+    let Some(_) = crate::libtpu::libtpu() else { return };
+    let args = ["prog", "preflight", "--topology", "v5e:1x1", "--json"].map(OsString::from);
+    let code = run::run::<Large>(args.to_vec()).map_err(|f| message(&f)).unwrap();
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
 }
 
 #[test]
