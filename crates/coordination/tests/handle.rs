@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -189,6 +190,39 @@ fn a_taken_address_is_told() {
     let process = Process::new(0, 1, taken.local_addr().unwrap().to_string()).unwrap();
     let error = builder(process).join().unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("listens there"), "{error}");
+}
+
+#[test]
+fn a_stranger_at_the_port_does_no_harm() {
+    let (zero, one) = pair();
+    let strangers = [
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        vec![0xff; 1 << 16],
+        vec![],
+    ];
+    for bytes in strangers {
+        let mut stream = std::net::TcpStream::connect(zero.coordinator()).unwrap();
+        // The other side may hang up in the middle of it.
+        let _ = stream.write_all(&bytes);
+    }
+    let other = one.clone();
+    let meets = thread::spawn(move || other.barrier("b", SOON));
+    zero.barrier("b", SOON).unwrap();
+    meets.join().unwrap().unwrap();
+    zero.health().unwrap();
+}
+
+#[test]
+fn the_coordinator_may_have_a_name_or_a_long_address() {
+    let mut hosts = vec!["localhost"];
+    // Not every machine speaks version 6.
+    hosts.extend(TcpListener::bind("[::1]:0").is_ok().then_some("[::1]"));
+    for host in hosts {
+        let alone = builder(Process::new(0, 1, format!("{host}:0")).unwrap()).join().unwrap();
+        assert!(alone.coordinator().starts_with(&format!("{host}:")), "{}", alone.coordinator());
+        alone.barrier("b", SOON).unwrap();
+    }
 }
 
 #[test]
