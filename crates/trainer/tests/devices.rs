@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_nn::activation::gelu;
+use fulmen_nn::attention::Attention;
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{AdamW, Optimizer, Sgd};
-use fulmen_nn::{BatchNorm2d, Conv2d, Linear, Module};
+use fulmen_nn::{BatchNorm2d, Conv2d, LayerNorm, Linear, Module, MultiheadAttention};
 use fulmen_tensor::{Accelerator, Devices, Mesh, Sharding, Tensor};
 use fulmen_trainer::{Batch, Callback, LogPoint, Plan, StepContext, Strategy, Trainer, TrainingModule};
 
@@ -51,6 +53,44 @@ impl TrainingModule for ConvNet {
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         Box::new(AdamW::new(1e-3))
+    }
+}
+
+/// A transformer's block on the rows of the pictures, each of which is a token.
+#[derive(Module)]
+struct Transformer {
+    embed: Linear,
+    norm1: LayerNorm,
+    attention: MultiheadAttention,
+    norm2: LayerNorm,
+    fc1: Linear,
+    fc2: Linear,
+    head: Linear,
+}
+
+impl TrainingModule for Transformer {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let x = self.embed.forward(&batch.get("x").transpose(1, 2).flatten(2, 3));
+        let h = self.norm1.forward(&x);
+        let x = x + self.attention.forward(&h, &h, &h, &Attention::new().causal(true));
+        let h = gelu(&self.fc1.forward(&self.norm2.forward(&x)));
+        let x = x + self.fc2.forward(&h);
+        cross_entropy(&self.head.forward(&x.mean(&[1], false)), &batch.get("y"), Reduction::Mean)
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(0.05).momentum(0.9))
+    }
+}
+
+fn transformer() -> Transformer {
+    Transformer {
+        embed: Linear::new(16, 32),
+        norm1: LayerNorm::new([32]),
+        attention: MultiheadAttention::new(32, 4),
+        norm2: LayerNorm::new([32]),
+        fc1: Linear::new(32, 64),
+        fc2: Linear::new(64, 32),
+        head: Linear::new(32, 8),
     }
 }
 
@@ -146,6 +186,11 @@ fn an_mlp_trains_alike_on_any_number_of_devices() {
 #[test]
 fn a_net_with_batch_norm_trains_alike_on_any_number_of_devices() {
     agrees_on_all_devices(conv_net);
+}
+
+#[test]
+fn a_transformer_block_trains_alike_on_any_number_of_devices() {
+    agrees_on_all_devices(transformer);
 }
 
 #[test]
