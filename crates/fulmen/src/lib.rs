@@ -16,10 +16,11 @@ pub mod prelude {
     pub use fulmen_data::{DataLoader, Dataset, LastBatch};
     pub use fulmen_nn::optim::Optimizer;
     pub use fulmen_nn::{Forward, Module, loss, metrics, optim, schedule};
-    pub use fulmen_tensor::{Accelerator, DType, Literal, Runtime, Shape, Tensor, TensorType, grad};
+    pub use fulmen_tensor::{Accelerator, DType, Devices, Literal, Runtime, Shape, Tensor, TensorType, grad};
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint};
     pub use fulmen_trainer::{
-        Batch, Options, Plan, Predictions, StepContext, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, Weights,
+        Batch, Options, Plan, Precision, Predictions, StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder,
+        TrainingModule, Weights,
     };
 }
 
@@ -46,6 +47,8 @@ mod book {
     mod command_line {}
     #[doc = include_str!("../../../docs/src/devices.md")]
     mod devices {}
+    #[doc = include_str!("../../../docs/src/several-devices.md")]
+    mod several_devices {}
     #[doc = include_str!("../../../docs/src/many-hosts.md")]
     mod many_hosts {}
     #[doc = include_str!("../../../docs/src/performance.md")]
