@@ -39,6 +39,20 @@ fn three_epochs_on_real_digits() {
     assert!(stderr.contains("Epoch 3/3: train_loss_epoch="), "not a terminal, so plain lines: {stderr}");
 }
 
+#[test]
+fn eight_devices_reach_the_same_accuracy() {
+    let runs = tempfile::tempdir().unwrap();
+    for strategy in ["ddp", "fsdp"] {
+        let args = ["--max-epochs", "3", "--devices", "8", "--strategy", strategy, "--json"];
+        let output = mnist(runs.path(), &args).output().unwrap();
+        let (stdout, stderr) = text(&output);
+        assert!(output.status.success(), "{stderr}");
+        let json: serde_json::Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
+        assert!(json["test_accuracy"].as_f64().unwrap() >= 0.96, "{json}");
+        assert_eq!((json["devices"].as_u64(), json["train_compilations"].as_u64()), (Some(8), Some(1)));
+    }
+}
+
 /// The rows of `metrics.csv` in a run's folder, without the header.
 fn rows(run: &Path) -> Vec<String> {
     let csv = std::fs::read_to_string(run.join("metrics.csv")).unwrap();

@@ -145,7 +145,7 @@ fn what_is_printed_gives_the_same_options_again() {
         &["fit", "--data-dir", "d", "--devices", "[5]", "--strategy=fsdp"],
         &["preflight", "--data-dir", "d", "--topology", "v5e:2x4,v3-8", "--price", "--fetch-libtpu"],
         &["predict", "--data-dir", "d", "--output", "x.csv"],
-        &["fit", "--data-dir", "d", "--devices", "8", "--strategy", "ddp"],
+        &["fit", "--data-dir", "d", "--devices", "8", "--strategy", "ddp", "--precision", "bf16-mixed"],
         &[
             "test",
             "--data-dir",
