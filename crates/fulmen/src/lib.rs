@@ -51,6 +51,8 @@ mod book {
     mod several_devices {}
     #[doc = include_str!("../../../docs/src/many-hosts.md")]
     mod many_hosts {}
+    #[doc = include_str!("../../../docs/src/preflight.md")]
+    mod preflight {}
     #[doc = include_str!("../../../docs/src/performance.md")]
     mod performance {}
     #[doc = include_str!("../../../docs/src/seen.md")]

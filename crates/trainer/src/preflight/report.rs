@@ -224,7 +224,8 @@ impl fmt::Display for Report {
             let priced = self.cheapest_first();
             for (judgement, usd) in &priced {
                 let hour = judgement.usd_per_hour.unwrap_or_default();
-                writeln!(f, "  {:<14} {usd:>12.4} USD   ({hour:.2} USD an hour)", judgement.slice.name())?;
+                let digits = if *usd < 0.1 { 6 } else { 2 };
+                writeln!(f, "  {:<14} {usd:>12.digits$} USD   ({hour:.2} USD an hour)", judgement.slice.name())?;
             }
             if priced.len() < self.slices.len() {
                 writeln!(f, "  not listed: slices without a price, or that the step does not fit into")?;

@@ -72,7 +72,11 @@ pub(crate) fn matrix_unit(products: &[PlacedProduct], chip: &Generation) -> Vec<
         })
         .collect();
     if rest > 0 {
-        warnings.push(Warning { message: format!("{rest} more products do not fill the matrix unit"), source: None });
+        let message = match rest {
+            1 => "1 more product does not fill the matrix unit".to_owned(),
+            _ => format!("{rest} more products do not fill the matrix unit"),
+        };
+        warnings.push(Warning { message, source: None });
     }
     warnings
 }
@@ -83,18 +87,19 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
         let elements = array.ty.dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
         elements.saturating_mul(array.ty.element_type.size_in_bits() as u64).div_ceil(8)
     };
-    let mut found: BTreeMap<(String, Option<String>), (u64, u64, usize)> = BTreeMap::new();
+    // By type; of the lines the first is told.
+    let mut found: BTreeMap<String, (u64, u64, usize, Option<String>)> = BTreeMap::new();
     for array in arrays {
         let own = bytes(array);
         if array.bytes.saturating_sub(own) >= WORTH_BYTES && array.bytes >= own.saturating_mul(3) / 2 {
-            let source = array.source.as_ref().map(ToString::to_string);
-            let entry = found.entry((array.ty.to_string(), source)).or_default();
-            *entry = (own, array.bytes, entry.2 + 1);
+            let source = || array.source.as_ref().map(ToString::to_string);
+            let (count, first) = found.remove(&array.ty.to_string()).map_or((0, None), |entry| (entry.2, entry.3));
+            found.insert(array.ty.to_string(), (own, array.bytes, count + 1, first.or_else(source)));
         }
     }
     let mut found: Vec<_> = found.into_iter().collect();
-    found.sort_by_key(|(_, (own, padded, n))| std::cmp::Reverse((padded - own).saturating_mul(*n as u64)));
-    let warning = |((ty, source), (own, padded, n)): ((String, Option<String>), (u64, u64, usize))| Warning {
+    found.sort_by_key(|(_, (own, padded, n, _))| std::cmp::Reverse((padded - own).saturating_mul(*n as u64)));
+    let warning = |(ty, (own, padded, n, source)): (String, (u64, u64, usize, Option<String>))| Warning {
         message: format!(
             "{n} × {ty} takes {:.1} × its bytes, because its fastest axes are padded to tiles of 8×128",
             padded as f64 / own.max(1) as f64
@@ -138,6 +143,7 @@ pub(crate) fn passes(products: &[PlacedProduct]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use fulmen_pjrt::ArrayType;
     use fulmen_pjrt::hlo::{Precision, Source};
     use fulmen_tensor::{Function, TensorType};
 
@@ -174,6 +180,24 @@ mod tests {
         let v6e = Generation::find("v6e").unwrap();
         assert!(matrix_unit(&[product(1024, 256, 128)], v6e).is_empty(), "the rows fill the unit");
         assert_eq!(matrix_unit(&[product(1024, 128, 128)], v6e).len(), 1);
+    }
+
+    #[test]
+    fn arrays_that_are_mostly_padding_are_told_by_type() {
+        let array = |dims: &[usize], bytes, line| LargeArray {
+            ty: ArrayType::new(ElementType::F32, dims),
+            bytes,
+            name: String::new(),
+            opcode: String::new(),
+            op_name: String::new(),
+            source: Some(Source { file: "m.rs".into(), line }),
+        };
+        let padded = 8192 * 128 * 4;
+        let arrays = [array(&[8192, 16], padded, 7), array(&[8192, 16], padded, 9), array(&[8192, 100], padded, 3)];
+        let warnings = tiles(&arrays);
+        let [one] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(one.message.starts_with("2 × f32[8192,16] takes 8.0 × its bytes"), "{warnings:?}");
+        assert_eq!(one.source.as_deref(), Some("m.rs:7"));
     }
 
     #[test]
