@@ -97,10 +97,12 @@ pub(crate) fn command<P: Program>(name: &str) -> Result<Command> {
         .after_help("Without a command: fit, then test with the best weights if there is test data.");
     for (name, task, about) in TASKS {
         let subcommand = with_flags::<P>(Command::new(name));
+        let weights = "The checkpoint whose weights to use; without it those that the module begins with";
         let subcommand = match task {
-            Task::Predict => PredictArgs::augment_args(subcommand),
+            Task::FitAndTest | Task::Fit => subcommand,
+            Task::Validate | Task::Test => subcommand.mut_arg("ckpt_path", |arg| arg.help(weights)),
+            Task::Predict => PredictArgs::augment_args(subcommand).mut_arg("ckpt_path", |arg| arg.help(weights)),
             Task::Preflight => PreflightArgs::augment_args(subcommand),
-            _ => subcommand,
         };
         command = command.subcommand(subcommand.long_about(None).about(about));
     }
@@ -128,6 +130,10 @@ fn with_flags<P: Program>(command: Command) -> Command {
 
 /// clap would panic, or mix up two flags of one name.
 fn check_names(own: &Command) -> Result<()> {
+    if let Some(subcommand) = own.get_subcommands().next() {
+        let name = subcommand.get_name();
+        return Err(format!("the program's arguments have a subcommand of their own, `{name}`; make it a flag").into());
+    }
     let ours = TrainerArgs::augment_args(CommonArgs::augment_args(Command::new("")));
     let ours = PreflightArgs::augment_args(PredictArgs::augment_args(ours));
     let taken = |arg: &&Arg| {

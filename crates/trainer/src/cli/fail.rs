@@ -74,6 +74,18 @@ mod tests {
     }
 
     #[test]
+    fn the_exit_code_tells_errors_wrong_usage_and_ctrl_c_apart() {
+        let code = |failure: Failure| format!("{:?}", failure.tell());
+        let expected = |code: u8| format!("{:?}", ExitCode::from(code));
+        assert_eq!(code(Failure::from("broken")), expected(1));
+        assert_eq!(code(Failure::from(crate::Error::interrupted("predicting"))), expected(130));
+        let usage = clap::Command::new("x").try_get_matches_from(["x", "--y"]).unwrap_err();
+        assert_eq!(code(Failure::Usage(usage)), expected(2));
+        let help = clap::Command::new("x").try_get_matches_from(["x", "--help"]).unwrap_err();
+        assert_eq!(code(Failure::Usage(help)), expected(0));
+    }
+
+    #[test]
     fn an_error_is_told_with_what_is_behind_it_but_nothing_twice() {
         let outer = Outer(std::io::Error::other("disk on fire"));
         assert_eq!(text(&outer), "error: the labels cannot be read\n  because: disk on fire");

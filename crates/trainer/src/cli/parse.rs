@@ -38,7 +38,7 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
     // What the user gave, however incomplete it is without the files.
     let given = command.clone().ignore_errors(true).try_get_matches_from(&args).map_err(Failure::Usage)?;
     let (subcommand, leaf) = leaf(&given);
-    let files: Vec<PathBuf> = leaf.get_many("config").into_iter().flatten().cloned().collect();
+    let files: Vec<PathBuf> = leaf.try_get_many("config").ok().flatten().into_iter().flatten().cloned().collect();
     let at = match subcommand {
         None => 1,
         // Otherwise the subcommand is in a place where clap refuses it.

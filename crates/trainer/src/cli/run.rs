@@ -107,7 +107,10 @@ impl<P: Program> Session<P> {
         let format = Format::of(&args.output)?;
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
-        let loader = self.program().predict_data(&options)?.ok_or("this program has no data to predict for")?;
+        let loader = self
+            .program()
+            .predict_data(&options)?
+            .ok_or("this program has no data to predict for: its predict_data() gives none")?;
         let module = self.program().module()?;
         let batches = trainer.predict(&module, &loader, weights(&options))?;
         let samples = match trainer.process_index() {
@@ -142,8 +145,9 @@ impl<P: Program> Session<P> {
 
     /// What stands at the end of every output.
     fn finish(&self, trainer: &Trainer, json: impl FnOnce() -> serde_json::Value) -> Result<ExitCode, Failure> {
-        if let Some(folder) = trainer.run_dir() {
-            line(format_args!("metrics: {}", folder.join("metrics.csv").display()))?;
+        // A program with loggers of its own may have no such file.
+        if let Some(file) = trainer.run_dir().map(|folder| folder.join("metrics.csv")).filter(|file| file.is_file()) {
+            line(format_args!("metrics: {}", file.display()))?;
         }
         if self.invocation.common.metrics {
             line(trainer.metrics_report().trim_end())?;

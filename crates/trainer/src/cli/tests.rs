@@ -1,6 +1,7 @@
 //! Command lines and configuration files, without a device.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use expect_test::expect;
@@ -13,6 +14,7 @@ use super::fail::Failure;
 use super::parse::{Invocation, parse};
 use super::print_config::print_config;
 use super::*;
+use crate::preflight::Slice;
 use crate::{Batch, Options, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
 
 #[derive(Module)]
@@ -258,6 +260,22 @@ fn mistakes_in_a_file_are_told_with_line_and_key() {
 }
 
 #[test]
+fn one_file_serves_all_subcommands() {
+    let file = File::new("data-dir = 'd'\n[output]\noutput = 'x.csv'\n[preflight]\ntopology = ['v5e:2x4', 'v3-8']\n");
+    let on = |subcommand| read::<Fitting>(&[subcommand, "--config", &file.path()]).map_err(|f| message(&f)).unwrap();
+    assert!(on("fit").matches.try_contains_id("output").is_err(), "fit has no such flag");
+    assert_eq!(on("predict").matches.get_one::<PathBuf>("output"), Some(&PathBuf::from("x.csv")));
+    let slices: Vec<String> =
+        on("preflight").matches.get_many::<Slice>("topology").unwrap().map(|s| s.asked().to_owned()).collect();
+    assert_eq!(slices, ["v5e:2x4", "v3-8"]);
+    refused("[output]\ntopology = 'v5e:2x4'", "2: `topology` is not in [output] but in [preflight]");
+    // Checked, though fit does without.
+    let wrong = File::new("topology = 'v9'");
+    let failure = read::<Fitting>(&["fit", "--data-dir", "d", "--config", &wrong.path()]).unwrap_err();
+    assert!(message(&failure).contains("invalid value 'v9' for '--topology <SLICES>'"));
+}
+
+#[test]
 fn a_file_and_a_flag_that_contradict_each_other_are_wrong_usage() {
     let file = File::new("sorted = true");
     let failure = read::<Fitting>(&["--data-dir", "d", "--config", &file.path(), "--shuffle"]).unwrap_err();
@@ -326,8 +344,32 @@ fn preflight_of_a_model_that_does_not_fit_ends_with_1_and_no_error() {
     assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
 }
 
+/// Has a subcommand.
+#[derive(Debug, clap::Args)]
+struct Nested {
+    #[command(subcommand)]
+    _inner: Inner,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Inner {
+    Export,
+}
+
+impl Program for Nested {
+    type Module = Line;
+    fn module(&self) -> Result<Line> {
+        Err("not in this test".into())
+    }
+    fn fit_data(&self, _: &Options) -> Result<FitData> {
+        Err("not in this test".into())
+    }
+}
+
 #[test]
 fn a_program_cannot_take_a_name_that_is_taken() {
     let failure = read::<Clash>(&["--seed", "1"]).unwrap_err();
     assert!(message(&failure).contains("argument `seed` has the name of one that every program has"));
+    let failure = read::<Nested>(&["export"]).unwrap_err();
+    assert!(message(&failure).contains("a subcommand of their own, `export`"));
 }
