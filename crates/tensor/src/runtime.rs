@@ -142,7 +142,13 @@ impl Runtime {
             Ok(name) => name.parse().map_err(|e| Error::usage(format!("FULMEN_ACCELERATOR: {e}")))?,
             Err(_) => Accelerator::Auto,
         };
-        Ok(global.insert(Runtime::open(accelerator, &Devices::from(1))?).clone())
+        Ok(global.insert(Runtime::open(accelerator, &Devices::from(1))?.here()).clone())
+    }
+
+    /// The same client on the first device of this process alone, so that nothing waits for other processes.
+    fn here(self) -> Runtime {
+        let devices: Vec<Device> = self.local_devices().take(1).cloned().collect();
+        Runtime { places: Arc::new(Places { mesh: Mesh::data(1), devices, local: vec![0] }), ..self }
     }
 
     /// The PJRT client.

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use fulmen_tensor::{Mesh, Runtime};
+use fulmen_pjrt::diagnosis::{device_files, diagnose};
+use fulmen_pjrt::locate::Platform;
+use fulmen_tensor::{Accelerator, Mesh, Runtime};
 
 use crate::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::hosts::Hosts;
 use crate::loggers::{CsvLogger, Logger};
 use crate::options::TrainerArgs;
+use crate::say::note;
 use crate::{Error, Options, Result, Trainer};
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
@@ -85,6 +88,7 @@ impl TrainerBuilder {
             (None, Some(hosts)) => hosts.open(options.accelerator, &options.devices)?,
             (None, None) => Runtime::open(options.accelerator, &options.devices)?,
         };
+        say_if_a_tpu_is_idle(&options, &runtime);
         let runtime = match &self.mesh {
             Some(mesh) => runtime.with_mesh(mesh)?,
             None => runtime,
@@ -110,5 +114,16 @@ impl TrainerBuilder {
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
         Ok(Trainer::new(options, runtime, hosts, callbacks, loggers))
+    }
+}
+
+/// Whoever has a TPU and lets the Trainer choose expects the TPU.
+fn say_if_a_tpu_is_idle(options: &Options, runtime: &Runtime) {
+    let on_cpu = runtime.client().platform_name() == Platform::Cpu.name();
+    if options.accelerator == Accelerator::Auto && on_cpu && !device_files(Platform::Tpu).is_empty() {
+        note(&format!(
+            "warning: training runs on the CPU, although this machine has a TPU. {}",
+            diagnose(Platform::Tpu)
+        ));
     }
 }
