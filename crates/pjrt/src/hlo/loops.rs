@@ -1,6 +1,8 @@
 //! Loops and how often they run: written down by the compiler, or worked out from a counter that starts at a constant,
 //! grows by a constant and is compared with a constant. Nothing is simulated.
 
+use std::cell::Cell;
+
 use super::module::{Module, Source};
 
 /// A loop of a compiled program.
@@ -49,12 +51,13 @@ impl Module {
         let &[body, condition] = &instruction.called[..] else { return None };
         let (left, right, direction) = self.comparison(condition)?;
         let body_root = self.computations[body].root;
+        let steps = Steps::default();
         // What a slot of the loop's state holds before the first run and grows by in each.
         let slot = |i: usize| -> Option<(i64, i64)> {
-            let next = self.value(&Frame { computation: body, caller: None }, body_root, Some(i), 0)?;
+            let next = self.value(&Frame { computation: body, caller: None }, body_root, Some(i), &steps)?;
             let step = (next.slot == Some(i)).then_some(next.plus)?;
             let frame = Frame { computation, caller: None };
-            let start = self.value(&frame, *instruction.operands.first()?, Some(i), 0)?;
+            let start = self.value(&frame, *instruction.operands.first()?, Some(i), &steps)?;
             start.slot.is_none().then_some((start.plus, step))
         };
         let side = |value: Value| match value.slot {
@@ -70,13 +73,14 @@ impl Module {
 
     /// The two sides of a loop's condition.
     fn comparison(&self, condition: usize) -> Option<(Value, Value, String)> {
+        let steps = Steps::default();
         let outer = Frame { computation: condition, caller: None };
         let computation = &self.computations[condition];
         let root = computation.root();
         match (root.opcode.as_str(), &root.called[..]) {
             ("compare", _) => Some((
-                self.value(&outer, *root.operands.first()?, None, 0)?,
-                self.value(&outer, *root.operands.get(1)?, None, 0)?,
+                self.value(&outer, *root.operands.first()?, None, &steps)?,
+                self.value(&outer, *root.operands.get(1)?, None, &steps)?,
                 root.direction.clone(),
             )),
             ("fusion", &[inner]) => {
@@ -84,8 +88,8 @@ impl Module {
                 let root = self.computations[inner].root();
                 (root.opcode == "compare").then_some(())?;
                 Some((
-                    self.value(&frame, *root.operands.first()?, None, 0)?,
-                    self.value(&frame, *root.operands.get(1)?, None, 0)?,
+                    self.value(&frame, *root.operands.first()?, None, &steps)?,
+                    self.value(&frame, *root.operands.get(1)?, None, &steps)?,
                     root.direction.clone(),
                 ))
             }
@@ -95,25 +99,23 @@ impl Module {
 
     /// What an instruction's value (or one element of its tuple) is, if it is a constant or a slot of the state that the
     /// outermost computation was given, plus a constant.
-    fn value(&self, frame: &Frame<'_>, instruction: usize, element: Option<usize>, depth: usize) -> Option<Value> {
-        if depth > 64 {
-            return None;
-        }
+    fn value(&self, frame: &Frame<'_>, instruction: usize, element: Option<usize>, steps: &Steps) -> Option<Value> {
+        steps.take()?;
         let at = &self.computations[frame.computation];
         let i = &at.instructions[instruction];
         let operand = |n: usize| i.operands.get(n).copied();
-        let follow = |n: usize, element| self.value(frame, operand(n)?, element, depth + 1);
+        let follow = |n: usize, element| self.value(frame, operand(n)?, element, steps);
         match i.opcode.as_str() {
             "constant" if element.is_none() => Some(Value { slot: None, plus: i.integer? }),
             "parameter" => match frame.caller {
                 None => Some(Value { slot: Some(element?), plus: 0 }),
                 Some((outer, call)) => {
                     let call = &self.computations[outer.computation].instructions[call];
-                    self.value(outer, *call.operands.get(i.index)?, element, depth + 1)
+                    self.value(outer, *call.operands.get(i.index)?, element, steps)
                 }
             },
             "get-tuple-element" if element.is_none() => follow(0, Some(i.index)),
-            "tuple" => self.value(frame, operand(element?)?, None, depth + 1),
+            "tuple" => self.value(frame, operand(element?)?, None, steps),
             "copy" | "bitcast" | "reshape" | "convert" | "copy-done" | "optimization-barrier" => follow(0, element),
             "copy-start" => follow(0, None),
             "add" | "subtract" if element.is_none() => {
@@ -129,10 +131,26 @@ impl Module {
             "fusion" | "call" => {
                 let &inner = i.called.first()?;
                 let frame = Frame { computation: inner, caller: Some((frame, instruction)) };
-                self.value(&frame, self.computations[inner].root, element, depth + 1)
+                self.value(&frame, self.computations[inner].root, element, steps)
             }
             _ => None,
         }
+    }
+}
+
+/// How many instructions may still be looked at: a counter is a few, and no more than that is worth it.
+struct Steps(Cell<u32>);
+
+impl Default for Steps {
+    fn default() -> Self {
+        Self(Cell::new(500))
+    }
+}
+
+impl Steps {
+    fn take(&self) -> Option<()> {
+        self.0.set(self.0.get().checked_sub(1)?);
+        Some(())
     }
 }
 
@@ -225,6 +243,56 @@ impl Times {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hlo::proto;
+
+    fn instruction(id: i64, opcode: &str, operand_ids: &[i64]) -> proto::Instruction {
+        proto::Instruction {
+            name: format!("i{id}"),
+            opcode: opcode.into(),
+            id,
+            operand_ids: operand_ids.to_vec(),
+            ..Default::default()
+        }
+    }
+
+    fn constant(id: i64, value: i32) -> proto::Instruction {
+        let literal = proto::Literal { s32s: vec![value], ..Default::default() };
+        proto::Instruction { literal: Some(literal), ..instruction(id, "constant", &[]) }
+    }
+
+    /// A loop over one counter, which is 0 at first and compared with 7; `next` makes its next value of instruction 11.
+    fn counted(next: Vec<proto::Instruction>, root: i64) -> Option<u64> {
+        let computation =
+            |id, root_id, instructions| proto::Computation { name: format!("c{id}"), id, root_id, instructions };
+        let state = |at: i64| [instruction(at, "parameter", &[]), instruction(at + 1, "get-tuple-element", &[at])];
+        let mut body = state(10).to_vec();
+        body.extend(next);
+        body.push(instruction(99, "tuple", &[root]));
+        let compare = proto::Instruction { comparison_direction: "LT".into(), ..instruction(23, "compare", &[21, 22]) };
+        let condition = [state(20).to_vec(), vec![constant(22, 7), compare]].concat();
+        let called = proto::Instruction { called_computation_ids: vec![1, 2], ..instruction(32, "while", &[31]) };
+        let entry = vec![constant(30, 0), instruction(31, "tuple", &[30]), called];
+        let computations = vec![computation(1, 99, body), computation(2, 23, condition), computation(3, 32, entry)];
+        let module = proto::Module { computations, entry_computation_id: 3, ..Default::default() };
+        let loops = Module::read(&module, 1).unwrap().loops();
+        assert_eq!(loops.len(), 1);
+        loops[0].trip_count
+    }
+
+    #[test]
+    fn a_counter_is_followed_through_what_hands_it_on() {
+        let by_two = vec![constant(12, 2), instruction(13, "copy", &[11]), instruction(14, "add", &[12, 13])];
+        assert_eq!(counted(by_two, 14), Some(4));
+        assert_eq!(counted(vec![instruction(12, "negate", &[11])], 12), None);
+        assert_eq!(counted(vec![], 11), None, "it does not move");
+    }
+
+    #[test]
+    fn a_long_sum_is_given_up_on() {
+        // Each doubles the one before: looking at both operands each time would take 2^60 steps.
+        let doubled = (12..72).map(|id| instruction(id, "add", &[id - 1, id - 1])).collect();
+        assert_eq!(counted(doubled, 71), None);
+    }
 
     #[test]
     fn counters_are_counted() {
