@@ -187,9 +187,6 @@ fn a_block_under_autocast_compiles_for_a_tpu_and_multiplies_in_bf16() {
 
     let topology = plugin.topology("v5e:1x1").unwrap();
     let program = plugin.compile(&topology, &text, &CompileOptions::new()).unwrap();
-    // XLA saw that scores, softmax and mix are attention, and made one kernel of the last two.
-    let compiled = String::from_utf8_lossy(&program.optimized_hlo().unwrap()).into_owned();
-    assert!(compiled.contains("online-softmax"));
     let (tokens, d) = (sizes.batch * sizes.time, sizes.width);
     let forward = 2 * tokens * d * (12 * d + sizes.vocabulary + 2 * sizes.time);
     let flops = program.cost_analysis().unwrap().flops().unwrap();
