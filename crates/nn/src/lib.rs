@@ -54,6 +54,7 @@ pub mod safetensors;
 pub mod schedule;
 mod settings;
 mod training_mode;
+mod users_line;
 mod visit;
 
 pub use buffer::Buffer;

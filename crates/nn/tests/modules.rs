@@ -266,6 +266,39 @@ fn frozen_parameters_say_so_under_all_their_clones() {
     assert_eq!(format!("{:?}", layer.weight), "Parameter(f32[1, 1], no value yet, frozen)");
 }
 
+/// A layer of a user's, which adds what cannot be added.
+#[derive(Module)]
+struct Wrong {}
+
+const WRONG: u32 = line!() + 4;
+
+impl fulmen_nn::Forward for Wrong {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x + Tensor::zeros(DType::F32, [7])
+    }
+}
+
+#[test]
+fn a_layer_of_a_row_stands_at_the_line_that_added_it() {
+    let x = Tensor::zeros(DType::F32, [5, 2]);
+    let model = Sequential::new().push(Linear::new(2, 3));
+    let (model, line) = (model.push(Linear::new(4, 3)), line!());
+    model.initialize(0);
+    let fault = model.forward(&x).fault().unwrap().clone();
+    assert_eq!((fault.location().file(), fault.location().line()), (file!(), line), "{fault}");
+    let (good, line) = (Sequential::new().push(Linear::new(2, 3)), line!());
+    good.initialize(0);
+    assert_eq!(good.forward(&x).location().line(), line);
+    // A layer that records in a closure.
+    let (conv, line) = (Conv2d::new(2, 3, 1), line!() + 2);
+    conv.initialize(0);
+    let y = conv.forward(&Tensor::zeros(DType::F32, [2, 4, 4]));
+    assert_eq!((y.location().file(), y.location().line()), (file!(), line));
+    // A user's own layer keeps its lines.
+    let own = Sequential::new().push(Wrong {}).forward(&x).fault().unwrap().clone();
+    assert_eq!((own.location().file(), own.location().line()), (file!(), WRONG), "{own}");
+}
+
 #[test]
 fn sequential_names_its_layers_by_number() {
     let model = Sequential::new().push(Linear::new(2, 3)).push(Relu).push(Sequential::new().push(Linear::new(3, 1)));

@@ -63,6 +63,6 @@ pub use recorded::Recorded;
 pub use runtime::Runtime;
 pub use shape::{Shape, TensorType};
 pub use sharding::{Block, Sharding};
-pub use tensor::Tensor;
+pub use tensor::{Tensor, in_place_of};
 pub use transfer::PendingLiterals;
 pub use variable::Variable;

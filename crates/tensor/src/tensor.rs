@@ -60,6 +60,38 @@ pub(crate) enum Kind {
 thread_local! {
     /// Derivative rules record on behalf of the line that recorded the forward operation.
     static ON_BEHALF_OF: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
+    /// Files of a library, and the user's line that uses it.
+    static IN_PLACE_OF: Cell<Option<(&'static str, &'static Location<'static>)>> = const { Cell::new(None) };
+}
+
+/// Runs `record` so that what is recorded on a line of a file whose name begins with `files` carries `location` instead.
+///
+/// For libraries of layers: a call through a trait object does not tell its caller's line, so that a layer in a list would
+/// blame the library's own. What users record within carries their own lines still.
+///
+/// ```
+/// use std::panic::Location;
+/// use fulmen_tensor::{Tensor, in_place_of};
+///
+/// let user = Location::caller();
+/// let x = Tensor::scalar(1.0f32);
+/// assert_eq!(in_place_of(file!(), user, || x.exp()).location(), user);
+/// assert_ne!(in_place_of("library/src/", user, || x.exp()).location(), user);
+/// ```
+pub fn in_place_of<T>(files: &'static str, location: &'static Location<'static>, record: impl FnOnce() -> T) -> T {
+    struct Restore(Option<(&'static str, &'static Location<'static>)>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            IN_PLACE_OF.set(self.0);
+        }
+    }
+    let location = match IN_PLACE_OF.get() {
+        // A library that uses itself.
+        Some((outer, user)) if location.file().starts_with(outer) => user,
+        _ => location,
+    };
+    let _restore = Restore(IN_PLACE_OF.replace(Some((files, location))));
+    record()
 }
 
 /// Runs `record` so that what it records carries `location` instead of its own caller.
@@ -78,9 +110,11 @@ pub(crate) fn on_behalf_of<T>(location: &'static Location<'static>, record: impl
 #[track_caller]
 fn here() -> &'static Location<'static> {
     // No closure: it would be its own caller.
-    match ON_BEHALF_OF.get() {
-        Some(location) => location,
-        None => Location::caller(),
+    let caller = Location::caller();
+    match (ON_BEHALF_OF.get(), IN_PLACE_OF.get()) {
+        (Some(location), _) => location,
+        (None, Some((files, location))) if caller.file().starts_with(files) => location,
+        _ => caller,
     }
 }
 

@@ -91,6 +91,7 @@ impl fmt::Display for AdaptiveAvgPool2d {
 }
 
 impl Forward for AdaptiveAvgPool2d {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         AdaptiveAvgPool2d::forward(self, x)
     }

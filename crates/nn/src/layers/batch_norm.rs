@@ -218,6 +218,7 @@ macro_rules! batch_norm {
         }
 
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 $name::forward(self, x)
             }

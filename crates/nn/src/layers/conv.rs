@@ -165,6 +165,7 @@ impl fmt::Display for Conv2d {
 }
 
 impl Forward for Conv2d {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         Conv2d::forward(self, x)
     }

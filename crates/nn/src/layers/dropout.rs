@@ -56,6 +56,7 @@ impl Dropout {
 }
 
 impl Forward for Dropout {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         Dropout::forward(self, x)
     }

@@ -82,6 +82,7 @@ impl fmt::Display for Embedding {
 }
 
 impl Forward for Embedding {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         Embedding::forward(self, x)
     }

@@ -43,6 +43,7 @@ impl Default for Flatten {
 }
 
 impl Forward for Flatten {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         Flatten::forward(self, x)
     }

@@ -19,6 +19,7 @@ macro_rules! layers {
             }
         }
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 $name::forward(self, x)
             }

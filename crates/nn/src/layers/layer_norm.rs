@@ -107,6 +107,7 @@ impl fmt::Display for LayerNorm {
 }
 
 impl Forward for LayerNorm {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         LayerNorm::forward(self, x)
     }

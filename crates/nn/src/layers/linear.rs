@@ -95,6 +95,7 @@ impl fmt::Display for Linear {
 }
 
 impl Forward for Linear {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         Linear::forward(self, x)
     }

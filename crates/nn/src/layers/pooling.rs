@@ -1,15 +1,17 @@
 //! [`MaxPool2d`] and [`AvgPool2d`]: one number for each window of an image.
 
 use std::fmt;
+use std::panic::Location;
 
 use fulmen_tensor::{Pooling, Tensor};
 
-use crate::{Forward, Module, Pair};
+use crate::{Forward, Module, Pair, users_line};
 
 /// Runs `f` on a batch of images; one image without a batch axis gets one for the while.
 #[track_caller]
 pub(super) fn batched(x: &Tensor, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
-    if x.rank() == 3 { f(&x.unsqueeze(0)).squeeze(0) } else { f(x) }
+    let line = Location::caller();
+    users_line::at(line, || if x.rank() == 3 { f(&x.unsqueeze(0)).squeeze(0) } else { f(x) })
 }
 
 /// Says so if a window has no room in the padded image.
@@ -101,6 +103,7 @@ macro_rules! pool {
         }
 
         impl Forward for $name {
+            #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 $name::forward(self, x)
             }

@@ -1,26 +1,28 @@
 //! [`Forward`], what layers from tensor to tensor have in common, and [`Sequential`], a row of them.
 
 use std::fmt;
+use std::panic::Location;
 
 use fulmen_tensor::Tensor;
 
-use crate::{Module, Visit};
+use crate::{Module, Visit, users_line};
 
 /// A module that makes one tensor of one tensor. For code that holds layers of different types; a layer's own
 /// `forward` is the same.
 pub trait Forward: Module {
     /// The layer's result.
-    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor;
 }
 
 impl<F: Forward + ?Sized> Forward for Box<F> {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         (**self).forward(x)
     }
 }
 
-/// Layers one after the other, named `0`, `1`, … As PyTorch's `nn.Sequential`.
+/// Layers one after the other, named `0`, `1`, … As PyTorch's `nn.Sequential`. In messages a layer of this crate stands at
+/// the line that added it.
 ///
 /// ```
 /// use fulmen_nn::{Flatten, Linear, Module, Relu, Sequential};
@@ -34,6 +36,8 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
 #[derive(Default)]
 pub struct Sequential {
     layers: Vec<Box<dyn Forward + Send + Sync>>,
+    /// The line that added each.
+    lines: Vec<&'static Location<'static>>,
 }
 
 impl Sequential {
@@ -43,8 +47,10 @@ impl Sequential {
     }
 
     /// Adds a layer at the end.
+    #[track_caller]
     pub fn push(mut self, layer: impl Forward + Send + Sync + 'static) -> Sequential {
         self.layers.push(Box::new(layer));
+        self.lines.push(Location::caller());
         self
     }
 
@@ -62,14 +68,15 @@ impl Sequential {
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
         let mut x = x.clone();
-        for layer in &self.layers {
-            x = layer.forward(&x);
+        for (layer, line) in self.layers.iter().zip(&self.lines) {
+            x = users_line::at(line, || layer.forward(&x));
         }
         x
     }
 }
 
 impl Forward for Sequential {
+    #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         Sequential::forward(self, x)
     }
