@@ -211,7 +211,7 @@ impl Function {
     /// use fulmen_tensor::{DType, Function, Mesh, TensorType};
     ///
     /// let scaled = |by: f64| Function::trace("scaled", &[TensorType::new(DType::F32, [4])], |x| vec![&x[0] * by]);
-    /// let mesh = Mesh::data(1);
+    /// let mesh = Mesh::new([("data", 1)])?;
     /// assert_eq!(scaled(0.1).fingerprint(&mesh)?, scaled(0.1).fingerprint(&mesh)?);
     /// assert_ne!(scaled(0.1).fingerprint(&mesh)?, scaled(0.2).fingerprint(&mesh)?);
     /// # Ok::<(), fulmen_tensor::Error>(())
