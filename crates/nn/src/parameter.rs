@@ -203,6 +203,11 @@ impl Parameter {
         lock(&self.cell().sharding).as_ref().map(|(sharding, _)| sharding.clone())
     }
 
+    /// The line that gave the sharding.
+    pub fn sharding_location(&self) -> Option<&'static Location<'static>> {
+        lock(&self.cell().sharding).as_ref().map(|(_, location)| *location)
+    }
+
     /// Turns the value, the type and a given first value to another floating-point type.
     #[track_caller]
     pub(crate) fn convert(&self, dtype: DType) {

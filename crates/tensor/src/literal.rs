@@ -89,6 +89,26 @@ impl Literal {
         }
     }
 
+    /// The same numbers in another floating-point dtype, rounded where it is narrower.
+    ///
+    /// # Errors
+    /// When one of the two dtypes is not floating-point.
+    pub fn to_dtype(&self, dtype: DType) -> Result<Literal> {
+        let values = || self.to_f64().into_iter();
+        let shape = self.ty.shape.clone();
+        match dtype {
+            _ if dtype == self.ty.dtype => Literal::from_bytes(self.ty.clone(), self.bytes()),
+            _ if !self.ty.dtype.is_float() => {
+                Err(Error::usage(format!("{} does not become {dtype}: only floating-point values do", self.ty)))
+            }
+            DType::F64 => Literal::from_slice(&values().collect::<Vec<_>>(), shape),
+            DType::F32 => Literal::from_slice(&values().map(|v| v as f32).collect::<Vec<_>>(), shape),
+            DType::Bf16 => Literal::from_slice(&values().map(half::bf16::from_f64).collect::<Vec<_>>(), shape),
+            DType::F16 => Literal::from_slice(&values().map(half::f16::from_f64).collect::<Vec<_>>(), shape),
+            _ => Err(Error::usage(format!("{} does not become {dtype}, which is not floating-point", self.ty))),
+        }
+    }
+
     /// The value as a constant of an expression.
     #[track_caller]
     pub fn to_tensor(&self) -> Tensor {

@@ -244,6 +244,14 @@ impl Tensor {
         }
     }
 
+    /// The value, if it lies in host memory and is no expression and no small constant.
+    pub fn literal(&self) -> Option<crate::Literal> {
+        match &self.node.kind {
+            Kind::Host(elements) => crate::Literal::from_bytes(self.ty().clone(), elements).ok(),
+            _ => None,
+        }
+    }
+
     /// The line of the user's code that recorded this tensor.
     pub fn location(&self) -> &'static Location<'static> {
         self.node.location

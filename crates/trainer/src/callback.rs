@@ -18,8 +18,12 @@ pub struct FitStart {
     pub epoch: u64,
     /// The platform's name: `cpu`, `cuda`, `tpu`.
     pub platform: String,
-    /// Devices taking part.
-    pub devices: usize,
+    /// The ids of the devices taking part.
+    pub devices: Vec<i32>,
+    /// The processes that feed them.
+    pub processes: usize,
+    /// What the optimizer's learning rate is multiplied by, for the number of devices; 1 unless asked for.
+    pub learning_rate_factor: f64,
     /// The devices as a grid, such as `data=8`.
     pub mesh: String,
     /// How training is spread over them.

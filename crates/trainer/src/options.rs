@@ -70,8 +70,8 @@ macro_rules! options {
                     let check: fn(&$ty) -> Option<&'static str> = $check;
                     if let Some(expected) = check(&options.$name) {
                         return Err(Error::usage(format!(
-                            "{}: {:?} is not possible, {expected}",
-                            stringify!($name), options.$name
+                            "{}: {} is not possible, {expected}",
+                            stringify!($name), <$ty>::show(&options.$name)
                         )));
                     }
                 })*
@@ -157,7 +157,7 @@ impl Text for Precision {
         parse(text)
     }
     fn show(value: &Precision) -> String {
-        value.name().to_owned()
+        if value.refusal().is_some() { value.to_string() } else { value.name().to_owned() }
     }
 }
 

@@ -69,10 +69,18 @@ impl Precision {
         self == Precision::F16Mixed
     }
 
+    /// What a bare number of bits stands for; the others as they are.
+    pub fn resolved(self) -> Precision {
+        match self {
+            Precision::Bits(16) => Precision::Bf16Mixed,
+            Precision::Bits(32) => Precision::F32,
+            _ => self,
+        }
+    }
+
     /// Lightning's name.
     pub fn name(self) -> &'static str {
-        let named = if self == Precision::Bits(16) { Precision::Bf16Mixed } else { self };
-        NAMES.iter().find(|row| row.1 == named).map_or("32-true", |row| row.0)
+        NAMES.iter().find(|row| row.1 == self.resolved()).map_or("unknown", |row| row.0)
     }
 
     /// What is expected instead, where the number of bits is none.
@@ -105,6 +113,8 @@ impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Precision::Bits(16) => write!(f, "{} (16 means bf16 on XLA devices)", self.name()),
+            Precision::Bits(32) => f.write_str(self.name()),
+            Precision::Bits(bits) => bits.fmt(f),
             _ => f.write_str(self.name()),
         }
     }

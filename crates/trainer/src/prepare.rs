@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use fulmen_data::DataLoader;
+use fulmen_nn::Parameter;
 use fulmen_nn::optim::Optimizer;
+use fulmen_tensor::DType;
 
 use crate::program::{self, EvalProgram, Stage, TrainProgram};
-use crate::say::say;
+use crate::say::note;
 use crate::setting::Setting;
 use crate::state::{self, Entry};
 use crate::{Batch, Error, Plan, Result, TrainingModule};
@@ -30,14 +32,14 @@ pub(crate) fn prepare(
     train: &DataLoader,
     validation: Option<&DataLoader>,
 ) -> Result<Prepared> {
-    let train = setting.distribute(train)?;
+    let train = setting.distribute(train, "training")?;
     let steps_per_epoch = train.len() as u64;
     let plan = Plan { steps_per_epoch, max_epochs, total_steps: steps_per_epoch.saturating_mul(max_epochs) };
     let batch = Batch::placeholders(&train, setting.precision.whole());
     let (entries, program) = training_step(module, setting, &plan, &batch, seed)?;
     let validation = match validation {
         Some(loader) => {
-            let loader = setting.distribute(loader)?;
+            let loader = setting.distribute(loader, "validation")?;
             let of_module = state::of_module(module, setting);
             let eval = program::eval(module, Stage::Validation, &loader, &of_module, setting, seed)?;
             check_names(&program, &eval)?;
@@ -56,21 +58,35 @@ pub(crate) fn training_step(
     batch: &Batch,
     seed: u64,
 ) -> Result<(Vec<Entry>, TrainProgram)> {
-    after_setup(module)?;
-    convert(module, setting)?;
+    set_up(module, setting)?;
     let optimizer = optimizer(module, setting, plan);
+    check_shardings(module, setting)?;
     let entries = state::entries(module, &*optimizer, setting);
     check_entries(&entries)?;
     let program = program::train(module, &*optimizer, batch, &entries, setting, seed)?;
     Ok((entries, program))
 }
 
-/// Turns the module to the element type that it is to be kept in, if there is one.
-pub(crate) fn convert(module: &dyn TrainingModule, setting: &Setting) -> Result<()> {
-    match setting.precision.whole() {
-        Some(dtype) => Ok(module.to_dtype(dtype)?),
-        None => Ok(()),
+/// Brings a module into the form that it trains, is tested and predicts in: calls the user's hook, and turns the module to
+/// the element type that it is to be kept in. A second call changes nothing.
+pub(crate) fn set_up(module: &dyn TrainingModule, setting: &Setting) -> Result<()> {
+    after_setup(module)?;
+    if let Some(dtype) = setting.precision.whole() {
+        return Ok(module.to_dtype(dtype)?);
     }
+    let narrow = |(name, parameter): (String, Parameter)| {
+        matches!(parameter.ty().dtype, DType::Bf16 | DType::F16).then(|| format!("`{name}` ({})", parameter.ty()))
+    };
+    let narrow: Vec<_> = module.parameters().into_iter().filter_map(narrow).collect();
+    if let Some(first) = narrow.first() {
+        note(&format!(
+            "warning: the precision is {}, and {} parameters have 16 bits, {first} first; they stay so. \
+             module.to_dtype(DType::F32) turns them to f32",
+            setting.precision,
+            narrow.len()
+        ));
+    }
+    Ok(())
 }
 
 /// Calls the user's hook, and says so if it tied or untied parameters.
@@ -87,7 +103,7 @@ fn after_setup(module: &dyn TrainingModule) -> Result<()> {
             .chain(after.iter().filter(|name| !before.contains(name)))
             .map(|name| format!("`{name}`"))
             .collect();
-        say(&format!(
+        note(&format!(
             "warning: on_after_setup changed the number of parameters from {} to {} ({count} to {} elements): {}. What is \
              tied is one parameter, in the optimizer and in checkpoints",
             before.len(),
@@ -101,11 +117,23 @@ fn after_setup(module: &dyn TrainingModule) -> Result<()> {
 
 fn optimizer(module: &dyn TrainingModule, setting: &Setting, plan: &Plan) -> Box<dyn Optimizer> {
     let mut optimizer = module.configure_optimizers(plan);
-    let factor = setting.learning_rate_scaling.factor(setting.replicas.devices);
+    let factor = setting.learning_rate_factor();
     if factor != 1.0 {
         optimizer.scale_learning_rate(factor);
     }
     optimizer
+}
+
+/// A sharding of the user's own must fit the mesh. On one device it says nothing.
+pub(crate) fn check_shardings(module: &dyn TrainingModule, setting: &Setting) -> Result<()> {
+    for (name, parameter) in module.parameters() {
+        let Some(sharding) = parameter.sharding().filter(|_| setting.mesh.num_devices() > 1) else { continue };
+        if let Err(why) = sharding.shard_shape(&setting.mesh, &parameter.ty().shape) {
+            let at = parameter.sharding_location().map_or(String::new(), |location| format!("\n  at {location}"));
+            return Err(Error::usage(format!("the parameter `{name}`: {why}{at}")));
+        }
+    }
+    Ok(())
 }
 
 /// A name is that of one value, in a checkpoint and for the key that it is initialized with.

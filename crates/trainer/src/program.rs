@@ -92,13 +92,17 @@ pub(crate) fn train(
     // New values by entry: buffers that the model set, parameters and optimizer state from the optimizer, the step.
     let wrt: Vec<&Tensor> = trained.iter().map(|&i| &used[i]).collect();
     let loss_scale = match &further[..] {
-        [.., scale, good_steps, _] if setting.precision.scales_loss() => Some(LossScale { scale, good_steps }),
+        [.., scale, good_steps, updates, _] if setting.precision.scales_loss() => {
+            Some(LossScale { scale, good_steps, updates })
+        }
         _ => None,
     };
     let mut gradients = match &loss_scale {
         Some(scale) => grad(&scale.scaled(&loss), &wrt).iter().map(|g| scale.unscaled(g)).collect(),
         None => grad(&loss, &wrt),
     };
+    // A step that was skipped is none for the optimizer.
+    let updates = loss_scale.as_ref().map_or(step, |scale| scale.updates);
     let finite = loss_scale.as_ref().map(|scale| scale.all_finite(&gradients));
     // A step whose gradients overflowed changes nothing that the optimizer changes.
     let kept = |new: Tensor, old: &Tensor| match &finite {
@@ -122,7 +126,7 @@ pub(crate) fn train(
             continue;
         }
         let before = &further[slot - variables..][..slots];
-        let (parameter, state) = optimizer.update(step, &placeholders[i], gradient, before);
+        let (parameter, state) = optimizer.update(updates, &placeholders[i], gradient, before);
         if state.len() != slots {
             return Err(Error::usage(format!(
                 "the optimizer has {slots} tensors of state for `{}`, and its update() returned {}",
@@ -162,7 +166,7 @@ pub(crate) fn train(
     let changes: Vec<usize> = (0..entries.len()).filter(|&i| !next[i].is(&inputs[i])).collect();
 
     let so_far = Tensor::placeholder("trainer/logs", layout.ty());
-    let rate = optimizer.learning_rate(step);
+    let rate = optimizer.learning_rate(updates);
     let logs = layout.accumulate(&so_far, &logged, batch, Some((&loss, step)), Some(&rate));
     let mut results: Vec<Tensor> = changes.iter().map(|&i| next[i].clone()).collect();
     results.push(logs);
@@ -320,7 +324,9 @@ mod tests {
         let loader = DataLoader::builder(data).batch_size(32).build().unwrap();
         let optimizer = net.configure_optimizers(&Plan { steps_per_epoch: 2, max_epochs: 1, total_steps: 2 });
         let options = Trainer::builder().strategy(Strategy::Fsdp).precision(Precision::Bf16Mixed).options().unwrap();
-        let setting = Setting::new(&options, Mesh::new([("data", 4)]).unwrap());
+        let mesh = Mesh::new([("data", 4)]).unwrap();
+        let replicas = Strategy::replicas(&mesh);
+        let setting = Setting::new(&options, mesh, replicas);
         let entries = entries(&net, &*optimizer, &setting);
         let train = train(&net, &*optimizer, &Batch::placeholders(&loader, None), &entries, &setting, 0).unwrap();
         let eval = eval(&net, Stage::Validation, &loader, &of_module(&net, &setting), &setting, 0).unwrap();

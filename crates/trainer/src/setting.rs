@@ -19,11 +19,8 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// What the options say, for a mesh that one process feeds.
-    pub(crate) fn new(options: &Options, mesh: Mesh) -> Setting {
-        let batch = Strategy::batch(&mesh);
-        let devices = batch.axes().iter().flatten().filter_map(|axis| mesh.size(axis)).product();
-        let replicas = Replicas { devices, ..Replicas::default() };
+    /// What the options say, for a mesh whose devices these replicas are.
+    pub(crate) fn new(options: &Options, mesh: Mesh, replicas: Replicas) -> Setting {
         Setting {
             mesh,
             strategy: options.strategy,
@@ -34,8 +31,13 @@ impl Setting {
         }
     }
 
-    /// A loader whose batches the devices of the mesh share.
-    pub(crate) fn distribute(&self, loader: &DataLoader) -> Result<DataLoader> {
-        loader.distributed(self.replicas).map_err(|e| Error::usage(e.to_string()))
+    /// A loader whose batches the devices of the mesh share; `which` names it.
+    pub(crate) fn distribute(&self, loader: &DataLoader, which: &str) -> Result<DataLoader> {
+        loader.distributed(self.replicas).map_err(|e| Error::usage(format!("the {which} loader: {e}")))
+    }
+
+    /// What the learning rate is multiplied by.
+    pub(crate) fn learning_rate_factor(&self) -> f64 {
+        self.learning_rate_scaling.factor(self.replicas.devices)
     }
 }

@@ -98,7 +98,7 @@ pub(crate) fn of_module(module: &dyn TrainingModule, setting: &Setting) -> Vec<E
     parameters.chain(buffers).map(entry).collect()
 }
 
-/// Takes the value of each name out of what a file holds.
+/// Takes the value of each name out of what a file holds. A floating-point number of another width is rounded to this one.
 ///
 /// # Errors
 /// All names that are missing or have another type, so that nothing need be changed before it is known that all fits.
@@ -110,6 +110,9 @@ pub(crate) fn choose<'a>(
     for (name, ty) in names {
         match tensors.remove(name) {
             Some(literal) if literal.ty() == ty => chosen.push(literal),
+            Some(literal) if literal.ty().shape == ty.shape && literal.ty().dtype.is_float() && ty.dtype.is_float() => {
+                chosen.push(literal.to_dtype(ty.dtype)?);
+            }
             Some(literal) => problems.push(format!("`{name}` is {} there and {ty} here", literal.ty())),
             None => problems.push(format!("`{name}` ({ty}) is missing")),
         }
@@ -122,17 +125,28 @@ pub(crate) fn choose<'a>(
 }
 
 /// The program that computes the values that entries have now, each to lie over the devices as it is to.
-pub(crate) fn to_compute(entries: &[Entry]) -> Function {
-    let mut function = Function::new("eval", vec![], entries.iter().map(Entry::value).collect());
+pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Function {
+    let entries: Vec<&Entry> = entries.into_iter().collect();
+    let mut function = Function::new("eval", vec![], entries.iter().map(|entry| entry.value()).collect());
     for (i, entry) in entries.iter().enumerate() {
         function = function.shard_result(i, entry.sharding.clone());
     }
     function
 }
 
-/// Computes them.
+/// Computes them. A value that lies on the host goes to each device as far as the device keeps it.
 pub(crate) fn compute(runtime: &Runtime, entries: &[Entry]) -> fulmen_tensor::Result<Vec<DeviceArray>> {
-    Ok(runtime.compile(&to_compute(entries))?.call(vec![])?.arrays)
+    let on_host: Vec<Option<Literal>> = entries.iter().map(|entry| entry.value().literal()).collect();
+    let expressions = entries.iter().zip(&on_host).filter(|(_, literal)| literal.is_none()).map(|(entry, _)| entry);
+    let mut computed = runtime.compile(&to_compute(expressions))?.call(vec![])?.arrays.into_iter();
+    let mut arrays = Vec::with_capacity(entries.len());
+    for (entry, literal) in entries.iter().zip(on_host) {
+        match literal {
+            Some(literal) => arrays.push(runtime.to_devices(&literal, &entry.sharding)?),
+            None => arrays.extend(computed.next()),
+        }
+    }
+    Ok(arrays)
 }
 
 /// All tensors of the state with their values. Dropped, it gives the module its values back.

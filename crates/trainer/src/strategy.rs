@@ -5,6 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use fulmen_data::Replicas;
 use fulmen_tensor::{Mesh, Sharding, TensorType};
 
 use crate::{Error, Result};
@@ -34,7 +35,15 @@ const NAMES: [(&str, Strategy); 2] = [("ddp", Strategy::Ddp), ("fsdp", Strategy:
 impl Strategy {
     /// How a batch is split: its rows over `data`, and over `fsdp` if the mesh has such an axis.
     pub(crate) fn batch(mesh: &Mesh) -> Sharding {
-        Sharding::over([BATCH_AXES.into_iter().filter(|axis| mesh.size(axis).is_some()).collect()])
+        let axes = mesh.axes().iter().map(|axis| axis.0.as_str());
+        Sharding::over([axes.filter(|axis| BATCH_AXES.contains(axis)).collect()])
+    }
+
+    /// The devices of a mesh that share a batch, where one process feeds them all.
+    pub(crate) fn replicas(mesh: &Mesh) -> Replicas {
+        let batch = Strategy::batch(mesh);
+        let devices = batch.axes().iter().flatten().filter_map(|axis| mesh.size(axis)).product();
+        Replicas { devices, ..Replicas::default() }
     }
 
     /// How a trained tensor of this type lies while it is not used: under FSDP split along its largest axis that the
@@ -88,6 +97,9 @@ mod tests {
         let both = Mesh::new([("data", 2), ("fsdp", 4)]).unwrap();
         assert_eq!(Strategy::Fsdp.parameter(&TensorType::new(DType::F32, [6, 4]), &both).to_string(), "[-, fsdp]");
         assert_eq!(Strategy::batch(&both).to_string(), "[data+fsdp]");
+        let turned = Mesh::new([("fsdp", 4), ("model", 2), ("data", 2)]).unwrap();
+        assert_eq!(Strategy::batch(&turned).to_string(), "[fsdp+data]");
+        assert_eq!(Strategy::replicas(&turned).devices, 8);
         assert!(Strategy::Ddp.parameter(&TensorType::new(DType::F32, [8]), &mesh).is_replicated());
         assert!("ring".parse::<Strategy>().unwrap_err().to_string().contains("ddp, fsdp"));
     }

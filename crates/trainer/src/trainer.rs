@@ -16,8 +16,9 @@ use crate::fit::{Fit, numbered};
 use crate::hosts::{self, Hosts};
 use crate::interrupt;
 use crate::loggers::Logger;
+use crate::loss_scale;
 use crate::predict::{self, PredictedBatches};
-use crate::prepare::{Prepared, convert, prepare};
+use crate::prepare::{Prepared, check_shardings, prepare, set_up};
 use crate::program::{self, Stage};
 use crate::say::note;
 use crate::setting::Setting;
@@ -128,14 +129,14 @@ impl Trainer {
 
     /// How steps are recorded for these devices.
     fn setting(&self) -> Result<Setting> {
-        let setting = Setting::new(&self.options, self.runtime.mesh().clone());
         let replicas = Replicas::of(&self.runtime, &Strategy::batch(self.runtime.mesh()));
-        Ok(Setting { replicas: replicas.map_err(|e| Error::usage(e.to_string()))?, ..setting })
+        let replicas = replicas.map_err(|e| Error::usage(e.to_string()))?;
+        Ok(Setting::new(&self.options, self.runtime.mesh().clone(), replicas))
     }
 
     /// The element types that a model is kept and computed in.
     pub fn precision(&self) -> Precision {
-        self.options.precision
+        self.options.precision.resolved()
     }
 
     /// The folder of this run, once something was run.
@@ -260,6 +261,7 @@ impl Trainer {
             Some(position) => {
                 let path = &self.options.ckpt_path;
                 check_position(position, &train).map_err(|e| Error::checkpoint(path, e))?;
+                loss_scale::adapt(&mut tensors, &setting)?;
                 logs = tensors.remove(LOGS).filter(|_| position.log_names == program.layout.names());
                 let names = entries.iter().map(|e| (e.name.as_str(), &e.ty));
                 let values = state::choose(names, &mut tensors).and_then(|values| match tensors.keys().next() {
@@ -308,12 +310,14 @@ impl Trainer {
             plan,
             epoch: position.epoch,
             platform: self.runtime.client().platform_name().to_owned(),
-            devices: self.num_devices(),
+            devices: self.runtime.devices().iter().map(|device| device.id()).collect(),
+            processes: self.num_processes(),
+            learning_rate_factor: setting.learning_rate_factor(),
             mesh: setting.mesh.to_string(),
             strategy: setting.strategy,
             batch_size: train.batch_size(),
             per_device_batch_size: train.per_device_batch_size(),
-            precision: self.precision().to_string(),
+            precision: setting.precision.to_string(),
             matmul_precision: setting.matmul_precision.to_string(),
             num_parameters: module.num_parameters(),
         };
@@ -406,7 +410,8 @@ impl Trainer {
         self.load(module, weights)?;
         module.initialize(self.options.seed);
         let setting = self.setting()?;
-        let loader = &setting.distribute(loader)?;
+        check_shardings(module, &setting)?;
+        let loader = &setting.distribute(loader, "prediction")?;
         let entries = state::of_module(module, &setting);
         let program = predict::program(module, loader, &entries, &setting, self.options.seed)?;
         self.agree_on("predict", &program.function, loader, &entries)?;
@@ -418,7 +423,7 @@ impl Trainer {
 
     /// Gives a module the weights that were chosen.
     pub(crate) fn load<M: TrainingModule>(&self, module: &M, weights: Weights) -> Result<()> {
-        convert(module, &self.setting()?)?;
+        set_up(module, &self.setting()?)?;
         let none = |which: &str| Error::usage(format!("there is no {which} checkpoint: the last fit saved none"));
         let file = match weights {
             Weights::Current => return Ok(()),
@@ -431,9 +436,11 @@ impl Trainer {
 
     fn evaluate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, stage: Stage) -> Result<LogPoint> {
         let setting = self.setting()?;
-        convert(module, &setting)?;
+        set_up(module, &setting)?;
+        check_shardings(module, &setting)?;
         module.initialize(self.options.seed);
-        let loader = &setting.distribute(loader)?;
+        let which = if stage == Stage::Test { "test" } else { "validation" };
+        let loader = &setting.distribute(loader, which)?;
         let entries = state::of_module(module, &setting);
         let program = program::eval(module, stage, loader, &entries, &setting, self.options.seed)?;
         if program.layout.names().is_empty() {

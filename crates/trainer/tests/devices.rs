@@ -13,7 +13,7 @@ use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{AdamW, Optimizer, Sgd};
 use fulmen_nn::{BatchNorm2d, Conv2d, LayerNorm, Linear, Module, MultiheadAttention};
 use fulmen_tensor::{Accelerator, Devices, Mesh, Sharding, Tensor};
-use fulmen_trainer::{Batch, Callback, LogPoint, Plan, StepContext, Strategy, Trainer, TrainingModule};
+use fulmen_trainer::{Batch, Callback, LogPoint, Plan, StepContext, Strategy, Trainer, TrainingModule, Weights};
 
 const STEPS: usize = 20;
 const BATCH: usize = 32;
@@ -337,4 +337,45 @@ fn tied_weights_are_one_on_every_device_in_the_optimizer_and_in_the_checkpoint()
         assert_eq!(tensors.contains_key("optimizer/exp_avg/decoder.weight"), !tie);
         assert_eq!(module.num_parameters(), 128 * 128 * if tie { 1 } else { 2 } + 256);
     }
+}
+
+#[test]
+fn a_tied_model_is_tested_from_its_checkpoint_by_another_trainer() {
+    let folder = tempfile::tempdir().unwrap();
+    let build = |strategy| {
+        Trainer::builder()
+            .accelerator(Accelerator::Cpu)
+            .devices(4)
+            .strategy(strategy)
+            .max_epochs(1u64)
+            .enable_progress_bar(false)
+            .default_root_dir(folder.path())
+            .build()
+            .unwrap()
+    };
+    let tied = || Tied { encoder: Linear::new(128, 128), decoder: Linear::new(128, 128), tie: true };
+    let mut trainer = build(Strategy::Ddp);
+    let trained = tied();
+    trainer.fit(&trained, &loader(), None).unwrap();
+    let file = trainer.last_checkpoint().unwrap().to_owned();
+    let mut other = build(Strategy::Fsdp);
+    let fresh = tied();
+    // It logs nothing, which is told only after the weights were loaded.
+    let error = other.test(&fresh, &loader(), Weights::File(file)).unwrap_err().to_string();
+    assert!(error.contains("logs nothing"), "{error}");
+    assert!(fresh.encoder.weight.is(&fresh.decoder.weight));
+    let values = [&trained, &fresh].map(|m| trainer.runtime().eval(&m.encoder.weight.get()).unwrap().to_f64());
+    assert_eq!(values[0], values[1]);
+}
+
+#[test]
+fn a_sharding_that_does_not_fit_the_mesh_names_the_parameter_and_the_line() {
+    let (mut trainer, _, folder) = trainer(4, Strategy::Ddp);
+    let module = mlp();
+    let line = line!() + 1;
+    module.fc2.weight.with_sharding(Sharding::new([Some("model")]));
+    let error = trainer.fit(&module, &loader(), None).unwrap_err().to_string();
+    assert!(error.starts_with("the parameter `fc2.weight`: ") && error.contains("the mesh is data=4"), "{error}");
+    assert!(error.contains(&format!("devices.rs:{line}:")), "{error}");
+    assert!(!folder.path().join("runs").exists(), "nothing was begun");
 }

@@ -116,7 +116,7 @@ fn an_overflow_in_f16_changes_no_parameter_and_lowers_the_scale() {
 #[test]
 fn a_number_of_bits_that_is_none_is_refused() {
     let error = Trainer::builder().precision(8).build().err().unwrap().to_string();
-    assert_eq!(error, "precision: Bits(8) is not possible, the number of bits must be 16 or 32");
+    assert_eq!(error, "precision: 8 is not possible, the number of bits must be 16 or 32");
 }
 
 #[test]
@@ -147,4 +147,30 @@ fn the_learning_rate_grows_with_the_devices_only_if_asked_to() {
         let rate = rate(scaling, devices);
         assert!((rate - expected).abs() < 1e-6, "{scaling} on {devices}: {rate}");
     }
+}
+
+#[test]
+fn a_run_is_resumed_in_another_precision() {
+    let folder = tempfile::tempdir().unwrap();
+    let fit = |precision: Precision, epochs: u64, from: Option<&std::path::Path>| {
+        let mut builder = Trainer::builder()
+            .accelerator(Accelerator::Cpu)
+            .precision(precision)
+            .max_epochs(epochs)
+            .enable_progress_bar(false)
+            .default_root_dir(folder.path());
+        if let Some(from) = from {
+            builder = builder.ckpt_path(from);
+        }
+        let mut trainer = builder.build().unwrap();
+        let summary = trainer.fit(&net(), &loader(), None).unwrap();
+        assert_eq!(summary.epochs, epochs, "{precision}");
+        trainer.last_checkpoint().unwrap().to_owned()
+    };
+    let first = fit(Precision::F32, 1, None);
+    let second = fit(Precision::F16Mixed, 2, Some(&first));
+    let third = fit(Precision::Bf16, 3, Some(&second));
+    let last = fit(Precision::F32, 4, Some(&third));
+    let (tensors, _) = fulmen_nn::safetensors::read(&last).unwrap();
+    assert!(!tensors.contains_key("trainer/loss_scale") && tensors["fc.weight"].ty().dtype == DType::F32);
 }

@@ -76,15 +76,22 @@ impl Callback for ProgressBar {
     fn on_fit_start(&mut self, start: &FitStart) {
         self.max_epochs = start.plan.max_epochs;
         self.epoch_start = Instant::now();
-        let devices = if start.devices == 1 {
-            format!("1 device, batch {}", start.batch_size)
-        } else {
-            let (each, batch) = (start.per_device_batch_size, start.batch_size);
-            format!(
-                "{} devices, mesh {}, {}, batch {batch} = {each} a device",
-                start.devices, start.mesh, start.strategy
-            )
+        let mut devices = match &start.devices[..] {
+            [0] => format!("1 device, batch {}", start.batch_size),
+            [id] => format!("1 device, number {id}, batch {}", start.batch_size),
+            ids => {
+                let (each, batch, first) = (start.per_device_batch_size, start.batch_size, 0..ids.len() as i32);
+                let which = if first.eq(ids.iter().copied()) { String::new() } else { format!(", numbers {ids:?}") };
+                let (mesh, strategy) = (&start.mesh, start.strategy);
+                format!("{} devices{which}, mesh {mesh}, {strategy}, batch {batch} = {each} a device", ids.len())
+            }
         };
+        if start.processes > 1 {
+            devices.push_str(&format!(", {} processes", start.processes));
+        }
+        if start.learning_rate_factor != 1.0 {
+            devices.push_str(&format!(", learning rate × {}", start.learning_rate_factor));
+        }
         self.line(&format!(
             "Training {} parameters in {}, matmul precision {}, on {} ({devices}): {} epochs of {} steps, files in {}",
             start.num_parameters,

@@ -7,7 +7,7 @@ use fulmen_tensor::Mesh;
 
 use super::{Prices, Report, Slice, Step, StepSetting, run};
 use crate::setting::Setting;
-use crate::{Batch, Error, Options, Plan, Result, TrainerBuilder, TrainingModule, prepare};
+use crate::{Batch, Error, Options, Plan, Result, Strategy, TrainerBuilder, TrainingModule, prepare};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
 /// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
@@ -68,7 +68,8 @@ fn record<M: TrainingModule>(
         }
         None => Mesh::new([("data", devices)])?,
     };
-    let setting = Setting::new(options, mesh);
+    let replicas = Strategy::replicas(&mesh);
+    let setting = Setting::new(options, mesh, replicas);
     let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
     let total_steps = steps_per_epoch.saturating_mul(options.max_epochs);
     let plan = Plan { steps_per_epoch, max_epochs: options.max_epochs, total_steps };
@@ -123,7 +124,7 @@ mod tests {
 
     use super::*;
     use crate::preflight::Bound;
-    use crate::{StepContext, Strategy, Trainer};
+    use crate::{StepContext, Trainer};
 
     #[derive(Module)]
     struct Mlp(Sequential);
