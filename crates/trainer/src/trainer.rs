@@ -1,29 +1,28 @@
 //! [`Trainer`]: the public face of training, validating and testing.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use fulmen_data::{DataLoader, Replicas};
-use fulmen_nn::safetensors;
 use fulmen_tensor::{Compiled, Function, Literal, Runtime};
 
 use crate::callback::{Callback, FitStart, LogPoint};
-use crate::checkpoint::{self, LOGS, Position};
+use crate::checkpoint;
 use crate::evaluate::Evaluation;
 use crate::fit::{Fit, numbered};
 use crate::hosts::{self, Hosts};
 use crate::interrupt;
 use crate::loggers::Logger;
-use crate::loss_scale;
 use crate::predict::{self, PredictedBatches};
 use crate::prepare::{Prepared, check_shardings, prepare, set_up};
 use crate::program::{self, Stage};
+use crate::resume::Start;
 use crate::say::note;
 use crate::setting::Setting;
 use crate::state::{self, Entry, State};
-use crate::{Error, FitSummary, Options, Precision, Result, Strategy, TrainerBuilder, TrainingModule};
+use crate::weights::load_values;
+use crate::{Error, FitSummary, Options, Precision, Result, Strategy, TrainerBuilder, TrainingModule, Weights};
 
 /// Trains, validates and tests a [`TrainingModule`].
 ///
@@ -47,19 +46,6 @@ pub struct Trainer {
     log_points: u64,
     eval_compilations: u64,
     transfers_before: u64,
-}
-
-/// Which weights to test.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Weights {
-    /// Those that the module has.
-    Current,
-    /// Those of the best checkpoint of the last fit.
-    Best,
-    /// Those of the last checkpoint of the last fit.
-    Last,
-    /// Those in this file.
-    File(PathBuf),
 }
 
 impl Trainer {
@@ -247,40 +233,19 @@ impl Trainer {
         (self.best_checkpoint, self.last_checkpoint) = (None, None);
         let interrupt = interrupt::Guard::new();
         // Everything is checked before anything changes: the steps are recorded, and a checkpoint must fit.
-        let (mut tensors, resumed) = match self.options.ckpt_path.as_os_str().is_empty() {
-            true => (BTreeMap::new(), None),
-            false => checkpoint::load(&self.options.ckpt_path).map(|(tensors, position)| (tensors, Some(position)))?,
-        };
-        let position = resumed.clone().unwrap_or(Position { seed: self.options.seed, ..Position::default() });
-        let seed = position.seed;
+        let mut from = Start::new(&self.options)?;
+        let seed = from.position.seed;
         let setting = self.setting()?;
         let Prepared { plan, train, entries, program, validation } =
             prepare(module, &setting, self.options.max_epochs, seed, train, validation)?;
-        let mut logs = None;
-        let values = match &resumed {
-            Some(position) => {
-                let path = &self.options.ckpt_path;
-                check_position(position, &train).map_err(|e| Error::checkpoint(path, e))?;
-                loss_scale::adapt(&mut tensors, &setting)?;
-                logs = tensors.remove(LOGS).filter(|_| position.log_names == program.layout.names());
-                let names = entries.iter().map(|e| (e.name.as_str(), &e.ty));
-                let values = state::choose(names, &mut tensors).and_then(|values| match tensors.keys().next() {
-                    Some(name) => Err(Error::usage(format!(
-                        "it has `{name}`, which this module and optimizer have not; resume with those of that run"
-                    ))),
-                    None => Ok(values),
-                });
-                Some(values.map_err(|e| Error::checkpoint(path, e))?)
-            }
-            None => None,
-        };
+        let saved = from.take_state(&train, &entries, &program, &setting)?;
         self.agree("fit", |facts| {
             hosts::add_program(facts, "training", &program.function, &train, &self.runtime)?;
             if let Some((loader, eval)) = &validation {
                 hosts::add_program(facts, "validation", &eval.function, loader, &self.runtime)?;
             }
-            match &values {
-                Some(values) => hosts::add_checkpoint(facts, &position, values),
+            match &saved {
+                Some(saved) => hosts::add_checkpoint(facts, &from.position, &saved.values),
                 None => {
                     module.initialize(seed);
                     let initial = state::to_compute(&entries).fingerprint(self.runtime.mesh())?;
@@ -294,13 +259,9 @@ impl Trainer {
             checkpoint::check_writable(&run_dir.join("checkpoints"))?;
         }
         let mut summary = FitSummary::default();
-        if resumed.is_some() {
-            summary.last_checkpoint = Some(self.options.ckpt_path.clone());
-            // The folder of the run may have been moved: then the best lies beside the checkpoint.
-            let best = position.best_checkpoint.clone();
-            let beside = best.as_deref().and_then(Path::file_name).map(|n| self.options.ckpt_path.with_file_name(n));
-            summary.best_checkpoint = best.into_iter().chain(beside).find(|path| path.exists());
-        }
+        summary.last_checkpoint = from.checkpoint().map(Path::to_owned);
+        summary.best_checkpoint = from.best_checkpoint();
+        let (values, logs) = saved.map_or((None, None), |saved| (Some(saved.values), saved.logs));
 
         module.initialize(seed);
         let mut state = State::new(entries, values, &self.runtime)?;
@@ -308,7 +269,7 @@ impl Trainer {
         let start = FitStart {
             run_dir: run_dir.clone(),
             plan,
-            epoch: position.epoch,
+            epoch: from.position.epoch,
             platform: self.runtime.client().platform_name().to_owned(),
             devices: self.runtime.devices().iter().map(|device| device.id()).collect(),
             processes: self.num_processes(),
@@ -323,7 +284,7 @@ impl Trainer {
         };
         self.callbacks.iter_mut().for_each(|c| c.on_fit_start(&start));
         for (name, callback) in numbered(&mut self.callbacks) {
-            if let Some(saved) = position.callbacks.get(&name) {
+            if let Some(saved) = from.position.callbacks.get(&name) {
                 callback.load_state(saved);
             }
         }
@@ -352,7 +313,7 @@ impl Trainer {
             validation,
             state: &mut state,
             key: self.runtime.to_device(&key)?,
-            position,
+            position: from.position,
             started,
             log_points: &mut self.log_points,
             logs: logs.map(|logs| self.runtime.to_device(&logs)).transpose()?,
@@ -470,33 +431,4 @@ impl Trainer {
         }
         Ok(point)
     }
-}
-
-/// A position within an epoch means something only for the same batches.
-fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
-    let here = train.description();
-    if position.batch > 0 && here != position.data {
-        return Err(Error::usage(format!(
-            "it was saved after batch {} of an epoch of other batches ({}) than those of this loader ({here}). Resume with \
-             the loader of that run",
-            position.batch, position.data
-        )));
-    }
-    Ok(())
-}
-
-/// Gives a module the values in a file, which must have them all; nothing is changed if it has not.
-fn load_values<M: TrainingModule>(module: &M, path: &Path) -> Result<()> {
-    let (mut tensors, _) = safetensors::read(path).map_err(|e| Error::usage(e.to_string()))?;
-    let state = module.state();
-    let types: Vec<_> = state.iter().map(|(_, v)| v.ty()).collect();
-    let names = state.iter().map(|(name, _)| name.as_str()).zip(&types);
-    let literals = state::choose(names, &mut tensors)?;
-    if let Some(name) = tensors.keys().find(|name| !state::is_of_training(name)) {
-        return Err(Error::usage(format!("it has `{name}`, which this module has not")));
-    }
-    for ((_, variable), literal) in state.iter().zip(literals) {
-        variable.set(literal.to_tensor());
-    }
-    Ok(())
 }

@@ -1,0 +1,36 @@
+//! [`Weights`]: which weights a module is tested and predicts with, and how it gets those of a file.
+
+use std::path::{Path, PathBuf};
+
+use fulmen_nn::safetensors;
+
+use crate::{Error, Result, TrainingModule, state};
+
+/// Which weights to test or to predict with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Weights {
+    /// Those that the module has.
+    Current,
+    /// Those of the best checkpoint of the last fit.
+    Best,
+    /// Those of the last checkpoint of the last fit.
+    Last,
+    /// Those in this file.
+    File(PathBuf),
+}
+
+/// Gives a module the values in a file, which must have them all; nothing is changed if it has not.
+pub(crate) fn load_values<M: TrainingModule>(module: &M, path: &Path) -> Result<()> {
+    let (mut tensors, _) = safetensors::read(path).map_err(|e| Error::usage(e.to_string()))?;
+    let state = module.state();
+    let types: Vec<_> = state.iter().map(|(_, v)| v.ty()).collect();
+    let names = state.iter().map(|(name, _)| name.as_str()).zip(&types);
+    let literals = state::choose(names, &mut tensors)?;
+    if let Some(name) = tensors.keys().find(|name| !state::is_of_training(name)) {
+        return Err(Error::usage(format!("it has `{name}`, which this module has not")));
+    }
+    for ((_, variable), literal) in state.iter().zip(literals) {
+        variable.set(literal.to_tensor());
+    }
+    Ok(())
+}
