@@ -17,7 +17,8 @@ const MOST_PREFETCH: usize = 1024;
 pub enum LastBatch {
     /// Leave them out. Usual in training: shuffling leaves out others in each epoch.
     Drop,
-    /// Give them a batch of their own, padded to the full size with copies of its first sample, and masked. Needed in evaluation.
+    /// Give them a batch of their own, padded to the full size with copies of its first sample, and masked. Needed in
+    /// evaluation.
     #[default]
     Pad,
 }
@@ -154,17 +155,17 @@ impl DataLoaderBuilder {
                 self.num_workers
             )));
         }
-        if self.prefetch == Some(0) || self.device_prefetch == 0 {
-            let which = if self.prefetch == Some(0) { "prefetch" } else { "device_prefetch" };
-            return Err(Error::usage(format!(
-                "{which} is 0; it must be at least 1, as the batch that is being made counts"
-            )));
-        }
-        if self.prefetch.unwrap_or(1).max(self.device_prefetch) > MOST_PREFETCH {
-            return Err(Error::usage(format!(
-                "prefetch is {:?} and device_prefetch {}; more than {MOST_PREFETCH} batches ahead only take memory",
-                self.prefetch, self.device_prefetch
-            )));
+        for (which, batches) in [("prefetch", self.prefetch.unwrap_or(1)), ("device_prefetch", self.device_prefetch)] {
+            if batches == 0 {
+                return Err(Error::usage(format!(
+                    "{which} is 0; it must be at least 1, as the batch that is being made counts"
+                )));
+            }
+            if batches > MOST_PREFETCH {
+                return Err(Error::usage(format!(
+                    "{which} is {batches}; more than {MOST_PREFETCH} batches ahead only take memory"
+                )));
+            }
         }
         let sampler: Box<dyn Sampler> = match (self.sampler, self.shuffle) {
             (Some(_), true) => {

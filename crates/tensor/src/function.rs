@@ -26,7 +26,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// A function of `parameters`, which are different placeholders (else it does not compile), to `results`. The name shows in profiles and messages.
+    /// A function of `parameters`, which are different placeholders (else it does not compile), to `results`. The name
+    /// shows in profiles and messages.
     pub fn new(name: impl Into<String>, parameters: Vec<Tensor>, results: Vec<Tensor>) -> Function {
         let aliases = vec![None; parameters.len()];
         let parameter_shardings = vec![Sharding::replicated(); parameters.len()];

@@ -84,7 +84,8 @@ impl Error {
         self.kind == Kind::Interrupted
     }
 
-    /// The step, counted from 1, whose loss or result was NaN or infinite, if that is what ended the fit (see [`detect_nan`](crate::Options::detect_nan)).
+    /// The step, counted from 1, whose loss or result was NaN or infinite, if that is what ended the fit (see
+    /// [`detect_nan`](crate::Options::detect_nan)).
     pub fn not_finite_step(&self) -> Option<u64> {
         match self.kind {
             Kind::NotFinite { step } => Some(step),

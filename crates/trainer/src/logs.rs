@@ -13,8 +13,8 @@ pub(crate) struct LogLayout {
     names: Vec<String>,
 }
 
-/// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none) and the latest learning rate; then come
-/// a sum and a weight for each name.
+/// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none) and the latest
+/// learning rate; then come a sum and a weight for each name.
 const HEAD: usize = 2;
 
 /// The name that the learning rate is logged under.

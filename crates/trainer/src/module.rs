@@ -34,8 +34,9 @@ pub trait TrainingModule: Module {
         Predictions::default()
     }
 
-    /// Called before a fit, once the devices are decided and before anything is recorded: the place to tie weights, for a
-    /// model whose layers are made apart from one another.
+    /// Called before a fit, once the devices are decided and before anything is recorded, and likewise before a
+    /// validation, a test, a prediction and a preflight: so a second call should change nothing. It is the place to tie
+    /// weights, for a model whose layers are made apart from one another.
     ///
     /// ```ignore
     /// fn on_after_setup(&self) -> Result<()> {
@@ -46,7 +47,7 @@ pub trait TrainingModule: Module {
     /// If the number of parameters is another afterwards, the Trainer says so, with their names.
     ///
     /// # Errors
-    /// Whatever goes wrong there; it ends the fit before it begins.
+    /// Whatever goes wrong there; it ends what was asked for before it begins.
     fn on_after_setup(&self) -> Result<()> {
         Ok(())
     }

@@ -258,9 +258,11 @@ impl Trainer {
         if self.options.enable_checkpointing && self.process_index() == 0 {
             checkpoint::check_writable(&run_dir.join("checkpoints"))?;
         }
-        let mut summary = FitSummary::default();
-        summary.last_checkpoint = from.checkpoint().map(Path::to_owned);
-        summary.best_checkpoint = from.best_checkpoint();
+        let mut summary = FitSummary {
+            last_checkpoint: from.checkpoint().map(Path::to_owned),
+            best_checkpoint: from.best_checkpoint(),
+            ..FitSummary::default()
+        };
         let (values, logs) = saved.map_or((None, None), |saved| (Some(saved.values), saved.logs));
 
         module.initialize(seed);

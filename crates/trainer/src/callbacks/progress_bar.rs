@@ -92,14 +92,15 @@ impl Callback for ProgressBar {
         if start.learning_rate_factor != 1.0 {
             devices.push_str(&format!(", learning rate × {}", start.learning_rate_factor));
         }
+        let counted = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
         self.line(&format!(
-            "Training {} parameters in {}, matmul precision {}, on {} ({devices}): {} epochs of {} steps, files in {}",
+            "Training {} parameters in {}, matmul precision {}, on {} ({devices}): {} of {}, files in {}",
             start.num_parameters,
             start.precision,
             start.matmul_precision,
             start.platform,
-            start.plan.max_epochs,
-            start.plan.steps_per_epoch,
+            counted(start.plan.max_epochs, "epoch"),
+            counted(start.plan.steps_per_epoch, "step"),
             start.run_dir.display()
         ));
         if start.epoch > 0 {

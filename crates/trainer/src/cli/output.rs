@@ -4,7 +4,8 @@ use std::io::{self, Write as _};
 
 use crate::say::is_hushed;
 
-/// Writes a line to standard output, unless another process of the run does. A reader that has gone (`| head`) is no failure; a full disk is one.
+/// Writes a line to standard output, unless another process of the run does. A reader that has gone (`| head`) is no
+/// failure; a full disk is one.
 pub(crate) fn line(text: impl std::fmt::Display) -> io::Result<()> {
     if is_hushed() {
         return Ok(());

@@ -19,7 +19,7 @@ use super::{FitData, Program};
 use crate::callbacks::spell;
 use crate::preflight::Prices;
 use crate::say::note;
-use crate::{LogPoint, Options, Trainer, TrainerBuilder, Weights};
+use crate::{Options, Trainer, TrainerBuilder, Weights};
 
 /// Does what the arguments say.
 pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
@@ -86,18 +86,19 @@ impl<P: Program> Session<P> {
     fn evaluate(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
-        let (loader, what) = match self.invocation.task {
-            Task::Validate => (self.program().fit_data(&options)?.validation, "validation"),
-            _ => (self.program().test_data(&options)?, "test"),
+        let (loader, none) = match self.invocation.task {
+            Task::Validate => {
+                (self.program().fit_data(&options)?.validation, "validation data: its fit_data() gives none")
+            }
+            _ => (self.program().test_data(&options)?, "test data: its test_data() gives none"),
         };
-        let loader = loader.ok_or_else(|| format!("this program has no {what} data"))?;
+        let loader = loader.ok_or_else(|| format!("this program has no {none}"))?;
         let module = self.program().module()?;
         trainer.load(&module, weights(&options))?;
-        let point: LogPoint = match self.invocation.task {
-            Task::Validate => trainer.validate(&module, &loader)?,
-            _ => trainer.test(&module, &loader, Weights::Current)?,
+        let (point, title) = match self.invocation.task {
+            Task::Validate => (trainer.validate(&module, &loader)?, "Validation"),
+            _ => (trainer.test(&module, &loader, Weights::Current)?, "Test"),
         };
-        let title = if what == "test" { "Test" } else { "Validation" };
         line(format_args!("{title}: {}", spell(&point.metrics)))?;
         self.finish(&trainer, || report::evaluation(&trainer, &point))
     }
