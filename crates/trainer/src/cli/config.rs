@@ -16,7 +16,7 @@ use super::command::NOT_IN_A_FILE;
 
 /// A key of a file as flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Setting {
+pub(crate) struct FileKey {
     /// The argument's name in clap.
     pub(crate) id: String,
     pub(crate) flags: Vec<OsString>,
@@ -35,8 +35,8 @@ impl fmt::Display for At<'_> {
 }
 
 /// Reads files; what a later one sets wins. What a file sets for another subcommand is checked, and left out.
-pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str>) -> Result<Vec<Setting>> {
-    let mut settings: Vec<Setting> = vec![];
+pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
+    let mut settings: Vec<FileKey> = vec![];
     for path in files {
         let text = std::fs::read_to_string(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
         for setting in read_text(path, &text, command, subcommand)? {
@@ -47,7 +47,7 @@ pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str
     Ok(settings)
 }
 
-fn read_text(path: &Path, text: &str, command: &Command, subcommand: Option<&str>) -> Result<Vec<Setting>> {
+fn read_text(path: &Path, text: &str, command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
     let line = |at: usize| 1 + text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count();
     let document = Document::parse(text).map_err(|e| {
         let at = At { path, line: line(e.span().map_or(0, |span| span.start)) };
@@ -70,7 +70,7 @@ struct Reader<'a> {
     path: &'a Path,
     command: &'a Command,
     subcommand: Option<&'a str>,
-    settings: Vec<Setting>,
+    settings: Vec<FileKey>,
 }
 
 impl Reader<'_> {
@@ -122,7 +122,7 @@ impl Reader<'_> {
         let flags = to_flags(&arg, &long, item).map_err(|problem| format!("{at}: `{name}`: {problem}"))?;
         check(command, &flags).map_err(|problem| format!("{at}: `{name}`: {problem}"))?;
         if std::ptr::eq(command, mine) {
-            self.settings.push(Setting { id, flags });
+            self.settings.push(FileKey { id, flags });
         }
         Ok(())
     }

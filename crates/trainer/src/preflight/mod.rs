@@ -9,6 +9,7 @@ mod large;
 mod prices;
 mod report;
 mod roofline;
+mod text;
 mod topology;
 mod training;
 mod warnings;
