@@ -7,6 +7,12 @@ use crate::{Error, Result};
 
 /// Whether the learning rate grows with the number of devices, for who keeps the batch a device and so trains with a
 /// larger global batch on more of them. Off unless asked for.
+///
+/// ```
+/// use fulmen_trainer::LearningRateScaling;
+/// assert_eq!("linear".parse::<LearningRateScaling>()?.factor(8), 8.0);
+/// # Ok::<(), fulmen_trainer::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LearningRateScaling {
     /// The optimizer's learning rate as it is.

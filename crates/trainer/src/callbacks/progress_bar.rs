@@ -103,8 +103,12 @@ impl Callback for ProgressBar {
             counted(start.plan.steps_per_epoch, "step"),
             start.run_dir.display()
         ));
-        if start.epoch > 0 {
-            self.line(&format!("Resuming after epoch {}", start.epoch));
+        match start.epoch {
+            0 => {}
+            epoch if epoch < start.plan.max_epochs => self.line(&format!("Resuming after epoch {epoch}")),
+            epoch => {
+                self.line(&format!("Resuming after epoch {epoch}: there is nothing left to train; raise max_epochs"))
+            }
         }
     }
 

@@ -64,7 +64,10 @@ fn record<M: TrainingModule>(
         Some(mesh) if mesh.num_devices() == devices => mesh.clone(),
         Some(mesh) => {
             let has = mesh.num_devices();
-            return Err(Error::usage(format!("the mesh {mesh} has {has} devices, and a slice has {devices}")));
+            return Err(Error::usage(format!(
+                "the mesh {mesh} has {has} devices, and a slice has {devices}; give slices of {has} devices, or a mesh of \
+                 {devices}"
+            )));
         }
         None => Mesh::new([("data", devices)])?,
     };
