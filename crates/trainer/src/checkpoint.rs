@@ -67,13 +67,13 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
     });
     // Python's readers look for the format.
     let metadata = BTreeMap::from([(KEY.to_owned(), document.to_string()), ("format".to_owned(), "pt".to_owned())]);
-    safetensors::write(path, tensors, &metadata).map_err(|e| Error::checkpoint(path, e))
+    safetensors::write(path, tensors, &metadata).map_err(Error::checkpoint_file)
 }
 
 /// Reads a checkpoint.
 pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)> {
     let wrong = |message: &str| Error::checkpoint(path, message);
-    let (tensors, metadata) = safetensors::read(path).map_err(|e| Error::checkpoint(path, e))?;
+    let (tensors, metadata) = safetensors::read(path).map_err(Error::checkpoint_file)?;
     let document = metadata.get(KEY).ok_or_else(|| {
         wrong(
             "it has weights but no training state; load it with load_weights(), or resume from a file that the \

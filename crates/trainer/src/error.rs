@@ -73,6 +73,11 @@ impl Error {
         Error { kind: Kind::Checkpoint, message, source: None }
     }
 
+    /// A checkpoint's file that cannot be read or written; the source names it.
+    pub(crate) fn checkpoint_file(source: fulmen_nn::Error) -> Error {
+        Error { kind: Kind::Checkpoint, message: format!("checkpoint: {source}"), source: Some(source.into()) }
+    }
+
     /// Ctrl-C, where it leaves nothing to go on from.
     pub(crate) fn interrupted(doing: &str) -> Error {
         Error { kind: Kind::Interrupted, message: format!("{doing} was interrupted by Ctrl-C"), source: None }

@@ -394,7 +394,7 @@ impl Trainer {
             Weights::Last => self.last_checkpoint.clone().ok_or_else(|| none("last"))?,
             Weights::File(path) => path,
         };
-        load_values(module, &file).map_err(|e| Error::checkpoint(&file, e))
+        load_values(module, &file)
     }
 
     fn evaluate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, stage: Stage) -> Result<LogPoint> {

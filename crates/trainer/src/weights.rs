@@ -21,13 +21,13 @@ pub enum Weights {
 
 /// Gives a module the values in a file, which must have them all; nothing is changed if it has not.
 pub(crate) fn load_values<M: TrainingModule>(module: &M, path: &Path) -> Result<()> {
-    let (mut tensors, _) = safetensors::read(path).map_err(|e| Error::usage(e.to_string()))?;
+    let (mut tensors, _) = safetensors::read(path).map_err(Error::checkpoint_file)?;
     let state = module.state();
     let types: Vec<_> = state.iter().map(|(_, v)| v.ty()).collect();
     let names = state.iter().map(|(name, _)| name.as_str()).zip(&types);
-    let literals = state::choose(names, &mut tensors)?;
+    let literals = state::choose(names, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
     if let Some(name) = tensors.keys().find(|name| !state::is_of_training(name)) {
-        return Err(Error::usage(format!("it has `{name}`, which this module has not")));
+        return Err(Error::checkpoint(path, format!("it has `{name}`, which this module has not")));
     }
     for ((_, variable), literal) in state.iter().zip(literals) {
         variable.set(literal.to_tensor());
