@@ -96,6 +96,23 @@ impl Run {
         joined.map(|(index, m)| wire::Member { index, host: m.host.clone(), pid: m.pid }).collect()
     }
 
+    /// Why a process should ask again later: it comes for the next run at this address, and the coordinator of this one
+    /// goes as soon as all know its end.
+    pub(crate) fn is_ending(&self, caller: wire::Caller) -> Option<String> {
+        let member = self.members.get(caller.index as usize).and_then(Option::as_ref);
+        if member.is_some_and(|m| m.session == caller.session) {
+            return None;
+        }
+        match &self.failure {
+            _ if self.over => Some("the run before this one has not ended for all its processes".into()),
+            // One that was not there before is late for this run, and is told of its end.
+            Some(failure) if member.is_some_and(|m| m.left || m.told) => {
+                Some(format!("the run before this one is ending: {}", failure.message))
+            }
+            _ => None,
+        }
+    }
+
     /// Lets a process in, or says why not.
     pub(crate) fn join(&mut self, request: &wire::Join, now: Instant) -> Result<(), Failure> {
         let wire::Caller { index, session } = request.caller;

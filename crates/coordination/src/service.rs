@@ -89,11 +89,15 @@ impl Service {
         }
     }
 
-    async fn join(self, request: wire::Join) -> Reply {
+    async fn join(self, request: wire::Join) -> Result<Reply, Status> {
+        if let Some(reason) = self.run().is_ending(request.caller) {
+            // What a client tries again, until the next coordinator is there.
+            return Err(Status::unavailable(reason));
+        }
         let result = self.change(|run| run.join(&request, Instant::now()));
         let run = self.run();
         let heartbeat_timeout_ms = crate::timeouts::millis(run.heartbeat_timeout());
-        Reply { members: run.members(), heartbeat_timeout_ms, ..Reply::from(result) }
+        Ok(Reply { members: run.members(), heartbeat_timeout_ms, ..Reply::from(result) })
     }
 
     async fn meet(self, request: wire::Meet) -> Reply {
@@ -181,21 +185,26 @@ struct Method<F>(F);
 impl<Q, F, A> UnaryService<Q> for Method<F>
 where
     F: FnMut(Q) -> A,
-    A: Future<Output = Reply> + Send + 'static,
+    A: Future<Output = Result<Reply, Status>> + Send + 'static,
 {
     type Response = Reply;
     type Future = Answer<Result<Response<Reply>, Status>>;
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let answer = (self.0)(request.into_inner());
-        Box::pin(async { Ok(Response::new(answer.await)) })
+        Box::pin(async { answer.await.map(Response::new) })
     }
+}
+
+/// For the methods that always answer.
+async fn sure(answer: impl Future<Output = Reply>) -> Result<Reply, Status> {
+    Ok(answer.await)
 }
 
 async fn unary<Q, A>(request: http::Request<Body>, answer: impl FnMut(Q) -> A) -> http::Response<Body>
 where
     Q: Message + Default + 'static,
-    A: Future<Output = Reply> + Send + 'static,
+    A: Future<Output = Result<Reply, Status>> + Send + 'static,
 {
     let codec = ProstCodec::<Reply, Q>::default();
     let mut grpc = Grpc::new(codec).max_decoding_message_size(LARGEST_MESSAGE);
@@ -216,11 +225,11 @@ impl tower_service::Service<http::Request<Body>> for Service {
         Box::pin(async move {
             Ok(match request.uri().path() {
                 method::JOIN => unary(request, |q| service.clone().join(q)).await,
-                method::MEET => unary(request, |q| service.clone().meet(q)).await,
-                method::PUT => unary(request, |q| service.clone().put(q)).await,
-                method::GET => unary(request, |q| service.clone().get(q)).await,
-                method::HEARTBEAT => unary(request, |q| service.clone().heartbeat(q)).await,
-                method::LEAVE => unary(request, |q| service.clone().leave(q)).await,
+                method::MEET => unary(request, |q| sure(service.clone().meet(q))).await,
+                method::PUT => unary(request, |q| sure(service.clone().put(q))).await,
+                method::GET => unary(request, |q| sure(service.clone().get(q))).await,
+                method::HEARTBEAT => unary(request, |q| sure(service.clone().heartbeat(q))).await,
+                method::LEAVE => unary(request, |q| sure(service.clone().leave(q))).await,
                 _ => Status::unimplemented("the coordination service has no such method").into_http(),
             })
         })

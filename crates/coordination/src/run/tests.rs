@@ -257,3 +257,22 @@ fn who_never_came_is_named_with_the_host_that_the_environment_gave() {
     let failure = run.give_up(&place(Purpose::Join, ""), Duration::from_secs(2)).unwrap_err();
     expect!["process 1 (b) has not joined within 2 s; 1 of 2 processes have"].assert_eq(&failure.message);
 }
+
+#[test]
+fn who_comes_for_the_next_run_is_told_to_wait() {
+    let next = |index: u32| wire::Caller { index, session: 7 };
+    let mut run = full(2, Instant::now());
+    assert_eq!(run.is_ending(next(1)), None);
+    (0..2).for_each(|index| run.come(&place(Purpose::Shutdown, ""), index, &BTreeMap::new()));
+    expect!["the run before this one has not ended for all its processes"]
+        .assert_eq(&run.is_ending(next(1)).unwrap());
+    assert_eq!(run.is_ending(join(1, 2).caller), None);
+
+    // Of a run that failed, only those that know of it can come for another.
+    let mut run = full(2, Instant::now());
+    run.leave(1, "the loss is NaN");
+    run.tell_failure(1);
+    expect!["the run before this one is ending: process 1 (host-1, pid 1001) ended: the loss is NaN"]
+        .assert_eq(&run.is_ending(next(1)).unwrap());
+    assert_eq!(run.is_ending(next(0)), None);
+}
