@@ -54,6 +54,9 @@ impl Coordination {
     /// Waits until all processes have come to the barrier of that name. The n-th time that a process comes meets the
     /// n-th time of the others.
     ///
+    /// Processes come to barriers and agreements in one order: when each waits at one, and not all at the same, the run
+    /// ends for all.
+    ///
     /// # Errors
     /// Somebody who has not come in time, who is named (for all who waited, so that nobody goes on alone), or is gone.
     pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {

@@ -4,7 +4,7 @@
 //! Not here: waiting, sockets, clocks. Everything happens at once and is told what time it is, so that it can be tested
 //! without any.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -274,7 +274,8 @@ impl Run {
         }
         meeting.came.insert(index, facts.clone());
         if meeting.came.len() < self.members.len() {
-            return self.look_for_those_at_the_end();
+            self.look_for_those_at_the_end();
+            return self.look_for_different_meetings();
         }
         let facts = std::mem::take(&mut meeting.came);
         let outcome = agreement::compare(&facts, |index| self.name(index)).map_err(|disagreement| {
@@ -316,6 +317,25 @@ impl Run {
              output there"
         );
         self.fail(Failure::new(FailureKind::PeerLost, absent, message));
+    }
+
+    /// Where each process waits, but not all at the same meeting, all would wait for ever.
+    fn look_for_different_meetings(&mut self) {
+        let is_between = |purpose: Purpose| matches!(purpose, Purpose::Barrier | Purpose::Agreement);
+        let open = self.meetings.iter().filter(|(place, m)| is_between(place.0) && m.outcome.is_none());
+        let open: Vec<(&str, Vec<u32>)> =
+            open.map(|(place, m)| (place.1.as_str(), m.came.keys().copied().collect())).collect();
+        let waiting: BTreeSet<u32> = open.iter().flat_map(|(_, came)| came.iter().copied()).collect();
+        if open.len() < 2 || waiting.len() < self.members.len() {
+            return;
+        }
+        let where_each = open.iter().map(|(name, came)| format!("{} at `{name}`", self.names(came)));
+        let message = format!(
+            "the processes wait for each other at different places: {}. Start all of them from one build, with the same \
+             configuration and data",
+            where_each.collect::<Vec<_>>().join("; ")
+        );
+        self.fail(Failure::new(FailureKind::Disagreement, waiting.into_iter().collect(), message));
     }
 
     /// How a meeting ended, once it has.

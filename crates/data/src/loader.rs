@@ -227,6 +227,11 @@ impl DataLoader {
         self.core.config.last_batch == LastBatch::Pad && self.core.num_samples % self.core.stride() != 0
     }
 
+    /// Whether the sampler has divided the samples among the processes ([`Sampler::is_final`](crate::Sampler::is_final)).
+    pub fn is_final(&self) -> bool {
+        self.core.is_final
+    }
+
     /// All that the batches of an epoch depend on, but for the samples themselves, in one line: the dataset's length, the
     /// number of batches and their size, the sampler. Loaders that differ in it do not belong to one training run. It is
     /// the same in every process.

@@ -3,12 +3,14 @@
 //! Not here: how predictions are written to a file, which the command line does.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use fulmen_data::{DataLoader, DeviceBatches};
 use fulmen_tensor::{
     Argument, Compiled, DeviceArray, Function, Literal, PendingLiterals, Runtime, Tensor, TensorType, autocast, random,
 };
 
+use crate::hosts::{self, Hosts};
 use crate::interrupt;
 use crate::placeholders::Placeholders;
 use crate::program::for_setting;
@@ -83,6 +85,12 @@ pub(crate) fn program(
     setting: &Setting,
     seed: u64,
 ) -> Result<PredictProgram> {
+    if loader.is_final() && loader.replicas().num_processes > 1 {
+        return Err(Error::usage(
+            "the loader's sampler is final: it divides the samples among the processes itself, so that predictions have no \
+             order that all share. Predict with another sampler, or in one process",
+        ));
+    }
     let batch = Batch::placeholders(loader, setting.precision.whole());
     let cells = Placeholders::new(module, entries);
     module.eval();
@@ -145,6 +153,9 @@ fn first_rows(literal: Literal, rows: usize) -> Result<Literal> {
 ///
 /// The device works on the next batch while one is looked at. After an error there is nothing more. Ctrl-C is such an
 /// error, after which the program goes on.
+///
+/// Of several processes each reads all of its batches, as the devices of one wait for those of the others: one that stops
+/// earlier ends the run for all.
 pub struct PredictedBatches {
     runtime: Runtime,
     compiled: Compiled,
@@ -156,6 +167,12 @@ pub struct PredictedBatches {
     batch_size: usize,
     pending: VecDeque<Pending>,
     interrupt: interrupt::Guard,
+    /// The other processes, if there are any.
+    hosts: Option<Arc<Hosts>>,
+    _guard: Option<hosts::Guard>,
+    /// How many batches were launched, and of how many.
+    launched: usize,
+    batches_in_all: usize,
     /// No batch is to be launched any more.
     ended: bool,
     /// Why not; told after the predictions that had been launched before.
@@ -173,6 +190,9 @@ struct Pending {
 /// Batches that the device is given before the first of them is read.
 const AHEAD: usize = 2;
 
+/// After how many batches processes ask each other whether Ctrl-C was pressed.
+const ASK_EVERY: usize = 8;
+
 impl PredictedBatches {
     pub(crate) fn new(
         runtime: &Runtime,
@@ -180,8 +200,13 @@ impl PredictedBatches {
         program: PredictProgram,
         values: Vec<DeviceArray>,
         loader: &DataLoader,
+        hosts: Option<&Arc<Hosts>>,
     ) -> PredictedBatches {
         PredictedBatches {
+            _guard: hosts.map(|hosts| hosts.guard()),
+            hosts: hosts.cloned(),
+            launched: 0,
+            batches_in_all: loader.len(),
             runtime: runtime.clone(),
             compiled,
             names: program.names,
@@ -230,8 +255,15 @@ impl PredictedBatches {
         Ok(Predicted { values: names.into_iter().zip(literals).collect() })
     }
 
+    /// Whether Ctrl-C was pressed. Several processes end after the same batch.
+    fn is_interrupted(&self) -> Result<bool> {
+        let Some(hosts) = &self.hosts else { return Ok(self.interrupt.requested()) };
+        hosts.health()?;
+        Ok((self.launched + 1) % ASK_EVERY == 0 && hosts.any("interrupt", self.interrupt.requested())?)
+    }
+
     fn launch(&mut self) -> Result<bool> {
-        if self.interrupt.requested() {
+        if self.is_interrupted()? {
             return Err(Error::interrupted("predicting"));
         }
         let Some(batch) = self.batches.next().transpose()? else {
@@ -244,20 +276,32 @@ impl PredictedBatches {
         let valid = self.left.min(self.batch_size);
         self.left -= valid;
         self.pending.push_back(Pending { values, valid, _arrays: outputs.arrays });
+        self.launched += 1;
         Ok(true)
+    }
+
+    /// The others would wait for this process, unless they have the same error at the same batch.
+    fn tell(&self, error: &Error) {
+        if let Some(hosts) = self.hosts.as_ref().filter(|_| !error.is_interrupted()) {
+            hosts.fail(error);
+        }
     }
 
     fn try_next(&mut self) -> Result<Option<Predicted>> {
         while !self.ended && self.pending.len() <= AHEAD {
             match self.launch() {
                 Ok(launched) => self.ended = !launched,
-                Err(error) => (self.ended, self.failed) = (true, Some(error)),
+                Err(error) => {
+                    self.tell(&error);
+                    (self.ended, self.failed) = (true, Some(error));
+                }
             }
         }
         let Some(Pending { values, valid, _arrays }) = self.pending.pop_front() else {
             return self.failed.take().map_or(Ok(None), Err);
         };
-        let rows = values.wait()?.into_iter().map(|literal| first_rows(literal, valid)).collect::<Result<Vec<_>>>()?;
+        let literals = hosts::arrive(self.hosts.as_ref(), values)?;
+        let rows = literals.into_iter().map(|literal| first_rows(literal, valid)).collect::<Result<Vec<_>>>()?;
         Ok(Some(Predicted { values: self.names.iter().cloned().zip(rows).collect() }))
     }
 }
@@ -267,10 +311,23 @@ impl Iterator for PredictedBatches {
 
     fn next(&mut self) -> Option<Result<Predicted>> {
         let next = self.try_next().transpose();
-        if let Some(Err(_)) = next {
+        if let Some(Err(error)) = &next {
+            self.tell(error);
             self.ended = true;
             self.pending.clear();
         }
         next
+    }
+}
+
+impl Drop for PredictedBatches {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.tell(&Error::usage(format!(
+                "it stopped reading its predictions after {} batches of {}; read them to the end in every process",
+                self.launched - self.pending.len(),
+                self.batches_in_all
+            )));
+        }
     }
 }

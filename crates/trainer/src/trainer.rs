@@ -381,7 +381,7 @@ impl Trainer {
         let values = state::compute(&self.runtime, &entries)?;
         let (compiled, count) = self.compile(&program.function)?;
         self.eval_compilations += count;
-        Ok(PredictedBatches::new(&self.runtime, compiled, program, values, loader))
+        Ok(PredictedBatches::new(&self.runtime, compiled, program, values, loader, self.hosts.as_ref()))
     }
 
     /// Gives a module the weights that were chosen.

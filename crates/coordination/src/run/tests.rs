@@ -264,8 +264,7 @@ fn who_comes_for_the_next_run_is_told_to_wait() {
     let mut run = full(2, Instant::now());
     assert_eq!(run.is_ending(next(1)), None);
     (0..2).for_each(|index| run.come(&place(Purpose::Shutdown, ""), index, &BTreeMap::new()));
-    expect!["the run before this one has not ended for all its processes"]
-        .assert_eq(&run.is_ending(next(1)).unwrap());
+    expect!["the run before this one has not ended for all its processes"].assert_eq(&run.is_ending(next(1)).unwrap());
     assert_eq!(run.is_ending(join(1, 2).caller), None);
 
     // Of a run that failed, only those that know of it can come for another.
@@ -275,4 +274,18 @@ fn who_comes_for_the_next_run_is_told_to_wait() {
     expect!["the run before this one is ending: process 1 (host-1, pid 1001) ended: the loss is NaN"]
         .assert_eq(&run.is_ending(next(1)).unwrap());
     assert_eq!(run.is_ending(next(0)), None);
+}
+
+#[test]
+fn who_waits_at_different_places_is_told() {
+    let mut run = full(3, Instant::now());
+    run.come(&place(Purpose::Agreement, "fit"), 0, &BTreeMap::new());
+    run.come(&place(Purpose::Agreement, "test"), 1, &BTreeMap::new());
+    // Process 2 may still come to one, and process 1 go on to the other.
+    assert!(run.failure().is_none());
+    run.come(&place(Purpose::Barrier, "saved"), 2, &BTreeMap::new());
+    let failure = run.failure().unwrap();
+    assert_eq!((failure.kind(), failure.processes.as_slice()), (FailureKind::Disagreement, [0, 1, 2].as_slice()));
+    expect!["the processes wait for each other at different places: process 2 (host-2, pid 1002) at `saved`; process 0 (host-0, pid 1000) at `fit`; process 1 (host-1, pid 1001) at `test`. Start all of them from one build, with the same configuration and data"]
+        .assert_eq(&failure.message);
 }

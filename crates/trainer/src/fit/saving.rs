@@ -37,6 +37,11 @@ impl Fit<'_> {
 
     /// Writes the training state to files, from one read of the device, with further tensors.
     pub(super) fn save(&mut self, files: &[(PathBuf, CheckpointRole)], further: Vec<(String, Literal)>) -> Result<()> {
+        // To read what lies split takes all processes, so that all do what the first one's callbacks ask for.
+        let files = match self.hosts {
+            Some(hosts) => hosts.broadcast("saves", || Ok(Saves(files.to_vec())))?.0,
+            None => files.to_vec(),
+        };
         if files.is_empty() {
             return Ok(());
         }
@@ -59,15 +64,39 @@ impl Fit<'_> {
         let writes = self.hosts.is_none_or(|hosts| hosts.process().is_coordinator());
         for (path, role) in files {
             if writes {
-                checkpoint::save(path, &tensors, &self.position)?;
+                checkpoint::save(&path, &tensors, &self.position)?;
             }
             match role {
-                CheckpointRole::Last => self.summary.last_checkpoint = Some(path.clone()),
-                CheckpointRole::Best => self.summary.best_checkpoint = Some(path.clone()),
+                CheckpointRole::Last => self.summary.last_checkpoint = Some(path),
+                CheckpointRole::Best => self.summary.best_checkpoint = Some(path),
                 CheckpointRole::Extra => {}
             }
         }
+        // Nobody looks for a file that is not there yet.
+        if let Some(hosts) = self.hosts {
+            hosts.meet("saved")?;
+        }
         Ok(())
+    }
+}
+
+/// What is to be saved, as process 0 tells the others: roles and paths in turn.
+struct Saves(Vec<(PathBuf, CheckpointRole)>);
+
+const ROLES: [(CheckpointRole, &str); 3] =
+    [(CheckpointRole::Last, "last"), (CheckpointRole::Best, "best"), (CheckpointRole::Extra, "extra")];
+
+impl hosts::Shared for Saves {
+    fn to_text(&self) -> Option<String> {
+        let name = |role| ROLES.iter().find(|r| r.0 == role).map(|r| r.1);
+        let all: Option<Vec<_>> = self.0.iter().map(|(path, role)| Some((name(*role)?, path.to_str()?))).collect();
+        serde_json::to_string(&all?).ok()
+    }
+
+    fn from_text(text: &str) -> Option<Saves> {
+        let role = |name: String| ROLES.iter().find(|r| r.1 == name).map(|r| r.0);
+        let all: Vec<(String, PathBuf)> = serde_json::from_str(text).ok()?;
+        all.into_iter().map(|(name, path)| Some((path, role(name)?))).collect::<Option<_>>().map(Saves)
     }
 }
 

@@ -22,11 +22,13 @@ use crate::{Error, Options, Result};
 /// How long a fit may go on after another process is gone. A collective that waits for it never ends.
 const GRACE: Duration = Duration::from_secs(30);
 
+/// How long the processes wait for each other once all have joined: as long as they are there, which their heartbeats
+/// tell. One of them may write a checkpoint for an hour.
+const WHILE_ALIVE: Duration = Duration::MAX;
+
 /// The processes that train together with this one.
 pub(crate) struct Hosts {
     coordination: Coordination,
-    /// How long the processes wait for each other.
-    patience: Duration,
     /// Whether programs span the processes; tests let each process run its own.
     spans: fn(&Process, &Runtime) -> Result<()>,
     /// How many values were shared and questions decided, which is the same number in all processes.
@@ -63,21 +65,20 @@ impl Hosts {
             hush();
         }
         let timeouts = Timeouts::from_env(env)?;
-        let patience = timeouts.join;
         let told = process.coordinator().to_owned();
         let join = Coordination::builder(process).timeouts(timeouts).on_listening(move |address| {
             if address != told {
                 say(&format!("the coordinator listens at {address}"));
             }
         });
-        let hosts = Arc::new(Hosts::new(join.join()?, patience, runtime::check));
+        let hosts = Arc::new(Hosts::new(join.join()?, runtime::check));
         *joined = Arc::downgrade(&hosts);
         Ok(Some(hosts))
     }
 
-    fn new(coordination: Coordination, patience: Duration, spans: fn(&Process, &Runtime) -> Result<()>) -> Hosts {
+    fn new(coordination: Coordination, spans: fn(&Process, &Runtime) -> Result<()>) -> Hosts {
         let (well, alike) = (AtomicBool::new(true), AtomicBool::new(false));
-        Hosts { coordination, patience, spans, turns: AtomicU64::new(0), well, alike }
+        Hosts { coordination, spans, turns: AtomicU64::new(0), well, alike }
     }
 
     pub(crate) fn process(&self) -> &Process {
@@ -99,20 +100,28 @@ impl Hosts {
 
     /// Compares with the other processes what each is about to run.
     pub(crate) fn agree(&self, what: &str, facts: &Facts) -> Result<()> {
-        Ok(self.coordination.agree(what, facts, self.patience)?)
+        Ok(self.coordination.agree(what, facts, WHILE_ALIVE)?)
     }
 
     /// What all processes take from process 0: there `make` makes it, the others wait for it.
-    pub(crate) fn broadcast(&self, what: &str, make: impl FnOnce() -> Result<PathBuf>) -> Result<PathBuf> {
+    pub(crate) fn broadcast<T: Shared>(&self, what: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
         let key = format!("trainer/{what}/{}", self.turns.fetch_add(1, Ordering::Relaxed));
         if self.process().is_coordinator() {
-            let path = make()?;
-            self.coordination.put(&key, path.as_os_str().as_encoded_bytes())?;
-            return Ok(path);
+            let value = make()?;
+            let text = value.to_text();
+            let text = text
+                .ok_or_else(|| Error::usage(format!("{what}: a path is no UTF-8, and processes share it as that")))?;
+            self.coordination.put(&key, text)?;
+            return Ok(value);
         }
-        let bytes = self.coordination.get(&key, self.patience)?;
-        let text = String::from_utf8(bytes);
-        Ok(text.map_err(|_| Error::usage(format!("{what}: process 0 chose a path that is no UTF-8")))?.into())
+        let text = String::from_utf8(self.coordination.get(&key, WHILE_ALIVE)?).ok();
+        let value = text.and_then(|text| T::from_text(&text));
+        value.ok_or_else(|| Error::usage(format!("{what}: process 0 shares what is none; use one build for all")))
+    }
+
+    /// Waits until all processes have come here.
+    pub(crate) fn meet(&self, what: &str) -> Result<()> {
+        Ok(self.coordination.barrier(&format!("trainer/{what}"), WHILE_ALIVE)?)
     }
 
     /// Whether any process wants something. All ask at the same point, and get the same answer.
@@ -122,7 +131,7 @@ impl Hosts {
             self.coordination.put(&key, "yes")?;
         }
         // Whoever wanted it has said so before coming here.
-        self.coordination.barrier(&format!("trainer/{what}"), self.patience)?;
+        self.meet(what)?;
         Ok(self.coordination.try_get(&key)?.is_some())
     }
 
@@ -169,6 +178,23 @@ impl Hosts {
     }
 }
 
+/// What processes share.
+pub(crate) trait Shared: Sized {
+    /// As it travels, if it can.
+    fn to_text(&self) -> Option<String>;
+    fn from_text(text: &str) -> Option<Self>;
+}
+
+impl Shared for PathBuf {
+    fn to_text(&self) -> Option<String> {
+        self.to_str().map(str::to_owned)
+    }
+
+    fn from_text(text: &str) -> Option<PathBuf> {
+        Some(text.into())
+    }
+}
+
 /// The values that are on their way to the host, unless another process is gone that their computation needs.
 pub(crate) fn arrive(hosts: Option<&Arc<Hosts>>, values: PendingLiterals) -> Result<Vec<Literal>> {
     if let Some(hosts) = hosts {
@@ -194,7 +220,7 @@ impl Drop for Hosts {
         if std::thread::panicking() {
             self.coordination.fail("it panicked");
         } else if self.well.load(Ordering::Relaxed) && self.health().is_ok() {
-            if let Err(error) = self.coordination.shutdown(self.patience) {
+            if let Err(error) = self.coordination.shutdown(WHILE_ALIVE) {
                 say(&format!("error: {error}"));
             }
         }

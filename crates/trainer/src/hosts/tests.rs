@@ -12,17 +12,20 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 
 use super::*;
-use crate::callback::{Actions, Callback, LogPoint};
-use crate::{Batch, Plan, StepContext, Trainer, TrainingModule};
+use crate::callback::{Actions, Callback, CheckpointRole, LogPoint};
+use crate::predict::PredictedBatches;
+use crate::{Batch, Plan, Predictions, StepContext, Trainer, TrainingModule, Weights};
 
 /// The variable that tells a process of this test program where to join.
 const JOIN: &str = "FULMEN_TEST_JOIN";
 
+/// Enough for a child process to start.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+
 fn join(process: Process, on_listening: impl FnOnce(&str) + Send + 'static) -> Hosts {
-    let patience = Duration::from_secs(60);
-    let timeouts = Timeouts { join: patience, heartbeat: patience };
+    let timeouts = Timeouts { join: JOIN_TIMEOUT, heartbeat: Duration::from_secs(60) };
     let joining = Coordination::builder(process).timeouts(timeouts).on_listening(on_listening);
-    Hosts::new(joining.join().unwrap(), patience, |_, _| Ok(()))
+    Hosts::new(joining.join().unwrap(), |_, _| Ok(()))
 }
 
 /// Runs the same in three processes, each a thread, and gives what each of them got.
@@ -57,6 +60,30 @@ fn all_get_the_same_answer_whoever_wants_it() {
         (0..5).map(|step| hosts.any("interrupt", mine == 1 && step == 3).unwrap()).collect::<Vec<_>>()
     });
     assert_eq!(answers, vec![[false, false, false, true, false]; 3]);
+}
+
+#[test]
+fn who_has_joined_is_waited_for_as_long_as_it_lives() {
+    let answers = in_three(|hosts| {
+        if hosts.process().is_coordinator() {
+            // It writes a large file, say.
+            thread::sleep(JOIN_TIMEOUT + Duration::from_secs(2));
+        }
+        let shared = hosts.broadcast("run_dir", || Ok(PathBuf::from("version_0")));
+        hosts.meet("saved").and(shared).map_err(|e| e.to_string())
+    });
+    assert_eq!(answers, vec![Ok(PathBuf::from("version_0")); 3]);
+}
+
+#[test]
+fn processes_that_wait_at_different_places_are_told() {
+    let ends = in_three(|hosts| {
+        let what = if hosts.process().index() == 1 { "test" } else { "fit" };
+        hosts.agree(what, &Facts::new()).unwrap_err().to_string()
+    });
+    for end in ends {
+        assert!(end.contains("at `fit`; process 1 (") && end.contains("at `test`"), "{end}");
+    }
 }
 
 #[test]
@@ -110,6 +137,9 @@ impl TrainingModule for Line {
         let error = self.0.forward(&batch.get("x")) - batch.get("y");
         (&error * &error).mean_all()
     }
+    fn predict_step(&self, batch: &Batch) -> Predictions {
+        self.0.forward(&batch.get("x")).into()
+    }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         Box::new(Sgd::new(0.1))
     }
@@ -139,8 +169,8 @@ impl Dataset for Broken {
     }
 }
 
-/// A wish that only one process has.
-struct StopAfter(u64);
+/// What one process wants after some epochs, and others may not: to stop, and to save.
+struct StopAfter(u64, Option<PathBuf>);
 
 impl Callback for StopAfter {
     fn name(&self) -> &'static str {
@@ -149,6 +179,7 @@ impl Callback for StopAfter {
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
         if point.epoch + 1 == self.0 {
             actions.stop("enough");
+            self.1.iter().for_each(|path| actions.save_checkpoint(path, CheckpointRole::Extra));
         }
     }
 }
@@ -174,10 +205,13 @@ fn all_stop_together_and_the_first_process_writes() {
     let root = folder.path().to_owned();
     let ends = in_three(move |hosts| {
         let index = hosts.process().index();
-        let mut trainer = trainer(hosts, &root, (index == 1).then_some(StopAfter(2)));
+        let mut trainer = trainer(hosts, &root, (index == 1).then_some(StopAfter(2, None)));
         let loader = DataLoader::builder(points(40)).batch_size(4).build().unwrap();
-        let summary = trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap();
+        let line = Line(Linear::new(1, 1));
+        let summary = trainer.fit(&line, &loader, None).unwrap();
         assert_eq!(trainer.process_index(), index);
+        // Whoever wrote it, it is there for all.
+        trainer.load(&line, Weights::Last).unwrap();
         let stopped = summary.stopped.unwrap();
         assert!(if index == 1 { stopped == "enough" } else { stopped.contains("another process") }, "{stopped}");
         (summary.epochs, trainer.run_dir().unwrap().to_owned(), trainer.last_checkpoint().unwrap().to_owned())
@@ -205,5 +239,94 @@ fn a_fit_that_fails_in_one_process_ends_in_all() {
     assert!(matches!(&ends[2], (false, true, message) if message.contains("full of holes")), "{ends:?}");
     for end in &ends[..2] {
         assert!(end.0 && end.2.contains("process 2 (") && end.2.contains("full of holes"), "{end:?}");
+    }
+}
+
+#[test]
+fn all_save_what_the_first_process_asks_for() {
+    for alone in [0, 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().to_owned();
+        let reads = in_three(move |hosts| {
+            let path = (hosts.process().index() == alone).then(|| root.join("further.safetensors"));
+            let mut trainer = trainer(hosts, &root, Some(StopAfter(3, path)));
+            let loader = DataLoader::builder(points(8)).batch_size(4).build().unwrap();
+            let before = trainer.runtime().metrics().value("TransferFromDeviceTime");
+            trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap();
+            trainer.runtime().metrics().value("TransferFromDeviceTime") - before
+        });
+        assert_eq!(reads, vec![reads[0]; 3], "all read the device as often");
+        assert_eq!(folder.path().join("further.safetensors").is_file(), alone == 0);
+    }
+}
+
+/// Predictions, of data that has a hole in one process, say.
+fn predicted(hosts: &Arc<Hosts>, root: &Path, broken: bool) -> PredictedBatches {
+    let mut trainer = trainer(hosts, root, None);
+    // Before the processes ask each other for the first time whether Ctrl-C was pressed.
+    let hole = if broken { 9 } else { 40 };
+    let loader = DataLoader::builder(Broken(points(40), hole)).batch_size(2).build().unwrap();
+    trainer.predict(&Line(Linear::new(1, 1)), &loader, Weights::Current).unwrap()
+}
+
+/// The first batch, and once the run has failed, how the rest ends.
+fn first_and_end(hosts: &Arc<Hosts>, mut batches: PredictedBatches) -> (usize, Error) {
+    let first = batches.next().unwrap().unwrap().num_samples();
+    hosts.meet("all have begun").unwrap();
+    while hosts.health().is_ok() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let error = batches.find_map(|batch| batch.err()).unwrap();
+    assert!(batches.next().is_none(), "after an error there is nothing more");
+    (first, error)
+}
+
+#[test]
+fn predictions_come_to_all_whatever_the_number_of_batches() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let ends = in_three(move |hosts| {
+        let all = predicted(hosts, &root, false).concat().unwrap();
+        // Nothing keeps the processes from going on together.
+        (all.num_samples(), hosts.any("interrupt", false).unwrap())
+    });
+    assert_eq!(ends, [(40, false); 3]);
+}
+
+#[test]
+fn a_prediction_that_fails_in_one_process_ends_in_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let ends = in_three(move |hosts| {
+        let batches = predicted(hosts, &root, hosts.process().index() == 2);
+        if hosts.process().index() == 2 {
+            hosts.meet("all have begun").unwrap();
+            let error = batches.concat().unwrap_err();
+            return (error.is_data(), error.to_string());
+        }
+        let (rows, error) = first_and_end(hosts, batches);
+        (rows == 2 && error.is_coordination(), error.to_string())
+    });
+    assert!(ends[2].0 && ends[2].1.contains("full of holes"), "{ends:?}");
+    for end in &ends[..2] {
+        assert!(end.0 && end.1.contains("process 2 (") && end.1.contains("full of holes"), "{ends:?}");
+    }
+}
+
+#[test]
+fn a_process_that_reads_no_further_tells_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let ends = in_three(move |hosts| {
+        let mut batches = predicted(hosts, &root, false);
+        if hosts.process().index() == 1 {
+            batches.next().unwrap().unwrap();
+            hosts.meet("all have begun").unwrap();
+            return String::new();
+        }
+        first_and_end(hosts, batches).1.to_string()
+    });
+    for end in [&ends[0], &ends[2]] {
+        assert!(end.contains("process 1 (") && end.contains("after 1 batches of 20"), "{ends:?}");
     }
 }
