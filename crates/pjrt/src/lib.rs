@@ -24,7 +24,8 @@
 //!
 //! A [`Plugin`] is a shared object that knows one kind of device. It opens a [`Client`], whose [`Device`]s hold
 //! [`Buffer`]s and run [`LoadedExecutable`]s. Work is asynchronous: an [`Event`] or a [`PendingRead`] is how one waits.
-//! A plugin can also compile for a [`Topology`] of devices that are elsewhere.
+//! A plugin can also compile for a [`Topology`] of devices that are elsewhere; [`hlo`] reads what it made of a program,
+//! and [`diagnosis`] says why there is no device.
 //!
 //! The C API trusts its caller: wrong shapes are read as they lie, a wrong option ends the process. What is known to do
 //! harm is refused here, as an [`Error`], before the plugin sees it. A plugin that throws a C++ exception instead of giving

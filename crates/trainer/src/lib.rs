@@ -7,7 +7,10 @@
 //! reads can cause a compilation.
 //!
 //! Several devices are one program with shardings ([`Strategy`]). With several processes, one a host, each builds the
-//! same Trainer; before the first step they compare what they are about to run. Not here: gradient accumulation.
+//! same Trainer; before the first step they compare what they are about to run.
+//!
+//! [`cli`] makes a command line of a module and its data; [`preflight`] judges a training step for TPUs that are not
+//! here. Not here: gradient accumulation.
 
 mod batch;
 mod builder;
