@@ -5,7 +5,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fulmen_tensor::{Runtime, Sharding};
 
@@ -55,6 +55,8 @@ pub(crate) struct Core {
     /// Of this process's part of a batch.
     layout: Arc<Layout>,
     pool: Pool,
+    /// The sampler was asked whether all ranks have the same order.
+    compared: AtomicBool,
 }
 
 impl Core {
@@ -73,7 +75,16 @@ impl Core {
         let layout = Arc::new(Layout::new(config.fields.clone(), replicas.local_rows(batch_size).len())?);
         // Enough for all that can be in flight at once: read ahead, on the device, and in the consumer's hands.
         let pool = Pool::new(layout.size(), config.prefetch.saturating_add(config.device_prefetch).saturating_add(2));
-        let core = Core { config, replicas, batch_size, num_samples, is_final, layout, pool };
+        let core = Core {
+            config,
+            replicas,
+            batch_size,
+            num_samples,
+            is_final,
+            layout,
+            pool,
+            compared: AtomicBool::new(false),
+        };
         if core.batches() == 0 {
             return Err(Error::usage(format!(
                 "no batch is left: an epoch has {} samples, fewer than the batch size {batch_size}, and \
@@ -82,6 +93,13 @@ impl Core {
             )));
         }
         Ok(core)
+    }
+
+    /// The rank whose order is to be that of this process too, the first time that it is asked for.
+    pub(crate) fn another_rank(&self) -> Option<Replica> {
+        let Replica { num_replicas, rank } = self.replicas.replica();
+        let due = !self.is_final && num_replicas > 1 && !self.compared.swap(true, Ordering::Relaxed);
+        due.then_some(Replica { num_replicas, rank: (rank + 1) % num_replicas })
     }
 
     /// How far apart in the order the starts of two batches are.

@@ -94,8 +94,25 @@ impl Plan {
     fn make_order(&self, epoch: u64) -> Result<Vec<usize>> {
         let Core { config, num_samples, replicas, .. } = &*self.core;
         let len = &config.len;
-        let order = catch_unwind(AssertUnwindSafe(|| config.sampler.order(epoch, *len, replicas.replica())))
-            .map_err(|payload| panicked("the sampler panicked", payload))?;
+        let order_of = |replica| {
+            catch_unwind(AssertUnwindSafe(|| config.sampler.order(epoch, *len, replica)))
+                .map_err(|payload| panicked("the sampler panicked", payload))
+        };
+        let replica = replicas.replica();
+        let order = order_of(replica)?;
+        if let Some(other) = self.core.another_rank() {
+            if order_of(other)? != order {
+                return Err(Error::usage(format!(
+                    "the sampler {} gives another order for rank {} of {} replicas than for rank {}, and is not declared \
+                     final, so that each process would take its part of a different order and samples would be lost; \
+                     declare it final (`is_final`) if it divides the samples itself, or give all ranks the same order",
+                    config.sampler.describe(),
+                    replica.rank,
+                    replica.num_replicas,
+                    other.rank
+                )));
+            }
+        }
         if order.len() != *num_samples {
             return Err(Error::usage(format!(
                 "the sampler's order for epoch {epoch} has {} samples, but its num_samples says {num_samples}",

@@ -35,7 +35,8 @@ use crate::Replica;
 ///
 /// The order is that of the whole epoch, the same in every process, and the loader gives each process its rows of each
 /// batch. A sampler that would rather divide the samples itself says that it is [final](Sampler::is_final): then what
-/// [`order`](Sampler::order) gives is what this process reads, and nothing is divided further.
+/// [`order`](Sampler::order) gives is what this process reads, and nothing is divided further. One whose order differs from
+/// rank to rank without saying so is refused.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, Replica, Replicas, Sampler, TensorDataset};

@@ -262,10 +262,38 @@ fn a_sampler_that_is_not_final_is_divided_and_asked_once_an_epoch() {
     let batches = global_batches(&processes(&whole, 2, 8), 0..1, 0);
     assert_eq!(batches[0].numbers, [15, 14, 13, 12, 11, 10, 9, 8]);
     assert_eq!(batches[1].numbers, [7, 6, 5, 4, 3, 2, 1, 0]);
-    assert_eq!(asked.load(Ordering::SeqCst), 2);
-    let expected = [0, 1].map(|rank| Replica { num_replicas: 2, rank });
+    // And once more in each process, for the order of another rank.
+    assert_eq!(asked.load(Ordering::SeqCst), 4);
+    let expected = [0, 1, 1, 0].map(|rank| Replica { num_replicas: 2, rank });
     assert_eq!(*replicas.lock().unwrap(), expected);
     assert!(whole.description().ends_with("Backwards"), "{}", whole.description());
+}
+
+#[test]
+fn a_sampler_that_divides_and_does_not_say_so_is_refused() {
+    /// What PyTorch's DistributedSampler gives.
+    struct Strided;
+    impl Sampler for Strided {
+        fn num_samples(&self, len: usize, replica: Replica) -> usize {
+            len / replica.num_replicas
+        }
+        fn order(&self, _: u64, len: usize, replica: Replica) -> Vec<usize> {
+            let count = self.num_samples(len, replica);
+            (0..len).skip(replica.rank).step_by(replica.num_replicas).take(count).collect()
+        }
+        fn describe(&self) -> String {
+            "Strided".to_owned()
+        }
+    }
+    let whole = DataLoader::builder(data(16)).batch_size(4).sampler(Strided).build().unwrap();
+    assert_eq!(whole.epoch(0).filter(Result::is_ok).count(), 4, "one replica has one order");
+    for (index, other) in [(0, 1), (1, 0)] {
+        let part = whole.distributed(Replicas { devices: 2, num_processes: 2, process_index: index }).unwrap();
+        let error = part.epoch(0).next().unwrap().unwrap_err();
+        let ranks = format!("for rank {index} of 2 replicas than for rank {other}");
+        assert!(error.is_usage() && error.to_string().contains(&ranks), "{error}");
+        assert!(error.to_string().contains("declare it final"), "{error}");
+    }
 }
 
 #[track_caller]

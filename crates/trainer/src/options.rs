@@ -182,7 +182,7 @@ options! {
     accelerator: Accelerator = Accelerator::Auto, "FULMEN_ACCELERATOR", |_| None;
 
     /// How many devices to train on (8), or which (`[5]` or `0,2`), or auto: all TPUs or GPUs of this machine, or one CPU
-    /// device.
+    /// device. Of several processes it says which devices of each process.
     devices: Devices = Devices::auto(), "FULMEN_DEVICES", |_| None;
 
     /// How training is spread over several devices: ddp (each has all parameters) or fsdp (parameters and optimizer
