@@ -217,6 +217,7 @@ impl Drop for Guard {
 /// a failure, and none that is still at work loses its coordinator.
 impl Drop for Hosts {
     fn drop(&mut self) {
+        runtime::leave();
         if std::thread::panicking() {
             self.coordination.fail("it panicked");
         } else if self.well.load(Ordering::Relaxed) && self.health().is_ok() {

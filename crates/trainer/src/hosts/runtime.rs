@@ -1,12 +1,14 @@
 //! The devices of several processes as one runtime: what each plugin needs for it, and which have it.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fulmen_coordination::{Coordination, Process};
+use fulmen_pjrt::diagnosis::explain;
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{KeyValueError, KeyValueStore, Plugin, Value};
+use fulmen_pjrt::{Client, KeyValueError, KeyValueStore, Plugin, Value};
 use fulmen_tensor::{Accelerator, Devices, Runtime};
 
 use crate::{Error, Result};
@@ -17,33 +19,65 @@ pub(super) fn open(coordination: &Coordination, accelerator: Accelerator, device
     if accelerator.candidates().first() != Some(&Platform::Cuda) {
         return Ok(Runtime::open(accelerator, devices)?);
     }
-    let failed = |doing: &str| {
-        let doing = doing.to_owned();
-        move |e: fulmen_pjrt::Error| Error::usage(format!("{doing}: {e}"))
-    };
-    let path = locate(Platform::Cuda, None).map_err(failed("looking for the CUDA plugin"))?;
-    let plugin = Plugin::load(&path).map_err(failed("loading the CUDA plugin"))?;
+    let why = |doing: &str, e, path| Error::usage(format!("{doing}: {}", explain(e, Platform::Cuda, path)));
+    let path = locate(Platform::Cuda, None).map_err(|e| why("looking for the CUDA plugin", e, None))?;
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((client, slot)) = open.get(&path) {
+        slot.set(Some(coordination.clone()));
+        return Ok(Runtime::new(client.clone(), devices)?);
+    }
+    let plugin = Plugin::load(&path).map_err(|e| why("loading the CUDA plugin", e, Some(&path)))?;
     let process = coordination.process();
     let options = [("node_id", Value::Int(process.index() as i64)), ("num_nodes", Value::Int(process.count() as i64))];
-    let store = Arc::new(Store(coordination.clone()));
-    let client = plugin.create_client_with(&options, store).map_err(failed("starting the device runtime"))?;
+    let slot = Slot::default();
+    slot.set(Some(coordination.clone()));
+    let store = Arc::new(Store(slot.clone()));
+    let client =
+        plugin.create_client_with(&options, store).map_err(|e| why("starting the device runtime", e, Some(&path)))?;
+    open.insert(path, (client.clone(), slot));
     Ok(Runtime::new(client, devices)?)
 }
 
+/// The clients of this process, by plugin, with the run in which each finds the others. A second client on the same
+/// devices would find their memory taken.
+static OPEN: Mutex<BTreeMap<PathBuf, (Client, Slot)>> = Mutex::new(BTreeMap::new());
+
+/// The run is over, and the next one has another place to meet.
+pub(super) fn leave() {
+    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    open.values().for_each(|(_, slot)| slot.set(None));
+}
+
+/// The run that a client is in.
+#[derive(Clone, Default)]
+struct Slot(Arc<Mutex<Option<Coordination>>>);
+
+impl Slot {
+    fn set(&self, run: Option<Coordination>) {
+        // What was there is dropped when the lock is open again: to leave a run takes its time.
+        let _before = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), run);
+    }
+
+    fn get(&self) -> Result<Coordination, KeyValueError> {
+        let run = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        run.ok_or_else(|| KeyValueError::unavailable("the run in which the processes met is over"))
+    }
+}
+
 /// The coordination's key-value store, as a plugin asks for it.
-struct Store(Coordination);
+struct Store(Slot);
 
 impl KeyValueStore for Store {
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, KeyValueError> {
-        self.0.get(key, timeout).map_err(refusal)
+        self.0.get()?.get(key, timeout).map_err(refusal)
     }
 
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, KeyValueError> {
-        self.0.try_get(key).map_err(refusal)
+        self.0.get()?.try_get(key).map_err(refusal)
     }
 
     fn put(&self, key: &str, value: &[u8]) -> Result<(), KeyValueError> {
-        self.0.put(key, value).map_err(refusal)
+        self.0.get()?.put(key, value).map_err(refusal)
     }
 }
 
@@ -91,7 +125,10 @@ mod tests {
 
     #[test]
     fn a_plugin_finds_the_coordinations_values() {
-        let store = Store(Coordination::builder(Process::single()).join().unwrap());
+        let slot = Slot::default();
+        let store = Store(slot.clone());
+        assert!(store.try_get("cuda:gpus").is_err(), "nobody has joined");
+        slot.set(Some(Coordination::builder(Process::single()).join().unwrap()));
         let soon = Duration::from_millis(20);
         assert_eq!(store.try_get("cuda:gpus").unwrap(), None);
         let missing = store.get("cuda:gpus", soon).unwrap_err();
@@ -102,5 +139,8 @@ mod tests {
         assert_eq!(store.try_get("cuda:gpus").unwrap().unwrap(), b"\0\xff");
         let taken = store.put("cuda:gpus", b"other").unwrap_err();
         assert_eq!(taken, KeyValueError::already_exists(taken.to_string()));
+        // The next run begins with nothing.
+        slot.set(Some(Coordination::builder(Process::single()).join().unwrap()));
+        assert_eq!(store.try_get("cuda:gpus").unwrap(), None);
     }
 }
