@@ -334,7 +334,19 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::fit`]; a `validation_step` that logs nothing.
     pub fn validate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader) -> Result<LogPoint> {
-        self.with_hosts(|trainer| trainer.evaluate(module, loader, Stage::Validation))
+        self.validate_with(module, loader, Weights::Current)
+    }
+
+    pub(crate) fn validate_with<M: TrainingModule>(
+        &mut self,
+        module: &M,
+        loader: &DataLoader,
+        weights: Weights,
+    ) -> Result<LogPoint> {
+        self.with_hosts(|trainer| {
+            trainer.load(module, weights)?;
+            trainer.evaluate(module, loader, Stage::Validation)
+        })
     }
 
     /// Runs `test_step` over a loader and returns the means of what it logs. The module keeps the weights that were

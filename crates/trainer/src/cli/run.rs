@@ -94,10 +94,9 @@ impl<P: Program> Session<P> {
         };
         let loader = loader.ok_or_else(|| format!("this program has no {none}"))?;
         let module = self.program().module()?;
-        trainer.load(&module, weights(&options))?;
         let (point, title) = match self.invocation.task {
-            Task::Validate => (trainer.validate(&module, &loader)?, "Validation"),
-            _ => (trainer.test(&module, &loader, Weights::Current)?, "Test"),
+            Task::Validate => (trainer.validate_with(&module, &loader, weights(&options))?, "Validation"),
+            _ => (trainer.test(&module, &loader, weights(&options))?, "Test"),
         };
         line(format_args!("{title}: {}", spell(&point.metrics)))?;
         self.finish(&trainer, || report::evaluation(&trainer, &point))
