@@ -1,17 +1,12 @@
 //! Batches: how many, how large, what is in them, and which choices are refused.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
-use expect_test::{Expect, expect};
-use fulmen_data::{DataLoader, DataLoaderBuilder, HostBatch, LastBatch, Replica, Sampler, Subset, TensorDataset};
+mod common;
 
-/// `count` samples: a byte triple and a number, so that rows do not end at multiples of 64.
-fn data(count: usize) -> TensorDataset {
-    TensorDataset::builder()
-        .array("bytes", [count, 3], (0..3 * count).map(|i| i as u8).collect::<Vec<_>>())
-        .array("number", [count], (0..count as i32).collect::<Vec<_>>())
-        .build()
-        .unwrap()
-}
+use expect_test::{Expect, expect};
+use fulmen_data::{DataLoader, DataLoaderBuilder, HostBatch, LastBatch, Replica, Sampler, Subset};
+
+use common::data;
 
 fn batches(loader: &DataLoader, epoch: u64) -> Vec<HostBatch> {
     loader.epoch(epoch).collect::<Result<_, _>>().unwrap()

@@ -2,22 +2,18 @@
 //! are the same ones whoever shares them.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
+mod common;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use expect_test::{Expect, expect};
 use fulmen_data::{
     DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, LastBatch, Replica, Replicas, Result,
-    Sample, Sampler, TensorDataset,
+    Sample, Sampler,
 };
 
-fn data(count: usize) -> TensorDataset {
-    TensorDataset::builder()
-        .array("bytes", [count, 3], (0..3 * count).map(|i| i as u8).collect::<Vec<_>>())
-        .array("number", [count], (0..count as i32).collect::<Vec<_>>())
-        .build()
-        .unwrap()
-}
+use common::data;
 
 fn processes(loader: &DataLoader, num_processes: usize, devices: usize) -> Vec<DataLoader> {
     (0..num_processes)
