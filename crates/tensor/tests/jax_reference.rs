@@ -304,11 +304,11 @@ fn pooling() {
 
 #[test]
 fn softmax_family() {
-    check(include_str!("reference/nn.json"), &[]);
+    check(include_str!("reference/softmax.json"), &[]);
 }
 
 #[test]
 fn random_numbers() {
     // A key is made by the crate's own rule, a u64 in two words, and integers are not drawn yet.
-    check(include_str!("reference/random.json"), &["key", "randint"]);
+    check(include_str!("reference/random_numbers.json"), &["key", "randint"]);
 }
