@@ -1,9 +1,11 @@
 """What the scripts of this folder share: how cases and tensors are written, and how inputs are drawn.
 
-A case is {"op", "name", "attrs", "inputs", "outputs", "cotangent", "gradients"}. A tensor is {"dtype", "shape", "data"}
-with the data in row-major order, floats in the fewest digits that read back as the same number, and NaN and the
-infinities as strings. "gradients" has one entry an input, null where the input is no float; with a null cotangent the
-case is about values only. Inputs are drawn from a generator seeded by the case's name, so a new case changes no old one.
+A case is {"op", "name", "attrs", "inputs", "outputs", "cotangents", "gradients", "kink"}. A tensor is {"dtype", "shape",
+"data"} with the data in row-major order, floats in the fewest digits that read back as the same number, NaN and the
+infinities as strings, and a complex element as two numbers. "cotangents" has one entry an output, null where it is no
+float, and "gradients" one an input, null where it is no float; both are empty where the case is about values only.
+"kink" says why a derivative at this point is no limit of differences, where it is none. Inputs are drawn from a generator
+seeded by the case's name, so a new case changes no old one.
 """
 
 import json
@@ -18,7 +20,12 @@ from jax import lax
 
 FOLDER = Path(__file__).parent
 F32, I32, BOOL = np.float32, np.int32, np.bool_
-DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16", "int32": "i32", "uint32": "u32", "uint8": "u8", "bool": "bool"}
+F64, I64, U8, BF16 = np.float64, np.int64, np.uint8, jnp.bfloat16
+DTYPES = {
+    "float32": "f32", "bfloat16": "bf16", "float16": "f16", "float64": "f64", "complex64": "c64", "complex128": "c128",
+    "int8": "i8", "int16": "i16", "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32",
+    "uint64": "u64", "bool": "bool",
+}  # fmt: skip
 NAN, INF = float("nan"), float("inf")
 MADE_WITH = {
     "jax": jax.__version__,
@@ -39,18 +46,21 @@ def number(value):
     if np.isinf(value):
         return '"inf"' if value > 0 else '"-inf"'
     # Through f32, whose printed form is the shortest; bf16 and f16 are exact in it.
-    text = str(np.float32(value))
+    text = repr(float(value)) if value.dtype == np.float64 else str(np.float32(value))
     return text.removesuffix(".0") if text != "-0.0" else text
 
 
 def tensor(value):
     value = np.asarray(value)
-    data = ",".join(number(v) for v in value.ravel())
+    parts = value.ravel()
+    if np.iscomplexobj(value):
+        parts = np.stack([parts.real, parts.imag], -1).ravel()
+    data = ",".join(number(v) for v in parts)
     return f'{{"dtype":"{DTYPES[value.dtype.name]}","shape":{json.dumps(list(value.shape), separators=(",", ":"))},"data":[{data}]}}'
 
 
-def is_float(value):
-    return jnp.issubdtype(value.dtype, jnp.floating)
+def differentiable(value):
+    return jnp.issubdtype(value.dtype, jnp.inexact)
 
 
 class Family:
@@ -59,32 +69,42 @@ class Family:
     def __init__(self, name):
         self.name, self.lines, self.names = name, [], set()
 
-    def case(self, op, name, f, *inputs, gradient=True, **attrs):
+    def case(self, op, name, f, *inputs, gradient=True, kink=None, x64=False, **attrs):
+        """A call of f, which gives an array or a tuple of them. With x64, JAX keeps i64, f64 and complex128."""
+        inputs = [np.asarray(v) for v in inputs]
+        with jax.enable_x64(x64):
+            several = lambda *xs: y if isinstance(y := f(*xs), (tuple, list)) else (y,)
+            outputs = jax.jit(several)(*inputs)
+            at = [i for i, v in enumerate(inputs) if differentiable(v)]
+            to = [i for i, v in enumerate(outputs) if differentiable(v)]
+            cotangents, gradients = [], []
+            if gradient and at and to:
+
+                def of_floats(*floats):
+                    full = list(inputs)
+                    for i, v in zip(at, floats):
+                        full[i] = v
+                    return [y for y in several(*full) if differentiable(y)]
+
+                suffix = lambda i: f"/cotangent{i}" if len(outputs) > 1 else "/cotangent"
+                seeds = [draw(name + suffix(i), outputs[i].shape, digits=2).astype(outputs[i].dtype) for i in to]
+                pull = jax.jit(lambda floats, g: jax.vjp(of_floats, *floats)[1](g))
+                pulled = pull([inputs[i] for i in at], seeds)
+                cotangents, gradients = ["null"] * len(outputs), ["null"] * len(inputs)
+                for i, g in zip(to, seeds):
+                    cotangents[i] = tensor(g)
+                for i, g in zip(at, pulled):
+                    gradients[i] = tensor(g)
+            self.add(op, name, attrs, [tensor(v) for v in inputs], [tensor(y) for y in outputs], cotangents, gradients, kink)
+
+    def add(self, op, name, attrs, inputs, outputs, cotangents=(), gradients=(), kink=None):
         assert name not in self.names, name
         self.names.add(name)
-        inputs = [np.asarray(v) for v in inputs]
-        output = jax.jit(f)(*inputs)
-        cotangent, gradients = "null", ["null"] * len(inputs)
-        at = [i for i, v in enumerate(inputs) if is_float(v)]
-        if gradient and at and is_float(output):
-
-            def of_floats(*floats):
-                full = list(inputs)
-                for i, v in zip(at, floats):
-                    full[i] = v
-                return f(*full)
-
-            seed = draw(name + "/cotangent", output.shape, digits=2).astype(output.dtype)
-            pull = jax.jit(lambda floats, g: jax.vjp(of_floats, *floats)[1](g))
-            for i, g in zip(at, pull([inputs[i] for i in at], seed)):
-                gradients[i] = tensor(g)
-            cotangent = tensor(seed)
-        self.add(op, name, attrs, [tensor(v) for v in inputs], [tensor(output)], cotangent, gradients)
-
-    def add(self, op, name, attrs, inputs, outputs, cotangent="null", gradients=()):
         self.lines.append(
             f'{{"op":"{op}","name":"{name}","attrs":{json.dumps(attrs)},"inputs":[{",".join(inputs)}],'
-            f'"outputs":[{",".join(outputs)}],"cotangent":{cotangent},"gradients":[{",".join(gradients)}]}}'
+            f'"outputs":[{",".join(outputs)}],"cotangents":[{",".join(cotangents)}],"gradients":[{",".join(gradients)}]'
+            + (f',"kink":{json.dumps(kink)}' if kink else "")
+            + "}"
         )
 
     def write(self):

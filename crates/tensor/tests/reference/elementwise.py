@@ -38,7 +38,7 @@ def elementwise():
             out.case(op, f"{op}_i32", f, integers(op + "/a", (4, 6)), b)
     ties = np.array([1, 2, -1, 0], F32), np.array([1, 3, -1, -2], F32)
     for op in ("maximum", "minimum"):
-        out.case(op, f"{op}_ties", binary[op], *ties)
+        out.case(op, f"{op}_ties", binary[op], *ties, kink="the derivative of a tie is shared")
 
     unary = {
         "negate": (lax.neg, -2, 2), "abs": (lax.abs, -2, 2), "sign": (lax.sign, -2, 2), "exp": (lax.exp, -4, 4),
@@ -59,7 +59,7 @@ def elementwise():
     for op in ("negate", "abs", "sign"):
         out.case(op, f"{op}_i32", unary[op][0], integers(op, (7,)))
     for op in ("abs", "sign"):
-        out.case(op, f"{op}_at_0", unary[op][0], np.zeros(2, F32))
+        out.case(op, f"{op}_at_0", unary[op][0], np.zeros(2, F32), kink="the slope changes at 0")
 
     for direction, f in {"EQ": lax.eq, "NE": lax.ne, "LT": lax.lt, "LE": lax.le, "GT": lax.gt, "GE": lax.ge}.items():
         f, name = broadcasting(f), f"compare_{direction}"

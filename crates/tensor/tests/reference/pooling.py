@@ -25,5 +25,5 @@ def pooling():
         mean = lambda x: lax.reduce_window(x, 0.0, lax.add, size, step, pad) / np.prod(window).astype(F32)
         out.case("avg_pool", f"avg_pool_{label}", mean, draw(label, x_shape), **attrs)
     largest = lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
-    out.case("max_pool", "max_pool_ties", largest, np.ones((1, 1, 4, 4), F32), window=[2, 2], stride=[2, 2], padding=[0, 0])
+    out.case("max_pool", "max_pool_ties", largest, np.ones((1, 1, 4, 4), F32), kink="the first of a tie has the derivative", window=[2, 2], stride=[2, 2], padding=[0, 0])
     out.write()

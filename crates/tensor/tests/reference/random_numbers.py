@@ -43,8 +43,6 @@ def random_numbers():
         out.add("normal", f"normal_{name}", {"shape": [3, 5]}, source, [tensor(jax.random.normal(key, (3, 5)))])
         out.add("bernoulli", f"bernoulli_{name}", {"p": 0.3, "shape": [4, 6]}, source, [tensor(jax.random.bernoulli(key, 0.3, (4, 6)))])
         out.add("split", f"split_{name}", {"n": 3}, source, [tensor(data(jax.random.split(key, 3)))])
-        value = jax.random.randint(key, (8,), -3, 10)
-        out.add("randint", f"randint_{name}", {"shape": [8], "minval": -3, "maxval": 10}, source, [tensor(value)])
     # Enough draws that the tails, where erf_inv takes its other branch (|x| > 0.9966), are reached.
     out.add("normal", "normal_long", {"shape": [3000]}, [tensor(data(keys["key_0"]))], [tensor(jax.random.normal(keys["key_0"], (3000,)))])
     out.write()

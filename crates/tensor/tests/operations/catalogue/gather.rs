@@ -1,0 +1,12 @@
+//! Rows taken and added by index, and triangles.
+
+use super::{Row, row};
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![
+        row("take", &["take"], |x, a| x[0].take(a.axis(), &x[1])),
+        row("index_add", &["index_add"], |x, a| x[0].index_add(a.axis(), &x[1], &x[2])),
+        row("tril", &["tril"], |x, a| x[0].tril(a.i64("diagonal"))),
+        row("triu", &["triu"], |x, a| x[0].triu(a.i64("diagonal"))),
+    ]
+}
