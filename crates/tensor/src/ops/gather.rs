@@ -1,150 +1,208 @@
-//! Elements by their index along an axis: rows of an embedding table taken, and rows added where they came from.
+//! Elements by their index: rows of a table, one element a row, points.
 //!
-//! The two operations are each other's derivative. They take indices that lie within the axis; the methods see to that,
-//! since a device cannot refuse one.
+//! [`Gather`] is StableHLO's `gather` for windows that span whole axes; its derivative is a scatter. It takes indices that
+//! lie inside; the methods see to that. Not here: writing by index (`scatter.rs`), boxes whose place a program computes
+//! (`dynamic_slice.rs`).
 
-use super::constant::holds;
-use super::promote::common_dtype;
-use super::takes::Takes;
+use super::places::{self, Outside, Places};
+use super::scatter::{Combine, Scatter};
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{DType, Tensor, TensorType};
+use crate::{DType, Shape, Tensor, TensorType};
 
-/// `operand[:axis] + indices + operand[axis + 1:]`, the shape of what is taken.
-fn taken(operand: &TensorType, axis: usize, indices: &TensorType) -> Vec<usize> {
-    [&operand.shape[..axis], &indices.shape[..], &operand.shape[axis + 1..]].concat()
+/// How the axes of an operand, of indices and of what is taken (or written) belong together. Each index names an element
+/// along the axes `mapped`, which do not stand in what is taken; along all other axes it is the whole axis.
+#[derive(Clone, Debug)]
+pub(super) struct Dimensions {
+    /// The axes of what is taken that stem from the operand.
+    window: Vec<usize>,
+    /// The axes of the operand that an index names.
+    mapped: Vec<usize>,
+    /// The axes of the operand, and of the indices, that go along with each other.
+    operand_batch: Vec<usize>,
+    indices_batch: Vec<usize>,
+    /// The axis of the indices that holds the components of one index; their rank where each is one number.
+    vector: usize,
 }
 
-/// The axes of what is taken that stem from the operand, in MLIR's spelling.
-fn window_axes(operand_rank: usize, axis: usize, indices_rank: usize) -> String {
-    let axes: Vec<usize> = (0..axis).chain(axis + indices_rank..operand_rank - 1 + indices_rank).collect();
-    format!("{axes:?}")
+impl Dimensions {
+    /// Indices of any shape take the place of `axis`.
+    pub(super) fn along(axis: usize, operand_rank: usize, indices_rank: usize) -> Dimensions {
+        Dimensions {
+            window: (0..axis).chain(axis + indices_rank..(operand_rank + indices_rank).saturating_sub(1)).collect(),
+            mapped: vec![axis],
+            operand_batch: vec![],
+            indices_batch: vec![],
+            vector: indices_rank,
+        }
+    }
+
+    /// Indices with the operand's axes, each an element along `axis`.
+    pub(super) fn elements(axis: usize, rank: usize) -> Dimensions {
+        let others: Vec<usize> = (0..rank).filter(|&a| a != axis).collect();
+        Dimensions {
+            window: vec![],
+            mapped: vec![axis],
+            operand_batch: others.clone(),
+            indices_batch: others,
+            vector: rank,
+        }
+    }
+
+    /// Indices `[…, k]`, each a point in the first `k` axes.
+    pub(super) fn points(k: usize, operand_rank: usize, indices_rank: usize) -> Dimensions {
+        let batch = indices_rank - 1;
+        Dimensions {
+            window: (batch..batch + operand_rank - k).collect(),
+            mapped: (0..k).collect(),
+            operand_batch: vec![],
+            indices_batch: vec![],
+            vector: batch,
+        }
+    }
+
+    /// The shape of what is taken, or written.
+    pub(super) fn taken(&self, operand: &Shape, indices: &Shape) -> Vec<usize> {
+        let whole = |a: &usize| !self.mapped.contains(a) && !self.operand_batch.contains(a);
+        let mut windows = (0..operand.rank()).filter(whole).map(|a| operand[a]);
+        let mut batches = (0..indices.rank()).filter(|&a| a != self.vector).map(|a| indices[a]);
+        let rank = self.window.len() + indices.rank() - usize::from(self.vector < indices.rank());
+        let of = |axis: usize| if self.window.contains(&axis) { windows.next() } else { batches.next() };
+        (0..rank).map_while(of).collect()
+    }
+
+    /// The sizes of one window, in MLIR's spelling.
+    fn sizes(&self, operand: &Shape) -> String {
+        let one = |a: usize| self.mapped.contains(&a) || self.operand_batch.contains(&a);
+        let sizes: Vec<String> = (0..operand.rank()).map(|a| if one(a) { 1 } else { operand[a] }.to_string()).collect();
+        sizes.join(", ")
+    }
+
+    /// The dimension numbers of a gather, or those of a scatter.
+    pub(super) fn attribute(&self, scatter: bool) -> String {
+        let [operation, window, collapsed, operand_batch, indices_batch, map] = match scatter {
+            false => [
+                "gather",
+                "offset_dims",
+                "collapsed_slice_dims",
+                "operand_batching_dims",
+                "start_indices_batching_dims",
+                "start_index_map",
+            ],
+            true => [
+                "scatter",
+                "update_window_dims",
+                "inserted_window_dims",
+                "input_batching_dims",
+                "scatter_indices_batching_dims",
+                "scatter_dims_to_operand_dims",
+            ],
+        };
+        let batches = match self.operand_batch.is_empty() {
+            true => String::new(),
+            false => {
+                format!("{operand_batch} = {:?}, {indices_batch} = {:?}, ", self.operand_batch, self.indices_batch)
+            }
+        };
+        format!(
+            "#stablehlo.{operation}<{window} = {:?}, {collapsed} = {:?}, {batches}{map} = {:?}, \
+             index_vector_dim = {}>",
+            self.window, self.mapped, self.mapped, self.vector
+        )
+    }
+
+    /// Booleans or numbers, one an index, repeated to the shape of what is taken.
+    #[track_caller]
+    pub(super) fn spread(&self, of_indices: &Tensor, taken: &Shape) -> Tensor {
+        let axes: Vec<usize> = (0..taken.rank()).filter(|axis| !self.window.contains(axis)).collect();
+        of_indices.broadcast_in_dim(taken, &axes)
+    }
 }
 
 #[derive(Debug)]
-struct Gather {
-    axis: usize,
+pub(super) struct Gather {
+    pub(super) method: &'static str,
+    pub(super) dimensions: Dimensions,
 }
 
 impl Operation for Gather {
     fn name(&self) -> &'static str {
-        "take"
+        self.method
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        one(TensorType::new(inputs[0].dtype, taken(inputs[0], self.axis, inputs[1])))
+        one(TensorType::new(inputs[0].dtype, self.dimensions.taken(&inputs[0].shape, &inputs[1].shape)))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (operand, indices) = (cx.input(0), cx.input(1));
         // An index that occurs often makes a long sum.
         let g = wide(&cx.cotangent());
         let zeros = Tensor::zeros(g.dtype(), operand.shape());
-        let sum = Tensor::apply(ScatterAdd { axis: self.axis }, &[&zeros, indices, &g]);
+        let scatter = Scatter { method: self.method, combine: Combine::Add, dimensions: self.dimensions.clone() };
+        let sum = Tensor::apply(scatter, &[&zeros, indices, &g]);
         vec![Some(sum.to_dtype(operand.dtype())), None]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        let (operand, indices) = (cx.operand_type(0), cx.operand_type(1));
-        let (axis, rank) = (self.axis, indices.shape.rank());
-        let mut sizes = operand.shape.to_vec();
-        sizes[axis] = 1;
-        let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
         format!(
-            "\"stablehlo.gather\"({}) {{dimension_numbers = #stablehlo.gather<offset_dims = {}, \
-             collapsed_slice_dims = [{axis}], start_index_map = [{axis}], index_vector_dim = {rank}>, \
-             slice_sizes = array<i64: {}>}} : {}",
+            "\"stablehlo.gather\"({}) {{dimension_numbers = {}, slice_sizes = array<i64: {}>}} : {}",
             cx.operands(),
-            window_axes(operand.shape.rank(), axis, rank),
-            sizes.join(", "),
+            self.dimensions.attribute(false),
+            self.dimensions.sizes(&cx.operand_type(0).shape),
             cx.signature()
         )
     }
 }
 
-#[derive(Debug)]
-struct ScatterAdd {
-    axis: usize,
+/// What stands where an index lies outside: NaN, or where there is none the least signed or the largest unsigned integer,
+/// or `true`.
+#[track_caller]
+fn nothing(dtype: DType) -> Tensor {
+    // Infinities saturate.
+    let value = match dtype {
+        DType::Bool => f64::INFINITY,
+        _ if dtype.is_unsigned() => f64::INFINITY,
+        _ if dtype.is_integer() => f64::NEG_INFINITY,
+        _ => f64::NAN,
+    };
+    Tensor::full(dtype, [], value)
 }
 
-impl Operation for ScatterAdd {
-    fn name(&self) -> &'static str {
-        "index_add"
+/// The axis of `of` that indices name, unless one of the two is poisoned.
+#[track_caller]
+pub(super) fn indexed_axis(method: &str, of: &Tensor, axis: isize, indices: &Tensor) -> Result<usize, Tensor> {
+    if let Some(poisoned) = [of, indices].into_iter().find(|t| t.fault().is_some()) {
+        return Err(poisoned.clone());
     }
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let [operand, indices, updates] = inputs else { return Err("takes three tensors".into()) };
-        let expected = taken(operand, self.axis, indices);
-        if updates.shape.dims() != expected {
-            return Err(format!(
-                "what is added has the shape {}; for indices {} along axis {} of {} it must be {expected:?}",
-                updates.shape, indices.shape, self.axis, operand.shape
-            ));
-        }
-        one((*operand).clone())
-    }
-    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let g = cx.cotangent();
-        let to_updates = Tensor::apply(Gather { axis: self.axis }, &[&g, cx.input(1)]);
-        vec![Some(g), None, Some(to_updates)]
-    }
-    fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        let (axis, rank) = (self.axis, cx.operand_type(1).shape.rank());
-        let scalar = TensorType::scalar(cx.result().dtype).stablehlo();
-        format!(
-            "\"stablehlo.scatter\"({}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): %r = stablehlo.add %a, %b : {scalar} \
-             \"stablehlo.return\"(%r) : ({scalar}) -> () }}) {{scatter_dimension_numbers = #stablehlo.scatter<\
-             update_window_dims = {}, inserted_window_dims = [{axis}], scatter_dims_to_operand_dims = [{axis}], \
-             index_vector_dim = {rank}>}} : {}",
-            cx.operands(),
-            window_axes(cx.operand_type(0).shape.rank(), axis, rank),
-            cx.signature()
-        )
-    }
-}
-
-/// Indices along an axis, made safe: 0 where they lie outside, and where they do not.
-struct Places {
-    axis: usize,
-    indices: Tensor,
-    /// Booleans of the shape of `indices`.
-    inside: Tensor,
-}
-
-impl Places {
-    #[track_caller]
-    fn new(method: &str, of: &Tensor, axis: isize, indices: &Tensor) -> Result<Places, Tensor> {
-        if let Some(poisoned) = [of, indices].into_iter().find(|t| t.fault().is_some()) {
-            return Err(poisoned.clone());
-        }
-        let axis = match of.shape().axis(axis) {
-            Ok(axis) => axis,
-            Err(message) => return Err(Tensor::poison(method, message)),
-        };
-        if let Err(message) = Takes::Integers.check(indices.dtype()) {
-            return Err(Tensor::poison(method, format!("as indices {message}")));
-        }
-        let size = of.shape()[axis];
-        if size == 0 {
-            return Err(Tensor::poison(method, format!("{} has no element along axis {axis}", of.shape())));
-        }
-        let mut inside = indices.ge(0.0);
-        // No index of a dtype that does not reach the size lies beyond it.
-        if holds(indices.dtype(), size as f64) {
-            inside = inside.and(indices.lt(size as f64));
-        }
-        // Devices compute with 32 bits faster than with 64.
-        let dtype = if i32::try_from(size).is_ok() { DType::I32 } else { DType::I64 };
-        let indices = inside.select(indices, &indices.zeros_like()).to_dtype(dtype);
-        Ok(Places { axis, indices, inside })
-    }
-
-    /// `inside`, repeated along the axes of what is taken that stem from the operand.
-    #[track_caller]
-    fn mask(&self, taken: &Tensor) -> Tensor {
-        let axes: Vec<usize> = (self.axis..self.axis + self.indices.rank()).collect();
-        self.inside.broadcast_in_dim(taken.shape(), &axes)
+    match of.shape().axis(axis) {
+        Ok(axis) => Ok(axis),
+        Err(message) => Err(Tensor::poison(method, message)),
     }
 }
 
 impl Tensor {
+    /// What the indices of `places` find, and nothing where they lay outside.
+    #[track_caller]
+    fn found(&self, method: &'static str, dimensions: Dimensions, places: &Places) -> Tensor {
+        let gather = Gather { method, dimensions: dimensions.clone() };
+        let found = Tensor::apply(gather, &[self, &places.indices]);
+        if found.fault().is_some() {
+            return found;
+        }
+        dimensions.spread(&places.inside, found.shape()).select(&found, &nothing(self.dtype()))
+    }
+
+    #[track_caller]
+    fn taken(&self, method: &'static str, axis: isize, indices: &Tensor) -> Tensor {
+        let axis = match indexed_axis(method, self, axis, indices) {
+            Ok(axis) => axis,
+            Err(poisoned) => return poisoned,
+        };
+        match places::along(method, self.shape(), axis, indices, Outside::First) {
+            Ok(places) => self.found(method, Dimensions::along(axis, self.rank(), indices.rank()), &places),
+            Err(poisoned) => poisoned,
+        }
+    }
+
     /// The elements at `indices` along `axis`: the rows of an embedding table, say (JAX's `take`, PyTorch's
     /// `index_select` for indices of any shape). The axes of `indices` take the place of `axis`.
     ///
@@ -163,51 +221,144 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn take(&self, axis: isize, indices: &Tensor) -> Tensor {
-        let places = match Places::new("take", self, axis, indices) {
-            Ok(places) => places,
-            Err(poisoned) => return poisoned,
-        };
-        let found = Tensor::apply(Gather { axis: places.axis }, &[self, &places.indices]);
-        if found.fault().is_some() {
-            return found;
-        }
-        let nothing = match self.dtype() {
-            dtype if dtype.is_float() => f64::NAN,
-            dtype if dtype == DType::Bool || dtype.is_unsigned() => f64::INFINITY,
-            _ => f64::NEG_INFINITY,
-        };
-        // Infinities saturate: the largest and the least integer, true.
-        places.mask(&found).select(&found, &Tensor::full(self.dtype(), [], nothing))
+        self.taken("take", axis, indices)
     }
 
-    /// This tensor with `updates` added at `indices` along `axis`, as often as an index occurs (JAX's
-    /// `x.at[indices].add`, PyTorch's `index_add` for indices of any shape). `updates` has the shape that
-    /// [`Tensor::take`] gives. What an index outside `0..size` would add is dropped.
+    /// The slices at `indices`, a list, along `axis` (PyTorch's `index_select`). As [`Tensor::take`], which takes indices
+    /// of any shape.
+    #[track_caller]
+    pub fn index_select(&self, axis: isize, indices: &Tensor) -> Tensor {
+        if self.fault().is_none() && indices.fault().is_none() && indices.rank() > 1 {
+            let message = format!("the indices {} are no list; take() takes indices of any shape", indices.ty());
+            return Tensor::poison("index_select", message);
+        }
+        let indices = if indices.rank() == 0 { indices.reshape([1]) } else { indices.clone() };
+        self.taken("index_select", axis, &indices)
+    }
+
+    /// One element an index: `y[i, j, …] = x[i, j, …]` but that `index[i, j, …]` stands for the place along `axis`
+    /// (PyTorch's `gather`). `indices` has the rank of this tensor, and along the other axes at most its sizes; the
+    /// result has the shape of `indices`.
+    ///
+    /// An index outside `0..size` gives what [`Tensor::take`] gives there, NaN. The gradient is added up.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
-    /// let counts = Tensor::from_slice(&[0i32; 3], [3]);
-    /// let counts = counts.index_add(0, &Tensor::from_slice(&[2i32, 0, 2], [3]), &Tensor::from_slice(&[1i32; 3], [3]));
-    /// assert_eq!(counts.eval()?.to_vec::<i32>()?, [1, 0, 2]);
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+    /// let columns = Tensor::from_slice(&[0i32, 0, 1, 0], [2, 2]);
+    /// assert_eq!(x.gather(1, &columns).eval()?.to_vec::<f32>()?, [1.0, 1.0, 4.0, 3.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn index_add(&self, axis: isize, indices: &Tensor, updates: &Tensor) -> Tensor {
-        let dtype = match common_dtype("index_add", self, updates) {
-            Ok(dtype) => dtype,
+    pub fn gather(&self, axis: isize, indices: &Tensor) -> Tensor {
+        let axis = match indexed_axis("gather", self, axis, indices) {
+            Ok(axis) => axis,
             Err(poisoned) => return poisoned,
         };
-        if let Err(message) = Takes::Numbers.check(dtype) {
-            return Tensor::poison("index_add", message);
+        if let Err(message) = fits_into("the indices", indices, self, axis) {
+            return Tensor::poison("gather", message);
         }
-        let places = match Places::new("index_add", self, axis, indices) {
-            Ok(places) => places,
+        let mut part = indices.shape().to_vec();
+        part[axis] = self.shape()[axis];
+        let from = self.slice(&vec![0; self.rank()], &part, &vec![1; self.rank()]);
+        from.elements("gather", axis, indices)
+    }
+
+    /// One element an index, as [`Tensor::gather`], where sizes of 1 along the other axes broadcast, both of this tensor
+    /// and of `indices` (NumPy's `take_along_axis`, PyTorch's `take_along_dim`).
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let scores = Tensor::from_slice(&[0.1f32, 0.9, 0.8, 0.2], [2, 2]);
+    /// let best = scores.take_along_axis(1, &scores.argmax(1, true));
+    /// assert_eq!(best.eval()?.to_vec::<f32>()?, [0.9, 0.8]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn take_along_axis(&self, axis: isize, indices: &Tensor) -> Tensor {
+        const METHOD: &str = "take_along_axis";
+        let axis = match indexed_axis(METHOD, self, axis, indices) {
+            Ok(axis) => axis,
             Err(poisoned) => return poisoned,
         };
-        let (to, updates) = (wide(&self.to_dtype(dtype)), wide(&updates.to_dtype(dtype)));
-        // Where the shape is another, the operation says so.
-        let fits = updates.shape().dims() == taken(to.ty(), places.axis, indices.ty());
-        let kept = if fits { places.mask(&updates).select(&updates, &updates.zeros_like()) } else { updates };
-        Tensor::apply(ScatterAdd { axis: places.axis }, &[&to, &places.indices, &kept]).to_dtype(dtype)
+        let (mut from, mut to) = (self.shape().to_vec(), indices.shape().to_vec());
+        let fits = from.len() == to.len()
+            && (0..from.len()).all(|a| a == axis || from[a] == to[a] || from[a] == 1 || to[a] == 1);
+        if !fits {
+            let message = format!(
+                "the indices {} do not go along with {}: the ranks must be equal, and all sizes but those of axis {axis} \
+                 equal or 1",
+                indices.ty(),
+                self.ty()
+            );
+            return Tensor::poison(METHOD, message);
+        }
+        for a in (0..from.len()).filter(|&a| a != axis) {
+            let size = if from[a] == 1 { to[a] } else { from[a] };
+            (from[a], to[a]) = (size, size);
+        }
+        self.broadcast_to(from).elements(METHOD, axis, &indices.broadcast_to(to))
     }
+
+    #[track_caller]
+    fn elements(&self, method: &'static str, axis: usize, indices: &Tensor) -> Tensor {
+        match places::along(method, self.shape(), axis, indices, Outside::First) {
+            Ok(places) => self.found(method, Dimensions::elements(axis, self.rank()), &places),
+            Err(poisoned) => poisoned,
+        }
+    }
+
+    /// The elements at points: `indices` is `[…, k]`, each index names a place in the first `k` axes, and the result is
+    /// `[…, rest]` with the axes after them (TensorFlow's `gather_nd`, `x[i, j]` with lists in NumPy).
+    ///
+    /// A point outside gives what [`Tensor::take`] gives there, NaN. The gradient is added up.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+    /// let corners = Tensor::from_slice(&[0i32, 0, 1, 0], [2, 2]);
+    /// assert_eq!(x.gather_nd(&corners).eval()?.to_vec::<f32>()?, [1.0, 3.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn gather_nd(&self, indices: &Tensor) -> Tensor {
+        const METHOD: &str = "gather_nd";
+        if let Err(poisoned) = check_points(METHOD, self, indices) {
+            return poisoned;
+        }
+        match places::points(METHOD, self.shape(), indices, Outside::First) {
+            Ok(places) => {
+                let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
+                self.found(METHOD, dimensions, &places)
+            }
+            Err(poisoned) => poisoned,
+        }
+    }
+}
+
+/// Whether `part` has the rank of `whole` and lies within it along all axes but `axis`.
+pub(super) fn fits_into(what: &str, part: &Tensor, whole: &Tensor, axis: usize) -> Result<(), String> {
+    let (small, large) = (part.shape(), whole.shape());
+    if small.rank() == large.rank() && (0..small.rank()).all(|a| a == axis || small[a] <= large[a]) {
+        return Ok(());
+    }
+    Err(format!("{what} {} must have the rank of {} and may be larger along axis {axis} only", part.ty(), whole.ty()))
+}
+
+/// Whether `indices` can be points in `of`.
+#[track_caller]
+pub(super) fn check_points(method: &str, of: &Tensor, indices: &Tensor) -> Result<(), Tensor> {
+    if let Some(poisoned) = [of, indices].into_iter().find(|t| t.fault().is_some()) {
+        return Err(poisoned.clone());
+    }
+    if indices.rank() > 0 && indices.size(-1) <= of.rank() {
+        return Ok(());
+    }
+    let message = format!(
+        "the indices {} must be […, k], each a point in the first k of the {} axes of {}",
+        indices.ty(),
+        of.rank(),
+        of.ty()
+    );
+    Err(Tensor::poison(method, message))
 }

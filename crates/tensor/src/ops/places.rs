@@ -1,0 +1,93 @@
+//! Indices that a program is given: checked for their dtype, and made safe where they lie outside, since a device cannot
+//! refuse one.
+//!
+//! The rule is one for all operations by index. `0..size` are the indices of an axis; negative ones do not count from the
+//! end. What is read outside is no number (NaN, or the extreme of a dtype that has none), and what is written outside is
+//! dropped.
+
+use super::constant::holds;
+use super::takes::Takes;
+use crate::{DType, Shape, Tensor};
+
+/// Where an index that lies outside is moved to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outside {
+    /// To 0, for what is read; the caller masks the result.
+    First,
+    /// Beyond the end, for what is written: StableHLO drops it.
+    Beyond,
+}
+
+/// Safe indices, i32 where that counts the axes and i64 elsewhere.
+pub(super) struct Places {
+    pub(super) indices: Tensor,
+    /// Which ones lay inside: booleans of the shape of the indices, without the axis of components where there is one.
+    pub(super) inside: Tensor,
+}
+
+/// Refuses what cannot be indices of these axes.
+#[track_caller]
+fn check(method: &str, of: &Shape, axes: &[usize], indices: &Tensor) -> Result<(), Tensor> {
+    if let Err(message) = Takes::Integers.check(indices.dtype()) {
+        return Err(Tensor::poison(method, format!("as indices {message}")));
+    }
+    match axes.iter().find(|&&axis| of[axis] == 0) {
+        Some(axis) => Err(Tensor::poison(method, format!("{of} has no element along axis {axis}"))),
+        None => Ok(()),
+    }
+}
+
+/// Devices compute with 32 bits faster than with 64.
+fn dtype_for(of: &Shape, axes: &[usize]) -> DType {
+    let fits = axes.iter().all(|&axis| i32::try_from(of[axis]).is_ok());
+    if fits { DType::I32 } else { DType::I64 }
+}
+
+#[track_caller]
+fn safe(size: usize, indices: &Tensor, outside: Outside, dtype: DType) -> Places {
+    let mut inside = indices.ge(0.0);
+    // No index of a dtype that does not reach the size lies beyond it.
+    if holds(indices.dtype(), size as f64) {
+        inside = inside.and(indices.lt(size as f64));
+    }
+    let indices = match outside {
+        Outside::First => inside.select(indices, &indices.zeros_like()).to_dtype(dtype),
+        Outside::Beyond => inside.select(&indices.to_dtype(dtype), &Tensor::full(dtype, [], size as f64)),
+    };
+    Places { indices, inside }
+}
+
+/// Indices of any shape along one axis of `of`.
+#[track_caller]
+pub(super) fn along(
+    method: &str,
+    of: &Shape,
+    axis: usize,
+    indices: &Tensor,
+    outside: Outside,
+) -> Result<Places, Tensor> {
+    check(method, of, &[axis], indices)?;
+    Ok(safe(of[axis], indices, outside, dtype_for(of, &[axis])))
+}
+
+/// Indices `[…, k]`, each a point in the first `k` axes of `of`; the caller has checked `k`.
+#[track_caller]
+pub(super) fn points(method: &str, of: &Shape, indices: &Tensor, outside: Outside) -> Result<Places, Tensor> {
+    let k = indices.size(-1);
+    let axes: Vec<usize> = (0..k).collect();
+    check(method, of, &axes, indices)?;
+    let dtype = dtype_for(of, &axes);
+    let batch = &indices.shape()[..indices.rank() - 1];
+    let mut inside = Tensor::ones(DType::Bool, batch);
+    if k == 0 {
+        return Ok(Places { indices: indices.to_dtype(dtype), inside });
+    }
+    let mut components = vec![];
+    for axis in axes {
+        let one = safe(of[axis], &indices.narrow(-1, axis, 1), outside, dtype);
+        inside = inside.and(one.inside.squeeze(-1));
+        components.push(one.indices);
+    }
+    let indices = Tensor::concatenate(&components.iter().collect::<Vec<_>>(), -1);
+    Ok(Places { indices, inside })
+}

@@ -1,0 +1,368 @@
+//! Writing by index: elements set, added, multiplied, or kept if they are larger or smaller.
+//!
+//! [`Scatter`] is StableHLO's `scatter` for windows that span whole axes, of which it drops what lies outside. Not here:
+//! reading by index (`gather.rs`), a box whose place a program computes (`dynamic_slice.rs`).
+
+use super::gather::{Dimensions, Gather, check_points, fits_into, indexed_axis};
+use super::places::{self, Outside, Places};
+use super::promote::common_dtype;
+use super::takes::Takes;
+use crate::autocast::wide;
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{DType, Tensor, TensorType};
+
+/// What becomes of an element and of what is written to its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Combine {
+    /// The element is replaced. Of several written to one place, one wins; which, is the device's choice, and the
+    /// gradient goes to it.
+    Set,
+    /// The sum (PyTorch's `sum`). 16-bit floats are summed as f32.
+    Add,
+    /// The product (PyTorch's `prod`). 16-bit floats are multiplied as f32.
+    Mul,
+    /// The smallest (PyTorch's `amin`); those that tie share the gradient. NaN if one is NaN.
+    Min,
+    /// The largest (PyTorch's `amax`); those that tie share the gradient. NaN if one is NaN.
+    Max,
+}
+
+impl Combine {
+    /// The statements of StableHLO that give `%r` from the element `%a` and the update `%b`, and its name.
+    fn body(self, scalar: &str) -> (String, &'static str) {
+        let operation = match self {
+            Combine::Set => return (String::new(), "%b"),
+            Combine::Add => "add",
+            Combine::Mul => "multiply",
+            Combine::Min => "minimum",
+            Combine::Max => "maximum",
+        };
+        (format!("%r = stablehlo.{operation} %a, %b : {scalar} "), "%r")
+    }
+
+    /// Whether the results of 16-bit floats are too coarse to be computed in 16 bits.
+    fn is_wide(self) -> bool {
+        matches!(self, Combine::Add | Combine::Mul)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Scatter {
+    pub(super) method: &'static str,
+    pub(super) combine: Combine,
+    pub(super) dimensions: Dimensions,
+}
+
+impl Scatter {
+    fn again(&self, combine: Combine, operand: &Tensor, indices: &Tensor, updates: &Tensor) -> Tensor {
+        let operation = Scatter { method: self.method, combine, dimensions: self.dimensions.clone() };
+        Tensor::apply(operation, &[operand, indices, updates])
+    }
+    fn gather(&self, from: &Tensor, indices: &Tensor) -> Tensor {
+        Tensor::apply(Gather { method: self.method, dimensions: self.dimensions.clone() }, &[from, indices])
+    }
+
+    /// True for the updates that won their place.
+    fn winners(&self, operand: &Tensor, indices: &Tensor, updates: &Tensor) -> Tensor {
+        let count = updates.shape().num_elements();
+        let dtype = if i32::try_from(count).is_ok() { DType::I32 } else { DType::I64 };
+        let numbers = Tensor::arange(dtype, count).reshape(updates.shape());
+        let nobody = Tensor::full(dtype, operand.shape(), -1.0);
+        let last = self.again(Combine::Set, &nobody, indices, &numbers);
+        self.gather(&last, indices).eq(numbers)
+    }
+
+    /// The derivative of a product: that of one factor is the product of the others.
+    fn product_vjp(&self, operand: &Tensor, indices: &Tensor, updates: &Tensor, g: &Tensor) -> [Tensor; 2] {
+        let to_operand = g * self.again(Combine::Mul, &operand.ones_like(), indices, updates);
+        // Others cannot be had by division where a factor is 0: zeros are counted, and left out of the product.
+        let is_zero = updates.eq(0.0);
+        let zeros = self.again(Combine::Add, &operand.zeros_like(), indices, &is_zero.to_dtype(updates.dtype()));
+        let factors = is_zero.select(&updates.ones_like(), updates);
+        let product = self.gather(&(g * self.again(Combine::Mul, operand, indices, &factors)), indices);
+        let others = self.gather(&zeros, indices) - is_zero.to_dtype(updates.dtype());
+        let to_updates = others.gt(0.0).select(&product.zeros_like(), &(product / factors));
+        [to_operand, to_updates]
+    }
+
+    /// The derivative of an extreme: those that are it share.
+    fn extreme_vjp(&self, inputs: &[Tensor], y: &Tensor, g: &Tensor) -> [Tensor; 2] {
+        let [operand, indices, updates] = inputs else { return [g.clone(), g.clone()] };
+        // A NaN is chosen too, though it equals nothing.
+        let chosen = |x: &Tensor, y: &Tensor| x.eq(y).or(x.ne(x)).to_dtype(g.dtype());
+        let of_operand = chosen(operand, y);
+        let of_updates = chosen(updates, &self.gather(y, indices));
+        let share = g / self.again(Combine::Add, &of_operand, indices, &of_updates);
+        [of_operand * &share, of_updates * self.gather(&share, indices)]
+    }
+}
+
+impl Operation for Scatter {
+    fn name(&self) -> &'static str {
+        self.method
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        one(inputs[0].clone())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let (operand, indices, updates) = (cx.input(0), cx.input(1), cx.input(2));
+        let cotangent = cx.cotangent();
+        let dtype = cotangent.dtype();
+        let g = wide(&cotangent);
+        let [to_operand, to_updates] = match self.combine {
+            Combine::Add => [g.clone(), self.gather(&g, indices)],
+            Combine::Set => {
+                let won = self.winners(operand, indices, updates);
+                let taken = self.gather(&g, indices);
+                let zeros = taken.zeros_like();
+                [self.again(Combine::Set, &g, indices, &zeros), won.select(&taken, &zeros)]
+            }
+            Combine::Mul => self.product_vjp(operand, indices, updates, &g),
+            Combine::Min | Combine::Max => self.extreme_vjp(cx.inputs, cx.output(), &g),
+        };
+        vec![Some(to_operand.to_dtype(dtype)), None, Some(to_updates.to_dtype(dtype))]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let scalar = TensorType::scalar(cx.result().dtype).stablehlo();
+        let (body, result) = self.combine.body(&scalar);
+        format!(
+            "\"stablehlo.scatter\"({}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): {body}\
+             \"stablehlo.return\"({result}) : ({scalar}) -> () }}) {{scatter_dimension_numbers = {}}} : {}",
+            cx.operands(),
+            self.dimensions.attribute(true),
+            cx.signature()
+        )
+    }
+}
+
+/// Brings both to the dtype in which they meet and `combine` computes.
+#[track_caller]
+fn operands(method: &str, combine: Combine, to: &Tensor, updates: &Tensor) -> Result<(DType, Tensor, Tensor), Tensor> {
+    let dtype = common_dtype(method, to, updates)?;
+    if combine != Combine::Set {
+        if let Err(message) = Takes::Numbers.check(dtype) {
+            return Err(Tensor::poison(method, message));
+        }
+    }
+    let (to, updates) = (to.to_dtype(dtype), updates.to_dtype(dtype));
+    Ok(if combine.is_wide() { (dtype, wide(&to), wide(&updates)) } else { (dtype, to, updates) })
+}
+
+impl Tensor {
+    /// Writes `updates`, of the shape that the dimensions say, to safe places.
+    #[track_caller]
+    fn written(
+        &self,
+        method: &'static str,
+        combine: Combine,
+        dimensions: Dimensions,
+        places: &Places,
+        updates: &Tensor,
+    ) -> Tensor {
+        // What lies outside is dropped by the operation; the mask drops its gradient.
+        let mask = dimensions.spread(&places.inside, updates.shape());
+        let kept = mask.select(updates, &updates.zeros_like());
+        Tensor::apply(Scatter { method, combine, dimensions }, &[self, &places.indices, &kept])
+    }
+
+    #[track_caller]
+    fn write_along(
+        &self,
+        method: &'static str,
+        combine: Combine,
+        axis: isize,
+        indices: &Tensor,
+        updates: &Tensor,
+    ) -> Tensor {
+        let (dtype, to, updates) = match operands(method, combine, self, updates) {
+            Ok(operands) => operands,
+            Err(poisoned) => return poisoned,
+        };
+        let axis = match indexed_axis(method, self, axis, indices) {
+            Ok(axis) => axis,
+            Err(poisoned) => return poisoned,
+        };
+        let places = match places::along(method, self.shape(), axis, indices, Outside::Beyond) {
+            Ok(places) => places,
+            Err(poisoned) => return poisoned,
+        };
+        let dimensions = Dimensions::along(axis, self.rank(), indices.rank());
+        let expected = dimensions.taken(self.shape(), indices.shape());
+        if updates.shape().dims() != expected {
+            let what = if combine == Combine::Add { "added" } else { "written" };
+            let message = format!(
+                "what is {what} has the shape {}; for indices {} along axis {axis} of {} it must be {expected:?}",
+                updates.shape(),
+                indices.shape(),
+                self.shape()
+            );
+            return Tensor::poison(method, message);
+        }
+        to.written(method, combine, dimensions, &places, &updates).to_dtype(dtype)
+    }
+
+    /// This tensor with `updates` added at `indices` along `axis`, as often as an index occurs (JAX's
+    /// `x.at[indices].add`, PyTorch's `index_add` for indices of any shape). `updates` has the shape that
+    /// [`Tensor::take`] gives. What an index outside `0..size` would add is dropped.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let counts = Tensor::from_slice(&[0i32; 3], [3]);
+    /// let counts = counts.index_add(0, &Tensor::from_slice(&[2i32, 0, 2], [3]), &Tensor::from_slice(&[1i32; 3], [3]));
+    /// assert_eq!(counts.eval()?.to_vec::<i32>()?, [1, 0, 2]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn index_add(&self, axis: isize, indices: &Tensor, updates: &Tensor) -> Tensor {
+        self.write_along("index_add", Combine::Add, axis, indices, updates)
+    }
+
+    /// This tensor with `updates` in place of what stood at `indices` along `axis` (JAX's `x.at[indices].set`, PyTorch's
+    /// `index_copy` for indices of any shape). `updates` has the shape that [`Tensor::take`] gives. What an index outside
+    /// `0..size` would write is dropped; of several written to one place, one wins.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
+    /// let y = x.index_copy(0, &Tensor::from_slice(&[2i32, 9], [2]), &Tensor::from_slice(&[7.0f32, 8.0], [2]));
+    /// assert_eq!(y.eval()?.to_vec::<f32>()?, [1.0, 2.0, 7.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn index_copy(&self, axis: isize, indices: &Tensor, updates: &Tensor) -> Tensor {
+        self.write_along("index_copy", Combine::Set, axis, indices, updates)
+    }
+
+    /// As [`Tensor::index_add`] and [`Tensor::index_copy`] for any [`Combine`] (PyTorch's `index_reduce`, its
+    /// `include_self` true).
+    #[track_caller]
+    pub fn index_reduce(&self, axis: isize, indices: &Tensor, updates: &Tensor, combine: Combine) -> Tensor {
+        self.write_along("index_reduce", combine, axis, indices, updates)
+    }
+
+    #[track_caller]
+    fn write_elements(
+        &self,
+        method: &'static str,
+        combine: Combine,
+        axis: isize,
+        indices: &Tensor,
+        updates: &Tensor,
+    ) -> Tensor {
+        let (dtype, to, updates) = match operands(method, combine, self, updates) {
+            Ok(operands) => operands,
+            Err(poisoned) => return poisoned,
+        };
+        let axis = match indexed_axis(method, self, axis, indices) {
+            Ok(axis) => axis,
+            Err(poisoned) => return poisoned,
+        };
+        if let Err(message) = fits_into("the indices", indices, self, axis) {
+            return Tensor::poison(method, message);
+        }
+        let (part, has) = (indices.shape(), updates.shape());
+        if has.rank() != part.rank() || part.iter().zip(has.iter()).any(|(part, has)| part > has) {
+            let message = format!("the indices {} name more elements than what is written, {}", indices.ty(), has);
+            return Tensor::poison(method, message);
+        }
+        let places = match places::along(method, self.shape(), axis, indices, Outside::Beyond) {
+            Ok(places) => places,
+            Err(poisoned) => return poisoned,
+        };
+        let (none, step) = (vec![0; part.rank()], vec![1; part.rank()]);
+        let updates = updates.slice(&none, part, &step);
+        // Along the other axes the indices are to be as long as this tensor: what is added to them lies outside.
+        let low = vec![0; part.rank()];
+        let high: Vec<i64> = (0..part.rank())
+            .map(|a| if a == axis { 0 } else { self.shape()[a].saturating_sub(part[a]) as i64 })
+            .collect();
+        let beyond = Tensor::full(places.indices.dtype(), [], self.shape()[axis] as f64);
+        let padded = Places {
+            indices: places.indices.pad(&beyond, &low, &high, &none),
+            inside: places.inside.pad(&Tensor::zeros(DType::Bool, []), &low, &high, &none),
+        };
+        let updates = updates.pad(&Tensor::zeros(updates.dtype(), []), &low, &high, &none);
+        let dimensions = Dimensions::elements(axis, self.rank());
+        to.written(method, combine, dimensions, &padded, &updates).to_dtype(dtype)
+    }
+
+    /// This tensor with `updates` written where [`Tensor::gather`] would read: `y[i, index[i, j]] = updates[i, j]` for
+    /// `axis` 1 (PyTorch's `scatter`). `indices` has the rank of this tensor, along the other axes at most its sizes, and
+    /// nowhere more than those of `updates`.
+    ///
+    /// What an index outside `0..size` would write is dropped; of several written to one place, one wins, and the
+    /// gradient goes to it.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let classes = Tensor::from_slice(&[2i32, 0], [2, 1]);
+    /// let hot = Tensor::zeros(DType::F32, [2, 3]).scatter(1, &classes, &Tensor::ones(DType::F32, [2, 1]));
+    /// assert_eq!(hot.eval()?.to_vec::<f32>()?, [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn scatter(&self, axis: isize, indices: &Tensor, updates: &Tensor) -> Tensor {
+        self.write_elements("scatter", Combine::Set, axis, indices, updates)
+    }
+
+    /// As [`Tensor::scatter`], but `updates` are added, as often as an index occurs (PyTorch's `scatter_add`).
+    #[track_caller]
+    pub fn scatter_add(&self, axis: isize, indices: &Tensor, updates: &Tensor) -> Tensor {
+        self.write_elements("scatter_add", Combine::Add, axis, indices, updates)
+    }
+
+    /// As [`Tensor::scatter`] for any [`Combine`] (PyTorch's `scatter_reduce`, its `include_self` true).
+    ///
+    /// ```
+    /// use fulmen_tensor::{Combine, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 5.0], [2]);
+    /// let (at, found) = (Tensor::from_slice(&[0i32, 0, 1], [3]), Tensor::from_slice(&[3.0f32, 2.0, 4.0], [3]));
+    /// assert_eq!(x.scatter_reduce(0, &at, &found, Combine::Max).eval()?.to_vec::<f32>()?, [3.0, 5.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn scatter_reduce(&self, axis: isize, indices: &Tensor, updates: &Tensor, combine: Combine) -> Tensor {
+        self.write_elements("scatter_reduce", combine, axis, indices, updates)
+    }
+
+    /// This tensor with `updates` written to points: `indices` is `[…, k]` and `updates` `[…, rest]`, of the shape that
+    /// [`Tensor::gather_nd`] gives (JAX's `x.at[i, j]`, TensorFlow's `tensor_scatter_nd_*`). What a point outside would
+    /// write is dropped.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Combine, DType, Tensor};
+    /// let points = Tensor::from_slice(&[0i32, 1, 1, 0, 0, 1], [3, 2]);
+    /// let counts = Tensor::zeros(DType::I32, [2, 2]);
+    /// let counts = counts.scatter_nd(&points, &Tensor::ones(DType::I32, [3]), Combine::Add);
+    /// assert_eq!(counts.eval()?.to_vec::<i32>()?, [0, 2, 1, 0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn scatter_nd(&self, indices: &Tensor, updates: &Tensor, combine: Combine) -> Tensor {
+        const METHOD: &str = "scatter_nd";
+        let (dtype, to, updates) = match operands(METHOD, combine, self, updates) {
+            Ok(operands) => operands,
+            Err(poisoned) => return poisoned,
+        };
+        if let Err(poisoned) = check_points(METHOD, self, indices) {
+            return poisoned;
+        }
+        let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
+        let expected = dimensions.taken(self.shape(), indices.shape());
+        if updates.shape().dims() != expected {
+            let message = format!(
+                "what is written has the shape {}; for points {} in {} it must be {expected:?}",
+                updates.shape(),
+                indices.shape(),
+                self.shape()
+            );
+            return Tensor::poison(METHOD, message);
+        }
+        match places::points(METHOD, self.shape(), indices, Outside::Beyond) {
+            Ok(places) => to.written(METHOD, combine, dimensions, &places, &updates).to_dtype(dtype),
+            Err(poisoned) => poisoned,
+        }
+    }
+}
