@@ -76,7 +76,8 @@ impl Dimensions {
     fn sizes(&self, operand: &Shape) -> String {
         let one = |a: usize| self.mapped.contains(&a) || self.operand_batch.contains(&a);
         let sizes: Vec<String> = (0..operand.rank()).map(|a| if one(a) { 1 } else { operand[a] }.to_string()).collect();
-        sizes.join(", ")
+        // MLIR takes no colon before nothing.
+        if sizes.is_empty() { "array<i64>".into() } else { format!("array<i64: {}>", sizes.join(", ")) }
     }
 
     /// The dimension numbers of a gather, or those of a scatter.
@@ -143,8 +144,12 @@ impl Operation for Gather {
         vec![Some(sum.to_dtype(operand.dtype())), None]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        if cx.result().shape.num_elements() == 0 {
+            // Windows of size 1 do not lie within an axis of size 0.
+            return format!("stablehlo.constant dense<> : {}", cx.result().stablehlo());
+        }
         format!(
-            "\"stablehlo.gather\"({}) {{dimension_numbers = {}, slice_sizes = array<i64: {}>}} : {}",
+            "\"stablehlo.gather\"({}) {{dimension_numbers = {}, slice_sizes = {}}} : {}",
             cx.operands(),
             self.dimensions.attribute(false),
             self.dimensions.sizes(&cx.operand_type(0).shape),
@@ -325,6 +330,11 @@ impl Tensor {
         const METHOD: &str = "gather_nd";
         if let Err(poisoned) = check_points(METHOD, self, indices) {
             return poisoned;
+        }
+        if indices.size(-1) == 0 {
+            // Compilers do not expect such points.
+            let batch = &indices.shape()[..indices.rank() - 1];
+            return self.broadcast_to([batch, self.shape()].concat());
         }
         match places::points(METHOD, self.shape(), indices, Outside::First) {
             Ok(places) => {

@@ -70,7 +70,7 @@ pub(super) fn along(
     Ok(safe(of[axis], indices, outside, dtype_for(of, &[axis])))
 }
 
-/// Indices `[…, k]`, each a point in the first `k` axes of `of`; the caller has checked `k`.
+/// Indices `[…, k]`, each a point in the first `k` axes of `of`; the caller has checked `k`, which is not 0.
 #[track_caller]
 pub(super) fn points(method: &str, of: &Shape, indices: &Tensor, outside: Outside) -> Result<Places, Tensor> {
     let k = indices.size(-1);
@@ -79,9 +79,6 @@ pub(super) fn points(method: &str, of: &Shape, indices: &Tensor, outside: Outsid
     let dtype = dtype_for(of, &axes);
     let batch = &indices.shape()[..indices.rank() - 1];
     let mut inside = Tensor::ones(DType::Bool, batch);
-    if k == 0 {
-        return Ok(Places { indices: indices.to_dtype(dtype), inside });
-    }
     let mut components = vec![];
     for axis in axes {
         let one = safe(of[axis], &indices.narrow(-1, axis, 1), outside, dtype);

@@ -349,6 +349,9 @@ impl Tensor {
         if let Err(poisoned) = check_points(METHOD, self, indices) {
             return poisoned;
         }
+        if indices.size(-1) == 0 {
+            return Tensor::poison(METHOD, format!("the points {} name no axis of {}", indices.ty(), self.ty()));
+        }
         let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
         let expected = dimensions.taken(self.shape(), indices.shape());
         if updates.shape().dims() != expected {

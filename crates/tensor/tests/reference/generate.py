@@ -15,6 +15,7 @@ FAMILIES = [
     "reduce",
     "shape",
     "gather",
+    "scatter",
     "dot",
     "convolution",
     "pooling",

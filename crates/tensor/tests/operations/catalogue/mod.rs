@@ -111,6 +111,7 @@ families! {
     reduce,
     shape,
     gather,
+    scatter,
     dot,
     convolution,
     pooling,
