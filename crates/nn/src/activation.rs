@@ -1,5 +1,6 @@
-//! Activations: functions of each element, with PyTorch's formulas, also where the derivative has a corner. The result
-//! has the input's dtype; what takes several operations takes them in f32 where the input has 16 bits.
+//! Activations: functions of each element, with PyTorch's formulas, also where the derivative has a corner, and the
+//! gated ones, functions of two halves. The result has the input's dtype; what takes several operations takes them in
+//! f32 where the input has 16 bits. The same as layers: `layers/functions.rs`.
 
 use fulmen_tensor::Tensor;
 
@@ -68,6 +69,15 @@ pub fn gelu_tanh(x: &Tensor) -> Tensor {
     (x * 0.5 * (inner.tanh() + 1.0)).to_dtype(dtype)
 }
 
+/// [`gelu`] or [`gelu_tanh`].
+#[track_caller]
+pub(crate) fn gelu_of(x: &Tensor, kind: GeluKind) -> Tensor {
+    match kind {
+        GeluKind::Exact => gelu(x),
+        GeluKind::Tanh => gelu_tanh(x),
+    }
+}
+
 /// `x` above 0, `slope·x` elsewhere.
 #[track_caller]
 pub fn leaky_relu(x: &Tensor, slope: f64) -> Tensor {
@@ -77,11 +87,38 @@ pub fn leaky_relu(x: &Tensor, slope: f64) -> Tensor {
 /// `x` above 0, `alpha·(eˣ − 1)` elsewhere.
 #[track_caller]
 pub fn elu(x: &Tensor, alpha: f64) -> Tensor {
+    rectified(x, 1.0, alpha, 1.0)
+}
+
+/// `x` above 0, `alpha·(exp(x/alpha) − 1)` elsewhere: unlike [`elu`], without a corner for any `alpha`.
+#[track_caller]
+pub fn celu(x: &Tensor, alpha: f64) -> Tensor {
+    rectified(x, 1.0, alpha, 1.0 / alpha)
+}
+
+/// `scale·x` above 0, `scale·alpha·(eˣ − 1)` elsewhere, with the constants (1.0507…, 1.6733…) for which layers keep mean
+/// 0 and variance 1. For its weights there is [`Nonlinearity::Linear`](crate::init::Nonlinearity::Linear) as gain, for
+/// dropout [`AlphaDropout`](crate::AlphaDropout).
+#[track_caller]
+pub fn selu(x: &Tensor) -> Tensor {
+    rectified(x, SELU_SCALE, SELU_SCALE * SELU_ALPHA, 1.0)
+}
+
+/// The factor of [`selu`].
+pub(crate) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+/// The other constant of [`selu`].
+pub(crate) const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
+
+/// `above·x` above 0, `below·(exp(rate·x) − 1)` elsewhere.
+#[track_caller]
+fn rectified(x: &Tensor, above: f64, below: f64, rate: f64) -> Tensor {
     let (x, dtype) = (&wide(x), x.dtype());
-    let above = x.gt(0.0);
+    let positive = x.gt(0.0);
     // The branch that is not chosen must not overflow: its gradient, 0·∞, would be NaN.
-    let below = above.select(&x.zeros_like(), x);
-    above.select(x, &(below.expm1() * alpha)).to_dtype(dtype)
+    let negative = positive.select(&x.zeros_like(), x);
+    let negative = if rate == 1.0 { negative } else { negative * rate };
+    let linear = if above == 1.0 { x.clone() } else { x * above };
+    positive.select(&linear, &(negative.expm1() * below)).to_dtype(dtype)
 }
 
 /// `log(1 + exp(beta·x))/beta`, a rectifier without a corner; `x` itself where `beta·x` is above `threshold`.
@@ -92,4 +129,160 @@ pub fn softplus(x: &Tensor, beta: f64, threshold: f64) -> Tensor {
     let linear = scaled.gt(threshold);
     let bend = linear.select(&x.zeros_like(), &scaled);
     linear.select(x, &(bend.exp().log1p() / beta)).to_dtype(dtype)
+}
+
+/// `x·tanh(softplus(x))`.
+#[track_caller]
+pub fn mish(x: &Tensor) -> Tensor {
+    let (x, dtype) = (&wide(x), x.dtype());
+    (x * softplus(x, 1.0, 20.0).tanh()).to_dtype(dtype)
+}
+
+/// `log σ(x) = −log(1 + e⁻ˣ)`, exact for large `x` of both signs.
+#[track_caller]
+pub fn log_sigmoid(x: &Tensor) -> Tensor {
+    let (x, dtype) = (&wide(x), x.dtype());
+    let negative = x.lt(0.0);
+    // e^−|x| never overflows; the two forms have one derivative.
+    let decay = negative.select(x, &-x).exp().log1p();
+    (negative.select(x, &x.zeros_like()) - decay).to_dtype(dtype)
+}
+
+/// `x` between `low` and `high`, the nearer bound outside; the derivative at the bounds is 0.
+#[track_caller]
+pub fn hardtanh(x: &Tensor, low: f64, high: f64) -> Tensor {
+    let inner = x.ge(high).select(&Tensor::full(x.dtype(), [], high), x);
+    x.le(low).select(&Tensor::full(x.dtype(), [], low), &inner)
+}
+
+/// [`hardtanh`] from 0 to 6.
+#[track_caller]
+pub fn relu6(x: &Tensor) -> Tensor {
+    hardtanh(x, 0.0, 6.0)
+}
+
+/// `x/6 + ½` between −3 and 3, 0 below and 1 above.
+#[track_caller]
+pub fn hardsigmoid(x: &Tensor) -> Tensor {
+    let (x, dtype) = (&wide(x), x.dtype());
+    (hardtanh(&(x + 3.0), 0.0, 6.0) / 6.0).to_dtype(dtype)
+}
+
+/// `x·(x + 3)/6` between −3 and 3, 0 below and `x` above.
+#[track_caller]
+pub fn hardswish(x: &Tensor) -> Tensor {
+    let (x, dtype) = (&wide(x), x.dtype());
+    let middle = x.ge(3.0).select(x, &(x * (x + 3.0) / 6.0));
+    x.le(-3.0).select(&x.zeros_like(), &middle).to_dtype(dtype)
+}
+
+/// `x` outside of `±lambda`, 0 between.
+#[track_caller]
+pub fn hardshrink(x: &Tensor, lambda: f64) -> Tensor {
+    x.ge(-lambda).and(x.le(lambda)).select(&x.zeros_like(), x)
+}
+
+/// `x` moved towards 0 by `lambda`, 0 between `±lambda`.
+#[track_caller]
+pub fn softshrink(x: &Tensor, lambda: f64) -> Tensor {
+    let (x, dtype) = (&wide(x), x.dtype());
+    let below = x.lt(-lambda).select(&(x + lambda), &(x * 0.0));
+    x.gt(lambda).select(&(x - lambda), &below).to_dtype(dtype)
+}
+
+/// `x − tanh(x)`.
+#[track_caller]
+pub fn tanhshrink(x: &Tensor) -> Tensor {
+    let (x, dtype) = (&wide(x), x.dtype());
+    (x - x.tanh()).to_dtype(dtype)
+}
+
+/// `x/(1 + |x|)`.
+#[track_caller]
+pub fn softsign(x: &Tensor) -> Tensor {
+    let (x, dtype) = (&wide(x), x.dtype());
+    (x / (x.abs() + 1.0)).to_dtype(dtype)
+}
+
+/// `x` above `threshold`, `value` elsewhere.
+#[track_caller]
+pub fn threshold(x: &Tensor, threshold: f64, value: f64) -> Tensor {
+    x.le(threshold).select(&Tensor::full(x.dtype(), [], value), x)
+}
+
+/// `exp(x)/Σ exp(x)` along one axis, in f32 or wider.
+#[track_caller]
+pub fn softmax(x: &Tensor, axis: isize) -> Tensor {
+    x.softmax(axis)
+}
+
+/// `x − log Σ exp(x)` along one axis, in f32 or wider.
+#[track_caller]
+pub fn log_softmax(x: &Tensor, axis: isize) -> Tensor {
+    x.log_softmax(axis)
+}
+
+/// `exp(−x)/Σ exp(−x)` along one axis, in f32 or wider.
+#[track_caller]
+pub fn softmin(x: &Tensor, axis: isize) -> Tensor {
+    (-x).softmax(axis)
+}
+
+/// `a·σ(b)`, where `a` and `b` are the two halves of `x` along one axis, which must have an even size.
+///
+/// ```
+/// use fulmen_nn::activation::glu;
+/// use fulmen_tensor::Tensor;
+/// let y = glu(&Tensor::from_slice(&[3.0f32, 5.0, 0.0, 100.0], [4]), 0);
+/// assert_eq!(y.eval()?.to_vec::<f32>()?, [1.5, 5.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn glu(x: &Tensor, axis: isize) -> Tensor {
+    if x.fault().is_some() {
+        return x.clone();
+    }
+    let size = match x.shape().axis(axis) {
+        Ok(axis) => x.shape()[axis],
+        Err(message) => return Tensor::poison("glu", message),
+    };
+    if size % 2 != 0 {
+        return Tensor::poison("glu", format!("axis {axis} of {} has size {size}, which has no two halves", x.ty()));
+    }
+    let (wide, half) = (wide(x), size / 2);
+    (wide.narrow(axis, 0, half) * wide.narrow(axis, half, half).sigmoid()).to_dtype(x.dtype())
+}
+
+/// `silu(gate)·up`, the gate of Llama's feed-forward layers, where both are linear in the input: the layer is
+/// `down(swiglu(gate(x), up(x)))` (Shazeer 2020, "GLU Variants Improve Transformer").
+///
+/// ```
+/// use fulmen_nn::{Linear, Module, activation::swiglu};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// #[derive(Module)]
+/// struct Mlp {
+///     gate_proj: Linear,
+///     up_proj: Linear,
+///     down_proj: Linear,
+/// }
+/// impl Mlp {
+///     fn forward(&self, x: &Tensor) -> Tensor {
+///         self.down_proj.forward(&swiglu(&self.gate_proj.forward(x), &self.up_proj.forward(x)))
+///     }
+/// }
+/// let linear = |from, to| Linear::new(from, to).bias(false);
+/// let mlp = Mlp { gate_proj: linear(64, 172), up_proj: linear(64, 172), down_proj: linear(172, 64) };
+/// mlp.initialize(0);
+/// assert_eq!(mlp.forward(&Tensor::zeros(DType::F32, [2, 64])).ty().to_string(), "f32[2, 64]");
+/// ```
+#[track_caller]
+pub fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
+    silu(gate) * up
+}
+
+/// `gelu(gate)·up`, otherwise as [`swiglu`].
+#[track_caller]
+pub fn geglu(gate: &Tensor, up: &Tensor) -> Tensor {
+    gelu(gate) * up
 }

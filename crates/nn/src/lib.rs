@@ -62,8 +62,12 @@ pub use error::{Error, Result};
 pub use fulmen_nn_derive::Module;
 pub use init::Init;
 pub use layers::{
-    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Elu, Embedding, Flatten, Forward, Gelu,
-    LayerNorm, LeakyRelu, Linear, MaxPool2d, MultiheadAttention, Pair, Relu, Sequential, Sigmoid, Silu, Softplus, Tanh,
+    AdaptiveAvgPool2d, AlphaDropout, AvgPool2d, BatchNorm1d, BatchNorm2d, BatchNorm3d, Bilinear, Celu,
+    ConditionalBatchNorm2d, Conv2d, DropPath, Dropout, Dropout1d, Dropout2d, Dropout3d, Elu, Embedding, Flatten,
+    Forward, Gelu, Glu, GroupNorm, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, Identity, InstanceNorm1d,
+    InstanceNorm2d, InstanceNorm3d, LayerNorm, LeakyRelu, Linear, LocalResponseNorm, LogSigmoid, LogSoftmax, MaxPool2d,
+    Mish, MultiheadAttention, Pair, Prelu, Relu, Relu6, RmsNorm, Rrelu, Selu, Sequential, Sigmoid, Silu, Softmax,
+    Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
 };
 pub use module::Module;
 pub use parameter::Parameter;

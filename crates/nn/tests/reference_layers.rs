@@ -1,4 +1,4 @@
-//! Layers, activations and losses against PyTorch: values, and the gradients of inputs and parameters.
+//! Layers and losses against PyTorch: values, and the gradients of inputs and parameters.
 
 mod common;
 
@@ -7,8 +7,8 @@ use common::values;
 use fulmen_nn::loss::{CrossEntropyLoss, Reduction, mse_loss};
 use fulmen_nn::safetensors::{Strictness, load_weights};
 use fulmen_nn::{
-    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, Embedding, Forward, LayerNorm, Linear, MaxPool2d,
-    Module, Relu, Sequential, activation,
+    AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Conv2d, Embedding, Forward, LayerNorm, Linear, MaxPool2d, Module, Relu,
+    Sequential, activation,
 };
 use fulmen_tensor::Tensor;
 
@@ -56,78 +56,6 @@ fn linear_convolution_pooling_and_layer_normalization_are_pytorchs() {
         };
         let (parameters, inputs) = (fill(&layer, &case), inputs(&case));
         expect(&mut expected, &case, &inputs, &parameters, &layer.forward(&inputs[0]));
-    }
-    expected.check();
-}
-
-#[test]
-fn batch_normalization_is_pytorchs_over_three_steps_and_in_evaluation() {
-    let mut expected = Expected::within(2e-5, 2e-5);
-    for case in cases("batch_norm.json") {
-        let attrs = &case["attrs"];
-        macro_rules! layer {
-            ($kind:ident) => {
-                Box::new(
-                    $kind::new(count(&attrs["features"]))
-                        .eps(number(&attrs["eps"]))
-                        .momentum(number(&attrs["momentum"]))
-                        .affine(flag(&attrs["affine"]))
-                        .track_running_stats(flag(&attrs["track_running_stats"])),
-                )
-            };
-        }
-        let layer: Box<dyn Forward> = match word(&case["op"], "op") {
-            "batch_norm1d" => layer!(BatchNorm1d),
-            "batch_norm2d" => layer!(BatchNorm2d),
-            other => panic!("no layer {other}"),
-        };
-        let steps = case["steps"].as_array().cloned().unwrap_or_default();
-        assert_eq!(steps.len(), 3);
-        for step in steps.iter().chain([&case["eval"]]) {
-            let (parameters, inputs) = (fill(&layer, step), inputs(step));
-            if step["buffers"].is_null() {
-                layer.eval();
-            }
-            expect(&mut expected, step, &inputs, &parameters, &layer.forward(&inputs[0]));
-            let Some(buffers) = step["buffers"].as_object() else { continue };
-            let found = layer.buffers();
-            assert_eq!(found.len(), buffers.len());
-            for (name, buffer) in found {
-                let what = format!("{}: {name}", step["name"]);
-                match buffers[&name].as_f64() {
-                    Some(number) => expected.numbers(what, &buffer.get(), vec![number]),
-                    None => expected.tensor(what, &buffer.get(), &buffers[&name]),
-                }
-            }
-        }
-    }
-    expected.check();
-}
-
-#[test]
-fn activations_are_pytorchs_also_far_out() {
-    let mut expected = Expected::within(2e-5, 2e-6);
-    for mut case in cases("activations.json") {
-        let (attrs, inputs) = (&case["attrs"], inputs(&case));
-        let x = &inputs[0];
-        let y = match word(&case["op"], "op") {
-            "relu" => activation::relu(x),
-            "gelu" => activation::gelu(x),
-            "gelu_tanh" => activation::gelu_tanh(x),
-            "tanh" => activation::tanh(x),
-            "sigmoid" => activation::sigmoid(x),
-            "silu" => activation::silu(x),
-            "leaky_relu" => activation::leaky_relu(x, number(&attrs["slope"])),
-            "elu" => activation::elu(x, number(&attrs["alpha"])),
-            "softplus" => activation::softplus(x, number(&attrs["beta"]), number(&attrs["threshold"])),
-            other => panic!("no activation {other}"),
-        };
-        if case["name"] == "gelu_special" {
-            // PyTorch's vectorized erf gives NaN at infinity; the limit is infinity, as with its approximation.
-            assert_eq!(case["outputs"][0]["data"][0], "nan");
-            case["outputs"][0]["data"][0] = "inf".into();
-        }
-        expect(&mut expected, &case, &inputs, &[], &y);
     }
     expected.check();
 }

@@ -1,76 +1,39 @@
-//! [`BatchNorm2d`] and [`BatchNorm1d`]: normalization by the statistics of a batch.
+//! [`BatchNorm1d`], [`BatchNorm2d`] and [`BatchNorm3d`]: normalization by the statistics of a batch. With weight and
+//! bias by class, it is [`ConditionalBatchNorm2d`](crate::ConditionalBatchNorm2d).
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::Tensor;
 
+use super::normalize::{beside_channels, not_float, other_channels};
+use super::running::Running;
 use crate::precision::precision;
-use crate::{Buffer, Forward, Init, Module, Parameter, TrainingMode};
-
-/// What is kept of all batches so far.
-#[derive(Clone, Debug, Module)]
-struct Running {
-    #[module(rename = "running_mean")]
-    mean: Buffer,
-    #[module(rename = "running_var")]
-    var: Buffer,
-    num_batches_tracked: Buffer,
-}
-
-impl Running {
-    #[track_caller]
-    fn new(features: usize) -> Running {
-        Running {
-            mean: Buffer::new(Tensor::zeros(DType::F32, [features])),
-            var: Buffer::new(Tensor::ones(DType::F32, [features])),
-            num_batches_tracked: Buffer::new(Tensor::zeros(DType::I64, [])),
-        }
-    }
-
-    /// Moves the running statistics towards those of a batch with `count` values a channel.
-    #[track_caller]
-    fn track(&self, mean: &Tensor, var: &Tensor, count: usize, momentum: f64) {
-        let unbiased = var * (count as f64 / (count as f64 - 1.0));
-        for (buffer, new) in [(&self.mean, mean), (&self.var, &unbiased)] {
-            let ty = buffer.ty();
-            // In the precision of the batch's statistics, also where the running ones are shorter.
-            let new = new.detach().reshape(&ty.shape);
-            let old = buffer.get().to_dtype(new.dtype());
-            buffer.set((old * (1.0 - momentum) + new * momentum).to_dtype(ty.dtype));
-        }
-        self.num_batches_tracked.set(self.num_batches_tracked.get() + 1.0);
-    }
-}
+use crate::{Forward, Init, Module, Parameter, TrainingMode};
 
 /// The layer's settings as the arithmetic sees them, whatever the number of axes.
-struct Norm<'a> {
-    weight: Option<&'a Parameter>,
-    bias: Option<&'a Parameter>,
-    running: Option<&'a Running>,
-    features: usize,
-    eps: f64,
-    momentum: f64,
-    training: bool,
+pub(super) struct Norm<'a> {
+    pub(super) running: Option<&'a Running>,
+    pub(super) features: usize,
+    pub(super) eps: f64,
+    pub(super) momentum: Option<f64>,
+    pub(super) training: bool,
     /// The numbers of axes that an input may have, and how they are called.
-    ranks: RangeInclusive<usize>,
-    layout: &'static str,
+    pub(super) ranks: RangeInclusive<usize>,
+    pub(super) layout: &'static str,
     /// Whether the input is so large that reading it twice costs time.
-    one_pass: bool,
+    pub(super) one_pass: bool,
 }
 
 impl Norm<'_> {
     /// Why this input or these settings cannot be, if they cannot.
-    fn misfit(&self, x: &Tensor) -> Option<String> {
-        let (ty, features) = (x.ty(), self.features);
+    pub(super) fn misfit(&self, x: &Tensor) -> Option<String> {
+        let ty = x.ty();
         if !self.ranks.contains(&x.rank()) {
-            return Some(format!("the input {ty} is not {}", self.layout.replace('C', &features.to_string())));
+            return Some(format!("the input {ty} is not {}", self.layout.replace('C', &self.features.to_string())));
         }
-        if x.size(1) != features {
-            return Some(format!("the input {ty} has {} channels on its axis 1, not {features}", x.size(1)));
-        }
-        if !ty.dtype.is_float() {
-            return Some(format!("the input {ty} is not floating-point; convert it with to_dtype()"));
+        if let Some(message) = other_channels(x, self.features).or_else(|| not_float(x)) {
+            return Some(message);
         }
         if self.running.is_some() && self.training && count(x) < 2 {
             return Some(format!(
@@ -81,33 +44,36 @@ impl Norm<'_> {
         None
     }
 
+    /// `(x − mean)/√(var + eps)·weight + bias`; weight and bias broadcast to the input.
     #[track_caller]
-    fn apply(&self, x: &Tensor) -> Tensor {
+    pub(super) fn apply(&self, x: &Tensor, weight: Option<&Tensor>, bias: Option<&Tensor>) -> Tensor {
         let dtype = precision(x.dtype());
         let wide = x.to_dtype(dtype);
-        let mut shape = vec![1; x.rank()];
-        shape[1] = self.features;
+        let shape = beside_channels(x.rank(), self.features);
         let axes: Vec<isize> = (0..x.rank() as isize).filter(|&axis| axis != 1).collect();
-        let channels = |t: &Tensor| t.to_dtype(dtype).reshape(&*shape);
         let (mean, var) = match self.running {
-            Some(running) if !self.training => (channels(&running.mean.get()), channels(&running.var.get())),
+            Some(running) if !self.training => (
+                running.mean.get().to_dtype(dtype).reshape(&*shape),
+                running.var.get().to_dtype(dtype).reshape(&*shape),
+            ),
             Some(running) => {
                 let (mean, var) = match self.one_pass {
-                    true => in_one_pass(&wide, &axes, &channels(&running.mean.get())),
+                    true => in_one_pass(&wide, &axes, &running.mean.get().to_dtype(dtype).reshape(&*shape)),
                     false => (wide.mean(&axes, true), wide.var(&axes, true)),
                 };
+                running.count_batch();
                 running.track(&mean, &var, count(x), self.momentum);
                 (mean, var)
             }
             None => (wide.mean(&axes, true), wide.var(&axes, true)),
         };
         let mut scale = (var + self.eps).rsqrt();
-        if let Some(weight) = self.weight {
-            scale = scale * channels(&weight.get());
+        if let Some(weight) = weight {
+            scale = scale * weight.to_dtype(dtype);
         }
         let mut y = (wide - mean) * scale;
-        if let Some(bias) = self.bias {
-            y = y + channels(&bias.get());
+        if let Some(bias) = bias {
+            y = y + bias.to_dtype(dtype);
         }
         y.to_dtype(x.dtype())
     }
@@ -146,7 +112,7 @@ macro_rules! batch_norm {
             running: Option<Running>,
             features: usize,
             eps: f64,
-            momentum: f64,
+            momentum: Option<f64>,
             mode: TrainingMode,
         }
 
@@ -155,7 +121,8 @@ macro_rules! batch_norm {
             #[track_caller]
             pub fn new(features: usize) -> $name {
                 let mode = TrainingMode::new();
-                let layer = $name { weight: None, bias: None, running: None, features, eps: 1e-5, momentum: 0.1, mode };
+                let (eps, momentum) = (1e-5, Some(0.1));
+                let layer = $name { weight: None, bias: None, running: None, features, eps, momentum, mode };
                 layer.affine(true).track_running_stats(true)
             }
 
@@ -165,9 +132,10 @@ macro_rules! batch_norm {
                 self
             }
 
-            /// The share of the newest batch in the running statistics.
-            pub fn momentum(mut self, momentum: f64) -> $name {
-                self.momentum = momentum;
+            /// The share of the newest batch in the running statistics; with `None` they are the means over all
+            /// batches.
+            pub fn momentum(mut self, momentum: impl Into<Option<f64>>) -> $name {
+                self.momentum = momentum.into();
                 self
             }
 
@@ -193,8 +161,6 @@ macro_rules! batch_norm {
                     return x.clone();
                 }
                 let norm = Norm {
-                    weight: self.weight.as_ref(),
-                    bias: self.bias.as_ref(),
                     running: self.running.as_ref(),
                     features: self.features,
                     eps: self.eps,
@@ -204,10 +170,18 @@ macro_rules! batch_norm {
                     layout: $layout,
                     one_pass: $one_pass,
                 };
-                match norm.misfit(x) {
-                    Some(message) => Tensor::poison(&self.to_string(), message),
-                    None => norm.apply(x),
+                if let Some(message) = norm.misfit(x) {
+                    return Tensor::poison(&self.to_string(), message);
                 }
+                let shape = beside_channels(x.rank(), self.features);
+                // No closure, which would be the caller of what it records.
+                let mut affine = [None, None];
+                for (place, parameter) in affine.iter_mut().zip([&self.weight, &self.bias]) {
+                    if let Some(parameter) = parameter {
+                        *place = Some(parameter.get().reshape(&*shape));
+                    }
+                }
+                norm.apply(x, affine[0].as_ref(), affine[1].as_ref())
             }
         }
 
@@ -232,7 +206,7 @@ batch_norm! {
     ///
     /// While training, mean and variance are those of the batch, and the running ones move towards them by `momentum`;
     /// the running variance is the unbiased one. Otherwise the running ones are used. The batch is the global one, on
-    /// however many devices it lies. The statistics of bf16 and f16 are computed in f32; the result has the input's
+    /// however many devices it lies, as with PyTorch's `SyncBatchNorm`. The statistics of bf16 and f16 are computed in f32; the result has the input's
     /// dtype.
     ///
     /// The statistics of a batch take one pass over it, as sums of distances from the running mean. A mean that is
@@ -255,6 +229,21 @@ batch_norm! {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     BatchNorm2d, 4..=4, "[batch, C, height, width]", true
+}
+
+batch_norm! {
+    /// Normalizes each channel of `[batch, channels, depth, height, width]`, as [`BatchNorm2d`] those of images. As
+    /// PyTorch's `nn.BatchNorm3d`.
+    ///
+    /// ```
+    /// use fulmen_nn::{BatchNorm3d, Module};
+    /// use fulmen_tensor::{DType, Tensor};
+    ///
+    /// let bn = BatchNorm3d::new(4);
+    /// bn.initialize(0);
+    /// assert_eq!(bn.forward(&Tensor::zeros(DType::F32, [2, 4, 3, 5, 5])).ty().to_string(), "f32[2, 4, 3, 5, 5]");
+    /// ```
+    BatchNorm3d, 5..=5, "[batch, C, depth, height, width]", true
 }
 
 batch_norm! {

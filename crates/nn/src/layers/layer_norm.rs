@@ -4,6 +4,7 @@ use std::fmt;
 
 use fulmen_tensor::{Shape, Tensor};
 
+use super::normalize::{affine, not_float, standardize};
 use crate::precision::precision;
 use crate::{Forward, Init, Module, Parameter};
 
@@ -69,10 +70,7 @@ impl LayerNorm {
         if !ty.shape.ends_with(shape) {
             return Some(format!("the last axes of the input {ty} are not {shape}"));
         }
-        if !ty.dtype.is_float() {
-            return Some(format!("the input {ty} is not floating-point; convert it with to_dtype()"));
-        }
-        None
+        not_float(x)
     }
 
     /// The normalized input.
@@ -84,19 +82,10 @@ impl LayerNorm {
         if let Some(message) = self.misfit(x) {
             return Tensor::poison(&self.to_string(), message);
         }
-        let dtype = precision(x.dtype());
-        let wide = x.to_dtype(dtype);
+        let wide = x.to_dtype(precision(x.dtype()));
         let axes: Vec<isize> = (0..self.shape.rank() as isize).map(|axis| -1 - axis).collect();
-        let centred = &wide - wide.mean(&axes, true);
-        let var = (&centred * &centred).mean(&axes, true);
-        let mut y = centred * (var + self.eps).rsqrt();
-        if let Some(weight) = &self.weight {
-            y = y * weight.get().to_dtype(dtype);
-        }
-        if let Some(bias) = &self.bias {
-            y = y + bias.get().to_dtype(dtype);
-        }
-        y.to_dtype(x.dtype())
+        let y = standardize(&wide, &axes, self.eps);
+        affine(y, self.weight.as_ref(), self.bias.as_ref(), &self.shape).to_dtype(x.dtype())
     }
 }
 

@@ -2,28 +2,49 @@
 
 mod adaptive_pooling;
 mod batch_norm;
+mod bilinear;
+mod conditional_batch_norm;
 mod conv;
 mod dropout;
 mod embedding;
 mod flatten;
 mod functions;
+mod group_norm;
+mod identity;
+mod instance_norm;
 mod layer_norm;
 mod linear;
+mod local_response_norm;
 mod multihead_attention;
+mod normalize;
 mod pair;
 mod pooling;
+mod prelu;
+mod rms_norm;
+mod running;
 mod sequential;
 
 pub use adaptive_pooling::AdaptiveAvgPool2d;
-pub use batch_norm::{BatchNorm1d, BatchNorm2d};
+pub use batch_norm::{BatchNorm1d, BatchNorm2d, BatchNorm3d};
+pub use bilinear::Bilinear;
+pub use conditional_batch_norm::ConditionalBatchNorm2d;
 pub use conv::Conv2d;
-pub use dropout::Dropout;
+pub use dropout::{AlphaDropout, DropPath, Dropout, Dropout1d, Dropout2d, Dropout3d};
 pub use embedding::Embedding;
 pub use flatten::Flatten;
-pub use functions::{Elu, Gelu, LeakyRelu, Relu, Sigmoid, Silu, Softplus, Tanh};
+pub use functions::{
+    Celu, Elu, Gelu, Glu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyRelu, LogSigmoid, LogSoftmax, Mish, Relu,
+    Relu6, Selu, Sigmoid, Silu, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
+};
+pub use group_norm::GroupNorm;
+pub use identity::Identity;
+pub use instance_norm::{InstanceNorm1d, InstanceNorm2d, InstanceNorm3d};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
+pub use local_response_norm::LocalResponseNorm;
 pub use multihead_attention::MultiheadAttention;
 pub use pair::Pair;
 pub use pooling::{AvgPool2d, MaxPool2d};
+pub use prelu::{Prelu, Rrelu};
+pub use rms_norm::RmsNorm;
 pub use sequential::{Forward, Sequential};

@@ -1,8 +1,8 @@
-"""Batch normalization, with its running statistics, with PyTorch. `generate.py` runs it."""
+"""Normalizations that keep running statistics, with PyTorch. `generate.py` runs it."""
 
 from torch import nn
 
-from common import case, draw, fill, tensor, write
+from common import case, draw, fill, labels, tensor, write
 
 
 def batch_norm():
@@ -12,12 +12,20 @@ def batch_norm():
     for label, shape, how in [
         ("plain", (4, 3, 2, 3), {}), ("not_affine", (3, 2, 2, 2), {"affine": False}), ("momentum", (2, 2, 3, 3), {"momentum": 0.3, "eps": 1e-3}),
         ("one_channel", (5, 1, 1, 1), {}), ("untracked", (3, 2, 2, 2), {"track_running_stats": False}),
-        ("features", (5, 3), {}), ("length", (2, 3, 4), {"momentum": 0.2}),
+        ("features", (5, 3), {}), ("length", (2, 3, 4), {"momentum": 0.2}), ("cumulative", (3, 2, 2, 2), {"momentum": None}),
+        ("volume", (2, 2, 2, 1, 3), {}),
+        ("instance", (2, 3, 4), {}), ("instance_affine", (2, 3, 2, 2), {"affine": True}), ("instance_volume", (2, 1, 2, 2, 2), {"eps": 1e-2}),
+        ("instance_tracked", (3, 2, 4), {"affine": True, "track_running_stats": True}),
+        ("instance_tracked", (2, 2, 2, 3), {"track_running_stats": True, "momentum": 0.3}), ("instance_one", (2, 3), {"affine": True}),
     ]:  # fmt: skip
-        attrs = {"features": shape[1], "eps": 1e-5, "momentum": 0.1, "affine": True, "track_running_stats": True} | how
-        op, kind = ("batch_norm2d", nn.BatchNorm2d) if len(shape) == 4 else ("batch_norm1d", nn.BatchNorm1d)
+        instance = label.startswith("instance")
+        channels = shape[0] if label == "instance_one" else shape[1]
+        attrs = {"features": channels, "eps": 1e-5, "momentum": 0.1, "affine": not instance, "track_running_stats": not instance} | how
+        axes = max(1, len(shape) - 2)
+        op = f"{'instance' if instance else 'batch'}_norm{axes}d"
+        kind = getattr(nn, f"{'Instance' if instance else 'Batch'}Norm{axes}d")
         name = f"{op}_{label}"
-        module = fill(kind(shape[1], **how), name)
+        module = fill(kind(channels, **how), name)
         parameters = list(module.named_parameters())
         steps = []
         for i in range(3):
@@ -27,4 +35,32 @@ def batch_norm():
         module.eval()
         evaluated = case(op, f"{name}_eval", module, draw(f"{name}/eval", shape), parameters=parameters)
         cases.append({"op": op, "name": name, "attrs": attrs, "steps": steps, "eval": evaluated})
+    cases.append(conditional())
     write("batch_norm", cases)
+
+
+class ConditionalBatchNorm2d(nn.Module):
+    """The form of Miyato and Koyama (2018): two tables of scales and shifts, a row a class."""
+
+    def __init__(self, features, classes):
+        super().__init__()
+        self.gammas, self.betas = nn.Embedding(classes, features), nn.Embedding(classes, features)
+        self.norm = nn.BatchNorm2d(features, affine=False)
+
+    def forward(self, x, classes):
+        gamma, beta = self.gammas(classes)[:, :, None, None], self.betas(classes)[:, :, None, None]
+        return gamma * self.norm(x) + beta
+
+
+def conditional():
+    op = name = "conditional_batch_norm2d"
+    module = fill(ConditionalBatchNorm2d(3, 4), name)
+    parameters = list(module.named_parameters())
+    steps = []
+    for i in range(3):
+        x, classes = draw(f"{name}/{i}", (3, 3, 2, 2)) + i, labels(f"{name}/{i}", (3,), 4)
+        step = case(op, f"{name}_step_{i}", module, x, classes, parameters=parameters)
+        steps.append(step | {"buffers": {k: int(v) if k == "num_batches_tracked" else tensor(v) for k, v in module.norm.named_buffers()}})
+    module.eval()
+    evaluated = case(op, f"{name}_eval", module, draw(f"{name}/eval", (3, 3, 2, 2)), labels(f"{name}/eval", (3,), 4), parameters=parameters)
+    return {"op": op, "name": name, "attrs": {"features": 3, "classes": 4}, "steps": steps, "eval": evaluated}

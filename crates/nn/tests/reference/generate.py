@@ -15,6 +15,7 @@ import torch
 TOPICS = [
     "layers",
     "batch_norm",
+    "norms",
     "attention",
     "autocast",
     "activations",

@@ -1,0 +1,105 @@
+//! [`ConditionalBatchNorm2d`]: batch normalization whose weight and bias depend on a class.
+
+use std::fmt;
+
+use fulmen_tensor::Tensor;
+
+use super::batch_norm::Norm;
+use super::running::Running;
+use crate::{Embedding, Init, Module, Parameter, TrainingMode};
+
+/// Normalizes each channel of images `[batch, channels, height, width]` by the statistics of the batch, as
+/// [`BatchNorm2d`](crate::BatchNorm2d), and then scales and shifts it by numbers that a table holds for each class. The
+/// generator's normalization in class-conditional GANs.
+///
+/// This is the form of Miyato and Koyama, "cGANs with Projection Discriminator" (2018), after Dumoulin et al., "A Learned
+/// Representation for Artistic Style" (2017): `gammas[class]·(x − mean)/√(var + eps) + betas[class]`, two tables
+/// `[classes, channels]` that begin with ones and with zeros. SAGAN uses it too; BigGAN computes both from an embedding
+/// that the layers share, by linear layers, of which the first is added to 1.
+///
+/// ```
+/// use fulmen_nn::{ConditionalBatchNorm2d, Module};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let bn = ConditionalBatchNorm2d::new(64, 10);
+/// bn.initialize(0);
+/// assert_eq!(bn.parameters()[0].0, "gammas.weight");
+/// let y = bn.forward(&Tensor::zeros(DType::F32, [8, 64, 4, 4]), &Tensor::zeros(DType::I32, [8]));
+/// assert_eq!(y.ty().to_string(), "f32[8, 64, 4, 4]");
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct ConditionalBatchNorm2d {
+    /// The scales of each class, `[classes, channels]`; ones at first.
+    pub gammas: Embedding,
+    /// The shifts of each class, `[classes, channels]`; zeros at first.
+    pub betas: Embedding,
+    #[module(flatten)]
+    running: Running,
+    features: usize,
+    eps: f64,
+    momentum: Option<f64>,
+    mode: TrainingMode,
+}
+
+impl ConditionalBatchNorm2d {
+    /// `eps` 1e-5, `momentum` 0.1.
+    #[track_caller]
+    pub fn new(features: usize, num_classes: usize) -> ConditionalBatchNorm2d {
+        let (mut gammas, mut betas) = (Embedding::new(num_classes, features), Embedding::new(num_classes, features));
+        gammas.weight = Parameter::new([num_classes, features], Init::ONES);
+        betas.weight = Parameter::new([num_classes, features], Init::ZEROS);
+        let (running, mode) = (Running::new(features), TrainingMode::new());
+        ConditionalBatchNorm2d { gammas, betas, running, features, eps: 1e-5, momentum: Some(0.1), mode }
+    }
+
+    /// What is added to the variance.
+    pub fn eps(mut self, eps: f64) -> ConditionalBatchNorm2d {
+        self.eps = eps;
+        self
+    }
+
+    /// The share of the newest batch in the running statistics; with `None` they are the means over all batches.
+    pub fn momentum(mut self, momentum: impl Into<Option<f64>>) -> ConditionalBatchNorm2d {
+        self.momentum = momentum.into();
+        self
+    }
+
+    /// The input `[batch, channels, height, width]` normalized, with the scales and shifts of the integer `classes`
+    /// `[batch]`. A class that there is not gives NaN.
+    ///
+    /// Poisoned where the two do not fit each other or the layer, and while training where a channel has a single value.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor, classes: &Tensor) -> Tensor {
+        for input in [x, classes] {
+            if input.fault().is_some() {
+                return input.clone();
+            }
+        }
+        let norm = Norm {
+            running: Some(&self.running),
+            features: self.features,
+            eps: self.eps,
+            momentum: self.momentum,
+            training: self.mode.is_training(),
+            ranks: 4..=4,
+            layout: "[batch, C, height, width]",
+            one_pass: true,
+        };
+        let misfit = norm.misfit(x).or_else(|| {
+            let fits = classes.shape().dims() == [x.size(0)] && classes.dtype().is_integer();
+            (!fits).then(|| format!("the classes {} are not an integer for each sample of {}", classes.ty(), x.ty()))
+        });
+        if let Some(message) = misfit {
+            return Tensor::poison(&self.to_string(), message);
+        }
+        let shape = [x.size(0), self.features, 1, 1];
+        let (gamma, beta) = (self.gammas.forward(classes).reshape(shape), self.betas.forward(classes).reshape(shape));
+        norm.apply(x, Some(&gamma), Some(&beta))
+    }
+}
+
+impl fmt::Display for ConditionalBatchNorm2d {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ConditionalBatchNorm2d({})", self.features)
+    }
+}

@@ -1,0 +1,29 @@
+//! [`Identity`]: no layer where one could stand.
+
+use fulmen_tensor::Tensor;
+
+use crate::{Forward, Module};
+
+/// Passes on what comes in. As PyTorch's `nn.Identity`.
+///
+/// ```
+/// use fulmen_nn::Identity;
+/// use fulmen_tensor::{DType, Tensor};
+/// let x = Tensor::zeros(DType::F32, [3]);
+/// assert!(Identity.forward(&x).is(&x));
+/// ```
+#[derive(Clone, Copy, Debug, Default, Module)]
+pub struct Identity;
+
+impl Identity {
+    /// The input.
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        x.clone()
+    }
+}
+
+impl Forward for Identity {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        x.clone()
+    }
+}

@@ -1,0 +1,144 @@
+//! [`Prelu`] and [`Rrelu`]: rectifiers whose slope below 0 is learned, or drawn.
+
+use std::fmt;
+
+use fulmen_tensor::{Tensor, random};
+
+use crate::{Forward, Init, Module, Parameter, RandomStream, TrainingMode, activation};
+
+/// `x` above 0, `weight·x` elsewhere, with one slope for all or one for each channel of axis 1. As PyTorch's `nn.PReLU`.
+///
+/// ```
+/// use fulmen_nn::{Module, Prelu};
+/// use fulmen_tensor::Tensor;
+///
+/// let prelu = Prelu::new();
+/// prelu.initialize(0);
+/// let y = prelu.forward(&Tensor::from_slice(&[-4.0f32, 2.0], [2]));
+/// assert_eq!(y.eval()?.to_vec::<f32>()?, [-1.0, 2.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct Prelu {
+    /// `[channels]`; ¼ at first.
+    pub weight: Parameter,
+    channels: usize,
+}
+
+impl Prelu {
+    /// One slope for all elements, ¼ at first.
+    #[track_caller]
+    pub fn new() -> Prelu {
+        Prelu::channels(1)
+    }
+
+    /// A slope for each channel of axis 1.
+    #[track_caller]
+    pub fn channels(channels: usize) -> Prelu {
+        Prelu { weight: Parameter::new([channels], Init::Constant(0.25)), channels }
+    }
+
+    /// What the slopes begin with.
+    #[track_caller]
+    pub fn init(mut self, slope: f64) -> Prelu {
+        self.weight = Parameter::new([self.channels], Init::Constant(slope));
+        self
+    }
+
+    /// The rectified input.
+    ///
+    /// Poisoned where there are several slopes and axis 1 has not as many channels.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
+        let channels = if x.rank() > 1 { x.size(1) } else { 1 };
+        if self.channels != 1 && channels != self.channels {
+            let message = format!("the input {} has not {} channels on its axis 1", x.ty(), self.channels);
+            return Tensor::poison(&self.to_string(), message);
+        }
+        let mut shape = vec![1; x.rank()];
+        if self.channels != 1 {
+            shape[1] = self.channels;
+        }
+        let slope = self.weight.get().reshape(shape).to_dtype(x.dtype());
+        x.gt(0.0).select(x, &(x * slope))
+    }
+}
+
+impl Default for Prelu {
+    #[track_caller]
+    fn default() -> Prelu {
+        Prelu::new()
+    }
+}
+
+impl fmt::Display for Prelu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Prelu({})", self.channels)
+    }
+}
+
+impl Forward for Prelu {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        Prelu::forward(self, x)
+    }
+}
+
+/// `x` above 0, `a·x` elsewhere: while training each element draws its own `a` between `lower` and `upper`, otherwise
+/// `a` is their mean. As PyTorch's `nn.RReLU`.
+///
+/// ```
+/// use fulmen_nn::{Module, Rrelu};
+/// use fulmen_tensor::Tensor;
+///
+/// let rrelu = Rrelu::new(0.1, 0.3);
+/// rrelu.eval();
+/// let y = rrelu.forward(&Tensor::from_slice(&[-1.0f32, 2.0], [2]));
+/// assert_eq!(y.eval()?.to_vec::<f32>()?, [-0.2, 2.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct Rrelu {
+    lower: f64,
+    upper: f64,
+    mode: TrainingMode,
+    random: RandomStream,
+}
+
+impl Rrelu {
+    /// Slopes between these two; PyTorch's default is from ⅛ to ⅓.
+    pub fn new(lower: f64, upper: f64) -> Rrelu {
+        Rrelu { lower, upper, mode: TrainingMode::new(), random: RandomStream::new() }
+    }
+
+    /// The rectified input.
+    ///
+    /// Poisoned where `lower` is not below `upper`, and while training without a random key.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
+        if !self.mode.is_training() {
+            return activation::leaky_relu(x, (self.lower + self.upper) / 2.0);
+        }
+        let slope = random::uniform(&self.random.next_key(), x.dtype(), x.shape(), self.lower, self.upper);
+        x.gt(0.0).select(x, &(x * slope))
+    }
+}
+
+impl Default for Rrelu {
+    fn default() -> Rrelu {
+        Rrelu::new(1.0 / 8.0, 1.0 / 3.0)
+    }
+}
+
+impl Forward for Rrelu {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        Rrelu::forward(self, x)
+    }
+}

@@ -1,0 +1,94 @@
+//! [`RmsNorm`]: division of each sample by the root of its mean square.
+
+use std::fmt;
+
+use fulmen_tensor::{DType, Shape, Tensor};
+
+use super::normalize::{affine, not_float};
+use crate::precision::precision;
+use crate::{Forward, Init, Module, Parameter};
+
+/// `x/√(mean(x²) + eps)·weight` over the last axes, without a mean and a bias. As PyTorch's `nn.RMSNorm`; Llama's
+/// normalization.
+///
+/// The mean square is computed in f32 whatever the input's dtype, which is also the result's.
+///
+/// ```
+/// use fulmen_nn::{Module, RmsNorm};
+/// use fulmen_tensor::Tensor;
+///
+/// let norm = RmsNorm::new([2]).eps(0.0);
+/// norm.initialize(0);
+/// let y = norm.forward(&Tensor::from_slice(&[1.0f32, 7.0], [2])).eval()?.to_vec::<f32>()?;
+/// assert!((y[0] - 0.2).abs() < 1e-6 && (y[1] - 1.4).abs() < 1e-6);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct RmsNorm {
+    /// Of the normalized shape; ones at first.
+    pub weight: Option<Parameter>,
+    shape: Shape,
+    eps: Option<f64>,
+}
+
+impl RmsNorm {
+    /// Over the last axes, which have this shape, with a weight; `eps` is the distance from 1 to the next number of the
+    /// dtype that is computed in, 1.2e-7 for f32.
+    #[track_caller]
+    pub fn new(normalized_shape: impl Into<Shape>) -> RmsNorm {
+        let layer = RmsNorm { weight: None, shape: normalized_shape.into(), eps: None };
+        layer.elementwise_affine(true)
+    }
+
+    /// What is added to the mean square.
+    pub fn eps(mut self, eps: f64) -> RmsNorm {
+        self.eps = Some(eps);
+        self
+    }
+
+    /// With or without a weight.
+    #[track_caller]
+    pub fn elementwise_affine(mut self, affine: bool) -> RmsNorm {
+        self.weight = if affine { Some(Parameter::new(&self.shape, Init::ONES)) } else { None };
+        self
+    }
+
+    /// The normalized input.
+    ///
+    /// Poisoned where the last axes are not the normalized shape, and for an input that is not floating-point.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
+        let misfit = match self.shape.rank() {
+            0 => Some("the normalized shape has no axis; give it at least one".into()),
+            _ if !x.shape().ends_with(&self.shape) => {
+                Some(format!("the last axes of the input {} are not {}", x.ty(), self.shape))
+            }
+            _ => not_float(x),
+        };
+        if let Some(message) = misfit {
+            return Tensor::poison(&self.to_string(), message);
+        }
+        let wide = x.to_dtype(precision(x.dtype()));
+        let default = if wide.dtype() == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
+        let axes: Vec<isize> = (0..self.shape.rank() as isize).map(|axis| -1 - axis).collect();
+        let square = (&wide * &wide).mean(&axes, true);
+        let y = wide * (square + self.eps.unwrap_or(default)).rsqrt();
+        affine(y, self.weight.as_ref(), None, &self.shape).to_dtype(x.dtype())
+    }
+}
+
+impl fmt::Display for RmsNorm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RmsNorm({})", self.shape)
+    }
+}
+
+impl Forward for RmsNorm {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        RmsNorm::forward(self, x)
+    }
+}

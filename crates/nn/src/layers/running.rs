@@ -1,0 +1,50 @@
+//! [`Running`]: the running statistics of the normalizations that keep some.
+
+use fulmen_tensor::{DType, Tensor};
+
+use crate::{Buffer, Module};
+
+/// What is kept of all batches so far, under PyTorch's names.
+#[derive(Clone, Debug, Module)]
+pub(super) struct Running {
+    #[module(rename = "running_mean")]
+    pub(super) mean: Buffer,
+    #[module(rename = "running_var")]
+    pub(super) var: Buffer,
+    num_batches_tracked: Buffer,
+}
+
+impl Running {
+    #[track_caller]
+    pub(super) fn new(features: usize) -> Running {
+        Running {
+            mean: Buffer::new(Tensor::zeros(DType::F32, [features])),
+            var: Buffer::new(Tensor::ones(DType::F32, [features])),
+            num_batches_tracked: Buffer::new(Tensor::zeros(DType::I64, [])),
+        }
+    }
+
+    /// Counts one more batch.
+    #[track_caller]
+    pub(super) fn count_batch(&self) {
+        self.num_batches_tracked.set(self.num_batches_tracked.get() + 1.0);
+    }
+
+    /// Moves the running statistics towards those of a batch with `count` values a statistic: by `momentum`, or without
+    /// one so that they are the means over all batches that were counted.
+    #[track_caller]
+    pub(super) fn track(&self, mean: &Tensor, var: &Tensor, count: usize, momentum: Option<f64>) {
+        let unbiased = var * (count as f64 / (count as f64 - 1.0));
+        for (buffer, new) in [(&self.mean, mean), (&self.var, &unbiased)] {
+            let ty = buffer.ty();
+            // In the precision of the batch's statistics, also where the running ones are shorter.
+            let new = new.detach().reshape(&ty.shape);
+            let old = buffer.get().to_dtype(new.dtype());
+            let moved = match momentum {
+                Some(momentum) => old * (1.0 - momentum) + new * momentum,
+                None => &old + (new - &old) / self.num_batches_tracked.get().to_dtype(old.dtype()),
+            };
+            buffer.set(moved.to_dtype(ty.dtype));
+        }
+    }
+}
