@@ -7,7 +7,7 @@ use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::safetensors::LoadReport;
+use crate::weights::LoadReport;
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -19,7 +19,7 @@ pub struct Error(Kind);
 #[derive(Clone, Debug)]
 enum Kind {
     Io { doing: &'static str, path: PathBuf, source: Arc<io::Error> },
-    Format { path: PathBuf, message: String },
+    Format { path: PathBuf, format: &'static str, message: String },
     Mismatch { path: PathBuf, report: Box<LoadReport> },
     Value { name: String, source: fulmen_tensor::Error },
     Tensor(fulmen_tensor::Error),
@@ -30,8 +30,8 @@ impl Error {
     pub(crate) fn io(doing: &'static str, path: &Path, source: io::Error) -> Error {
         Error(Kind::Io { doing, path: path.into(), source: Arc::new(source) })
     }
-    pub(crate) fn format(path: &Path, message: impl Into<String>) -> Error {
-        Error(Kind::Format { path: path.into(), message: message.into() })
+    pub(crate) fn format(path: &Path, format: &'static str, message: impl Into<String>) -> Error {
+        Error(Kind::Format { path: path.into(), format, message: message.into() })
     }
     pub(crate) fn mismatch(path: &Path, report: LoadReport) -> Error {
         Error(Kind::Mismatch { path: path.into(), report: Box::new(report) })
@@ -60,7 +60,7 @@ impl Error {
             if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 
-    /// Whether the file is no safetensors file, or a damaged one.
+    /// Whether the file is of no format that is read here, or damaged.
     pub fn is_format(&self) -> bool {
         matches!(self.0, Kind::Format { .. })
     }
@@ -89,8 +89,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Io { doing, path, source } => write!(f, "cannot {doing} {}: {source}", path.display()),
-            Kind::Format { path, message } => {
-                write!(f, "{} is not a safetensors file that can be read: {message}", path.display())
+            Kind::Format { path, format, message } => {
+                write!(f, "{} is no {format} that can be read: {message}", path.display())
             }
             Kind::Mismatch { path, report } => {
                 write!(f, "the weights in {} do not fit the model; nothing was loaded", path.display())?;

@@ -32,7 +32,7 @@
 //! ```
 //!
 //! Not here: the loop that trains (`fulmen-trainer`), and datasets (`fulmen-data`). Nothing here prints, and nothing
-//! here waits for a device except [`safetensors::save_weights`].
+//! here waits for a device except [`weights::save_weights`].
 
 // What the derive macro writes names this crate from outside, also in this crate's own tests.
 extern crate self as fulmen_nn;
@@ -56,6 +56,7 @@ mod settings;
 mod training_mode;
 mod users_line;
 mod visit;
+pub mod weights;
 
 pub use buffer::Buffer;
 pub use error::{Error, Result};

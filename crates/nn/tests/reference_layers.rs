@@ -5,7 +5,7 @@ mod common;
 use common::reference::{Expected, cases, count, expect, fill, flag, inputs, number, pair, path, sizes, tensor, word};
 use common::values;
 use fulmen_nn::loss::{CrossEntropyLoss, Reduction, mse_loss};
-use fulmen_nn::safetensors::{Strictness, load_weights};
+use fulmen_nn::weights::{Strictness, load_weights};
 use fulmen_nn::{
     AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Conv2d, Embedding, Forward, LayerNorm, Linear, MaxPool2d, Module, Relu,
     Sequential, activation,

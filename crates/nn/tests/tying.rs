@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use common::{assert_close, fault, values};
-use fulmen_nn::safetensors::{Strictness, load_weights, read, save_weights, write};
+use fulmen_nn::safetensors::{read, write};
+use fulmen_nn::weights::{Strictness, load_weights, save_weights};
 use fulmen_nn::{BatchNorm2d, Buffer, Conv2d, Embedding, Init, Linear, Module, Parameter};
 use fulmen_tensor::{DType, Sharding, Tensor, TensorType, grad, random};
 

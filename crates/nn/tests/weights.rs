@@ -7,7 +7,8 @@ use std::fs;
 use std::path::Path;
 
 use common::values;
-use fulmen_nn::safetensors::{Strictness, load_weights, read, save_weights, write};
+use fulmen_nn::safetensors::{read, write};
+use fulmen_nn::weights::{Strictness, load_weights, save_weights};
 use fulmen_nn::{BatchNorm2d, Conv2d, Error, Init, Linear, Module, Parameter};
 use fulmen_tensor::{DType, Literal, Tensor, TensorType};
 

@@ -1,17 +1,13 @@
-//! Weights in and out, as [safetensors](https://github.com/huggingface/safetensors) files: the format of the Python
-//! world, by PyTorch's names.
+//! [Safetensors](https://github.com/huggingface/safetensors) files: named values in the format of the Python world.
 //!
-//! [`save_weights`] and [`load_weights`] are for models, [`write()`] and [`read()`] for any named values.
+//! Not here: what the values are to a model; see [`weights`](crate::weights).
 
-mod load;
 mod read;
-mod report;
 mod write;
 
-pub use load::load_weights;
 pub use read::read;
-pub use report::{Conflict, Conversion, LoadReport, Misfit, Strictness};
-pub use write::{save_weights, write};
+pub use write::write;
+pub(crate) use write::write_whole;
 
 use fulmen_tensor::DType;
 

@@ -9,6 +9,9 @@ use safetensors::SafeTensors;
 use super::NAMES;
 use crate::{Error, Result};
 
+/// What an error calls the format.
+const FORMAT: &str = "safetensors file";
+
 /// Reads the named values and the dictionary of texts of a safetensors file.
 ///
 /// # Errors
@@ -19,6 +22,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<(BTreeMap<String, Literal>, BTreeM
     let damaged = |e: safetensors::SafeTensorError| {
         Error::format(
             path,
+            FORMAT,
             format!("{e} (the file has {} bytes; it may be cut short or of another format)", bytes.len()),
         )
     };
@@ -29,7 +33,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<(BTreeMap<String, Literal>, BTreeM
     for (name, view) in file.iter() {
         let Some(dtype) = NAMES.iter().find(|row| row.2 == view.dtype()).map(|row| row.0) else {
             let message = format!("`{name}` has elements of type {:?}, which no tensor here has", view.dtype());
-            return Err(Error::format(path, message));
+            return Err(Error::format(path, FORMAT, message));
         };
         let ty = TensorType::new(dtype, view.shape());
         let value = match dtype {
@@ -40,7 +44,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<(BTreeMap<String, Literal>, BTreeM
             }
             _ => Literal::from_bytes(ty, view.data()),
         };
-        let value = value.map_err(|e| Error::format(path, format!("`{name}`: {e}")))?;
+        let value = value.map_err(|e| Error::format(path, FORMAT, format!("`{name}`: {e}")))?;
         tensors.insert(name.to_owned(), value);
     }
     Ok((tensors, metadata))

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use fulmen_tensor::{Literal, Runtime, Tensor};
+use fulmen_tensor::Literal;
 use serde_json::json;
 
 use super::{METADATA, NAMES};
-use crate::{Error, Module, Result};
+use crate::{Error, Result};
 
 /// Writes named values and a dictionary of texts to a file.
 ///
@@ -80,7 +80,7 @@ fn header(tensors: &[(String, Literal)], metadata: &BTreeMap<String, String>) ->
 }
 
 /// Writes a file so that `path` holds either what it held or all of the new.
-fn write_whole(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> io::Result<()> {
+pub(crate) fn write_whole(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>) -> io::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -103,25 +103,6 @@ fn write_whole(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> io::Resu
     #[cfg(unix)]
     File::open(folder)?.sync_all()?;
     Ok(())
-}
-
-/// Saves a model's parameters and buffers under their names, so that PyTorch can load them too. Tied weights are
-/// saved once, under the first of their names. The values come from the device in one transfer.
-///
-/// # Errors
-/// Those of [`write()`]; a parameter without a value.
-pub fn save_weights<M: Module + ?Sized>(module: &M, path: impl AsRef<Path>) -> Result<()> {
-    let state = module.state();
-    let values: Vec<Tensor> = state.iter().map(|(_, variable)| variable.get()).collect();
-    for ((name, _), value) in state.iter().zip(&values) {
-        value.check().map_err(|e| Error::value(name, e))?;
-    }
-    let literals =
-        if values.is_empty() { vec![] } else { Runtime::global()?.eval_many(&values.iter().collect::<Vec<_>>())? };
-    let tensors: Vec<(String, Literal)> = state.into_iter().map(|(name, _)| name).zip(literals).collect();
-    // Python's readers look for this key to know whose layout the values have.
-    let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-    write(path, &tensors, &metadata)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ TOPICS = [
     "schedules",
     "initial_values",
     "weights",
+    "pretrained",
 ]
 
 if __name__ == "__main__":

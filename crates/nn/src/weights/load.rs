@@ -3,24 +3,25 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use fulmen_tensor::{Tensor, TensorType, Variable};
+use fulmen_tensor::{Literal, TensorType, Variable};
 
-use super::read;
+use super::StateDict;
 use super::report::{Conflict, Conversion, LoadReport, Misfit, Strictness};
 use crate::module::{each_buffer, each_parameter};
 use crate::{Error, Module, Result};
 
-/// Gives a model's parameters and buffers the values that a safetensors file has under their names.
+/// Gives a model's parameters and buffers the values that weight files have under their names: those of a safetensors
+/// file, of several with an index, of a folder that has them, or of a file of PyTorch's ([`StateDict::read`]).
 ///
 /// Values of another floating-point type are converted, which the report says. Tied weights are found under any of
-/// their names; if the file has them under several, as PyTorch writes them, the values must be equal.
+/// their names; if there are several, as PyTorch writes them, the values must be equal. Where the names differ, read a
+/// [`StateDict`] and rename.
 ///
 /// # Errors
-/// The file cannot be read or is damaged. With [`Strictness::Strict`] also if a name is missing, unexpected or has
-/// another shape, or if tied weights differ: the error lists them all, and the model keeps what it had.
+/// Those of [`StateDict::read`] and [`StateDict::load_into`].
 ///
 /// ```
-/// use fulmen_nn::safetensors::{Strictness, load_weights, save_weights};
+/// use fulmen_nn::weights::{Strictness, load_weights, save_weights};
 /// use fulmen_nn::{Linear, Module};
 ///
 /// let folder = tempfile::tempdir()?;
@@ -42,43 +43,62 @@ pub fn load_weights<M: Module + ?Sized>(
     path: impl AsRef<Path>,
     strictness: Strictness,
 ) -> Result<LoadReport> {
-    let path = path.as_ref();
-    let (values, _) = read(path)?;
+    StateDict::read(path)?.load_into(module, strictness)
+}
+
+/// [`StateDict::load_into`].
+#[track_caller]
+pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictness: Strictness) -> Result<LoadReport> {
     let mut report = LoadReport::default();
-    let mut new: Vec<(Variable, Tensor)> = vec![];
+    let mut fitting: Vec<(Variable, String)> = vec![];
     let mut known = BTreeSet::new();
     for (names, variable) in cells(module) {
         known.extend(names.iter().cloned());
         let name = &names[0];
-        let mut there = names.iter().filter_map(|name| Some((name, values.get(name)?)));
-        let Some((first, value)) = there.next() else {
+        let mut there = names.iter().filter_map(|name| Some((name, values.ty(name)?)));
+        let Some((first, found)) = there.next() else {
             report.missing.push(name.clone());
             continue;
         };
-        if let Some((other, _)) = there.find(|(_, v)| v.ty() != value.ty() || v.bytes() != value.bytes()) {
-            report.conflicting.push(Conflict { name: first.clone(), other: other.clone() });
+        for (other, ty) in there {
+            let same = ty == found && same_bytes(values, first, other)?;
+            if !same {
+                report.conflicting.push(Conflict { name: first.clone(), other: other.clone() });
+            }
         }
-        let (expected, found) = (&variable.ty(), value.ty());
-        if !fits(expected, found) {
-            report.misshapen.push(Misfit { name: name.clone(), expected: expected.clone(), found: found.clone() });
+        let expected = variable.ty();
+        if !fits(&expected, &found) {
+            report.misshapen.push(Misfit { name: name.clone(), expected, found });
             continue;
         }
         if expected != found {
             report.converted.push(Conversion { name: name.clone(), from: found.dtype, to: expected.dtype });
         }
         report.loaded.push(name.clone());
-        new.push((variable.clone(), value.to_tensor().to_dtype(expected.dtype)));
+        fitting.push((variable, first.clone()));
     }
-    report.unexpected = values.into_keys().filter(|name| !known.contains(name)).collect();
+    report.unexpected = values.iter().map(|(name, _)| name.to_owned()).filter(|name| !known.contains(name)).collect();
     if strictness == Strictness::Strict && !report.is_complete() {
         report.loaded.clear();
         report.converted.clear();
-        return Err(Error::mismatch(path, report));
+        return Err(Error::mismatch(values.path(), report));
     }
-    for (variable, value) in new {
+    // All are read before the first is set: a file that turns out damaged changes nothing.
+    let mut new = Vec::with_capacity(fitting.len());
+    for (variable, name) in fitting {
+        if let Some(literal) = values.get(&name)? {
+            new.push((literal.to_tensor().to_dtype(variable.ty().dtype), variable));
+        }
+    }
+    for (value, variable) in new {
         variable.set(value);
     }
     Ok(report)
+}
+
+fn same_bytes(values: &StateDict, one: &str, other: &str) -> Result<bool> {
+    let (one, other) = (values.get(one)?, values.get(other)?);
+    Ok(one.as_deref().map(Literal::bytes) == other.as_deref().map(Literal::bytes))
 }
 
 fn fits(expected: &TensorType, found: &TensorType) -> bool {

@@ -1,0 +1,57 @@
+//! The index of weights in several files, Hugging Face's `model.safetensors.index.json`: which file each name is in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path};
+
+use serde_json::{Value as Json, json};
+
+use super::file::{self, Value};
+use crate::{Error, Result};
+
+/// What an error calls the format.
+const FORMAT: &str = "index of weight files";
+
+/// The key of the table of names.
+const WEIGHT_MAP: &str = "weight_map";
+
+/// The text of an index. `total_size` is in bytes.
+pub(super) fn write(total_size: u64, files: &BTreeMap<String, String>) -> String {
+    format!("{:#}\n", json!({ "metadata": { "total_size": total_size }, WEIGHT_MAP: files }))
+}
+
+/// The values of all files that an index names. Each file must have what the index says; what it has beyond that is
+/// read too, so that it is reported.
+pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
+    let refuse = |message: String| Error::format(path, FORMAT, message);
+    let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
+    let json: Json = serde_json::from_str(&text).map_err(|e| refuse(e.to_string()))?;
+    let Some(map) = json.get(WEIGHT_MAP).and_then(Json::as_object) else {
+        return Err(refuse(format!("it has no table `{WEIGHT_MAP}`, which says which file each name is in")));
+    };
+    let mut of: BTreeMap<&str, &str> = BTreeMap::new();
+    for (name, file) in map {
+        let Some(file) = file.as_str() else {
+            return Err(refuse(format!("the file of `{name}` is {file}, not a file's name")));
+        };
+        // An index from elsewhere must not lead out of its folder.
+        if !matches!(Path::new(file).components().collect::<Vec<_>>()[..], [Component::Normal(_)]) {
+            return Err(refuse(format!("`{name}` is said to be in `{file}`, which is no file beside the index")));
+        }
+        of.insert(name, file);
+    }
+    let mut values = BTreeMap::new();
+    for shard in of.values().copied().collect::<BTreeSet<_>>() {
+        let shard_path = path.with_file_name(shard);
+        if !shard_path.is_file() {
+            let message = format!("it names `{shard}`, which is not beside it; was every part fetched?");
+            return Err(refuse(message));
+        }
+        let mut found = file::read(&shard_path)?;
+        if let Some((name, _)) = of.iter().find(|(name, file)| **file == shard && !found.contains_key(**name)) {
+            return Err(refuse(format!("it says that `{name}` is in `{shard}`, which has no such value")));
+        }
+        found.retain(|name, _| of.get(name.as_str()).is_none_or(|file| *file == shard));
+        values.append(&mut found);
+    }
+    Ok(values)
+}

@@ -1,0 +1,236 @@
+//! [`StateDict`]: named values that were read, on their way into a model that may name them otherwise.
+
+use std::collections::BTreeMap;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fulmen_tensor::{Literal, TensorType};
+
+use super::file::{self, Value};
+use super::{LoadReport, Strictness, load};
+use crate::{Error, Module, Result};
+
+/// Named values read from weight files: PyTorch's state dict.
+///
+/// Reads by content, not by the file's name: a safetensors file; an index of shards
+/// (`model.safetensors.index.json`, `pytorch_model.bin.index.json`); a folder with one of Hugging Face's names in it;
+/// a file of `torch.save` (`.pt`, `.pth`, `.bin`, `.ckpt`), of which the pickle is parsed and none of it is executed.
+/// Of PyTorch's files a value is read when it is loaded, so that the rest costs no memory.
+///
+/// The methods that change names give a new dictionary, so that a mapping reads as one sentence:
+///
+/// ```
+/// use fulmen_nn::weights::{StateDict, Strictness, save_weights};
+/// use fulmen_nn::{Linear, Module};
+/// use std::collections::BTreeMap;
+///
+/// // A file whose names begin with `module.`, as those of a model wrapped in PyTorch's DistributedDataParallel.
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("wrapped.safetensors");
+/// let wrapped = BTreeMap::from([("module".to_owned(), Linear::new(3, 2))]);
+/// wrapped.initialize(0);
+/// save_weights(&wrapped, &path)?;
+///
+/// let layer = Linear::new(3, 2);
+/// let report = StateDict::read(&path)?.rename("module.", "")?.load_into(&layer, Strictness::Strict)?;
+/// assert_eq!(report.loaded, ["weight", "bias"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct StateDict {
+    path: PathBuf,
+    entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    value: Value,
+    /// Whether the model has the two axes the other way round.
+    transposed: bool,
+}
+
+impl StateDict {
+    /// Reads the values at a path: a file, an index, or a folder.
+    ///
+    /// # Errors
+    /// Nothing is there or it cannot be read; it is of no known format, or damaged; a shard is missing; a value is of a
+    /// type that no tensor here has, such as a quantized or sparse one.
+    pub fn read(path: impl AsRef<Path>) -> Result<StateDict> {
+        let path = path.as_ref();
+        let entries = file::read(path)?.into_iter();
+        let entries = entries.map(|(name, value)| (name, Entry { value, transposed: false })).collect();
+        Ok(StateDict { path: path.into(), entries })
+    }
+
+    /// The names and types, in the names' order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, TensorType)> {
+        self.entries.iter().map(|(name, entry)| (name.as_str(), entry.ty()))
+    }
+
+    /// The number of values.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// One value; none if there is no such name.
+    ///
+    /// # Errors
+    /// The file cannot be read any more, or is damaged there.
+    pub fn get(&self, name: &str) -> Result<Option<Arc<Literal>>> {
+        self.entries.get(name).map(Entry::read).transpose()
+    }
+
+    /// What is under a name: `part("state_dict")` of a checkpoint of PyTorch Lightning has the values whose names begin
+    /// with `state_dict.`, without that beginning, and nothing else.
+    ///
+    /// # Errors
+    /// No name begins so.
+    #[track_caller]
+    pub fn part(&self, name: &str) -> Result<StateDict> {
+        let prefix = format!("{name}.");
+        self.some_begin_with(&prefix, Location::caller())?;
+        let renamed = self.entries.iter().filter_map(|(name, entry)| Some((name.strip_prefix(&prefix)?, entry)));
+        let entries = renamed.map(|(name, entry)| (name.to_owned(), entry.clone())).collect();
+        Ok(StateDict { path: self.path.clone(), entries })
+    }
+
+    /// The names that begin with `from` begin with `to` instead; the others stay. `rename("module.", "")` strips what
+    /// PyTorch's DistributedDataParallel puts in front.
+    ///
+    /// # Errors
+    /// No name begins with `from`; two values would have one name.
+    #[track_caller]
+    pub fn rename(&self, from: &str, to: &str) -> Result<StateDict> {
+        let location = Location::caller();
+        self.some_begin_with(from, location)?;
+        self.renamed(location, |name| {
+            Some(name.strip_prefix(from).map_or_else(|| name.to_owned(), |rest| format!("{to}{rest}")))
+        })
+    }
+
+    /// Each name becomes what `f` makes of it; what it makes nothing of is left out.
+    ///
+    /// # Errors
+    /// Two values would have one name.
+    #[track_caller]
+    pub fn rename_with(&self, f: impl FnMut(&str) -> Option<String>) -> Result<StateDict> {
+        self.renamed(Location::caller(), f)
+    }
+
+    /// Swaps the two axes of the values whose names `which` picks: GPT-2's `c_attn.weight`, `c_proj.weight` and
+    /// `c_fc.weight` lie `[in, out]`, a [`Linear`](crate::Linear)'s `[out, in]`.
+    ///
+    /// # Errors
+    /// One that is picked has not two axes; none is picked.
+    #[track_caller]
+    pub fn transpose(&self, mut which: impl FnMut(&str) -> bool) -> Result<StateDict> {
+        let location = Location::caller();
+        let mut swapped = self.clone();
+        let mut picked = 0;
+        for (name, entry) in swapped.entries.iter_mut().filter(|(name, _)| which(name)) {
+            if entry.ty().shape.rank() != 2 {
+                let message = format!("transpose: `{name}` is {}, which has not two axes", entry.ty());
+                return Err(Error::usage(message, location));
+            }
+            entry.transposed = !entry.transposed;
+            picked += 1;
+        }
+        if picked == 0 {
+            return Err(Error::usage(format!("transpose: no name was picked{}", self.some_names()), location));
+        }
+        Ok(swapped)
+    }
+
+    /// Gives a model's parameters and buffers the values under their names.
+    ///
+    /// Values of another floating-point type are converted, which the report says. Tied weights are found under any of
+    /// their names; if there are several, as PyTorch writes them, the values must be equal.
+    ///
+    /// # Errors
+    /// A value cannot be read. With [`Strictness::Strict`] also if a name is missing, unexpected or has another shape,
+    /// or if tied weights differ: the error lists them all, and the model keeps what it had.
+    #[track_caller]
+    pub fn load_into<M: Module + ?Sized>(&self, module: &M, strictness: Strictness) -> Result<LoadReport> {
+        load::load(self, module, strictness)
+    }
+
+    /// The file or folder that was read.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The type under a name.
+    pub(super) fn ty(&self, name: &str) -> Option<TensorType> {
+        self.entries.get(name).map(Entry::ty)
+    }
+
+    fn renamed(
+        &self,
+        location: &'static Location<'static>,
+        mut f: impl FnMut(&str) -> Option<String>,
+    ) -> Result<StateDict> {
+        let mut entries = BTreeMap::new();
+        let mut from: BTreeMap<String, &str> = BTreeMap::new();
+        for (name, entry) in &self.entries {
+            let Some(new) = f(name) else { continue };
+            if let Some(other) = from.insert(new.clone(), name) {
+                let message = format!("rename: `{other}` and `{name}` would both be called `{new}`");
+                return Err(Error::usage(message, location));
+            }
+            entries.insert(new, entry.clone());
+        }
+        Ok(StateDict { path: self.path.clone(), entries })
+    }
+
+    fn some_begin_with(&self, prefix: &str, location: &'static Location<'static>) -> Result<()> {
+        if self.entries.keys().any(|name| name.starts_with(prefix)) {
+            return Ok(());
+        }
+        let message = format!("no name in {} begins with `{prefix}`{}", self.path.display(), self.some_names());
+        Err(Error::usage(message, location))
+    }
+
+    /// The first few names, for an error.
+    fn some_names(&self) -> String {
+        let names: Vec<&str> = self.entries.keys().map(String::as_str).take(5).collect();
+        match self.entries.len() {
+            0 => "; there are no names at all".into(),
+            n if n > names.len() => format!("; there are {n} names, the first are {}", names.join(", ")),
+            _ => format!("; the names are {}", names.join(", ")),
+        }
+    }
+}
+
+impl Entry {
+    fn ty(&self) -> TensorType {
+        let ty = self.value.ty();
+        match (self.transposed, ty.shape.dims()) {
+            (true, &[rows, columns]) => TensorType::new(ty.dtype, [columns, rows]),
+            _ => ty.clone(),
+        }
+    }
+
+    fn read(&self) -> Result<Arc<Literal>> {
+        let literal = self.value.read()?;
+        match (self.transposed, self.value.ty().shape.dims()) {
+            (true, &[rows, columns]) => {
+                let (bytes, size) = (literal.bytes(), literal.ty().dtype.size_in_bytes());
+                let mut swapped = Vec::with_capacity(bytes.len());
+                for column in 0..columns {
+                    for row in 0..rows {
+                        let at = (row * columns + column) * size;
+                        swapped.extend_from_slice(&bytes[at..at + size]);
+                    }
+                }
+                Ok(Arc::new(Literal::from_bytes(self.ty(), &swapped)?))
+            }
+            _ => Ok(literal),
+        }
+    }
+}
