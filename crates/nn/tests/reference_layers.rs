@@ -1,10 +1,9 @@
-//! Layers and losses against PyTorch: values, and the gradients of inputs and parameters.
+//! Layers against PyTorch: values, and the gradients of inputs and parameters.
 
 mod common;
 
 use common::reference::{Expected, cases, count, expect, fill, flag, inputs, number, pair, path, sizes, tensor, word};
 use common::values;
-use fulmen_nn::loss::{CrossEntropyLoss, Reduction, mse_loss};
 use fulmen_nn::weights::{Strictness, load_weights};
 use fulmen_nn::{
     AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Conv2d, Embedding, Forward, LayerNorm, Linear, MaxPool2d, Module, Relu,
@@ -56,36 +55,6 @@ fn linear_convolution_pooling_and_layer_normalization_are_pytorchs() {
         };
         let (parameters, inputs) = (fill(&layer, &case), inputs(&case));
         expect(&mut expected, &case, &inputs, &parameters, &layer.forward(&inputs[0]));
-    }
-    expected.check();
-}
-
-#[test]
-fn losses_are_pytorchs() {
-    let mut expected = Expected::within(1e-5, 1e-6);
-    for case in cases("losses.json") {
-        let (attrs, inputs) = (&case["attrs"], inputs(&case));
-        let reduction = match word(&attrs["reduction"], "reduction") {
-            "mean" => Reduction::Mean,
-            "sum" => Reduction::Sum,
-            "none" => Reduction::None,
-            other => panic!("no reduction {other}"),
-        };
-        let value = match word(&case["op"], "op") {
-            "cross_entropy" => {
-                let mut loss = CrossEntropyLoss::new().class_axis(1).reduction(reduction);
-                if let Some(share) = attrs["label_smoothing"].as_f64() {
-                    loss = loss.label_smoothing(share);
-                }
-                if let Some(index) = attrs["ignore_index"].as_i64() {
-                    loss = loss.ignore_index(index);
-                }
-                loss.forward(&inputs[0], &inputs[1])
-            }
-            "mse_loss" => mse_loss(&inputs[0], &inputs[1], reduction),
-            other => panic!("no loss {other}"),
-        };
-        expect(&mut expected, &case, &inputs, &[], &value);
     }
     expected.check();
 }

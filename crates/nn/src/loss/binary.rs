@@ -1,0 +1,249 @@
+//! Yes or no: binary cross-entropy of probabilities and of logits, and the focal loss.
+
+use fulmen_tensor::Tensor;
+
+use super::Reduction;
+use super::check::{pair, weight};
+
+/// `−(target·log p + (1 − target)·log(1 − p))`, elementwise, of probabilities and targets between 0 and 1 in one shape.
+/// A logarithm counts as at least −100. From logits, [`binary_cross_entropy_with_logits`] is more exact.
+///
+/// A probability outside 0 to 1 gives NaN.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, binary_cross_entropy};
+/// use fulmen_tensor::Tensor;
+/// let (p, target) = (Tensor::from_slice(&[0.5f32, 1.0, 0.0], [3]), Tensor::from_slice(&[1.0f32, 1.0, 1.0], [3]));
+/// let losses = binary_cross_entropy(&p, &target, Reduction::None);
+/// assert_eq!(losses.eval()?.to_vec::<f32>()?, [2f32.ln(), 0.0, 100.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn binary_cross_entropy(p: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+    BceLoss::new().reduction(reduction).forward(p, target)
+}
+
+/// [`binary_cross_entropy`] with settings, as PyTorch's `nn.BCELoss`.
+#[derive(Clone, Debug, Default)]
+pub struct BceLoss {
+    reduction: Reduction,
+    weight: Option<Tensor>,
+}
+
+impl BceLoss {
+    /// The mean, without weights.
+    pub fn new() -> BceLoss {
+        BceLoss::default()
+    }
+
+    /// What becomes of the losses.
+    pub fn reduction(mut self, reduction: Reduction) -> BceLoss {
+        self.reduction = reduction;
+        self
+    }
+
+    /// What the losses are multiplied by; it broadcasts to them.
+    pub fn weight(mut self, weight: &Tensor) -> BceLoss {
+        self.weight = Some(weight.clone());
+        self
+    }
+
+    /// The loss. Poisoned when the two differ in shape, when the probabilities are no floating-point numbers, and by a
+    /// weight that does not fit.
+    #[track_caller]
+    pub fn forward(&self, p: &Tensor, target: &Tensor) -> Tensor {
+        const LOSS: &str = "binary_cross_entropy";
+        let (p, target) = match pair(LOSS, p, target) {
+            Ok(pair) => pair,
+            Err(poisoned) => return poisoned,
+        };
+        // Where p is 0 or 1 the logarithm's derivative is infinite. There the loss is its value with a straight line
+        // through it, whose slope is PyTorch's.
+        let flat = (&p * (-&p + 1.0)).lt(1e-12);
+        let inner = flat.select(&Tensor::full(p.dtype(), [], 0.5), &p);
+        let at = p.detach();
+        let log_p = flat.select(&at.log().maximum(-100.0), &inner.log());
+        let log_q = flat.select(&(-&at).log1p().maximum(-100.0), &(-inner).log1p());
+        let slope = ((&at - &target) / 1e-12).detach();
+        let line = flat.select(&((&p - &at) * slope), &p.zeros_like());
+        let losses = line - (&target * log_p + (-&target + 1.0) * log_q);
+        finish(LOSS, self.reduction, losses, self.weight.as_ref())
+    }
+}
+
+/// [`binary_cross_entropy`] of `sigmoid(logits)`, in one formula that is exact for large logits too.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, binary_cross_entropy_with_logits};
+/// use fulmen_tensor::Tensor;
+/// let (logits, target) = (Tensor::from_slice(&[0.0f32, -500.0], [2]), Tensor::from_slice(&[true, true], [2]));
+/// let losses = binary_cross_entropy_with_logits(&logits, &target, Reduction::None);
+/// assert_eq!(losses.eval()?.to_vec::<f32>()?, [2f32.ln(), 500.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn binary_cross_entropy_with_logits(logits: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+    BceWithLogitsLoss::new().reduction(reduction).forward(logits, target)
+}
+
+/// [`binary_cross_entropy_with_logits`] with settings, as PyTorch's `nn.BCEWithLogitsLoss`.
+///
+/// ```
+/// use fulmen_nn::loss::{BceWithLogitsLoss, Reduction};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// // Five labels, of which the last is rare.
+/// let loss = BceWithLogitsLoss::new().pos_weight(&Tensor::from_slice(&[1.0f32, 1.0, 1.0, 1.0, 20.0], [5]));
+/// let losses = loss.reduction(Reduction::None).forward(&Tensor::zeros(DType::F32, [8, 5]), &Tensor::ones(DType::I32, [8, 5]));
+/// assert!((losses.sum_all().eval()?.to_vec::<f32>()?[0] - 8.0 * 24.0 * 2f32.ln()).abs() < 1e-3);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct BceWithLogitsLoss {
+    reduction: Reduction,
+    weight: Option<Tensor>,
+    pos_weight: Option<Tensor>,
+}
+
+impl BceWithLogitsLoss {
+    /// The mean, without weights.
+    pub fn new() -> BceWithLogitsLoss {
+        BceWithLogitsLoss::default()
+    }
+
+    /// What becomes of the losses.
+    pub fn reduction(mut self, reduction: Reduction) -> BceWithLogitsLoss {
+        self.reduction = reduction;
+        self
+    }
+
+    /// What the losses are multiplied by; it broadcasts to them.
+    pub fn weight(mut self, weight: &Tensor) -> BceWithLogitsLoss {
+        self.weight = Some(weight.clone());
+        self
+    }
+
+    /// What the part of the positive targets is multiplied by; it broadcasts to the losses.
+    pub fn pos_weight(mut self, weight: &Tensor) -> BceWithLogitsLoss {
+        self.pos_weight = Some(weight.clone());
+        self
+    }
+
+    /// The loss. Poisoned when the two differ in shape, when the logits are no floating-point numbers, and by weights
+    /// that do not fit.
+    #[track_caller]
+    pub fn forward(&self, logits: &Tensor, target: &Tensor) -> Tensor {
+        const LOSS: &str = "binary_cross_entropy_with_logits";
+        let (x, target) = match pair(LOSS, logits, target) {
+            Ok(pair) => pair,
+            Err(poisoned) => return poisoned,
+        };
+        let mut no = minus_log_sigmoid(&x);
+        if let Some(positive) = &self.pos_weight {
+            let positive = match weight(LOSS, "weight of positives", positive, &x, x.dtype()) {
+                Ok(positive) => positive,
+                Err(poisoned) => return poisoned,
+            };
+            no = no * ((positive - 1.0) * &target + 1.0);
+        }
+        finish(LOSS, self.reduction, (-target + 1.0) * x + no, self.weight.as_ref())
+    }
+}
+
+/// `−log sigmoid(x) = log(1 + e⁻ˣ)`, elementwise, whose derivative at 0 is −½.
+#[track_caller]
+pub(super) fn minus_log_sigmoid(x: &Tensor) -> Tensor {
+    // A tie of the maximum shares its gradient, which is what is wanted at 0.
+    (-x).maximum(0.0) + (-x.abs()).exp().log1p()
+}
+
+/// The losses with their weights, reduced.
+#[track_caller]
+fn finish(loss: &str, reduction: Reduction, losses: Tensor, factor: Option<&Tensor>) -> Tensor {
+    let Some(factor) = factor else { return reduction.apply(&losses) };
+    match weight(loss, "weight", factor, &losses, losses.dtype()) {
+        Ok(factor) => reduction.apply(&(losses * factor)),
+        Err(poisoned) => poisoned,
+    }
+}
+
+/// `−αₜ(1 − pₜ)^γ·log pₜ`, where `pₜ` is the probability that `sigmoid(logits)` gives to the target and `αₜ` is `alpha` for
+/// positive and `1 − alpha` for negative targets: torchvision's `sigmoid_focal_loss`, whose α is 0.25 and γ is 2.
+///
+/// Poisoned as [`binary_cross_entropy_with_logits`].
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, sigmoid_focal_loss};
+/// use fulmen_tensor::Tensor;
+/// let (logits, target) = (Tensor::from_slice(&[0.0f32], [1]), Tensor::from_slice(&[1.0f32], [1]));
+/// let loss = sigmoid_focal_loss(&logits, &target, Reduction::Sum).eval()?.to_vec::<f32>()?;
+/// assert!((loss[0] - 0.25 * 0.25 * 2f32.ln()).abs() < 1e-6);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn sigmoid_focal_loss(logits: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+    SigmoidFocalLoss::new().reduction(reduction).forward(logits, target)
+}
+
+/// [`sigmoid_focal_loss`] with settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SigmoidFocalLoss {
+    reduction: Reduction,
+    alpha: Option<f64>,
+    gamma: f64,
+}
+
+impl SigmoidFocalLoss {
+    /// The mean (torchvision's default is no reduction), with α = 0.25 and γ = 2.
+    pub fn new() -> SigmoidFocalLoss {
+        SigmoidFocalLoss { reduction: Reduction::Mean, alpha: Some(0.25), gamma: 2.0 }
+    }
+
+    /// What becomes of the losses.
+    pub fn reduction(mut self, reduction: Reduction) -> SigmoidFocalLoss {
+        self.reduction = reduction;
+        self
+    }
+
+    /// The weight of positive targets, between 0 and 1; `None` weighs none.
+    pub fn alpha(mut self, alpha: impl Into<Option<f64>>) -> SigmoidFocalLoss {
+        self.alpha = alpha.into();
+        self
+    }
+
+    /// How much less counts what is right already.
+    pub fn gamma(mut self, gamma: f64) -> SigmoidFocalLoss {
+        self.gamma = gamma;
+        self
+    }
+
+    /// The loss. Poisoned as [`binary_cross_entropy_with_logits`], and by an α outside 0 to 1 or a negative γ.
+    #[track_caller]
+    pub fn forward(&self, logits: &Tensor, target: &Tensor) -> Tensor {
+        const LOSS: &str = "sigmoid_focal_loss";
+        let (x, target) = match pair(LOSS, logits, target) {
+            Ok(pair) => pair,
+            Err(poisoned) => return poisoned,
+        };
+        if self.gamma.is_nan() || self.gamma < 0.0 || !self.alpha.is_none_or(|alpha| (0.0..=1.0).contains(&alpha)) {
+            let message =
+                format!("alpha is between 0 and 1, gamma at least 0, not {:?} and {}", self.alpha, self.gamma);
+            return Tensor::poison(LOSS, message);
+        }
+        let losses = (-&target + 1.0) * &x + minus_log_sigmoid(&x);
+        let p = x.sigmoid();
+        // The probability that is given to what is not so.
+        let wrong = &p + &target - &p * &target * 2.0;
+        let mut losses = if self.gamma == 0.0 { losses } else { losses * wrong.pow(self.gamma) };
+        if let Some(alpha) = self.alpha {
+            losses = losses * (&target * (2.0 * alpha - 1.0) + (1.0 - alpha));
+        }
+        self.reduction.apply(&losses)
+    }
+}
+
+impl Default for SigmoidFocalLoss {
+    fn default() -> SigmoidFocalLoss {
+        SigmoidFocalLoss::new()
+    }
+}

@@ -1,0 +1,309 @@
+//! Cross-entropy and the negative log-likelihood of classes. Not here: yes or no (`binary`).
+
+use fulmen_tensor::Tensor;
+
+use super::Reduction;
+use super::check::poisoned;
+use super::classes::Classes;
+use crate::precision::{precision, wide};
+
+/// `−log softmax(logits)[target]`: logits `[…, classes]` against the index of the right class, integers `[…]`, or
+/// against probabilities `[…, classes]`, `−Σ target·log softmax(logits)`.
+///
+/// A target outside `0..classes` makes its sample's loss, and the gradient of its logits, NaN: it is never taken for
+/// a sample that is right.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, cross_entropy};
+/// use fulmen_tensor::Tensor;
+///
+/// let logits = Tensor::from_slice(&[0.0f32, 0.0, 1.0, 1.0], [2, 2]);
+/// let loss = cross_entropy(&logits, &Tensor::from_slice(&[0i32, 1], [2]), Reduction::Mean);
+/// assert!((loss.eval()?.to_vec::<f32>()?[0] - 2f32.ln()).abs() < 1e-6);
+///
+/// let wrong = cross_entropy(&logits, &Tensor::from_slice(&[0i32, 2], [2]), Reduction::None);
+/// assert!(wrong.eval()?.to_vec::<f32>()?[1].is_nan());
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn cross_entropy(logits: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+    CrossEntropyLoss::new().reduction(reduction).forward(logits, target)
+}
+
+/// [`cross_entropy`] with settings, as PyTorch's `nn.CrossEntropyLoss`.
+///
+/// ```
+/// use fulmen_nn::loss::{CrossEntropyLoss, Reduction};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// // PyTorch's layout for images: the classes stand on axis 1.
+/// let loss = CrossEntropyLoss::new().class_axis(1).ignore_index(255).reduction(Reduction::None);
+/// let losses = loss.forward(&Tensor::zeros(DType::F32, [4, 21, 8, 8]), &Tensor::zeros(DType::U8, [4, 8, 8]));
+/// assert_eq!(losses.ty().to_string(), "f32[4, 8, 8]");
+/// ```
+#[derive(Clone, Debug)]
+pub struct CrossEntropyLoss {
+    reduction: Reduction,
+    label_smoothing: f64,
+    ignore_index: Option<i64>,
+    weight: Option<Tensor>,
+    class_axis: isize,
+}
+
+impl CrossEntropyLoss {
+    /// The mean, without smoothing; no target is ignored; the classes stand on the last axis.
+    pub fn new() -> CrossEntropyLoss {
+        CrossEntropyLoss {
+            reduction: Reduction::Mean,
+            label_smoothing: 0.0,
+            ignore_index: None,
+            weight: None,
+            class_axis: -1,
+        }
+    }
+
+    /// What becomes of the samples' losses.
+    pub fn reduction(mut self, reduction: Reduction) -> CrossEntropyLoss {
+        self.reduction = reduction;
+        self
+    }
+
+    /// The share of the target, between 0 and 1, that is spread evenly over all classes.
+    pub fn label_smoothing(mut self, share: f64) -> CrossEntropyLoss {
+        self.label_smoothing = share;
+        self
+    }
+
+    /// Samples with this target count 0 in the sum and not at all in the mean. PyTorch ignores −100 unless told
+    /// otherwise; here nothing is ignored that was not asked for. Probabilities cannot be ignored.
+    pub fn ignore_index(mut self, target: i64) -> CrossEntropyLoss {
+        self.ignore_index = Some(target);
+        self
+    }
+
+    /// A weight for each class, `[classes]`, which multiplies what the class adds to a sample's loss. With targets that
+    /// are indices the mean is the weighted one, as in PyTorch: divided by the sum of the targets' weights.
+    pub fn weight(mut self, weight: &Tensor) -> CrossEntropyLoss {
+        self.weight = Some(weight.clone());
+        self
+    }
+
+    /// The axis of the logits that the classes stand on; PyTorch's is 1.
+    pub fn class_axis(mut self, axis: isize) -> CrossEntropyLoss {
+        self.class_axis = axis;
+        self
+    }
+
+    /// The loss. Half-precision logits are computed with as f32.
+    ///
+    /// Poisoned when the logits are no floating-point numbers or have no classes, when the target is neither integers
+    /// of the samples' shape nor probabilities of the logits' shape, and by settings that cannot be.
+    #[track_caller]
+    pub fn forward(&self, logits: &Tensor, target: &Tensor) -> Tensor {
+        if let Some(poisoned) = poisoned(&[logits, target]) {
+            return poisoned;
+        }
+        if !(0.0..=1.0).contains(&self.label_smoothing) {
+            let message = format!("label smoothing is a share between 0 and 1, not {}", self.label_smoothing);
+            return Tensor::poison("cross_entropy", message);
+        }
+        let soft = target.dtype().is_float();
+        let axis = match class_axis(logits, target, self.class_axis, soft) {
+            Ok(axis) => axis,
+            Err(message) => return Tensor::poison("cross_entropy", message),
+        };
+        if soft && self.ignore_index.is_some() {
+            let message = "ignore_index means nothing for targets that are probabilities; give it up, or give indices";
+            return Tensor::poison("cross_entropy", message);
+        }
+        let classes = logits.shape()[axis];
+        let weight = match class_weight("cross_entropy", self.weight.as_ref(), classes, logits) {
+            Ok(weight) => weight,
+            Err(poisoned) => return poisoned,
+        };
+        let order = classes_last(logits.rank(), axis);
+        let log_p = wide(logits).permute(&order).log_softmax(-1);
+        if soft {
+            return self.reduction.apply(&self.soft(&log_p, &wide(target).permute(&order), weight.as_ref()));
+        }
+        let weighted = match &weight {
+            Some(weight) => &log_p * weight,
+            None => log_p,
+        };
+        let targets = Classes::new(target, classes, self.ignore_index);
+        let mut losses = -targets.pick(&weighted);
+        if self.label_smoothing != 0.0 {
+            let even = -weighted.mean(&[-1], false);
+            losses = losses * (1.0 - self.label_smoothing) + even * self.label_smoothing;
+        }
+        mean_by(self.reduction, &targets, &targets.judge(&losses), weight.as_ref())
+    }
+
+    /// The losses `[samples]` against probabilities.
+    #[track_caller]
+    fn soft(&self, log_p: &Tensor, target: &Tensor, weight: Option<&Tensor>) -> Tensor {
+        let classes = log_p.size(-1) as f64;
+        let mut target = target.to_dtype(log_p.dtype());
+        if self.label_smoothing != 0.0 {
+            target = target * (1.0 - self.label_smoothing) + self.label_smoothing / classes;
+        }
+        // A class that is impossible, and is not asked for, costs nothing: 0 · −∞ would be NaN.
+        let nothing = target.eq(0.0).and(log_p.eq(f64::NEG_INFINITY));
+        let mut terms = target * nothing.select(&log_p.zeros_like(), log_p);
+        if let Some(weight) = weight {
+            terms = terms * weight;
+        }
+        -terms.sum(&[-1], false)
+    }
+}
+
+impl Default for CrossEntropyLoss {
+    fn default() -> CrossEntropyLoss {
+        CrossEntropyLoss::new()
+    }
+}
+
+/// `−log_p[target]`: log-probabilities `[…, classes]`, as `log_softmax` gives them, against the index of the right
+/// class, integers `[…]`. A target outside `0..classes` gives NaN.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, nll_loss};
+/// use fulmen_tensor::Tensor;
+///
+/// let log_p = Tensor::from_slice(&[-0.5f32, -1.0, -2.0, -0.1], [2, 2]);
+/// let losses = nll_loss(&log_p, &Tensor::from_slice(&[1i32, 1], [2]), Reduction::None);
+/// assert_eq!(losses.eval()?.to_vec::<f32>()?, [1.0, 0.1]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn nll_loss(log_p: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+    NllLoss::new().reduction(reduction).forward(log_p, target)
+}
+
+/// [`nll_loss`] with settings, as PyTorch's `nn.NLLLoss`.
+#[derive(Clone, Debug)]
+pub struct NllLoss {
+    reduction: Reduction,
+    ignore_index: Option<i64>,
+    weight: Option<Tensor>,
+    class_axis: isize,
+}
+
+impl NllLoss {
+    /// The mean; no target is ignored; the classes stand on the last axis.
+    pub fn new() -> NllLoss {
+        NllLoss { reduction: Reduction::Mean, ignore_index: None, weight: None, class_axis: -1 }
+    }
+
+    /// What becomes of the samples' losses.
+    pub fn reduction(mut self, reduction: Reduction) -> NllLoss {
+        self.reduction = reduction;
+        self
+    }
+
+    /// Samples with this target count 0 in the sum and not at all in the mean.
+    pub fn ignore_index(mut self, target: i64) -> NllLoss {
+        self.ignore_index = Some(target);
+        self
+    }
+
+    /// A weight for each class, `[classes]`; the mean is divided by the sum of the targets' weights.
+    pub fn weight(mut self, weight: &Tensor) -> NllLoss {
+        self.weight = Some(weight.clone());
+        self
+    }
+
+    /// The axis that the classes stand on; PyTorch's is 1.
+    pub fn class_axis(mut self, axis: isize) -> NllLoss {
+        self.class_axis = axis;
+        self
+    }
+
+    /// The loss. Poisoned as [`CrossEntropyLoss::forward`], and by targets that are probabilities.
+    #[track_caller]
+    pub fn forward(&self, log_p: &Tensor, target: &Tensor) -> Tensor {
+        if let Some(poisoned) = poisoned(&[log_p, target]) {
+            return poisoned;
+        }
+        let axis = match class_axis(log_p, target, self.class_axis, false) {
+            Ok(axis) => axis,
+            Err(message) => return Tensor::poison("nll_loss", message),
+        };
+        let classes = log_p.shape()[axis];
+        let weight = match class_weight("nll_loss", self.weight.as_ref(), classes, log_p) {
+            Ok(weight) => weight,
+            Err(poisoned) => return poisoned,
+        };
+        let log_p = wide(log_p).permute(&classes_last(log_p.rank(), axis));
+        let weighted = match &weight {
+            Some(weight) => &log_p * weight,
+            None => log_p,
+        };
+        let targets = Classes::new(target, classes, self.ignore_index);
+        mean_by(self.reduction, &targets, &targets.judge(&-targets.pick(&weighted)), weight.as_ref())
+    }
+}
+
+impl Default for NllLoss {
+    fn default() -> NllLoss {
+        NllLoss::new()
+    }
+}
+
+/// The losses reduced, where the mean is over what the targets count.
+#[track_caller]
+fn mean_by(reduction: Reduction, targets: &Classes, losses: &Tensor, weight: Option<&Tensor>) -> Tensor {
+    match (reduction, targets.counts(weight, losses.dtype())) {
+        (Reduction::Mean, Some(counts)) => losses.sum_all() / counts.sum_all(),
+        _ => reduction.apply(losses),
+    }
+}
+
+/// The order of axes in which that of the classes is the last.
+fn classes_last(rank: usize, axis: usize) -> Vec<isize> {
+    let others = (0..rank).filter(|&a| a != axis);
+    others.chain([axis]).map(|a| a as isize).collect()
+}
+
+/// The weights of the classes in the dtype of the losses.
+#[track_caller]
+fn class_weight(
+    loss: &str,
+    weight: Option<&Tensor>,
+    classes: usize,
+    logits: &Tensor,
+) -> Result<Option<Tensor>, Tensor> {
+    let Some(weight) = weight else { return Ok(None) };
+    if weight.fault().is_some() {
+        return Err(weight.clone());
+    }
+    if weight.shape().dims() != [classes] {
+        let message = format!("the logits {} have {classes} classes, the weight is {}", logits.ty(), weight.ty());
+        return Err(Tensor::poison(loss, message));
+    }
+    Ok(Some(weight.to_dtype(precision(logits.dtype()))))
+}
+
+/// The axis of the classes, or why these tensors cannot be.
+fn class_axis(logits: &Tensor, target: &Tensor, axis: isize, soft: bool) -> Result<usize, String> {
+    let (l, t) = (logits.ty(), target.ty());
+    if !l.dtype.is_float() {
+        return Err(format!("logits are floating-point numbers, these are {l}"));
+    }
+    if !soft && !t.dtype.is_integer() {
+        return Err(format!("targets are the integer indices of the classes, these are {t}"));
+    }
+    let axis = l.shape.axis(axis).map_err(|e| format!("no classes in the logits {l}: {e}"))?;
+    let mut samples = l.shape.to_vec();
+    let classes = samples.remove(axis);
+    if soft && classes > 0 && l.shape == t.shape {
+        return Ok(axis);
+    }
+    if soft || classes == 0 || samples != t.shape.dims() {
+        return Err(format!(
+            "the logits {l} are of {samples:?} samples in {classes} classes; the target must be integer indices {samples:?}, \
+             or probabilities of the logits' shape, it is {t}"
+        ));
+    }
+    Ok(axis)
+}

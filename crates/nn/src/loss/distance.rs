@@ -1,0 +1,151 @@
+//! How far a prediction is from its target, element by element: squared, absolute, and between the two.
+
+use fulmen_tensor::Tensor;
+
+use super::Reduction;
+use super::check::{at_least_zero, pair};
+
+/// `(prediction − target)²`. 16-bit floats are computed with as f32.
+///
+/// Poisoned when the two differ in shape: one of them would be repeated, which is seldom meant.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, mse_loss};
+/// use fulmen_tensor::{DType, Tensor};
+/// let loss = mse_loss(&Tensor::from_slice(&[1.0f32, 5.0], [2]), &Tensor::zeros(DType::F32, [2]), Reduction::Mean);
+/// assert_eq!(loss.eval()?.to_vec::<f32>()?, [13.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn mse_loss(prediction: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+    match pair("mse_loss", prediction, target) {
+        Ok((prediction, target)) => {
+            let difference = prediction - target;
+            reduction.apply(&(&difference * &difference))
+        }
+        Err(poisoned) => poisoned,
+    }
+}
+
+/// `|prediction − target|`, poisoned as [`mse_loss`].
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, l1_loss};
+/// use fulmen_tensor::{DType, Tensor};
+/// let loss = l1_loss(&Tensor::from_slice(&[1.0f32, -5.0], [2]), &Tensor::zeros(DType::F32, [2]), Reduction::Mean);
+/// assert_eq!(loss.eval()?.to_vec::<f32>()?, [3.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn l1_loss(prediction: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+    match pair("l1_loss", prediction, target) {
+        Ok((prediction, target)) => reduction.apply(&(prediction - target).abs()),
+        Err(poisoned) => poisoned,
+    }
+}
+
+/// `½d²` where `|d| ≤ delta`, else `delta·(|d| − ½delta)`, for `d = prediction − target`; PyTorch's `delta` is 1.
+///
+/// Poisoned as [`mse_loss`], and by a `delta` that is not above 0.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, huber_loss};
+/// use fulmen_tensor::{DType, Tensor};
+/// let loss = huber_loss(&Tensor::from_slice(&[1.0f32, 5.0], [2]), &Tensor::zeros(DType::F32, [2]), 2.0, Reduction::None);
+/// assert_eq!(loss.eval()?.to_vec::<f32>()?, [0.5, 8.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn huber_loss(prediction: &Tensor, target: &Tensor, delta: f64, reduction: Reduction) -> Tensor {
+    let (prediction, target) = match pair("huber_loss", prediction, target) {
+        Ok(pair) => pair,
+        Err(poisoned) => return poisoned,
+    };
+    if delta.is_nan() || delta <= 0.0 || delta.is_infinite() {
+        return Tensor::poison("huber_loss", format!("delta is a number above 0, not {delta}"));
+    }
+    reduction.apply(&huber(&(prediction - target), delta))
+}
+
+/// `½d²/beta` where `|d| < beta`, else `|d| − ½beta`, for `d = prediction − target`; PyTorch's `beta` is 1. With a
+/// `beta` of 0 it is [`l1_loss`].
+///
+/// Poisoned as [`mse_loss`], and by a negative `beta`.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, smooth_l1_loss};
+/// use fulmen_tensor::{DType, Tensor};
+/// let x = Tensor::from_slice(&[1.0f32, 5.0], [2]);
+/// let loss = smooth_l1_loss(&x, &Tensor::zeros(DType::F32, [2]), 2.0, Reduction::None);
+/// assert_eq!(loss.eval()?.to_vec::<f32>()?, [0.25, 4.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn smooth_l1_loss(prediction: &Tensor, target: &Tensor, beta: f64, reduction: Reduction) -> Tensor {
+    let (prediction, target) = match pair("smooth_l1_loss", prediction, target) {
+        Ok(pair) => pair,
+        Err(poisoned) => return poisoned,
+    };
+    if let Err(poisoned) = at_least_zero("smooth_l1_loss", "beta", beta) {
+        return poisoned;
+    }
+    let difference = prediction - target;
+    reduction.apply(&if beta == 0.0 { difference.abs() } else { huber(&difference, beta) / beta })
+}
+
+/// `c·(d − ½c)`, where `c` is `d` between −delta and delta: both branches in one, with the gradient `c`.
+#[track_caller]
+fn huber(d: &Tensor, delta: f64) -> Tensor {
+    let c = d.maximum(-delta).minimum(delta);
+    &c * (d - &c * 0.5)
+}
+
+/// Settings of a loss of two tensors with one number.
+macro_rules! losses {
+    ($($(#[$doc:meta])* $name:ident $function:ident $setting:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct $name {
+            reduction: Reduction,
+            $setting: f64,
+        }
+
+        impl $name {
+            #[doc = concat!("The mean, with a `", stringify!($setting), "` of 1.")]
+            pub fn new() -> $name {
+                $name { reduction: Reduction::Mean, $setting: 1.0 }
+            }
+
+            /// What becomes of the losses.
+            pub fn reduction(mut self, reduction: Reduction) -> $name {
+                self.reduction = reduction;
+                self
+            }
+
+            /// Where the parabola ends and the straight lines begin.
+            pub fn $setting(mut self, $setting: f64) -> $name {
+                self.$setting = $setting;
+                self
+            }
+
+            #[doc = concat!("[`", stringify!($function), "`] with these settings.")]
+            #[track_caller]
+            pub fn forward(&self, prediction: &Tensor, target: &Tensor) -> Tensor {
+                $function(prediction, target, self.$setting, self.reduction)
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name::new()
+            }
+        }
+    )*};
+}
+
+losses! {
+    /// [`huber_loss`] with settings, as PyTorch's `nn.HuberLoss`.
+    HuberLoss huber_loss delta;
+    /// [`smooth_l1_loss`] with settings, as PyTorch's `nn.SmoothL1Loss`.
+    SmoothL1Loss smooth_l1_loss beta;
+}

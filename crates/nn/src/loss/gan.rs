@@ -1,0 +1,87 @@
+//! What the two networks of a GAN are trained with.
+
+use fulmen_tensor::Tensor;
+
+use super::Reduction;
+use super::binary::minus_log_sigmoid;
+use super::check::{alike, same_shape};
+use crate::precision::wide;
+
+/// The game that the discriminator `D` and the generator play, on the logits that `D` gives to real samples (`r`) and to
+/// generated ones (`f`).
+///
+/// | | discriminator | generator |
+/// | --- | --- | --- |
+/// | `NonSaturating` | `log(1 + e⁻ʳ) + log(1 + eᶠ)` | `log(1 + e⁻ᶠ)` |
+/// | `Hinge` | `max(0, 1 − r) + max(0, 1 + f)` | `−f` |
+/// | `LeastSquares` | `½(r − 1)² + ½f²` | `½(f − 1)²` |
+/// | `Wasserstein` | `f − r` | `−f` |
+///
+/// ```
+/// use fulmen_nn::loss::{GanLoss, Reduction};
+/// use fulmen_tensor::Tensor;
+/// let (real, fake) = (Tensor::from_slice(&[0.5f32, 2.0], [2]), Tensor::from_slice(&[-2.0f32, 0.0], [2]));
+/// let losses = GanLoss::Hinge.discriminator(&real, &fake, Reduction::None);
+/// assert_eq!(losses.eval()?.to_vec::<f32>()?, [0.5, 1.0]);
+/// assert_eq!(GanLoss::Hinge.generator(&fake, Reduction::Mean).eval()?.to_vec::<f32>()?, [1.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GanLoss {
+    /// Goodfellow's, with the generator's loss that does not vanish where the discriminator is sure.
+    #[default]
+    NonSaturating,
+    /// That of SAGAN and BigGAN.
+    Hinge,
+    /// LSGAN with the labels 0 and 1.
+    LeastSquares,
+    /// The difference of a critic that must be kept Lipschitz by something else.
+    Wasserstein,
+}
+
+impl GanLoss {
+    /// The discriminator's loss. The mean (or sum) is that over the real samples plus that over the generated ones, of
+    /// which there may be another number; with [`Reduction::None`] the two must have one shape.
+    ///
+    /// Poisoned when the logits are no floating-point numbers.
+    #[track_caller]
+    pub fn discriminator(self, real: &Tensor, fake: &Tensor, reduction: Reduction) -> Tensor {
+        for (name, logits) in [("logits of real samples", real), ("logits of generated samples", fake)] {
+            if let Err(poisoned) = alike("gan_loss", &[(name, logits)]) {
+                return poisoned;
+            }
+        }
+        if reduction == Reduction::None {
+            if let Err(poisoned) = same_shape("gan_loss", &[("real", real), ("generated", fake)]) {
+                return poisoned;
+            }
+        }
+        let (r, f) = (wide(real), wide(fake));
+        let (r, f) = match self {
+            GanLoss::NonSaturating => (minus_log_sigmoid(&r), minus_log_sigmoid(&-f)),
+            GanLoss::Hinge => ((-r + 1.0).relu(), (f + 1.0).relu()),
+            GanLoss::LeastSquares => (half_square(&(r - 1.0)), half_square(&f)),
+            GanLoss::Wasserstein => (-r, f),
+        };
+        reduction.apply(&r) + reduction.apply(&f)
+    }
+
+    /// The generator's loss. Poisoned when the logits are no floating-point numbers.
+    #[track_caller]
+    pub fn generator(self, fake: &Tensor, reduction: Reduction) -> Tensor {
+        if let Err(poisoned) = alike("gan_loss", &[("logits of generated samples", fake)]) {
+            return poisoned;
+        }
+        let f = wide(fake);
+        reduction.apply(&match self {
+            GanLoss::NonSaturating => minus_log_sigmoid(&f),
+            GanLoss::LeastSquares => half_square(&(f - 1.0)),
+            GanLoss::Hinge | GanLoss::Wasserstein => -f,
+        })
+    }
+}
+
+#[track_caller]
+fn half_square(x: &Tensor) -> Tensor {
+    x * x * 0.5
+}

@@ -1,0 +1,102 @@
+//! The Kullback-Leibler divergence.
+
+use fulmen_tensor::Tensor;
+
+use super::Reduction;
+use super::check::pair;
+
+/// `target·(log target − input)`, elementwise, for log-probabilities `input` and probabilities `target` of one shape.
+///
+/// The mean is that over all elements, as PyTorch's is by default; the divergence of a sample is the sum over its
+/// classes. Under padding, `kl_div(…, Reduction::None).sum(&[-1], false)` is one value a sample.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, kl_div};
+/// use fulmen_tensor::Tensor;
+///
+/// let (p, q) = (Tensor::from_slice(&[0.5f32, 0.5], [1, 2]), Tensor::from_slice(&[1.0f32, 0.0], [1, 2]));
+/// let divergence = kl_div(&p.log(), &q, Reduction::None).sum(&[-1], false);
+/// assert_eq!(divergence.eval()?.to_vec::<f32>()?, [2f32.ln()]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn kl_div(input: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+    KlDivLoss::new().reduction(reduction).forward(input, target)
+}
+
+/// [`kl_div`] with settings, as PyTorch's `nn.KLDivLoss`.
+///
+/// ```
+/// use fulmen_nn::loss::KlDivLoss;
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let (student, teacher) = (Tensor::zeros(DType::F32, [8, 10]), Tensor::zeros(DType::F32, [8, 10]));
+/// let distillation = KlDivLoss::new().batchmean(true).log_target(true);
+/// let loss = distillation.forward(&student.log_softmax(-1), &teacher.log_softmax(-1));
+/// assert_eq!(loss.eval()?.to_vec::<f32>()?, [0.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KlDivLoss {
+    reduction: Reduction,
+    batchmean: bool,
+    log_target: bool,
+}
+
+impl KlDivLoss {
+    /// The mean over all elements, of a target that is probabilities.
+    pub fn new() -> KlDivLoss {
+        KlDivLoss { reduction: Reduction::Mean, batchmean: false, log_target: false }
+    }
+
+    /// What becomes of the elements.
+    pub fn reduction(mut self, reduction: Reduction) -> KlDivLoss {
+        self.reduction = reduction;
+        self.batchmean = false;
+        self
+    }
+
+    /// Whether the result is the sum divided by the size of the first axis, which is the divergence as it is defined
+    /// (PyTorch's `reduction="batchmean"`).
+    pub fn batchmean(mut self, batchmean: bool) -> KlDivLoss {
+        self.batchmean = batchmean;
+        self
+    }
+
+    /// Whether the target is log-probabilities.
+    pub fn log_target(mut self, log_target: bool) -> KlDivLoss {
+        self.log_target = log_target;
+        self
+    }
+
+    /// The divergence. Poisoned when the input is not floating-point numbers, when the two differ in shape, or are scalars
+    /// and the mean over the batch is asked for.
+    #[track_caller]
+    pub fn forward(&self, input: &Tensor, target: &Tensor) -> Tensor {
+        let (input, target) = match pair("kl_div", input, target) {
+            Ok(pair) => pair,
+            Err(poisoned) => return poisoned,
+        };
+        if self.batchmean && input.rank() == 0 {
+            return Tensor::poison("kl_div", "batchmean divides by the size of the first axis, and scalars have none");
+        }
+        let losses = if self.log_target {
+            target.exp() * (&target - &input)
+        } else {
+            // 0·log 0 is 0, and its gradient too.
+            let none = target.eq(0.0);
+            let log = none.select(&target.ones_like(), &target).log();
+            &target * log - &target * &input
+        };
+        if self.batchmean {
+            return losses.sum_all() / input.size(0) as f64;
+        }
+        self.reduction.apply(&losses)
+    }
+}
+
+impl Default for KlDivLoss {
+    fn default() -> KlDivLoss {
+        KlDivLoss::new()
+    }
+}

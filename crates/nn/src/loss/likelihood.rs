@@ -1,0 +1,189 @@
+//! Negative log-likelihoods of numbers: of a normal and of a Poisson distribution. Those of classes are in
+//! `cross_entropy`.
+
+use std::f64::consts::PI;
+
+use fulmen_tensor::Tensor;
+
+use super::Reduction;
+use super::check::{pair, poisoned};
+use crate::precision::{precision, wide};
+
+/// `½(log σ² + (prediction − target)²/σ²)` for a normal distribution with mean `prediction` and variance `variance`, which
+/// counts as at least 1e-6.
+///
+/// The variance has the prediction's shape, or one value for all that stand on the last axis: of size 1 there, or
+/// without it. A negative variance gives NaN.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, gaussian_nll_loss};
+/// use fulmen_tensor::{DType, Tensor};
+/// let (x, one) = (Tensor::from_slice(&[0.0f32, 2.0], [2]), Tensor::ones(DType::F32, [2]));
+/// let losses = gaussian_nll_loss(&x, &x.zeros_like(), &one, Reduction::None);
+/// assert_eq!(losses.eval()?.to_vec::<f32>()?, [0.0, 2.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn gaussian_nll_loss(prediction: &Tensor, target: &Tensor, variance: &Tensor, reduction: Reduction) -> Tensor {
+    GaussianNllLoss::new().reduction(reduction).forward(prediction, target, variance)
+}
+
+/// [`gaussian_nll_loss`] with settings, as PyTorch's `nn.GaussianNLLLoss`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GaussianNllLoss {
+    reduction: Reduction,
+    full: bool,
+    eps: f64,
+}
+
+impl GaussianNllLoss {
+    /// The mean, without the constant, of variances of at least 1e-6.
+    pub fn new() -> GaussianNllLoss {
+        GaussianNllLoss { reduction: Reduction::Mean, full: false, eps: 1e-6 }
+    }
+
+    /// What becomes of the losses.
+    pub fn reduction(mut self, reduction: Reduction) -> GaussianNllLoss {
+        self.reduction = reduction;
+        self
+    }
+
+    /// Whether the constant `½log 2π` is added.
+    pub fn full(mut self, full: bool) -> GaussianNllLoss {
+        self.full = full;
+        self
+    }
+
+    /// The least variance. The gradient takes no notice of it, as in PyTorch.
+    pub fn eps(mut self, eps: f64) -> GaussianNllLoss {
+        self.eps = eps;
+        self
+    }
+
+    /// The loss. Poisoned when prediction and target differ in shape, or the variance does not fit them.
+    #[track_caller]
+    pub fn forward(&self, prediction: &Tensor, target: &Tensor, variance: &Tensor) -> Tensor {
+        const LOSS: &str = "gaussian_nll_loss";
+        if let Some(poisoned) = poisoned(&[prediction, target, variance]) {
+            return poisoned;
+        }
+        let (prediction, target) = match pair(LOSS, prediction, target) {
+            Ok(pair) => pair,
+            Err(poisoned) => return poisoned,
+        };
+        if self.eps.is_nan() || self.eps <= 0.0 {
+            return Tensor::poison(LOSS, format!("eps is a number above 0, not {}", self.eps));
+        }
+        let (dims, given) = (prediction.shape().dims(), variance.shape().dims());
+        let mut kept = dims.to_vec();
+        if let Some(last) = kept.last_mut() {
+            *last = 1;
+        }
+        let without_last = dims.len() == given.len() + 1 && dims.starts_with(given);
+        if !variance.dtype().is_float() || !(given == dims || given == kept || without_last) {
+            let message = format!(
+                "the variance must be floating-point numbers of the prediction's shape, or one for its last axis; the \
+                 prediction is {}, the variance {}",
+                prediction.ty(),
+                variance.ty()
+            );
+            return Tensor::poison(LOSS, message);
+        }
+        let variance = variance.to_dtype(precision(prediction.dtype()));
+        let variance = if without_last { variance.reshape(kept) } else { variance };
+        // What is added to reach eps is a constant to the gradient.
+        let raised = &variance + (variance.maximum(self.eps) - &variance).detach();
+        let nan = Tensor::full(variance.dtype(), [], f64::NAN);
+        let variance = variance.lt(0.0).select(&nan, &raised);
+        let difference = prediction - target;
+        let mut losses = (variance.log() + &difference * &difference / variance) * 0.5;
+        if self.full {
+            losses = losses + 0.5 * (2.0 * PI).ln();
+        }
+        self.reduction.apply(&losses)
+    }
+}
+
+impl Default for GaussianNllLoss {
+    fn default() -> GaussianNllLoss {
+        GaussianNllLoss::new()
+    }
+}
+
+/// `exp(input) − target·input`, for the logarithm of a Poisson distribution's rate and a count.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, poisson_nll_loss};
+/// use fulmen_tensor::{DType, Tensor};
+/// let loss = poisson_nll_loss(&Tensor::zeros(DType::F32, [4]), &Tensor::ones(DType::I32, [4]), Reduction::Sum);
+/// assert_eq!(loss.eval()?.to_vec::<f32>()?, [4.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn poisson_nll_loss(input: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+    PoissonNllLoss::new().reduction(reduction).forward(input, target)
+}
+
+/// [`poisson_nll_loss`] with settings, as PyTorch's `nn.PoissonNLLLoss`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoissonNllLoss {
+    reduction: Reduction,
+    log_input: bool,
+    full: bool,
+    eps: f64,
+}
+
+impl PoissonNllLoss {
+    /// The mean, of logarithms of rates, without Stirling's term.
+    pub fn new() -> PoissonNllLoss {
+        PoissonNllLoss { reduction: Reduction::Mean, log_input: true, full: false, eps: 1e-8 }
+    }
+
+    /// What becomes of the losses.
+    pub fn reduction(mut self, reduction: Reduction) -> PoissonNllLoss {
+        self.reduction = reduction;
+        self
+    }
+
+    /// Whether the input is the logarithm of the rate; if not, the loss is `input − target·log(input + eps)`.
+    pub fn log_input(mut self, log_input: bool) -> PoissonNllLoss {
+        self.log_input = log_input;
+        self
+    }
+
+    /// Whether Stirling's approximation of `log target!` is added where the target is above 1.
+    pub fn full(mut self, full: bool) -> PoissonNllLoss {
+        self.full = full;
+        self
+    }
+
+    /// What keeps the logarithm of a rate of 0 finite.
+    pub fn eps(mut self, eps: f64) -> PoissonNllLoss {
+        self.eps = eps;
+        self
+    }
+
+    /// The loss. Poisoned when input and target differ in shape.
+    #[track_caller]
+    pub fn forward(&self, input: &Tensor, target: &Tensor) -> Tensor {
+        let (input, target) = match pair("poisson_nll_loss", input, target) {
+            Ok(pair) => pair,
+            Err(poisoned) => return poisoned,
+        };
+        let mut losses =
+            if self.log_input { input.exp() - &target * &input } else { &input - &target * (&input + self.eps).log() };
+        if self.full {
+            let large = target.gt(1.0);
+            let t = wide(&large.select(&target, &target.ones_like()));
+            let stirling = &t * t.log() - &t + (&t * (2.0 * PI)).log() * 0.5;
+            losses = losses + large.select(&stirling, &stirling.zeros_like());
+        }
+        self.reduction.apply(&losses)
+    }
+}
+
+impl Default for PoissonNllLoss {
+    fn default() -> PoissonNllLoss {
+        PoissonNllLoss::new()
+    }
+}

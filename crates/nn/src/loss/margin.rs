@@ -1,0 +1,243 @@
+//! Losses with a margin: what is far enough on the right side costs nothing.
+
+use fulmen_tensor::Tensor;
+
+use super::Reduction;
+use super::check::{alike, pair, same_shape};
+use crate::precision::wide;
+
+/// `input` where the target is 1, `max(0, margin − input)` where it is −1; PyTorch's margin is 1. Input and target have
+/// one shape. Where the target is neither, both terms are added, as in PyTorch.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, hinge_embedding_loss};
+/// use fulmen_tensor::Tensor;
+/// let (distance, same) = (Tensor::from_slice(&[0.25f32, 0.25], [2]), Tensor::from_slice(&[1i32, -1], [2]));
+/// let losses = hinge_embedding_loss(&distance, &same, 1.0, Reduction::None);
+/// assert_eq!(losses.eval()?.to_vec::<f32>()?, [0.25, 0.75]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn hinge_embedding_loss(input: &Tensor, target: &Tensor, margin: f64, reduction: Reduction) -> Tensor {
+    let (input, target) = match pair("hinge_embedding_loss", input, target) {
+        Ok(pair) => pair,
+        Err(poisoned) => return poisoned,
+    };
+    let zero = input.zeros_like();
+    let apart = target.ne(1.0).select(&(-&input + margin).relu(), &zero);
+    reduction.apply(&(apart + target.ne(-1.0).select(&input, &zero)))
+}
+
+/// `max(0, −target·(first − second) + margin)`: a target of 1 says that the first is to be the larger, −1 the second;
+/// PyTorch's margin is 0. All three have one shape.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, margin_ranking_loss};
+/// use fulmen_tensor::Tensor;
+/// let (a, b) = (Tensor::from_slice(&[2.0f32, 2.0], [2]), Tensor::from_slice(&[1.0f32, 1.0], [2]));
+/// let losses = margin_ranking_loss(&a, &b, &Tensor::from_slice(&[1i32, -1], [2]), 0.5, Reduction::None);
+/// assert_eq!(losses.eval()?.to_vec::<f32>()?, [0.0, 1.5]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn margin_ranking_loss(
+    first: &Tensor,
+    second: &Tensor,
+    target: &Tensor,
+    margin: f64,
+    reduction: Reduction,
+) -> Tensor {
+    const LOSS: &str = "margin_ranking_loss";
+    if let Err(poisoned) = alike(LOSS, &[("first", first), ("second", second)]) {
+        return poisoned;
+    }
+    if let Err(poisoned) = same_shape(LOSS, &[("first", first), ("target", target)]) {
+        return poisoned;
+    }
+    let difference = wide(first) - wide(second);
+    let target = target.to_dtype(difference.dtype());
+    reduction.apply(&(-(target * difference) + margin).relu())
+}
+
+/// `max(0, d(anchor, positive) − d(anchor, negative) + margin)` over embeddings `[…, width]`, with the Euclidean distance;
+/// PyTorch's margin is 1. All three have one shape; there is a loss for each embedding, `[…]`.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, triplet_margin_loss};
+/// use fulmen_tensor::{DType, Tensor};
+/// let (a, p) = (Tensor::zeros(DType::F32, [1, 2]), Tensor::zeros(DType::F32, [1, 2]));
+/// let n = Tensor::from_slice(&[0.3f32, 0.4], [1, 2]);
+/// let loss = triplet_margin_loss(&a, &p, &n, 1.0, Reduction::Mean).eval()?.to_vec::<f32>()?;
+/// assert!((loss[0] - 0.5).abs() < 1e-5);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn triplet_margin_loss(
+    anchor: &Tensor,
+    positive: &Tensor,
+    negative: &Tensor,
+    margin: f64,
+    reduction: Reduction,
+) -> Tensor {
+    TripletMarginLoss::new().margin(margin).reduction(reduction).forward(anchor, positive, negative)
+}
+
+/// [`triplet_margin_loss`] with settings, as PyTorch's `nn.TripletMarginLoss`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TripletMarginLoss {
+    reduction: Reduction,
+    margin: f64,
+    p: f64,
+    eps: f64,
+    swap: bool,
+}
+
+impl TripletMarginLoss {
+    /// The mean, with a margin of 1 between Euclidean distances.
+    pub fn new() -> TripletMarginLoss {
+        TripletMarginLoss { reduction: Reduction::Mean, margin: 1.0, p: 2.0, eps: 1e-6, swap: false }
+    }
+
+    /// What becomes of the losses.
+    pub fn reduction(mut self, reduction: Reduction) -> TripletMarginLoss {
+        self.reduction = reduction;
+        self
+    }
+
+    /// By how much the negative is to be farther.
+    pub fn margin(mut self, margin: f64) -> TripletMarginLoss {
+        self.margin = margin;
+        self
+    }
+
+    /// The norm of a difference, `(Σ|d|ᵖ)^(1/p)`; `f64::INFINITY` is the largest.
+    pub fn p(mut self, p: f64) -> TripletMarginLoss {
+        self.p = p;
+        self
+    }
+
+    /// What is added to each element of a difference, so that the gradient of its norm is there at 0.
+    pub fn eps(mut self, eps: f64) -> TripletMarginLoss {
+        self.eps = eps;
+        self
+    }
+
+    /// Whether the negative's distance is that to the anchor or to the positive, whichever is smaller.
+    pub fn swap(mut self, swap: bool) -> TripletMarginLoss {
+        self.swap = swap;
+        self
+    }
+
+    /// The loss. Poisoned when the three are not floating-point numbers of one shape, or are scalars, and by a `p` that is
+    /// not above 0.
+    #[track_caller]
+    pub fn forward(&self, anchor: &Tensor, positive: &Tensor, negative: &Tensor) -> Tensor {
+        const LOSS: &str = "triplet_margin_loss";
+        if let Err(poisoned) = alike(LOSS, &[("anchor", anchor), ("positive", positive), ("negative", negative)]) {
+            return poisoned;
+        }
+        if anchor.rank() == 0 {
+            return Tensor::poison(LOSS, "an embedding is a vector on the last axis, and scalars have none");
+        }
+        if self.p.is_nan() || self.p <= 0.0 {
+            return Tensor::poison(LOSS, format!("p is a number above 0, not {}", self.p));
+        }
+        let (anchor, positive, negative) = (wide(anchor), wide(positive), wide(negative));
+        let near = self.distance(&anchor, &positive);
+        let mut far = self.distance(&anchor, &negative);
+        if self.swap {
+            far = far.minimum(self.distance(&positive, &negative));
+        }
+        self.reduction.apply(&(near - far + self.margin).relu())
+    }
+
+    /// The norm of `a − b + eps` over the last axis.
+    #[track_caller]
+    fn distance(&self, a: &Tensor, b: &Tensor) -> Tensor {
+        let size = (a - b + self.eps).abs();
+        if self.p == f64::INFINITY {
+            return size.max(&[-1], false);
+        }
+        if self.p == 1.0 {
+            return size.sum(&[-1], false);
+        }
+        let powers = if self.p == 2.0 { &size * &size } else { size.pow(self.p) };
+        let sum = powers.sum(&[-1], false);
+        // At 0 the root has no gradient, and there is none to hand on.
+        let none = sum.eq(0.0);
+        let safe = none.select(&sum.ones_like(), &sum);
+        let root = if self.p == 2.0 { safe.sqrt() } else { safe.pow(1.0 / self.p) };
+        none.select(&sum.zeros_like(), &root)
+    }
+}
+
+impl Default for TripletMarginLoss {
+    fn default() -> TripletMarginLoss {
+        TripletMarginLoss::new()
+    }
+}
+
+/// [`hinge_embedding_loss`] with settings, as PyTorch's `nn.HingeEmbeddingLoss`: a margin of 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HingeEmbeddingLoss {
+    reduction: Reduction,
+    margin: f64,
+}
+
+impl HingeEmbeddingLoss {
+    /// The mean, with a margin of 1.
+    pub fn new() -> HingeEmbeddingLoss {
+        HingeEmbeddingLoss { reduction: Reduction::Mean, margin: 1.0 }
+    }
+
+    /// [`hinge_embedding_loss`] with these settings.
+    #[track_caller]
+    pub fn forward(&self, input: &Tensor, target: &Tensor) -> Tensor {
+        hinge_embedding_loss(input, target, self.margin, self.reduction)
+    }
+}
+
+/// [`margin_ranking_loss`] with settings, as PyTorch's `nn.MarginRankingLoss`: a margin of 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MarginRankingLoss {
+    reduction: Reduction,
+    margin: f64,
+}
+
+impl MarginRankingLoss {
+    /// The mean, without a margin.
+    pub fn new() -> MarginRankingLoss {
+        MarginRankingLoss { reduction: Reduction::Mean, margin: 0.0 }
+    }
+
+    /// [`margin_ranking_loss`] with these settings.
+    #[track_caller]
+    pub fn forward(&self, first: &Tensor, second: &Tensor, target: &Tensor) -> Tensor {
+        margin_ranking_loss(first, second, target, self.margin, self.reduction)
+    }
+}
+
+macro_rules! settings {
+    ($($name:ident)*) => {$(
+        impl $name {
+            /// What becomes of the losses.
+            pub fn reduction(mut self, reduction: Reduction) -> $name {
+                self.reduction = reduction;
+                self
+            }
+
+            /// How far is far enough.
+            pub fn margin(mut self, margin: f64) -> $name {
+                self.margin = margin;
+                self
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name::new()
+            }
+        }
+    )*};
+}
+settings!(HingeEmbeddingLoss MarginRankingLoss);

@@ -1,0 +1,47 @@
+//! [`masked_mean`]: the mean of the losses that count.
+
+use fulmen_tensor::Tensor;
+
+use super::check::poisoned;
+use crate::precision::{precision, wide};
+
+/// The weighted mean `Σ mask·losses / Σ mask` of losses `[…]` under a mask or weights of their first axes: a scalar. A
+/// mask `[batch]` counts for all losses `[batch, time]` of a sample, a mask `[batch, time]` for one loss each.
+///
+/// The mask is booleans, or numbers of at least 0. A loss whose mask is 0 is left out even if it is infinite or NaN, and
+/// takes no gradient; where all are 0 the mean is 0.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, cross_entropy, masked_mean};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// // Two sentences of three tokens each; 0 stands for no token.
+/// let tokens = Tensor::from_slice(&[4i32, 2, 0, 1, 3, 2], [2, 3]);
+/// let losses = cross_entropy(&Tensor::zeros(DType::F32, [2, 3, 5]), &tokens, Reduction::None);
+/// let loss = masked_mean(&losses, &tokens.ne(0.0));
+/// assert!((loss.eval()?.to_vec::<f32>()?[0] - 5f32.ln()).abs() < 1e-6);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn masked_mean(losses: &Tensor, mask: &Tensor) -> Tensor {
+    if let Some(poisoned) = poisoned(&[losses, mask]) {
+        return poisoned;
+    }
+    if !losses.dtype().is_float() || !losses.shape().dims().starts_with(mask.shape().dims()) {
+        let message = format!(
+            "needs floating-point losses and a mask of their first axes, got losses {} and a mask {}",
+            losses.ty(),
+            mask.ty()
+        );
+        return Tensor::poison("masked_mean", message);
+    }
+    let dims = losses.shape().dims();
+    let shape: Vec<usize> = (0..dims.len()).map(|a| if a < mask.rank() { dims[a] } else { 1 }).collect();
+    let mask = mask.to_dtype(precision(losses.dtype())).reshape(shape).broadcast_to(dims);
+    let losses = wide(losses);
+    // Selected as well: 0 times an infinite loss would be NaN.
+    let counted = mask.ne(0.0).select(&(&losses * &mask), &losses.zeros_like()).sum_all();
+    let weight = mask.sum_all();
+    let some = weight.ne(0.0);
+    some.select(&(counted / some.select(&weight, &weight.ones_like())), &weight.zeros_like())
+}
