@@ -57,7 +57,7 @@ pub use grad::{grad, value_and_grad};
 pub use literal::Literal;
 pub use mesh::Mesh;
 pub use metrics::{Metrics, Unit};
-pub use ops::{Combine, Convolution, Operand, Pooling};
+pub use ops::{Combine, Convolution, Operand, PadMode, Pooling};
 pub use precision::MatmulPrecision;
 pub use recorded::Recorded;
 pub use runtime::Runtime;

@@ -68,6 +68,36 @@ impl Tensor {
         }
     }
 
+    /// As [`Tensor::broadcast_to`], where −1 keeps the size of an axis that the tensor has (PyTorch's `expand`).
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let x = Tensor::zeros(DType::F32, [3, 1]).expand(&[8, -1, 4]);
+    /// assert_eq!(x.ty().to_string(), "f32[8, 3, 4]");
+    /// ```
+    #[track_caller]
+    pub fn expand(&self, sizes: &[isize]) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let new = sizes.len().saturating_sub(self.rank());
+        let size = |(i, &size): (usize, &isize)| match (size, i.checked_sub(new)) {
+            (-1, Some(axis)) => self.shape().get(axis).copied(),
+            (size, _) => usize::try_from(size).ok(),
+        };
+        match sizes.iter().enumerate().map(size).collect::<Option<Vec<usize>>>() {
+            Some(to) => self.broadcast_to(to),
+            None => {
+                let message = format!(
+                    "{} cannot become {sizes:?}: -1 keeps the size of an axis that is there, and no \
+                                       other size is negative",
+                    self.shape()
+                );
+                Tensor::poison("expand", message)
+            }
+        }
+    }
+
     /// This tensor repeated to `shape`, its axis `i` becoming axis `axes[i]` of the result (StableHLO's
     /// `broadcast_in_dim`); `axes` must rise.
     #[track_caller]

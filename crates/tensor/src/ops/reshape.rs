@@ -4,6 +4,26 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{Shape, Tensor, TensorType};
 
+/// The product of sizes; the largest number where it leaves `usize`, which no operation takes.
+pub(super) fn product(sizes: &[usize]) -> usize {
+    sizes.iter().fold(1usize, |n, &size| n.saturating_mul(size))
+}
+
+/// Sizes of which one may be −1: the one that makes up `count` elements.
+fn inferred(sizes: &[isize], count: usize) -> Result<Vec<usize>, String> {
+    let unknown = sizes.iter().filter(|&&size| size == -1).count();
+    if unknown > 1 || sizes.iter().any(|&size| size < -1) {
+        return Err(format!("the sizes {sizes:?} must not be negative, but that one may be -1"));
+    }
+    let known: Vec<usize> = sizes.iter().filter(|&&size| size != -1).map(|&size| size as usize).collect();
+    let known = product(&known);
+    let fits = if unknown == 0 { known == count } else { known > 0 && count % known == 0 };
+    if !fits {
+        return Err(format!("{count} elements cannot become {sizes:?}"));
+    }
+    Ok(sizes.iter().map(|&size| if size == -1 { count / known } else { size as usize }).collect())
+}
+
 #[derive(Debug)]
 struct Reshape {
     to: Shape,
@@ -44,6 +64,47 @@ impl Tensor {
         Tensor::apply(Reshape { to }, &[self])
     }
 
+    /// As [`Tensor::reshape`], where one size may be −1: it is what the others leave (PyTorch's `view` and `reshape`).
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let x = Tensor::zeros(DType::F32, [8, 3, 4]);
+    /// assert_eq!(x.view(&[8, -1]).ty().to_string(), "f32[8, 12]");
+    /// ```
+    #[track_caller]
+    pub fn view(&self, sizes: &[isize]) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        match inferred(sizes, self.shape().num_elements()) {
+            Ok(to) => self.reshape(to),
+            Err(message) => Tensor::poison("view", format!("{}: {message}", self.shape())),
+        }
+    }
+
+    /// Splits one axis into several of these sizes, of which one may be −1: it is what the others leave (PyTorch's
+    /// `unflatten`).
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let heads = Tensor::zeros(DType::F32, [8, 12, 64]).unflatten(-1, &[4, -1]);
+    /// assert_eq!(heads.ty().to_string(), "f32[8, 12, 4, 16]");
+    /// ```
+    #[track_caller]
+    pub fn unflatten(&self, axis: isize, sizes: &[isize]) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let axis = match self.shape().axis(axis) {
+            Ok(axis) => axis,
+            Err(message) => return Tensor::poison("unflatten", message),
+        };
+        match inferred(sizes, self.shape()[axis]) {
+            Ok(parts) => self.reshape([&self.shape()[..axis], &parts, &self.shape()[axis + 1..]].concat()),
+            Err(message) => Tensor::poison("unflatten", format!("axis {axis} of {}: {message}", self.shape())),
+        }
+    }
+
     /// Merges the axes from `start` to `end`, both included, into one, as PyTorch's `flatten(start_dim, end_dim)`.
     #[track_caller]
     pub fn flatten(&self, start: isize, end: isize) -> Tensor {
@@ -54,7 +115,7 @@ impl Tensor {
         match (dims.axis(start), dims.axis(end)) {
             (Ok(start), Ok(end)) if start <= end => {
                 let mut to = dims[..start].to_vec();
-                to.push(dims[start..=end].iter().product());
+                to.push(product(&dims[start..=end]));
                 to.extend(&dims[end + 1..]);
                 self.reshape(to)
             }

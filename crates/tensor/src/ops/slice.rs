@@ -1,5 +1,7 @@
 //! Cutting out a box of elements, with steps.
 
+use std::ops::{Bound, RangeBounds};
+
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::within_reach;
@@ -90,5 +92,72 @@ impl Tensor {
             }
             Err(message) => Tensor::poison("narrow", message),
         }
+    }
+
+    /// Every `step`-th element of a range along one axis, as Python's `x[start:end:step]`: negative ends count from the end
+    /// of the axis, and what lies beyond it is left out.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let x = Tensor::arange(DType::I32, 6);
+    /// assert_eq!(x.slice_along(0, 1..-1, 2).eval()?.to_vec::<i32>()?, [1, 3]);
+    /// assert_eq!(x.slice_along(0, -2.., 1).eval()?.to_vec::<i32>()?, [4, 5]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn slice_along(&self, axis: isize, range: impl RangeBounds<isize>, step: usize) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let axis = match self.shape().axis(axis) {
+            Ok(axis) => axis,
+            Err(message) => return Tensor::poison("slice_along", message),
+        };
+        let size = self.shape()[axis];
+        // A size is at most the address space, so that it is an isize.
+        let edge =
+            |i: isize| if i < 0 { i.saturating_add(size as isize).max(0) } else { i.min(size as isize) } as usize;
+        // The one after -1 is the end, not the first.
+        let after = |i: isize| if i == -1 { size } else { edge(i.saturating_add(1)) };
+        let start = match range.start_bound() {
+            Bound::Unbounded => 0,
+            Bound::Included(&i) => edge(i),
+            Bound::Excluded(&i) => after(i),
+        };
+        let end = match range.end_bound() {
+            Bound::Unbounded => size,
+            Bound::Included(&i) => after(i),
+            Bound::Excluded(&i) => edge(i),
+        };
+        let (mut from, mut limit, mut stride) = (vec![0; self.rank()], self.shape().to_vec(), vec![1; self.rank()]);
+        (from[axis], limit[axis], stride[axis]) = (start, end.max(start), step);
+        self.slice(&from, &limit, &stride)
+    }
+
+    /// The slice at one index along `axis`, which vanishes; a negative index counts from the end (PyTorch's
+    /// `select(dim, index)`, `x[index]`).
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1i32, 2, 3, 4], [2, 2]);
+    /// assert_eq!(x.index(0, -1).eval()?.to_vec::<i32>()?, [3, 4]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn index(&self, axis: isize, index: isize) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let at = match self.shape().axis(axis) {
+            Ok(axis) => axis,
+            Err(message) => return Tensor::poison("index", message),
+        };
+        let size = self.shape()[at] as isize;
+        let found = if index < 0 { index.saturating_add(size) } else { index };
+        if !(0..size).contains(&found) {
+            let message = format!("there is no index {index} along axis {at} of {}", self.shape());
+            return Tensor::poison("index", message);
+        }
+        self.narrow(axis, found as usize, 1).squeeze(axis)
     }
 }

@@ -73,6 +73,41 @@ impl Tensor {
         }
     }
 
+    /// Moves axis `from[i]` to the place `to[i]` of the result; the others keep their order (PyTorch's `movedim`, NumPy's
+    /// `moveaxis`).
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let images = Tensor::zeros(DType::F32, [8, 32, 48, 3]).movedim(&[-1], &[1]);
+    /// assert_eq!(images.ty().to_string(), "f32[8, 3, 32, 48]");
+    /// ```
+    #[track_caller]
+    pub fn movedim(&self, from: &[isize], to: &[isize]) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let shape = self.shape();
+        // Each axis is named at most once on either side.
+        let named = |axes: &[isize]| {
+            shape.axes(axes)?;
+            axes.iter().map(|&axis| shape.axis(axis)).collect::<Result<Vec<usize>, String>>()
+        };
+        let (from, to) = match (named(from), named(to)) {
+            (Ok(from), Ok(to)) if from.len() == to.len() => (from, to),
+            (Ok(_), Ok(_)) => {
+                return Tensor::poison("movedim", format!("{from:?} and {to:?} are not equally many axes"));
+            }
+            (Err(message), _) | (_, Err(message)) => return Tensor::poison("movedim", message),
+        };
+        let mut rest = (0..self.rank()).filter(|axis| !from.contains(axis));
+        let permutation = (0..self.rank()).filter_map(|place| match to.iter().position(|&t| t == place) {
+            Some(i) => Some(from[i]),
+            None => rest.next(),
+        });
+        let permutation = permutation.collect();
+        self.permuted(permutation)
+    }
+
     /// Swaps the last two axes; poisoned below rank 2.
     #[track_caller]
     pub fn t(&self) -> Tensor {

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::catalogue::families;
 
 /// Public functions that give tensors and have no row.
-const WITHOUT_A_ROW: [(&str, &str); 30] = [
+const WITHOUT_A_ROW: [(&str, &str); 29] = [
     ("and", "exact bits: programs.rs"),
     ("or", "exact bits: programs.rs"),
     ("xor", "exact bits: random_numbers are made of it"),
@@ -18,7 +18,6 @@ const WITHOUT_A_ROW: [(&str, &str); 30] = [
     ("is_finite", "programs.rs"),
     ("relu", "maximum with 0"),
     ("broadcast_in_dim", "broadcast_to is it along the last axes"),
-    ("stack", "concatenate of tensors with one more axis"),
     ("mean_all", "mean over all axes"),
     ("sum_all", "sum over all axes"),
     ("flatten", "reshape"),

@@ -14,6 +14,7 @@ FAMILIES = [
     "elementwise",
     "reduce",
     "shape",
+    "arrange",
     "gather",
     "scatter",
     "dot",

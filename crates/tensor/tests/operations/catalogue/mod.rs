@@ -110,6 +110,7 @@ families! {
     elementwise,
     reduce,
     shape,
+    arrange,
     gather,
     scatter,
     dot,

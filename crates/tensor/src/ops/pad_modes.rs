@@ -1,0 +1,127 @@
+//! Padding that continues what is at the edges.
+//!
+//! Not here: StableHLO's `pad`, which puts one value (`pad.rs`).
+
+use crate::Tensor;
+use crate::shape::within_reach;
+
+/// What stands in padding; PyTorch's modes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum PadMode {
+    /// This number.
+    Constant(f64),
+    /// The elements before the edge, mirrored at it: `c b | a b c | b a`. Less than the size of the axis.
+    Reflect,
+    /// The element at the edge: `a a | a b c | c c`.
+    Replicate,
+    /// The elements at the other end: `b c | a b c | a b`. At most the size of the axis.
+    Circular,
+    /// 0, or `false`.
+    #[default]
+    Zeros,
+}
+
+impl PadMode {
+    /// Whether an axis of this size can be padded by so much, or why not.
+    fn check(self, axis: usize, size: usize, most: i64) -> Result<(), String> {
+        let (most, size) = (i128::from(most), size as i128);
+        let why = match self {
+            _ if most <= 0 => return Ok(()),
+            PadMode::Reflect if most >= size => "reflection needs less padding than there are elements",
+            PadMode::Circular if most > size => "circular padding cannot be more than there are elements",
+            PadMode::Replicate if size == 0 => "there is no element to repeat",
+            _ => return Ok(()),
+        };
+        Err(format!("{why}: padding {most} of axis {axis}, which has {size}"))
+    }
+}
+
+impl Tensor {
+    /// This tensor with `padding[i]`, so many elements before and after, along its last `padding.len()` axes, in their
+    /// order (PyTorch's `nn.functional.pad`, which lists the last axis first). Negative amounts cut elements off.
+    ///
+    /// Poisoned where there are too few elements for the mode.
+    ///
+    /// ```
+    /// use fulmen_tensor::{PadMode, Tensor};
+    /// let x = Tensor::from_slice(&[1i32, 2, 3], [3]);
+    /// assert_eq!(x.pad_mode(&[(2, 1)], PadMode::Reflect).eval()?.to_vec::<i32>()?, [3, 2, 1, 2, 3, 2]);
+    /// assert_eq!(x.pad_mode(&[(2, 1)], PadMode::Circular).eval()?.to_vec::<i32>()?, [2, 3, 1, 2, 3, 1]);
+    /// assert_eq!(x.pad_mode(&[(-1, 1)], PadMode::Constant(9.0)).eval()?.to_vec::<i32>()?, [2, 3, 9]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn pad_mode(&self, padding: &[(i64, i64)], mode: PadMode) -> Tensor {
+        const METHOD: &str = "pad_mode";
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let Some(first) = self.rank().checked_sub(padding.len()) else {
+            let message = format!("padding {padding:?} names more axes than {} has", self.shape());
+            return Tensor::poison(METHOD, message);
+        };
+        let mut padded = self.clone();
+        for (i, &(low, high)) in padding.iter().enumerate() {
+            let (axis, size) = (first + i, self.shape()[first + i]);
+            let fits = within_reach("padding", axis, low.into())
+                .and_then(|()| within_reach("padding", axis, high.into()))
+                .and_then(|()| mode.check(axis, size, low.max(high)));
+            if let Err(message) = fits {
+                return Tensor::poison(METHOD, message);
+            }
+            if size as i128 + i128::from(low) + i128::from(high) < 0 {
+                let message = format!(
+                    "cutting {} and {} off axis {axis} of {} leaves less than nothing",
+                    -low,
+                    -high,
+                    self.shape()
+                );
+                return Tensor::poison(METHOD, message);
+            }
+            padded = match mode {
+                PadMode::Constant(_) | PadMode::Zeros => padded,
+                _ => padded.continued(axis as isize, low.max(0) as usize, high.max(0) as usize, mode),
+            };
+        }
+        // What is cut off is cut off last, so that it may be the source of what continues.
+        let rank = self.rank();
+        let (mut low, mut high) = (vec![0; rank], vec![0; rank]);
+        for (i, &(before, after)) in padding.iter().enumerate() {
+            let all = matches!(mode, PadMode::Constant(_) | PadMode::Zeros);
+            (low[first + i], high[first + i]) = if all { (before, after) } else { (before.min(0), after.min(0)) };
+        }
+        if low.iter().chain(&high).all(|&amount| amount == 0) {
+            return padded;
+        }
+        let value = match mode {
+            // A number that is none of the dtype is refused as beside an operator.
+            PadMode::Constant(value) => crate::Operand::beside(&value, self),
+            _ => Tensor::full(self.dtype(), [], 0.0),
+        };
+        padded.pad(&value, &low, &high, &vec![0; rank])
+    }
+
+    /// So many elements more before and after along one axis; the caller has checked that they are there.
+    #[track_caller]
+    fn continued(&self, axis: isize, low: usize, high: usize, mode: PadMode) -> Tensor {
+        let size = self.size(axis);
+        let mut parts = vec![];
+        // No closures: what they record would carry their own lines, not the caller's.
+        if low > 0 {
+            parts.push(match mode {
+                PadMode::Reflect => self.narrow(axis, 1, low).flip(&[axis]),
+                PadMode::Circular => self.narrow(axis, size - low, low),
+                _ => self.narrow(axis, 0, 1).repeat_interleave(low, axis),
+            });
+        }
+        parts.push(self.clone());
+        if high > 0 {
+            parts.push(match mode {
+                PadMode::Reflect => self.narrow(axis, size - 1 - high, high).flip(&[axis]),
+                PadMode::Circular => self.narrow(axis, 0, high),
+                _ => self.narrow(axis, size - 1, 1).repeat_interleave(high, axis),
+            });
+        }
+        if parts.len() == 1 { self.clone() } else { Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis) }
+    }
+}

@@ -1,0 +1,103 @@
+//! Cutting a tensor into parts along an axis.
+//!
+//! Each part is a slice; what each number of parts means is said at the methods. Not here: one part (`slice.rs`).
+
+use crate::Tensor;
+
+/// As many parts are more than a program could hold.
+const MOST_PARTS: usize = 1 << 16;
+
+impl Tensor {
+    /// The parts of these sizes along `axis`, one after the other (PyTorch's `split` with a list). Together the sizes must
+    /// be that of the axis.
+    ///
+    /// As many tensors as sizes come back, all of them poisoned where the sizes do not fit.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1i32, 2, 3, 4], [4]);
+    /// let [head, tail] = &x.split(&[1, 3], 0)[..] else { unreachable!() };
+    /// assert_eq!((head.size(0), tail.eval()?.to_vec::<i32>()?), (1, vec![2, 3, 4]));
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn split(&self, sizes: &[usize], axis: isize) -> Vec<Tensor> {
+        if self.fault().is_some() {
+            return vec![self.clone(); sizes.len()];
+        }
+        let size = match self.shape().axis(axis) {
+            Ok(axis) => self.shape()[axis],
+            Err(message) => return vec![Tensor::poison("split", message); sizes.len()],
+        };
+        let total = sizes.iter().fold(0usize, |sum, &size| sum.saturating_add(size));
+        if total != size {
+            let message = format!("the sizes {sizes:?} add up to {total}; axis {axis} of {} has {size}", self.shape());
+            return vec![Tensor::poison("split", message); sizes.len()];
+        }
+        let mut parts = Vec::with_capacity(sizes.len());
+        let mut start = 0;
+        for &size in sizes {
+            parts.push(self.narrow(axis, start, size));
+            start += size;
+        }
+        parts
+    }
+
+    /// `chunks` parts of one size along `axis`, the last one smaller where they do not divide it (PyTorch's `chunk`). As
+    /// there, fewer parts come back where fewer hold all elements: 6 elements in 4 chunks are 3 times 2.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let sizes = |n, chunks| Tensor::arange(DType::I32, n).chunk(chunks, 0).iter().map(|t| t.size(0)).collect::<Vec<_>>();
+    /// assert_eq!(sizes(8, 3), [3, 3, 2]);
+    /// assert_eq!(sizes(6, 4), [2, 2, 2]);
+    /// ```
+    #[track_caller]
+    pub fn chunk(&self, chunks: usize, axis: isize) -> Vec<Tensor> {
+        if !(1..=MOST_PARTS).contains(&chunks) {
+            return vec![Tensor::poison("chunk", format!("{chunks} is no number of chunks from 1 to {MOST_PARTS}"))];
+        }
+        if self.fault().is_some() {
+            return vec![self.clone(); chunks];
+        }
+        let size = match self.shape().axis(axis) {
+            Ok(axis) => self.shape()[axis],
+            Err(message) => return vec![Tensor::poison("chunk", message); chunks],
+        };
+        let each = size.div_ceil(chunks);
+        let sizes: Vec<usize> = match each {
+            0 => vec![0; chunks],
+            _ => (0..size).step_by(each).map(|start| each.min(size - start)).collect(),
+        };
+        self.split(&sizes, axis)
+    }
+
+    /// The slices along `axis`, without it (PyTorch's `unbind`). One poisoned tensor where there is no such axis.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let rows = Tensor::from_slice(&[1i32, 2, 3, 4], [2, 2]).unbind(0);
+    /// assert_eq!(rows[1].eval()?.to_vec::<i32>()?, [3, 4]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn unbind(&self, axis: isize) -> Vec<Tensor> {
+        if self.fault().is_some() {
+            return vec![self.clone()];
+        }
+        let at = match self.shape().axis(axis) {
+            Ok(at) => at,
+            Err(message) => return vec![Tensor::poison("unbind", message)],
+        };
+        let size = self.shape()[at];
+        if size > MOST_PARTS {
+            let message = format!("axis {at} of {} would give more than {MOST_PARTS} tensors", self.shape());
+            return vec![Tensor::poison("unbind", message)];
+        }
+        let mut parts = vec![];
+        for i in 0..size {
+            parts.push(self.narrow(axis, i, 1).squeeze(axis));
+        }
+        parts
+    }
+}
