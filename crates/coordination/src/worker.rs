@@ -57,10 +57,10 @@ impl Drop for Worker {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        if !self.is_current() {
-            if let Some(thread) = self.thread.take() {
-                let _ = thread.join();
-            }
+        if !self.is_current()
+            && let Some(thread) = self.thread.take()
+        {
+            let _ = thread.join();
         }
     }
 }

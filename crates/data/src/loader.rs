@@ -242,7 +242,7 @@ impl DataLoader {
 
     /// Whether the last batch of an epoch has padding in it.
     pub fn pads(&self) -> bool {
-        self.core.config.last_batch == LastBatch::Pad && self.core.num_samples % self.core.stride() != 0
+        self.core.config.last_batch == LastBatch::Pad && !self.core.num_samples.is_multiple_of(self.core.stride())
     }
 
     /// Whether the sampler has divided the samples among the processes ([`Sampler::is_final`](crate::Sampler::is_final)).

@@ -100,18 +100,18 @@ impl Plan {
         };
         let replica = replicas.replica();
         let order = order_of(replica)?;
-        if let Some(other) = self.core.another_rank() {
-            if order_of(other)? != order {
-                return Err(Error::usage(format!(
-                    "the sampler {} gives another order for rank {} of {} replicas than for rank {}, and is not declared \
+        if let Some(other) = self.core.another_rank()
+            && order_of(other)? != order
+        {
+            return Err(Error::usage(format!(
+                "the sampler {} gives another order for rank {} of {} replicas than for rank {}, and is not declared \
                      final, so that each process would take its part of a different order and samples would be lost; \
                      declare it final (`is_final`) if it divides the samples itself, or give all ranks the same order",
-                    config.sampler.describe(),
-                    replica.rank,
-                    replica.num_replicas,
-                    other.rank
-                )));
-            }
+                config.sampler.describe(),
+                replica.rank,
+                replica.num_replicas,
+                other.rank
+            )));
         }
         if order.len() != *num_samples {
             return Err(Error::usage(format!(

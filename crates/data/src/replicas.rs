@@ -115,7 +115,7 @@ impl Replicas {
     /// Checks that each device gets as many rows as every other.
     pub(crate) fn check_batch_size(&self, batch_size: usize) -> Result<()> {
         let devices = self.devices;
-        if batch_size % devices == 0 {
+        if batch_size.is_multiple_of(devices) {
             return Ok(());
         }
         let below = batch_size / devices * devices;

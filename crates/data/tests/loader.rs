@@ -64,7 +64,7 @@ fn every_field_starts_at_a_multiple_of_64() {
     let batch = loader.epoch(0).next().unwrap().unwrap();
     let starts =
         [batch.field_bytes(0).unwrap().as_ptr(), batch.field_bytes(1).unwrap().as_ptr(), batch.mask().as_ptr().cast()];
-    assert!(starts.iter().all(|&start| start as usize % 64 == 0), "{starts:?}");
+    assert!(starts.iter().all(|&start| (start as usize).is_multiple_of(64)), "{starts:?}");
 }
 
 #[test]

@@ -72,7 +72,7 @@ impl Dataset for Uneven {
         self.0.fields()
     }
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-        if index % 5 == 0 {
+        if index.is_multiple_of(5) {
             std::thread::sleep(std::time::Duration::from_micros(300 * (index as u64 % 7)));
         }
         self.0.read(index, sample)

@@ -74,7 +74,7 @@ fn an_index_that_lies_is_refused() {
     }
     refused(r#"{"weight_map": {"a": "gone.safetensors"}}"#, "names `gone.safetensors`, which is not beside it");
     let first = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
-    let first = first.filter(|name| name.starts_with("model-00001")).next().unwrap();
+    let first = first.into_iter().find(|name| name.starts_with("model-00001")).unwrap();
     refused(&format!(r#"{{"weight_map": {{"none": "{first}"}}}}"#), "has no such value");
 }
 

@@ -165,18 +165,18 @@ pub(crate) fn check_create_options(options: &[(&str, Value)]) -> Result<()> {
         if options[..i].iter().any(|(earlier, _)| earlier == name) {
             return Err(Error::invalid(format!("the option {name} is given twice")));
         }
-        if let Some((_, expected)) = KNOWN_OPTIONS.iter().find(|(known, _)| known == name) {
-            if value.kind() != *expected {
-                return Err(Error::invalid(format!(
-                    "the option {name} must be {expected}, not {} ({value})",
-                    value.kind()
-                )));
-            }
+        if let Some((_, expected)) = KNOWN_OPTIONS.iter().find(|(known, _)| known == name)
+            && value.kind() != *expected
+        {
+            return Err(Error::invalid(format!(
+                "the option {name} must be {expected}, not {} ({value})",
+                value.kind()
+            )));
         }
-        if let ("cpu_device_count", Value::Int(count)) = (*name, value) {
-            if !(1..=1024).contains(count) {
-                return Err(Error::invalid(format!("cpu_device_count must be from 1 to 1024, not {count}")));
-            }
+        if let ("cpu_device_count", Value::Int(count)) = (*name, value)
+            && !(1..=1024).contains(count)
+        {
+            return Err(Error::invalid(format!("cpu_device_count must be from 1 to 1024, not {count}")));
         }
     }
     Ok(())

@@ -183,14 +183,15 @@ impl Runtime {
     /// The first fault in the function; a sharding that the mesh does not fit; whatever the compiler reports.
     pub fn compile(&self, function: &Function) -> Result<Compiled> {
         let lowered = function.lower(self.mesh())?;
-        if let Some((ty, location)) = &lowered.largest {
-            if self.shared.client.platform_name() == "cpu" && ty.shape.num_elements() >= TOO_MANY_FOR_THE_CPU {
-                return Err(Error::usage(format!(
-                    "compiling `{}`: {ty} has more elements than the CPU's compiler counts, 2^35\n  recorded at \
+        if let Some((ty, location)) = &lowered.largest
+            && self.shared.client.platform_name() == "cpu"
+            && ty.shape.num_elements() >= TOO_MANY_FOR_THE_CPU
+        {
+            return Err(Error::usage(format!(
+                "compiling `{}`: {ty} has more elements than the CPU's compiler counts, 2^35\n  recorded at \
                      {location}",
-                    function.name()
-                )));
-            }
+                function.name()
+            )));
         }
         // The lock is not held while compiling, which may take minutes.
         let cache = || self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner);

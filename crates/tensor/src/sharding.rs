@@ -76,7 +76,7 @@ impl Sharding {
                 used.push(name);
                 parts *= size;
             }
-            if dims[axis] % parts != 0 {
+            if !dims[axis].is_multiple_of(parts) {
                 return Err(format!(
                     "axis {axis} of {shape} cannot be split evenly over {} ({parts} devices)",
                     names.join("+")

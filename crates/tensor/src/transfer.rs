@@ -135,11 +135,11 @@ impl PendingLiteral {
         let ty = self.ty;
         let doing = |e| Error::runtime(format!("copying {ty} to the host"), e);
         let mut parts = self.parts;
-        if let [(block, _)] = &parts[..] {
-            if block.size[..] == ty.shape[..] {
-                let Some((_, read)) = parts.pop() else { return Err(Error::usage("a value has no parts")) };
-                return Ok(Literal::from_host_buffer(ty.clone(), read.wait().map_err(doing)?));
-            }
+        if let [(block, _)] = &parts[..]
+            && block.size[..] == ty.shape[..]
+        {
+            let Some((_, read)) = parts.pop() else { return Err(Error::usage("a value has no parts")) };
+            return Ok(Literal::from_host_buffer(ty.clone(), read.wait().map_err(doing)?));
         }
         let size = ty.dtype.size_in_bytes();
         let mut whole = vec![0; ty.size_in_bytes()];

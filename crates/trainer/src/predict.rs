@@ -259,7 +259,7 @@ impl PredictedBatches {
     fn is_interrupted(&self) -> Result<bool> {
         let Some(hosts) = &self.hosts else { return Ok(self.interrupt.requested()) };
         hosts.health()?;
-        Ok((self.launched + 1) % ASK_EVERY == 0 && hosts.any("interrupt", self.interrupt.requested())?)
+        Ok((self.launched + 1).is_multiple_of(ASK_EVERY) && hosts.any("interrupt", self.interrupt.requested())?)
     }
 
     fn launch(&mut self) -> Result<bool> {

@@ -54,7 +54,7 @@ impl Strategy {
             return Sharding::replicated();
         };
         let dims = ty.shape.dims();
-        let fits = (0..dims.len()).filter(|&i| dims[i] > 0 && dims[i] % parts == 0);
+        let fits = (0..dims.len()).filter(|&i| dims[i] > 0 && dims[i].is_multiple_of(parts));
         // The first of the largest.
         match fits.max_by_key(|&i| (dims[i], std::cmp::Reverse(i))) {
             Some(largest) => Sharding::new((0..=largest).map(|i| (i == largest).then_some(axis))),

@@ -45,7 +45,7 @@ impl AdaptiveAvgPool2d {
             format!("the input {ty} is not floating-point; convert it with to_dtype()")
         } else {
             let wide = wide(x);
-            let y = if x.size(-2) % self.size.height == 0 && x.size(-1) % self.size.width == 0 {
+            let y = if x.size(-2).is_multiple_of(self.size.height) && x.size(-1).is_multiple_of(self.size.width) {
                 self.means_of_tiles(&wide)
             } else {
                 // A window is a rectangle, so its mean is the mean over columns of the means over rows.

@@ -141,10 +141,10 @@ impl Operation for Scatter {
 #[track_caller]
 fn operands(method: &str, combine: Combine, to: &Tensor, updates: &Tensor) -> Result<(DType, Tensor, Tensor), Tensor> {
     let dtype = common_dtype(method, to, updates)?;
-    if combine != Combine::Set {
-        if let Err(message) = Takes::Numbers.check(dtype) {
-            return Err(Tensor::poison(method, message));
-        }
+    if combine != Combine::Set
+        && let Err(message) = Takes::Numbers.check(dtype)
+    {
+        return Err(Tensor::poison(method, message));
     }
     let (to, updates) = (to.to_dtype(dtype), updates.to_dtype(dtype));
     Ok(if combine.is_wide() { (dtype, wide(&to), wide(&updates)) } else { (dtype, to, updates) })

@@ -60,11 +60,11 @@ impl Fit<'_> {
     pub(super) fn log(&mut self, running: &mut Running<'_>, point: &LogPoint) {
         *self.log_points += 1;
         for logger in self.loggers.iter_mut() {
-            if let Err(error) = logger.log(point) {
-                if !std::mem::replace(&mut running.warned_of_logger, true) {
-                    let folder = self.run_dir.display();
-                    note(&format!("warning: logged values could not be written in {folder}: {error}"));
-                }
+            if let Err(error) = logger.log(point)
+                && !std::mem::replace(&mut running.warned_of_logger, true)
+            {
+                let folder = self.run_dir.display();
+                note(&format!("warning: logged values could not be written in {folder}: {error}"));
             }
         }
     }

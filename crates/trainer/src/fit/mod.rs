@@ -141,7 +141,7 @@ impl<'a> Fit<'a> {
                 global_step: self.position.global_step,
             };
             self.callbacks.iter_mut().for_each(|c| c.on_train_batch_end(&progress));
-            if self.position.global_step % self.options.log_every_n_steps == 0 {
+            if self.position.global_step.is_multiple_of(self.options.log_every_n_steps) {
                 self.start_log_point(running)?;
             }
             while running.pending.front().is_some_and(|p| p.values.is_ready()) {
@@ -164,7 +164,7 @@ impl<'a> Fit<'a> {
     fn is_interrupted(&self, interrupt: &interrupt::Guard) -> Result<bool> {
         let Some(hosts) = self.hosts else { return Ok(interrupt.requested()) };
         hosts.health()?;
-        let is_log_point = self.position.global_step % self.options.log_every_n_steps == 0;
+        let is_log_point = self.position.global_step.is_multiple_of(self.options.log_every_n_steps);
         if !is_log_point && self.position.batch < self.train.len() as u64 {
             return Ok(false);
         }
@@ -207,7 +207,7 @@ impl<'a> Fit<'a> {
 
     /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch.
     fn end_epoch(&mut self, running: &mut Running<'a>) -> Result<()> {
-        let due = (self.position.epoch + 1) % self.options.check_val_every_n_epoch == 0;
+        let due = (self.position.epoch + 1).is_multiple_of(self.options.check_val_every_n_epoch);
         let validated = match &self.validation {
             Some((loader, evaluation)) if due => {
                 let logs = evaluation.run(self.runtime, self.hosts, loader, &self.state.module()?)?;

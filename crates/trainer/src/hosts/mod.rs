@@ -220,10 +220,11 @@ impl Drop for Hosts {
         runtime::leave();
         if std::thread::panicking() {
             self.coordination.fail("it panicked");
-        } else if self.well.load(Ordering::Relaxed) && self.health().is_ok() {
-            if let Err(error) = self.coordination.shutdown(WHILE_ALIVE) {
-                say(&format!("error: {error}"));
-            }
+        } else if self.well.load(Ordering::Relaxed)
+            && self.health().is_ok()
+            && let Err(error) = self.coordination.shutdown(WHILE_ALIVE)
+        {
+            say(&format!("error: {error}"));
         }
     }
 }
