@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use fulmen_data::DataLoader;
 use fulmen_nn::Parameter;
-use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::DType;
 
 use crate::program::{self, EvalProgram, Stage, TrainProgram};
@@ -59,7 +58,9 @@ pub(crate) fn training_step(
     seed: u64,
 ) -> Result<(Vec<Entry>, TrainProgram)> {
     set_up(module, setting)?;
-    let optimizer = optimizer(module, setting, plan);
+    let optimizer = module.configure_optimizers(plan);
+    let parameters: Vec<_> = module.parameters().into_iter().map(|(name, p)| (name, p.ty())).collect();
+    optimizer.check(&parameters)?;
     check_shardings(module, setting)?;
     let entries = state::entries(module, &*optimizer, setting);
     check_entries(&entries)?;
@@ -113,15 +114,6 @@ fn after_setup(module: &dyn TrainingModule) -> Result<()> {
         ));
     }
     Ok(())
-}
-
-fn optimizer(module: &dyn TrainingModule, setting: &Setting, plan: &Plan) -> Box<dyn Optimizer> {
-    let mut optimizer = module.configure_optimizers(plan);
-    let factor = setting.learning_rate_factor();
-    if factor != 1.0 {
-        optimizer.scale_learning_rate(factor);
-    }
-    optimizer
 }
 
 /// A sharding of the user's own must fit the mesh. On one device it says nothing.

@@ -1,7 +1,7 @@
 //! A module's steps as functions: what is traced, what goes in and out of the compiled program.
 
 use fulmen_data::DataLoader;
-use fulmen_nn::optim::Optimizer;
+use fulmen_nn::optim::{Optimizer, Step};
 use fulmen_tensor::{DType, Function, Tensor, TensorType, autocast, grad, random};
 
 use crate::logs::LogLayout;
@@ -53,7 +53,7 @@ pub(crate) fn train(
         .parameters()
         .iter()
         .enumerate()
-        .filter(|(_, (_, parameter))| parameter.requires_grad())
+        .filter(|(_, (name, parameter))| parameter.requires_grad() && optimizer.trains(name, &parameter.ty()))
         .map(|(i, _)| i)
         .collect();
     // What is no variable, the optimizer's state and the step, has placeholders of its own.
@@ -117,16 +117,17 @@ pub(crate) fn train(
     }
     let mut inputs: Vec<Tensor> = placeholders.iter().chain(&further).cloned().collect();
     let mut next: Vec<Tensor> = after.into_iter().chain(further.iter().cloned()).collect();
+    let turn = Step::new(updates).scaled(setting.learning_rate_factor());
     let mut slot = variables;
     for (&i, gradient) in trained.iter().zip(&gradients) {
-        let slots = optimizer.state(placeholders[i].ty()).len();
+        let slots = optimizer.state(&entries[i].name, placeholders[i].ty()).len();
         if !loss.depends_on(&placeholders[i]) {
             // As in PyTorch: what has no gradient is left alone, by weight decay too.
             slot += slots;
             continue;
         }
         let before = &further[slot - variables..][..slots];
-        let (parameter, state) = optimizer.update(updates, &placeholders[i], gradient, before);
+        let (parameter, state) = optimizer.update(&turn, &entries[i].name, &placeholders[i], gradient, before);
         if state.len() != slots {
             return Err(Error::usage(format!(
                 "the optimizer has {slots} tensors of state for `{}`, and its update() returned {}",
@@ -166,7 +167,7 @@ pub(crate) fn train(
     let changes: Vec<usize> = (0..entries.len()).filter(|&i| !next[i].is(&inputs[i])).collect();
 
     let so_far = Tensor::placeholder("trainer/logs", layout.ty());
-    let rate = optimizer.learning_rate(updates);
+    let rate = optimizer.learning_rate(&turn);
     let logs = layout.accumulate(&so_far, &logged, batch, Some((&loss, step)), Some(&rate));
     let mut results: Vec<Tensor> = changes.iter().map(|&i| next[i].clone()).collect();
     results.push(logs);

@@ -62,8 +62,11 @@ pub(crate) fn entries(module: &dyn TrainingModule, optimizer: &dyn Optimizer, se
             gathered: false,
         });
     };
-    for (name, parameter) in module.parameters().into_iter().filter(|(_, parameter)| parameter.requires_grad()) {
-        for (slot, first) in optimizer.state(&parameter.ty()) {
+    for (name, parameter) in module.parameters() {
+        if !parameter.requires_grad() || !optimizer.trains(&name, &parameter.ty()) {
+            continue;
+        }
+        for (slot, first) in optimizer.state(&name, &parameter.ty()) {
             // What is remembered of each element lies where the element lies.
             let alike = parameter.sharding().filter(|_| *first.shape() == parameter.ty().shape);
             let sharding = alike.unwrap_or_else(|| setting.strategy.parameter(first.ty(), &setting.mesh));

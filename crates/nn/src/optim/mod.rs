@@ -1,68 +1,115 @@
 //! Optimizers: from a gradient to a new parameter, as expressions that become part of the training step.
+//!
+//! Names, defaults and the order of arithmetic are PyTorch's; where PyTorch has no such optimizer ([`Lars`], [`Lamb`],
+//! [`Lion`]), they are optax's. Clipping, accumulation and averages of weights are not here but in the Trainer.
 
+mod adadelta;
+mod adafactor;
+mod adagrad;
 mod adam;
+mod lamb;
+mod lars;
+mod lion;
+mod nadam;
+mod param_groups;
+mod pattern;
+mod radam;
+mod rmsprop;
+mod rule;
 mod sgd;
+mod step;
+mod trust_ratio;
 
 use std::fmt::Debug;
 
 use fulmen_tensor::{Tensor, TensorType};
 
+pub use adadelta::Adadelta;
+pub use adafactor::Adafactor;
+pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
+pub use lamb::Lamb;
+pub use lars::Lars;
+pub use lion::Lion;
+pub use nadam::NAdam;
+pub use param_groups::ParamGroups;
+pub use radam::RAdam;
+pub use rmsprop::RmsProp;
 pub use sgd::Sgd;
+pub use step::Step;
 
-use crate::precision::precision;
+use crate::Result;
 
-/// How a parameter changes by its gradient.
+/// How parameters change by their gradients.
 ///
 /// What an optimizer remembers between steps is handed to it and taken from it, so that it can lie on the device and
-/// be saved. It exists before the first step, so that the first step is the same program as every other.
+/// be saved. It exists before the first step, so that the first step is the same program as every other. A parameter is
+/// known by its dotted name and its type, by which [`ParamGroups`] treats some differently.
 ///
 /// ```
-/// use fulmen_nn::optim::{Optimizer, Sgd};
+/// use fulmen_nn::optim::{Optimizer, Sgd, Step};
 /// use fulmen_tensor::Tensor;
 ///
 /// let sgd = Sgd::new(0.1);
 /// let (p, g) = (Tensor::from_slice(&[1.0f32], [1]), Tensor::from_slice(&[2.0f32], [1]));
-/// let (p, _) = sgd.update(&Tensor::scalar(0i32), &p, &g, &[]);
+/// let (p, _) = sgd.update(&Step::new(&Tensor::scalar(0i32)), "weight", &p, &g, &[]);
 /// assert_eq!(p.eval()?.to_vec::<f32>()?, [0.8]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
+///
+/// An optimizer of your own takes the learning rate and the weight decay from the [`Step`], which knows what a group,
+/// the Trainer or a callback makes of them:
+///
+/// ```
+/// use fulmen_nn::optim::{Optimizer, Step};
+/// use fulmen_tensor::{Tensor, TensorType};
+///
+/// /// Steps of one length, by the sign of the gradient.
+/// #[derive(Debug)]
+/// struct SignSgd(f64);
+///
+/// impl Optimizer for SignSgd {
+///     fn state(&self, _: &str, _: &TensorType) -> Vec<(&'static str, Tensor)> {
+///         vec![]
+///     }
+///     fn update(&self, step: &Step, _: &str, p: &Tensor, g: &Tensor, _: &[Tensor]) -> (Tensor, Vec<Tensor>) {
+///         (p - self.learning_rate(step).to_dtype(p.dtype()) * g.sign(), vec![])
+///     }
+///     fn learning_rate(&self, step: &Step) -> Tensor {
+///         step.learning_rate(&self.0)
+///     }
+/// }
+/// ```
 pub trait Optimizer: Send + Sync + Debug {
-    /// What is remembered of a parameter of this type: names, as in PyTorch, and the values before the first step.
-    fn state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)>;
+    /// What is remembered of the parameter of this name and type: names, as in PyTorch, and the values before the first
+    /// step. It is f32 for parameters of 16 bits.
+    fn state(&self, name: &str, parameter: &TensorType) -> Vec<(&'static str, Tensor)>;
 
-    /// The new parameter and what is to be remembered, in the order of [`Optimizer::state`]. `step` is an i32 scalar:
-    /// the steps finished before this one.
-    #[track_caller]
-    fn update(&self, step: &Tensor, parameter: &Tensor, gradient: &Tensor, state: &[Tensor]) -> (Tensor, Vec<Tensor>);
+    /// The new parameter, of its own type, and what is to be remembered, in the order of [`Optimizer::state`].
+    fn update(
+        &self,
+        step: &Step,
+        name: &str,
+        parameter: &Tensor,
+        gradient: &Tensor,
+        state: &[Tensor],
+    ) -> (Tensor, Vec<Tensor>);
 
-    /// The learning rate (an f32 scalar) of the step after `step` finished ones.
-    #[track_caller]
-    fn learning_rate(&self, step: &Tensor) -> Tensor;
+    /// The learning rate (an f32 scalar) of a step, as it is logged.
+    fn learning_rate(&self, step: &Step) -> Tensor;
 
-    /// Multiplies the learning rate of every step by `factor`: for more devices, say.
-    fn scale_learning_rate(&mut self, factor: f64);
-}
-
-/// Zeros to begin with, of the parameter's shape.
-fn zeros(parameter: &TensorType) -> Tensor {
-    Tensor::zeros(precision(parameter.dtype), &parameter.shape)
-}
-
-/// Says so if a gradient or the state is not of this parameter, or a setting makes no sense.
-fn misfit(
-    settings: Option<String>,
-    parameter: &Tensor,
-    gradient: &Tensor,
-    state: &[Tensor],
-    remembered: usize,
-) -> Option<String> {
-    if settings.is_some() {
-        return settings;
+    /// Whether the parameter of this name and type is trained. One that is not has no gradient and no state.
+    fn trains(&self, name: &str, parameter: &TensorType) -> bool {
+        let _ = (name, parameter);
+        true
     }
-    if parameter.fault().is_none() && gradient.fault().is_none() && parameter.shape() != gradient.shape() {
-        return Some(format!("the gradient {} is not of the parameter {}", gradient.ty(), parameter.ty()));
+
+    /// Looks whether the settings make sense for a model with these parameters.
+    ///
+    /// # Errors
+    /// A setting without sense, or a name that no parameter has; it says on which line.
+    fn check(&self, parameters: &[(String, TensorType)]) -> Result<()> {
+        let _ = parameters;
+        Ok(())
     }
-    (state.len() != remembered)
-        .then(|| format!("{} tensors of state were given, {remembered} are remembered", state.len()))
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::{Optimizer, misfit, precision, zeros};
-use crate::schedule::{Scaled, Schedule};
+use super::rule::{Common, Rule, Work, negative, optimizer, zeros};
+use crate::schedule::Schedule;
 
 /// Stochastic gradient descent, as PyTorch's `optim.SGD`.
 ///
@@ -18,17 +18,17 @@ use crate::schedule::{Scaled, Schedule};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Sgd {
-    lr: Arc<dyn Schedule>,
+    common: Common,
     momentum: Option<Arc<dyn Schedule>>,
     dampening: f64,
-    weight_decay: f64,
     nesterov: bool,
 }
 
 impl Sgd {
     /// Plain gradient descent with this learning rate: a number or a schedule.
+    #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Sgd {
-        Sgd { lr: Arc::new(lr), momentum: None, dampening: 0.0, weight_decay: 0.0, nesterov: false }
+        Sgd { common: Common::new(lr, 0.0), momentum: None, dampening: 0.0, nesterov: false }
     }
 
     /// How much of the former direction is kept: a number or a schedule. Nothing is remembered for 0.
@@ -43,70 +43,49 @@ impl Sgd {
         self
     }
 
-    /// The share of the parameter that is added to its gradient.
-    pub fn weight_decay(mut self, weight_decay: f64) -> Sgd {
-        self.weight_decay = weight_decay;
-        self
-    }
-
     /// Looks ahead by one step; needs momentum and no dampening.
     pub fn nesterov(mut self, nesterov: bool) -> Sgd {
         self.nesterov = nesterov;
         self
     }
+}
 
-    fn settings(&self) -> Option<String> {
+optimizer!(Sgd, "The share of the parameter that is added to its gradient; 0 by default.");
+
+impl Rule for Sgd {
+    const NAME: &'static str = "Sgd";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn refusal(&self) -> Option<String> {
         if self.nesterov && (self.momentum.is_none() || self.dampening != 0.0) {
             return Some("nesterov needs a momentum above 0 and no dampening".into());
         }
-        let constant = |s: &Arc<dyn Schedule>| s.constant().unwrap_or_default();
-        let momentum = self.momentum.as_ref().map_or(0.0, constant);
-        // NaN is no such number either.
-        if ![constant(&self.lr), momentum, self.weight_decay].iter().all(|&n| n >= 0.0) || !self.dampening.is_finite() {
-            return Some("learning rate, momentum and weight decay must be at least 0, dampening finite".into());
+        if !self.dampening.is_finite() {
+            return Some(format!("dampening must be finite, it is {}", self.dampening));
         }
-        None
+        let momentum = self.momentum.as_ref().and_then(|momentum| momentum.constant());
+        negative(&[("momentum", momentum.unwrap_or_default())])
     }
-}
 
-impl Optimizer for Sgd {
-    fn state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         self.momentum.iter().map(|_| ("momentum_buffer", zeros(parameter))).collect()
     }
 
-    #[track_caller]
-    fn update(&self, step: &Tensor, parameter: &Tensor, gradient: &Tensor, state: &[Tensor]) -> (Tensor, Vec<Tensor>) {
-        let remembered = usize::from(self.momentum.is_some());
-        if let Some(message) = misfit(self.settings(), parameter, gradient, state, remembered) {
-            let poison = Tensor::poison("Sgd", message);
-            return (poison.clone(), vec![poison; remembered]);
-        }
-        let dtype = precision(parameter.dtype());
-        let p = parameter.to_dtype(dtype);
-        let mut g = gradient.to_dtype(dtype);
-        if self.weight_decay != 0.0 {
-            g = g + &p * self.weight_decay;
-        }
-        let mut state = state.to_vec();
+    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
+        let mut g = work.decayed_gradient();
+        let mut state = work.state.to_vec();
         if let (Some(momentum), [buffer]) = (&self.momentum, &mut state[..]) {
-            let momentum = momentum.value(step).to_dtype(dtype);
+            let momentum = work.value(momentum);
             let mut b = &*buffer * &momentum + &g * (1.0 - self.dampening);
             if self.dampening != 0.0 {
-                b = step.eq(0.0).select(&g, &b);
+                b = work.step.finished().eq(0.0).select(&g, &b);
             }
             g = if self.nesterov { g + &b * &momentum } else { b.clone() };
             *buffer = b;
         }
-        let lr = self.lr.value(step).to_dtype(dtype);
-        ((p - g * lr).to_dtype(parameter.dtype()), state)
-    }
-
-    #[track_caller]
-    fn learning_rate(&self, step: &Tensor) -> Tensor {
-        self.lr.value(step)
-    }
-
-    fn scale_learning_rate(&mut self, factor: f64) {
-        self.lr = Arc::new(Scaled::new(self.lr.clone(), factor));
+        (&work.p - g * &work.lr, state)
     }
 }

@@ -1,17 +1,49 @@
 //! Schedules: numbers, such as the learning rate, that change from step to step. They are computed on the device from
 //! the step counter, so a new value costs the host nothing.
+//!
+//! They count optimizer steps: what PyTorch's example steps once an epoch is here given in steps, by the
+//! `steps_per_epoch` of the Trainer's `Plan`. Names, defaults and numbers are those of PyTorch's `lr_scheduler`, without
+//! the `LR`. The counter is an integer up to where a number depends on it, so that step 10,000,000 is as exact as the
+//! first.
 
+mod chained;
+mod constant;
+mod cosine_annealing;
+mod cyclic;
+mod exponential;
+mod inverse_sqrt;
+mod lambda;
+mod linear;
+mod multi_step;
 mod one_cycle;
-mod scaled;
+mod polynomial;
+mod power;
+mod sequential;
+mod step;
+mod warm_restarts;
+mod warmup;
 
+use std::f64::consts::FRAC_PI_2;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use fulmen_tensor::{DType, Tensor};
 
-pub(crate) use scaled::Scaled;
-
+pub use chained::Chained;
+pub use constant::Constant;
+pub use cosine_annealing::CosineAnnealing;
+pub use cyclic::{Cyclic, CyclicMode};
+pub use exponential::Exponential;
+pub use inverse_sqrt::InverseSqrt;
+pub use lambda::Lambda;
+pub use linear::Linear;
+pub use multi_step::MultiStep;
 pub use one_cycle::{Anneal, OneCycle, OneCycleMomentum};
+pub use polynomial::Polynomial;
+pub use sequential::Sequential;
+pub use step::Step;
+pub use warm_restarts::CosineAnnealingWarmRestarts;
+pub use warmup::Warmup;
 
 /// A number for each step.
 ///
@@ -67,3 +99,39 @@ macro_rules! pointers {
     )*};
 }
 pointers!(Arc<S>, Box<S>);
+
+/// A count of steps as a number beside the i32 counter; more than it can count is never reached.
+fn steps(count: u64) -> f64 {
+    count.min(i32::MAX as u64) as f64
+}
+
+/// `value`, or a poison in its place where there is a reason against the settings.
+#[track_caller]
+fn unless(name: &str, refusal: Option<String>, value: impl FnOnce() -> Tensor) -> Tensor {
+    match refusal {
+        Some(message) => Tensor::poison(name, message),
+        None => value(),
+    }
+}
+
+/// Says which of these numbers is infinite or NaN.
+fn not_finite(numbers: &[(&str, f64)]) -> Option<String> {
+    let (name, value) = numbers.iter().find(|(_, value)| !value.is_finite())?;
+    Some(format!("{name} must be finite, it is {value}"))
+}
+
+/// Says which of these counts is 0.
+fn zero(counts: &[(&str, u64)]) -> Option<String> {
+    counts.iter().find(|(_, count)| *count == 0).map(|(name, _)| format!("{name} must be at least 1"))
+}
+
+/// A number on half a wave of the cosine, `from` where `done` is 0 of `length` and `to` where it is all of it. PyTorch's
+/// `to + (from − to)/2·(1 + cos(π·done))` by half angles: as a sum of two parts it keeps its digits where it is small,
+/// the other form does not in f32.
+fn half_wave(done: &Tensor, length: &Tensor, from: f64, to: f64) -> Tensor {
+    let share = |part: Tensor| {
+        let s = (part.to_dtype(DType::F32) / length.to_dtype(DType::F32) * FRAC_PI_2).sin();
+        &s * &s
+    };
+    share(length - done) * from + share(done.clone()) * to
+}

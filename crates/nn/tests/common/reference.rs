@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use fulmen_nn::Module;
+use fulmen_nn::schedule::{Anneal, OneCycle};
 use fulmen_tensor::{Runtime, Tensor, grad};
 use serde_json::Value;
 
@@ -166,4 +167,22 @@ pub(crate) fn fill(layer: &dyn Module, case: &Value) -> Vec<(String, Tensor)> {
 /// The inputs of a case.
 pub(crate) fn inputs(case: &Value) -> Vec<Tensor> {
     case["inputs"].as_array().into_iter().flatten().map(tensor).collect()
+}
+
+/// The one-cycle schedule of a case.
+pub(crate) fn cycle(attrs: &Value) -> OneCycle {
+    let mut cycle = OneCycle::new(number(&attrs["max_lr"]), count(&attrs["total_steps"]) as u64);
+    if let Some(share) = attrs["pct_start"].as_f64() {
+        cycle = cycle.pct_start(share);
+    }
+    if let Some(factor) = attrs["div_factor"].as_f64() {
+        cycle = cycle.div_factor(factor);
+    }
+    if let Some(factor) = attrs["final_div_factor"].as_f64() {
+        cycle = cycle.final_div_factor(factor);
+    }
+    if attrs["anneal"] == "linear" {
+        cycle = cycle.anneal(Anneal::Linear);
+    }
+    cycle.three_phase(attrs["three_phase"] == true)
 }

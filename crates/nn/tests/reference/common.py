@@ -38,11 +38,11 @@ def tensors(named):
     return {name: tensor(value) for name, value in named}
 
 
-def write(name, cases):
+def write(name, cases, **made_with):
     names = [case["name"] for case in cases]
     assert len(set(names)) == len(names), names
     lines = ",\n".join(json.dumps(case, separators=(",", ":"), allow_nan=False) for case in cases)
-    text = f'{{"made_with":{json.dumps(MADE_WITH)},"cases":[\n{lines}\n]}}\n'
+    text = f'{{"made_with":{json.dumps(MADE_WITH | made_with)},"cases":[\n{lines}\n]}}\n'
     assert len(text) < 200_000, f"{name} is too large: {len(text)} bytes"
     (FOLDER / f"{name}.json").write_text(text)
     print(f"{name}.json: {len(cases)} cases, {len(text)} bytes")

@@ -4,7 +4,7 @@ name.
 Not run by the tests: they read the files that this wrote, which are committed and say with which versions they were
 made. To write them again, all or some topics:
 
-    pip install torch numpy safetensors && python generate.py [TOPIC ...]
+    pip install torch numpy safetensors optax && python generate.py [TOPIC ...]
 """
 
 import importlib
@@ -24,7 +24,11 @@ TOPICS = [
     "losses_numbers",
     "losses_vectors",
     "optimizers",
+    "optimizers_adaptive",
+    "optimizers_optax",
     "schedules",
+    "schedules_plain",
+    "plateau",
     "initial_values",
     "weights",
     "pretrained",

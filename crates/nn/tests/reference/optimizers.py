@@ -2,7 +2,24 @@
 
 import torch
 
-from common import case, draw, tensors, write
+from common import draw, tensors, write
+
+
+def gradients(key, p):
+    """The gradient of a sum of parabolas and cosines."""
+    p = p.detach().clone().requires_grad_()
+    centre, curve = draw(f"{key}/centre", p.shape), draw(f"{key}/curve", p.shape, 0.2, 3.0)
+    (0.5 * curve * (p - centre) ** 2 + 0.5 * torch.cos(3.0 * p)).sum().backward()
+    return p.grad
+
+
+def walk(op, label, attrs, first, step):
+    """A case of 20 steps, of which each gives the gradients and the parameters after it."""
+    steps = []
+    for _ in range(20):
+        grads, params = step()
+        steps.append({"gradients": tensors(grads.items()), "parameters": tensors(params.items())})
+    return {"op": op, "name": f"{op}_{label}", "attrs": attrs, "parameters": tensors(first.items()), "steps": steps}
 
 
 def optimizers():

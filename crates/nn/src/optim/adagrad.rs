@@ -1,0 +1,78 @@
+//! [`Adagrad`]: steps scaled by the sum of all squares of the gradient.
+
+use fulmen_tensor::{Tensor, TensorType};
+
+use super::rule::{Common, Rule, Work, negative, optimizer, zeros};
+use crate::schedule::Schedule;
+
+/// Adagrad, as PyTorch's `optim.Adagrad`.
+///
+/// With `t` counted from 1 and the decay `η` of the rate: `s ← s + g²`, `p ← p − lr/(1 + (t − 1)η)·g/(√s + ε)`.
+///
+/// ```
+/// use fulmen_nn::optim::Adagrad;
+/// let optimizer = Adagrad::new(0.01).initial_accumulator_value(0.1);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Adagrad {
+    common: Common,
+    lr_decay: f64,
+    initial_accumulator_value: f64,
+    eps: f64,
+}
+
+impl Adagrad {
+    /// PyTorch's defaults with this learning rate, a number or a schedule; PyTorch's own is 0.01.
+    #[track_caller]
+    pub fn new(lr: impl Schedule + 'static) -> Adagrad {
+        Adagrad { common: Common::new(lr, 0.0), lr_decay: 0.0, initial_accumulator_value: 0.0, eps: 1e-10 }
+    }
+
+    /// How fast the learning rate goes down with the steps.
+    pub fn lr_decay(mut self, lr_decay: f64) -> Adagrad {
+        self.lr_decay = lr_decay;
+        self
+    }
+
+    /// What the sum begins with.
+    pub fn initial_accumulator_value(mut self, value: f64) -> Adagrad {
+        self.initial_accumulator_value = value;
+        self
+    }
+
+    /// What is added to the divisor.
+    pub fn eps(mut self, eps: f64) -> Adagrad {
+        self.eps = eps;
+        self
+    }
+}
+
+optimizer!(Adagrad, "The share of the parameter that is added to its gradient; 0 by default.");
+
+impl Rule for Adagrad {
+    const NAME: &'static str = "Adagrad";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn refusal(&self) -> Option<String> {
+        negative(&[
+            ("lr_decay", self.lr_decay),
+            ("initial_accumulator_value", self.initial_accumulator_value),
+            ("eps", self.eps),
+        ])
+    }
+
+    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+        let zeros = zeros(parameter);
+        vec![("sum", Tensor::full(zeros.dtype(), zeros.shape(), self.initial_accumulator_value))]
+    }
+
+    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
+        let g = work.decayed_gradient();
+        let sum = &work.state[0] + &g * &g;
+        let lr = &work.lr / ((work.t() - 1.0) * self.lr_decay + 1.0);
+        (&work.p - lr * (g / (sum.sqrt() + self.eps)), vec![sum])
+    }
+}

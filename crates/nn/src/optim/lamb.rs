@@ -1,0 +1,79 @@
+//! [`Lamb`]: Adam for large batches, each parameter's step as long as the parameter allows.
+
+use fulmen_tensor::{Tensor, TensorType};
+
+use super::rule::{Common, Rule, Work, is_beta, negative, one_minus_power, optimizer, zeros};
+use super::trust_ratio::trust_ratio;
+use crate::schedule::Schedule;
+
+/// LAMB (You et al. 2019, <https://arxiv.org/abs/1904.00962>), as optax's `lamb`.
+///
+/// With `m` and `v` as in [`Adam`](super::Adam), `t` counted from 1:
+/// `u = m/(1 − β₁ᵗ)/(√(v/(1 − β₂ᵗ)) + ε) + λp` and `p ← p − lr·‖p‖/‖u‖·u`, the ratio 1 where one of the lengths is 0.
+///
+/// ```
+/// use fulmen_nn::optim::Lamb;
+/// let optimizer = Lamb::new(2e-3).weight_decay(0.01);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Lamb {
+    common: Common,
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+}
+
+impl Lamb {
+    /// Optax's defaults with this learning rate: a number or a schedule.
+    #[track_caller]
+    pub fn new(lr: impl Schedule + 'static) -> Lamb {
+        Lamb { common: Common::new(lr, 0.0), beta1: 0.9, beta2: 0.999, eps: 1e-6 }
+    }
+
+    /// How much of the running means of the gradient, and of its square, is kept each step.
+    pub fn betas(mut self, beta1: f64, beta2: f64) -> Lamb {
+        (self.beta1, self.beta2) = (beta1, beta2);
+        self
+    }
+
+    /// What is added to the divisor; 10⁻⁶ by default.
+    pub fn eps(mut self, eps: f64) -> Lamb {
+        self.eps = eps;
+        self
+    }
+}
+
+optimizer!(Lamb, "The share of the parameter that is added to the step; 0 by default.");
+
+impl Rule for Lamb {
+    const NAME: &'static str = "Lamb";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn refusal(&self) -> Option<String> {
+        if !is_beta(self.beta1) || !is_beta(self.beta2) {
+            return Some(format!("betas must be at least 0 and below 1, they are {} and {}", self.beta1, self.beta2));
+        }
+        negative(&[("eps", self.eps)])
+    }
+
+    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+        vec![("exp_avg", zeros(parameter)), ("exp_avg_sq", zeros(parameter))]
+    }
+
+    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
+        let (t, g) = (work.t(), &work.g);
+        let m = &work.state[0] * self.beta1 + g * (1.0 - self.beta1);
+        let v = &work.state[1] * self.beta2 + g * g * (1.0 - self.beta2);
+        let correction = |beta: f64| one_minus_power(&work.scalar(beta.ln()), &t);
+        let divisor = (&v / correction(self.beta2)).sqrt() + self.eps;
+        let mut update = &m / correction(self.beta1) / divisor;
+        if work.weight_decay != 0.0 {
+            update = update + &work.p * work.weight_decay;
+        }
+        let ratio = trust_ratio(&work.p, &update, 1.0, 0.0);
+        (&work.p - update * (ratio * &work.lr), vec![m, v])
+    }
+}

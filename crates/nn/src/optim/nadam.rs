@@ -1,0 +1,99 @@
+//! [`NAdam`]: Adam with Nesterov's look ahead.
+
+use fulmen_tensor::{Tensor, TensorType};
+
+use super::rule::{Common, Rule, Work, is_beta, negative, number, one_minus_power, optimizer, zeros};
+use crate::schedule::Schedule;
+
+/// Adam with Nesterov momentum, as PyTorch's `optim.NAdam`.
+///
+/// With `t` counted from 1, `μₜ = β₁(1 − ½·0.96^(tψ))`, `m` and `v` as in [`Adam`](super::Adam) and
+/// `d = √(v/(1 − β₂ᵗ)) + ε`: `p ← p − lr·((1 − μₜ)/(1 − Πμᵢ)·g + μₜ₊₁/(1 − μₜ₊₁Πμᵢ)·m)/d`, the products up to `t`.
+///
+/// ```
+/// use fulmen_nn::optim::NAdam;
+/// let optimizer = NAdam::new(2e-3).weight_decay(0.01).decoupled_weight_decay(true);
+/// ```
+#[derive(Clone, Debug)]
+pub struct NAdam {
+    common: Common,
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    momentum_decay: f64,
+    decoupled: bool,
+}
+
+impl NAdam {
+    /// PyTorch's defaults with this learning rate, a number or a schedule; PyTorch's own is 0.002.
+    #[track_caller]
+    pub fn new(lr: impl Schedule + 'static) -> NAdam {
+        let common = Common::new(lr, 0.0);
+        NAdam { common, beta1: 0.9, beta2: 0.999, eps: 1e-8, momentum_decay: 4e-3, decoupled: false }
+    }
+
+    /// How much of the running means of the gradient, and of its square, is kept each step.
+    pub fn betas(mut self, beta1: f64, beta2: f64) -> NAdam {
+        (self.beta1, self.beta2) = (beta1, beta2);
+        self
+    }
+
+    /// What is added to the divisor.
+    pub fn eps(mut self, eps: f64) -> NAdam {
+        self.eps = eps;
+        self
+    }
+
+    /// How fast the momentum grows: `ψ`, 0.004 by default.
+    pub fn momentum_decay(mut self, momentum_decay: f64) -> NAdam {
+        self.momentum_decay = momentum_decay;
+        self
+    }
+
+    /// Takes weight decay off the parameter, as AdamW, instead of adding it to the gradient.
+    pub fn decoupled_weight_decay(mut self, decoupled: bool) -> NAdam {
+        self.decoupled = decoupled;
+        self
+    }
+}
+
+optimizer!(NAdam, "The share of the parameter that is added to its gradient, or taken off it; 0 by default.");
+
+impl Rule for NAdam {
+    const NAME: &'static str = "NAdam";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn refusal(&self) -> Option<String> {
+        if !is_beta(self.beta1) || !is_beta(self.beta2) {
+            return Some(format!("betas must be at least 0 and below 1, they are {} and {}", self.beta1, self.beta2));
+        }
+        negative(&[("eps", self.eps), ("momentum_decay", self.momentum_decay)])
+    }
+
+    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+        let product = number(parameter, 1.0);
+        vec![("exp_avg", zeros(parameter)), ("exp_avg_sq", zeros(parameter)), ("mu_product", product)]
+    }
+
+    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
+        let (p, g) = match self.decoupled {
+            true => (work.decayed_parameter(), work.g.clone()),
+            false => (work.p.clone(), work.decayed_gradient()),
+        };
+        let t = work.t();
+        let momentum = |t: &Tensor| (1.0 - (t * (0.96f64.ln() * self.momentum_decay)).exp() * 0.5) * self.beta1;
+        let (mu, next) = (momentum(&t), momentum(&(&t + 1.0)));
+        let m = &work.state[0] * self.beta1 + &g * (1.0 - self.beta1);
+        let v = &work.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);
+        let product = &work.state[2] * &mu;
+        let correction = one_minus_power(&work.scalar(self.beta2.ln()), &t);
+        let divisor = (&v / correction).sqrt() + self.eps;
+        let of_gradient = &work.lr * (1.0 - &mu) / (1.0 - &product);
+        let of_mean = &work.lr * &next / (1.0 - &product * &next);
+        let p = p - of_gradient * (&g / &divisor) - of_mean * (&m / divisor);
+        (p, vec![m, v, product])
+    }
+}

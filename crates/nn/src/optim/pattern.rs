@@ -1,0 +1,67 @@
+//! Patterns over dotted names, in which `*` stands for any text and `?` for one character, and the names that come close
+//! to one that fits none.
+
+/// How many changes make `name` fit the pattern: 0 if it does. A change replaces, adds or drops a character.
+fn distance(pattern: &str, name: &str) -> usize {
+    let name: Vec<char> = name.chars().collect();
+    // row[i]: the changes by which the pattern so far fits the first i characters.
+    let mut row: Vec<usize> = (0..=name.len()).collect();
+    for letter in pattern.chars() {
+        let before = row.clone();
+        row[0] = before[0] + usize::from(letter != '*');
+        for i in 1..=name.len() {
+            row[i] = if letter == '*' {
+                before[i].min(row[i - 1])
+            } else {
+                let same = letter == '?' || letter == name[i - 1];
+                (before[i - 1] + usize::from(!same)).min(before[i] + 1).min(row[i - 1] + 1)
+            };
+        }
+    }
+    row[name.len()]
+}
+
+/// Whether the pattern fits the whole name.
+pub(super) fn fits(pattern: &str, name: &str) -> bool {
+    distance(pattern, name) == 0
+}
+
+/// The names that come closest to a pattern, nearest first.
+pub(super) fn closest<'a>(pattern: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
+    let mut near: Vec<(usize, &str)> = names.map(|name| (distance(pattern, name), name)).collect();
+    near.sort_by_key(|(distance, _)| *distance);
+    near.into_iter().take(most).map(|(_, name)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_text_and_a_question_mark_for_one_letter() {
+        for (pattern, name, expected) in [
+            ("*.bias", "encoder.0.bias", true),
+            ("*.bias", "bias", false),
+            ("*bias", "bias", true),
+            ("encoder.*", "encoder.layers.0.weight", true),
+            ("encoder.*", "decoder.layers.0.weight", false),
+            ("layers.?.weight", "layers.3.weight", true),
+            ("layers.?.weight", "layers.13.weight", false),
+            ("*.*.weight", "a.b.weight", true),
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("fc.wéight", "fc.wéight", true),
+            ("fc1", "fc1.weight", false),
+        ] {
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_names_come_first() {
+        let names = ["encoder.weight", "decoder.weight", "head.bias"];
+        assert_eq!(closest("head.bais", names.into_iter(), 2)[0], "head.bias");
+        assert_eq!(closest("endoder.*", names.into_iter(), 1), ["encoder.weight"]);
+    }
+}

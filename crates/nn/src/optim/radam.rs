@@ -1,0 +1,114 @@
+//! [`RAdam`]: Adam whose scaling waits until its mean of squares can be trusted.
+
+use fulmen_tensor::{Tensor, TensorType};
+
+use super::rule::{Common, Rule, Work, is_beta, negative, one_minus_power, optimizer, zeros};
+use crate::schedule::Schedule;
+
+/// Rectified Adam, as PyTorch's `optim.RAdam`.
+///
+/// With `t` counted from 1, `m` and `v` as in [`Adam`](super::Adam), `ρ∞ = 2/(1 − β₂) − 1` and
+/// `ρ = ρ∞ − 2tβ₂ᵗ/(1 − β₂ᵗ)`: where `ρ > 5`, `p ← p − lr·m/(1 − β₁ᵗ)·√(1 − β₂ᵗ)/(√v + ε)·r` with
+/// `r = √((ρ − 4)(ρ − 2)ρ∞/((ρ∞ − 4)(ρ∞ − 2)ρ))`, else `p ← p − lr·m/(1 − β₁ᵗ)`.
+///
+/// ```
+/// use fulmen_nn::optim::RAdam;
+/// let optimizer = RAdam::new(1e-3).betas(0.9, 0.99);
+/// ```
+#[derive(Clone, Debug)]
+pub struct RAdam {
+    common: Common,
+    beta1: f64,
+    beta2: f64,
+    eps: f64,
+    decoupled: bool,
+}
+
+impl RAdam {
+    /// PyTorch's defaults with this learning rate: a number or a schedule.
+    #[track_caller]
+    pub fn new(lr: impl Schedule + 'static) -> RAdam {
+        RAdam { common: Common::new(lr, 0.0), beta1: 0.9, beta2: 0.999, eps: 1e-8, decoupled: false }
+    }
+
+    /// How much of the running means of the gradient, and of its square, is kept each step.
+    pub fn betas(mut self, beta1: f64, beta2: f64) -> RAdam {
+        (self.beta1, self.beta2) = (beta1, beta2);
+        self
+    }
+
+    /// What is added to the divisor.
+    pub fn eps(mut self, eps: f64) -> RAdam {
+        self.eps = eps;
+        self
+    }
+
+    /// Takes weight decay off the parameter, as AdamW, instead of adding it to the gradient.
+    pub fn decoupled_weight_decay(mut self, decoupled: bool) -> RAdam {
+        self.decoupled = decoupled;
+        self
+    }
+
+    fn longest(&self) -> f64 {
+        2.0 / (1.0 - self.beta2) - 1.0
+    }
+
+    /// `ρ` of step `t`. In f32 its two parts, each as large as `ρ∞`, would leave few digits of their difference in the
+    /// first steps; there it is a series in `u = −t·log β₂`, by `u/(eᵘ − 1) = 1 − u/2 + u²/12 − u⁴/720 + …`.
+    fn length(&self, work: &Work<'_>, t: &Tensor) -> Tensor {
+        let x = -self.beta2.ln();
+        let u = t * x;
+        let u2 = &u * &u;
+        let coefficients = [-1.0 / 47_900_160.0, 1.0 / 1_209_600.0, -1.0 / 30_240.0, 1.0 / 720.0, -1.0 / 12.0];
+        let start = work.scalar(691.0 / 1_307_674_368_000.0);
+        let series = coefficients.iter().fold(start, |sum, &c| sum * &u2 + c) * &u2;
+        let early = series * (2.0 / x) + t + (self.longest() - 2.0 / x);
+        let late = self.longest() - t * 2.0 / u.expm1();
+        u.lt(1.0).select(&early, &late)
+    }
+}
+
+optimizer!(RAdam, "The share of the parameter that is added to its gradient, or taken off it; 0 by default.");
+
+impl Rule for RAdam {
+    const NAME: &'static str = "RAdam";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn refusal(&self) -> Option<String> {
+        if !is_beta(self.beta1) || !is_beta(self.beta2) || self.beta2 == 0.0 {
+            return Some(format!(
+                "betas must be at least 0 and below 1, the second above 0; they are {} and {}",
+                self.beta1, self.beta2
+            ));
+        }
+        negative(&[("eps", self.eps)])
+    }
+
+    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+        vec![("exp_avg", zeros(parameter)), ("exp_avg_sq", zeros(parameter))]
+    }
+
+    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
+        let (p, g) = match self.decoupled {
+            true => (work.decayed_parameter(), work.g.clone()),
+            false => (work.p.clone(), work.decayed_gradient()),
+        };
+        let t = work.t();
+        let m = &work.state[0] * self.beta1 + &g * (1.0 - self.beta1);
+        let v = &work.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);
+        let correction1 = one_minus_power(&work.scalar(self.beta1.ln()), &t);
+        let correction2 = one_minus_power(&work.scalar(self.beta2.ln()), &t);
+        let (longest, length) = (self.longest(), self.length(work, &t));
+        let of_longest = longest / ((longest - 4.0) * (longest - 2.0));
+        // At least 5, so that the root is one of a positive number where it is not used.
+        let rho = length.maximum(5.0);
+        let rectification = ((&rho - 4.0) * (&rho - 2.0) / &rho * of_longest).sqrt();
+        let scaled = rectification * correction2.sqrt() / (v.sqrt() + self.eps);
+        let trusted = length.gt(5.0).broadcast_to(scaled.shape());
+        let p = p - &work.lr / correction1 * (&m * trusted.select(&scaled, &scaled.ones_like()));
+        (p, vec![m, v])
+    }
+}

@@ -1,0 +1,97 @@
+//! [`RmsProp`]: steps scaled by a running mean of the gradient's square.
+
+use fulmen_tensor::{Tensor, TensorType};
+
+use super::rule::{Common, Rule, Work, negative, optimizer, zeros};
+use crate::schedule::Schedule;
+
+/// RMSprop, as PyTorch's `optim.RMSprop`.
+///
+/// `v ← αv + (1 − α)g²`; centred, `a ← αa + (1 − α)g` and `d = √(v − a²) + ε`, else `d = √v + ε`. Then
+/// `p ← p − lr·g/d`, or with momentum `b ← μb + g/d`, `p ← p − lr·b`.
+///
+/// ```
+/// use fulmen_nn::optim::RmsProp;
+/// let optimizer = RmsProp::new(0.01).alpha(0.9).momentum(0.9).centered(true);
+/// ```
+#[derive(Clone, Debug)]
+pub struct RmsProp {
+    common: Common,
+    alpha: f64,
+    eps: f64,
+    momentum: f64,
+    centered: bool,
+}
+
+impl RmsProp {
+    /// PyTorch's defaults with this learning rate, a number or a schedule; PyTorch's own is 0.01.
+    #[track_caller]
+    pub fn new(lr: impl Schedule + 'static) -> RmsProp {
+        RmsProp { common: Common::new(lr, 0.0), alpha: 0.99, eps: 1e-8, momentum: 0.0, centered: false }
+    }
+
+    /// How much of the running mean is kept each step.
+    pub fn alpha(mut self, alpha: f64) -> RmsProp {
+        self.alpha = alpha;
+        self
+    }
+
+    /// What is added to the divisor.
+    pub fn eps(mut self, eps: f64) -> RmsProp {
+        self.eps = eps;
+        self
+    }
+
+    /// How much of the former direction is kept. Nothing is remembered for 0.
+    pub fn momentum(mut self, momentum: f64) -> RmsProp {
+        self.momentum = momentum;
+        self
+    }
+
+    /// Divides by the deviation from the mean gradient.
+    pub fn centered(mut self, centered: bool) -> RmsProp {
+        self.centered = centered;
+        self
+    }
+}
+
+optimizer!(RmsProp, "The share of the parameter that is added to its gradient; 0 by default.");
+
+impl Rule for RmsProp {
+    const NAME: &'static str = "RmsProp";
+
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn refusal(&self) -> Option<String> {
+        if !(0.0..=1.0).contains(&self.alpha) {
+            return Some(format!("alpha is a share between 0 and 1, not {}", self.alpha));
+        }
+        negative(&[("eps", self.eps), ("momentum", self.momentum)])
+    }
+
+    fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+        let mut names = vec!["square_avg"];
+        names.extend((self.momentum > 0.0).then_some("momentum_buffer"));
+        names.extend(self.centered.then_some("grad_avg"));
+        names.into_iter().map(|name| (name, zeros(parameter))).collect()
+    }
+
+    fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
+        let g = work.decayed_gradient();
+        let running = |mean: &Tensor, new: Tensor| mean * self.alpha + new * (1.0 - self.alpha);
+        let v = running(&work.state[0], &g * &g);
+        let mean = self.centered.then(|| running(&work.state[work.state.len() - 1], g.clone()));
+        let squares = match &mean {
+            Some(mean) => &v - mean * mean,
+            None => v.clone(),
+        };
+        let mut direction = g / (squares.sqrt() + self.eps);
+        let buffer = (self.momentum > 0.0).then(|| &work.state[1] * self.momentum + &direction);
+        if let Some(buffer) = &buffer {
+            direction = buffer.clone();
+        }
+        (&work.p - direction * &work.lr, [v].into_iter().chain(buffer).chain(mean).collect())
+    }
+}

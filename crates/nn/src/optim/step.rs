@@ -1,0 +1,79 @@
+//! [`Step`]: what an optimizer is told of the step that it takes, besides the gradients.
+
+use std::panic::Location;
+
+use fulmen_tensor::{DType, Tensor};
+
+use crate::schedule::Schedule;
+
+/// The step that an optimizer takes: how many came before, what its learning rate is multiplied by, and another weight
+/// decay than its own, if a group has one.
+///
+/// ```
+/// use fulmen_nn::optim::Step;
+/// use fulmen_tensor::Tensor;
+///
+/// let step = Step::new(&Tensor::scalar(7i32)).scaled(0.5);
+/// assert_eq!(step.learning_rate(&0.1).eval()?.to_vec::<f32>()?, [0.05]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Step {
+    finished: Tensor,
+    factor: f64,
+    scale: Option<Tensor>,
+    weight_decay: Option<f64>,
+    pub(super) at: &'static Location<'static>,
+}
+
+impl Step {
+    /// The step after `finished` ones, an i32 scalar. What optimizers record for it stands on this line.
+    #[track_caller]
+    pub fn new(finished: &Tensor) -> Step {
+        Step { finished: finished.clone(), factor: 1.0, scale: None, weight_decay: None, at: Location::caller() }
+    }
+
+    /// With a learning rate that is multiplied by a number.
+    pub fn scaled(&self, factor: f64) -> Step {
+        Step { factor: self.factor * factor, ..self.clone() }
+    }
+
+    /// With a learning rate that is multiplied by a scalar on the device.
+    #[track_caller]
+    pub fn scaled_by(&self, scale: &Tensor) -> Step {
+        let scale = match &self.scale {
+            Some(other) => other * scale,
+            None => scale.clone(),
+        };
+        Step { scale: Some(scale), ..self.clone() }
+    }
+
+    /// With this weight decay instead of the optimizer's own.
+    pub fn with_weight_decay(&self, weight_decay: f64) -> Step {
+        Step { weight_decay: Some(weight_decay), ..self.clone() }
+    }
+
+    /// The steps finished before this one, an i32 scalar.
+    pub fn finished(&self) -> &Tensor {
+        &self.finished
+    }
+
+    /// What a schedule of the learning rate comes to in this step: an f32 scalar.
+    #[track_caller]
+    pub fn learning_rate(&self, schedule: &dyn Schedule) -> Tensor {
+        let rate = match schedule.constant() {
+            Some(rate) => Tensor::full(DType::F32, [], rate * self.factor),
+            None if self.factor != 1.0 => schedule.value(&self.finished) * self.factor,
+            None => schedule.value(&self.finished),
+        };
+        match &self.scale {
+            Some(scale) => rate * scale,
+            None => rate,
+        }
+    }
+
+    /// The weight decay of this step: the group's, or else the optimizer's own.
+    pub fn weight_decay(&self, own: f64) -> f64 {
+        self.weight_decay.unwrap_or(own)
+    }
+}

@@ -1,0 +1,49 @@
+//! [`Chained`]: several schedules at once, as a product.
+
+use std::sync::Arc;
+
+use fulmen_tensor::Tensor;
+
+use super::Schedule;
+
+/// The product of several schedules, the first the rate and the others factors: PyTorch's `ChainedScheduler`.
+///
+/// ```
+/// use fulmen_nn::schedule::{Chained, Constant, Exponential, Schedule};
+/// use fulmen_tensor::Tensor;
+///
+/// let schedule = Chained::new(Exponential::new(0.8, 0.5)).times(Constant::new(1.0, 0.25, 2));
+/// let rate = schedule.value(&Tensor::from_slice(&[0i32, 1, 2], [3]));
+/// assert_eq!(rate.eval()?.to_vec::<f32>()?, [0.2, 0.1, 0.2]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Chained(Vec<Arc<dyn Schedule>>);
+
+impl Chained {
+    /// Begins with the rate.
+    pub fn new(schedule: impl Schedule + 'static) -> Chained {
+        Chained(vec![Arc::new(schedule)])
+    }
+
+    /// Times another.
+    pub fn times(mut self, factor: impl Schedule + 'static) -> Chained {
+        self.0.push(Arc::new(factor));
+        self
+    }
+}
+
+impl Schedule for Chained {
+    #[track_caller]
+    fn value(&self, step: &Tensor) -> Tensor {
+        let mut product = self.0[0].value(step);
+        for factor in &self.0[1..] {
+            product = product * factor.value(step);
+        }
+        product
+    }
+
+    fn constant(&self) -> Option<f64> {
+        self.0.iter().map(|schedule| schedule.constant()).product()
+    }
+}

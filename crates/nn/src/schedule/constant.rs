@@ -1,0 +1,40 @@
+//! [`Constant`]: one number, and a part of it at first.
+
+use fulmen_tensor::{DType, Tensor};
+
+use super::{Schedule, not_finite, steps, unless};
+
+/// `lr·factor` for the first `total_iters` steps, then `lr`: PyTorch's `ConstantLR`. For a number that never changes give
+/// the number itself.
+///
+/// ```
+/// use fulmen_nn::schedule::{Constant, Schedule};
+/// use fulmen_tensor::Tensor;
+///
+/// let rate = Constant::new(0.4, 0.25, 10).value(&Tensor::from_slice(&[9i32, 10], [2]));
+/// assert_eq!(rate.eval()?.to_vec::<f32>()?, [0.1, 0.4]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Constant {
+    lr: f64,
+    factor: f64,
+    total_iters: u64,
+}
+
+impl Constant {
+    /// `lr·factor` at first; PyTorch's own numbers are a third and 5 steps.
+    pub fn new(lr: f64, factor: f64, total_iters: u64) -> Constant {
+        Constant { lr, factor, total_iters }
+    }
+}
+
+impl Schedule for Constant {
+    #[track_caller]
+    fn value(&self, step: &Tensor) -> Tensor {
+        unless("Constant", not_finite(&[("lr", self.lr), ("factor", self.factor)]), || {
+            let number = |value: f64| Tensor::full(DType::F32, step.shape(), value);
+            step.lt(steps(self.total_iters)).select(&number(self.lr * self.factor), &number(self.lr))
+        })
+    }
+}

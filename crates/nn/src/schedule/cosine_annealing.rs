@@ -1,0 +1,50 @@
+//! [`CosineAnnealing`]: down along half a wave of the cosine.
+
+use fulmen_tensor::Tensor;
+
+use super::{Schedule, half_wave, not_finite, steps, unless, zero};
+
+/// `eta_min + (lr − eta_min)/2·(1 + cos(π·step/t_max))`, as PyTorch's `CosineAnnealingLR`: down over `t_max` steps, and up
+/// again after them if training goes on.
+///
+/// ```
+/// use fulmen_nn::schedule::{CosineAnnealing, Schedule};
+/// use fulmen_tensor::Tensor;
+///
+/// let rate = CosineAnnealing::new(0.4, 100).eta_min(0.2).value(&Tensor::from_slice(&[0i32, 100, 200], [3]));
+/// assert_eq!(rate.eval()?.to_vec::<f32>()?, [0.4, 0.2, 0.4]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct CosineAnnealing {
+    lr: f64,
+    t_max: u64,
+    eta_min: f64,
+}
+
+impl CosineAnnealing {
+    /// From `lr` to 0 over `t_max` steps.
+    pub fn new(lr: f64, t_max: u64) -> CosineAnnealing {
+        CosineAnnealing { lr, t_max, eta_min: 0.0 }
+    }
+
+    /// What it comes down to: 0 by default.
+    pub fn eta_min(mut self, eta_min: f64) -> CosineAnnealing {
+        self.eta_min = eta_min;
+        self
+    }
+}
+
+impl Schedule for CosineAnnealing {
+    #[track_caller]
+    fn value(&self, step: &Tensor) -> Tensor {
+        let refusal =
+            zero(&[("t_max", self.t_max)]).or_else(|| not_finite(&[("lr", self.lr), ("eta_min", self.eta_min)]));
+        unless("CosineAnnealing", refusal, || {
+            let length = steps(self.t_max.min(i32::MAX as u64 / 2));
+            let within = step.remainder(2.0 * length);
+            let done = within.minimum(2.0 * length - &within);
+            half_wave(&done, &Tensor::full(step.dtype(), [], length), self.lr, self.eta_min)
+        })
+    }
+}

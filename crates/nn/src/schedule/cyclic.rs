@@ -1,0 +1,87 @@
+//! [`Cyclic`]: up and down between two numbers.
+
+use fulmen_tensor::{DType, Tensor};
+
+use super::power::power;
+use super::{Schedule, not_finite, steps, unless, zero};
+
+/// How high the cycles of a [`Cyclic`] go.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum CyclicMode {
+    /// All to the same height.
+    #[default]
+    Triangular,
+    /// Each half as high as the one before.
+    Triangular2,
+    /// Less by this factor every step.
+    ExpRange(f64),
+}
+
+/// Up from `base_lr` to `max_lr` and down again along lines, without end: PyTorch's `CyclicLR`.
+///
+/// ```
+/// use fulmen_nn::schedule::{Cyclic, CyclicMode, Schedule};
+/// use fulmen_tensor::Tensor;
+///
+/// let cyclic = Cyclic::new(0.1, 0.5).step_size_up(4).mode(CyclicMode::Triangular2);
+/// let rate = cyclic.value(&Tensor::from_slice(&[0i32, 4, 8, 12], [4])).eval()?.to_f64();
+/// for (rate, expected) in rate.iter().zip([0.1, 0.5, 0.1, 0.3]) {
+///     assert!((rate - expected).abs() < 1e-7);
+/// }
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cyclic {
+    base_lr: f64,
+    max_lr: f64,
+    step_size_up: u64,
+    step_size_down: Option<u64>,
+    mode: CyclicMode,
+}
+
+impl Cyclic {
+    /// PyTorch's defaults: 2000 steps up, as many down, all cycles of one height.
+    pub fn new(base_lr: f64, max_lr: f64) -> Cyclic {
+        Cyclic { base_lr, max_lr, step_size_up: 2000, step_size_down: None, mode: CyclicMode::Triangular }
+    }
+
+    /// Steps upwards.
+    pub fn step_size_up(mut self, steps: u64) -> Cyclic {
+        self.step_size_up = steps;
+        self
+    }
+
+    /// Steps downwards; as many as upwards by default.
+    pub fn step_size_down(mut self, steps: u64) -> Cyclic {
+        self.step_size_down = Some(steps);
+        self
+    }
+
+    /// How high the cycles go.
+    pub fn mode(mut self, mode: CyclicMode) -> Cyclic {
+        self.mode = mode;
+        self
+    }
+}
+
+impl Schedule for Cyclic {
+    #[track_caller]
+    fn value(&self, step: &Tensor) -> Tensor {
+        let (up, down) = (self.step_size_up, self.step_size_down.unwrap_or(self.step_size_up));
+        let gamma = if let CyclicMode::ExpRange(gamma) = self.mode { gamma } else { 1.0 };
+        let refusal = zero(&[("step_size_up", up), ("step_size_down", down)])
+            .or_else(|| not_finite(&[("base_lr", self.base_lr), ("max_lr", self.max_lr), ("gamma", gamma)]));
+        unless("Cyclic", refusal, || {
+            let (up, cycle) = (steps(up), steps(up.saturating_add(down)));
+            let within = step.remainder(cycle);
+            let part = |count: &Tensor, of: f64| count.to_dtype(DType::F32) / of;
+            let height = within.le(up).select(&part(&within, up), &part(&(cycle - &within), cycle - up));
+            let scale = match self.mode {
+                CyclicMode::Triangular => height,
+                CyclicMode::Triangular2 => height * power(0.5, &(step / cycle)),
+                CyclicMode::ExpRange(gamma) => height * power(gamma, step),
+            };
+            scale * (self.max_lr - self.base_lr) + self.base_lr
+        })
+    }
+}

@@ -1,0 +1,37 @@
+//! [`Exponential`]: less by a factor every step.
+
+use fulmen_tensor::Tensor;
+
+use super::power::power;
+use super::{Schedule, not_finite, unless};
+
+/// `lr·γ^step`, as PyTorch's `ExponentialLR`.
+///
+/// ```
+/// use fulmen_nn::schedule::{Exponential, Schedule};
+/// use fulmen_tensor::Tensor;
+///
+/// let rate = Exponential::new(0.8, 0.5).value(&Tensor::scalar(3i32));
+/// assert_eq!(rate.eval()?.to_vec::<f32>()?, [0.1]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exponential {
+    lr: f64,
+    gamma: f64,
+}
+
+impl Exponential {
+    /// Multiplied by `gamma` each step.
+    pub fn new(lr: f64, gamma: f64) -> Exponential {
+        Exponential { lr, gamma }
+    }
+}
+
+impl Schedule for Exponential {
+    #[track_caller]
+    fn value(&self, step: &Tensor) -> Tensor {
+        let refusal = not_finite(&[("lr", self.lr), ("gamma", self.gamma)]);
+        unless("Exponential", refusal, || power(self.gamma, step) * self.lr)
+    }
+}

@@ -1,0 +1,45 @@
+//! [`Linear`]: along a line, from one share of a number to another.
+
+use fulmen_tensor::{DType, Tensor};
+
+use super::{Schedule, not_finite, steps, unless, zero};
+
+/// From `lr·start_factor` to `lr·end_factor` along a line over `total_iters` steps, then the latter: PyTorch's `LinearLR`.
+///
+/// ```
+/// use fulmen_nn::schedule::{Linear, Schedule};
+/// use fulmen_tensor::Tensor;
+///
+/// let rate = Linear::new(0.8, 0.5, 1.0, 4).value(&Tensor::from_slice(&[0i32, 2, 9], [3]));
+/// assert_eq!(rate.eval()?.to_vec::<f32>()?, [0.4, 0.6, 0.8]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Linear {
+    lr: f64,
+    start_factor: f64,
+    end_factor: f64,
+    total_iters: u64,
+}
+
+impl Linear {
+    /// From one share of `lr` to another; PyTorch's own numbers are a third, 1 and 5 steps.
+    pub fn new(lr: f64, start_factor: f64, end_factor: f64, total_iters: u64) -> Linear {
+        Linear { lr, start_factor, end_factor, total_iters }
+    }
+}
+
+impl Schedule for Linear {
+    #[track_caller]
+    fn value(&self, step: &Tensor) -> Tensor {
+        let Linear { lr, start_factor, end_factor, total_iters } = *self;
+        let numbers = [("lr", lr), ("start_factor", start_factor), ("end_factor", end_factor)];
+        let refusal = zero(&[("total_iters", total_iters)]).or_else(|| not_finite(&numbers));
+        unless("Linear", refusal, || {
+            let total = steps(total_iters);
+            let done = step.minimum(total);
+            let part = |count: Tensor| count.to_dtype(DType::F32) / total;
+            part(total - &done) * (lr * start_factor) + part(done) * (lr * end_factor)
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! [`CosineAnnealingWarmRestarts`]: down along half a wave of the cosine, again and again.
+
+use fulmen_tensor::Tensor;
+
+use super::{Schedule, half_wave, not_finite, steps, unless, zero};
+
+/// PyTorch's `CosineAnnealingWarmRestarts` (SGDR): from `lr` to `eta_min` along half a wave of the cosine over `t_0` steps,
+/// then anew over `t_0·t_mult` steps, `t_0·t_mult²`, …
+///
+/// ```
+/// use fulmen_nn::schedule::{CosineAnnealingWarmRestarts, Schedule};
+/// use fulmen_tensor::Tensor;
+///
+/// let rate = CosineAnnealingWarmRestarts::new(0.4, 10).t_mult(2).value(&Tensor::from_slice(&[0i32, 10, 20, 30], [4]));
+/// let rate = rate.eval()?.to_vec::<f32>()?;
+/// assert_eq!((rate[0], rate[1], rate[3]), (0.4, 0.4, 0.4));
+/// assert!((rate[2] - 0.2).abs() < 1e-7);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct CosineAnnealingWarmRestarts {
+    lr: f64,
+    t_0: u64,
+    t_mult: u64,
+    eta_min: f64,
+}
+
+impl CosineAnnealingWarmRestarts {
+    /// Down to 0 every `t_0` steps.
+    pub fn new(lr: f64, t_0: u64) -> CosineAnnealingWarmRestarts {
+        CosineAnnealingWarmRestarts { lr, t_0, t_mult: 1, eta_min: 0.0 }
+    }
+
+    /// How many times longer each way is than the one before: 1 by default.
+    pub fn t_mult(mut self, t_mult: u64) -> CosineAnnealingWarmRestarts {
+        self.t_mult = t_mult;
+        self
+    }
+
+    /// What it comes down to: 0 by default.
+    pub fn eta_min(mut self, eta_min: f64) -> CosineAnnealingWarmRestarts {
+        self.eta_min = eta_min;
+        self
+    }
+}
+
+impl Schedule for CosineAnnealingWarmRestarts {
+    #[track_caller]
+    fn value(&self, step: &Tensor) -> Tensor {
+        let refusal = zero(&[("t_0", self.t_0), ("t_mult", self.t_mult)])
+            .or_else(|| not_finite(&[("lr", self.lr), ("eta_min", self.eta_min)]));
+        unless("CosineAnnealingWarmRestarts", refusal, || {
+            let number = |count: u64| Tensor::full(step.dtype(), step.shape(), steps(count));
+            if self.t_mult == 1 {
+                let length = number(self.t_0);
+                return half_wave(&step.remainder(&length), &length, self.lr, self.eta_min);
+            }
+            // The ways that a counter of 31 bits can reach: each is at least twice as long as the one before.
+            let (mut start, mut length) = (0u64, self.t_0);
+            let (mut begun, mut lasts) = (number(start), number(length));
+            loop {
+                start = start.saturating_add(length);
+                length = length.saturating_mul(self.t_mult);
+                if start > i32::MAX as u64 {
+                    break;
+                }
+                let reached = step.ge(steps(start));
+                begun = reached.select(&number(start), &begun);
+                lasts = reached.select(&number(length), &lasts);
+            }
+            half_wave(&(step - begun), &lasts, self.lr, self.eta_min)
+        })
+    }
+}
