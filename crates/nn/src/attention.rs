@@ -1,5 +1,13 @@
-//! Attention as a function of queries, keys and values. The layer with weights is
-//! [`MultiheadAttention`](crate::MultiheadAttention).
+//! Attention as a function of queries, keys and values; where in a sequence they stand; and what generation keeps of
+//! them from token to token. The layer with weights is [`MultiheadAttention`](crate::MultiheadAttention).
+
+mod cache;
+mod positions;
+mod rotary;
+
+pub use cache::KeyValueCache;
+pub use positions::{LearnedPositions, SinusoidalPositions, alibi, alibi_at, sinusoidal};
+pub use rotary::{RotaryEmbedding, RotaryScaling};
 
 use fulmen_tensor::{DType, Tensor};
 
@@ -46,6 +54,7 @@ pub struct Attention {
     scale: Option<f64>,
     mask: Option<Tensor>,
     dropout: Option<Dropout>,
+    grouped: bool,
 }
 
 impl Attention {
@@ -80,6 +89,31 @@ impl Attention {
         self
     }
 
+    /// Whether several heads of queries, on axis −3, may share a head of keys and values (grouped queries; with a single
+    /// head of keys, multi-query attention): of `H` and `h` heads, query `i` sees the keys of head `i·h/H`. Without, heads
+    /// broadcast.
+    ///
+    /// ```
+    /// use fulmen_nn::attention::Attention;
+    /// use fulmen_tensor::{DType, Tensor};
+    ///
+    /// let (q, k) = (Tensor::ones(DType::F32, [2, 8, 5, 16]), Tensor::ones(DType::F32, [2, 2, 5, 16]));
+    /// let y = Attention::new().enable_gqa(true).causal(true).forward(&q, &k, &k);
+    /// assert_eq!(y.ty().to_string(), "f32[2, 8, 5, 16]");
+    /// ```
+    pub fn enable_gqa(mut self, grouped: bool) -> Attention {
+        self.grouped = grouped;
+        self
+    }
+
+    /// How many heads of queries share one of keys.
+    fn group(&self, q: &Tensor, k: &Tensor) -> usize {
+        match self.grouped && q.rank() > 2 && k.rank() > 2 {
+            true => q.size(-3).checked_div(k.size(-3)).unwrap_or(1).max(1),
+            false => 1,
+        }
+    }
+
     /// Why these cannot be, if they cannot.
     fn misfit(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Option<String> {
         let (qt, kt, vt) = (q.ty(), k.ty(), v.ty());
@@ -91,6 +125,14 @@ impl Attention {
         }
         if k.size(-2) != v.size(-2) {
             return Some(format!("the numbers of keys and values differ (axis -2): {kt} and {vt}"));
+        }
+        if self.grouped {
+            let (rank, heads) = (q.rank().min(k.rank()).min(v.rank()), k.size(-3));
+            if rank < 3 || heads == 0 || q.size(-3) % heads != 0 || v.size(-3) != heads {
+                return Some(format!(
+                    "the heads of the queries {qt} are no multiple of those of keys {kt} and values {vt} (axis -3)"
+                ));
+            }
         }
         if k.size(-2) == 0 {
             return Some(format!("there are no keys: {kt}"));
@@ -111,16 +153,26 @@ impl Attention {
     /// The weighted means of the values.
     #[track_caller]
     pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
-        if let Some(poisoned) = [q, k, v].into_iter().chain(&self.mask).find(|t| t.fault().is_some()) {
-            return poisoned.clone();
+        self.forward_with_weights(q, k, v).0
+    }
+
+    /// The weighted means of the values, and the weights `[…, length, positions]` of them, after dropout.
+    #[track_caller]
+    pub fn forward_with_weights(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> (Tensor, Tensor) {
+        for input in [q, k, v].into_iter().chain(&self.mask) {
+            if input.fault().is_some() {
+                return (input.clone(), input.clone());
+            }
         }
         if let Some(message) = self.misfit(q, k, v) {
-            return Tensor::poison("scaled_dot_product_attention", message);
+            let poisoned = Tensor::poison("scaled_dot_product_attention", message);
+            return (poisoned.clone(), poisoned);
         }
         let scale = self.scale.unwrap_or(1.0 / (q.size(-1).max(1) as f64).sqrt());
-        let product = q.matmul(&k.transpose(-2, -1));
+        let group = self.group(q, k);
+        let product = split_heads(&join_heads(q, group).matmul(&k.transpose(-2, -1)), group);
         if product.fault().is_some() {
-            return product;
+            return (product.clone(), product);
         }
         let wide = precision(product.dtype());
         let mut scores = product.to_dtype(wide) * scale;
@@ -146,8 +198,32 @@ impl Attention {
         if let Some(dropout) = &self.dropout {
             weights = dropout.forward(&weights);
         }
-        weights.matmul(v)
+        if weights.fault().is_some() {
+            return (weights.clone(), weights);
+        }
+        (split_heads(&join_heads(&weights, group).matmul(v), group), weights)
     }
+}
+
+/// `[…, heads, length, width]` to `[…, heads/group, group·length, width]`: the heads that share keys, one below the other,
+/// so that no key is copied.
+#[track_caller]
+fn join_heads(x: &Tensor, group: usize) -> Tensor {
+    if group == 1 || x.fault().is_some() {
+        return x.clone();
+    }
+    let [outer @ .., heads, length, width] = x.shape().dims() else { return x.clone() };
+    x.reshape([outer, &[heads / group, group * length, *width]].concat())
+}
+
+/// The way back from [`join_heads`].
+#[track_caller]
+fn split_heads(x: &Tensor, group: usize) -> Tensor {
+    if group == 1 || x.fault().is_some() {
+        return x.clone();
+    }
+    let [outer @ .., heads, length, width] = x.shape().dims() else { return x.clone() };
+    x.reshape([outer, &[heads * group, length / group, *width]].concat())
 }
 
 /// The softmax over the last axis; zeros where all is −∞, and no NaN in the gradient either.

@@ -67,8 +67,9 @@ pub use layers::{
     ConditionalBatchNorm2d, Conv2d, DropPath, Dropout, Dropout1d, Dropout2d, Dropout3d, Elu, Embedding, Flatten,
     Forward, Gelu, Glu, GroupNorm, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, Identity, InstanceNorm1d,
     InstanceNorm2d, InstanceNorm3d, LayerNorm, LeakyRelu, Linear, LocalResponseNorm, LogSigmoid, LogSoftmax, MaxPool2d,
-    Mish, MultiheadAttention, Pair, Prelu, Relu, Relu6, RmsNorm, Rrelu, Selu, Sequential, Sigmoid, Silu, Softmax,
-    Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
+    Mish, MultiheadAttention, Pair, Prelu, Relu, Relu6, RmsNorm, Rrelu, Selu, SeparateProjections, Sequential, Sigmoid,
+    Silu, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold, Transformer,
+    TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
 };
 pub use module::Module;
 pub use parameter::Parameter;

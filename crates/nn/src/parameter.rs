@@ -159,6 +159,21 @@ impl Parameter {
         lock(&self.cell().init).clone()
     }
 
+    /// Gives the parameter another rule for its first value; a value that it has stays.
+    ///
+    /// ```
+    /// use fulmen_nn::{Init, Linear, Module};
+    ///
+    /// let model = (Linear::new(8, 8), Linear::new(8, 2));
+    /// for (_, parameter) in model.parameters().iter().filter(|(_, p)| p.ty().shape.rank() > 1) {
+    ///     parameter.set_init(Init::xavier_uniform(1.0));
+    /// }
+    /// model.initialize(0);
+    /// ```
+    pub fn set_init(&self, init: Init) {
+        *lock(&self.cell().init) = init;
+    }
+
     /// The cell that holds the value. It is another one after [`Parameter::tie`].
     pub fn variable(&self) -> Variable {
         self.cell().variable.clone()

@@ -302,7 +302,8 @@ fn adaptive_pooling_refuses_what_does_not_fit() {
 #[test]
 fn attention_begins_as_pytorchs_does() {
     let layer = MultiheadAttention::new(32, 4);
-    let bound = layer.in_proj_weight.init().spread(&layer.in_proj_weight.ty().shape).unwrap();
+    let weight = layer.in_proj_weight.as_ref().unwrap();
+    let bound = weight.init().spread(&weight.ty().shape).unwrap();
     assert!((bound - (6.0f64 / (32.0 + 96.0)).sqrt()).abs() < 1e-12);
     layer.initialize(0);
     let out = values(&layer.out_proj.weight.get());

@@ -10,7 +10,8 @@ use fulmen_tensor::{DType, Tensor, grad, random};
 use serde_json::Value;
 
 fn how(attrs: &Value) -> Attention {
-    let mut how = Attention::new().causal(attrs["causal"].as_bool().unwrap_or(false));
+    let said = |name: &str| attrs[name].as_bool().unwrap_or(false);
+    let mut how = Attention::new().causal(said("causal")).enable_gqa(said("enable_gqa"));
     if !attrs["scale"].is_null() {
         how = how.scale(number(&attrs["scale"]));
     }
@@ -31,11 +32,16 @@ fn attention_is_pytorchs() {
                 expect(&mut expected, &case, &inputs, &[], &y);
             }
             "multihead_attention" => {
-                let layer = MultiheadAttention::new(count(&attrs["embed_dim"]), count(&attrs["num_heads"]))
+                let mut layer = MultiheadAttention::new(count(&attrs["embed_dim"]), count(&attrs["num_heads"]))
                     .bias(flag(&attrs["bias"]));
+                if !attrs["kdim"].is_null() {
+                    layer = layer.kdim_vdim(count(&attrs["kdim"]), count(&attrs["vdim"]));
+                }
                 let parameters = fill(&layer, &case);
                 let (k, v) = (inputs.get(1).unwrap_or(&inputs[0]), inputs.get(2).unwrap_or(&inputs[0]));
-                expect(&mut expected, &case, &inputs, &parameters, &layer.forward(&inputs[0], k, v, &how(attrs)));
+                let (y, weights) = layer.forward_with_weights(&inputs[0], k, v, &how(attrs));
+                expect(&mut expected, &case, &inputs, &parameters, &y);
+                expected.tensor(format!("{}: weights", case["name"]), &weights, &case["weights"]);
             }
             other => panic!("no operation {other}"),
         }
@@ -107,6 +113,11 @@ fn what_does_not_fit_is_told_with_both_sides() {
         let text = fault(&layer(heads).forward(&x, &x, &x, &Attention::new()));
         assert!(text.contains("heads do not divide 6 features"), "{text}");
     }
+    let (q, k) = (zeros(&[1, 6, 2, 4]), zeros(&[1, 4, 2, 4]));
+    let text = fault(&Attention::new().enable_gqa(true).forward(&q, &k, &k));
+    assert!(text.contains("f32[1, 6, 2, 4] are no multiple of those of keys f32[1, 4, 2, 4]"), "{text}");
+    let text = fault(&Attention::new().enable_gqa(true).forward(&zeros(&[2, 4]), &zeros(&[2, 4]), &zeros(&[2, 4])));
+    assert!(text.contains("(axis -3)"), "{text}");
     let text = fault(&layer(2).forward(&x, &zeros(&[1, 2, 4]), &x, &Attention::new()));
     assert!(text.starts_with("MultiheadAttention(6, 2 heads): the input f32[1, 2, 4] is not"), "{text}");
 }

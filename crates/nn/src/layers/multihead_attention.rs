@@ -5,7 +5,7 @@ use std::fmt;
 use fulmen_tensor::Tensor;
 
 use super::Linear;
-use crate::attention::Attention;
+use crate::attention::{Attention, KeyValueCache};
 use crate::{Dropout, Init, Module, Parameter};
 
 /// Attention in several heads: queries, keys and values `[batch, length, embedding]` pass through linear layers, each
@@ -30,8 +30,13 @@ use crate::{Dropout, Init, Module, Parameter};
 /// ```
 #[derive(Clone, Debug, Module)]
 pub struct MultiheadAttention {
-    /// `[3·embedding, embedding]`: that of the queries, then of the keys, then of the values.
-    pub in_proj_weight: Parameter,
+    /// `[3·embedding, embedding]`: that of the queries, then of the keys, then of the values. None where keys or values
+    /// have features of their own.
+    pub in_proj_weight: Option<Parameter>,
+    /// That of the queries `[embedding, embedding]`, of the keys `[embedding, kdim]` and of the values
+    /// `[embedding, vdim]`, where these have features of their own.
+    #[module(flatten)]
+    pub separate: Option<SeparateProjections>,
     /// `[3·embedding]`; zeros at first.
     pub in_proj_bias: Option<Parameter>,
     /// From the heads' results to the layer's.
@@ -41,12 +46,24 @@ pub struct MultiheadAttention {
     num_heads: usize,
 }
 
+/// The weights of a [`MultiheadAttention`] whose keys or values have other features than its queries.
+#[derive(Clone, Debug, Module)]
+pub struct SeparateProjections {
+    /// `[embedding, embedding]`.
+    pub q_proj_weight: Parameter,
+    /// `[embedding, kdim]`.
+    pub k_proj_weight: Parameter,
+    /// `[embedding, vdim]`.
+    pub v_proj_weight: Parameter,
+}
+
 impl MultiheadAttention {
     /// With biases, without dropout. The number of heads must divide that of the features.
     #[track_caller]
     pub fn new(embed_dim: usize, num_heads: usize) -> MultiheadAttention {
         let layer = MultiheadAttention {
-            in_proj_weight: Parameter::new([embed_dim.saturating_mul(3), embed_dim], Init::xavier_uniform(1.0)),
+            in_proj_weight: Some(Parameter::new([embed_dim.saturating_mul(3), embed_dim], Init::xavier_uniform(1.0))),
+            separate: None,
             in_proj_bias: None,
             out_proj: Linear::new(embed_dim, embed_dim),
             dropout: Dropout::new(0.0),
@@ -71,58 +88,156 @@ impl MultiheadAttention {
         self
     }
 
+    /// How many features keys and values have, where it is not as many as queries. The weights of the three are then
+    /// parameters of their own, as in PyTorch.
+    #[track_caller]
+    pub fn kdim_vdim(mut self, kdim: usize, vdim: usize) -> MultiheadAttention {
+        self.in_proj_weight = None;
+        self.separate = Some(SeparateProjections {
+            q_proj_weight: Parameter::new([self.embed_dim, self.embed_dim], Init::xavier_uniform(1.0)),
+            k_proj_weight: Parameter::new([self.embed_dim, kdim], Init::xavier_uniform(1.0)),
+            v_proj_weight: Parameter::new([self.embed_dim, vdim], Init::xavier_uniform(1.0)),
+        });
+        self
+    }
+
     /// Why these cannot be, if they cannot.
     fn misfit(&self, inputs: [&Tensor; 3]) -> Option<String> {
         let MultiheadAttention { embed_dim, num_heads, .. } = self;
         if *num_heads == 0 || embed_dim % num_heads != 0 {
             return Some(format!("{num_heads} heads do not divide {embed_dim} features"));
         }
-        let bad = inputs.into_iter().find(|x| x.rank() != 3 || x.size(-1) != *embed_dim)?;
-        Some(format!("the input {} is not [batch, length, {embed_dim}]", bad.ty()))
+        let widths = match &self.separate {
+            Some(own) => [*embed_dim, own.k_proj_weight.ty().shape[1], own.v_proj_weight.ty().shape[1]],
+            None => [*embed_dim; 3],
+        };
+        let (bad, width) = inputs.into_iter().zip(widths).find(|(x, width)| x.rank() != 3 || x.size(-1) != *width)?;
+        Some(format!("the input {} is not [batch, length, {width}]", bad.ty()))
     }
 
     /// What the queries find.
     ///
     /// `how` says what each query sees: a mask is broadcast to `[batch, heads, length, positions]`, so that one of
     /// `[batch, 1, 1, positions]` leaves out the padding of each sample.
+    ///
+    /// Poisoned where the heads do not divide the features, and for inputs of other axes or features.
     #[track_caller]
     pub fn forward(&self, query: &Tensor, key: &Tensor, value: &Tensor, how: &Attention) -> Tensor {
-        if let Some(poisoned) = [query, key, value].into_iter().find(|t| t.fault().is_some()) {
-            return poisoned.clone();
-        }
-        if let Some(message) = self.misfit([query, key, value]) {
-            return Tensor::poison(&self.to_string(), message);
-        }
-        let e = self.embed_dim;
-        let (q, k, v) = if query.is(key) && query.is(value) {
-            let all = self.project(query, 0, 3);
-            (all.narrow(-1, 0, e), all.narrow(-1, e, e), all.narrow(-1, 2 * e, e))
-        } else {
-            (self.project(query, 0, 1), self.project(key, 1, 1), self.project(value, 2, 1))
-        };
-        let how = how.clone().dropout(&self.dropout);
-        let heads = how.forward(&self.split(&q), &self.split(&k), &self.split(&v));
-        if heads.fault().is_some() {
-            return heads;
-        }
-        let joined = heads.transpose(1, 2).reshape([query.size(0), query.size(1), e]);
-        self.out_proj.forward(&joined)
+        self.forward_with_weights(query, key, value, how).0
     }
 
-    /// The linear layers of the inputs from `first` on, `count` of them side by side.
+    /// [`forward`](MultiheadAttention::forward), and the weights `[batch, heads, length, positions]` of the attention, after
+    /// dropout. PyTorch's are the mean over the heads by default.
     #[track_caller]
-    fn project(&self, x: &Tensor, first: usize, count: usize) -> Tensor {
-        let (start, length) = (first * self.embed_dim, count * self.embed_dim);
-        let product = x.matmul(&self.in_proj_weight.get().narrow(0, start, length).t());
+    pub fn forward_with_weights(
+        &self,
+        query: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+        how: &Attention,
+    ) -> (Tensor, Tensor) {
+        let [q, k, v] = match self.heads(query, key, value) {
+            Ok(heads) => heads,
+            Err(poisoned) => return (poisoned.clone(), poisoned),
+        };
+        let (heads, weights) = how.clone().dropout(&self.dropout).forward_with_weights(&q, &k, &v);
+        (self.join(&heads), weights)
+    }
+
+    /// Attention of the next tokens `[batch, count, embedding]` of a generation to themselves and to those whose keys and
+    /// values `cache` holds, and the cache with theirs: what [`forward`](MultiheadAttention::forward) with
+    /// [`Attention::causal`] gives at these places of the whole sequence. The cache has this layer's number of heads and
+    /// `embedding/heads` features.
+    ///
+    /// ```
+    /// use fulmen_nn::attention::KeyValueCache;
+    /// use fulmen_nn::{Module, MultiheadAttention};
+    /// use fulmen_tensor::{DType, Tensor};
+    ///
+    /// let layer = MultiheadAttention::new(64, 8);
+    /// layer.initialize(0);
+    /// let cache = KeyValueCache::new(DType::F32, 2, 8, 100, 8);
+    /// let (y, cache) = layer.forward_cached(&Tensor::ones(DType::F32, [2, 5, 64]), &cache); // the prompt
+    /// let (z, _) = layer.forward_cached(&Tensor::ones(DType::F32, [2, 1, 64]), &cache); // a token
+    /// assert_eq!((y.size(1), z.size(1)), (5, 1));
+    /// ```
+    #[track_caller]
+    pub fn forward_cached(&self, x: &Tensor, cache: &KeyValueCache) -> (Tensor, KeyValueCache) {
+        let [q, k, v] = match self.heads(x, x, x) {
+            Ok(heads) => heads,
+            Err(poisoned) => {
+                let [keys, values, _] = [poisoned.clone(), poisoned.clone(), poisoned.clone()];
+                return (poisoned, KeyValueCache::from_tensors([keys, values, cache.position().clone()]));
+            }
+        };
+        let cache = cache.append(&k, &v);
+        let how = Attention::new().mask(&cache.mask(x.size(1))).dropout(&self.dropout);
+        (self.join(&how.forward(&q, cache.keys(), cache.values())), cache)
+    }
+
+    /// Queries, keys and values, each `[batch, heads, length, width]`.
+    #[track_caller]
+    fn heads(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3], Tensor> {
+        for input in [query, key, value] {
+            if input.fault().is_some() {
+                return Err(input.clone());
+            }
+        }
+        if let Some(message) = self.misfit([query, key, value]) {
+            return Err(Tensor::poison(&self.to_string(), message));
+        }
+        let e = self.embed_dim;
+        let [q, k, v] = match (&self.in_proj_weight, &self.separate) {
+            (_, Some(own)) => [
+                self.project(query, &own.q_proj_weight.get(), 0),
+                self.project(key, &own.k_proj_weight.get(), 1),
+                self.project(value, &own.v_proj_weight.get(), 2),
+            ],
+            (Some(weight), None) if query.is(key) && query.is(value) => {
+                let all = self.project(query, &weight.get(), 0);
+                [all.narrow(-1, 0, e), all.narrow(-1, e, e), all.narrow(-1, 2 * e, e)]
+            }
+            (Some(weight), None) => {
+                let weight = weight.get();
+                [
+                    self.project(query, &weight.narrow(0, 0, e), 0),
+                    self.project(key, &weight.narrow(0, e, e), 1),
+                    self.project(value, &weight.narrow(0, 2 * e, e), 2),
+                ]
+            }
+            (None, None) => return Err(Tensor::poison(&self.to_string(), "there are no weights for the inputs")),
+        };
+        Ok([self.split(&q), self.split(&k), self.split(&v)])
+    }
+
+    /// What the heads found, through the last linear layer.
+    #[track_caller]
+    fn join(&self, heads: &Tensor) -> Tensor {
+        if heads.fault().is_some() {
+            return heads.clone();
+        }
+        self.out_proj.forward(&heads.transpose(1, 2).reshape([heads.size(0), heads.size(2), self.embed_dim]))
+    }
+
+    /// The linear layer of an input with this weight, whose bias begins with that of the `first` input.
+    #[track_caller]
+    fn project(&self, x: &Tensor, weight: &Tensor, first: usize) -> Tensor {
+        let product = x.matmul(&weight.t());
         match &self.in_proj_bias {
-            Some(bias) => &product + bias.get().narrow(0, start, length).to_dtype(product.dtype()),
-            None => product,
+            Some(bias) if product.fault().is_none() => {
+                let bias = bias.get().narrow(0, first * self.embed_dim, weight.size(0));
+                &product + bias.to_dtype(product.dtype())
+            }
+            _ => product,
         }
     }
 
     /// `[batch, length, embedding]` to `[batch, heads, length, width]`.
     #[track_caller]
     fn split(&self, x: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
         x.reshape([x.size(0), x.size(1), self.num_heads, self.embed_dim / self.num_heads]).transpose(1, 2)
     }
 }

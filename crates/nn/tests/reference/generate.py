@@ -4,7 +4,7 @@ name.
 Not run by the tests: they read the files that this wrote, which are committed and say with which versions they were
 made. To write them again, all or some topics:
 
-    pip install torch numpy safetensors optax && python generate.py [TOPIC ...]
+    pip install torch numpy safetensors optax transformers && python generate.py [TOPIC ...]
 """
 
 import importlib
@@ -17,6 +17,8 @@ TOPICS = [
     "batch_norm",
     "norms",
     "attention",
+    "transformer",
+    "positions",
     "autocast",
     "activations",
     "losses",

@@ -1,0 +1,118 @@
+//! [`KeyValueCache`]: the keys and values of the tokens so far, in tensors of fixed shapes.
+
+use fulmen_tensor::{DType, Tensor, TensorType};
+
+/// The keys and values of one attention layer for the tokens that were seen, so that each new token of a generation costs
+/// one query: room for `max_len` of them, and the number that is there.
+///
+/// The shapes do not change from token to token, so one compiled program serves all steps: the three tensors go in and
+/// come out, donated. A cache is a value; [`append`](KeyValueCache::append) gives a new one.
+///
+/// More tokens than there is room for, which a device cannot refuse, make NaN of all that follows.
+///
+/// ```
+/// use fulmen_nn::attention::{Attention, KeyValueCache};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let cache = KeyValueCache::new(DType::F32, 1, 2, 16, 4); // a batch of 1, 2 heads, 16 tokens, width 4
+/// let (q, k, v) = (Tensor::ones(DType::F32, [1, 2, 3, 4]), Tensor::ones(DType::F32, [1, 2, 3, 4]), Tensor::ones(DType::F32, [1, 2, 3, 4]));
+/// let cache = cache.append(&k, &v);
+/// let y = Attention::new().mask(&cache.mask(3)).forward(&q, cache.keys(), cache.values());
+/// assert_eq!(y.eval()?.to_vec::<f32>()?, [1.0; 24]);
+/// assert_eq!(cache.position().eval()?.to_vec::<i32>()?, [3]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct KeyValueCache {
+    keys: Tensor,
+    values: Tensor,
+    position: Tensor,
+}
+
+impl KeyValueCache {
+    /// An empty one: keys and values `[batch, heads, max_len, width]`. With grouped queries, the heads are those of the
+    /// keys.
+    #[track_caller]
+    pub fn new(dtype: DType, batch: usize, heads: usize, max_len: usize, width: usize) -> KeyValueCache {
+        let room = Tensor::zeros(dtype, [batch, heads, max_len, width]);
+        KeyValueCache { keys: room.clone(), values: room, position: Tensor::zeros(DType::I32, []) }
+    }
+
+    /// Keys, values and position, as [`tensors`](KeyValueCache::tensors) gives them.
+    pub fn from_tensors([keys, values, position]: [Tensor; 3]) -> KeyValueCache {
+        KeyValueCache { keys, values, position }
+    }
+
+    /// Keys, values and position, for a program to return.
+    pub fn tensors(&self) -> [Tensor; 3] {
+        [self.keys.clone(), self.values.clone(), self.position.clone()]
+    }
+
+    /// The types of [`tensors`](KeyValueCache::tensors), for a program to take.
+    pub fn types(&self) -> [TensorType; 3] {
+        [self.keys.ty().clone(), self.values.ty().clone(), self.position.ty().clone()]
+    }
+
+    /// The keys, `[batch, heads, max_len, width]`; zeros where there are none yet.
+    pub fn keys(&self) -> &Tensor {
+        &self.keys
+    }
+
+    /// The values, `[batch, heads, max_len, width]`; zeros where there are none yet.
+    pub fn values(&self) -> &Tensor {
+        &self.values
+    }
+
+    /// How many tokens are there, an i32 scalar.
+    pub fn position(&self) -> &Tensor {
+        &self.position
+    }
+
+    /// The positions, i32 `[count]`, that the next `count` tokens will have: for
+    /// [`RotaryEmbedding`](super::RotaryEmbedding) and other encodings.
+    #[track_caller]
+    pub fn next_positions(&self, count: usize) -> Tensor {
+        Tensor::arange(DType::I32, count) + &self.position
+    }
+
+    /// The cache with the keys and values `[batch, heads, count, width]` of the next `count` tokens, in its own dtype.
+    ///
+    /// Poisoned where their shapes do not fit, and where the count alone exceeds the room.
+    #[track_caller]
+    pub fn append(&self, keys: &Tensor, values: &Tensor) -> KeyValueCache {
+        let count = keys.size(-2);
+        let (new_keys, new_values) = (self.write(&self.keys, keys), self.write(&self.values, values));
+        KeyValueCache { keys: new_keys, values: new_values, position: &self.position + count as f64 }
+    }
+
+    #[track_caller]
+    fn write(&self, room: &Tensor, new: &Tensor) -> Tensor {
+        for input in [room, new, &self.position] {
+            if input.fault().is_some() {
+                return input.clone();
+            }
+        }
+        let fits = match (room.shape().dims(), new.shape().dims()) {
+            ([a, b, max_len, d], [e, f, count, g]) => a == e && b == f && d == g && count <= max_len,
+            _ => false,
+        };
+        if !fits {
+            let message = format!("{} does not go into the room of {}", new.ty(), room.ty());
+            return Tensor::poison("KeyValueCache", message);
+        }
+        let last = (room.size(2) - new.size(2)) as f64;
+        let new = new.to_dtype(room.dtype());
+        let new = self.position.le(last).select(&new, &Tensor::full(room.dtype(), [], f64::NAN));
+        let start = Tensor::zeros(DType::I32, []);
+        room.dynamic_update_slice(&new, &[start.clone(), start.clone(), self.position.clone(), start])
+    }
+
+    /// Which keys the last `count` tokens see, bool `[count, max_len]`: each itself and those before it. For
+    /// [`Attention::mask`](super::Attention::mask).
+    #[track_caller]
+    pub fn mask(&self, count: usize) -> Tensor {
+        let first = &self.position - count as f64;
+        let query = Tensor::iota(DType::I32, [count, 1], 0) + first;
+        Tensor::iota(DType::I32, [1, self.keys.size(-2)], 1).le(query)
+    }
+}

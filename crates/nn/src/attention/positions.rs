@@ -1,0 +1,197 @@
+//! Positions as numbers that are added: to the input ([`SinusoidalPositions`], [`LearnedPositions`]), or to the scores of
+//! attention ([`alibi`]). Those that rotate stand in `rotary.rs`.
+
+use std::fmt;
+
+use fulmen_tensor::{DType, Tensor};
+
+use crate::{Forward, Init, Module, Parameter};
+
+/// The table `[length, width]` (f32) of "Attention is all you need": `sin(p·10000^(−2i/width))` at feature `2i` of position
+/// `p`, and the cosine at `2i + 1`.
+///
+/// ```
+/// use fulmen_nn::attention::sinusoidal;
+/// let table = sinusoidal(2, 4).eval()?.to_vec::<f32>()?;
+/// assert_eq!(table[..4], [0.0, 1.0, 0.0, 1.0]);
+/// assert!((table[4] - 1f32.sin()).abs() < 1e-6 && (table[7] - 0.01f32.cos()).abs() < 1e-6);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn sinusoidal(length: usize, width: usize) -> Tensor {
+    sinusoidal_at(&Tensor::arange(DType::I32, length), width)
+}
+
+/// Rows of [`sinusoidal`] for positions `[…]`.
+#[track_caller]
+fn sinusoidal_at(positions: &Tensor, width: usize) -> Tensor {
+    let pairs = width.div_ceil(2);
+    let rates: Vec<f32> = (0..pairs).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
+    let angles = positions.to_dtype(DType::F32).unsqueeze(-1) * Tensor::from_slice(&rates, [pairs]);
+    let both = Tensor::stack(&[&angles.sin(), &angles.cos()], -1).flatten(-2, -1);
+    // Of an odd number of features, the last has no cosine.
+    both.narrow(-1, 0, width)
+}
+
+/// Why `x` has no positions of this width, if it has none.
+fn misfit(x: &Tensor, width: usize) -> Option<String> {
+    (x.rank() < 2 || x.size(-1) != width || !x.dtype().is_float())
+        .then(|| format!("the input {} is not floating-point [.., length, {width}]", x.ty()))
+}
+
+/// Adds the table of [`sinusoidal`] to `[…, length, width]`; any length will do.
+///
+/// ```
+/// use fulmen_nn::attention::{SinusoidalPositions, sinusoidal};
+/// use fulmen_tensor::{DType, Tensor};
+/// let y = SinusoidalPositions::new(8).forward(&Tensor::zeros(DType::F32, [2, 5, 8]));
+/// assert_eq!(y.eval()?.to_vec::<f32>()?[..40], sinusoidal(5, 8).eval()?.to_vec::<f32>()?);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Module)]
+pub struct SinusoidalPositions {
+    width: usize,
+}
+
+impl SinusoidalPositions {
+    /// For inputs of this many features.
+    pub fn new(width: usize) -> SinusoidalPositions {
+        SinusoidalPositions { width }
+    }
+
+    /// The input with the table added, in its own dtype.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        self.forward_at(x, &Tensor::arange(DType::I32, x.size(-2)))
+    }
+
+    /// The input `[…, length, width]` with the rows of the integer `positions` added, which broadcast to `[…, length]`.
+    #[track_caller]
+    pub fn forward_at(&self, x: &Tensor, positions: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
+        match misfit(x, self.width) {
+            Some(message) => Tensor::poison("SinusoidalPositions", message),
+            None => x + sinusoidal_at(positions, self.width).to_dtype(x.dtype()),
+        }
+    }
+}
+
+impl Forward for SinusoidalPositions {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        SinusoidalPositions::forward(self, x)
+    }
+}
+
+/// Adds a learned row for each position to `[…, length, width]`, as GPT-2 and BERT do. A field `wpe` of this type has the
+/// parameter `wpe.weight`.
+///
+/// ```
+/// use fulmen_nn::{Module, attention::LearnedPositions};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let positions = LearnedPositions::new(1024, 8);
+/// positions.initialize(0);
+/// assert_eq!(positions.forward(&Tensor::zeros(DType::F32, [2, 5, 8])).ty().to_string(), "f32[2, 5, 8]");
+/// assert!(positions.forward(&Tensor::zeros(DType::F32, [1025, 8])).fault().is_some());
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct LearnedPositions {
+    /// `[max_len, width]`; normal with standard deviation 0.02 at first.
+    pub weight: Parameter,
+    max_len: usize,
+    width: usize,
+}
+
+impl LearnedPositions {
+    /// Rows for the positions `0..max_len`.
+    #[track_caller]
+    pub fn new(max_len: usize, width: usize) -> LearnedPositions {
+        LearnedPositions { weight: Parameter::new([max_len, width], Init::normal(0.0, 0.02)), max_len, width }
+    }
+
+    /// The input with the rows of the positions from 0 added, in its own dtype.
+    ///
+    /// Poisoned where it is longer than there are rows, or of another width.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
+        let length = x.size(-2);
+        if let Some(message) = misfit(x, self.width) {
+            return Tensor::poison(&self.to_string(), message);
+        }
+        if length > self.max_len {
+            let message = format!("the input {} has {length} positions, there are {}", x.ty(), self.max_len);
+            return Tensor::poison(&self.to_string(), message);
+        }
+        x + self.weight.get().narrow(0, 0, length).to_dtype(x.dtype())
+    }
+
+    /// The input `[…, length, width]` with the rows of the integer `positions` added, which broadcast to `[…, length]`. A
+    /// position that there is not gives NaN.
+    #[track_caller]
+    pub fn forward_at(&self, x: &Tensor, positions: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
+        match misfit(x, self.width) {
+            Some(message) => Tensor::poison(&self.to_string(), message),
+            None => x + self.weight.get().take(0, positions).to_dtype(x.dtype()),
+        }
+    }
+}
+
+impl fmt::Display for LearnedPositions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LearnedPositions({} x {})", self.max_len, self.width)
+    }
+}
+
+impl Forward for LearnedPositions {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        LearnedPositions::forward(self, x)
+    }
+}
+
+/// What attention with linear biases adds to the scores (Press et al. 2021, "Train Short, Test Long"): f32
+/// `[heads, length, positions]`, at query `i` and key `j` of a head `−slope·|i − j|`. For
+/// [`Attention::mask`](super::Attention::mask), with [`causal`](super::Attention::causal).
+///
+/// The slopes of `n` heads, a power of two, are `2^(−8/n), 2^(−16/n), …`; other numbers of heads take those of the power
+/// below, and every other one of the power above.
+///
+/// ```
+/// use fulmen_nn::attention::{Attention, alibi};
+/// use fulmen_tensor::{DType, Tensor};
+/// let bias = alibi(8, 2, 2);
+/// assert_eq!(bias.eval()?.to_vec::<f32>()?[..4], [0.0, -0.5, -0.5, 0.0]);
+///
+/// let x = Tensor::ones(DType::F32, [1, 8, 2, 4]);
+/// assert_eq!(Attention::new().causal(true).mask(&bias).forward(&x, &x, &x).ty(), x.ty());
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn alibi(heads: usize, length: usize, positions: usize) -> Tensor {
+    alibi_at(heads, &Tensor::arange(DType::I32, length), positions)
+}
+
+/// [`alibi`] where the queries stand at the integer positions `queries` `[length]`, as with a
+/// [`KeyValueCache`](super::KeyValueCache).
+#[track_caller]
+pub fn alibi_at(heads: usize, queries: &Tensor, positions: usize) -> Tensor {
+    let slopes: Vec<f32> = slopes(heads).into_iter().map(|slope| -slope as f32).collect();
+    let keys = Tensor::arange(DType::I32, positions).to_dtype(DType::F32);
+    let distance = (queries.to_dtype(DType::F32).unsqueeze(-1) - keys).abs();
+    Tensor::from_slice(&slopes, [heads, 1, 1]) * distance
+}
+
+fn slopes(heads: usize) -> Vec<f64> {
+    let whole = |n: usize| (1..=n).map(move |i| 2f64.powf(-8.0 * i as f64 / n as f64));
+    let below = if heads == 0 { 0 } else { 1 << heads.ilog2() };
+    whole(below).chain(whole(below.saturating_mul(2)).step_by(2)).take(heads).collect()
+}

@@ -1,0 +1,160 @@
+//! [`RotaryEmbedding`]: positions as rotations of queries and keys (RoPE), in both conventions.
+
+use fulmen_tensor::{DType, Tensor};
+
+use crate::precision::precision;
+
+/// Rotates pairs of features by angles that grow with the position, so that products of queries and keys depend on their
+/// distance alone (Su et al. 2021, "RoFormer"): pair `i` of `width/2` at position `p` by `p·theta^(−2i/width)`.
+///
+/// Which features make a pair differs between models, and their weights with it. By default it is `i` and `i + width/2`
+/// (GPT-NeoX, Llama in Hugging Face's layout, Qwen, Mistral); [`interleaved`](RotaryEmbedding::interleaved) pairs `2i` and
+/// `2i + 1` (RoFormer, GPT-J, Meta's own Llama files). Angles and products are computed in f32 or wider; the result has the
+/// input's dtype.
+///
+/// ```
+/// use fulmen_nn::attention::RotaryEmbedding;
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let rope = RotaryEmbedding::new(64).theta(500_000.0);
+/// let q = Tensor::ones(DType::F32, [2, 8, 10, 64]); // [batch, heads, length, width]
+/// let rotated = rope.forward(&q);
+/// assert_eq!(rotated.ty(), q.ty());
+///
+/// // The position of the first token is 0, where nothing turns.
+/// let first = RotaryEmbedding::new(2).forward(&Tensor::from_slice(&[1.0f32, 0.0, 1.0, 0.0], [2, 2])).eval()?;
+/// let first = first.to_vec::<f32>()?;
+/// assert_eq!(first[..2], [1.0, 0.0]);
+/// assert!((first[2] - 1f32.cos()).abs() < 1e-6 && (first[3] - 1f32.sin()).abs() < 1e-6);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RotaryEmbedding {
+    width: usize,
+    theta: f64,
+    interleaved: bool,
+    scaling: RotaryScaling,
+}
+
+/// How the angles are changed for sequences longer than those that a model was trained on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum RotaryScaling {
+    /// Not at all.
+    #[default]
+    None,
+    /// All are divided by this factor (position interpolation).
+    Linear {
+        /// The new length over the trained one.
+        factor: f64,
+    },
+    /// Llama 3.1's rule: slow rotations are divided by the factor, fast ones stay, those between are mixed.
+    Llama3 {
+        /// What slow rotations are divided by.
+        factor: f64,
+        /// Rotations of a longer wave than the trained length over this are slow.
+        low_freq_factor: f64,
+        /// Rotations of a shorter wave than the trained length over this are fast.
+        high_freq_factor: f64,
+        /// The trained length.
+        original_max_position_embeddings: usize,
+    },
+}
+
+impl RotaryEmbedding {
+    /// Rotates the first `width` features, an even number, which is the width of a head or less. `theta` 10000.
+    pub fn new(width: usize) -> RotaryEmbedding {
+        RotaryEmbedding { width, theta: 10_000.0, interleaved: false, scaling: RotaryScaling::None }
+    }
+
+    /// The base of the angles.
+    pub fn theta(mut self, theta: f64) -> RotaryEmbedding {
+        self.theta = theta;
+        self
+    }
+
+    /// Whether neighbours make a pair (`2i` and `2i + 1`) and not features half a width apart.
+    pub fn interleaved(mut self, interleaved: bool) -> RotaryEmbedding {
+        self.interleaved = interleaved;
+        self
+    }
+
+    /// The change for long sequences.
+    pub fn scaling(mut self, scaling: RotaryScaling) -> RotaryEmbedding {
+        self.scaling = scaling;
+        self
+    }
+
+    /// The angle of each pair at position 1.
+    pub fn frequencies(&self) -> Vec<f64> {
+        let pairs = self.width / 2;
+        (0..pairs).map(|i| self.scaled(self.theta.powf(-2.0 * i as f64 / self.width as f64))).collect()
+    }
+
+    fn scaled(&self, frequency: f64) -> f64 {
+        match self.scaling {
+            RotaryScaling::None => frequency,
+            RotaryScaling::Linear { factor } => frequency / factor,
+            RotaryScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
+                let turns = original_max_position_embeddings as f64 * frequency / std::f64::consts::TAU;
+                let fast = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
+                let fast = fast.clamp(0.0, 1.0);
+                frequency * (fast + (1.0 - fast) / factor)
+            }
+        }
+    }
+
+    /// `[…, length, features]` rotated, where the positions along axis −2 count from 0.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        self.forward_at(x, &Tensor::arange(DType::I32, x.size(-2)))
+    }
+
+    /// `[…, length, features]` rotated by the integer `positions`, which broadcast to `[…, length]`: `[length]`, or
+    /// `[batch, 1, length]` beside `[batch, heads, length, features]`.
+    ///
+    /// Poisoned where the width is odd or larger than the features, and for positions that are no integers.
+    #[track_caller]
+    pub fn forward_at(&self, x: &Tensor, positions: &Tensor) -> Tensor {
+        for input in [x, positions] {
+            if input.fault().is_some() {
+                return input.clone();
+            }
+        }
+        let (width, features) = (self.width, x.size(-1));
+        let message = if width == 0 || width % 2 != 0 {
+            format!("a width of {width} cannot be parted into pairs")
+        } else if x.rank() < 2 || features < width || !x.dtype().is_float() {
+            format!("the input {} is not floating-point [.., length, features] with {width} features or more", x.ty())
+        } else if !positions.dtype().is_integer() {
+            format!("the positions {} are not integers", positions.ty())
+        } else {
+            return self.rotate(x, positions);
+        };
+        Tensor::poison("RotaryEmbedding", message)
+    }
+
+    #[track_caller]
+    fn rotate(&self, x: &Tensor, positions: &Tensor) -> Tensor {
+        let (dtype, half) = (precision(x.dtype()), self.width / 2);
+        let frequencies = Tensor::from_slice(&self.frequencies(), [half]).to_dtype(dtype);
+        let angles = positions.to_dtype(dtype).unsqueeze(-1) * frequencies;
+        let (cos, sin) = (angles.cos(), angles.sin());
+        let turned = x.narrow(-1, 0, self.width).to_dtype(dtype);
+        let turned = if self.interleaved {
+            let pairs = turned.reshape([&x.shape()[..x.rank() - 1], &[half, 2]].concat());
+            let (a, b) = (pairs.narrow(-1, 0, 1).squeeze(-1), pairs.narrow(-1, 1, 1).squeeze(-1));
+            let (a, b) = (&a * &cos - &b * &sin, &b * &cos + &a * &sin);
+            Tensor::stack(&[&a, &b], -1).flatten(-2, -1)
+        } else {
+            let (a, b) = (turned.narrow(-1, 0, half), turned.narrow(-1, half, half));
+            Tensor::concatenate(&[&(&a * &cos - &b * &sin), &(&b * &cos + &a * &sin)], -1)
+        };
+        let turned = turned.to_dtype(x.dtype());
+        let rest = x.size(-1) - self.width;
+        if rest == 0 || turned.fault().is_some() {
+            return turned;
+        }
+        Tensor::concatenate(&[&turned, &x.narrow(-1, self.width, rest)], -1)
+    }
+}

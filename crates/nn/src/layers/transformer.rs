@@ -1,0 +1,173 @@
+//! [`TransformerEncoder`], [`TransformerDecoder`] and [`Transformer`]: rows of the layers of `transformer_layer.rs`.
+
+use fulmen_tensor::Tensor;
+
+use super::{LayerNorm, TransformerDecoderLayer, TransformerEncoderLayer};
+use crate::attention::Attention;
+use crate::{Init, Module};
+
+/// Encoder layers one after the other, and if asked for a normalization of the last one's result. As PyTorch's
+/// `nn.TransformerEncoder`, with its parameters' names.
+///
+/// ```
+/// use fulmen_nn::attention::Attention;
+/// use fulmen_nn::{LayerNorm, Module, TransformerEncoder, TransformerEncoderLayer};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let layer = || TransformerEncoderLayer::new(64, 8).dim_feedforward(256).norm_first(true);
+/// let encoder = TransformerEncoder::new(2, layer).norm(LayerNorm::new([64]));
+/// encoder.initialize(0);
+/// encoder.eval();
+/// assert_eq!(encoder.parameters()[0].0, "layers.0.self_attn.in_proj_weight");
+/// let x = Tensor::ones(DType::F32, [2, 10, 64]);
+/// assert_eq!(encoder.forward(&x, &Attention::new().causal(true)).ty(), x.ty());
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct TransformerEncoder {
+    /// The layers.
+    pub layers: Vec<TransformerEncoderLayer>,
+    /// Behind the last.
+    pub norm: Option<LayerNorm>,
+}
+
+impl TransformerEncoder {
+    /// As many layers as asked for, each made by `layer`: a clone of a layer would have its parameters.
+    pub fn new(num_layers: usize, mut layer: impl FnMut() -> TransformerEncoderLayer) -> TransformerEncoder {
+        TransformerEncoder { layers: (0..num_layers).map(|_| layer()).collect(), norm: None }
+    }
+
+    /// What normalizes the last layer's result; needed where the layers are [`norm_first`].
+    ///
+    /// [`norm_first`]: TransformerEncoderLayer::norm_first
+    pub fn norm(mut self, norm: LayerNorm) -> TransformerEncoder {
+        self.norm = Some(norm);
+        self
+    }
+
+    /// The last layer's result; `how` says what each position sees, in all layers.
+    #[track_caller]
+    pub fn forward(&self, src: &Tensor, how: &Attention) -> Tensor {
+        let mut x = src.clone();
+        for layer in &self.layers {
+            x = layer.forward(&x, how);
+        }
+        match &self.norm {
+            Some(norm) => norm.forward(&x),
+            None => x,
+        }
+    }
+}
+
+/// Decoder layers one after the other, and if asked for a normalization of the last one's result. As PyTorch's
+/// `nn.TransformerDecoder`, with its parameters' names.
+///
+/// ```
+/// use fulmen_nn::attention::Attention;
+/// use fulmen_nn::{Module, TransformerDecoder, TransformerDecoderLayer};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let decoder = TransformerDecoder::new(2, || TransformerDecoderLayer::new(64, 8).dim_feedforward(256));
+/// decoder.initialize(0);
+/// decoder.eval();
+/// let (tgt, memory) = (Tensor::ones(DType::F32, [2, 10, 64]), Tensor::ones(DType::F32, [2, 7, 64]));
+/// let y = decoder.forward(&tgt, &memory, &Attention::new().causal(true), &Attention::new());
+/// assert_eq!(y.ty(), tgt.ty());
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct TransformerDecoder {
+    /// The layers.
+    pub layers: Vec<TransformerDecoderLayer>,
+    /// Behind the last.
+    pub norm: Option<LayerNorm>,
+}
+
+impl TransformerDecoder {
+    /// As many layers as asked for, each made by `layer`: a clone of a layer would have its parameters.
+    pub fn new(num_layers: usize, mut layer: impl FnMut() -> TransformerDecoderLayer) -> TransformerDecoder {
+        TransformerDecoder { layers: (0..num_layers).map(|_| layer()).collect(), norm: None }
+    }
+
+    /// What normalizes the last layer's result.
+    pub fn norm(mut self, norm: LayerNorm) -> TransformerDecoder {
+        self.norm = Some(norm);
+        self
+    }
+
+    /// The last layer's result; `how` says what each position of `tgt` sees of `tgt`, and `cross` what it sees of `memory`.
+    #[track_caller]
+    pub fn forward(&self, tgt: &Tensor, memory: &Tensor, how: &Attention, cross: &Attention) -> Tensor {
+        let mut x = tgt.clone();
+        for layer in &self.layers {
+            x = layer.forward(&x, memory, how, cross);
+        }
+        match &self.norm {
+            Some(norm) => norm.forward(&x),
+            None => x,
+        }
+    }
+}
+
+/// An encoder and a decoder, both with a normalization behind the last layer. As PyTorch's `nn.Transformer` with
+/// `batch_first=True`, with its parameters' names; weights of two or more axes begin uniform by Xavier's rule.
+///
+/// ```
+/// use fulmen_nn::attention::Attention;
+/// use fulmen_nn::{Module, Transformer, TransformerDecoderLayer, TransformerEncoderLayer};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let model = Transformer::new(
+///     64,
+///     (2, || TransformerEncoderLayer::new(64, 8).dim_feedforward(256)),
+///     (3, || TransformerDecoderLayer::new(64, 8).dim_feedforward(256)),
+/// );
+/// model.initialize(0);
+/// model.eval();
+/// let (src, tgt) = (Tensor::ones(DType::F32, [2, 7, 64]), Tensor::ones(DType::F32, [2, 10, 64]));
+/// let all = Attention::new();
+/// let y = model.forward(&src, &tgt, &all, &Attention::new().causal(true), &all);
+/// assert_eq!(y.ty(), tgt.ty());
+/// assert_eq!(model.parameters().last().unwrap().0, "decoder.norm.bias");
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct Transformer {
+    /// Of the source.
+    pub encoder: TransformerEncoder,
+    /// Of the target, with what the encoder made of the source.
+    pub decoder: TransformerDecoder,
+}
+
+impl Transformer {
+    /// So many encoder and decoder layers of `d_model` features as asked for; PyTorch's default is 6 and 6.
+    #[track_caller]
+    pub fn new(
+        d_model: usize,
+        encoder: (usize, impl FnMut() -> TransformerEncoderLayer),
+        decoder: (usize, impl FnMut() -> TransformerDecoderLayer),
+    ) -> Transformer {
+        let model = Transformer {
+            encoder: TransformerEncoder::new(encoder.0, encoder.1).norm(LayerNorm::new([d_model])),
+            decoder: TransformerDecoder::new(decoder.0, decoder.1).norm(LayerNorm::new([d_model])),
+        };
+        for (_, parameter) in model.parameters() {
+            if parameter.ty().shape.rank() > 1 {
+                parameter.set_init(Init::xavier_uniform(1.0));
+            }
+        }
+        model
+    }
+
+    /// What the decoder makes of `tgt` `[batch, length, d_model]` and of what the encoder makes of `src`: `encoder` says
+    /// what each position of `src` sees of `src`, `decoder` what each of `tgt` sees of `tgt`, and `cross` what it sees of
+    /// `src`.
+    #[track_caller]
+    pub fn forward(
+        &self,
+        src: &Tensor,
+        tgt: &Tensor,
+        encoder: &Attention,
+        decoder: &Attention,
+        cross: &Attention,
+    ) -> Tensor {
+        self.decoder.forward(tgt, &self.encoder.forward(src, encoder), decoder, cross)
+    }
+}

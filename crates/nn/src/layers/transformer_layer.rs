@@ -1,0 +1,282 @@
+//! [`TransformerEncoderLayer`] and [`TransformerDecoderLayer`]: attention and a feed-forward network, with normalizations
+//! and residuals. Rows of them are in `transformer.rs`.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use fulmen_tensor::Tensor;
+
+use super::functions::Relu;
+use super::{Dropout, LayerNorm, Linear, MultiheadAttention};
+use crate::attention::Attention;
+use crate::{Forward, Module, Visit, users_line};
+
+/// What layers are built from; PyTorch's defaults.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    d_model: usize,
+    nhead: usize,
+    dim_feedforward: usize,
+    dropout: f64,
+    eps: f64,
+    bias: bool,
+}
+
+impl Settings {
+    fn new(d_model: usize, nhead: usize) -> Settings {
+        Settings { d_model, nhead, dim_feedforward: 2048, dropout: 0.1, eps: 1e-5, bias: true }
+    }
+
+    #[track_caller]
+    fn attention(&self) -> MultiheadAttention {
+        MultiheadAttention::new(self.d_model, self.nhead).bias(self.bias).dropout(self.dropout)
+    }
+
+    #[track_caller]
+    fn norm(&self) -> LayerNorm {
+        LayerNorm::new([self.d_model]).eps(self.eps).bias(self.bias)
+    }
+
+    fn dropout(&self) -> Dropout {
+        Dropout::new(self.dropout)
+    }
+}
+
+/// The function between the two linear layers. Clones are the same one.
+#[derive(Clone)]
+struct Function(Arc<dyn Forward + Send + Sync>);
+
+impl Module for Function {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.flatten(&*self.0);
+    }
+}
+
+impl fmt::Debug for Function {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Function")
+    }
+}
+
+/// `linear2(dropout(activation(linear1(x))))`.
+#[track_caller]
+fn feed_forward(x: &Tensor, linear1: &Linear, activation: &Function, dropout: &Dropout, linear2: &Linear) -> Tensor {
+    let line = Location::caller();
+    let hidden = linear1.forward(x);
+    // A call through a trait object does not tell its line.
+    let hidden = users_line::at(line, || activation.0.forward(&hidden));
+    linear2.forward(&dropout.forward(&hidden))
+}
+
+macro_rules! layer {
+    (
+        $(#[$doc:meta])*
+        $name:ident { $($(#[$of:meta])* $field:ident: $kind:ident = $make:ident,)* }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Module)]
+        pub struct $name {
+            $($(#[$of])* pub $field: $kind,)*
+            /// To the features inside the feed-forward network.
+            pub linear1: Linear,
+            /// From the features inside the feed-forward network.
+            pub linear2: Linear,
+            dropout: Dropout,
+            activation: Function,
+            norm_first: bool,
+            #[module(skip)]
+            settings: Settings,
+        }
+
+        impl $name {
+            /// A layer of `d_model` features and `nhead` heads: 2048 features inside, dropout 0.1, ReLU, `eps` 1e-5,
+            /// biases, normalization behind the residuals. The builder methods make the parameters anew, so they come
+            /// before initialization.
+            #[track_caller]
+            pub fn new(d_model: usize, nhead: usize) -> $name {
+                $name::build(Settings::new(d_model, nhead), Function(Arc::new(Relu)), false)
+            }
+
+            #[track_caller]
+            fn build(settings: Settings, activation: Function, norm_first: bool) -> $name {
+                let Settings { d_model, dim_feedforward, bias, .. } = settings;
+                $name {
+                    $($field: settings.$make(),)*
+                    linear1: Linear::new(d_model, dim_feedforward).bias(bias),
+                    linear2: Linear::new(dim_feedforward, d_model).bias(bias),
+                    dropout: settings.dropout(),
+                    activation,
+                    norm_first,
+                    settings,
+                }
+            }
+
+            /// The features between the two linear layers.
+            #[track_caller]
+            pub fn dim_feedforward(self, features: usize) -> $name {
+                let settings = Settings { dim_feedforward: features, ..self.settings };
+                $name::build(settings, self.activation, self.norm_first)
+            }
+
+            /// The probability of all its dropouts.
+            #[track_caller]
+            pub fn dropout(self, p: f64) -> $name {
+                $name::build(Settings { dropout: p, ..self.settings }, self.activation, self.norm_first)
+            }
+
+            /// What the normalizations add to the variance.
+            #[track_caller]
+            pub fn layer_norm_eps(self, eps: f64) -> $name {
+                $name::build(Settings { eps, ..self.settings }, self.activation, self.norm_first)
+            }
+
+            /// With or without biases, of linear layers, attention and normalizations.
+            #[track_caller]
+            pub fn bias(self, bias: bool) -> $name {
+                $name::build(Settings { bias, ..self.settings }, self.activation, self.norm_first)
+            }
+
+            /// The function between the two linear layers, such as [`Gelu`](crate::Gelu).
+            pub fn activation(mut self, activation: impl Forward + Send + Sync + 'static) -> $name {
+                self.activation = Function(Arc::new(activation));
+                self
+            }
+
+            /// Whether inputs are normalized before attention and feed-forward network, and not the sums behind them.
+            pub fn norm_first(mut self, norm_first: bool) -> $name {
+                self.norm_first = norm_first;
+                self
+            }
+        }
+    };
+}
+
+layer! {
+    /// Self-attention and a feed-forward network over `[batch, length, d_model]`. As PyTorch's
+    /// `nn.TransformerEncoderLayer` with `batch_first=True`, with its parameters' names. With
+    /// [`Attention::causal`] it is the layer of a decoder-only model.
+    ///
+    /// Dropout acts while training only; the padding of a batch is left out by a mask in the [`Attention`] that
+    /// [`forward`](TransformerEncoderLayer::forward) is given.
+    ///
+    /// ```
+    /// use fulmen_nn::attention::Attention;
+    /// use fulmen_nn::{Gelu, Module, TransformerEncoderLayer};
+    /// use fulmen_tensor::{DType, Tensor};
+    ///
+    /// let layer = TransformerEncoderLayer::new(64, 8).dim_feedforward(256).activation(Gelu::default()).norm_first(true);
+    /// layer.initialize(0);
+    /// layer.eval();
+    /// let x = Tensor::ones(DType::F32, [2, 10, 64]);
+    /// let padding = Tensor::ones(DType::Bool, [2, 1, 1, 10]); // true where there is a token
+    /// assert_eq!(layer.forward(&x, &Attention::new().mask(&padding)).ty(), x.ty());
+    /// ```
+    TransformerEncoderLayer {
+        /// Of the input to itself.
+        self_attn: MultiheadAttention = attention,
+        /// Around the attention.
+        norm1: LayerNorm = norm,
+        /// Around the feed-forward network.
+        norm2: LayerNorm = norm,
+        /// Behind the attention.
+        dropout1: Dropout = dropout,
+        /// Behind the feed-forward network.
+        dropout2: Dropout = dropout,
+    }
+}
+
+impl TransformerEncoderLayer {
+    /// The layer's result; `how` says what each position sees.
+    ///
+    /// Poisoned where the input is not `[batch, length, d_model]` or the heads do not divide the features.
+    #[track_caller]
+    pub fn forward(&self, src: &Tensor, how: &Attention) -> Tensor {
+        if self.norm_first {
+            let x = src + self.attend(&self.norm1.forward(src), how);
+            &x + self.feed(&self.norm2.forward(&x))
+        } else {
+            let x = self.norm1.forward(&(src + self.attend(src, how)));
+            self.norm2.forward(&(&x + self.feed(&x)))
+        }
+    }
+
+    #[track_caller]
+    fn attend(&self, x: &Tensor, how: &Attention) -> Tensor {
+        self.dropout1.forward(&self.self_attn.forward(x, x, x, how))
+    }
+
+    #[track_caller]
+    fn feed(&self, x: &Tensor) -> Tensor {
+        self.dropout2.forward(&feed_forward(x, &self.linear1, &self.activation, &self.dropout, &self.linear2))
+    }
+}
+
+layer! {
+    /// Self-attention, attention to an encoder's result and a feed-forward network over `[batch, length, d_model]`. As
+    /// PyTorch's `nn.TransformerDecoderLayer` with `batch_first=True`, with its parameters' names.
+    ///
+    /// ```
+    /// use fulmen_nn::attention::Attention;
+    /// use fulmen_nn::{Module, TransformerDecoderLayer};
+    /// use fulmen_tensor::{DType, Tensor};
+    ///
+    /// let layer = TransformerDecoderLayer::new(64, 8).dropout(0.0);
+    /// layer.initialize(0);
+    /// let (tgt, memory) = (Tensor::ones(DType::F32, [2, 10, 64]), Tensor::ones(DType::F32, [2, 7, 64]));
+    /// let y = layer.forward(&tgt, &memory, &Attention::new().causal(true), &Attention::new());
+    /// assert_eq!(y.ty(), tgt.ty());
+    /// ```
+    TransformerDecoderLayer {
+        /// Of the input to itself.
+        self_attn: MultiheadAttention = attention,
+        /// Of the input to the encoder's result.
+        multihead_attn: MultiheadAttention = attention,
+        /// Around the attention to itself.
+        norm1: LayerNorm = norm,
+        /// Around the attention to the encoder's result.
+        norm2: LayerNorm = norm,
+        /// Around the feed-forward network.
+        norm3: LayerNorm = norm,
+        /// Behind the attention to itself.
+        dropout1: Dropout = dropout,
+        /// Behind the attention to the encoder's result.
+        dropout2: Dropout = dropout,
+        /// Behind the feed-forward network.
+        dropout3: Dropout = dropout,
+    }
+}
+
+impl TransformerDecoderLayer {
+    /// The layer's result; `how` says what each position of `tgt` sees of `tgt`, usually what came before, and `cross` what
+    /// it sees of `memory`.
+    ///
+    /// Poisoned where an input is not `[batch, length, d_model]` or the heads do not divide the features.
+    #[track_caller]
+    pub fn forward(&self, tgt: &Tensor, memory: &Tensor, how: &Attention, cross: &Attention) -> Tensor {
+        if self.norm_first {
+            let x = tgt + self.attend(&self.norm1.forward(tgt), how);
+            let x = &x + self.look(&self.norm2.forward(&x), memory, cross);
+            &x + self.feed(&self.norm3.forward(&x))
+        } else {
+            let x = self.norm1.forward(&(tgt + self.attend(tgt, how)));
+            let x = self.norm2.forward(&(&x + self.look(&x, memory, cross)));
+            self.norm3.forward(&(&x + self.feed(&x)))
+        }
+    }
+
+    #[track_caller]
+    fn attend(&self, x: &Tensor, how: &Attention) -> Tensor {
+        self.dropout1.forward(&self.self_attn.forward(x, x, x, how))
+    }
+
+    #[track_caller]
+    fn look(&self, x: &Tensor, memory: &Tensor, how: &Attention) -> Tensor {
+        self.dropout2.forward(&self.multihead_attn.forward(x, memory, memory, how))
+    }
+
+    #[track_caller]
+    fn feed(&self, x: &Tensor) -> Tensor {
+        self.dropout3.forward(&feed_forward(x, &self.linear1, &self.activation, &self.dropout, &self.linear2))
+    }
+}
