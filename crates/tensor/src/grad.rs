@@ -41,47 +41,14 @@ pub fn grad(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
         return all(Tensor::poison("grad", format!("there is no gradient with respect to a tensor of {}", t.ty())));
     }
 
-    // Only nodes between `wrt` and the loss take part.
-    let mut order = vec![];
-    let mut active: HashSet<u64> = wrt.iter().map(|t| t.node.id).collect();
-    graph::visit(std::slice::from_ref(loss), |node| {
-        if active.contains(&node.id) || node.inputs.iter().any(|t| active.contains(&t.node.id)) {
-            active.insert(node.id);
-            order.push(node.clone());
-        }
-    });
-
-    let mut cotangents: HashMap<u64, Vec<Option<Tensor>>> = HashMap::new();
-    accumulate(&mut cotangents, loss, loss.ones_like());
-    for node in order.iter().rev() {
-        let Kind::Operation(operation) = &node.kind else { continue };
-        let needed = |t: &Tensor| active.contains(&t.node.id) && t.dtype().is_float();
-        if !node.inputs.iter().any(needed) {
-            continue;
-        }
-        // A node of `wrt` may have users and inputs alike: its cotangent stays readable after it was passed on.
-        let Some(found) = cotangents.get(&node.id).cloned() else { continue };
-        let outputs: Vec<Tensor> =
-            (0..node.outputs.len()).map(|output| Tensor { node: node.clone(), output }).collect();
-        let given = on_behalf_of(node.location, || {
-            // The forward operands have been converted already, and conversions have derivatives of their own.
-            autocast(None, || operation.vjp(&Vjp { inputs: &node.inputs, outputs: &outputs, cotangents: &found }))
-        });
-        for (input, cotangent) in node.inputs.iter().zip(given) {
-            // A derivative that nobody asked for may well not exist.
-            let Some(cotangent) = cotangent.filter(|_| needed(input)) else { continue };
-            if cotangent.fault().is_some() {
-                return all(cotangent);
-            }
-            debug_assert_eq!(input.ty(), cotangent.ty(), "vjp of {}", operation.name());
-            on_behalf_of(node.location, || accumulate(&mut cotangents, input, cotangent));
-        }
-    }
+    let found = match pull_back(&[(loss.clone(), loss.ones_like())], wrt) {
+        Ok(found) => found,
+        Err(poisoned) => return all(poisoned),
+    };
     // No closure: the zeros would carry its line, not the caller's.
     let mut gradients = Vec::with_capacity(wrt.len());
-    for t in wrt {
-        let found = cotangents.get(&t.node.id).and_then(|outputs| outputs[t.output].clone());
-        gradients.push(match found {
+    for (t, gradient) in wrt.iter().zip(found) {
+        gradients.push(match gradient {
             Some(gradient) => gradient,
             None => t.zeros_like(),
         });
@@ -89,6 +56,61 @@ pub fn grad(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
     gradients
 }
 
+/// The cotangents of `wrt` that follow from those of `results`; `None` for what no result depends on.
+///
+/// # Errors
+/// A poisoned tensor, when an operation on the way has no derivative.
+#[track_caller]
+pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<Option<Tensor>>, Tensor> {
+    // Only nodes between `wrt` and the results take part. Inputs are older than what is computed from them.
+    let mut order = vec![];
+    let mut active: HashSet<u64> = wrt.iter().map(|t| t.node.id).collect();
+    let oldest = active.iter().min().copied().unwrap_or(u64::MAX);
+    let ends: Vec<Tensor> = results.iter().map(|(result, _)| result.clone()).collect();
+    graph::visit_where(
+        &ends,
+        |t| t.node.id >= oldest,
+        |node| {
+            if active.contains(&node.id) || node.inputs.iter().any(|t| active.contains(&t.node.id)) {
+                active.insert(node.id);
+                order.push(node.clone());
+            }
+        },
+    );
+
+    let mut cotangents: HashMap<u64, Vec<Option<Tensor>>> = HashMap::new();
+    for (result, cotangent) in results {
+        accumulate(&mut cotangents, result, cotangent.clone());
+    }
+    for node in order.iter().rev() {
+        let Kind::Operation(operation) = &node.kind else { continue };
+        let needed: Vec<bool> =
+            node.inputs.iter().map(|t| active.contains(&t.node.id) && t.dtype().is_float()).collect();
+        if !needed.contains(&true) {
+            continue;
+        }
+        // A node of `wrt` may have users and inputs alike: its cotangent stays readable after it was passed on.
+        let Some(found) = cotangents.get(&node.id).cloned() else { continue };
+        let outputs: Vec<Tensor> =
+            (0..node.outputs.len()).map(|output| Tensor { node: node.clone(), output }).collect();
+        let vjp = Vjp { inputs: &node.inputs, outputs: &outputs, cotangents: &found, needed: &needed };
+        // The forward operands have been converted already, and conversions have derivatives of their own.
+        let given = on_behalf_of(node.location, || autocast(None, || operation.vjp(&vjp)));
+        for ((input, cotangent), needed) in node.inputs.iter().zip(given).zip(&needed) {
+            // A derivative that nobody asked for may well not exist.
+            let Some(cotangent) = cotangent.filter(|_| *needed) else { continue };
+            if cotangent.fault().is_some() {
+                return Err(cotangent);
+            }
+            debug_assert_eq!(input.ty(), cotangent.ty(), "vjp of {}", operation.name());
+            on_behalf_of(node.location, || accumulate(&mut cotangents, input, cotangent));
+        }
+    }
+    let found = |t: &&Tensor| cotangents.get(&t.node.id).and_then(|outputs| outputs[t.output].clone());
+    Ok(wrt.iter().map(found).collect())
+}
+
+#[track_caller]
 fn accumulate(cotangents: &mut HashMap<u64, Vec<Option<Tensor>>>, to: &Tensor, cotangent: Tensor) {
     let outputs = cotangents.entry(to.node.id).or_insert_with(|| vec![None; to.node.outputs.len()]);
     let slot = &mut outputs[to.output];

@@ -1,7 +1,7 @@
 //! The recorded expression as a list: every node once, inputs before users, common subexpressions merged and what no
 //! result needs left out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
@@ -9,16 +9,21 @@ use crate::tensor::{Kind, Node};
 use crate::{Result, Tensor};
 
 /// Calls `f` for each node that `results` are computed from, once, inputs before users. Needs no deep stack.
-pub(crate) fn visit(results: &[Tensor], mut f: impl FnMut(&Arc<Node>)) {
+pub(crate) fn visit(results: &[Tensor], f: impl FnMut(&Arc<Node>)) {
+    visit_where(results, |_| true, f);
+}
+
+/// As [`visit`], for the nodes that are reached over tensors that `enter` lets pass.
+pub(crate) fn visit_where(results: &[Tensor], enter: impl Fn(&Tensor) -> bool, mut f: impl FnMut(&Arc<Node>)) {
     let mut state: HashMap<u64, usize> = HashMap::new();
-    for result in results {
+    for result in results.iter().filter(|t| enter(t)) {
         let mut stack = vec![&result.node];
         while let Some(&node) = stack.last() {
             let next = state.entry(node.id).or_insert(0);
             let i = *next;
             *next += 1;
             match node.inputs.get(i) {
-                Some(input) if !state.contains_key(&input.node.id) => stack.push(&input.node),
+                Some(input) if !state.contains_key(&input.node.id) && enter(input) => stack.push(&input.node),
                 Some(_) => {}
                 None => {
                     stack.pop();
@@ -30,6 +35,54 @@ pub(crate) fn visit(results: &[Tensor], mut f: impl FnMut(&Arc<Node>)) {
             }
         }
     }
+}
+
+/// The ids of the nodes that are computed from those of `sources`, and of these themselves.
+pub(crate) fn dependents(results: &[Tensor], sources: &[&Tensor]) -> HashSet<u64> {
+    let mut found: HashSet<u64> = sources.iter().map(|t| t.node.id).collect();
+    // Inputs are older than what is computed from them.
+    let oldest = found.iter().min().copied().unwrap_or(u64::MAX);
+    visit_where(
+        results,
+        |t| t.node.id >= oldest,
+        |node| {
+            if node.inputs.iter().any(|t| found.contains(&t.node.id)) {
+                found.insert(node.id);
+            }
+        },
+    );
+    found
+}
+
+/// One tensor among all: its node and which of the node's results it is.
+pub(crate) type Place = (u64, usize);
+
+pub(crate) fn place(t: &Tensor) -> Place {
+    (t.node.id, t.output)
+}
+
+/// The expressions `results` with other tensors of the same types in place of some: the same operations, recorded by the
+/// same lines.
+pub(crate) fn replay(results: &[Tensor], with: &HashMap<Place, Tensor>) -> Vec<Tensor> {
+    let oldest = with.keys().map(|place| place.0).min().unwrap_or(u64::MAX);
+    let mut again: HashMap<u64, Arc<Node>> = HashMap::new();
+    let look_up = |again: &HashMap<u64, Arc<Node>>, t: &Tensor| match (with.get(&place(t)), again.get(&t.node.id)) {
+        (Some(other), _) => other.clone(),
+        (None, Some(node)) => Tensor { node: node.clone(), output: t.output },
+        (None, None) => t.clone(),
+    };
+    visit_where(
+        results,
+        |t| t.node.id >= oldest && !with.contains_key(&place(t)),
+        |node| {
+            let Kind::Operation(operation) = &node.kind else { return };
+            let inputs: Vec<Tensor> = node.inputs.iter().map(|t| look_up(&again, t)).collect();
+            if inputs.iter().zip(&node.inputs).any(|(new, old)| !new.is(old)) {
+                again.insert(node.id, node.again(operation, inputs));
+            }
+        },
+    );
+    results.iter().map(|t| look_up(&again, t)).collect()
 }
 
 /// One result of one instruction.
@@ -58,6 +111,9 @@ enum Identity {
     Operation { name: &'static str, key: String, operands: Vec<Value> },
 }
 
+/// The instructions that are listed already, by what they are.
+type Known = HashMap<Identity, usize>;
+
 impl Graph {
     /// Lists what `results` need.
     ///
@@ -67,29 +123,48 @@ impl Graph {
         for result in results {
             result.check()?;
         }
-        let mut instructions: Vec<Instruction> = vec![];
-        let mut known: HashMap<Identity, usize> = HashMap::new();
-        let mut place: HashMap<u64, usize> = HashMap::new();
-        let at = |place: &HashMap<u64, usize>, t: &Tensor| Value { instruction: place[&t.node.id], output: t.output };
+        let mut graph = Graph { instructions: vec![], results: vec![] };
+        graph.results = graph.list(results, HashMap::new(), &mut Known::new());
+        Ok(graph)
+    }
+
+    /// Adds what `results` need, where the values of some nodes stand in the list already.
+    fn list(&mut self, results: &[Tensor], mut values: HashMap<u64, Vec<Value>>, known: &mut Known) -> Vec<Value> {
         visit(results, |node| {
-            let operands: Vec<Value> = node.inputs.iter().map(|t| at(&place, t)).collect();
+            if values.contains_key(&node.id) {
+                return;
+            }
+            let operands: Vec<Value> = node.inputs.iter().map(|t| values[&t.node.id][t.output]).collect();
             let identity = match &node.kind {
                 Kind::Operation(operation) => {
+                    if let Some(body) = operation.inlined() {
+                        let bound = body.parameters.iter().zip(&operands).map(|(p, &v)| (p.node.id, vec![v])).collect();
+                        values.insert(node.id, self.list(&body.results, bound, known));
+                        return;
+                    }
                     Identity::Operation { name: operation.name(), key: operation.key(), operands: operands.clone() }
                 }
                 Kind::Array(array) => Identity::Array(Arc::as_ptr(array).addr()),
-                Kind::Host(_) | Kind::Placeholder { .. } | Kind::Poison(_) => Identity::Leaf(node.id),
-            };
-            let index = match known.entry(identity) {
-                Entry::Occupied(seen) => *seen.get(),
-                Entry::Vacant(new) => {
-                    instructions.push(Instruction { node: node.clone(), operands });
-                    *new.insert(instructions.len() - 1)
+                Kind::Host(_) | Kind::Placeholder { .. } | Kind::Parameter { .. } | Kind::Poison(_) => {
+                    Identity::Leaf(node.id)
                 }
             };
-            place.insert(node.id, index);
+            let instruction = match known.entry(identity) {
+                Entry::Occupied(seen) => {
+                    let twin = &mut self.instructions[*seen.get()];
+                    // The one with more results serves the users of both.
+                    if twin.node.outputs.len() < node.outputs.len() {
+                        twin.node = node.clone();
+                    }
+                    *seen.get()
+                }
+                Entry::Vacant(new) => {
+                    self.instructions.push(Instruction { node: node.clone(), operands });
+                    *new.insert(self.instructions.len() - 1)
+                }
+            };
+            values.insert(node.id, (0..node.outputs.len()).map(|output| Value { instruction, output }).collect());
         });
-        let results = results.iter().map(|t| at(&place, t)).collect();
-        Ok(Graph { instructions, results })
+        results.iter().map(|t| values[&t.node.id][t.output]).collect()
     }
 }

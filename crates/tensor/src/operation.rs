@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::lower::Lowering;
+use crate::region::Region;
 use crate::{Mesh, Tensor, TensorType};
 
 pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
@@ -32,10 +33,34 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// What tells two uses of this operation on the same inputs apart: all attributes.
+    /// What becomes of the operation in the body of a loop, or in a derivative, when its operands come from outside.
+    fn repeated(&self) -> Repeated {
+        Repeated::Constants
+    }
+
+    /// The body that stands in a program instead of this operation, if it is only a name for what it contains: its
+    /// parameters are the operands. What sets it apart is its derivative.
+    fn inlined(&self) -> Option<&Region> {
+        None
+    }
+
+    /// What tells two uses of this operation on the same inputs apart: all attributes. Two that are alike may differ in
+    /// how many results they have; those that both have are the same.
     fn key(&self) -> String {
         format!("{self:?}")
     }
+}
+
+/// Whether a value is kept or computed again where it is needed a second time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Repeated {
+    /// Again wherever it is needed: another view of its operand, which costs nothing or less than what it would take to
+    /// keep.
+    Always,
+    /// Again only if it is computed from constants alone.
+    Constants,
+    /// Never: it is a loop.
+    Never,
 }
 
 /// What a derivative rule sees of the node it differentiates.
@@ -44,6 +69,8 @@ pub(crate) struct Vjp<'a> {
     pub(crate) outputs: &'a [Tensor],
     /// One an output; `None` where nothing depends on it.
     pub(crate) cotangents: &'a [Option<Tensor>],
+    /// One an input: whether anybody asks for its cotangent. A rule may give more than is asked for.
+    pub(crate) needed: &'a [bool],
 }
 
 impl Vjp<'_> {

@@ -9,7 +9,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::operation::Operation;
+use crate::operation::{Operation, Repeated};
 use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 
 /// A value described by how it is computed.
@@ -42,12 +42,20 @@ pub(crate) struct Node {
     pub(crate) inputs: Vec<Tensor>,
     pub(crate) outputs: Vec<TensorType>,
     pub(crate) location: &'static Location<'static>,
+    /// Whether it is computed from nothing but constants, without a loop, so that it can be written again anywhere.
+    pub(crate) constant: bool,
 }
 
 pub(crate) enum Kind {
-    Operation(Box<dyn Operation>),
+    Operation(Arc<dyn Operation>),
     /// An input of the function being traced.
     Placeholder {
+        name: String,
+    },
+    /// An input of the body of a loop, of a branch or of another [`Region`](crate::region::Region).
+    Parameter {
+        /// The operation whose body it belongs to.
+        of: &'static str,
         name: String,
     },
     /// A value that lies on the devices.
@@ -118,13 +126,40 @@ fn here() -> &'static Location<'static> {
     }
 }
 
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
+/// A number that no older node has: what is recorded from now on has this one or a larger one.
+pub(crate) fn next_id() -> u64 {
+    NEXT_ID.load(Ordering::Relaxed)
+}
+
+impl Node {
+    fn new(
+        kind: Kind,
+        inputs: Vec<Tensor>,
+        outputs: Vec<TensorType>,
+        location: &'static Location<'static>,
+    ) -> Arc<Node> {
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let constant = match &kind {
+            Kind::Operation(operation) => {
+                operation.repeated() != Repeated::Never && inputs.iter().all(|t| t.node.constant)
+            }
+            _ => false,
+        };
+        Arc::new(Node { id, kind, inputs, outputs, location, constant })
+    }
+
+    /// The same operation on other inputs of the same types, recorded by the same line.
+    pub(crate) fn again(&self, operation: &Arc<dyn Operation>, inputs: Vec<Tensor>) -> Arc<Node> {
+        Node::new(Kind::Operation(operation.clone()), inputs, self.outputs.clone(), self.location)
+    }
+}
+
 impl Tensor {
     #[track_caller]
     fn from_parts(kind: Kind, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let location = here();
-        Tensor { node: Arc::new(Node { id, kind, inputs, outputs, location }), output: 0 }
+        Tensor { node: Node::new(kind, inputs, outputs, here()), output: 0 }
     }
 
     /// Records an operation; the only way that one comes to be.
@@ -140,7 +175,7 @@ impl Tensor {
                     return Tensor::poison(operation.name(), ty.too_large());
                 }
                 let inputs = inputs.iter().map(|&t| t.clone()).collect();
-                Tensor::from_parts(Kind::Operation(Box::new(operation)), inputs, outputs)
+                Tensor::from_parts(Kind::Operation(Arc::new(operation)), inputs, outputs)
             }
             Err(message) => Tensor::poison(operation.name(), message),
         }
@@ -154,6 +189,13 @@ impl Tensor {
             node: first.node.clone(),
             output: if first.fault().is_some() { 0 } else { output },
         })
+    }
+
+    /// As [`Tensor::apply`] for an operation with any number of results but none; one poisoned tensor if it cannot be.
+    #[track_caller]
+    pub(crate) fn apply_all(operation: impl Operation, inputs: &[&Tensor]) -> Vec<Tensor> {
+        let node = Tensor::apply(operation, inputs).node;
+        (0..node.outputs.len()).map(|output| Tensor { node: node.clone(), output }).collect()
     }
 
     /// A poisoned tensor: `operation` was asked for something impossible by the caller's line.
@@ -176,6 +218,12 @@ impl Tensor {
             return Tensor::poison("placeholder", ty.too_large());
         }
         Tensor::from_parts(Kind::Placeholder { name: name.into() }, vec![], vec![ty])
+    }
+
+    /// An input of a body that is about to be traced.
+    #[track_caller]
+    pub(crate) fn parameter(of: &'static str, name: impl Into<String>, ty: TensorType) -> Tensor {
+        Tensor::from_parts(Kind::Parameter { of, name: name.into() }, vec![], vec![ty])
     }
 
     /// A tensor whose value already lies on the devices.
@@ -296,6 +344,7 @@ impl fmt::Debug for Tensor {
         match &self.node.kind {
             Kind::Operation(operation) => write!(f, "Tensor({}: {})", operation.name(), self.ty()),
             Kind::Placeholder { name } => write!(f, "Tensor(placeholder {name}: {})", self.ty()),
+            Kind::Parameter { of, name } => write!(f, "Tensor({name} in the body of {of}: {})", self.ty()),
             Kind::Array(_) => write!(f, "Tensor(on the devices: {})", self.ty()),
             Kind::Host(_) => write!(f, "Tensor(host value: {})", self.ty()),
             Kind::Poison(fault) => write!(f, "Tensor(poisoned: {fault})"),

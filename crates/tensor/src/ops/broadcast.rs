@@ -1,7 +1,7 @@
 //! Broadcasting: repeating along axes without copying.
 
 use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp, one};
+use crate::operation::{Operation, Repeated, Vjp, one};
 use crate::{Shape, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -37,6 +37,9 @@ impl Operation for BroadcastInDim {
             .map(|axis| axis as isize)
             .collect();
         vec![Some(cx.cotangent().sum(&repeated, false).reshape(from))]
+    }
+    fn repeated(&self) -> Repeated {
+        Repeated::Always
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.broadcast_in_dim {}, dims = {:?} : {}", cx.operand(0), self.axes, cx.signature())

@@ -1,7 +1,7 @@
 //! Changing the element type: by value (`convert`) or by bits (`bitcast_convert`).
 
 use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp, one};
+use crate::operation::{Operation, Repeated, Vjp, one};
 use crate::{DType, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -19,6 +19,9 @@ impl Operation for Convert {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let from = cx.input(0).dtype();
         vec![(from.is_float() && self.to.is_float()).then(|| cx.cotangent().to_dtype(from))]
+    }
+    fn repeated(&self) -> Repeated {
+        Repeated::Always
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.convert {} : {}", cx.operand(0), cx.signature())

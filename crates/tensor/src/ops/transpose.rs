@@ -1,7 +1,7 @@
 //! Reordering axes.
 
 use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp, one};
+use crate::operation::{Operation, Repeated, Vjp, one};
 use crate::{Shape, Tensor, TensorType};
 
 fn names_each_axis(permutation: &[usize], shape: &Shape) -> Result<(), String> {
@@ -35,6 +35,9 @@ impl Operation for Transpose {
             inverse[from] = to;
         }
         vec![Some(cx.cotangent().permuted(inverse))]
+    }
+    fn repeated(&self) -> Repeated {
+        Repeated::Always
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.transpose {}, dims = {:?} : {}", cx.operand(0), self.permutation, cx.signature())

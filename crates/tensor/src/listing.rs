@@ -1,0 +1,345 @@
+//! The statements of an expression, in the body of the program or of a region within it.
+//!
+//! Not here: the program's face and its text as a whole; see `lower.rs`. How one operation is spelled stands with the
+//! operation.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::panic::Location;
+use std::sync::Arc;
+
+use crate::graph::{Graph, Value};
+use crate::lower::Captured;
+use crate::region::Region;
+use crate::tensor::Kind;
+use crate::{DType, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
+
+/// The program that is being written.
+pub(crate) struct Program {
+    pub(crate) mesh: Mesh,
+    pub(crate) precision: MatmulPrecision,
+    /// The number of parameters that the function declares; captured values come after them.
+    pub(crate) declared: usize,
+    /// Values that the expression holds, and how they are to lie over the devices.
+    pub(crate) captured: Vec<(Captured, Sharding)>,
+    /// The parameter that each captured value became, by its address.
+    known: HashMap<usize, String>,
+    pub(crate) helpers: BTreeMap<String, String>,
+    /// The type with the most elements, and the line that recorded it.
+    pub(crate) largest: Option<(TensorType, &'static Location<'static>)>,
+    /// Numbers are given once in the whole function, in regions too.
+    instructions: usize,
+    constants: usize,
+    failed: Option<Error>,
+}
+
+/// One block of statements.
+#[derive(Default)]
+pub(crate) struct Scope {
+    pub(crate) lines: Vec<Line>,
+    /// The names of scalar constants that stand in this block.
+    constants: HashMap<String, String>,
+}
+
+pub(crate) struct Line {
+    text: String,
+    /// What stands in the statement's regions, each with what comes after it.
+    blocks: Vec<(Vec<Line>, &'static str)>,
+    /// The operation's name and the user's line.
+    location: Option<(&'static str, &'static Location<'static>)>,
+}
+
+impl Line {
+    /// A line that no operation wrote.
+    pub(crate) fn bare(text: String) -> Line {
+        Line { text, blocks: vec![], location: None }
+    }
+
+    pub(crate) fn write(&self, to: &mut String, indent: usize, with_locations: bool) {
+        let _ = write!(to, "{:indent$}{}", "", self.text);
+        for (lines, after) in &self.blocks {
+            to.push('\n');
+            for line in lines {
+                line.write(to, indent + 2, with_locations);
+            }
+            let _ = write!(to, "{:indent$}{after}", "");
+        }
+        if let Some((name, location)) = self.location.filter(|_| with_locations) {
+            let _ = write!(to, " {}", spell_location(name, location));
+        }
+        to.push('\n');
+    }
+}
+
+impl Program {
+    pub(crate) fn new(mesh: &Mesh, precision: MatmulPrecision, declared: usize) -> Program {
+        Program {
+            mesh: mesh.clone(),
+            precision,
+            declared,
+            captured: vec![],
+            known: HashMap::new(),
+            helpers: BTreeMap::new(),
+            largest: None,
+            instructions: 0,
+            constants: 0,
+            failed: None,
+        }
+    }
+
+    pub(crate) fn is_partitioned(&self) -> bool {
+        self.mesh.num_devices() > 1
+    }
+
+    /// Writes the statements that `results` need and returns the names of their values. `names` are those of the leaves.
+    pub(crate) fn list(
+        &mut self,
+        results: &[Tensor],
+        leaves: &HashMap<u64, String>,
+        scope: &mut Scope,
+    ) -> Result<Vec<String>> {
+        let graph = Graph::new(results)?;
+        // A name for each result of each instruction.
+        let mut names: Vec<Vec<String>> = vec![];
+        let name = |names: &[Vec<String>], v: Value| names[v.instruction][v.output].clone();
+        for instruction in &graph.instructions {
+            let node = &instruction.node;
+            let number = self.instructions;
+            self.instructions += 1;
+            for ty in &node.outputs {
+                if self.largest.as_ref().is_none_or(|(l, _)| ty.shape.num_elements() >= l.shape.num_elements()) {
+                    self.largest = Some((ty.clone(), node.location));
+                }
+            }
+            let leaf = match &node.kind {
+                Kind::Operation(operation) => {
+                    if self.is_partitioned() {
+                        let types: Vec<_> = node.inputs.iter().map(|t| t.ty()).collect();
+                        let checked = operation.check(&self.mesh, &types);
+                        checked.map_err(|why| Fault::new(operation.name(), why, node.location))?;
+                    }
+                    let operands = instruction.operands.iter().map(|&v| {
+                        (name(&names, v), &graph.instructions[v.instruction].node.outputs[v.output])
+                    });
+                    let mut cx = Lowering {
+                        operands: operands.collect(),
+                        results: &node.outputs,
+                        name: operation.name(),
+                        location: node.location,
+                        program: self,
+                        scope: std::mem::take(scope),
+                        blocks: vec![],
+                        extra: 0,
+                    };
+                    let right = operation.lower(&mut cx);
+                    let (blocks, count) = (cx.blocks, node.outputs.len() + cx.extra);
+                    *scope = cx.scope;
+                    if let Some(error) = self.failed.take() {
+                        return Err(error);
+                    }
+                    let text = match count {
+                        1 => format!("%{number} = {right}"),
+                        n => format!("%{number}:{n} = {right}"),
+                    };
+                    scope.lines.push(Line { text, blocks, location: Some((operation.name(), node.location)) });
+                    names.push(match count {
+                        1 => vec![format!("%{number}")],
+                        _ => (0..node.outputs.len()).map(|i| format!("%{number}#{i}")).collect(),
+                    });
+                    continue;
+                }
+                Kind::Placeholder { name } => match leaves.get(&node.id) {
+                    Some(name) => name.clone(),
+                    None => return Err(Error::unbound(name, node.location)),
+                },
+                Kind::Parameter { of, name } => match leaves.get(&node.id) {
+                    Some(name) => name.clone(),
+                    None => return Err(leaked(of, name, node.location).into()),
+                },
+                Kind::Array(array) => {
+                    // What lies over another mesh is brought here whole.
+                    let whole = Sharding::replicated();
+                    let sharding = if *array.mesh() == self.mesh { array.sharding() } else { &whole };
+                    self.capture(Arc::as_ptr(array).addr(), Captured::Device(array.clone()), sharding.clone())
+                }
+                Kind::Host(elements) => {
+                    let value = Captured::Host(node.outputs[0].clone(), elements.clone());
+                    self.capture(elements.as_ptr().addr(), value, Sharding::replicated())
+                }
+                Kind::Poison(fault) => return Err(fault.clone().into()),
+            };
+            names.push(vec![leaf]);
+        }
+        Ok(graph.results.iter().map(|&v| name(&names, v)).collect())
+    }
+
+    /// The parameter that a value becomes.
+    fn capture(&mut self, address: usize, value: Captured, sharding: Sharding) -> String {
+        let name = format!("%arg{}", self.declared + self.captured.len());
+        let captured = &mut self.captured;
+        let known = self.known.entry(address).or_insert_with(|| {
+            captured.push((value, sharding));
+            name
+        });
+        known.clone()
+    }
+}
+
+fn leaked(of: &str, name: &str, location: &'static Location<'static>) -> Fault {
+    let message = format!(
+        "{name} is a value within the body of {of} and has none outside of it; return from the body what is used after \
+         it. (A Variable that is set within a body holds such a value.)"
+    );
+    Fault::new(of, message, location)
+}
+
+/// One operation's view of the program that is being written.
+pub(crate) struct Lowering<'a> {
+    operands: Vec<(String, &'a TensorType)>,
+    results: &'a [TensorType],
+    name: &'static str,
+    location: &'static Location<'static>,
+    program: &'a mut Program,
+    /// The block that statements go to.
+    scope: Scope,
+    blocks: Vec<(Vec<Line>, &'static str)>,
+    extra: usize,
+}
+
+impl Lowering<'_> {
+    /// The name of the `i`-th operand.
+    pub(crate) fn operand(&self, i: usize) -> &str {
+        &self.operands[i].0
+    }
+
+    /// The type of the `i`-th operand.
+    pub(crate) fn operand_type(&self, i: usize) -> &TensorType {
+        self.operands[i].1
+    }
+
+    /// All operands' names, separated by commas.
+    pub(crate) fn operands(&self) -> String {
+        self.operands.iter().map(|o| o.0.as_str()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The type of the first result.
+    pub(crate) fn result(&self) -> &TensorType {
+        &self.results[0]
+    }
+
+    /// The types of all results.
+    pub(crate) fn results(&self) -> &[TensorType] {
+        self.results
+    }
+
+    /// Whether the program is for several devices, so that shardings mean something.
+    pub(crate) fn is_partitioned(&self) -> bool {
+        self.program.is_partitioned()
+    }
+
+    /// StableHLO's name of the precision that a product of `dtype` is asked for.
+    pub(crate) fn precision(&self, dtype: DType) -> &'static str {
+        self.program.precision.stablehlo(dtype)
+    }
+
+    /// `(operand types) -> result types`.
+    pub(crate) fn signature(&self) -> String {
+        let operands: Vec<_> = self.operands.iter().map(|o| o.1.stablehlo()).collect();
+        let results: Vec<_> = self.results.iter().map(TensorType::stablehlo).collect();
+        let results = match results.as_slice() {
+            [one] => one.clone(),
+            many => format!("({})", many.join(", ")),
+        };
+        format!("({}) -> {results}", operands.join(", "))
+    }
+
+    /// The name of a scalar constant, e.g. where a reduction starts; `literal` is MLIR's spelling of the number.
+    pub(crate) fn constant(&mut self, dtype: DType, literal: &str) -> String {
+        let statement = format!("stablehlo.constant dense<{literal}> : {}", TensorType::scalar(dtype).stablehlo());
+        if let Some(name) = self.scope.constants.get(&statement) {
+            return name.clone();
+        }
+        let name = format!("%c{}", self.program.constants);
+        self.program.constants += 1;
+        self.push(format!("{name} = {statement}"));
+        self.scope.constants.insert(statement, name.clone());
+        name
+    }
+
+    /// A statement before this operation's own, or in the block that is being written; the name of its only result.
+    pub(crate) fn statement(&mut self, right: impl AsRef<str>) -> String {
+        let name = format!("%{}", self.program.instructions);
+        self.program.instructions += 1;
+        self.push(format!("{name} = {}", right.as_ref()));
+        name
+    }
+
+    /// A name that nothing else in the function has, for an argument of a block.
+    pub(crate) fn fresh(&mut self) -> String {
+        self.program.instructions += 1;
+        format!("%{}", self.program.instructions - 1)
+    }
+
+    /// Declares that the statement has `extra` results after those that the operation has.
+    pub(crate) fn extra_results(&mut self, extra: usize) {
+        self.extra = extra;
+    }
+
+    /// Adds a region to this operation's statement: what `write` writes, which gives the values that the region returns,
+    /// and then the text `after`, which closes the region.
+    pub(crate) fn block(
+        &mut self,
+        after: &'static str,
+        write: impl FnOnce(&mut Self) -> Vec<(String, TensorType)>,
+    ) {
+        let outer = std::mem::take(&mut self.scope);
+        let returned = write(self);
+        let names: Vec<_> = returned.iter().map(|r| r.0.as_str()).collect();
+        let types: Vec<_> = returned.iter().map(|r| r.1.stablehlo()).collect();
+        self.push(match returned.len() {
+            0 => "stablehlo.return".to_owned(),
+            _ => format!("stablehlo.return {} : {}", names.join(", "), types.join(", ")),
+        });
+        let inner = std::mem::replace(&mut self.scope, outer);
+        self.blocks.push((inner.lines, after));
+    }
+
+    /// Writes the statements of a region whose parameters have these names; its results, names and types.
+    pub(crate) fn region(&mut self, region: &Region, arguments: &[String]) -> Vec<(String, TensorType)> {
+        self.expression(&region.parameters, arguments, &region.results)
+    }
+
+    /// As [`Lowering::region`] for results of one's own choice.
+    pub(crate) fn expression(
+        &mut self,
+        parameters: &[Tensor],
+        arguments: &[String],
+        results: &[Tensor],
+    ) -> Vec<(String, TensorType)> {
+        let leaves = parameters.iter().zip(arguments).map(|(p, name)| (p.node.id, name.clone())).collect();
+        match self.program.list(results, &leaves, &mut self.scope) {
+            Ok(names) => names.into_iter().zip(results.iter().map(|t| t.ty().clone())).collect(),
+            Err(error) => {
+                self.program.failed.get_or_insert(error);
+                vec![]
+            }
+        }
+    }
+
+    /// Makes sure that the module has the private function `name`, whose whole text `define` gives.
+    pub(crate) fn helper(&mut self, name: &str, define: impl FnOnce() -> String) {
+        if !self.program.helpers.contains_key(name) {
+            self.program.helpers.insert(name.to_owned(), define());
+        }
+    }
+
+    fn push(&mut self, text: String) {
+        self.scope.lines.push(Line { text, blocks: vec![], location: Some((self.name, self.location)) });
+    }
+}
+
+/// With a name, because Shardy's passes lose the line of a statement that has none.
+fn spell_location(name: &str, location: &Location<'_>) -> String {
+    let file = location.file().replace('\\', "\\\\").replace('"', "\\\"");
+    format!("loc(\"{name}\"(\"{file}\":{}:{}))", location.line(), location.column())
+}

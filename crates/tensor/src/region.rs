@@ -1,0 +1,126 @@
+//! [`Region`]: an expression of its own within an operation, the body of a loop or a branch.
+//!
+//! A region is closed: everything in it is computed from its parameters and from constants. What a user's closure takes
+//! from outside becomes one more parameter, and one more input of the operation, so that nothing that walks an expression
+//! needs to look into bodies. How a body is written into a program stands in `listing.rs`, its derivative with each
+//! operation.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::graph::{Place, dependents, place, replay};
+use crate::operation::Repeated;
+use crate::tensor::Kind;
+use crate::{Tensor, TensorType};
+
+/// A closed expression with parameters.
+#[derive(Clone)]
+pub(crate) struct Region {
+    /// Leaves of their own, of the kind [`Kind::Parameter`].
+    pub(crate) parameters: Vec<Tensor>,
+    /// None of them poisoned.
+    pub(crate) results: Vec<Tensor>,
+}
+
+/// A parameter for each of these types, named as `what` and its number.
+#[track_caller]
+pub(crate) fn parameters<'a>(
+    of: &'static str,
+    what: &str,
+    types: impl IntoIterator<Item = &'a TensorType>,
+) -> Vec<Tensor> {
+    let mut parameters = vec![];
+    for (i, ty) in types.into_iter().enumerate() {
+        parameters.push(Tensor::parameter(of, format!("{what} {i}"), ty.clone()));
+    }
+    parameters
+}
+
+impl Region {
+    /// The region of `results`, computed from `parameters`, and the tensors from outside that `results` use: what its
+    /// parameters after the given ones stand for. What does not depend on the parameters is outside, so that a loop
+    /// computes it once.
+    #[track_caller]
+    pub(crate) fn close(of: &'static str, parameters: Vec<Tensor>, results: &[Tensor]) -> (Region, Vec<Tensor>) {
+        let inside = dependents(results, &parameters.iter().collect::<Vec<_>>());
+        let captures = frontier(results, |t| inside.contains(&t.node.id), |_| true);
+        cut(of, parameters, captures, results, HashMap::new())
+    }
+
+    /// As [`Region::close`], but what was recorded since [`next_id`](crate::tensor::next_id) was `start` is inside, so that
+    /// a branch that is not taken computes nothing.
+    #[track_caller]
+    pub(crate) fn close_since(
+        of: &'static str,
+        start: u64,
+        parameters: Vec<Tensor>,
+        results: &[Tensor],
+    ) -> (Region, Vec<Tensor>) {
+        let own: HashSet<u64> = parameters.iter().map(|t| t.node.id).collect();
+        let captures = frontier(results, |t| own.contains(&t.node.id) || is_since(start, t), |_| true);
+        cut(of, parameters, captures, results, HashMap::new())
+    }
+
+    /// The region of what was recorded since [`next_id`](crate::tensor::next_id) was `start`, and what its parameters
+    /// stand for: `inputs`, and then what else is used of what was there before.
+    #[track_caller]
+    pub(crate) fn since(
+        of: &'static str,
+        start: u64,
+        inputs: &[&Tensor],
+        results: &[Tensor],
+    ) -> (Region, Vec<Tensor>) {
+        let given: HashSet<Place> = inputs.iter().map(|t| place(t)).collect();
+        let mut captures = frontier(results, |t| is_since(start, t), |t| !given.contains(&place(t)));
+        captures.retain(|t| !given.contains(&place(t)));
+        let parameters = parameters(of, "input", inputs.iter().map(|t| t.ty()));
+        let with = inputs.iter().zip(&parameters).map(|(t, p)| (place(t), p.clone())).collect();
+        let (region, captures) = cut(of, parameters, captures, results, with);
+        (region, inputs.iter().map(|&t| t.clone()).chain(captures).collect())
+    }
+}
+
+/// Puts a parameter in place of each of `captures`.
+#[track_caller]
+fn cut(
+    of: &'static str,
+    mut parameters: Vec<Tensor>,
+    captures: Vec<Tensor>,
+    results: &[Tensor],
+    mut with: HashMap<Place, Tensor>,
+) -> (Region, Vec<Tensor>) {
+    for capture in &captures {
+        let parameter = Tensor::parameter(of, "a value from outside", capture.ty().clone());
+        with.insert(place(capture), parameter.clone());
+        parameters.push(parameter);
+    }
+    (Region { parameters, results: replay(results, &with) }, captures)
+}
+
+/// Whether a tensor was computed since `start`. A value that is given has to come from outside in any case.
+fn is_since(start: u64, t: &Tensor) -> bool {
+    t.node.id >= start && matches!(t.node.kind, Kind::Operation(_))
+}
+
+/// Where an expression is to be cut so that what is `inside` is on one side: the tensors that this uses and that are not
+/// inside. What is computed from constants alone, and other views of a tensor where `view` agrees, count as inside.
+pub(crate) fn frontier(
+    results: &[Tensor],
+    inside: impl Fn(&Tensor) -> bool,
+    view: impl Fn(&Tensor) -> bool,
+) -> Vec<Tensor> {
+    let mut frontier = vec![];
+    let mut seen: HashSet<Place> = HashSet::new();
+    let mut pending: Vec<&Tensor> = results.iter().rev().collect();
+    while let Some(t) = pending.pop() {
+        if !seen.insert(place(t)) {
+            continue;
+        }
+        let always = || matches!(&t.node.kind, Kind::Operation(o) if o.repeated() == Repeated::Always);
+        if inside(t) || t.node.constant || (always() && view(t)) {
+            pending.extend(t.node.inputs.iter().rev());
+        } else {
+            frontier.push(t.clone());
+        }
+    }
+    frontier
+}
