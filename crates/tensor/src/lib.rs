@@ -59,7 +59,10 @@ pub use grad::{grad, value_and_grad};
 pub use literal::Literal;
 pub use mesh::Mesh;
 pub use metrics::{Metrics, Unit};
-pub use ops::{Combine, Convolution, Operand, PadMode, Pooling};
+pub use ops::{
+    Bound, Combine, Convolution, Operand, PadMode, Pooling, Scan, checkpoint, cond, custom_gradient, fori_loop, map, scan,
+    switch, while_loop,
+};
 pub use precision::MatmulPrecision;
 pub use recorded::Recorded;
 pub use runtime::Runtime;

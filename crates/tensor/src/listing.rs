@@ -44,7 +44,7 @@ pub(crate) struct Scope {
 pub(crate) struct Line {
     text: String,
     /// What stands in the statement's regions, each with what comes after it.
-    blocks: Vec<(Vec<Line>, &'static str)>,
+    blocks: Vec<(Vec<Line>, String)>,
     /// The operation's name and the user's line.
     location: Option<(&'static str, &'static Location<'static>)>,
 }
@@ -202,7 +202,7 @@ pub(crate) struct Lowering<'a> {
     program: &'a mut Program,
     /// The block that statements go to.
     scope: Scope,
-    blocks: Vec<(Vec<Line>, &'static str)>,
+    blocks: Vec<(Vec<Line>, String)>,
     extra: usize,
 }
 
@@ -289,7 +289,7 @@ impl Lowering<'_> {
     /// and then the text `after`, which closes the region.
     pub(crate) fn block(
         &mut self,
-        after: &'static str,
+        after: String,
         write: impl FnOnce(&mut Self) -> Vec<(String, TensorType)>,
     ) {
         let outer = std::mem::take(&mut self.scope);

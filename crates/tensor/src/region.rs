@@ -60,6 +60,13 @@ impl Region {
         cut(of, parameters, captures, results, HashMap::new())
     }
 
+    /// The region of `results`, which are computed from `parameters` and `captures`; a parameter comes in place of each
+    /// capture.
+    #[track_caller]
+    pub(crate) fn cut(of: &'static str, parameters: Vec<Tensor>, captures: Vec<Tensor>, results: &[Tensor]) -> Region {
+        cut(of, parameters, captures, results, HashMap::new()).0
+    }
+
     /// The region of what was recorded since [`next_id`](crate::tensor::next_id) was `start`, and what its parameters
     /// stand for: `inputs`, and then what else is used of what was there before.
     #[track_caller]
@@ -79,7 +86,7 @@ impl Region {
     }
 }
 
-/// Puts a parameter in place of each of `captures`.
+/// A region whose parameters after the given ones stand for `captures`.
 #[track_caller]
 fn cut(
     of: &'static str,

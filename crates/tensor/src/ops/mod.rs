@@ -5,6 +5,7 @@ mod broadcast;
 mod compare;
 mod concatenate;
 mod constant;
+mod control_flow;
 mod convert;
 mod convolution;
 mod dot;
@@ -12,6 +13,7 @@ mod dynamic_slice;
 mod gather;
 mod iota;
 mod operators;
+mod optimization_barrier;
 mod pad;
 mod pad_modes;
 mod places;
@@ -36,6 +38,9 @@ mod triangle;
 mod unary;
 
 pub use binary::Operand;
+pub use control_flow::{
+    Bound, Scan, checkpoint, cond, custom_gradient, fori_loop, map, scan, switch, while_loop,
+};
 pub use convolution::Convolution;
 pub use pad_modes::PadMode;
 pub use pooling::Pooling;

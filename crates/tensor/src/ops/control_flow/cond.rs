@@ -1,0 +1,150 @@
+//! Branches: [`cond`] and [`switch`]. What is recorded, and its derivative, stand in `branches.rs`.
+
+use super::branches::close;
+use super::{owned, poisoned};
+use crate::region::{Region, parameters};
+use crate::tensor::next_id;
+use crate::{DType, Tensor};
+
+/// Traces a branch. What it records counts as inside also where it uses no operand: it is computed only in that branch.
+#[track_caller]
+fn trace(
+    of: &'static str,
+    operands: &[&Tensor],
+    branch: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+) -> (u64, Vec<Tensor>, Vec<Tensor>) {
+    let start = next_id();
+    let parameters = parameters(of, "operand", operands.iter().map(|t| t.ty()));
+    let results = branch(&parameters);
+    (start, parameters, results)
+}
+
+#[track_caller]
+fn choose(
+    of: &'static str,
+    choice: &Tensor,
+    operands: &[&Tensor],
+    traced: Vec<(u64, Vec<Tensor>, Vec<Tensor>)>,
+) -> Vec<Tensor> {
+    let count = traced.first().map_or(0, |(_, _, results)| results.len());
+    let mut closed = vec![];
+    let mut first: Option<Vec<Tensor>> = None;
+    for (n, (start, parameters, results)) in traced.into_iter().enumerate() {
+        if let Some(bad) = poisoned(&results) {
+            return vec![bad; count];
+        }
+        let first = first.get_or_insert_with(|| results.clone());
+        if results.len() != count {
+            let message = format!(
+                "branch 0 gives {count} results and branch {n} gives {}; all branches must give as many, of the same types",
+                results.len()
+            );
+            return vec![Tensor::poison(of, message); count];
+        }
+        if let Some(i) = (0..count).find(|&i| results[i].ty() != first[i].ty()) {
+            let message = format!(
+                "result {i} is {} in branch 0 and {} in branch {n}; all branches must give the same types",
+                first[i].ty(),
+                results[i].ty()
+            );
+            return vec![Tensor::poison(of, message); count];
+        }
+        closed.push(Region::close_since(of, start, parameters, &results));
+    }
+    if count == 0 {
+        return vec![];
+    }
+    let (branches, inputs) = close(of, choice, operands, closed);
+    branches.apply(&inputs)
+}
+
+/// The results of `on_true` where the bool scalar `pred` is true, else those of `on_false` (JAX's `lax.cond`): the device
+/// decides, and runs only one of them.
+///
+/// Both are called once, with stand-ins for `operands`, and must give as many results of the same types. They may use
+/// tensors from outside as well. Gradients flow to the operands and to these, through the branch that ran; for them the
+/// branch is computed again.
+///
+/// Poisoned when `pred` is no bool scalar or the branches do not agree. A [`Variable`](crate::Variable) that a branch sets
+/// keeps a value that exists only within it: return the value and set the variable after.
+///
+/// ```
+/// use fulmen_tensor::{Tensor, cond, grad};
+///
+/// let x = Tensor::scalar(3.0f32);
+/// let y = &cond(&x.gt(0.0), &[&x], |x| vec![&x[0] * &x[0]], |x| vec![-&x[0]])[0];
+/// assert_eq!(y.eval()?.to_vec::<f32>()?, [9.0]);
+/// assert_eq!(grad(y, &[&x])[0].eval()?.to_vec::<f32>()?, [6.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn cond(
+    pred: &Tensor,
+    operands: &[&Tensor],
+    on_true: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+    on_false: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+) -> Vec<Tensor> {
+    let mut bad = poisoned(std::iter::once(pred).chain(operands.iter().copied()));
+    if bad.is_none() && (pred.dtype() != DType::Bool || pred.rank() != 0) {
+        let message = format!("the predicate must be a bool scalar, it is {}; make it with lt() or all()", pred.ty());
+        bad = Some(Tensor::poison("cond", message));
+    }
+    if let Some(bad) = bad {
+        // How many results there would be, only a branch can tell.
+        let count = on_true(&vec![bad.clone(); operands.len()]).len();
+        return vec![bad; count];
+    }
+    let traced = vec![trace("cond", operands, on_true), trace("cond", operands, on_false)];
+    choose("cond", pred, operands, traced)
+}
+
+/// A branch of [`switch`].
+type Case<'a> = &'a dyn Fn(&[Tensor]) -> Vec<Tensor>;
+
+/// The results of branch number `index`, an integer scalar, of several (JAX's `lax.switch`). An index below 0 means the
+/// first branch, one that is too large the last.
+///
+/// The branches are held to what [`cond`] says, and so are gradients.
+///
+/// ```
+/// use fulmen_tensor::{Tensor, switch};
+///
+/// let x = Tensor::scalar(2.0f32);
+/// let power = |n: i32| switch(&Tensor::scalar(n), &[&x], &[&|x| vec![x[0].ones_like()], &|x| vec![x[0].clone()], &|x| {
+///     vec![&x[0] * &x[0]]
+/// }]);
+/// assert_eq!(power(1)[0].eval()?.to_vec::<f32>()?, [2.0]);
+/// assert_eq!(power(9)[0].eval()?.to_vec::<f32>()?, [4.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn switch(index: &Tensor, operands: &[&Tensor], branches: &[Case<'_>]) -> Vec<Tensor> {
+    let Some(&first) = branches.first() else {
+        return vec![Tensor::poison("switch", "there is no branch; give at least one")];
+    };
+    let mut bad = poisoned(std::iter::once(index).chain(operands.iter().copied()));
+    if bad.is_none() && (!index.dtype().is_integer() || index.rank() != 0) {
+        let message = format!("the index must be an integer scalar, it is {}", index.ty());
+        bad = Some(Tensor::poison("switch", message));
+    }
+    if let Some(bad) = bad {
+        let count = first(&vec![bad.clone(); operands.len()]).len();
+        return vec![bad; count];
+    }
+    if branches.len() == 1 {
+        return first(&owned(operands));
+    }
+    let last = (branches.len() - 1).min(i8::MAX as usize);
+    if last + 1 != branches.len() {
+        let message = format!("there are {} branches, and at most {} can be told apart", branches.len(), last + 1);
+        return vec![Tensor::poison("switch", message); first(&owned(operands)).len()];
+    }
+    let zero = Tensor::full(index.dtype(), [], 0.0);
+    let bound = Tensor::full(index.dtype(), [], last as f64);
+    let choice = index.maximum(&zero).minimum(&bound).to_dtype(DType::I32);
+    let mut traced = Vec::with_capacity(branches.len());
+    for branch in branches {
+        traced.push(trace("switch", operands, branch));
+    }
+    choose("switch", &choice, operands, traced)
+}

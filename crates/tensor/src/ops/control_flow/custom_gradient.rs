@@ -1,0 +1,118 @@
+//! Functions whose derivative is written by hand: [`custom_gradient`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{borrowed, owned, poisoned, types};
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp};
+use crate::region::Region;
+use crate::tensor::next_id;
+use crate::{Tensor, TensorType};
+
+type Backward = dyn Fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor> + Send + Sync;
+
+/// What was recorded, of which only the first `inputs` parameters have cotangents.
+struct CustomGradient {
+    region: Arc<Region>,
+    inputs: usize,
+    backward: Box<Backward>,
+}
+
+impl Operation for CustomGradient {
+    fn name(&self) -> &'static str {
+        "custom_gradient"
+    }
+    fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        Ok(types(&self.region.results))
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let refuse = |message: String| vec![Some(Tensor::poison("custom_gradient", message)); cx.inputs.len()];
+        if let Some(captured) = (self.inputs..cx.inputs.len()).find(|&i| cx.needed[i]) {
+            return refuse(format!(
+                "the forward function uses a tensor from outside, {}, and a gradient with respect to it is asked for, \
+                 which the backward function does not give; make it one of the inputs",
+                cx.inputs[captured].ty()
+            ));
+        }
+        let mut cotangents = vec![];
+        for (output, cotangent) in cx.outputs.iter().zip(cx.cotangents) {
+            cotangents.push(match cotangent {
+                Some(cotangent) => cotangent.clone(),
+                None => output.zeros_like(),
+            });
+        }
+        let inputs = &cx.inputs[..self.inputs];
+        let given = (self.backward)(inputs, cx.outputs, &cotangents);
+        if let Some(bad) = poisoned(&given) {
+            return vec![Some(bad); cx.inputs.len()];
+        }
+        if given.len() != inputs.len() {
+            return refuse(format!(
+                "the backward function gives {} cotangents for {} inputs; they must be as many",
+                given.len(),
+                inputs.len()
+            ));
+        }
+        if let Some(i) = (0..inputs.len()).find(|&i| cx.needed[i] && given[i].ty() != inputs[i].ty()) {
+            return refuse(format!(
+                "the backward function gives {} for input {i}, which is {}; a cotangent has the type of its input",
+                given[i].ty(),
+                inputs[i].ty()
+            ));
+        }
+        let mut all: Vec<Option<Tensor>> = given.into_iter().map(Some).collect();
+        all.resize(cx.inputs.len(), None);
+        all
+    }
+    fn inlined(&self) -> Option<&Region> {
+        Some(&self.region)
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        // It never stands in a list of instructions.
+        format!("stablehlo.optimization_barrier {} : {}", cx.operands(), cx.result().stablehlo())
+    }
+}
+
+impl fmt::Debug for CustomGradient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "custom_gradient {:p}", Arc::as_ptr(&self.region))
+    }
+}
+
+/// `forward(inputs)` with a derivative of one's own (PyTorch's `torch.autograd.Function`, JAX's `jax.custom_vjp`):
+/// `backward(inputs, outputs, cotangents)` gives the cotangents of the inputs, each of the type of its input. Those of
+/// integers and booleans are not looked at.
+///
+/// `forward` is called once, with the inputs; `backward` when a gradient is taken, and then with the values that the node
+/// has there: it should use what it is given, and count what it takes from outside as constant.
+///
+/// Poisoned, when a gradient is taken, where the cotangents do not fit the inputs, or where one is asked for of a tensor
+/// that `forward` uses without having it as input.
+///
+/// ```
+/// use fulmen_tensor::{Tensor, custom_gradient, grad};
+///
+/// // A step that passes gradients straight through.
+/// let x = Tensor::from_slice(&[-1.5f32, 0.5], [2]);
+/// let y = custom_gradient(&[&x], |x| vec![x[0].sign()], |_, _, cotangents| cotangents.to_vec());
+/// assert_eq!(y[0].eval()?.to_vec::<f32>()?, [-1.0, 1.0]);
+/// assert_eq!(grad(&y[0].sum_all(), &[&x])[0].eval()?.to_vec::<f32>()?, [1.0, 1.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn custom_gradient(
+    inputs: &[&Tensor],
+    forward: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+    backward: impl Fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor> + Send + Sync + 'static,
+) -> Vec<Tensor> {
+    let start = next_id();
+    let results = forward(&owned(inputs));
+    if results.is_empty() || poisoned(&results).is_some() {
+        return results;
+    }
+    let (region, all) = Region::since("custom_gradient", start, inputs, &results);
+    let operation =
+        CustomGradient { region: Arc::new(region), inputs: inputs.len(), backward: Box::new(backward) };
+    Tensor::apply_all(operation, &borrowed(&all))
+}

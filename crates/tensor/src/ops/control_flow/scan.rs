@@ -1,0 +1,311 @@
+//! Loops with a known number of steps: [`scan`]. Its derivative stands in `scan_derivative.rs`.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use super::scan_derivative::Derivative;
+use super::while_loop::same_carry;
+use super::{Derivatives, borrowed, poisoned};
+use crate::lower::Lowering;
+use crate::operation::{Operation, Repeated, Vjp};
+use crate::region::{Region, parameters};
+use crate::{DType, Tensor, TensorType};
+
+/// One step: parameters are the carry, a slice of each of the xs, and what comes from outside; results are the carry and
+/// a slice of each of the ys.
+pub(super) struct Step {
+    pub(super) region: Region,
+    pub(super) carries: usize,
+    pub(super) xs: usize,
+    /// What derivatives want to know of each step, in the order in which they asked for it.
+    pub(super) residuals: Mutex<Vec<Tensor>>,
+    pub(super) derivatives: Derivatives<Derivative>,
+}
+
+impl Step {
+    pub(super) fn new(region: Region, carries: usize, xs: usize) -> Arc<Step> {
+        Arc::new(Step { region, carries, xs, residuals: Mutex::default(), derivatives: Derivatives::new() })
+    }
+}
+
+/// The loop. Two with the same step differ only in how many of its residuals they give as further ys.
+#[derive(Clone)]
+pub(super) struct Loop {
+    pub(super) step: Arc<Step>,
+    pub(super) residuals: Vec<Tensor>,
+    pub(super) length: usize,
+    pub(super) reverse: bool,
+}
+
+impl Loop {
+    /// The carry and the ys, residuals after the others. There is at least one.
+    #[track_caller]
+    pub(super) fn apply(self, inputs: &[Tensor]) -> Vec<Tensor> {
+        Tensor::apply_all(self, &borrowed(inputs))
+    }
+
+    /// What a step gives, residuals too.
+    pub(super) fn results(&self) -> Vec<Tensor> {
+        self.step.region.results.iter().chain(&self.residuals).cloned().collect()
+    }
+}
+
+/// The type of `length` values stacked.
+fn stacked(length: usize, ty: &TensorType) -> TensorType {
+    TensorType::new(ty.dtype, std::iter::once(length).chain(ty.shape.iter().copied()).collect::<Vec<_>>())
+}
+
+impl Operation for Loop {
+    fn name(&self) -> &'static str {
+        "scan"
+    }
+    fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let carries = self.step.carries;
+        let ty = |(i, t): (usize, &Tensor)| if i < carries { t.ty().clone() } else { stacked(self.length, t.ty()) };
+        Ok(self.results().iter().enumerate().map(ty).collect())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        self.pull_back(cx)
+    }
+    fn repeated(&self) -> Repeated {
+        Repeated::Never
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let (carries, xs) = (self.step.carries, self.step.xs);
+        let scalar = TensorType::scalar(DType::I32).stablehlo();
+        let results = cx.results().to_vec();
+        let mut init: Vec<String> = (0..carries).map(|i| cx.operand(i).to_owned()).collect();
+        for ty in &results[carries..] {
+            init.push(cx.statement(format!("stablehlo.constant dense<{}> : {}", zero(ty.dtype), ty.stablehlo())));
+        }
+        init.push(cx.constant(DType::I32, "0"));
+        // The counter is the last value of the loop, so that the results are numbered as the operation's.
+        let names: Vec<String> = init.iter().map(|_| cx.fresh()).collect();
+        let counter = names[results.len()].clone();
+        cx.extra_results(1);
+        cx.block("} do {".to_owned(), |cx| {
+            let end = cx.constant(DType::I32, &self.length.to_string());
+            let compare = format!("stablehlo.compare LT, {counter}, {end} : ({scalar}, {scalar}) -> tensor<i1>");
+            vec![(cx.statement(compare), TensorType::scalar(DType::Bool))]
+        });
+        cx.block("}".to_owned(), |cx| {
+            let index = if self.reverse {
+                let last = cx.constant(DType::I32, &self.length.saturating_sub(1).to_string());
+                cx.statement(format!("stablehlo.subtract {last}, {counter} : {scalar}"))
+            } else {
+                counter.clone()
+            };
+            // Where the slices of a value with this many axes begin, and the types of the starts.
+            let start = |cx: &mut Lowering<'_>, rank: usize| {
+                let zero = cx.constant(DType::I32, "0");
+                let starts: Vec<&str> = (0..rank).map(|i| if i == 0 { index.as_str() } else { &zero }).collect();
+                (starts.join(", "), vec![scalar.as_str(); rank].join(", "))
+            };
+            let mut arguments: Vec<String> = names[..carries].to_vec();
+            for i in carries..carries + xs {
+                let (from, ty) = (cx.operand_type(i).clone(), self.step.region.parameters[i].ty().clone());
+                let one = stacked(1, &ty);
+                let (starts, start_types) = start(cx, from.shape.rank());
+                let slice = cx.statement(format!(
+                    "stablehlo.dynamic_slice {}, {starts}, sizes = {:?} : ({}, {start_types}) -> {}",
+                    cx.operand(i).to_owned(),
+                    one.shape.dims(),
+                    from.stablehlo(),
+                    one.stablehlo()
+                ));
+                let (one, ty) = (one.stablehlo(), ty.stablehlo());
+                arguments.push(cx.statement(format!("stablehlo.reshape {slice} : ({one}) -> {ty}")));
+            }
+            arguments.extend((carries + xs..self.step.region.parameters.len()).map(|i| cx.operand(i).to_owned()));
+            let mut values = cx.expression(&self.step.region.parameters, &arguments, &self.results());
+            for (i, (name, ty)) in values.iter_mut().enumerate().skip(carries) {
+                let (one, whole) = (stacked(1, ty), &results[i]);
+                let (one_ty, whole_ty) = (one.stablehlo(), whole.stablehlo());
+                let slice = cx.statement(format!("stablehlo.reshape {name} : ({}) -> {one_ty}", ty.stablehlo()));
+                let (starts, start_types) = start(cx, one.shape.rank());
+                *name = cx.statement(format!(
+                    "stablehlo.dynamic_update_slice {}, {slice}, {starts} : ({whole_ty}, {one_ty}, {start_types}) -> \
+                     {whole_ty}",
+                    names[i]
+                ));
+                *ty = whole.clone();
+            }
+            let one = cx.constant(DType::I32, "1");
+            let next = cx.statement(format!("stablehlo.add {counter}, {one} : {scalar}"));
+            values.push((next, TensorType::scalar(DType::I32)));
+            values
+        });
+        let held: Vec<_> = names.iter().zip(&init).map(|(name, init)| format!("{name} = {init}")).collect();
+        let mut types: Vec<_> = results.iter().map(TensorType::stablehlo).collect();
+        types.push(scalar);
+        format!("stablehlo.while({}) : {} cond {{", held.join(", "), types.join(", "))
+    }
+    fn key(&self) -> String {
+        // However many residuals there are: with fewer it is part of the same loop.
+        format!("{:p} {} {}", Arc::as_ptr(&self.step), self.length, self.reverse)
+    }
+}
+
+impl fmt::Debug for Loop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "scan of {} steps", self.length)
+    }
+}
+
+/// MLIR's spelling of zero.
+fn zero(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "false",
+        _ if dtype.is_float() => "0.0",
+        _ => "0",
+    }
+}
+
+/// How [`scan`] goes through its steps.
+///
+/// ```
+/// use fulmen_tensor::{Scan, Tensor};
+///
+/// // The powers of two, without xs, from the last to the first.
+/// let (carry, ys) = Scan::new().length(4).reverse(true).run(&[&Tensor::scalar(1i32)], &[], |carry, _| {
+///     (vec![&carry[0] * 2], vec![carry[0].clone()])
+/// });
+/// assert_eq!(carry[0].eval()?.to_vec::<i32>()?, [16]);
+/// assert_eq!(ys[0].eval()?.to_vec::<i32>()?, [8, 4, 2, 1]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scan {
+    length: Option<usize>,
+    reverse: bool,
+}
+
+impl Scan {
+    /// From the first step to the last, as many as the xs have slices.
+    pub fn new() -> Scan {
+        Scan::default()
+    }
+
+    /// The number of steps. Needed where there are no xs, checked where there are.
+    pub fn length(self, length: usize) -> Scan {
+        Scan { length: Some(length), ..self }
+    }
+
+    /// Whether to go from the last slice to the first. The ys lie where their xs do.
+    pub fn reverse(self, reverse: bool) -> Scan {
+        Scan { reverse, ..self }
+    }
+
+    /// Runs `f` over the steps; see [`scan`].
+    #[track_caller]
+    pub fn run(
+        self,
+        init: &[&Tensor],
+        xs: &[&Tensor],
+        f: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
+    ) -> (Vec<Tensor>, Vec<Tensor>) {
+        let bad = poisoned(init.iter().chain(xs).copied());
+        let length = match bad.map_or_else(|| self.steps(xs).map_err(Err), |bad| Err(Ok(bad))) {
+            Ok(length) => length,
+            Err(why) => {
+                let bad = match why {
+                    Ok(bad) => bad,
+                    Err(message) => Tensor::poison("scan", message),
+                };
+                // How many ys there would be, only the body can tell.
+                let (_, ys) = f(&vec![bad.clone(); init.len()], &vec![bad.clone(); xs.len()]);
+                return (vec![bad.clone(); init.len()], vec![bad; ys.len()]);
+            }
+        };
+        let mut parameters_of_step = parameters("scan", "carry", init.iter().map(|t| t.ty()));
+        let slices: Vec<_> = xs.iter().map(|x| TensorType::new(x.dtype(), &x.shape().dims()[1..])).collect();
+        let slices = parameters("scan", "the slice of x", &slices);
+        let (carry, ys) = f(&parameters_of_step, &slices);
+        if let Some(bad) = poisoned(carry.iter().chain(&ys)) {
+            return (vec![bad.clone(); init.len()], vec![bad; ys.len()]);
+        }
+        if let Err(message) = same_carry(init, &carry) {
+            let bad = Tensor::poison("scan", message);
+            return (vec![bad.clone(); init.len()], vec![bad; ys.len()]);
+        }
+        if length == 0 {
+            let mut none = Vec::with_capacity(ys.len());
+            for y in &ys {
+                let ty = stacked(0, y.ty());
+                none.push(Tensor::zeros(ty.dtype, ty.shape));
+            }
+            return (init.iter().map(|&t| t.clone()).collect(), none);
+        }
+        if init.is_empty() && ys.is_empty() {
+            return (vec![], vec![]);
+        }
+        parameters_of_step.extend(slices);
+        let results: Vec<Tensor> = carry.iter().chain(&ys).cloned().collect();
+        let (region, captures) = Region::close("scan", parameters_of_step, &results);
+        let inputs: Vec<Tensor> = init.iter().chain(xs).map(|&t| t.clone()).chain(captures).collect();
+        let step = Step::new(region, init.len(), xs.len());
+        let mut outputs = Loop { step, residuals: vec![], length, reverse: self.reverse }.apply(&inputs);
+        if let Some(bad) = poisoned(&outputs) {
+            return (vec![bad.clone(); init.len()], vec![bad; ys.len()]);
+        }
+        let ys = outputs.split_off(init.len());
+        (outputs, ys)
+    }
+
+    /// The number of steps, or a sentence that says why there is none.
+    fn steps(&self, xs: &[&Tensor]) -> Result<usize, String> {
+        let mut length = self.length;
+        for (i, x) in xs.iter().enumerate() {
+            let Some(&size) = x.shape().first() else {
+                return Err(format!("x {i} is a scalar, {}; a scan goes over the first axis of each of the xs", x.ty()));
+            };
+            let expected = *length.get_or_insert(size);
+            if expected != size {
+                return Err(format!(
+                    "x {i}, {}, has {size} slices along its first axis, and {} {expected}; they must be as many",
+                    x.ty(),
+                    if self.length.is_some() { "the length is" } else { "x 0 has" }
+                ));
+            }
+        }
+        match length {
+            Some(length) if i32::try_from(length).is_err() => Err(format!("{length} steps are more than a loop counts")),
+            Some(length) => Ok(length),
+            None => Err("there are no xs; say the number of steps with Scan::new().length(n)".to_owned()),
+        }
+    }
+}
+
+/// Goes over the slices of `xs` along their first axis and hands a carry, at first `init`, from step to step (JAX's
+/// `lax.scan`): `(carry, y) = f(carry, x)`. Gives the last carry, and the ys of all steps stacked along a new first axis.
+///
+/// `f` is called once, with stand-ins, so that a program has its body once however many steps there are: a model of many
+/// equal layers compiles in the time of one. It gives a carry of the same types. It may use tensors from outside.
+///
+/// Gradients flow to `init`, `xs` and what is used from outside. The backward pass is a scan the other way; what it needs
+/// of each step the forward pass keeps, unless a step is [`checkpoint`](super::checkpoint())ed.
+///
+/// No xs, another direction: [`Scan`]. Poisoned when the xs differ in length or the type of the carry changes. A
+/// [`Variable`](crate::Variable) that `f` sets keeps a value that exists only within a step: hand it on as carry instead.
+/// Random numbers of a key from outside are the same in each step; fold the number of the step into the key.
+///
+/// ```
+/// use fulmen_tensor::{Tensor, grad, scan};
+///
+/// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
+/// let (sum, sums) = scan(&[&Tensor::scalar(0.0f32)], &[&x], |sum, x| {
+///     let sum = &sum[0] + &x[0] * &x[0];
+///     (vec![sum.clone()], vec![sum])
+/// });
+/// assert_eq!(sums[0].eval()?.to_vec::<f32>()?, [1.0, 5.0, 14.0]);
+/// assert_eq!(grad(&sum[0], &[&x])[0].eval()?.to_vec::<f32>()?, [2.0, 4.0, 6.0]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn scan(
+    init: &[&Tensor],
+    xs: &[&Tensor],
+    f: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
+) -> (Vec<Tensor>, Vec<Tensor>) {
+    Scan::new().run(init, xs, f)
+}

@@ -1,0 +1,199 @@
+//! The derivative of a scan: a scan in the other direction.
+//!
+//! Its carry is the cotangent of the forward carry, and a sum for each value from outside. What a step's derivative needs
+//! of the forward step is read from the forward xs and ys, or is one more y of the forward scan, a *residual*. Residuals
+//! are only ever added to a step, so that of two scans with one step the one with more of them has all that the other
+//! has, and [`Graph`] keeps that one alone: the forward pass runs once.
+
+use std::collections::HashMap;
+use std::sync::PoisonError;
+
+use super::scan::{Loop, Step};
+use crate::Tensor;
+use crate::grad::pull_back;
+use crate::graph::{Graph, Value, dependents, place, replay};
+use crate::operation::Vjp;
+use crate::region::{Region, frontier, parameters};
+
+/// How to run a scan backwards, for the inputs that need it and the results that have cotangents.
+pub(super) struct Derivative {
+    step: std::sync::Arc<Step>,
+    /// Those of the forward scan.
+    residuals: Vec<Tensor>,
+    /// The forward carry whose cotangent each backward carry is, of the first ones.
+    carries: Vec<usize>,
+    /// The forward input that each backward carry after those sums up the cotangent of.
+    sums: Vec<usize>,
+    /// The forward results whose cotangents are the first of the backward xs.
+    cotangents: Vec<usize>,
+    /// What the other backward xs are.
+    sources: Vec<Source>,
+    /// What the backward step takes from outside, in terms of the forward step's parameters.
+    outside: Vec<Tensor>,
+    /// The forward input whose cotangent each backward y is.
+    ys: Vec<usize>,
+}
+
+/// What holds, step for step, a value of the forward pass.
+enum Source {
+    Input(usize),
+    Result(usize),
+}
+
+impl Loop {
+    pub(super) fn pull_back(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let asked = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
+        let derivative = match self.step.derivatives.get(asked, || self.differentiate(cx)) {
+            Ok(derivative) => derivative,
+            Err(poisoned) => return vec![Some(poisoned); cx.inputs.len()],
+        };
+        let d = &*derivative;
+        let mut cotangents = vec![None; cx.inputs.len()];
+        if d.carries.is_empty() && d.sums.is_empty() && d.ys.is_empty() {
+            return cotangents;
+        }
+        let forward = if d.residuals.len() > self.residuals.len() {
+            Loop { residuals: d.residuals.clone(), ..self.clone() }.apply(cx.inputs)
+        } else {
+            cx.outputs.to_vec()
+        };
+        if let Some(poisoned) = super::poisoned(&forward) {
+            return vec![Some(poisoned); cx.inputs.len()];
+        }
+        let mut inputs = vec![];
+        for &carry in &d.carries {
+            inputs.push(match &cx.cotangents[carry] {
+                Some(cotangent) => cotangent.clone(),
+                None => cx.outputs[carry].zeros_like(),
+            });
+        }
+        for &input in &d.sums {
+            inputs.push(cx.inputs[input].zeros_like());
+        }
+        inputs.extend(d.cotangents.iter().filter_map(|&result| cx.cotangents[result].clone()));
+        inputs.extend(d.sources.iter().map(|source| match source {
+            Source::Input(i) => cx.inputs[*i].clone(),
+            Source::Result(i) => forward[*i].clone(),
+        }));
+        let captured = self.step.carries + self.step.xs;
+        let actual = |i: usize| (place(&self.step.region.parameters[i]), cx.inputs[i].clone());
+        let with: HashMap<_, _> = (captured..cx.inputs.len()).map(actual).collect();
+        inputs.extend(replay(&d.outside, &with));
+        let backward =
+            Loop { step: d.step.clone(), residuals: vec![], length: self.length, reverse: !self.reverse }.apply(&inputs);
+        if let Some(poisoned) = super::poisoned(&backward) {
+            return vec![Some(poisoned); cx.inputs.len()];
+        }
+        for (&input, cotangent) in d.carries.iter().chain(&d.sums).chain(&d.ys).zip(backward) {
+            cotangents[input] = Some(cotangent);
+        }
+        cotangents
+    }
+
+    fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Tensor> {
+        let (carries, xs) = (self.step.carries, self.step.xs);
+        let own = &self.step.region.parameters;
+        let results = self.results();
+        // A carry that depends on what is asked for is asked for in the next step.
+        let mut active = cx.needed.to_vec();
+        let reached = loop {
+            let sources: Vec<&Tensor> = own.iter().zip(&active).filter(|(_, active)| **active).map(|(p, _)| p).collect();
+            let reached = dependents(&results, &sources);
+            let more = |i: &usize| {
+                !active[*i] && results[*i].dtype().is_float() && reached.contains(&results[*i].node.id)
+            };
+            match (0..carries).find(more) {
+                Some(i) => active[i] = true,
+                None => break reached,
+            }
+        };
+        let reached = |i: usize| results[i].dtype().is_float() && reached.contains(&results[i].node.id);
+        let active_carries: Vec<usize> = (0..carries).filter(|&i| active[i]).collect();
+        let with_cotangent: Vec<usize> =
+            (carries..results.len()).filter(|&i| cx.cotangents[i].is_some() && reached(i)).collect();
+
+        let of_carries = parameters("scan", "cotangent of carry", active_carries.iter().map(|&i| results[i].ty()));
+        let of_ys = parameters("scan", "cotangent of y", with_cotangent.iter().map(|&i| results[i].ty()));
+        let seeds: Vec<(Tensor, Tensor)> = (active_carries.iter().zip(&of_carries))
+            .chain(with_cotangent.iter().zip(&of_ys))
+            .map(|(&i, cotangent)| (results[i].clone(), cotangent.clone()))
+            .collect();
+        let wrt: Vec<usize> = (0..own.len()).filter(|&i| active[i]).collect();
+        let found = pull_back(&seeds, &wrt.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
+        let mut gradients: HashMap<usize, Tensor> =
+            wrt.into_iter().zip(found).filter_map(|(i, gradient)| Some((i, gradient?))).collect();
+
+        let mut backward = vec![];
+        for &i in &active_carries {
+            backward.push(match gradients.remove(&i) {
+                Some(gradient) => gradient,
+                None => own[i].zeros_like(),
+            });
+        }
+        let sums: Vec<usize> = (carries + xs..own.len()).filter(|i| gradients.contains_key(i)).collect();
+        let so_far = parameters("scan", "sum of cotangents", sums.iter().map(|&i| own[i].ty()));
+        for (i, sum) in sums.iter().zip(&so_far) {
+            if let Some(gradient) = gradients.get(i) {
+                backward.push(sum + gradient);
+            }
+        }
+        let ys: Vec<usize> = (carries..carries + xs).filter(|i| gradients.contains_key(i)).collect();
+        backward.extend(ys.iter().filter_map(|i| gradients.get(i).cloned()));
+
+        // What the backward step needs and does not compute.
+        let given: Vec<Tensor> = of_carries.into_iter().chain(so_far).chain(of_ys).collect();
+        let inside = dependents(&backward, &given.iter().collect::<Vec<_>>());
+        let steps = dependents(&backward, &own[..carries + xs].iter().collect::<Vec<_>>());
+        let smaller = |t: &Tensor| {
+            let operand = t.node.inputs.first().map_or(usize::MAX, |o| o.ty().size_in_bytes());
+            !steps.contains(&t.node.id) || operand <= t.ty().size_in_bytes()
+        };
+        let needs = frontier(&backward, |t| inside.contains(&t.node.id), smaller);
+        let (mut each, outside): (Vec<Tensor>, Vec<Tensor>) =
+            needs.into_iter().partition(|t| steps.contains(&t.node.id));
+        let (sources, residuals) = self.keep(&each)?;
+        each.extend(outside.iter().cloned());
+        let (step_carries, step_xs) =
+            (active_carries.len() + sums.len(), with_cotangent.len() + sources.len());
+        let region = Region::cut("scan", given, each, &backward);
+        Ok(Derivative {
+            step: Step::new(region, step_carries, step_xs),
+            residuals,
+            carries: active_carries,
+            sums,
+            cotangents: with_cotangent,
+            sources,
+            outside,
+            ys,
+        })
+    }
+
+    /// Where to read these values of a step, and the residuals that the forward scan then has.
+    fn keep(&self, values: &[Tensor]) -> Result<(Vec<Source>, Vec<Tensor>), Tensor> {
+        let (carries, xs) = (self.step.carries, self.step.xs);
+        let own = &self.step.region;
+        let mut residuals = self.step.residuals.lock().unwrap_or_else(PoisonError::into_inner);
+        let ys = &own.results[carries..];
+        // Twins are kept once.
+        let all: Vec<Tensor> = ys.iter().chain(&*residuals).chain(values).cloned().collect();
+        let graph = Graph::new(&all).map_err(|e| Tensor::poison("scan", e.to_string()))?;
+        let (kept, wanted) = graph.results.split_at(ys.len() + residuals.len());
+        let mut kept: Vec<Value> = kept.to_vec();
+        let mut sources = vec![];
+        for (value, identity) in values.iter().zip(wanted) {
+            let slice = own.parameters[carries..carries + xs].iter().position(|p| p.is(value));
+            sources.push(match slice {
+                Some(i) => Source::Input(carries + i),
+                None => {
+                    let known = kept.iter().position(|k| k == identity);
+                    if known.is_none() {
+                        kept.push(*identity);
+                        residuals.push(value.clone());
+                    }
+                    Source::Result(carries + known.unwrap_or(kept.len() - 1))
+                }
+            });
+        }
+        Ok((sources, residuals.clone()))
+    }
+}

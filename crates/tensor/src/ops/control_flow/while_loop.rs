@@ -1,0 +1,137 @@
+//! Loops whose number of steps only the device knows: [`while_loop`].
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Body, borrowed, join, poisoned, types};
+use crate::lower::Lowering;
+use crate::operation::{Operation, Repeated, Vjp};
+use crate::region::{Region, parameters};
+use crate::{DType, Tensor, TensorType};
+
+/// Inputs: the carry, then what the condition and the body use from outside.
+struct While {
+    condition: Body,
+    body: Body,
+}
+
+/// What the loop is, apart from what it runs on.
+struct WhileLoop(Arc<While>);
+
+impl Operation for WhileLoop {
+    fn name(&self) -> &'static str {
+        "while_loop"
+    }
+    fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        Ok(types(&self.0.body.region.results))
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let message = "a loop that runs until a condition holds has no derivative, because nothing says how many steps \
+                       are to be remembered; use scan(), or fori_loop() with bounds that are integers of the host";
+        vec![Some(Tensor::poison("while_loop", message)); cx.inputs.len()]
+    }
+    fn repeated(&self) -> Repeated {
+        Repeated::Never
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let carries = cx.results().len();
+        let names: Vec<String> = (0..carries).map(|_| cx.fresh()).collect();
+        let held: Vec<_> = (0..carries).map(|i| format!("{} = {}", names[i], cx.operand(i))).collect();
+        let types: Vec<_> = cx.results().iter().map(TensorType::stablehlo).collect();
+        for (body, after) in [(&self.0.condition, "} do {"), (&self.0.body, "}")] {
+            let name = |i: usize| names.get(i).cloned().unwrap_or_else(|| cx.operand(i).to_owned());
+            let arguments = body.arguments(name);
+            cx.block(after.to_owned(), |cx| cx.region(&body.region, &arguments));
+        }
+        format!("stablehlo.while({}) : {} cond {{", held.join(", "), types.join(", "))
+    }
+    fn key(&self) -> String {
+        format!("{:p}", Arc::as_ptr(&self.0))
+    }
+}
+
+impl fmt::Debug for WhileLoop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "while_loop over {} values", self.0.body.region.results.len())
+    }
+}
+
+/// Runs `body` on the carry, at first `init`, as long as `cond` of it is true (JAX's `lax.while_loop`), and gives the last
+/// carry. On the device; how many steps there are may depend on the values.
+///
+/// Both are called once, with stand-ins. `cond` gives a bool scalar; `body` gives a carry of the same types. Both may use
+/// tensors from outside.
+///
+/// There is no derivative: [`grad`](crate::grad()) through it is poisoned. Poisoned, too, when the types do not stay.
+///
+/// ```
+/// use fulmen_tensor::{Tensor, while_loop};
+///
+/// let n = Tensor::scalar(27i32);
+/// let collatz = while_loop(
+///     &[&n, &Tensor::scalar(0i32)],
+///     |c| c[0].ne(1),
+///     |c| {
+///         let odd = c[0].and(1).eq(1);
+///         vec![odd.select(&(&c[0] * 3 + 1), &(&c[0] / 2)), &c[1] + 1]
+///     },
+/// );
+/// assert_eq!(collatz[1].eval()?.to_vec::<i32>()?, [111]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn while_loop(
+    init: &[&Tensor],
+    cond: impl FnOnce(&[Tensor]) -> Tensor,
+    body: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+) -> Vec<Tensor> {
+    let count = init.len();
+    if let Some(bad) = poisoned(init.iter().copied()) {
+        return vec![bad; count];
+    }
+    if count == 0 {
+        return vec![];
+    }
+    let before = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
+    let goes_on = cond(&before);
+    if goes_on.fault().is_some() {
+        return vec![goes_on; count];
+    }
+    if goes_on.dtype() != DType::Bool || goes_on.rank() != 0 {
+        let message = format!("the condition must be a bool scalar, it is {}; reduce it with all() or any()", goes_on.ty());
+        return vec![Tensor::poison("while_loop", message); count];
+    }
+    let carry = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
+    let results = body(&carry);
+    if let Some(bad) = poisoned(&results) {
+        return vec![bad; count];
+    }
+    if let Err(message) = same_carry(init, &results) {
+        return vec![Tensor::poison("while_loop", message); count];
+    }
+    let mut closed = vec![Region::close("while_loop", before, std::slice::from_ref(&goes_on))];
+    closed.push(Region::close("while_loop", carry, &results));
+    let mut inputs: Vec<Tensor> = init.iter().map(|&t| t.clone()).collect();
+    let mut bodies = join(&mut inputs, 0, count, closed).into_iter();
+    let (Some(condition), Some(body)) = (bodies.next(), bodies.next()) else { return vec![] };
+    Tensor::apply_all(WhileLoop(Arc::new(While { condition, body })), &borrowed(&inputs))
+}
+
+/// Nothing if a body that is given a carry like `init` gives one back that can be given to it again, else why not.
+pub(super) fn same_carry(init: &[&Tensor], carry: &[Tensor]) -> Result<(), String> {
+    if carry.len() != init.len() {
+        return Err(format!(
+            "the carry goes into the body as {} tensors and comes out as {}; they must be as many",
+            init.len(),
+            carry.len()
+        ));
+    }
+    match init.iter().zip(carry).position(|(before, after)| before.ty() != after.ty()) {
+        Some(i) => Err(format!(
+            "carry {i} goes into the body as {} and comes out as {}; its type must stay the same",
+            init[i].ty(),
+            carry[i].ty()
+        )),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,52 @@
+//! A point that no optimization reaches across.
+
+use crate::lower::Lowering;
+use crate::operation::{Operation, Repeated, Vjp};
+use crate::{Tensor, TensorType};
+
+#[derive(Debug)]
+struct OptimizationBarrier;
+
+impl Operation for OptimizationBarrier {
+    fn name(&self) -> &'static str {
+        "optimization_barrier"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        Ok(inputs.iter().map(|&ty| ty.clone()).collect())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let given: Vec<&Tensor> = cx.cotangents.iter().flatten().collect();
+        let mut after = Tensor::optimization_barrier(&given).into_iter();
+        cx.cotangents.iter().map(|cotangent| cotangent.as_ref().and_then(|_| after.next())).collect()
+    }
+    fn repeated(&self) -> Repeated {
+        Repeated::Never
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let types: Vec<_> = cx.results().iter().map(TensorType::stablehlo).collect();
+        format!("stablehlo.optimization_barrier {} : {}", cx.operands(), types.join(", "))
+    }
+}
+
+impl Tensor {
+    /// The same values, which the compiler computes all before it uses one of them, and which it does not know to equal
+    /// anything else (JAX's `optimization_barrier`). Gradients pass through a barrier of their own.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let (x, n) = (Tensor::scalar(1.5f32), Tensor::scalar(2i32));
+    /// let both = Tensor::optimization_barrier(&[&x, &n]);
+    /// assert_eq!(both[1].eval()?.to_vec::<i32>()?, [2]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn optimization_barrier(tensors: &[&Tensor]) -> Vec<Tensor> {
+        if tensors.is_empty() {
+            return vec![];
+        }
+        match tensors.iter().find(|t| t.fault().is_some()) {
+            Some(&poisoned) => vec![poisoned.clone(); tensors.len()],
+            None => Tensor::apply_all(OptimizationBarrier, tensors),
+        }
+    }
+}
