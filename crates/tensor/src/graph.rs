@@ -1,8 +1,8 @@
 //! The recorded expression as a list: every node once, inputs before users, common subexpressions merged and what no
 //! result needs left out.
 
-use std::collections::{HashMap, HashSet};
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::tensor::{Kind, Node};

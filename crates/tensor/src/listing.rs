@@ -118,9 +118,10 @@ impl Program {
                         let checked = operation.check(&self.mesh, &types);
                         checked.map_err(|why| Fault::new(operation.name(), why, node.location))?;
                     }
-                    let operands = instruction.operands.iter().map(|&v| {
-                        (name(&names, v), &graph.instructions[v.instruction].node.outputs[v.output])
-                    });
+                    let operands = instruction
+                        .operands
+                        .iter()
+                        .map(|&v| (name(&names, v), &graph.instructions[v.instruction].node.outputs[v.output]));
                     let mut cx = Lowering {
                         operands: operands.collect(),
                         results: &node.outputs,
@@ -287,11 +288,7 @@ impl Lowering<'_> {
 
     /// Adds a region to this operation's statement: what `write` writes, which gives the values that the region returns,
     /// and then the text `after`, which closes the region.
-    pub(crate) fn block(
-        &mut self,
-        after: String,
-        write: impl FnOnce(&mut Self) -> Vec<(String, TensorType)>,
-    ) {
+    pub(crate) fn block(&mut self, after: String, write: impl FnOnce(&mut Self) -> Vec<(String, TensorType)>) {
         let outer = std::mem::take(&mut self.scope);
         let returned = write(self);
         let names: Vec<_> = returned.iter().map(|r| r.0.as_str()).collect();

@@ -70,12 +70,7 @@ impl Region {
     /// The region of what was recorded since [`next_id`](crate::tensor::next_id) was `start`, and what its parameters
     /// stand for: `inputs`, and then what else is used of what was there before.
     #[track_caller]
-    pub(crate) fn since(
-        of: &'static str,
-        start: u64,
-        inputs: &[&Tensor],
-        results: &[Tensor],
-    ) -> (Region, Vec<Tensor>) {
+    pub(crate) fn since(of: &'static str, start: u64, inputs: &[&Tensor], results: &[Tensor]) -> (Region, Vec<Tensor>) {
         let given: HashSet<Place> = inputs.iter().map(|t| place(t)).collect();
         let mut captures = frontier(results, |t| is_since(start, t), |t| !given.contains(&place(t)));
         captures.retain(|t| !given.contains(&place(t)));

@@ -38,9 +38,7 @@ mod triangle;
 mod unary;
 
 pub use binary::Operand;
-pub use control_flow::{
-    Bound, Scan, checkpoint, cond, custom_gradient, fori_loop, map, scan, switch, while_loop,
-};
+pub use control_flow::{Bound, Scan, checkpoint, cond, custom_gradient, fori_loop, map, scan, switch, while_loop};
 pub use convolution::Convolution;
 pub use pad_modes::PadMode;
 pub use pooling::Pooling;

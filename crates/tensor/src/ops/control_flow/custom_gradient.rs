@@ -112,7 +112,6 @@ pub fn custom_gradient(
         return results;
     }
     let (region, all) = Region::since("custom_gradient", start, inputs, &results);
-    let operation =
-        CustomGradient { region: Arc::new(region), inputs: inputs.len(), backward: Box::new(backward) };
+    let operation = CustomGradient { region: Arc::new(region), inputs: inputs.len(), backward: Box::new(backward) };
     Tensor::apply_all(operation, &borrowed(&all))
 }

@@ -94,11 +94,15 @@ pub fn fori_loop(
     let mut held = vec![&first];
     held.extend(init);
     let one = Tensor::full(dtype, [], 1.0);
-    let mut last = while_loop(&held, |carry| carry[0].lt(&end), |carry| {
-        let mut next = vec![&carry[0] + &one];
-        next.extend(body(&carry[0], &carry[1..]));
-        next
-    });
+    let mut last = while_loop(
+        &held,
+        |carry| carry[0].lt(&end),
+        |carry| {
+            let mut next = vec![&carry[0] + &one];
+            next.extend(body(&carry[0], &carry[1..]));
+            next
+        },
+    );
     last.split_off(1)
 }
 

@@ -168,7 +168,7 @@ fn zero(dtype: DType) -> &'static str {
 ///
 /// // The powers of two, without xs, from the last to the first.
 /// let (carry, ys) = Scan::new().length(4).reverse(true).run(&[&Tensor::scalar(1i32)], &[], |carry, _| {
-///     (vec![&carry[0] * 2], vec![carry[0].clone()])
+///     (vec![&carry[0] * 2.0], vec![carry[0].clone()])
 /// });
 /// assert_eq!(carry[0].eval()?.to_vec::<i32>()?, [16]);
 /// assert_eq!(ys[0].eval()?.to_vec::<i32>()?, [8, 4, 2, 1]);
@@ -257,7 +257,10 @@ impl Scan {
         let mut length = self.length;
         for (i, x) in xs.iter().enumerate() {
             let Some(&size) = x.shape().first() else {
-                return Err(format!("x {i} is a scalar, {}; a scan goes over the first axis of each of the xs", x.ty()));
+                return Err(format!(
+                    "x {i} is a scalar, {}; a scan goes over the first axis of each of the xs",
+                    x.ty()
+                ));
             };
             let expected = *length.get_or_insert(size);
             if expected != size {
@@ -269,7 +272,9 @@ impl Scan {
             }
         }
         match length {
-            Some(length) if i32::try_from(length).is_err() => Err(format!("{length} steps are more than a loop counts")),
+            Some(length) if i32::try_from(length).is_err() => {
+                Err(format!("{length} steps are more than a loop counts"))
+            }
             Some(length) => Ok(length),
             None => Err("there are no xs; say the number of steps with Scan::new().length(n)".to_owned()),
         }

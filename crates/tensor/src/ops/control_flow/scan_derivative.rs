@@ -79,8 +79,8 @@ impl Loop {
         let actual = |i: usize| (place(&self.step.region.parameters[i]), cx.inputs[i].clone());
         let with: HashMap<_, _> = (captured..cx.inputs.len()).map(actual).collect();
         inputs.extend(replay(&d.outside, &with));
-        let backward =
-            Loop { step: d.step.clone(), residuals: vec![], length: self.length, reverse: !self.reverse }.apply(&inputs);
+        let backward = Loop { step: d.step.clone(), residuals: vec![], length: self.length, reverse: !self.reverse }
+            .apply(&inputs);
         if let Some(poisoned) = super::poisoned(&backward) {
             return vec![Some(poisoned); cx.inputs.len()];
         }
@@ -97,11 +97,11 @@ impl Loop {
         // A carry that depends on what is asked for is asked for in the next step.
         let mut active = cx.needed.to_vec();
         let reached = loop {
-            let sources: Vec<&Tensor> = own.iter().zip(&active).filter(|(_, active)| **active).map(|(p, _)| p).collect();
+            let sources: Vec<&Tensor> =
+                own.iter().zip(&active).filter(|(_, active)| **active).map(|(p, _)| p).collect();
             let reached = dependents(&results, &sources);
-            let more = |i: &usize| {
-                !active[*i] && results[*i].dtype().is_float() && reached.contains(&results[*i].node.id)
-            };
+            let more =
+                |i: &usize| !active[*i] && results[*i].dtype().is_float() && reached.contains(&results[*i].node.id);
             match (0..carries).find(more) {
                 Some(i) => active[i] = true,
                 None => break reached,
@@ -153,8 +153,7 @@ impl Loop {
             needs.into_iter().partition(|t| steps.contains(&t.node.id));
         let (sources, residuals) = self.keep(&each)?;
         each.extend(outside.iter().cloned());
-        let (step_carries, step_xs) =
-            (active_carries.len() + sums.len(), with_cotangent.len() + sources.len());
+        let (step_carries, step_xs) = (active_carries.len() + sums.len(), with_cotangent.len() + sources.len());
         let region = Region::cut("scan", given, each, &backward);
         Ok(Derivative {
             step: Step::new(region, step_carries, step_xs),

@@ -70,10 +70,10 @@ impl fmt::Debug for WhileLoop {
 /// let n = Tensor::scalar(27i32);
 /// let collatz = while_loop(
 ///     &[&n, &Tensor::scalar(0i32)],
-///     |c| c[0].ne(1),
+///     |c| c[0].ne(1.0),
 ///     |c| {
-///         let odd = c[0].and(1).eq(1);
-///         vec![odd.select(&(&c[0] * 3 + 1), &(&c[0] / 2)), &c[1] + 1]
+///         let odd = c[0].and(1.0).eq(1.0);
+///         vec![odd.select(&(&c[0] * 3.0 + 1.0), &(&c[0] / 2.0)), &c[1] + 1.0]
 ///     },
 /// );
 /// assert_eq!(collatz[1].eval()?.to_vec::<i32>()?, [111]);
@@ -98,7 +98,8 @@ pub fn while_loop(
         return vec![goes_on; count];
     }
     if goes_on.dtype() != DType::Bool || goes_on.rank() != 0 {
-        let message = format!("the condition must be a bool scalar, it is {}; reduce it with all() or any()", goes_on.ty());
+        let message =
+            format!("the condition must be a bool scalar, it is {}; reduce it with all() or any()", goes_on.ty());
         return vec![Tensor::poison("while_loop", message); count];
     }
     let carry = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
