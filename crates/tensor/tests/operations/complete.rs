@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::catalogue::families;
 
 /// Public functions that give tensors and have no row.
-const WITHOUT_A_ROW: [(&str, &str); 29] = [
+const WITHOUT_A_ROW: [(&str, &str); 38] = [
     ("and", "exact bits: programs.rs"),
     ("or", "exact bits: programs.rs"),
     ("xor", "exact bits: random_numbers are made of it"),
@@ -37,6 +37,15 @@ const WITHOUT_A_ROW: [(&str, &str); 29] = [
     ("from_slice", "no operation: every constant of this folder"),
     ("full", "no operation: a constant"),
     ("check", "no operation: the tensor or its fault"),
+    ("cond", "has bodies: control_flow.rs"),
+    ("switch", "has bodies: control_flow.rs"),
+    ("while_loop", "has bodies: control_flow.rs"),
+    ("fori_loop", "has bodies: control_flow.rs"),
+    ("scan", "has bodies: control_flow.rs"),
+    ("map", "has bodies: control_flow.rs"),
+    ("checkpoint", "has bodies: control_flow.rs"),
+    ("custom_gradient", "has bodies: control_flow.rs"),
+    ("optimization_barrier", "the identity: control_flow.rs"),
 ];
 
 /// Constants and leaves: no operation at all.
