@@ -11,8 +11,9 @@ thread_local! {
 }
 
 /// The operations whose 16-bit operands become f32 under autocast: sums and powers of many elements leave the range or
-/// the precision of 16 bits. The list is PyTorch's, where Fulmen has the operation, with `mean`, `var` and `logsumexp`.
-const IN_F32: [&str; 13] = [
+/// the precision of 16 bits. The list is PyTorch's, where Fulmen has the operation, with `mean`, `var`, `std`
+/// and `logsumexp`.
+const IN_F32: [&str; 21] = [
     "exp",
     "expm1",
     "log",
@@ -26,6 +27,14 @@ const IN_F32: [&str; 13] = [
     "softmax",
     "log_softmax",
     "logsumexp",
+    "prod",
+    "cumsum",
+    "cumprod",
+    "logcumsumexp",
+    "norm",
+    "var_corrected",
+    "std",
+    "std_corrected",
 ];
 
 /// Runs `record`, in which products are computed in `dtype` (PyTorch's `torch.autocast`, Flax's `dtype`); with `None`,
@@ -33,7 +42,8 @@ const IN_F32: [&str; 13] = [
 ///
 /// - [`Tensor::matmul`], [`Tensor::dot_general`] and [`Tensor::convolution`] convert floating-point operands to `dtype`
 ///   and give a result of it; XLA sums in f32. An f64 operand keeps the product in f64.
-/// - Softmax, `sum`, `mean`, `var`, `exp`, `log`, `pow`, `rsqrt` and their kin take 16-bit floats as f32 and give f32.
+/// - Softmax, `sum`, `prod`, `mean`, `var`, `std`, `norm`, `cumsum`, `exp`, `log`, `pow`, `rsqrt` and their kin take
+///   16-bit floats as f32 and give f32.
 /// - Every other operation computes in the dtype that its operands promote to.
 ///
 /// Weights stay what they are: only the recorded expression converts them, so their gradients have their dtype. Calls

@@ -72,7 +72,7 @@ fn every_statement_of_composed_operations_carries_the_users_line() {
             chosen.argmax(-1, false).to_dtype(DType::F32) + chosen.argmin(0, true).to_dtype(DType::F32).sum_all();
         let drawn = fulmen_tensor::random::normal(&fulmen_tensor::random::key(1), DType::Bf16, [3, 5]);
         let loss = chosen.softmax(-1).sum_all()
-            + chosen.logsumexp(0, false).mean_all()
+            + chosen.logsumexp(&[0], false).mean_all()
             + chosen.log_softmax(1).max(&[0, 1, 2], false)
             + chosen.var(&[0], false).sum_all()
             + largest.mean_all()

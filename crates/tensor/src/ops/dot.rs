@@ -157,14 +157,26 @@ impl Tensor {
     /// The result's axes are the batch axes, then the free axes of the left, then those of the right.
     #[track_caller]
     pub fn dot_general(&self, rhs: &Tensor, batch: (&[usize], &[usize]), contracting: (&[usize], &[usize])) -> Tensor {
+        self.product("dot_general", rhs, batch, contracting)
+    }
+
+    /// [`Tensor::dot_general`] for `method`, which faults name.
+    #[track_caller]
+    pub(super) fn product(
+        &self,
+        method: &'static str,
+        rhs: &Tensor,
+        batch: (&[usize], &[usize]),
+        contracting: (&[usize], &[usize]),
+    ) -> Tensor {
         let operation = DotGeneral {
-            method: "dot_general",
+            method,
             lhs_batch: batch.0.into(),
             rhs_batch: batch.1.into(),
             lhs_contracting: contracting.0.into(),
             rhs_contracting: contracting.1.into(),
         };
-        match product_operands("dot_general", self, rhs) {
+        match product_operands(method, self, rhs) {
             Ok((lhs, rhs)) => Tensor::apply(operation, &[&lhs, &rhs]),
             Err(poisoned) => poisoned,
         }

@@ -33,7 +33,7 @@ impl Tensor {
     }
 
     #[track_caller]
-    fn counted(method: &str, ty: TensorType, axis: isize) -> Tensor {
+    pub(super) fn counted(method: &str, ty: TensorType, axis: isize) -> Tensor {
         if ty.dtype == DType::Bool {
             return Tensor::poison(method, "booleans cannot count; ask for an integer or a float");
         }

@@ -1,17 +1,23 @@
 //! Reductions: many elements along some axes become one.
+//!
+//! Not here: averages, [`moments`](super::moments); the places of extremes, [`arg_reduce`](super::arg_reduce); lengths of
+//! vectors, [`norm`](super::norm); results at every place along an axis, [`cumulative`](super::cumulative).
 
 use super::takes::Takes;
 use crate::autocast::{result_of, wide};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{DType, Shape, Tensor, TensorType};
+use crate::{DType, Tensor, TensorType, grad};
 
 /// How two elements become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reducer {
     Sum,
+    Prod,
     Max,
     Min,
+    And,
+    Or,
 }
 
 impl Reducer {
@@ -19,8 +25,11 @@ impl Reducer {
     pub(super) fn stablehlo(self) -> &'static str {
         match self {
             Reducer::Sum => "stablehlo.add",
+            Reducer::Prod => "stablehlo.multiply",
             Reducer::Max => "stablehlo.maximum",
             Reducer::Min => "stablehlo.minimum",
+            Reducer::And => "stablehlo.and",
+            Reducer::Or => "stablehlo.or",
         }
     }
 
@@ -29,8 +38,12 @@ impl Reducer {
         let bits = 8 * dtype.size_in_bytes() as u32;
         let most = if dtype.is_unsigned() { u64::MAX >> (64 - bits) } else { u64::MAX >> (65 - bits) };
         match (self, dtype) {
+            (Reducer::Or, _) => "false".into(),
+            (Reducer::And, _) => "true".into(),
             (Reducer::Sum, _) if dtype.is_float() => "0.0".into(),
             (Reducer::Sum, _) => "0".into(),
+            (Reducer::Prod, _) if dtype.is_float() => "1.0".into(),
+            (Reducer::Prod, _) => "1".into(),
             (Reducer::Max, DType::F32) => "0xFF800000".into(),
             (Reducer::Max, DType::F64) => "0xFFF0000000000000".into(),
             (Reducer::Max, DType::Bf16) => "0xFF80".into(),
@@ -60,8 +73,12 @@ impl Operation for Reduce {
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let from = inputs[0];
-        Takes::Numbers.check(from.dtype)?;
-        if self.reducer != Reducer::Sum && self.axes.iter().any(|&a| from.shape[a] == 0) {
+        match self.reducer {
+            Reducer::And | Reducer::Or if from.dtype == DType::Bool => {}
+            Reducer::And | Reducer::Or => return Err(format!("takes booleans, not {}", from.dtype)),
+            _ => Takes::Numbers.check(from.dtype)?,
+        }
+        if matches!(self.reducer, Reducer::Max | Reducer::Min) && self.axes.iter().any(|&a| from.shape[a] == 0) {
             return Err(format!("{from} has no element along the axes {:?} to choose from", self.axes));
         }
         let kept = (0..from.shape.rank()).filter(|a| !self.axes.contains(a));
@@ -69,11 +86,16 @@ impl Operation for Reduce {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let x = cx.input(0);
+        match self.reducer {
+            Reducer::And | Reducer::Or => return vec![None],
+            Reducer::Prod => return vec![Some(product_vjp(x, &self.axes, &cx.cotangent()))],
+            Reducer::Sum | Reducer::Max | Reducer::Min => {}
+        }
         let kept: Vec<usize> = (0..x.rank()).filter(|a| !self.axes.contains(a)).collect();
         let spread = |t: &Tensor| t.broadcast_in_dim(x.shape(), &kept);
         let g = spread(&cx.cotangent());
         vec![Some(match self.reducer {
-            Reducer::Sum => g,
+            Reducer::Sum | Reducer::Prod | Reducer::And | Reducer::Or => g,
             // Elements that tie for the extreme share its gradient.
             Reducer::Max | Reducer::Min => {
                 // A NaN is chosen too, though it equals nothing.
@@ -98,9 +120,46 @@ impl Operation for Reduce {
     }
 }
 
+/// The cotangent of `x` in its product along `axes`, which are sorted. Exact where elements are 0: it is that of a tree
+/// of multiplications, and nothing is divided.
+fn product_vjp(x: &Tensor, axes: &[usize], g: &Tensor) -> Tensor {
+    // A node of its own: `g` may be computed from `x`.
+    let leaf = x.unsqueeze(0);
+    let product = product_tree(&leaf.squeeze(0), axes);
+    match grad(&(product * g).sum_all(), &[&leaf]).into_iter().next() {
+        Some(gradient) => gradient.squeeze(0),
+        None => x.zeros_like(),
+    }
+}
+
+/// The product along `axes`, by multiplying one half with the other again and again.
+fn product_tree(x: &Tensor, axes: &[usize]) -> Tensor {
+    let kept: Vec<usize> = (0..x.rank()).filter(|a| !axes.contains(a)).collect();
+    let mut to: Vec<usize> = kept.iter().map(|&a| x.shape()[a]).collect();
+    let mut n: usize = axes.iter().map(|&a| x.shape()[a]).product();
+    let result = to.clone();
+    to.push(n);
+    let mut tree = x.permuted([kept.as_slice(), axes].concat()).reshape(to);
+    if n == 0 {
+        return Tensor::ones(x.dtype(), result);
+    }
+    while n > 1 {
+        let half = n / 2;
+        let pairs = tree.narrow(-1, 0, half) * tree.narrow(-1, half, half);
+        // The odd one waits for the next round.
+        tree = match n % 2 {
+            0 => pairs,
+            _ => Tensor::concatenate(&[&pairs, &tree.narrow(-1, n - 1, 1)], -1),
+        };
+        n = n.div_ceil(2);
+    }
+    tree.reshape(result)
+}
+
 impl Tensor {
+    /// The reduction for `method`, which faults and autocast know it by.
     #[track_caller]
-    fn reduce(&self, method: &'static str, reducer: Reducer, axes: &[isize], keepdims: bool) -> Tensor {
+    pub(super) fn reduce(&self, method: &'static str, reducer: Reducer, axes: &[isize], keepdims: bool) -> Tensor {
         if self.fault().is_some() {
             return self.clone();
         }
@@ -114,18 +173,23 @@ impl Tensor {
         let mut kept = self.shape().to_vec();
         axes.iter().for_each(|&a| kept[a] = 1);
         // A 16-bit sum stops growing at 256 or 2048 ones; an extreme is one of the elements.
-        let from = if reducer == Reducer::Sum { wide(self) } else { self.clone() };
+        let long = matches!(reducer, Reducer::Sum | Reducer::Prod);
+        let from = if long { wide(self) } else { self.clone() };
         let reduced = Tensor::apply(Reduce { method, reducer, axes }, &[&from]);
         let reduced = reduced.to_dtype(result_of(method, self.dtype()));
         if keepdims { reduced.reshape(kept) } else { reduced }
     }
 
-    fn all_axes(&self) -> Vec<isize> {
+    /// Every axis.
+    pub(super) fn all_axes(&self) -> Vec<isize> {
         (0..self.rank() as isize).collect()
     }
 
     /// The sum along `axes`, which vanish, or stay with size 1 if `keepdims`. The sum of nothing is 0. 16-bit floats are
     /// summed as f32.
+    ///
+    /// Poisoned if an axis is named twice or is none of the tensor's, or if the elements are booleans (see
+    /// [`Tensor::count_nonzero`]); so is every reduction here by such an axis.
     #[track_caller]
     pub fn sum(&self, axes: &[isize], keepdims: bool) -> Tensor {
         self.reduce("sum", Reducer::Sum, axes, keepdims)
@@ -137,90 +201,58 @@ impl Tensor {
         self.sum(&self.all_axes(), false)
     }
 
-    /// The largest element along `axes`; NaN if one is NaN. Ties share the gradient.
+    /// The product along `axes`, which vanish, or stay with size 1 if `keepdims`. The product of nothing is 1. 16-bit
+    /// floats are multiplied as f32. The gradient, the product of all others, is right where elements are 0.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Tensor, grad};
+    /// let x = Tensor::from_slice(&[2.0f32, 0.0, 5.0], [3]);
+    /// let dx = &grad(&x.prod(&[0], false), &[&x])[0];
+    /// assert_eq!(dx.eval()?.to_vec::<f32>()?, [0.0, 10.0, 0.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn prod(&self, axes: &[isize], keepdims: bool) -> Tensor {
+        self.reduce("prod", Reducer::Prod, axes, keepdims)
+    }
+
+    /// The largest element along `axes` (PyTorch's `amax`); NaN if one is NaN. Ties share the gradient. Poisoned if
+    /// there is no element along an axis.
     #[track_caller]
     pub fn max(&self, axes: &[isize], keepdims: bool) -> Tensor {
         self.reduce("max", Reducer::Max, axes, keepdims)
     }
 
-    /// The smallest element along `axes`; NaN if one is NaN. Ties share the gradient.
+    /// The smallest element along `axes` (PyTorch's `amin`); NaN if one is NaN. Ties share the gradient. Poisoned if
+    /// there is no element along an axis.
     #[track_caller]
     pub fn min(&self, axes: &[isize], keepdims: bool) -> Tensor {
         self.reduce("min", Reducer::Min, axes, keepdims)
     }
 
-    /// The arithmetic mean along `axes`; NaN over nothing. Takes floats; sums 16-bit ones as f32.
+    /// Whether any element along `axes` is true, or is not 0: booleans. False of nothing.
     #[track_caller]
-    pub fn mean(&self, axes: &[isize], keepdims: bool) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        if let Err(message) = Takes::Floats.check(self.dtype()) {
-            return Tensor::poison("mean", message);
-        }
-        match self.shape().axes(axes) {
-            Ok(found) => {
-                let count: usize = found.iter().map(|&a| self.shape()[a]).product();
-                // The sum, and even the number of elements, may be too large for 16 bits.
-                let sum = wide(self).reduce("mean", Reducer::Sum, axes, keepdims);
-                (sum / count as f64).to_dtype(result_of("mean", self.dtype()))
-            }
-            Err(message) => Tensor::poison("mean", message),
-        }
+    pub fn any(&self, axes: &[isize], keepdims: bool) -> Tensor {
+        self.to_dtype(DType::Bool).reduce("any", Reducer::Or, axes, keepdims)
     }
 
-    /// The arithmetic mean of all elements: a scalar.
+    /// Whether all elements along `axes` are true, or not 0: booleans. True of nothing.
     #[track_caller]
-    pub fn mean_all(&self) -> Tensor {
-        self.mean(&self.all_axes(), false)
+    pub fn all(&self, axes: &[isize], keepdims: bool) -> Tensor {
+        self.to_dtype(DType::Bool).reduce("all", Reducer::And, axes, keepdims)
     }
 
-    /// The variance along `axes`: the mean of `(x − mean)²`, divided by the number of elements (NumPy's `var`; PyTorch
-    /// divides by one less unless told otherwise). Computes with 16-bit floats as f32.
+    /// How many elements along `axes` are true, or not 0, NaNs among them: i32, or i64 where an i32 may be too small.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[0.0f32, 3.0, -1.0, 0.0], [2, 2]);
+    /// assert_eq!(x.count_nonzero(&[0, 1], false).eval()?.to_vec::<i32>()?, [2]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
     #[track_caller]
-    pub fn var(&self, axes: &[isize], keepdims: bool) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        if let Err(message) = Takes::Floats.check(self.dtype()).and_then(|()| self.shape().axes(axes).map(drop)) {
-            return Tensor::poison("var", message);
-        }
-        let from = wide(self);
-        let centred = &from - from.mean(axes, true);
-        (&centred * &centred).mean(axes, keepdims).to_dtype(result_of("var", self.dtype()))
-    }
-
-    /// The index (i32) of the largest element along one axis: the first of several, the first NaN if there is one.
-    #[track_caller]
-    pub fn argmax(&self, axis: isize, keepdims: bool) -> Tensor {
-        self.arg("argmax", axis, keepdims, Reducer::Max)
-    }
-
-    /// The index (i32) of the smallest element along one axis: the first of several, the first NaN if there is one.
-    #[track_caller]
-    pub fn argmin(&self, axis: isize, keepdims: bool) -> Tensor {
-        self.arg("argmin", axis, keepdims, Reducer::Min)
-    }
-
-    #[track_caller]
-    fn arg(&self, method: &'static str, axis: isize, keepdims: bool, reducer: Reducer) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let size = match self.shape().axis(axis) {
-            Ok(a) if self.shape()[a] > 0 => self.shape()[a],
-            Ok(_) => return Tensor::poison(method, format!("{} has no element along axis {axis}", self.shape())),
-            Err(message) => return Tensor::poison(method, message),
-        };
-        let extreme = self.reduce(method, reducer, &[axis], true);
-        if extreme.fault().is_some() {
-            return extreme;
-        }
-        if size > i32::MAX as usize {
-            return Tensor::poison(method, format!("axis {axis} of {} is longer than an i32 counts", self.shape()));
-        }
-        let index = Tensor::iota(DType::I32, self.shape(), axis);
-        let wanted = self.eq(extreme).or(self.ne(self));
-        wanted.select(&index, &Tensor::full(DType::I32, Shape::scalar(), size as f64)).min(&[axis], keepdims)
+    pub fn count_nonzero(&self, axes: &[isize], keepdims: bool) -> Tensor {
+        let dtype = if self.shape().num_elements() <= i32::MAX as usize { DType::I32 } else { DType::I64 };
+        self.to_dtype(DType::Bool).to_dtype(dtype).reduce("count_nonzero", Reducer::Sum, axes, keepdims)
     }
 }

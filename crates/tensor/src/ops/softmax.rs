@@ -6,16 +6,18 @@ use crate::Tensor;
 use crate::autocast::{result_of, wide};
 
 impl Tensor {
-    /// `log Σ exp(x)` along one axis, which vanishes, or stays with size 1 if `keepdims`.
+    /// `log Σ exp(x)` along `axes`, which vanish, or stay with size 1 if `keepdims`. −∞ where all elements are.
+    ///
+    /// Poisoned if the elements are no floats, or if there is none along an axis.
     #[track_caller]
-    pub fn logsumexp(&self, axis: isize, keepdims: bool) -> Tensor {
-        let largest = self.finite_max("logsumexp", axis);
+    pub fn logsumexp(&self, axes: &[isize], keepdims: bool) -> Tensor {
+        let largest = self.finite_max("logsumexp", axes);
         if largest.fault().is_some() {
             return largest;
         }
-        let shifted = (wide(self) - &largest).exp().sum(&[axis], true).log() + largest;
-        let shifted = shifted.to_dtype(result_of("logsumexp", self.dtype()));
-        if keepdims { shifted } else { shifted.squeeze(axis) }
+        let shifted = (wide(self) - &largest).exp().sum(axes, keepdims).log();
+        let largest = if keepdims { largest } else { largest.reshape(shifted.shape()) };
+        (shifted + largest).to_dtype(result_of("logsumexp", self.dtype()))
     }
 
     /// `x − log Σ exp(x)` along one axis; NaN where all are −∞.
@@ -28,36 +30,36 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn log_softmax(&self, axis: isize) -> Tensor {
-        let shifted = wide(self) - self.finite_max("log_softmax", axis);
+        let shifted = wide(self) - self.finite_max("log_softmax", &[axis]);
         (&shifted - shifted.exp().sum(&[axis], true).log()).to_dtype(result_of("log_softmax", self.dtype()))
     }
 
     /// `exp(x) / Σ exp(x)` along one axis; NaN where all are −∞.
     #[track_caller]
     pub fn softmax(&self, axis: isize) -> Tensor {
-        let exp = (wide(self) - self.finite_max("softmax", axis)).exp();
+        let exp = (wide(self) - self.finite_max("softmax", &[axis])).exp();
         (&exp / exp.sum(&[axis], true)).to_dtype(result_of("softmax", self.dtype()))
     }
 
-    /// The largest element along `axis`, or 0 where that is infinite, since ∞ − ∞ would be NaN. It cancels out of each
+    /// The largest element along `axes`, which stay with size 1, or 0 where that is infinite, since ∞ − ∞ would be NaN. It cancels out of each
     /// result, so no gradient flows through it.
     /// A tensor or an axis that `method` cannot take gives a fault under its name.
     ///
     /// Without the choice of 0, libtpu takes the scores of attention for something to be kept in f32: a block over 1024
     /// positions then moves a quarter more bytes.
     #[track_caller]
-    fn finite_max(&self, method: &'static str, axis: isize) -> Tensor {
+    fn finite_max(&self, method: &'static str, axes: &[isize]) -> Tensor {
         if self.fault().is_some() {
             return self.clone();
         }
-        let size = match Takes::Floats.check(self.dtype()).and_then(|()| self.shape().axis(axis)) {
-            Ok(axis) => self.shape()[axis],
+        let found = match Takes::Floats.check(self.dtype()).and_then(|()| self.shape().axes(axes)) {
+            Ok(found) => found,
             Err(message) => return Tensor::poison(method, message),
         };
-        if size == 0 {
+        if let Some(&axis) = found.iter().find(|&&a| self.shape()[a] == 0) {
             return Tensor::poison(method, format!("{} has no element along axis {axis}", self.shape()));
         }
-        let largest = self.detach().max(&[axis], true);
+        let largest = self.detach().max(axes, true);
         largest.is_finite().select(&largest, &largest.zeros_like())
     }
 }

@@ -1,0 +1,235 @@
+//! Running reductions: at each place along an axis the sum, product, extreme or log-sum-exp of all elements up to it.
+//!
+//! Each is one `reduce_window`, whose windows reach to the beginning of the axis: XLA makes a tree of it. The derivative
+//! of a sum is a sum that runs the other way. The others are differentiated as a scan in log₂(n) steps, each of which
+//! combines every element with the one that lies a power of two before it.
+
+use super::reduce::Reducer;
+use super::takes::Takes;
+use crate::autocast::{result_of, wide};
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{DType, Tensor, TensorType, grad};
+
+/// How two elements become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Reduce(Reducer),
+    LogAddExp,
+}
+
+impl How {
+    /// MLIR's spelling of the element that changes nothing.
+    fn identity(self, dtype: DType) -> String {
+        match self {
+            How::Reduce(reducer) => reducer.identity(dtype),
+            How::LogAddExp => Reducer::Max.identity(dtype),
+        }
+    }
+
+    /// The statements, by generic names so that they may stand in any region, that make `%r` of `%a` and `%b`.
+    fn combine(self, scalar: &str) -> String {
+        match self {
+            How::Reduce(reducer) => format!("%r = {} %a, %b : {scalar}", reducer.stablehlo()),
+            // max + log1p(exp(−|a − b|)), but of two equal infinities, whose difference is none, the sum.
+            How::LogAddExp => format!(
+                "%m = stablehlo.maximum %a, %b : {scalar} %d = stablehlo.subtract %a, %b : {scalar} \
+                 %u = stablehlo.compare NE, %d, %d : ({scalar}, {scalar}) -> tensor<i1> \
+                 %s = stablehlo.add %a, %b : {scalar} %p = stablehlo.abs %d : {scalar} \
+                 %n = stablehlo.negate %p : {scalar} %e = stablehlo.exponential %n : {scalar} \
+                 %l = stablehlo.log_plus_one %e : {scalar} %t = stablehlo.add %m, %l : {scalar} \
+                 %r = stablehlo.select %u, %s, %t : tensor<i1>, {scalar}"
+            ),
+        }
+    }
+
+    /// The same of two floating-point tensors, in a form that has a derivative; `after` stands after `before`.
+    fn combined(self, before: &Tensor, after: &Tensor) -> Tensor {
+        match self {
+            How::LogAddExp => {
+                let difference = before - after;
+                let undefined = difference.ne(&difference);
+                let difference = undefined.select(&difference.zeros_like(), &difference);
+                let sum = before.maximum(after) + (-difference.abs()).exp().log1p();
+                undefined.select(&(before + after), &sum)
+            }
+            How::Reduce(Reducer::Prod) => before * after,
+            // Of equal ones the later is chosen, and NaN before all.
+            How::Reduce(Reducer::Max) => after.ge(before).or(after.ne(after)).select(after, before),
+            How::Reduce(Reducer::Min) => after.le(before).or(after.ne(after)).select(after, before),
+            How::Reduce(_) => before + after,
+        }
+    }
+
+    /// The element that changes nothing, for floats.
+    fn neutral(self) -> f64 {
+        match self {
+            How::Reduce(Reducer::Prod) => 1.0,
+            How::Reduce(Reducer::Min) => f64::INFINITY,
+            How::Reduce(Reducer::Max) | How::LogAddExp => f64::NEG_INFINITY,
+            How::Reduce(_) => 0.0,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Cumulative {
+    method: &'static str,
+    how: How,
+    axis: usize,
+    /// From the end to the beginning.
+    reverse: bool,
+}
+
+impl Cumulative {
+    /// The same by operations that each have a derivative, and a memory that grows with the logarithm of the length.
+    fn in_steps(&self, x: &Tensor) -> Tensor {
+        let size = x.shape()[self.axis];
+        let neutral = Tensor::full(x.dtype(), [], self.how.neutral());
+        let (mut low, mut high) = (vec![0; x.rank()], vec![0; x.rank()]);
+        let (mut y, mut distance) = (x.clone(), 1usize);
+        while distance < size {
+            let step = if self.reverse { -(distance as i64) } else { distance as i64 };
+            (low[self.axis], high[self.axis]) = (step, -step);
+            let before = y.pad(&neutral, &low, &high, &vec![0; x.rank()]);
+            y = self.how.combined(&before, &y);
+            distance *= 2;
+        }
+        y
+    }
+}
+
+impl Operation for Cumulative {
+    fn name(&self) -> &'static str {
+        self.method
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        Takes::Numbers.check(inputs[0].dtype)?;
+        one(inputs[0].clone())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let (x, g) = (cx.input(0), cx.cotangent());
+        if self.how == How::Reduce(Reducer::Sum) {
+            return vec![Some(Tensor::apply(Cumulative { reverse: !self.reverse, ..self.clone() }, &[&g]))];
+        }
+        // A node of its own: `g` may be computed from `x`.
+        let leaf = x.unsqueeze(0);
+        let y = self.in_steps(&leaf.squeeze(0));
+        let gradient = grad(&(y * g).sum_all(), &[&leaf]).into_iter().next();
+        vec![gradient.map(|gradient| gradient.squeeze(0))]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let ty = cx.result().clone();
+        let (rank, size) = (ty.shape.rank(), ty.shape[self.axis]);
+        let start = cx.constant(ty.dtype, &self.how.identity(ty.dtype));
+        let scalar = TensorType::scalar(ty.dtype).stablehlo();
+        let (mut window, mut padding) = (vec!["1".to_owned(); rank], vec!["[0, 0]".to_owned(); rank]);
+        window[self.axis] = size.to_string();
+        padding[self.axis] = if self.reverse { format!("[0, {}]", size - 1) } else { format!("[{}, 0]", size - 1) };
+        format!(
+            "\"stablehlo.reduce_window\"({}, {start}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): {} \
+             \"stablehlo.return\"(%r) : ({scalar}) -> () }}) {{padding = dense<[{}]> : tensor<{rank}x2xi64>, \
+             window_dimensions = array<i64: {}>, window_strides = array<i64: {}>}} : ({}, {scalar}) -> {}",
+            cx.operand(0),
+            self.how.combine(&scalar),
+            padding.join(", "),
+            window.join(", "),
+            vec!["1"; rank].join(", "),
+            ty.stablehlo(),
+            ty.stablehlo()
+        )
+    }
+}
+
+impl Tensor {
+    #[track_caller]
+    fn cumulate(&self, method: &'static str, how: How, axis: isize) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let takes = if how == How::LogAddExp { Takes::Floats } else { Takes::Numbers };
+        let axis = match takes.check(self.dtype()).and_then(|()| self.shape().axis(axis)) {
+            Ok(axis) => axis,
+            Err(message) => return Tensor::poison(method, message),
+        };
+        let to = result_of(method, self.dtype());
+        // One element is its own sum; of none there is no window.
+        if self.shape()[axis] <= 1 || self.shape().num_elements() == 0 {
+            return self.to_dtype(to);
+        }
+        let chosen = matches!(how, How::Reduce(Reducer::Max | Reducer::Min));
+        let from = if chosen { self.clone() } else { wide(self) };
+        Tensor::apply(Cumulative { method, how, axis, reverse: false }, &[&from]).to_dtype(to)
+    }
+
+    /// At each place along `axis` the sum of all elements up to it. 16-bit floats are summed as f32.
+    ///
+    /// From the end to the beginning: `x.flip(&[axis]).cumsum(axis).flip(&[axis])`. Poisoned if there is no such axis, or
+    /// for booleans.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+    /// assert_eq!(x.cumsum(-1).eval()?.to_vec::<f32>()?, [1.0, 3.0, 3.0, 7.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn cumsum(&self, axis: isize) -> Tensor {
+        self.cumulate("cumsum", How::Reduce(Reducer::Sum), axis)
+    }
+
+    /// At each place along `axis` the product of all elements up to it. The gradient is right where elements are 0.
+    /// 16-bit floats are multiplied as f32. Poisoned as [`Tensor::cumsum`].
+    #[track_caller]
+    pub fn cumprod(&self, axis: isize) -> Tensor {
+        self.cumulate("cumprod", How::Reduce(Reducer::Prod), axis)
+    }
+
+    /// At each place along `axis` `log Σ exp(x)` of all elements up to it, without overflow. 16-bit floats are computed
+    /// as f32. Poisoned if there is no such axis, or for elements that are no floats.
+    #[track_caller]
+    pub fn logcumsumexp(&self, axis: isize) -> Tensor {
+        self.cumulate("logcumsumexp", How::LogAddExp, axis)
+    }
+
+    /// At each place along `axis` the largest of the elements up to it, and its index (i32): of equal ones the last.
+    /// From the first NaN on, all are NaN, with the index of the latest. The gradient flows to the element at the index.
+    ///
+    /// Poisoned as [`Tensor::cumsum`].
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let (largest, index) = Tensor::from_slice(&[1.0f32, 3.0, 2.0, 3.0], [4]).cummax(0);
+    /// assert_eq!(largest.eval()?.to_vec::<f32>()?, [1.0, 3.0, 3.0, 3.0]);
+    /// assert_eq!(index.eval()?.to_vec::<i32>()?, [0, 1, 1, 3]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn cummax(&self, axis: isize) -> (Tensor, Tensor) {
+        self.running_extreme("cummax", Reducer::Max, axis)
+    }
+
+    /// At each place along `axis` the smallest of the elements up to it, and its index (i32): as [`Tensor::cummax`].
+    #[track_caller]
+    pub fn cummin(&self, axis: isize) -> (Tensor, Tensor) {
+        self.running_extreme("cummin", Reducer::Min, axis)
+    }
+
+    #[track_caller]
+    fn running_extreme(&self, method: &'static str, reducer: Reducer, axis: isize) -> (Tensor, Tensor) {
+        let extreme = self.cumulate(method, How::Reduce(reducer), axis);
+        if extreme.fault().is_some() {
+            return (extreme.clone(), extreme);
+        }
+        if self.size(axis) > i32::MAX as usize {
+            let message = format!("axis {axis} of {} is longer than an i32 counts", self.shape());
+            let poisoned = Tensor::poison(method, message);
+            return (poisoned.clone(), poisoned);
+        }
+        // Where an element equals the extreme so far it is the newest one.
+        let place = Tensor::iota(DType::I32, self.shape(), axis);
+        let newest = self.eq(&extreme).or(self.ne(self)).select(&place, &place.zeros_like());
+        let index = newest.cumulate(method, How::Reduce(Reducer::Max), axis);
+        (extreme, index)
+    }
+}

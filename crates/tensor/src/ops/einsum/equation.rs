@@ -1,0 +1,206 @@
+//! Reading an equation of Einstein's notation and fitting it to operands. What is wrong is pointed at.
+
+use std::collections::HashMap;
+
+use crate::Shape;
+
+/// An axis of the equation: an index into [`Equation::sizes`].
+pub(super) type Label = usize;
+
+/// An equation that fits its operands.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Equation {
+    /// One label for each axis of each operand.
+    pub(super) operands: Vec<Vec<Label>>,
+    pub(super) result: Vec<Label>,
+    /// The size of each label: that of all its axes but those of size 1.
+    pub(super) sizes: Vec<usize>,
+}
+
+/// One list of labels: each letter, and each `...`, with its place in the text.
+#[derive(Default)]
+struct Term {
+    letters: Vec<(char, usize)>,
+    /// How many letters stand before `...`, and where that is.
+    ellipsis: Option<(usize, usize)>,
+    /// Where the term ends.
+    end: usize,
+}
+
+/// `message`, and under it the equation with a mark at character `at`.
+fn pointing(text: &str, at: usize, message: impl AsRef<str>) -> String {
+    format!("{}\n  {text}\n  {}^", message.as_ref(), " ".repeat(at))
+}
+
+/// The terms of the operands, and that of the result if there is one.
+fn terms(text: &str) -> Result<(Vec<Term>, Option<Term>), String> {
+    let characters: Vec<char> = text.chars().collect();
+    let (mut operands, mut term, mut in_result) = (vec![], Term::default(), false);
+    let mut i = 0;
+    while let Some(&c) = characters.get(i) {
+        match c {
+            ' ' => {}
+            ',' if in_result => return Err(pointing(text, i, "there is one result, this is a second")),
+            ',' => {
+                term.end = i;
+                operands.push(std::mem::take(&mut term));
+            }
+            '-' if characters.get(i + 1) == Some(&'>') => {
+                if in_result {
+                    return Err(pointing(text, i, "this is a second arrow"));
+                }
+                term.end = i;
+                operands.push(std::mem::take(&mut term));
+                in_result = true;
+                i += 1;
+            }
+            '.' if characters.get(i..i + 3) == Some(&['.'; 3]) => {
+                if term.ellipsis.is_some() {
+                    return Err(pointing(text, i, "this is a second `...` in one list of labels"));
+                }
+                term.ellipsis = Some((term.letters.len(), i));
+                i += 2;
+            }
+            c if c.is_ascii_alphabetic() => term.letters.push((c, i)),
+            c => return Err(pointing(text, i, format!("{c:?} is none of letters, `,`, `...` and `->`"))),
+        }
+        i += 1;
+    }
+    term.end = characters.len();
+    if in_result {
+        Ok((operands, Some(term)))
+    } else {
+        operands.push(term);
+        Ok((operands, None))
+    }
+}
+
+impl Equation {
+    /// Reads `text` for operands of these shapes.
+    pub(super) fn read(text: &str, shapes: &[&Shape]) -> Result<Equation, String> {
+        let (terms, result) = terms(text)?;
+        if terms.len() != shapes.len() {
+            let at = terms.last().map_or(0, |term| term.end);
+            let message = format!("the equation names {} operands, {} were given", terms.len(), shapes.len());
+            return Err(pointing(text, at, message));
+        }
+        let mut names: HashMap<char, Label> = HashMap::new();
+        // The unnamed axes come first, the last of them aligned: as many as the operand with the most has.
+        let unnamed = |term: &Term, shape: &Shape| shape.rank().saturating_sub(term.letters.len());
+        let with_ellipsis = terms.iter().zip(shapes).filter(|(term, _)| term.ellipsis.is_some());
+        let most = with_ellipsis.map(|(term, shape)| unnamed(term, shape)).max().unwrap_or(0);
+        let mut sizes = vec![1; most];
+        let mut operands = vec![];
+        for (n, (term, shape)) in terms.iter().zip(shapes).enumerate() {
+            let enough = match term.ellipsis {
+                Some(_) => term.letters.len() <= shape.rank(),
+                None => term.letters.len() == shape.rank(),
+            };
+            if !enough {
+                let least = if term.ellipsis.is_some() { "at least " } else { "" };
+                let message = format!(
+                    "operand {n} has {} axes, {shape}, and the equation names {least}{} of it",
+                    shape.rank(),
+                    term.letters.len()
+                );
+                return Err(pointing(text, term.letters.first().map_or(term.end, |l| l.1), message));
+            }
+            let mut axes: Vec<(Label, usize)> = vec![];
+            for &(letter, at) in &term.letters {
+                let label = *names.entry(letter).or_insert_with(|| {
+                    sizes.push(1);
+                    sizes.len() - 1
+                });
+                axes.push((label, at));
+            }
+            if let Some((before, at)) = term.ellipsis {
+                let count = unnamed(term, shape);
+                axes.splice(before..before, (most - count..most).map(|label| (label, at)));
+            }
+            for (&(label, at), &size) in axes.iter().zip(shape.iter()) {
+                match sizes[label] {
+                    known if known == size || size == 1 => {}
+                    1 => sizes[label] = size,
+                    known => {
+                        let message =
+                            format!("this axis of operand {n}, {shape}, has {size} elements, and elsewhere it has {known}");
+                        return Err(pointing(text, at, message));
+                    }
+                }
+            }
+            operands.push(axes.into_iter().map(|axis| axis.0).collect());
+        }
+        let result = match result {
+            Some(result) => named(text, &result, &names, most)?,
+            None => implied(&terms, &names, most),
+        };
+        Ok(Equation { operands, result, sizes })
+    }
+}
+
+/// The labels of a result that the equation names.
+fn named(text: &str, term: &Term, names: &HashMap<char, Label>, unnamed: usize) -> Result<Vec<Label>, String> {
+    let mut result = vec![];
+    for &(letter, at) in &term.letters {
+        match names.get(&letter) {
+            Some(label) if result.contains(label) => {
+                return Err(pointing(text, at, format!("the label {letter:?} is in the result twice")));
+            }
+            Some(&label) => result.push(label),
+            None => {
+                return Err(pointing(text, at, format!("the label {letter:?} of the result is that of no operand")));
+            }
+        }
+    }
+    if let Some((before, _)) = term.ellipsis {
+        result.splice(before..before, 0..unnamed);
+    }
+    Ok(result)
+}
+
+/// The labels of a result that the equation does not name.
+fn implied(terms: &[Term], names: &HashMap<char, Label>, unnamed: usize) -> Vec<Label> {
+    let mut once: Vec<char> = terms.iter().flat_map(|term| term.letters.iter().map(|l| l.0)).collect();
+    once.sort_unstable();
+    let all = once.clone();
+    once.retain(|c| all.iter().filter(|d| *d == c).count() == 1);
+    (0..unnamed).chain(once.iter().filter_map(|c| names.get(c).copied())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    fn fault(text: &str, shapes: &[&[usize]]) -> String {
+        let shapes: Vec<Shape> = shapes.iter().map(|&s| Shape::from(s)).collect();
+        Equation::read(text, &shapes.iter().collect::<Vec<_>>()).unwrap_err()
+    }
+
+    #[test]
+    fn unnamed_axes_come_first_and_a_missing_result_is_in_alphabetical_order() {
+        let (a, b) = (Shape::from([7, 2, 3]), Shape::from([3, 2]));
+        let read = Equation::read("...ba, ac", &[&a, &b]).unwrap();
+        assert_eq!(read.operands, [vec![0, 1, 2], vec![2, 3]]);
+        assert_eq!((read.result, read.sizes), (vec![0, 1, 3], vec![7, 2, 3, 2]));
+    }
+
+    #[test]
+    fn faults_point_into_the_equation() {
+        let faults = [
+            fault("ij,jk->iz", &[&[2, 3], &[3, 4]]),
+            fault("ij,jk->ikk", &[&[2, 3], &[3, 4]]),
+            fault("ij,jk->ik", &[&[2, 3], &[4, 4]]),
+            fault("ij,jk->ik", &[&[2, 3]]),
+            fault("i1->i", &[&[2, 3]]),
+            fault("ijk->i", &[&[2, 3]]),
+            fault("...ijk->i", &[&[2, 3]]),
+            fault("i...j...->i", &[&[2, 3]]),
+            fault("ij->i->j", &[&[2, 3]]),
+            fault("ij->i,j", &[&[2, 3]]),
+            fault("é", &[&[2]]),
+        ];
+        expect![].assert_eq(&faults.join("\n"));
+    }
+}

@@ -1,0 +1,94 @@
+//! Numbers at equal steps, and grids of them. Compositions over [`Tensor::iota`].
+
+use super::constant::holds;
+use crate::{DType, Tensor, TensorType};
+
+impl Tensor {
+    /// `start, start + step, start + 2·step, …` below `stop`, or above it where `step` is negative (PyTorch's and NumPy's
+    /// `arange(start, stop, step)`): `⌈(stop − start)/step⌉` numbers. [`Tensor::arange`] counts from 0.
+    ///
+    /// Poisoned if `step` is 0, if a bound is no number, if `dtype` is an integer that `start` or `step` is none of, or
+    /// if it is `bool`.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let x = Tensor::arange_step(DType::I32, 7.0, 0.0, -3.0);
+    /// assert_eq!(x.eval()?.to_vec::<i32>()?, [7, 4, 1]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn arange_step(dtype: DType, start: f64, stop: f64, step: f64) -> Tensor {
+        let count = ((stop - start) / step).ceil().max(0.0);
+        if step == 0.0 || !start.is_finite() || !count.is_finite() || !step.is_finite() {
+            let message = format!("{start} to {stop} in steps of {step} is no row of numbers");
+            return Tensor::poison("arange_step", message);
+        }
+        if !holds(dtype, start) || (!dtype.is_float() && step != step.trunc()) {
+            let message = format!("{start} to {stop} in steps of {step} are no elements of {dtype}");
+            return Tensor::poison("arange_step", message);
+        }
+        let last = start + step * (count - 1.0).max(0.0);
+        if !holds(dtype, last) {
+            return Tensor::poison("arange_step", format!("the last number, {last}, is no element of {dtype}"));
+        }
+        // Narrow integers cannot count over all of their own range.
+        let computed = match dtype {
+            DType::I8 | DType::I16 | DType::U8 | DType::U16 => DType::I32,
+            _ if dtype.is_half() => DType::F32,
+            _ => dtype,
+        };
+        // Saturates; what is too long is refused.
+        let counted = Tensor::counted("arange_step", TensorType::new(computed, [count as usize]), 0);
+        // Unsigned integers count down by a difference.
+        let moved = counted * step.abs();
+        let start = Tensor::full(computed, [], start);
+        if step < 0.0 { (start - moved).to_dtype(dtype) } else { (start + moved).to_dtype(dtype) }
+    }
+
+    /// `n` numbers at equal steps from `start` to `stop`, both included: `start·(1 − t) + stop·t` with `t = i/(n − 1)`.
+    /// One number is `start`. 16-bit floats are computed as f32.
+    ///
+    /// Poisoned if `dtype` is no floating-point type.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// assert_eq!(Tensor::linspace(DType::F32, 1.0, 2.0, 3).eval()?.to_vec::<f32>()?, [1.0, 1.5, 2.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn linspace(dtype: DType, start: f64, stop: f64, n: usize) -> Tensor {
+        if !dtype.is_float() {
+            return Tensor::poison("linspace", format!("gives floating-point numbers, not {dtype}"));
+        }
+        let computed = if dtype.is_half() { DType::F32 } else { dtype };
+        let place = Tensor::counted("linspace", TensorType::new(computed, [n]), 0);
+        if n < 2 || place.fault().is_some() {
+            return (place + start).to_dtype(dtype);
+        }
+        let t = &place / (n - 1) as f64;
+        let between = (1.0 - &t) * start + t * stop;
+        // Rounding must not move the ends.
+        place.eq((n - 1) as f64).select(&Tensor::full(computed, [], stop), &between).to_dtype(dtype)
+    }
+
+    /// For vectors of `n₀, n₁, …` elements as many tensors of shape `[n₀, n₁, …]`: the `i`-th has the elements of the
+    /// `i`-th vector along axis `i` (NumPy's and PyTorch's `meshgrid` with `indexing="ij"`).
+    ///
+    /// All are poisoned if one is no vector.
+    #[track_caller]
+    pub fn meshgrid(vectors: &[&Tensor]) -> Vec<Tensor> {
+        if let Some(poisoned) = vectors.iter().find(|t| t.fault().is_some()) {
+            return vec![(*poisoned).clone(); vectors.len()];
+        }
+        if let Some(i) = vectors.iter().position(|t| t.rank() != 1) {
+            let message = format!("takes vectors, tensor {i} is {}", vectors[i].ty());
+            return vec![Tensor::poison("meshgrid", message); vectors.len()];
+        }
+        let shape: Vec<usize> = vectors.iter().map(|t| t.shape()[0]).collect();
+        let mut grids = Vec::with_capacity(vectors.len());
+        for (axis, vector) in vectors.iter().enumerate() {
+            grids.push(vector.broadcast_in_dim(shape.clone(), &[axis]));
+        }
+        grids
+    }
+}

@@ -1,0 +1,261 @@
+//! Putting elements in order along an axis: `sort` of one or several tensors, and what is read off its result.
+//!
+//! A sort always carries along where each element came from. Its derivative is another sort, by that: it brings the
+//! cotangents back, without a scatter.
+
+use std::fmt::Write as _;
+
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp};
+use crate::{DType, Tensor, TensorType};
+
+/// Sorts tensors of one shape together, by the first `keys` of them; the last is the index along the axis.
+#[derive(Debug)]
+struct Sort {
+    method: &'static str,
+    axis: usize,
+    keys: usize,
+    descending: bool,
+    /// Those of the tensors.
+    dtypes: Vec<DType>,
+}
+
+impl Operation for Sort {
+    fn name(&self) -> &'static str {
+        self.method
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        if let Some(i) = inputs.iter().position(|ty| ty.shape != inputs[0].shape) {
+            return Err(format!("tensor {i} is {} and the first is {}: the shapes differ", inputs[i], inputs[0]));
+        }
+        if self.keys == 0 || self.keys >= inputs.len() {
+            return Err(format!("there are {} tensors and {} keys among them", inputs.len() - 1, self.keys));
+        }
+        Ok(inputs.iter().map(|&ty| ty.clone()).collect())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let from = &cx.outputs[cx.outputs.len() - 1];
+        let wanted: Vec<usize> = (0..cx.inputs.len()).filter(|&i| cx.cotangents[i].is_some()).collect();
+        let cotangents: Vec<&Tensor> = cx.cotangents.iter().flatten().collect();
+        let back = sort("sort", &[&[from], cotangents.as_slice()].concat(), 1, self.axis, false);
+        let mut gradients = vec![None; cx.inputs.len()];
+        for (&i, gradient) in wanted.iter().zip(&back[1..]) {
+            gradients[i] = Some(gradient.clone());
+        }
+        gradients
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let mut arguments = vec![];
+        for (i, &dtype) in self.dtypes.iter().enumerate() {
+            let scalar = TensorType::scalar(dtype).stablehlo();
+            arguments.push(format!("%a{i}: {scalar}, %b{i}: {scalar}"));
+        }
+        let (comparator, before) = self.comparator();
+        format!(
+            "\"stablehlo.sort\"({}) ({{ ^bb0({}): {comparator}\"stablehlo.return\"({before}) : (tensor<i1>) -> () }}) \
+             {{dimension = {} : i64, is_stable = true}} : {}",
+            cx.operands(),
+            arguments.join(", "),
+            self.axis,
+            cx.signature()
+        )
+    }
+}
+
+impl Sort {
+    /// Whether the elements `a` come before the elements `b`, by the first key, or if that is equal by the next: the
+    /// statements and the name of their result.
+    fn comparator(&self) -> (String, String) {
+        let direction = if self.descending { "GT" } else { "LT" };
+        let mut text = String::new();
+        for (i, &dtype) in self.dtypes[..self.keys].iter().enumerate() {
+            let scalar = TensorType::scalar(dtype).stablehlo();
+            let (mut a, mut b, mut kind) = (format!("%a{i}"), format!("%b{i}"), "");
+            if let Some(nan) = nan(dtype) {
+                // In the total order −0 comes before 0 and each NaN has a place of its own: of both only one is left.
+                let _ = write!(text, "%z{i} = stablehlo.constant dense<0.0> : {scalar} ");
+                let _ = write!(text, "%n{i} = stablehlo.constant dense<{nan}> : {scalar} ");
+                for side in ["a", "b"] {
+                    let x = format!("%{side}{i}");
+                    let _ = write!(
+                        text,
+                        "{x}z = stablehlo.compare EQ, {x}, %z{i}, FLOAT : ({scalar}, {scalar}) -> tensor<i1> \
+                         {x}y = stablehlo.select {x}z, %z{i}, {x} : tensor<i1>, {scalar} \
+                         {x}n = stablehlo.compare NE, {x}, {x}, FLOAT : ({scalar}, {scalar}) -> tensor<i1> \
+                         {x}x = stablehlo.select {x}n, %n{i}, {x}y : tensor<i1>, {scalar} "
+                    );
+                }
+                (a, b, kind) = (format!("{a}x"), format!("{b}x"), ", TOTALORDER");
+            }
+            let compared = format!("({scalar}, {scalar}) -> tensor<i1> ");
+            let _ = write!(text, "%first{i} = stablehlo.compare {direction}, {a}, {b}{kind} : {compared}");
+            let _ = write!(text, "%same{i} = stablehlo.compare EQ, {a}, {b}{kind} : {compared}");
+        }
+        // From the last key to the first: it decides, unless it is the same.
+        let last = self.keys - 1;
+        let mut before = format!("%first{last}");
+        for i in (0..last).rev() {
+            let _ = write!(
+                text,
+                "%also{i} = stablehlo.and %same{i}, {before} : tensor<i1> \
+                 %before{i} = stablehlo.or %first{i}, %also{i} : tensor<i1> "
+            );
+            before = format!("%before{i}");
+        }
+        (text, before)
+    }
+}
+
+/// MLIR's spelling of a NaN, where the dtype has one.
+fn nan(dtype: DType) -> Option<&'static str> {
+    match dtype {
+        DType::F32 => Some("0x7FC00000"),
+        DType::F64 => Some("0x7FF8000000000000"),
+        DType::Bf16 => Some("0x7FC0"),
+        DType::F16 => Some("0x7E00"),
+        _ => None,
+    }
+}
+
+/// The tensors sorted together and, as the last, the index (i32) along the axis where each element was.
+#[track_caller]
+fn sort(method: &'static str, tensors: &[&Tensor], keys: usize, axis: usize, descending: bool) -> Vec<Tensor> {
+    let index = match tensors.iter().find(|t| t.fault().is_some()) {
+        Some(poisoned) => (*poisoned).clone(),
+        None => Tensor::iota(DType::I32, tensors[0].shape(), axis as isize),
+    };
+    let inputs = [tensors, &[&index]].concat();
+    let dtypes = inputs.iter().map(|t| t.dtype()).collect();
+    let mut sorted = Tensor::apply_all(Sort { method, axis, keys, descending, dtypes }, &inputs);
+    if let [poisoned] = sorted.as_slice() {
+        sorted = vec![poisoned.clone(); inputs.len()];
+    }
+    sorted
+}
+
+impl Tensor {
+    /// The elements in rising order along `axis`, or in falling order if `descending`, and the index (i32) that each had:
+    /// `(values, indices)`, as PyTorch. Equal elements keep their order, −0 and 0 among them; NaN counts as larger than
+    /// all others, and `false` as smaller than `true`. The gradient flows to where the elements came from.
+    ///
+    /// Poisoned if there is no such axis.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let (values, indices) = Tensor::from_slice(&[3.0f32, 1.0, 2.0], [3]).sort(0, false);
+    /// assert_eq!(values.eval()?.to_vec::<f32>()?, [1.0, 2.0, 3.0]);
+    /// assert_eq!(indices.eval()?.to_vec::<i32>()?, [1, 2, 0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn sort(&self, axis: isize, descending: bool) -> (Tensor, Tensor) {
+        self.sorted("sort", axis, descending)
+    }
+
+    /// The indices (i32) that put the elements along `axis` in order: the second result of [`Tensor::sort`].
+    #[track_caller]
+    pub fn argsort(&self, axis: isize, descending: bool) -> Tensor {
+        self.sorted("argsort", axis, descending).1
+    }
+
+    #[track_caller]
+    fn sorted(&self, method: &'static str, axis: isize, descending: bool) -> (Tensor, Tensor) {
+        let axis = match self.sortable(method, axis) {
+            Ok(axis) => axis,
+            Err(poisoned) => return (poisoned.clone(), poisoned),
+        };
+        let sorted = sort(method, &[self], 1, axis, descending);
+        (sorted[0].clone(), sorted[1].clone())
+    }
+
+    /// The axis, if it is one along which this tensor can be sorted.
+    #[track_caller]
+    fn sortable(&self, method: &str, axis: isize) -> Result<usize, Tensor> {
+        if self.fault().is_some() {
+            return Err(self.clone());
+        }
+        match self.shape().axis(axis) {
+            Ok(a) if self.shape()[a] <= i32::MAX as usize => Ok(a),
+            Ok(_) => {
+                let message = format!("axis {axis} of {} is longer than an i32 counts", self.shape());
+                Err(Tensor::poison(method, message))
+            }
+            Err(message) => Err(Tensor::poison(method, message)),
+        }
+    }
+
+    /// Tensors of one shape sorted together along `axis`: by the first, where that is equal by the second, and so on
+    /// through `keys` of them; the others move along (JAX's `lax.sort` with `num_keys`). The order is that of
+    /// [`Tensor::sort`], and gradients flow to where the elements came from.
+    ///
+    /// The result has one tensor for each that was given; all are poisoned if the shapes differ, if there are not as many
+    /// keys, or if there is no such axis.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let lengths = Tensor::from_slice(&[3i32, 1, 2], [3]);
+    /// let scores = Tensor::from_slice(&[0.3f32, 0.1, 0.2], [3]);
+    /// let sorted = Tensor::sort_together(&[&lengths, &scores], 1, 0, false);
+    /// assert_eq!(sorted[1].eval()?.to_vec::<f32>()?, [0.1, 0.2, 0.3]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn sort_together(tensors: &[&Tensor], keys: usize, axis: isize, descending: bool) -> Vec<Tensor> {
+        let Some(first) = tensors.first() else { return vec![] };
+        let poisoned = tensors.iter().find(|t| t.fault().is_some());
+        match poisoned.unwrap_or(first).sortable("sort_together", axis) {
+            Ok(axis) => {
+                let mut sorted = sort("sort_together", tensors, keys, axis, descending);
+                sorted.truncate(tensors.len());
+                sorted
+            }
+            Err(poisoned) => vec![poisoned; tensors.len()],
+        }
+    }
+
+    /// The `k`-th smallest element along `axis`, which vanishes or stays with size 1, and its index (i32):
+    /// `(value, index)`, `k` counting from 1 as PyTorch's. NaN counts as larger than all others.
+    ///
+    /// Poisoned if `k` is not in `1..=n` for an axis of `n` elements.
+    #[track_caller]
+    pub fn kthvalue(&self, k: usize, axis: isize, keepdims: bool) -> (Tensor, Tensor) {
+        self.kth("kthvalue", k, axis, keepdims)
+    }
+
+    #[track_caller]
+    fn kth(&self, method: &'static str, k: usize, axis: isize, keepdims: bool) -> (Tensor, Tensor) {
+        let (values, indices) = self.sorted(method, axis, false);
+        if values.fault().is_none() && !(1..=self.size(axis)).contains(&k) {
+            let message = format!("there is no element number {k} along axis {axis} of {}", self.shape());
+            let poisoned = Tensor::poison(method, message);
+            return (poisoned.clone(), poisoned);
+        }
+        if values.fault().is_some() {
+            return (values, indices);
+        }
+        let (value, index) = (values.narrow(axis, k - 1, 1), indices.narrow(axis, k - 1, 1));
+        if keepdims { (value, index) } else { (value.squeeze(axis), index.squeeze(axis)) }
+    }
+
+    /// The median along `axis` and its index (i32): `(value, index)`, of an even number of elements the smaller of the
+    /// two in the middle, as PyTorch. NaN if an element is NaN.
+    ///
+    /// Poisoned if there is no element along the axis.
+    #[track_caller]
+    pub fn median(&self, axis: isize, keepdims: bool) -> (Tensor, Tensor) {
+        let n = self.size(axis);
+        if self.fault().is_none() && n == 0 && self.shape().axis(axis).is_ok() {
+            let poisoned = Tensor::poison("median", format!("{} has no element along axis {axis}", self.shape()));
+            return (poisoned.clone(), poisoned);
+        }
+        let (value, index) = self.kth("median", n.div_ceil(2), axis, keepdims);
+        if value.fault().is_some() || !self.dtype().is_float() {
+            return (value, index);
+        }
+        // The largest is NaN if one is.
+        let nan = self.ne(self);
+        let (has_nan, first) = (nan.any(&[axis], keepdims), nan.to_dtype(DType::I32).argmax(axis, keepdims));
+        let not_a_number = Tensor::full(value.dtype(), [], f64::NAN);
+        (has_nan.select(&not_a_number, &value), has_nan.select(&first, &index))
+    }
+}

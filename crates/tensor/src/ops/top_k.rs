@@ -1,0 +1,86 @@
+//! The largest or smallest elements along an axis, in order: `chlo.top_k` for few of them, a sort for many.
+
+use super::reduce::Reducer;
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp};
+use crate::{DType, Tensor, TensorType};
+
+/// Above this many elements a sort is used, whose derivative does not grow with their number.
+const FEW: usize = 64;
+
+/// The `k` largest along the last axis, and their indices.
+#[derive(Debug)]
+struct TopK {
+    k: usize,
+}
+
+impl Operation for TopK {
+    fn name(&self) -> &'static str {
+        "topk"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let mut to = inputs[0].shape.to_vec();
+        if let Some(last) = to.last_mut() {
+            *last = self.k;
+        }
+        Ok(vec![TensorType::new(inputs[0].dtype, to.clone()), TensorType::new(DType::I32, to)])
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        // A one-hot vector for each of the few, times its cotangent: no scatter, and XLA keeps none of them in memory.
+        let (from, indices) = (cx.input(0).shape(), &cx.outputs[1]);
+        let mut to = indices.shape().to_vec();
+        to.push(from[from.rank() - 1]);
+        let place = Tensor::iota(DType::I32, to.clone(), -1);
+        let chosen = indices.unsqueeze(-1).broadcast_to(to.clone()).eq(place);
+        let g = cx.cotangent();
+        let spread = chosen.select(&g.unsqueeze(-1).broadcast_to(to), &Tensor::zeros(g.dtype(), []));
+        vec![Some(spread.reduce("topk", Reducer::Sum, &[-2], false))]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let (from, values) = (cx.operand_type(0).stablehlo(), cx.result().stablehlo());
+        let indices = TensorType::new(DType::I32, &cx.result().shape).stablehlo();
+        format!("chlo.top_k({}, k = {}) : {from} -> ({values}, {indices})", cx.operand(0), self.k)
+    }
+}
+
+impl Tensor {
+    /// The `k` largest elements along `axis` (the smallest unless `largest`), the extreme one first, and their indices
+    /// (i32): `(values, indices)`, as PyTorch. Of equal elements those with the lesser index come first; NaN counts as
+    /// larger than all others. The gradient flows to where the elements came from.
+    ///
+    /// Poisoned if `k` is more than the axis has elements, or if there is no such axis.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[0.1f32, 0.6, 0.3, 0.6], [4]);
+    /// let (values, indices) = x.topk(2, -1, true);
+    /// assert_eq!(values.eval()?.to_vec::<f32>()?, [0.6, 0.6]);
+    /// assert_eq!(indices.eval()?.to_vec::<i32>()?, [1, 3]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn topk(&self, k: usize, axis: isize, largest: bool) -> (Tensor, Tensor) {
+        if self.fault().is_some() {
+            return (self.clone(), self.clone());
+        }
+        let fault = match self.shape().axis(axis) {
+            Ok(a) if self.shape()[a] > i32::MAX as usize => "the axis is longer than an i32 counts".to_owned(),
+            Ok(a) if k > self.shape()[a] => {
+                format!("there are no {k} elements along axis {axis} of {}", self.shape())
+            }
+            Ok(_) => String::new(),
+            Err(message) => message,
+        };
+        if !fault.is_empty() {
+            let poisoned = Tensor::poison("topk", fault);
+            return (poisoned.clone(), poisoned);
+        }
+        let simple = self.dtype().is_float() || self.dtype().is_integer();
+        if !largest || k > FEW || k == 0 || !simple || self.shape().num_elements() == 0 {
+            let (values, indices) = self.sort(axis, largest);
+            return (values.narrow(axis, 0, k), indices.narrow(axis, 0, k));
+        }
+        let [values, indices] = Tensor::apply_many(TopK { k }, &[&self.transpose(axis, -1)]);
+        (values.transpose(axis, -1), indices.transpose(axis, -1))
+    }
+}
