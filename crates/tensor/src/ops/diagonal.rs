@@ -98,7 +98,8 @@ impl Tensor {
         let zero = Tensor::zeros(self.dtype(), []);
         let matrices = Tensor::full(self.dtype(), to.clone(), 0.0);
         if matrices.fault().is_some() {
-            let message = format!("matrices of {n} rows and columns of {}: more bytes than a program can address", self.ty());
+            let message =
+                format!("matrices of {n} rows and columns of {}: more bytes than a program can address", self.ty());
             return Tensor::poison(method, message);
         }
         // Above the main diagonal the elements stand in the first rows, below it in the first columns.

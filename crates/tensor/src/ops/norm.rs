@@ -35,7 +35,8 @@ impl Tensor {
             return Tensor::poison("norm", "p is NaN; it must be a number or an infinity");
         }
         if (p.is_infinite() || p < 0.0) && axes_found.iter().any(|&a| self.shape()[a] == 0) {
-            let message = format!("{} has no element along the axes {axes:?}: there is no norm with p = {p}", self.ty());
+            let message =
+                format!("{} has no element along the axes {axes:?}: there is no norm with p = {p}", self.ty());
             return Tensor::poison("norm", message);
         }
         let x = wide(self);

@@ -21,6 +21,10 @@ FAMILIES = [
     "convolution",
     "pooling",
     "softmax",
+    "cumulative",
+    "sort",
+    "einsum",
+    "sequence",
     "random_numbers",
 ]
 

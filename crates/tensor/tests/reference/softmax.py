@@ -17,15 +17,16 @@ def softmax():
         out.case(op, f"{op}_large", lambda x, f=f: f(x, axis=-1), big, axis=-1)
         masked = np.array([[0.5, -INF, 1], [-INF, -INF, 2]], F32)
         out.case(op, f"{op}_masked", lambda x, f=f: f(x, axis=-1), masked, gradient=False, axis=-1)
-    for label, (shape_, axis) in shapes.items():
+    several = {"two": ((2, 3, 4), [0, -1]), "all": ((2, 3), [0, 1]), "unsorted": ((2, 3, 4), [2, 0]), "no_axis": ((2, 3), [])}
+    for label, (shape_, axes) in ({k: (s, [a]) for k, (s, a) in shapes.items()} | several).items():
         for keepdims in (False, True):
-            run = lambda x, a=axis, k=keepdims: jax.nn.logsumexp(x, axis=a, keepdims=k)
+            run = lambda x, a=axes, k=keepdims: jax.nn.logsumexp(x, axis=tuple(a), keepdims=k)
             name = f"logsumexp_{label}" + ("_keepdims" if keepdims else "")
-            out.case("logsumexp", name, run, draw(label, shape_, -4, 4), axis=axis, keepdims=keepdims)
+            out.case("logsumexp", name, run, draw(label, shape_, -4, 4), axes=axes, keepdims=keepdims)
     run = lambda x: jax.nn.logsumexp(x, axis=-1)
-    out.case("logsumexp", "logsumexp_large", run, big, axis=-1, keepdims=False)
+    out.case("logsumexp", "logsumexp_large", run, big, axes=[-1], keepdims=False)
     infinite = np.array([[-INF, -INF, -INF], [INF, 0, 1], [-INF, 2, 3], [NAN, 0, 0]], F32)
-    out.case("logsumexp", "logsumexp_infinite", run, infinite, gradient=False, axis=-1, keepdims=False)
+    out.case("logsumexp", "logsumexp_infinite", run, infinite, gradient=False, axes=[-1], keepdims=False)
 
     # An index that is no class gives a row of zeros.
     for label, indices, classes in [("vector", [0, 2, 1, 2], 3), ("matrix", [[1, 0], [3, 2]], 5), ("scalar", 1, 2), ("beyond", [-1, 3, 2], 3), ("one_class", [0, 0], 1)]:

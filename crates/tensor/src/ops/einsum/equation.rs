@@ -122,8 +122,9 @@ impl Equation {
                     known if known == size || size == 1 => {}
                     1 => sizes[label] = size,
                     known => {
-                        let message =
-                            format!("this axis of operand {n}, {shape}, has {size} elements, and elsewhere it has {known}");
+                        let message = format!(
+                            "this axis of operand {n}, {shape}, has {size} elements, and elsewhere it has {known}"
+                        );
                         return Err(pointing(text, at, message));
                     }
                 }
@@ -201,6 +202,40 @@ mod tests {
             fault("ij->i,j", &[&[2, 3]]),
             fault("é", &[&[2]]),
         ];
-        expect![].assert_eq(&faults.join("\n"));
+        expect![[r#"
+            the label 'z' of the result is that of no operand
+              ij,jk->iz
+                      ^
+            the label 'k' is in the result twice
+              ij,jk->ikk
+                       ^
+            this axis of operand 1, [4, 4], has 4 elements, and elsewhere it has 3
+              ij,jk->ik
+                 ^
+            the equation names 2 operands, 1 were given
+              ij,jk->ik
+                   ^
+            '1' is none of letters, `,`, `...` and `->`
+              i1->i
+               ^
+            operand 0 has 2 axes, [2, 3], and the equation names 3 of it
+              ijk->i
+              ^
+            operand 0 has 2 axes, [2, 3], and the equation names at least 3 of it
+              ...ijk->i
+                 ^
+            this is a second `...` in one list of labels
+              i...j...->i
+                   ^
+            this is a second arrow
+              ij->i->j
+                   ^
+            there is one result, this is a second
+              ij->i,j
+                   ^
+            'é' is none of letters, `,`, `...` and `->`
+              é
+              ^"#]]
+        .assert_eq(&faults.join("\n"));
     }
 }

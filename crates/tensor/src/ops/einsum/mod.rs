@@ -78,8 +78,7 @@ impl Labelled {
         }
         labels.extend(a.labels.iter().filter(|&&l| place(&b.labels, l).is_none()));
         labels.extend(b.labels.iter().filter(|&&l| place(&a.labels, l).is_none()));
-        let product =
-            a.tensor.product("einsum", &b.tensor, (&batch.0, &batch.1), (&contracted.0, &contracted.1));
+        let product = a.tensor.product("einsum", &b.tensor, (&batch.0, &batch.1), (&contracted.0, &contracted.1));
         Labelled { tensor: product, labels }
     }
 }

@@ -38,6 +38,11 @@ pub(crate) fn many(op: &'static str, methods: &'static [&'static str], record: M
     Row { op, methods, record: Record::Many(record), unlike: &[], no_differences: None }
 }
 
+/// The results of an operation that has two.
+pub(crate) fn pair(results: (Tensor, Tensor)) -> Vec<Tensor> {
+    vec![results.0, results.1]
+}
+
 impl Row {
     /// Records the operation.
     pub(crate) fn record(&self, x: &[Tensor], attrs: &Attrs) -> Vec<Tensor> {
@@ -117,5 +122,9 @@ families! {
     convolution,
     pooling,
     softmax,
+    cumulative,
+    sort,
+    einsum,
+    sequence,
     random_numbers,
 }

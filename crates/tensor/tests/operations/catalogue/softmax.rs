@@ -8,7 +8,7 @@ pub(super) fn rows() -> Vec<Row> {
     vec![
         row("softmax", &["softmax"], |x, a| x[0].softmax(a.axis())),
         row("log_softmax", &["log_softmax"], |x, a| x[0].log_softmax(a.axis())),
-        row("logsumexp", &["logsumexp"], |x, a| x[0].logsumexp(a.axis(), a.keepdims())),
+        row("logsumexp", &["logsumexp"], |x, a| x[0].logsumexp(&a.axes(), a.keepdims())),
         row("one_hot", &["one_hot"], |x, a| x[0].one_hot(a.usize("classes")).to_dtype(DType::F32)),
         row("cross_entropy", &[], |x, a| {
             let chosen = x[1].one_hot(x[0].size(-1)).to_dtype(x[0].dtype());

@@ -1,0 +1,19 @@
+//! Putting in order, and what is read off the order.
+
+use fulmen_tensor::Tensor;
+
+use super::{Row, many, pair, row};
+
+pub(super) fn rows() -> Vec<Row> {
+    vec![
+        many("sort", &["sort"], |x, a| pair(x[0].sort(a.axis(), a.bool("descending")))),
+        row("argsort", &["argsort"], |x, a| x[0].argsort(a.axis(), a.bool("descending"))),
+        many("sort_together", &["sort_together"], |x, a| {
+            let tensors: Vec<&Tensor> = x.iter().collect();
+            Tensor::sort_together(&tensors, a.usize("keys"), a.axis(), a.bool("descending"))
+        }),
+        many("topk", &["topk"], |x, a| pair(x[0].topk(a.usize("k"), a.axis(), a.bool("largest")))),
+        many("kthvalue", &["kthvalue"], |x, a| pair(x[0].kthvalue(a.usize("k"), a.axis(), a.keepdims()))),
+        many("median", &["median"], |x, a| pair(x[0].median(a.axis(), a.keepdims()))),
+    ]
+}
