@@ -29,7 +29,16 @@ fn rows() -> Tensor {
 }
 
 /// Every axis that may be split is a multiple of 8.
-const OPERATIONS: [Row; 27] = [
+const OPERATIONS: [Row; 35] = [
+    ("prod and norm", &[&[16, 8]], |x| x[0].prod(&[0], false) + x[0].norm(2.0, &[0], false) * x[0].std(&[0], false)),
+    ("cumsum", &[&[16, 8]], |x| x[0].cumsum(0) * x[0].cumsum(1)),
+    // Windows of one size over one tensor that begin with different numbers.
+    ("cumprod and cummax", &[&[16, 8]], |x| x[0].cumprod(0) + x[0].cummax(0).0 * x[0].logcumsumexp(1)),
+    ("cummin", &[&[16, 8]], |x| x[0].cummin(0).0 + x[0].cummin(0).1),
+    ("sort", &[&[16, 8]], |x| x[0].sort(0, false).0 * x[0].sort(1, true).0),
+    ("topk", &[&[16, 16]], |x| x[0].topk(8, 0, true).0.matmul(&x[0].topk(8, 1, false).0)),
+    ("einsum", &[&[8, 16, 3], &[3, 16, 8]], |x| Tensor::einsum("aib,bic->ca", &[&x[0], &x[1]])),
+    ("diagonal", &[&[16, 16]], |x| x[0].diagonal(0, 0, 1).diag_embed(0) + x[0].diagonal(-8, 0, 1).diag(8)),
     ("sum over the split axis", &[&[16, 8]], |x| x[0].sum(&[0], false)),
     ("mean and var", &[&[16, 8]], |x| x[0].mean(&[0], true) * x[0].var(&[1], true)),
     ("max", &[&[16, 8]], |x| x[0].max(&[0], false) * x[0].max(&[1], true)),

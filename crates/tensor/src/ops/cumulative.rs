@@ -84,18 +84,41 @@ struct Cumulative {
 impl Cumulative {
     /// The same by operations that each have a derivative, and a memory that grows with the logarithm of the length.
     fn in_steps(&self, x: &Tensor) -> Tensor {
-        let size = x.shape()[self.axis];
-        let neutral = Tensor::full(x.dtype(), [], self.how.neutral());
-        let (mut low, mut high) = (vec![0; x.rank()], vec![0; x.rank()]);
+        let (size, axis) = (x.shape()[self.axis], self.axis as isize);
         let (mut y, mut distance) = (x.clone(), 1usize);
         while distance < size {
-            let step = if self.reverse { -(distance as i64) } else { distance as i64 };
-            (low[self.axis], high[self.axis]) = (step, -step);
-            let before = y.pad(&neutral, &low, &high, &vec![0; x.rank()]);
+            let mut edge = x.shape().to_vec();
+            edge[self.axis] = distance;
+            let edge = Tensor::full(x.dtype(), edge, self.how.neutral());
+            // Not `pad`: see `lower`.
+            let before = match self.reverse {
+                true => Tensor::concatenate(&[&y.narrow(axis, distance, size - distance), &edge], axis),
+                false => Tensor::concatenate(&[&edge, &y.narrow(axis, 0, size - distance)], axis),
+            };
             y = self.how.combined(&before, &y);
             distance *= 2;
         }
         y
+    }
+}
+
+impl Cumulative {
+    /// The statement's right-hand side, for an operand and the scalar to start with.
+    fn windows(&self, operand: &str, start: &str, ty: &TensorType) -> String {
+        let (rank, last) = (ty.shape.rank(), ty.shape[self.axis] - 1);
+        let (scalar, text) = (TensorType::scalar(ty.dtype).stablehlo(), ty.stablehlo());
+        let (mut window, mut padding) = (vec!["1".to_owned(); rank], vec!["[0, 0]".to_owned(); rank]);
+        window[self.axis] = (last + 1).to_string();
+        padding[self.axis] = if self.reverse { format!("[0, {last}]") } else { format!("[{last}, 0]") };
+        format!(
+            "\"stablehlo.reduce_window\"({operand}, {start}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): {} \
+             \"stablehlo.return\"(%r) : ({scalar}) -> () }}) {{padding = dense<[{}]> : tensor<{rank}x2xi64>, \
+             window_dimensions = array<i64: {}>, window_strides = array<i64: {}>}} : ({text}, {scalar}) -> {text}",
+            self.how.combine(&scalar),
+            padding.join(", "),
+            window.join(", "),
+            vec!["1"; rank].join(", "),
+        )
     }
 }
 
@@ -120,24 +143,29 @@ impl Operation for Cumulative {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let ty = cx.result().clone();
-        let (rank, size) = (ty.shape.rank(), ty.shape[self.axis]);
-        let start = cx.constant(ty.dtype, &self.how.identity(ty.dtype));
-        let scalar = TensorType::scalar(ty.dtype).stablehlo();
-        let (mut window, mut padding) = (vec!["1".to_owned(); rank], vec!["[0, 0]".to_owned(); rank]);
-        window[self.axis] = size.to_string();
-        padding[self.axis] = if self.reverse { format!("[0, {}]", size - 1) } else { format!("[{}, 0]", size - 1) };
-        format!(
-            "\"stablehlo.reduce_window\"({}, {start}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): {} \
-             \"stablehlo.return\"(%r) : ({scalar}) -> () }}) {{padding = dense<[{}]> : tensor<{rank}x2xi64>, \
-             window_dimensions = array<i64: {}>, window_strides = array<i64: {}>}} : ({}, {scalar}) -> {}",
-            cx.operand(0),
-            self.how.combine(&scalar),
-            padding.join(", "),
-            window.join(", "),
-            vec!["1"; rank].join(", "),
-            ty.stablehlo(),
-            ty.stablehlo()
-        )
+        let (text, rank) = (ty.stablehlo(), ty.shape.rank());
+        if !cx.is_partitioned() {
+            let start = cx.constant(ty.dtype, &self.how.identity(ty.dtype));
+            return self.windows(cx.operand(0), &start, &ty);
+        }
+        // XLA's partitioner pads an axis that lies split once for all windows of one size, with what the first of them
+        // pads with: the product of a tensor beside its maximum would begin with −∞. So here the axis is not split.
+        let axes: Vec<&str> = (0..rank).map(|a| if a == self.axis { "{}" } else { "{?}" }).collect();
+        let whole = format!("<@mesh, [{}]>", axes.join(", "));
+        let dims: Vec<_> = ty.shape.iter().map(usize::to_string).collect();
+        let direction = if self.reverse { "_reverse" } else { "" };
+        let name = format!("{}_{}_{}_{}{direction}", self.method, dims.join("x"), ty.dtype, self.axis);
+        cx.helper(&name, || {
+            let scalar = TensorType::scalar(ty.dtype).stablehlo();
+            format!(
+                "  func.func private @{name}(%x: {text}) -> {text} {{\n    %w = sdy.sharding_constraint %x {whole} : {text}\n    \
+                 %i = stablehlo.constant dense<{}> : {scalar}\n    %y = {}\n    \
+                 %z = sdy.sharding_constraint %y {whole} : {text}\n    return %z : {text}\n  }}\n",
+                self.how.identity(ty.dtype),
+                self.windows("%w", "%i", &ty)
+            )
+        });
+        format!("func.call @{name}({}) : {}", cx.operand(0), cx.signature())
     }
 }
 
