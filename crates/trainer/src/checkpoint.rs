@@ -25,6 +25,8 @@ pub(crate) struct Position {
     pub(crate) global_step: u64,
     /// The seed of the run.
     pub(crate) seed: u64,
+    /// Batches for which the optimizer stepped once.
+    pub(crate) accumulate: u64,
     /// What `batch` counts: the loader's description of its batches.
     pub(crate) data: String,
     /// What the epoch that had begun has logged up to its last log point.
@@ -58,6 +60,7 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         "epoch": position.epoch,
         "batch": position.batch,
         "global_step": position.global_step,
+        "accumulate_grad_batches": position.accumulate,
         "seed": position.seed,
         "data": position.data,
         "epoch_sums": sums,
@@ -96,6 +99,8 @@ pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)>
         epoch: number("epoch")?,
         batch: number("batch")?,
         global_step: number("global_step")?,
+        // Files of earlier versions do not say it.
+        accumulate: document["accumulate_grad_batches"].as_u64().unwrap_or(1),
         seed: number("seed")?,
         data: document["data"].as_str().ok_or_else(|| wrong("its metadata lacks `data`"))?.to_owned(),
         log_names: names.filter_map(|name| name.as_str().map(str::to_owned)).collect(),

@@ -10,14 +10,16 @@
 //! same Trainer; before the first step they compare what they are about to run.
 //!
 //! [`cli`] makes a command line of a module and its data; [`preflight`] judges a training step for TPUs that are not
-//! here. Not here: gradient accumulation.
+//! here.
 
+mod accumulate;
 mod batch;
 mod builder;
 mod callback;
 pub mod callbacks;
 mod checkpoint;
 pub mod cli;
+mod clip;
 mod error;
 mod evaluate;
 mod fit;
@@ -51,6 +53,7 @@ mod weights;
 pub use batch::Batch;
 pub use builder::TrainerBuilder;
 pub use callback::{Actions, Callback, CheckpointRole, FitStart, LogPoint, Progress};
+pub use clip::GradientClipAlgorithm;
 pub use error::{Error, Result};
 pub use learning_rate_scaling::LearningRateScaling;
 pub use module::{Plan, StepContext, TrainingModule};

@@ -11,14 +11,28 @@ use crate::{Batch, Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogLayout {
     names: Vec<String>,
+    grad_norm: bool,
 }
 
-/// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none) and the latest
-/// learning rate; then come a sum and a weight for each name.
-const HEAD: usize = 2;
+/// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), the latest learning
+/// rate and the latest length of the gradients; then come a sum and a weight for each name.
+const HEAD: usize = 3;
 
 /// The name that the learning rate is logged under.
 pub(crate) const LEARNING_RATE: &str = "lr";
+/// The name that the length of the gradients is logged under, if it is asked for.
+pub(crate) const GRAD_NORM: &str = "grad_norm";
+
+/// What is logged of a training step besides what the user logs.
+pub(crate) struct StepFacts<'a> {
+    pub(crate) loss: &'a Tensor,
+    /// The number of steps before it.
+    pub(crate) step: &'a Tensor,
+    /// What it ran with.
+    pub(crate) learning_rate: &'a Tensor,
+    /// The length of the gradients, and whether this step is one of the optimizer's.
+    pub(crate) grad_norm: Option<(&'a Tensor, Option<&'a Tensor>)>,
+}
 
 /// What was read of the vector.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,6 +40,8 @@ pub(crate) struct Sums {
     /// The first step, counted from 1, whose loss was not finite.
     pub(crate) bad_step: Option<u64>,
     pub(crate) learning_rate: f64,
+    /// The length of the gradients in the latest step of the optimizer, if it is logged.
+    pub(crate) grad_norm: Option<f64>,
     /// Name, sum, weight.
     pub(crate) sums: Vec<(String, f64, f64)>,
 }
@@ -35,6 +51,7 @@ impl Sums {
     pub(crate) fn add(&mut self, later: &Sums) {
         self.bad_step = self.bad_step.or(later.bad_step);
         self.learning_rate = later.learning_rate;
+        self.grad_norm = later.grad_norm;
         for (name, sum, weight) in &later.sums {
             match self.sums.iter_mut().find(|mine| mine.0 == *name) {
                 Some(mine) => (mine.1, mine.2) = (mine.1 + sum, mine.2 + weight),
@@ -77,7 +94,12 @@ impl LogLayout {
                     .into()));
             }
         }
-        Ok(LogLayout { names: logged.iter().map(|l| l.name.clone()).collect() })
+        Ok(LogLayout { names: logged.iter().map(|l| l.name.clone()).collect(), grad_norm: false })
+    }
+
+    /// Whether the length of the gradients is logged too.
+    pub(crate) fn with_grad_norm(self, grad_norm: bool) -> LogLayout {
+        LogLayout { grad_norm, ..self }
     }
 
     pub(crate) fn names(&self) -> &[String] {
@@ -97,27 +119,28 @@ impl LogLayout {
         Ok(Literal::from_slice(&vec![0i32; self.len()], [self.len()])?)
     }
 
-    /// The vector after a step: `so_far` plus what the step logged. `loss` is the step's loss with the
-    /// number of steps before it, `learning_rate` what it ran with; an evaluation has neither.
+    /// The vector after a step: `so_far` plus what the step logged. An evaluation has no facts.
     pub(crate) fn accumulate(
         &self,
         so_far: &Tensor,
         logged: &[Logged],
         batch: &Batch,
-        loss: Option<(&Tensor, &Tensor)>,
-        learning_rate: Option<&Tensor>,
+        facts: Option<&StepFacts<'_>>,
     ) -> Tensor {
         let word = |i: usize| so_far.narrow(0, i, 1).reshape([]);
         let float = |i: usize| word(i).bitcast(DType::F32);
-        let bad = match loss {
-            Some((loss, step)) => {
-                let first = word(0).eq(0.0).and(loss.is_finite().not());
-                first.select(&(step + 1.0), &word(0))
-            }
-            None => word(0),
-        };
-        let rate = learning_rate.map_or_else(|| word(1), |rate| rate.to_dtype(DType::F32).bitcast(DType::I32));
-        let mut words = vec![bad, rate];
+        let bits = |value: &Tensor| value.to_dtype(DType::F32).bitcast(DType::I32);
+        let mut words = vec![word(0), word(1), word(2)];
+        if let Some(StepFacts { loss, step, learning_rate, grad_norm }) = facts {
+            let first = word(0).eq(0.0).and(loss.is_finite().not());
+            words[0] = first.select(&(*step + 1.0), &word(0));
+            words[1] = bits(learning_rate);
+            words[2] = match grad_norm {
+                Some((norm, Some(updates))) => updates.select(&bits(norm), &word(2)),
+                Some((norm, None)) => bits(norm),
+                None => word(2),
+            };
+        }
         for (i, entry) in logged.iter().enumerate() {
             let count = batch.mask().sum_all();
             let (sum, weight) = if entry.value.rank() == 0 {
@@ -142,6 +165,7 @@ impl LogLayout {
         Ok(Sums {
             bad_step: u64::try_from(words[0]).ok().filter(|&step| step > 0),
             learning_rate: float(1),
+            grad_norm: self.grad_norm.then(|| float(2)),
             sums: sums.map(|(i, name)| (name.clone(), float(HEAD + 2 * i), float(HEAD + 2 * i + 1))).collect(),
         })
     }

@@ -3,79 +3,60 @@
 //! changes no parameter, is none for the optimizer and halves it, and many good steps double it (PyTorch's `GradScaler`,
 //! with its numbers; the factor stays between 2⁻²⁴ and 2²⁴).
 
-use std::collections::BTreeMap;
-
-use fulmen_tensor::{DType, Literal, Tensor};
-
-use crate::Result;
-use crate::setting::Setting;
-use crate::state::STEP;
+use fulmen_tensor::{DType, Tensor};
 
 /// The scale before the first step.
 const FIRST: f32 = 65536.0;
 const SCALE: &str = "trainer/loss_scale";
 const GOOD_STEPS: &str = "trainer/good_steps";
-const UPDATES: &str = "trainer/updates";
 
-/// The scale, f32, and the numbers of good steps since it changed and of all good steps, i32, with their first values.
+/// The scale, f32, and the number of good steps since it changed, i32, with their first values.
 pub(crate) fn entries() -> Vec<(String, Tensor)> {
-    let zero = || Tensor::zeros(DType::I32, []);
-    vec![(SCALE.to_owned(), Tensor::scalar(FIRST)), (GOOD_STEPS.to_owned(), zero()), (UPDATES.to_owned(), zero())]
-}
-
-/// Makes the state of a run that was saved in another precision fit this one: without a loss scale it has none, and with
-/// one it begins anew.
-pub(crate) fn adapt(tensors: &mut BTreeMap<String, Literal>, setting: &Setting) -> Result<()> {
-    let names = [SCALE, GOOD_STEPS, UPDATES];
-    if !setting.precision.scales_loss() {
-        names.iter().for_each(|&name| drop(tensors.remove(name)));
-    } else if !tensors.contains_key(SCALE) {
-        let steps = tensors.get(STEP).map_or(0, |step| step.to_f64().first().map_or(0, |&step| step as i32));
-        tensors.insert(SCALE.to_owned(), Literal::from_slice(&[FIRST], [])?);
-        tensors.insert(GOOD_STEPS.to_owned(), Literal::from_slice(&[0i32], [])?);
-        tensors.insert(UPDATES.to_owned(), Literal::from_slice(&[steps], [])?);
-    }
-    Ok(())
+    vec![(SCALE.to_owned(), Tensor::scalar(FIRST)), (GOOD_STEPS.to_owned(), Tensor::zeros(DType::I32, []))]
 }
 
 /// Good steps after which the scale doubles.
 const GROWTH_INTERVAL: f64 = 2000.0;
 
 /// The scale as a step finds it.
-pub(crate) struct LossScale<'a> {
-    pub(crate) scale: &'a Tensor,
-    pub(crate) good_steps: &'a Tensor,
-    pub(crate) updates: &'a Tensor,
+pub(crate) struct LossScale {
+    scale: Tensor,
+    good_steps: Tensor,
 }
 
-impl LossScale<'_> {
+impl LossScale {
+    /// The scale in a training state, if it has one.
+    pub(crate) fn of(named: impl Fn(&str) -> Option<Tensor>) -> Option<LossScale> {
+        Some(LossScale { scale: named(SCALE)?, good_steps: named(GOOD_STEPS)? })
+    }
+
     /// The loss to differentiate.
     pub(crate) fn scaled(&self, loss: &Tensor) -> Tensor {
-        loss.to_dtype(DType::F32) * self.scale
+        loss.to_dtype(DType::F32) * &self.scale
     }
 
     /// A gradient of the scaled loss as one of the loss.
     pub(crate) fn unscaled(&self, gradient: &Tensor) -> Tensor {
-        (gradient.to_dtype(DType::F32) / self.scale).to_dtype(gradient.dtype())
+        (gradient.to_dtype(DType::F32) / &self.scale).to_dtype(gradient.dtype())
     }
 
     /// Whether no gradient overflowed: a boolean scalar.
-    pub(crate) fn all_finite(&self, gradients: &[Tensor]) -> Tensor {
+    pub(crate) fn all_finite<'a>(&self, gradients: impl Iterator<Item = &'a Tensor>) -> Tensor {
         // Zero times what is finite is zero; times the rest it is NaN.
-        let zeros = gradients.iter().map(|gradient| (gradient.to_dtype(DType::F32) * 0.0).sum_all());
+        let zeros = gradients.map(|gradient| (gradient.to_dtype(DType::F32) * 0.0).sum_all());
         zeros.fold(Tensor::full(DType::F32, [], 0.0), |sum, zero| sum + zero).eq(0.0)
     }
 
-    /// The entries for the next step, in their order.
-    pub(crate) fn next(&self, finite: &Tensor) -> [Tensor; 3] {
-        let good = self.good_steps + 1.0;
+    /// The entries for the next step: name, value, and the value now.
+    pub(crate) fn next(&self, finite: &Tensor) -> [(&'static str, Tensor, &Tensor); 2] {
+        let good = &self.good_steps + 1.0;
         let grows = good.ge(GROWTH_INTERVAL);
-        let grown = grows.select(&(self.scale * 2.0), self.scale);
+        let grown = grows.select(&(&self.scale * 2.0), &self.scale);
         let (least, most) = (2f64.powi(-24), 2f64.powi(24));
-        let scale = finite.select(&grown, &(self.scale * 0.5)).maximum(least).minimum(most);
+        let scale = finite.select(&grown, &(&self.scale * 0.5)).maximum(least).minimum(most);
         let zero = good.zeros_like();
-        let updates = finite.select(&(self.updates + 1.0), self.updates);
-        [scale, finite.select(&grows.select(&zero, &good), &zero), updates]
+        let good = finite.select(&grows.select(&zero, &good), &zero);
+        [(SCALE, scale, &self.scale), (GOOD_STEPS, good, &self.good_steps)]
     }
 }
 
@@ -86,16 +67,15 @@ mod tests {
     #[test]
     fn the_scale_halves_after_an_overflow_and_doubles_after_many_good_steps() {
         let check = |good: i32, gradient: f32| {
-            let (scale, good_steps, updates) = (Tensor::scalar(1024.0f32), Tensor::scalar(good), Tensor::scalar(7i32));
-            let state = LossScale { scale: &scale, good_steps: &good_steps, updates: &updates };
-            let finite = state.all_finite(&[Tensor::scalar(1.0f32), Tensor::from_slice(&[0.0, gradient], [2])]);
-            let [scale, good, updates] = state.next(&finite);
-            let integer = |t: Tensor| t.eval().unwrap().to_vec::<i32>().unwrap()[0];
-            (scale.eval().unwrap().to_vec::<f32>().unwrap()[0], integer(good), integer(updates))
+            let state = LossScale { scale: Tensor::scalar(1024.0f32), good_steps: Tensor::scalar(good) };
+            let gradients = [Tensor::scalar(1.0f32), Tensor::from_slice(&[0.0, gradient], [2])];
+            let [(_, scale, _), (_, good, _)] = state.next(&state.all_finite(gradients.iter()));
+            let number = |t: Tensor| t.eval().unwrap().to_f64()[0];
+            (number(scale), number(good))
         };
-        assert_eq!(check(5, 1.0), (1024.0, 6, 8));
-        assert_eq!(check(1999, 1.0), (2048.0, 0, 8));
-        assert_eq!(check(5, f32::INFINITY), (512.0, 0, 7));
-        assert_eq!(check(1999, f32::NAN), (512.0, 0, 7));
+        assert_eq!(check(5, 1.0), (1024.0, 6.0));
+        assert_eq!(check(1999, 1.0), (2048.0, 0.0));
+        assert_eq!(check(5, f32::INFINITY), (512.0, 0.0));
+        assert_eq!(check(1999, f32::NAN), (512.0, 0.0));
     }
 }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use clap::builder::BoolishValueParser;
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
-use crate::{Error, LearningRateScaling, Precision, Result, Strategy};
+use crate::{Error, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Strategy};
 
 /// One row of the table, for documents and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ macro_rules! texts {
         }
     )*};
 }
-texts!(u64, Accelerator, Devices, LearningRateScaling, MatmulPrecision, Strategy);
+texts!(u64, f64, Accelerator, Devices, GradientClipAlgorithm, LearningRateScaling, MatmulPrecision, Strategy);
 
 impl Text for Precision {
     fn parse_env(text: &OsStr) -> Result<Precision, String> {
@@ -177,6 +177,10 @@ fn positive(value: &u64) -> Option<&'static str> {
     (*value == 0).then_some("it must be at least 1")
 }
 
+fn limit(value: &f64) -> Option<&'static str> {
+    (!value.is_finite() || *value < 0.0).then_some("it must be finite and at least 0")
+}
+
 options! {
     /// The kind of device to train on: auto, cpu, cuda or tpu.
     accelerator: Accelerator = Accelerator::Auto, "FULMEN_ACCELERATOR", |_| None;
@@ -199,6 +203,20 @@ options! {
     /// Whether the learning rate is multiplied by the number of devices (linear), by its square root (sqrt) or not at all
     /// (none).
     learning_rate_scaling: LearningRateScaling = LearningRateScaling::None, "FULMEN_LEARNING_RATE_SCALING", |_| None;
+
+    /// Batches for which the optimizer steps once, with the gradient of all their samples; the last ones of an epoch may
+    /// be fewer.
+    accumulate_grad_batches: u64 = 1, "FULMEN_ACCUMULATE_GRAD_BATCHES", positive;
+
+    /// What gradients are clipped to; 0 for not at all.
+    gradient_clip_val: f64 = 0.0, "FULMEN_GRADIENT_CLIP_VAL", limit;
+
+    /// How gradients are clipped: norm (all together, to a Euclidean length) or value (each element).
+    gradient_clip_algorithm: GradientClipAlgorithm = GradientClipAlgorithm::Norm, "FULMEN_GRADIENT_CLIP_ALGORITHM", |_| None;
+
+    /// Whether to log the Euclidean length of all gradients, before they are clipped, as `grad_norm`.
+    #[arg(num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    log_grad_norm: bool = false, "FULMEN_LOG_GRAD_NORM", |_| None;
 
     /// Epochs to train for.
     max_epochs: u64 = 10, "FULMEN_MAX_EPOCHS", positive;

@@ -32,10 +32,10 @@ pub(crate) fn prepare(
     validation: Option<&DataLoader>,
 ) -> Result<Prepared> {
     let train = setting.distribute(train, "training")?;
-    let steps_per_epoch = train.len() as u64;
-    let plan = Plan { steps_per_epoch, max_epochs, total_steps: steps_per_epoch.saturating_mul(max_epochs) };
+    let batches = train.len() as u64;
+    let plan = setting.plan(batches, max_epochs);
     let batch = Batch::placeholders(&train, setting.precision.whole());
-    let (entries, program) = training_step(module, setting, &plan, &batch, seed)?;
+    let (entries, program) = training_step(module, setting, &plan, (&batch, batches), seed)?;
     let validation = match validation {
         Some(loader) => {
             let loader = setting.distribute(loader, "validation")?;
@@ -49,12 +49,12 @@ pub(crate) fn prepare(
     Ok(Prepared { plan, train, entries, program, validation })
 }
 
-/// Records the training step on a batch, and says what its state is made of.
+/// Records the training step on a batch, of which an epoch has so many, and says what its state is made of.
 pub(crate) fn training_step(
     module: &dyn TrainingModule,
     setting: &Setting,
     plan: &Plan,
-    batch: &Batch,
+    (batch, batches): (&Batch, u64),
     seed: u64,
 ) -> Result<(Vec<Entry>, TrainProgram)> {
     set_up(module, setting)?;
@@ -64,7 +64,7 @@ pub(crate) fn training_step(
     check_shardings(module, setting)?;
     let entries = state::entries(module, &*optimizer, setting);
     check_entries(&entries)?;
-    let program = program::train(module, &*optimizer, batch, &entries, setting, seed)?;
+    let program = program::train(module, &*optimizer, batch, batches, &entries, setting, seed)?;
     Ok((entries, program))
 }
 

@@ -10,8 +10,8 @@ use fulmen_tensor::Literal;
 use crate::checkpoint::{self, LOGS, Position};
 use crate::program::TrainProgram;
 use crate::setting::Setting;
-use crate::state::{self, Entry};
-use crate::{Error, Options, Result, loss_scale};
+use crate::state::{self, Entry, OWN, STEP, UPDATES};
+use crate::{Error, Options, Result, accumulate};
 
 /// What a fit begins with.
 pub(crate) struct Start {
@@ -50,8 +50,11 @@ impl Start {
     ) -> Result<Option<Saved>> {
         let Some((path, tensors)) = &mut self.checkpoint else { return Ok(None) };
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
-        loss_scale::adapt(tensors, setting)?;
-        let logs = tensors.remove(LOGS).filter(|_| self.position.log_names == program.layout.names());
+        check_group(&self.position, setting).map_err(|e| Error::checkpoint(path, e))?;
+        let same =
+            |logs: &Literal| self.position.log_names == program.layout.names() && *logs.ty() == program.layout.ty();
+        let logs = tensors.remove(LOGS).filter(same);
+        adapt(tensors, entries, &self.position)?;
         let names = entries.iter().map(|e| (e.name.as_str(), &e.ty));
         let values = state::choose(names, tensors).map_err(|e| Error::checkpoint(path, e))?;
         if let Some(name) = tensors.keys().next() {
@@ -84,6 +87,37 @@ fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
              the loader of that run",
             position.batch, position.data
         )));
+    }
+    Ok(())
+}
+
+/// A position within a group of batches means something only for groups as long.
+fn check_group(position: &Position, setting: &Setting) -> Result<()> {
+    let (there, here) = (position.accumulate, setting.accumulate);
+    if position.batch > 0 && there != here {
+        return Err(Error::usage(format!(
+            "it was saved within an epoch of a run with accumulate_grad_batches {there}, and here it is {here}. Resume with \
+             {there}"
+        )));
+    }
+    Ok(())
+}
+
+/// Makes what the Trainer itself had in the state of a run with other options fit this one: what is not needed goes, and
+/// what is missing begins anew, but for the number of steps.
+fn adapt(tensors: &mut BTreeMap<String, Literal>, entries: &[Entry], position: &Position) -> Result<()> {
+    tensors.retain(|name, _| !name.starts_with(OWN) || entries.iter().any(|entry| entry.name == *name));
+    for entry in entries.iter().filter(|entry| entry.name.starts_with(OWN) && entry.name != STEP) {
+        if tensors.contains_key(&entry.name) {
+            continue;
+        }
+        let first = match entry.name.as_str() {
+            UPDATES | accumulate::GROUPS => {
+                Literal::from_slice(&[position.global_step.min(i32::MAX as u64) as i32], [])?
+            }
+            _ => entry.first()?,
+        };
+        tensors.insert(entry.name.clone(), first);
     }
     Ok(())
 }

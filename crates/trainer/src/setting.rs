@@ -4,7 +4,8 @@
 use fulmen_data::{DataLoader, Replicas};
 use fulmen_tensor::{MatmulPrecision, Mesh};
 
-use crate::{Error, LearningRateScaling, Options, Precision, Result, Strategy};
+use crate::clip::Clip;
+use crate::{Error, LearningRateScaling, Options, Plan, Precision, Result, Strategy, accumulate};
 
 /// How steps are recorded: spread over which mesh, and in which precision.
 #[derive(Clone, Debug)]
@@ -14,6 +15,12 @@ pub(crate) struct Setting {
     pub(crate) precision: Precision,
     pub(crate) matmul_precision: MatmulPrecision,
     pub(crate) learning_rate_scaling: LearningRateScaling,
+    pub(crate) clip: Clip,
+    pub(crate) log_grad_norm: bool,
+    /// Batches for which the optimizer steps once.
+    pub(crate) accumulate: u64,
+    /// Whether a callback changes the learning rate while training runs.
+    pub(crate) scales_learning_rate: bool,
     /// Who shares a batch.
     pub(crate) replicas: Replicas,
 }
@@ -27,6 +34,11 @@ impl Setting {
             precision: options.precision,
             matmul_precision: options.matmul_precision,
             learning_rate_scaling: options.learning_rate_scaling,
+            clip: (options.gradient_clip_val > 0.0)
+                .then_some((options.gradient_clip_algorithm, options.gradient_clip_val)),
+            log_grad_norm: options.log_grad_norm,
+            accumulate: options.accumulate_grad_batches,
+            scales_learning_rate: false,
             replicas,
         }
     }
@@ -36,7 +48,13 @@ impl Setting {
         loader.distributed(self.replicas).map_err(|e| Error::usage(format!("the {which} loader: {e}")))
     }
 
-    /// What the learning rate is multiplied by.
+    /// How long training is, where an epoch has so many batches.
+    pub(crate) fn plan(&self, batches: u64, max_epochs: u64) -> Plan {
+        let steps_per_epoch = accumulate::steps_per_epoch(batches, self.accumulate);
+        Plan { steps_per_epoch, max_epochs, total_steps: steps_per_epoch.saturating_mul(max_epochs) }
+    }
+
+    /// What the learning rate is multiplied by for the number of devices.
     pub(crate) fn learning_rate_factor(&self) -> f64 {
         self.learning_rate_scaling.factor(self.replicas.devices)
     }

@@ -10,18 +10,24 @@ use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::{Argument, DType, DeviceArray, Function, Literal, Runtime, Sharding, Tensor, TensorType, Variable};
 
 use crate::hosts::{self, Hosts};
-use crate::loss_scale;
 use crate::setting::Setting;
-use crate::{Error, Result, TrainingModule};
+use crate::{Error, Result, TrainingModule, accumulate, loss_scale};
 
 /// The prefix of optimizer state in names: `optimizer/exp_avg/conv1.weight`.
 pub(crate) const OPTIMIZER: &str = "optimizer/";
-/// The name of the counter of finished steps.
+/// The name of the counter of finished batches.
 pub(crate) const STEP: &str = "trainer/step";
+/// The name of the counter of the optimizer's steps, where that is another.
+pub(crate) const UPDATES: &str = "trainer/updates";
+/// The name of what the host multiplies the learning rate by, where a callback does.
+pub(crate) const LR_FACTOR: &str = "trainer/lr_factor";
+
+/// The prefix of what is the Trainer's own.
+pub(crate) const OWN: &str = "trainer/";
 
 /// Whether a name is none of a module's: the optimizer's or the Trainer's own.
 pub(crate) fn is_of_training(name: &str) -> bool {
-    name.starts_with(OPTIMIZER) || name.starts_with("trainer/")
+    name.starts_with(OPTIMIZER) || name.starts_with(OWN)
 }
 
 /// One tensor of the state.
@@ -36,9 +42,19 @@ pub(crate) struct Entry {
     pub(crate) sharding: Sharding,
     /// Whether it is gathered where it is used; else it is used as it lies.
     pub(crate) gathered: bool,
+    /// Whether it is a parameter that the optimizer changes.
+    pub(crate) trained: bool,
 }
 
 impl Entry {
+    /// The first value of what is the Trainer's own: a number, or zeros.
+    pub(crate) fn first(&self) -> Result<Literal> {
+        match self.first.as_ref().and_then(Tensor::literal) {
+            Some(literal) => Ok(literal),
+            None => Ok(Literal::from_bytes(self.ty.clone(), &vec![0; self.ty.size_in_bytes()])?),
+        }
+    }
+
     /// The value that a fit starts with.
     fn value(&self) -> Tensor {
         match (&self.variable, &self.first) {
@@ -49,34 +65,48 @@ impl Entry {
     }
 }
 
-/// The entries of a training state: those of the module, then the optimizer's and the loss scale, then the step counter.
+/// The entries of a training state: those of the module, then those of the optimizer, then the Trainer's own.
 pub(crate) fn entries(module: &dyn TrainingModule, optimizer: &dyn Optimizer, setting: &Setting) -> Vec<Entry> {
     let mut entries = of_module(module, setting);
-    let mut further = |name: String, first: Tensor, sharding: Sharding| {
-        entries.push(Entry {
-            name,
-            ty: first.ty().clone(),
-            variable: None,
-            first: Some(first),
-            sharding,
-            gathered: false,
-        });
+    let own = |name: String, first: Tensor, sharding: Sharding| Entry {
+        name,
+        ty: first.ty().clone(),
+        variable: None,
+        first: Some(first),
+        sharding,
+        gathered: false,
+        trained: false,
     };
-    for (name, parameter) in module.parameters() {
-        if !parameter.requires_grad() || !optimizer.trains(&name, &parameter.ty()) {
+    let (mut remembered, mut sums) = (vec![], vec![]);
+    for (entry, (name, parameter)) in entries.iter_mut().zip(module.parameters()) {
+        entry.trained = parameter.requires_grad() && optimizer.trains(&name, &parameter.ty());
+        if !entry.trained {
             continue;
         }
         for (slot, first) in optimizer.state(&name, &parameter.ty()) {
             // What is remembered of each element lies where the element lies.
             let alike = parameter.sharding().filter(|_| *first.shape() == parameter.ty().shape);
             let sharding = alike.unwrap_or_else(|| setting.strategy.parameter(first.ty(), &setting.mesh));
-            further(format!("{OPTIMIZER}{slot}/{name}"), first, sharding);
+            remembered.push(own(format!("{OPTIMIZER}{slot}/{name}"), first, sharding));
+        }
+        if setting.accumulate > 1 {
+            sums.push(own(accumulate::buffer(&name), accumulate::first(&parameter.ty()), entry.sharding.clone()));
         }
     }
-    let scale = if setting.precision.scales_loss() { loss_scale::entries() } else { vec![] };
-    for (name, first) in scale.into_iter().chain([(STEP.to_owned(), Tensor::zeros(DType::I32, []))]) {
-        further(name, first, Sharding::replicated());
+    entries.extend(remembered.into_iter().chain(sums));
+    let counter = |name: &str| (name.to_owned(), Tensor::zeros(DType::I32, []));
+    let mut scalars = if setting.precision.scales_loss() { loss_scale::entries() } else { vec![] };
+    if setting.accumulate > 1 {
+        scalars.extend(accumulate::entries());
     }
+    if !scalars.is_empty() {
+        scalars.push(counter(UPDATES));
+    }
+    if setting.scales_learning_rate {
+        scalars.push((LR_FACTOR.to_owned(), Tensor::scalar(1.0f32)));
+    }
+    scalars.push(counter(STEP));
+    entries.extend(scalars.into_iter().map(|(name, first)| own(name, first, Sharding::replicated())));
     entries
 }
 
@@ -97,6 +127,7 @@ pub(crate) fn of_module(module: &dyn TrainingModule, setting: &Setting) -> Vec<E
         first: None,
         sharding,
         gathered,
+        trained: false,
     };
     parameters.chain(buffers).map(entry).collect()
 }

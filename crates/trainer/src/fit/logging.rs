@@ -5,7 +5,7 @@ use fulmen_tensor::Literal;
 use super::{Fit, Pending, Running};
 use crate::callback::LogPoint;
 use crate::hosts;
-use crate::logs::{LEARNING_RATE, Sums};
+use crate::logs::{GRAD_NORM, LEARNING_RATE, Sums};
 use crate::say::note;
 use crate::{Error, Result};
 
@@ -29,6 +29,7 @@ impl Fit<'_> {
         let sums = self.take_in(running, &hosts::arrive(self.hosts, pending.values)?)?;
         let mut metrics = sums.means();
         metrics.push((LEARNING_RATE.into(), sums.learning_rate));
+        metrics.extend(sums.grad_norm.map(|norm| (GRAD_NORM.into(), norm)));
         let point = LogPoint { epoch: pending.epoch, global_step: pending.global_step, metrics };
         self.log(running, &point);
         self.callbacks.iter_mut().for_each(|c| c.on_log(&point));

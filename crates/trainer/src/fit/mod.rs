@@ -81,6 +81,7 @@ impl<'a> Fit<'a> {
             warned_of_logger: false,
         };
         self.position.data = self.train.description();
+        self.position.accumulate = self.options.accumulate_grad_batches;
         // One stream over all epochs, so that the first batches of an epoch are read while the last one ends.
         let epochs = self.position.epoch..self.options.max_epochs;
         let mut batches = self
@@ -133,7 +134,7 @@ impl<'a> Fit<'a> {
             }
             last = Some(Instant::now());
             self.position.batch += 1;
-            self.position.global_step += 1;
+            self.position.global_step += u64::from(self.stepped());
             let progress = Progress {
                 epoch: self.position.epoch,
                 batch: self.position.batch,
@@ -141,7 +142,7 @@ impl<'a> Fit<'a> {
                 global_step: self.position.global_step,
             };
             self.callbacks.iter_mut().for_each(|c| c.on_train_batch_end(&progress));
-            if self.position.global_step.is_multiple_of(self.options.log_every_n_steps) {
+            if self.is_log_point() {
                 self.start_log_point(running)?;
             }
             while running.pending.front().is_some_and(|p| p.values.is_ready()) {
@@ -159,13 +160,23 @@ impl<'a> Fit<'a> {
         Ok(false)
     }
 
+    /// Whether the latest batch was the last of those that the optimizer steps for.
+    fn stepped(&self) -> bool {
+        let batch = self.position.batch;
+        batch.is_multiple_of(self.options.accumulate_grad_batches) || batch >= self.train.len() as u64
+    }
+
+    /// Whether logged values are read after the latest batch.
+    fn is_log_point(&self) -> bool {
+        self.stepped() && self.position.global_step.is_multiple_of(self.options.log_every_n_steps)
+    }
+
     /// Whether Ctrl-C was pressed. Several processes must end after the same step, so they ask each other, at log points
     /// and at the end of an epoch.
     fn is_interrupted(&self, interrupt: &interrupt::Guard) -> Result<bool> {
         let Some(hosts) = self.hosts else { return Ok(interrupt.requested()) };
         hosts.health()?;
-        let is_log_point = self.position.global_step.is_multiple_of(self.options.log_every_n_steps);
-        if !is_log_point && self.position.batch < self.train.len() as u64 {
+        if !self.is_log_point() && self.position.batch < self.train.len() as u64 {
             return Ok(false);
         }
         hosts.any("interrupt", interrupt.requested())

@@ -31,7 +31,7 @@ impl LargeTensor {
 
 /// The `most` largest kinds of tensors. `parts[i]` is the number of devices that parameter `i` is split over. A value is
 /// taken to be split like what it is computed from where its first axis has the same length, as a batch's has. What was
-/// recorded in the file `not_here` is none of the user's: the optimizer's arithmetic, which needs no memory of its own.
+/// recorded in the files whose names begin with `not_here` is none of the user's: the optimizer's arithmetic, which needs no memory of its own.
 pub(crate) fn largest(recorded: &[Recorded], parts: &[usize], most: usize, not_here: &str) -> Vec<LargeTensor> {
     let mut split: Vec<usize> = Vec::with_capacity(recorded.len());
     for value in recorded {
@@ -56,7 +56,7 @@ pub(crate) fn largest(recorded: &[Recorded], parts: &[usize], most: usize, not_h
                 let line = uses.get(name.as_str()).or_else(|| uses.get(of?));
                 (name.clone(), line.cloned().unwrap_or_else(|| value.location.to_string()))
             }
-            (None, _) if value.location.file() == not_here => continue,
+            (None, _) if value.location.file().starts_with(not_here) => continue,
             (None, Some(operation)) if !is_made_anew(operation) => (operation.to_owned(), value.location.to_string()),
             (None, None) => ("constant value".to_owned(), value.location.to_string()),
             _ => continue,
@@ -102,7 +102,7 @@ fn first_use(recorded: &[Recorded], value: usize, not_here: &str) -> Option<Stri
         |of: usize| recorded.iter().enumerate().skip(of + 1).filter(move |(_, user)| user.operands.contains(&of));
     let mut at = value;
     loop {
-        if let Some((_, user)) = users(at).find(|(_, user)| user.location.file() != not_here) {
+        if let Some((_, user)) = users(at).find(|(_, user)| !user.location.file().starts_with(not_here)) {
             return Some(user.location.to_string());
         }
         at = users(at).find(|(_, user)| matches!(user.operation, Some("with_sharding" | "to_dtype")))?.0;
@@ -124,7 +124,7 @@ mod tests {
             vec![y.sum_all()]
         });
         let recorded = function.recorded().unwrap();
-        let large = largest(&recorded, &[8, 1], 3, "trainer.rs");
+        let large = largest(&recorded, &[8, 1], 3, "trainer/");
         let of: Vec<_> = large.iter().map(|t| (t.what.as_str(), t.device_bytes, t.count)).collect();
         assert_eq!(of[0], ("input 1", 400_000, 1), "{large:?}");
         // Of the results each device has an eighth of the rows.

@@ -114,7 +114,7 @@ fn judge(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement> {
             if let Some(available) = available {
                 judgement.hbm_available_bytes = available.min(judgement.hbm_available_bytes);
             }
-            judgement.largest = large::largest(&step.recorded, &step.parts, LARGEST, program::FILE);
+            judgement.largest = large::largest(&step.recorded, &step.parts, LARGEST, program::folder());
             judgement.warnings.extend(warnings::single_precision(&step.recorded, 1));
         }
         Err(error) => return Err(Error::compiler(&doing(), error)),

@@ -7,7 +7,7 @@ use fulmen_tensor::Mesh;
 
 use super::{Prices, Report, Slice, Step, StepSetting, run};
 use crate::setting::Setting;
-use crate::{Batch, Error, Options, Plan, Result, Strategy, TrainerBuilder, TrainingModule, prepare};
+use crate::{Batch, Error, Options, Result, Strategy, TrainerBuilder, TrainingModule, prepare};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
 /// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
@@ -74,10 +74,9 @@ fn record<M: TrainingModule>(
     let replicas = Strategy::replicas(&mesh);
     let setting = Setting::new(options, mesh, replicas);
     let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
-    let total_steps = steps_per_epoch.saturating_mul(options.max_epochs);
-    let plan = Plan { steps_per_epoch, max_epochs: options.max_epochs, total_steps };
+    let plan = setting.plan(steps_per_epoch, options.max_epochs);
     let batch = Batch::of_size(train, batch_size, setting.precision.whole());
-    let function = prepare::training_step(module, &setting, &plan, &batch, options.seed)?.1.function;
+    let function = prepare::training_step(module, &setting, &plan, (&batch, steps_per_epoch), options.seed)?.1.function;
     let parts = function.parameters().iter().zip(function.parameter_shardings()).map(|(parameter, sharding)| {
         let shape = &parameter.ty().shape;
         let shard = sharding.shard_shape(&setting.mesh, shape).map_or(0, |shard| shard.num_elements());
@@ -127,7 +126,7 @@ mod tests {
 
     use super::*;
     use crate::preflight::Bound;
-    use crate::{StepContext, Trainer};
+    use crate::{Plan, StepContext, Trainer};
 
     #[derive(Module)]
     struct Mlp(Sequential);

@@ -1,0 +1,54 @@
+//! A validation or test step as a function.
+
+use fulmen_data::DataLoader;
+use fulmen_tensor::{Function, Tensor, autocast, random};
+
+use super::{EvalProgram, for_setting};
+use crate::logs::LogLayout;
+use crate::module::StepContext;
+use crate::placeholders::Placeholders;
+use crate::setting::Setting;
+use crate::state::Entry;
+use crate::{Batch, Result, TrainingModule};
+
+/// Which of a module's evaluation steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Validation,
+    Test,
+}
+
+/// Records a validation or test step.
+pub(crate) fn eval(
+    module: &dyn TrainingModule,
+    stage: Stage,
+    loader: &DataLoader,
+    entries: &[Entry],
+    setting: &Setting,
+    seed: u64,
+) -> Result<EvalProgram> {
+    let batch = Batch::placeholders(loader, setting.precision.whole());
+    let cells = Placeholders::new(module, entries);
+    module.eval();
+    module.set_random_key(&random::key(seed));
+    let mut cx = StepContext::default();
+    autocast(setting.precision.autocast(), || match stage {
+        Stage::Validation => module.validation_step(&batch, &mut cx),
+        Stage::Test => module.test_step(&batch, &mut cx),
+    });
+    let logged = cx.into_logged();
+    let placeholders = cells.placeholders();
+    drop(cells);
+    let layout = LogLayout::new(&logged, &batch)?;
+    let so_far = Tensor::placeholder("trainer/logs", layout.ty());
+    let logs = layout.accumulate(&so_far, &logged, &batch, None);
+    let logs_in = placeholders.len();
+    let inputs = placeholders.into_iter().chain([so_far]).chain(batch.inputs().cloned()).collect();
+    // One name for both: a test step that computes what validation computes is the same program.
+    let mut function = Function::new("eval_step", inputs, vec![logs]).donate(logs_in, 0)?;
+    for (i, entry) in entries.iter().enumerate() {
+        function = function.shard_parameter(i, entry.sharding.clone());
+    }
+    let function = for_setting(function, logs_in + 1, setting);
+    Ok(EvalProgram { function, layout })
+}

@@ -1,0 +1,78 @@
+//! The training step as one function: forward, backward, optimizer, averages, counters and logs.
+
+use fulmen_nn::optim::{Optimizer, Step};
+use fulmen_tensor::{DType, Function, Tensor, TensorType};
+
+use super::checks::check_statistics;
+use super::forward::Forward;
+use super::gradients::gradients;
+use super::update::update;
+use super::values::Values;
+use super::{TrainProgram, for_setting};
+use crate::logs::StepFacts;
+use crate::setting::Setting;
+use crate::state::{Entry, LR_FACTOR, STEP, UPDATES};
+use crate::{Batch, Result, TrainingModule, accumulate};
+
+/// Records the training step on a batch, of which an epoch has so many.
+pub(crate) fn train(
+    module: &dyn TrainingModule,
+    optimizer: &dyn Optimizer,
+    batch: &Batch,
+    batches: u64,
+    entries: &[Entry],
+    setting: &Setting,
+    seed: u64,
+) -> Result<TrainProgram> {
+    let mut values = Values::new(entries);
+    let step = values.before(values.expect(STEP)?).clone();
+    let key = Tensor::placeholder("trainer/key", TensorType::new(DType::U32, [2]));
+    let forward = Forward::record(module, batch, &mut values, (&key, &step), setting, seed)?;
+    let gradients = gradients(&forward, &mut values, batch, setting, batches)?;
+
+    // A step that changed nothing is none for the optimizer.
+    let updates = values.named(UPDATES).unwrap_or(&step).clone();
+    let mut turn = Step::new(&updates).scaled(setting.learning_rate_factor());
+    if let Some(factor) = values.named(LR_FACTOR) {
+        turn = turn.scaled_by(factor);
+    }
+    update(optimizer, &turn, &mut values, &gradients)?;
+    let counted = match &gradients.updates {
+        Some(done) => done.select(&(&updates + 1.0), &updates),
+        None => &updates + 1.0,
+    };
+    values.set_named(UPDATES, counted);
+    values.set_named(STEP, &step + 1.0);
+    if batch.is_padded() {
+        check_statistics(entries, values.all_after(), batch)?;
+    }
+    values.check()?;
+
+    let so_far = Tensor::placeholder("trainer/logs", forward.layout.ty());
+    let facts = StepFacts {
+        loss: &forward.loss,
+        // Counted as the host counts: groups of batches.
+        step: values.named(accumulate::GROUPS).unwrap_or(&step),
+        learning_rate: &optimizer.learning_rate(&turn),
+        grad_norm: gradients.norm.as_ref().map(|norm| (norm, gradients.updates.as_ref())),
+    };
+    let logs = forward.layout.accumulate(&so_far, &forward.logged, batch, Some(&facts));
+
+    let changes = values.changes();
+    let mut results: Vec<Tensor> = changes.iter().map(|&i| values.after(i).clone()).collect();
+    results.push(logs);
+    let mut inputs = values.all_before().to_vec();
+    let (logs_in, logs_out) = (inputs.len(), changes.len());
+    inputs.extend([so_far, key]);
+    let first_of_batch = inputs.len();
+    inputs.extend(batch.inputs().cloned());
+    let mut function = Function::new("train_step", inputs, results);
+    for (i, entry) in entries.iter().enumerate() {
+        function = function.shard_parameter(i, entry.sharding.clone());
+    }
+    for (result, &entry) in changes.iter().enumerate() {
+        function = function.donate(entry, result)?.shard_result(result, entries[entry].sharding.clone());
+    }
+    let function = for_setting(function, first_of_batch, setting).donate(logs_in, logs_out)?;
+    Ok(TrainProgram { function, layout: forward.layout, changes, loss: forward.loss_name })
+}

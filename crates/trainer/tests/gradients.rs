@@ -1,0 +1,208 @@
+//! What happens to gradients before the optimizer gets them: groups of batches, clipping, and parameters that have none.
+
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
+mod common;
+
+use std::path::Path;
+
+use common::{CLASSES, FEATURES, Record, isolated, samples, trainer};
+use fulmen_data::{DataLoader, LastBatch};
+use fulmen_nn::loss::{Reduction, cross_entropy};
+use fulmen_nn::optim::{AdamW, Optimizer, ParamGroups, Sgd};
+use fulmen_nn::schedule::OneCycle;
+use fulmen_nn::{Linear, Module};
+use fulmen_tensor::Tensor;
+use fulmen_trainer::{
+    Batch, FitSummary, GradientClipAlgorithm, Plan, Precision, StepContext, Strategy, TrainerBuilder, TrainingModule,
+};
+
+/// Two layers without batch statistics, so that what a batch gives does not depend on how it is cut.
+#[derive(Module)]
+struct Mlp {
+    body: Linear,
+    head: Linear,
+    how: How,
+}
+
+/// Which optimizer.
+#[derive(Clone, Copy, Module)]
+enum How {
+    AdamW,
+    Sgd,
+    Frozen,
+    Misspelt,
+}
+
+impl Mlp {
+    fn new(how: How) -> Mlp {
+        Mlp { body: Linear::new(FEATURES, 16), head: Linear::new(16, CLASSES), how }
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        self.parameters().iter().flat_map(|(_, p)| p.get().eval().unwrap().to_f64()).collect()
+    }
+}
+
+impl TrainingModule for Mlp {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let logits = self.head.forward(&self.body.forward(&batch.get("x")).tanh());
+        batch.mean(&cross_entropy(&logits, &batch.get("y"), Reduction::None))
+    }
+    fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
+        let adamw = AdamW::new(OneCycle::new(0.05, plan.total_steps));
+        match self.how {
+            How::AdamW => Box::new(adamw),
+            How::Sgd => Box::new(Sgd::new(1.0)),
+            How::Frozen => Box::new(ParamGroups::new(adamw).freeze("body.*")),
+            How::Misspelt => Box::new(ParamGroups::new(adamw).freeze("boby.*")),
+        }
+    }
+}
+
+fn loader(n: usize, batch: usize, last: LastBatch) -> DataLoader {
+    DataLoader::builder(samples(n)).batch_size(batch).shuffle(true).seed(5).last_batch(last).build().unwrap()
+}
+
+fn fit(
+    folder: &Path,
+    how: How,
+    loader: &DataLoader,
+    set: impl Fn(TrainerBuilder) -> TrainerBuilder,
+) -> (Vec<f64>, FitSummary) {
+    let module = Mlp::new(how);
+    let builder = set(trainer(folder).max_epochs(3u64).enable_checkpointing(false));
+    let summary = builder.build().unwrap().fit(&module, loader, None).unwrap();
+    (module.weights(), summary)
+}
+
+fn assert_close(found: &[f64], expected: &[f64], within: f64) {
+    assert_eq!(found.len(), expected.len());
+    for (f, e) in found.iter().zip(expected) {
+        assert!((f - e).abs() <= within * (1.0 + e.abs()), "{f} is not {e}");
+    }
+}
+
+#[test]
+fn a_group_of_batches_is_worth_one_as_large() {
+    let folder = tempfile::tempdir().unwrap();
+    // 44 samples: two groups of 16 and one of 12, of which the last batch is half padding.
+    let whole = fit(folder.path(), How::AdamW, &loader(44, 16, LastBatch::Pad), |b| b);
+    let groups = fit(folder.path(), How::AdamW, &loader(44, 8, LastBatch::Pad), |b| b.accumulate_grad_batches(2u64));
+    assert_eq!((whole.1.global_step, groups.1.global_step), (9, 9));
+    assert_close(&groups.0, &whole.0, 1e-5);
+    assert!((whole.1.train_loss.unwrap() - groups.1.train_loss.unwrap()).abs() < 1e-5);
+    // Five batches in groups of three: the last two of an epoch are a group.
+    let thirds = fit(folder.path(), How::AdamW, &loader(40, 8, LastBatch::Drop), |b| b.accumulate_grad_batches(3u64));
+    assert_eq!(thirds.1.global_step, 6);
+    // One group an epoch, and clipping what was accumulated.
+    let whole = fit(folder.path(), How::Sgd, &loader(40, 40, LastBatch::Drop), |b| b.gradient_clip_val(0.05));
+    let one = fit(folder.path(), How::Sgd, &loader(40, 8, LastBatch::Drop), |b| {
+        b.accumulate_grad_batches(100u64).gradient_clip_val(0.05)
+    });
+    assert_eq!(one.1.global_step, 3);
+    assert_close(&one.0, &whole.0, 1e-5);
+}
+
+#[test]
+fn a_group_is_one_program_whatever_its_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, summary) = fit(folder.path(), How::AdamW, &loader(40, 8, LastBatch::Drop), |b| {
+        b.runtime(isolated()).accumulate_grad_batches(2u64)
+    });
+    assert_eq!(summary.train_compilations, 1);
+}
+
+#[test]
+fn gradients_are_clipped_together_or_each() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = {
+        let module = Mlp::new(How::Sgd);
+        module.initialize(0);
+        module.weights()
+    };
+    let data = loader(16, 16, LastBatch::Drop);
+    // One step of SGD with a rate of 1: what the weights moved is the gradient.
+    let moved = |set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| -> (Vec<f64>, f64) {
+        let record = Record::default();
+        let (after, _) = fit(folder.path(), How::Sgd, &data, |b| {
+            set(b.max_epochs(1u64).log_every_n_steps(1u64).log_grad_norm(true).callback(record.clone()))
+        });
+        let norm = record.logs.lock().unwrap()[0].get("grad_norm").unwrap();
+        (first.iter().zip(&after).map(|(b, a)| b - a).collect(), norm)
+    };
+    let length = |v: &[f64]| v.iter().map(|x| x * x).sum::<f64>().sqrt();
+    let (plain, norm) = moved(&|b| b);
+    assert!((norm - length(&plain)).abs() < 1e-5, "{norm}");
+    let (short, same) = moved(&|b| b.gradient_clip_val(0.1));
+    assert!((same - norm).abs() < 1e-6, "the length before clipping");
+    assert_close(&short, &plain.iter().map(|g| g * 0.1 / norm).collect::<Vec<_>>(), 1e-6);
+    let (long, _) = moved(&|b| b.gradient_clip_val(100.0));
+    assert_close(&long, &plain, 1e-6);
+    let (each, _) = moved(&|b| b.gradient_clip_val(0.01).gradient_clip_algorithm(GradientClipAlgorithm::Value));
+    assert_close(&each, &plain.iter().map(|g| g.clamp(-0.01, 0.01)).collect::<Vec<_>>(), 1e-6);
+    assert!(plain.iter().any(|g| g.abs() > 0.011), "some gradient is clipped");
+    // The gradients of a scaled loss are clipped without the scale, and the groups of batches too.
+    let (scaled, norm16) = moved(&|b| b.precision(Precision::F16Mixed).gradient_clip_val(0.1));
+    assert!((norm16 / norm - 1.0).abs() < 0.01, "{norm16} {norm}");
+    assert_close(&scaled, &short, 2e-3);
+}
+
+#[test]
+fn eight_devices_clip_and_accumulate_as_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |devices: u64, strategy: Strategy| {
+        let record = Record::default();
+        let (weights, _) = fit(folder.path(), How::AdamW, &loader(48, 8, LastBatch::Drop), |b| {
+            let b = b.devices(devices as usize).strategy(strategy).accumulate_grad_batches(4u64).gradient_clip_val(0.2);
+            b.log_every_n_steps(1u64).log_grad_norm(true).callback(record.clone())
+        });
+        let norms: Vec<f64> = record.logs.lock().unwrap().iter().map(|p| p.get("grad_norm").unwrap()).collect();
+        (weights, norms)
+    };
+    let one = run(1, Strategy::Ddp);
+    assert_eq!(one.1.len(), 6);
+    for strategy in [Strategy::Ddp, Strategy::Fsdp] {
+        let eight = run(8, strategy);
+        assert_close(&eight.0, &one.0, 1e-5);
+        assert_close(&eight.1, &one.1, 1e-5);
+    }
+}
+
+#[test]
+fn a_frozen_parameter_has_no_state_and_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = Mlp::new(How::Frozen);
+    module.initialize(0);
+    let before: Vec<Vec<f64>> = module.parameters().iter().map(|(_, p)| p.get().eval().unwrap().to_f64()).collect();
+    let mut trainer = trainer(folder.path()).max_epochs(1u64).build().unwrap();
+    let summary = trainer.fit(&module, &loader(16, 8, LastBatch::Drop), None).unwrap();
+    for ((name, parameter), before) in module.parameters().iter().zip(before) {
+        let same = parameter.get().eval().unwrap().to_f64() == before;
+        assert_eq!(same, name.starts_with("body."), "{name}");
+    }
+    let (tensors, _) = fulmen_nn::safetensors::read(&summary.last_checkpoint.unwrap()).unwrap();
+    let state: Vec<&String> = tensors.keys().filter(|name| name.starts_with("optimizer/")).collect();
+    assert_eq!(state.len(), 4, "{state:?}");
+    assert!(state.iter().all(|name| name.contains("/head.")), "{state:?}");
+}
+
+#[test]
+fn what_cannot_be_is_said_before_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = loader(16, 8, LastBatch::Drop);
+    let error = trainer(folder.path()).build().unwrap().fit(&Mlp::new(How::Misspelt), &data, None).unwrap_err();
+    let message = error.to_string();
+    assert!(message.contains("the pattern `boby.*` fits no parameter; the nearest are `body."), "{message}");
+    assert!(message.contains("gradients.rs:"), "{message}");
+    for (builder, expected) in [
+        (trainer(folder.path()).gradient_clip_val(-1.0), "gradient_clip_val: -1 is not possible, it must be finite"),
+        (trainer(folder.path()).gradient_clip_val(f64::NAN), "gradient_clip_val: NaN is not possible"),
+        (trainer(folder.path()).accumulate_grad_batches(0u64), "accumulate_grad_batches: 0 is not possible"),
+    ] {
+        let Err(error) = builder.build() else { panic!("it was built") };
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    let error = "most".parse::<GradientClipAlgorithm>().unwrap_err().to_string();
+    assert!(error.contains("`most` is no way to clip gradients; there are: norm, value"), "{error}");
+}
