@@ -14,8 +14,13 @@
 //! # Ok::<(), fulmen_tensor::Error>(())
 //! ```
 
-use std::cmp::Ordering;
+mod continuous;
+mod discrete;
+mod order;
 
+pub use self::continuous::{exponential, gumbel, normal, truncated_normal, uniform};
+pub use self::discrete::{bernoulli, categorical, randint};
+pub use self::order::{choice, permutation, shuffle};
 use crate::ops::threefry::{threefry2x32, threefry2x32_on_host};
 use crate::{DType, Shape, Tensor, TensorType};
 
@@ -49,6 +54,18 @@ pub fn fold_in_tensor(key: &Tensor, data: &Tensor) -> Tensor {
     Tensor::stack(&[&a, &b], 0)
 }
 
+/// `n` new keys, independent of each other: the `i`-th is [`fold_in`] of `i`, as in JAX.
+///
+/// All are poisoned if `key` is none.
+#[track_caller]
+pub fn split(key: &Tensor, n: u32) -> Vec<Tensor> {
+    let mut keys = vec![];
+    for i in 0..n {
+        keys.push(fold_in(key, i));
+    }
+    keys
+}
+
 /// A new key from a key and a name: both words of the name's 64-bit FNV-1a hash are folded in.
 #[track_caller]
 pub fn fold_in_name(key: &Tensor, name: &str) -> Tensor {
@@ -80,11 +97,19 @@ fn check_key(method: &str, key: &Tensor) -> Result<(), Tensor> {
 /// [`bits`] for `method`, which faults name.
 #[track_caller]
 fn draw(method: &str, key: &Tensor, shape: Shape) -> Tensor {
-    if let Err(poisoned) = check_key(method, key) {
-        return poisoned;
+    match words(method, key, shape) {
+        Ok([high, low]) => high.xor(&low),
+        Err(poisoned) => poisoned,
     }
+}
+
+/// 64 random bits in two words of 32, the high one first.
+#[track_caller]
+fn words(method: &str, key: &Tensor, shape: Shape) -> Result<[Tensor; 2], Tensor> {
+    check_key(method, key)?;
     if shape.iter().map(|&d| d.max(1)).fold(1, usize::saturating_mul) > u32::MAX as usize {
-        return Tensor::poison(method, format!("{shape} has more elements than one draw gives, 4294967295"));
+        let message = format!("{shape} has more elements than one draw gives, 4294967295");
+        return Err(Tensor::poison(method, message));
     }
     // The index of each element in row-major order, from the indices along the axes: this can be split over devices.
     let mut counter = Tensor::zeros(DType::U32, &shape);
@@ -93,61 +118,14 @@ fn draw(method: &str, key: &Tensor, shape: Shape) -> Tensor {
         counter = counter + Tensor::iota(DType::U32, &shape, axis as isize) * f64::from(stride);
         stride = stride.wrapping_mul(size as u32);
     }
-    let [a, b] = threefry2x32(key, &Tensor::zeros(DType::U32, &shape), &counter);
-    a.xor(&b)
+    Ok(threefry2x32(key, &Tensor::zeros(DType::U32, &shape), &counter))
 }
 
-/// Numbers drawn evenly from `low` to `high`: `low + (high − low)·u`, where `u` is one of the 2²³ multiples of 2⁻²³ in
-/// [0, 1), computed as f32 and converted to `dtype`.
-///
-/// `low` can come out; `high` does only where rounding leads to it: f32 between two large bounds close to each other
-/// (1e6 and 1e6 + 1), or a `dtype` of 16 bits.
-///
-/// Poisoned if `dtype` is no floating-point type, if `low` is not below `high` once both are f32, or if their
-/// difference overflows f32.
+/// 64 random bits: a `u64` tensor.
 #[track_caller]
-pub fn uniform(key: &Tensor, dtype: DType, shape: impl Into<Shape>, low: f64, high: f64) -> Tensor {
-    draw_uniform("uniform", key, dtype, shape.into(), low, high)
-}
-
-/// [`uniform`] for `method`, which faults name.
-#[track_caller]
-fn draw_uniform(method: &str, key: &Tensor, dtype: DType, shape: Shape, low: f64, high: f64) -> Tensor {
-    if !dtype.is_float() {
-        return Tensor::poison(method, format!("draws floating-point numbers, not {dtype}"));
+fn draw_long(method: &str, key: &Tensor, shape: Shape) -> Tensor {
+    match words(method, key, shape) {
+        Ok([high, low]) => high.to_dtype(DType::U64).shift_left(32.0).or(low.to_dtype(DType::U64)),
+        Err(poisoned) => poisoned,
     }
-    let (low_wide, high_wide) = (low, high);
-    let (low, high) = (low as f32, high as f32);
-    if low.partial_cmp(&high) != Some(Ordering::Less) {
-        let rounded = if low_wide < high_wide { ", also when both are f32" } else { "" };
-        let message = format!("the lower bound {low_wide} must be below the upper, {high_wide}{rounded}");
-        return Tensor::poison(method, message);
-    }
-    if !(high - low).is_finite() {
-        let message = format!("the bounds {low_wide} and {high_wide} are further apart than f32 reaches");
-        return Tensor::poison(method, message);
-    }
-    // 23 random bits under the exponent of 1 are a number in [1, 2).
-    let mantissa = draw(method, key, shape).shift_right_logical(9.0);
-    let unit = mantissa.or(Tensor::scalar(1.0f32.to_bits())).bitcast(DType::F32) - 1.0;
-    let drawn = (unit * f64::from(high - low) + f64::from(low)).maximum(f64::from(low));
-    drawn.to_dtype(dtype)
-}
-
-/// Numbers from the normal distribution with mean 0 and variance 1: `√2 · erf⁻¹(u)` of uniform `u` in (−1, 1).
-#[track_caller]
-pub fn normal(key: &Tensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
-    if !dtype.is_float() {
-        return Tensor::poison("normal", format!("draws floating-point numbers, not {dtype}"));
-    }
-    // The f32 next above −1 is half an epsilon away.
-    let above_minus_one = f64::from(-1.0f32 + f32::EPSILON / 2.0);
-    let u = draw_uniform("normal", key, DType::F32, shape.into(), above_minus_one, 1.0);
-    (u.erf_inv() * std::f64::consts::SQRT_2).to_dtype(dtype)
-}
-
-/// Booleans that are true with probability `p`.
-#[track_caller]
-pub fn bernoulli(key: &Tensor, p: f64, shape: impl Into<Shape>) -> Tensor {
-    draw_uniform("bernoulli", key, DType::F32, shape.into(), 0.0, 1.0).lt(p)
 }

@@ -154,6 +154,13 @@ fn random_numbers_are_the_same_bit_for_bit_however_they_are_split() {
                 on(random::uniform(&layer, DType::F32, [16, 24], -1.0, 3.0)).bitcast(DType::U32),
                 on(random::normal(&layer, DType::F32, [16, 24])).bitcast(DType::U32),
                 on(random::bernoulli(&layer, 0.3, [16, 24])).to_dtype(DType::U32),
+                on(random::randint(&layer, DType::U32, [16, 24], 10, 1000)),
+                on(random::truncated_normal(&layer, DType::F32, [16, 24], -1.0, 2.0)).bitcast(DType::U32),
+                on(random::exponential(&layer, DType::F32, [16, 24])).bitcast(DType::U32),
+                on(random::gumbel(&layer, DType::F32, [16, 24])).bitcast(DType::U32),
+                on(random::permutation(&layer, 384).reshape([16, 24])).to_dtype(DType::U32),
+                on(random::choice(&layer, 500, [16, 24], true, None)).to_dtype(DType::U32),
+                on(random::categorical(&layer, &Tensor::zeros(DType::F32, [16, 24, 8]), -1)).to_dtype(DType::U32),
                 on(Tensor::iota(DType::U32, [16, 24], 1) + Tensor::iota(DType::U32, [16, 24], 0)),
             ]
         });

@@ -1,0 +1,149 @@
+//! Floating-point numbers of some distributions, each made of uniform ones as JAX makes it.
+//!
+//! 16-bit ones are drawn as f32 and rounded. JAX draws them with as few bits as they have, so that a normal bf16 has 128
+//! values; here those of f32 and f64 are JAX's.
+
+use std::cmp::Ordering;
+use std::f64::consts::SQRT_2;
+
+use super::{draw, draw_long};
+use crate::{DType, Shape, Tensor};
+
+/// The dtype in which numbers of `dtype` are drawn, or a fault.
+#[track_caller]
+fn drawn_as(method: &str, dtype: DType) -> Result<DType, Tensor> {
+    match dtype {
+        DType::F64 => Ok(DType::F64),
+        dtype if dtype.is_float() => Ok(DType::F32),
+        _ => Err(Tensor::poison(method, format!("draws floating-point numbers, not {dtype}"))),
+    }
+}
+
+/// Numbers in [0, 1): multiples of 2⁻²³ as f32, of 2⁻⁵² as f64.
+#[track_caller]
+pub(super) fn unit(method: &str, key: &Tensor, dtype: DType, shape: Shape) -> Tensor {
+    if dtype == DType::F64 {
+        // By value: TPUs do not read bits as f64.
+        return draw_long(method, key, shape).shift_right_logical(12.0).to_dtype(DType::F64) * f64::EPSILON;
+    }
+    // 23 random bits under the exponent of 1 are a number in [1, 2).
+    let mantissa = draw(method, key, shape).shift_right_logical(9.0);
+    mantissa.or(Tensor::scalar(1.0f32.to_bits())).bitcast(DType::F32) - 1.0
+}
+
+/// Numbers drawn evenly from `low` to `high`: `low + (high − low)·u`, where `u` is one of the 2²³ multiples of 2⁻²³ in
+/// [0, 1), computed as f32 and converted to `dtype`; of f64 one of the 2⁵² multiples of 2⁻⁵², computed as f64.
+///
+/// `low` can come out; `high` does only where rounding leads to it: f32 between two large bounds close to each other
+/// (1e6 and 1e6 + 1), or a `dtype` of 16 bits.
+///
+/// Poisoned if `dtype` is no floating-point type, if `low` is not below `high` once both are f32, or if their
+/// difference overflows f32; of an f64 draw, the same in f64.
+#[track_caller]
+pub fn uniform(key: &Tensor, dtype: DType, shape: impl Into<Shape>, low: f64, high: f64) -> Tensor {
+    draw_uniform("uniform", key, dtype, shape.into(), low, high)
+}
+
+/// [`uniform`] for `method`, which faults name.
+#[track_caller]
+pub(super) fn draw_uniform(method: &str, key: &Tensor, dtype: DType, shape: Shape, low: f64, high: f64) -> Tensor {
+    let wide = match drawn_as(method, dtype) {
+        Ok(wide) => wide,
+        Err(poisoned) => return poisoned,
+    };
+    let (low_wide, high_wide) = (low, high);
+    let round = |x: f64| if wide == DType::F64 { x } else { f64::from(x as f32) };
+    let (low, high) = (round(low), round(high));
+    if low.partial_cmp(&high) != Some(Ordering::Less) {
+        let rounded = if low_wide < high_wide { ", also when both are f32" } else { "" };
+        let message = format!("the lower bound {low_wide} must be below the upper, {high_wide}{rounded}");
+        return Tensor::poison(method, message);
+    }
+    if !round(high - low).is_finite() {
+        let message = format!("the bounds {low_wide} and {high_wide} are further apart than {wide} reaches");
+        return Tensor::poison(method, message);
+    }
+    let drawn = (unit(method, key, wide, shape) * (high - low) + low).maximum(low);
+    drawn.to_dtype(dtype)
+}
+
+/// Numbers from the normal distribution with mean 0 and variance 1: `√2 · erf⁻¹(u)` of uniform `u` in (−1, 1).
+///
+/// Poisoned if `dtype` is no floating-point type.
+#[track_caller]
+pub fn normal(key: &Tensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+    let wide = match drawn_as("normal", dtype) {
+        Ok(wide) => wide,
+        Err(poisoned) => return poisoned,
+    };
+    // The number next above −1 is half an epsilon away.
+    let epsilon = if wide == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
+    let u = draw_uniform("normal", key, wide, shape.into(), epsilon / 2.0 - 1.0, 1.0);
+    (u.erf_inv() * SQRT_2).to_dtype(dtype)
+}
+
+/// Numbers from the normal distribution with mean 0 and variance 1 within `lower` and `upper`, neither of which comes
+/// out: `√2 · erf⁻¹(u)` of uniform `u` between `erf(lower/√2)` and `erf(upper/√2)`.
+///
+/// Far from 0 the two are the same number, and so are all that are drawn. Poisoned if `dtype` is no floating-point type,
+/// or if `lower` is not below `upper`; either may be infinite.
+///
+/// ```
+/// use fulmen_tensor::{DType, random};
+/// let w = random::truncated_normal(&random::key(0), DType::F32, [100], -2.0, 2.0).eval()?.to_vec::<f32>()?;
+/// assert!(w.iter().all(|w| (-2.0..2.0).contains(w)));
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn truncated_normal(key: &Tensor, dtype: DType, shape: impl Into<Shape>, lower: f64, upper: f64) -> Tensor {
+    let method = "truncated_normal";
+    let wide = match drawn_as(method, dtype) {
+        Ok(wide) => wide,
+        Err(poisoned) => return poisoned,
+    };
+    if lower.partial_cmp(&upper) != Some(Ordering::Less) {
+        return Tensor::poison(method, format!("the lower bound {lower} must be below the upper, {upper}"));
+    }
+    let (least, most) = match wide {
+        DType::F64 => (lower.next_up(), upper.next_down()),
+        _ => (f64::from((lower as f32).next_up()), f64::from((upper as f32).next_down())),
+    };
+    let (low, high) = (Tensor::full(wide, [], lower), Tensor::full(wide, [], upper));
+    let (low, high) = ((low / SQRT_2).erf(), (high / SQRT_2).erf());
+    let u = (unit(method, key, wide, shape.into()) * (high - &low) + &low).maximum(&low);
+    (u.erf_inv() * SQRT_2).maximum(least).minimum(most).to_dtype(dtype)
+}
+
+/// Numbers from the standard Gumbel distribution: `−log(−log(u))` of uniform `u` in (0, 1). The largest of several
+/// `x + gumbel` stands at each place with probability `softmax(x)`: see [`categorical`](super::categorical).
+///
+/// Poisoned if `dtype` is no floating-point type.
+#[track_caller]
+pub fn gumbel(key: &Tensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+    draw_gumbel("gumbel", key, dtype, shape.into())
+}
+
+/// [`gumbel`] for `method`, which faults name.
+#[track_caller]
+pub(super) fn draw_gumbel(method: &str, key: &Tensor, dtype: DType, shape: Shape) -> Tensor {
+    let wide = match drawn_as(method, dtype) {
+        Ok(wide) => wide,
+        Err(poisoned) => return poisoned,
+    };
+    let tiny = if wide == DType::F64 { f64::MIN_POSITIVE } else { f64::from(f32::MIN_POSITIVE) };
+    let u = draw_uniform(method, key, wide, shape, tiny, 1.0);
+    (-(-u.log()).log()).to_dtype(dtype)
+}
+
+/// Numbers from the exponential distribution with mean 1: `−log(1 − u)` of uniform `u` in [0, 1).
+///
+/// Poisoned if `dtype` is no floating-point type.
+#[track_caller]
+pub fn exponential(key: &Tensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+    let wide = match drawn_as("exponential", dtype) {
+        Ok(wide) => wide,
+        Err(poisoned) => return poisoned,
+    };
+    let u = unit("exponential", key, wide, shape.into());
+    (-(-u).log1p()).to_dtype(dtype)
+}

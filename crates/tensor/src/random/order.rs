@@ -1,0 +1,127 @@
+//! Random orders, and samples of what is ordered.
+
+use super::continuous::{draw_gumbel, unit};
+use super::discrete::draw_integers;
+use super::{draw, split};
+use crate::{DType, Shape, Tensor};
+
+/// The numbers `0..n` in random order: i32. Sorted by random bits, again and again where `n` is so large that two may have
+/// the same (JAX's `permutation`).
+///
+/// Poisoned if `n` is more than an i32 counts.
+///
+/// ```
+/// use fulmen_tensor::random;
+/// let mut order = random::permutation(&random::key(0), 100).eval()?.to_vec::<i32>()?;
+/// order.sort();
+/// assert!(order.into_iter().eq(0..100));
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn permutation(key: &Tensor, n: usize) -> Tensor {
+    permuted("permutation", key, n)
+}
+
+/// [`permutation`] for `method`, which faults name.
+#[track_caller]
+fn permuted(method: &str, key: &Tensor, n: usize) -> Tensor {
+    if let Err(poisoned) = super::check_key(method, key) {
+        return poisoned;
+    }
+    if n > i32::MAX as usize {
+        return Tensor::poison(method, format!("{n} numbers are more than an i32 counts"));
+    }
+    // As often as makes it likely, by the cube of `n`, that no two elements have had the same bits each time.
+    let rounds = (3.0 * (n.max(1) as f64).ln() / f64::from(u32::MAX).ln()).ceil() as usize;
+    let (mut key, mut order) = (key.clone(), Tensor::arange(DType::I32, n));
+    for _ in 0..rounds {
+        let mut keys = split(&key, 2).into_iter();
+        let (Some(next), Some(now)) = (keys.next(), keys.next()) else { break };
+        key = next;
+        let bits = draw(method, &now, Shape::from([n]));
+        if let Some(sorted) = Tensor::sort_together(&[&bits, &order], 1, 0, false).pop() {
+            order = sorted;
+        }
+    }
+    order
+}
+
+/// The elements along `axis` in random order, the same for all: [`Tensor::take`] of a [`permutation`].
+///
+/// Poisoned if there is no such axis.
+#[track_caller]
+pub fn shuffle(key: &Tensor, x: &Tensor, axis: isize) -> Tensor {
+    if x.fault().is_some() {
+        return x.clone();
+    }
+    match x.shape().axis(axis) {
+        Ok(a) if x.shape()[a] == 0 => x.clone(),
+        Ok(a) => {
+            let order = permuted("shuffle", key, x.shape()[a]);
+            if order.fault().is_some() { order } else { x.take(axis, &order) }
+        }
+        Err(message) => Tensor::poison("shuffle", message),
+    }
+}
+
+/// A sample of the numbers `0..n`, as many as `shape` has elements (i32): each as often as it comes, or each once at most
+/// unless `replace`; all with the same probability, or with those that `p`, a vector of `n` floats, is proportional to
+/// (JAX's `choice` of an integer). A sample of rows is [`Tensor::take`] of it.
+///
+/// Without replacement, `p` needs as many numbers that are not 0 as are drawn.
+///
+/// Poisoned if there is nothing to choose from, if more are wanted than there are without replacement, if `p` is no
+/// vector of `n` floats, or if `n` is more than an i32 counts.
+///
+/// ```
+/// use fulmen_tensor::{Tensor, random};
+/// let p = Tensor::from_slice(&[0.5f32, 0.0, 0.25, 0.25], [4]);
+/// let mut chosen = random::choice(&random::key(0), 4, [3], false, Some(&p)).eval()?.to_vec::<i32>()?;
+/// chosen.sort();
+/// assert_eq!(chosen, [0, 2, 3]);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn choice(key: &Tensor, n: usize, shape: impl Into<Shape>, replace: bool, p: Option<&Tensor>) -> Tensor {
+    let shape = shape.into();
+    let count = shape.num_elements();
+    if let Err(poisoned) = super::check_key("choice", key) {
+        return poisoned;
+    }
+    if let Some(poisoned) = p.filter(|p| p.fault().is_some()) {
+        return poisoned.clone();
+    }
+    let fault = match p {
+        _ if n > i32::MAX as usize => format!("{n} numbers are more than an i32 counts"),
+        _ if n == 0 && count > 0 => "there is nothing to choose from: n is 0".into(),
+        _ if !replace && count > n => format!("{count} different ones of {n} cannot be chosen"),
+        Some(p) if p.shape().dims() != [n] || !p.dtype().is_float() => {
+            format!("the probabilities must be a vector of {n} floats, they are {}", p.ty())
+        }
+        _ => String::new(),
+    };
+    if !fault.is_empty() {
+        return Tensor::poison("choice", fault);
+    }
+    if count == 0 {
+        return Tensor::zeros(DType::I32, shape);
+    }
+    match p {
+        None if replace => draw_integers("choice", key, DType::I32, shape, 0, n as i64),
+        None => permuted("choice", key, n).narrow(0, 0, count).reshape(shape),
+        Some(p) => {
+            let dtype = if p.dtype().is_half() { DType::F32 } else { p.dtype() };
+            let p = p.to_dtype(dtype);
+            if !replace {
+                // The largest of log(p) + gumbel are drawn one after the other.
+                let noise = draw_gumbel("choice", key, dtype, Shape::from([n]));
+                return (noise + p.log()).topk(count, 0, true).1.reshape(shape);
+            }
+            // Where a number between 0, which does not come out, and the sum falls among the running sums.
+            let sums = p.cumsum(0);
+            let point = sums.narrow(0, n - 1, 1) * (1.0 - unit("choice", key, dtype, Shape::from([count])));
+            let below = sums.unsqueeze(0).lt(point.unsqueeze(1));
+            below.count_nonzero(&[1], false).to_dtype(DType::I32).reshape(shape)
+        }
+    }
+}
