@@ -60,8 +60,8 @@ pub use literal::Literal;
 pub use mesh::Mesh;
 pub use metrics::{Metrics, Unit};
 pub use ops::{
-    Bound, Combine, Convolution, Operand, PadMode, Pooling, Scan, checkpoint, cond, custom_gradient, fori_loop, map,
-    scan, switch, while_loop,
+    Bound, Combine, Convolution, Interpolation, Operand, PadMode, Pooling, Scan, checkpoint, cond, custom_gradient,
+    fori_loop, map, scan, switch, while_loop,
 };
 pub use precision::MatmulPrecision;
 pub use recorded::Recorded;

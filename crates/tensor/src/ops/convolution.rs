@@ -46,6 +46,7 @@ impl Axes {
 /// The attributes of StableHLO's `convolution`.
 #[derive(Clone, Debug)]
 struct ConvolutionOp {
+    method: &'static str,
     stride: Vec<usize>,
     padding: Vec<(i64, i64)>,
     lhs_dilation: Vec<usize>,
@@ -108,6 +109,7 @@ impl ConvolutionOp {
             .collect();
         let spatial: Vec<isize> = self.rhs.spatial.iter().map(|&a| a as isize).collect();
         let operation = ConvolutionOp {
+            method: self.method,
             stride: self.lhs_dilation.clone(),
             padding,
             lhs_dilation: self.stride.clone(),
@@ -139,6 +141,7 @@ impl ConvolutionOp {
             (groups, _) => (1, groups),
         };
         let operation = ConvolutionOp {
+            method: self.method,
             stride: self.rhs_dilation.clone(),
             padding,
             lhs_dilation: self.lhs_dilation.clone(),
@@ -182,7 +185,7 @@ fn move_groups(t: &Tensor, from: usize, to: usize, groups: usize) -> Tensor {
 
 impl Operation for ConvolutionOp {
     fn name(&self) -> &'static str {
-        "convolution"
+        self.method
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let (lhs, rhs) = (inputs[0], inputs[1]);
@@ -252,6 +255,15 @@ impl Operation for ConvolutionOp {
     }
 }
 
+/// Zeros around the input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Padding {
+    /// Before and after, along each spatial axis.
+    Numbers(Vec<(i64, i64)>),
+    /// As many as let the result have the input's size.
+    Same,
+}
+
 /// How a convolution moves over its input; one entry a spatial axis. The default for `n` axes is
 /// [`Convolution::new`]: stride 1, no padding, no dilation, one group.
 ///
@@ -261,19 +273,28 @@ impl Operation for ConvolutionOp {
 /// let w = Tensor::zeros(DType::F32, [16, 3, 3, 3]);
 /// let y = x.convolution(&w, &Convolution::new(2).stride([2, 2]).padding([(1, 1), (1, 1)]));
 /// assert_eq!(y.ty().to_string(), "f32[8, 16, 16, 16]");
+/// let y = x.convolution(&w, &Convolution::new(2).same());
+/// assert_eq!(y.ty().to_string(), "f32[8, 16, 32, 32]");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Convolution {
     stride: Vec<usize>,
-    padding: Vec<(i64, i64)>,
+    padding: Padding,
+    output_padding: Vec<usize>,
     dilation: Vec<usize>,
     groups: usize,
 }
 
 impl Convolution {
-    /// Stride 1, no padding, no dilation and one group over `spatial` axes.
+    /// Stride 1, no padding (PyTorch's `valid`), no dilation and one group over `spatial` axes.
     pub fn new(spatial: usize) -> Convolution {
-        Convolution { stride: vec![1; spatial], padding: vec![(0, 0); spatial], dilation: vec![1; spatial], groups: 1 }
+        Convolution {
+            stride: vec![1; spatial],
+            padding: Padding::Numbers(vec![(0, 0); spatial]),
+            output_padding: vec![0; spatial],
+            dilation: vec![1; spatial],
+            groups: 1,
+        }
     }
 
     /// Steps between two places of the kernel.
@@ -284,7 +305,20 @@ impl Convolution {
 
     /// Zeros before and after the input.
     pub fn padding(mut self, padding: impl Into<Vec<(i64, i64)>>) -> Convolution {
-        self.padding = padding.into();
+        self.padding = Padding::Numbers(padding.into());
+        self
+    }
+
+    /// As many zeros around the input as let the result have its size (PyTorch's `padding="same"`): one more after it than
+    /// before it where their number is odd. For stride 1.
+    pub fn same(mut self) -> Convolution {
+        self.padding = Padding::Same;
+        self
+    }
+
+    /// What the result of [`Tensor::conv_transpose`] has more at its end; less than the stride or the dilation.
+    pub fn output_padding(mut self, output_padding: impl Into<Vec<usize>>) -> Convolution {
+        self.output_padding = output_padding.into();
         self
     }
 
@@ -299,6 +333,31 @@ impl Convolution {
         self.groups = groups;
         self
     }
+
+    /// The zeros around the input, if all lists have one entry a spatial axis.
+    fn check(&self, kernel: &Tensor) -> Result<Vec<(i64, i64)>, String> {
+        let spatial = self.stride.len();
+        let named = match &self.padding {
+            Padding::Numbers(padding) => padding.len(),
+            Padding::Same => spatial,
+        };
+        if [named, self.dilation.len(), self.output_padding.len()].iter().any(|&n| n != spatial) {
+            return Err(format!("stride, padding and dilation name different numbers of axes: {self:?}"));
+        }
+        match &self.padding {
+            Padding::Numbers(padding) => Ok(padding.clone()),
+            Padding::Same if self.stride.iter().any(|&stride| stride != 1) => {
+                Err(format!("the padding that keeps the size is for stride 1, not {:?}", self.stride))
+            }
+            Padding::Same => Ok((0..spatial)
+                .map(|i| {
+                    let window = kernel.shape().get(i + 2).map_or(0, |&size| dilated(size, self.dilation[i]));
+                    let total = window.saturating_sub(1).min(LARGEST) as i64;
+                    (total / 2, total - total / 2)
+                })
+                .collect()),
+        }
+    }
 }
 
 impl Tensor {
@@ -307,14 +366,22 @@ impl Tensor {
     /// `(size + padding − dilation·(kernel − 1) − 1) / stride + 1`, rounded down.
     #[track_caller]
     pub fn convolution(&self, kernel: &Tensor, how: &Convolution) -> Tensor {
+        let (input, kernel) = match product_operands("convolution", self, kernel) {
+            Ok(both) => both,
+            Err(poisoned) => return poisoned,
+        };
         let spatial = how.stride.len();
-        if how.padding.len() != spatial || how.dilation.len() != spatial {
-            let message = format!("stride, padding and dilation name different numbers of axes: {how:?}");
-            return Tensor::poison("convolution", message);
+        let padding = match how.check(&kernel) {
+            Ok(padding) => padding,
+            Err(message) => return Tensor::poison("convolution", message),
+        };
+        if how.output_padding.iter().any(|&n| n != 0) {
+            return Tensor::poison("convolution", "output_padding is for conv_transpose only");
         }
         let operation = ConvolutionOp {
+            method: "convolution",
             stride: how.stride.clone(),
-            padding: how.padding.clone(),
+            padding,
             lhs_dilation: vec![1; spatial],
             rhs_dilation: how.dilation.clone(),
             feature_groups: how.groups,
@@ -323,9 +390,101 @@ impl Tensor {
             rhs: Axes::standard(spatial),
             out: Axes::standard(spatial),
         };
-        match product_operands("convolution", self, kernel) {
-            Ok((input, kernel)) => Tensor::apply(operation, &[&input, &kernel]),
-            Err(poisoned) => poisoned,
+        Tensor::apply(operation, &[&input, &kernel])
+    }
+
+    /// The transposed convolution of an input `[batch, channels, spatial…]` with a kernel
+    /// `[channels, out / groups, spatial…]`: `[batch, out, spatial…]`, each spatial axis of size
+    /// `(size − 1)·stride − padding + dilation·(kernel − 1) + output_padding + 1` (PyTorch's `conv_transpose2d` and its
+    /// kin). It is the derivative of a convolution with respect to its input.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Convolution, DType, Tensor};
+    /// let x = Tensor::zeros(DType::F32, [8, 16, 7, 7]);
+    /// let w = Tensor::zeros(DType::F32, [16, 3, 4, 4]);
+    /// let y = x.conv_transpose(&w, &Convolution::new(2).stride([2, 2]).padding([(1, 1), (1, 1)]));
+    /// assert_eq!(y.ty().to_string(), "f32[8, 3, 14, 14]");
+    /// ```
+    #[track_caller]
+    pub fn conv_transpose(&self, kernel: &Tensor, how: &Convolution) -> Tensor {
+        const METHOD: &str = "conv_transpose";
+        let (input, kernel) = match product_operands(METHOD, self, kernel) {
+            Ok(both) => both,
+            Err(poisoned) => return poisoned,
+        };
+        match how.transposed(&input, &kernel) {
+            Ok((operation, moved)) => {
+                let spatial: Vec<isize> = (2..kernel.rank() as isize).collect();
+                let kernel = if moved { move_groups(&kernel, 0, 1, how.groups) } else { kernel };
+                Tensor::apply(operation, &[&input, &kernel.flip(&spatial)])
+            }
+            Err(message) => Tensor::poison(METHOD, message),
         }
+    }
+}
+
+impl Convolution {
+    /// The convolution over the spread input that is the transposed one, and whether the kernel's groups are to be moved
+    /// from its first axis to the second.
+    fn transposed(&self, input: &Tensor, kernel: &Tensor) -> Result<(ConvolutionOp, bool), String> {
+        if self.padding == Padding::Same {
+            return Err("a transposed convolution takes its padding in numbers".into());
+        }
+        let padding = self.check(kernel)?;
+        let spatial = self.stride.len();
+        if input.rank() != spatial + 2 || kernel.rank() != spatial + 2 {
+            return Err(format!(
+                "a transposed convolution over {spatial} axes takes an input [batch, channels, …] and a kernel \
+                 [channels, out, …] of rank {}; they are {} and {}",
+                spatial + 2,
+                input.ty(),
+                kernel.ty()
+            ));
+        }
+        let channels = input.shape()[1];
+        if kernel.shape()[0] != channels || channels.checked_rem(self.groups) != Some(0) {
+            return Err(format!(
+                "the input {} has {channels} channels; the kernel {} in {} groups takes {}",
+                input.ty(),
+                kernel.ty(),
+                self.groups,
+                kernel.shape()[0]
+            ));
+        }
+        for (i, &(low, high)) in padding.iter().enumerate() {
+            let (extra, stride, dilation) = (self.output_padding[i], self.stride[i], self.dilation[i]);
+            if extra > 0 && extra >= stride.max(dilation) {
+                return Err(format!(
+                    "output_padding {extra} of spatial axis {i} must be less than the stride {stride} or the dilation \
+                     {dilation}"
+                ));
+            }
+            if stride == 0 || dilation == 0 {
+                return Err("stride and dilation must be at least 1".into());
+            }
+            for (what, amount) in [("padding", low), ("padding", high)] {
+                within_reach(what, i + 2, amount.into())?;
+            }
+            within_reach("the dilated kernel size", i + 2, dilated(kernel.shape()[i + 2], dilation) as i128)?;
+            within_reach("output_padding", i + 2, extra as i128)?;
+        }
+        // None of this overflows: all of it is within reach.
+        let padding = (0..spatial).map(|i| {
+            let around = dilated(kernel.shape()[i + 2], self.dilation[i]) as i64 - 1;
+            (around - padding[i].0, around - padding[i].1 + self.output_padding[i] as i64)
+        });
+        let operation = ConvolutionOp {
+            method: "conv_transpose",
+            stride: vec![1; spatial],
+            padding: padding.collect(),
+            lhs_dilation: self.stride.clone(),
+            rhs_dilation: self.dilation.clone(),
+            feature_groups: self.groups,
+            batch_groups: 1,
+            lhs: Axes::standard(spatial),
+            rhs: Axes::standard(spatial).swapped(),
+            out: Axes::standard(spatial),
+        };
+        Ok((operation, self.groups > 1))
     }
 }

@@ -1,5 +1,6 @@
 //! The operations, a file a family. Each has its shape rule, derivative, StableHLO form and public method together.
 
+mod adaptive_pooling;
 mod arg_reduce;
 mod binary;
 mod broadcast;
@@ -15,6 +16,7 @@ mod dot;
 mod dynamic_slice;
 mod einsum;
 mod gather;
+mod interpolate;
 mod iota;
 mod masked;
 mod moments;
@@ -25,8 +27,10 @@ mod pad;
 mod pad_modes;
 mod places;
 mod pooling;
+mod pooling_positions;
 mod promote;
 mod reduce;
+mod resample;
 mod reshape;
 mod reverse;
 mod roll;
@@ -50,6 +54,7 @@ mod unary;
 pub use binary::Operand;
 pub use control_flow::{Bound, Scan, checkpoint, cond, custom_gradient, fori_loop, map, scan, switch, while_loop};
 pub use convolution::Convolution;
+pub use interpolate::Interpolation;
 pub use pad_modes::PadMode;
 pub use pooling::Pooling;
 pub use scatter::Combine;

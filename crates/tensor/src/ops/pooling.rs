@@ -1,46 +1,68 @@
 //! Sliding windows: `reduce_window`, and its derivative for a maximum, `select_and_scatter`.
 
 use super::constant::holds;
+use super::pooling_positions::{at_winners, largest_and_where, to_winners, winners};
 use super::reduce::Reducer;
 use super::takes::Takes;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::within_reach;
-use crate::{Tensor, TensorType};
+use crate::{DType, Tensor, TensorType};
 
 /// Windows over all axes of a tensor.
 #[derive(Clone, Debug)]
-struct Windows {
+pub(super) struct Windows {
     size: Vec<usize>,
     stride: Vec<usize>,
     padding: Vec<(i64, i64)>,
+    dilation: Vec<usize>,
+}
+
+/// The extent of a window with `dilation − 1` gaps between neighbours.
+fn extent(window: usize, dilation: usize) -> usize {
+    window.saturating_sub(1).saturating_mul(dilation).saturating_add(window.min(1))
 }
 
 impl Windows {
-    fn result(&self, from: &TensorType) -> Result<TensorType, String> {
+    pub(super) fn result(&self, from: &TensorType) -> Result<TensorType, String> {
         let mut to = Vec::with_capacity(self.size.len());
         for (axis, &size) in from.shape.iter().enumerate() {
             let (window, stride, (low, high)) = (self.size[axis], self.stride[axis], self.padding[axis]);
+            let dilation = self.dilation[axis];
             if window == 0 || stride == 0 {
                 return Err(format!("window and stride must be at least 1, axis {axis} has {window} and {stride}"));
             }
-            for (what, amount) in [("window", window as i128), ("stride", stride as i128)] {
+            if dilation == 0 {
+                return Err(format!("dilation must be at least 1, axis {axis} has 0"));
+            }
+            let window = extent(window, dilation) as i128;
+            let room = size as i128 + i128::from(low) + i128::from(high);
+            let amounts = [("window", window), ("stride", stride as i128), ("the padded size", room)];
+            for (what, amount) in amounts {
                 within_reach(what, axis, amount)?;
             }
-            // Nothing here overflows: a padding is at most half of its window.
-            let room = size as i64 + low + high;
-            to.push(if room < window as i64 { 0 } else { (room as usize - window) / stride + 1 });
+            to.push(if room < window { 0 } else { (room - window) as usize / stride + 1 });
         }
         Ok(TensorType::new(from.dtype, to))
     }
 
+    /// Whether the windows have gaps.
+    fn is_dilated(&self) -> bool {
+        self.dilation.iter().any(|&d| d != 1)
+    }
+
     /// The attributes in the generic form of StableHLO.
-    fn attributes(&self) -> String {
+    pub(super) fn attributes(&self) -> String {
         let pads: Vec<_> = self.padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
+        // `select_and_scatter` knows no dilation.
+        let dilation = match self.is_dilated() {
+            true => format!(", window_dilations = array<i64: {}>", spell(&self.dilation)),
+            false => String::new(),
+        };
         format!(
             "padding = dense<[{}]> : tensor<{}x2xi64>, window_dimensions = array<i64: {}>, \
-             window_strides = array<i64: {}>",
+             window_strides = array<i64: {}>{dilation}",
             pads.join(", "),
             pads.len(),
             spell(&self.size),
@@ -76,6 +98,10 @@ impl Operation for ReduceWindow {
         let w = &self.windows;
         let zero = Tensor::full(g.dtype(), [], 0.0);
         if self.reducer != Reducer::Sum {
+            if w.is_dilated() {
+                let positions = winners(x, w);
+                return vec![Some(to_winners(x, &positions, &g))];
+            }
             let operation = SelectAndScatter { reducer: self.reducer, windows: w.clone() };
             return vec![Some(Tensor::apply(operation, &[x, &g]))];
         }
@@ -83,13 +109,15 @@ impl Operation for ReduceWindow {
         // padded, summed by windows of the same size and stride 1.
         let (mut low, mut high) = (vec![], vec![]);
         for axis in 0..x.rank() {
-            let before = w.size[axis] as i64 - 1 - w.padding[axis].0;
+            let window = extent(w.size[axis], w.dilation[axis]) as i64;
+            let before = window - 1 - w.padding[axis].0;
             let spread = (g.shape()[axis] as i64 - 1) * w.stride[axis] as i64 + 1;
             low.push(before);
-            high.push(x.shape()[axis] as i64 + w.size[axis] as i64 - 1 - spread - before);
+            high.push(x.shape()[axis] as i64 + window - 1 - spread - before);
         }
         let interior: Vec<usize> = w.stride.iter().map(|s| s - 1).collect();
-        let windows = Windows { size: w.size.clone(), stride: vec![1; x.rank()], padding: vec![(0, 0); x.rank()] };
+        let (stride, padding) = (vec![1; x.rank()], vec![(0, 0); x.rank()]);
+        let windows = Windows { size: w.size.clone(), stride, padding, dilation: w.dilation.clone() };
         let operation = ReduceWindow { method: self.method, reducer: Reducer::Sum, windows };
         vec![Some(Tensor::apply(operation, &[&g.pad(&zero, &low, &high, &interior)]))]
     }
@@ -123,9 +151,10 @@ impl Operation for SelectAndScatter {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         one(inputs[0].clone())
     }
-    fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let message = "the derivative of max pooling has no derivative itself yet";
-        vec![None, Some(Tensor::poison("max_pool", message))]
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        // Which places win does not change with small changes of the numbers.
+        let positions = winners(cx.input(0), &self.windows);
+        vec![None, Some(at_winners(&cx.cotangent(), &positions))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.result().dtype;
@@ -150,21 +179,35 @@ impl Operation for SelectAndScatter {
 ///
 /// ```
 /// use fulmen_tensor::{DType, Pooling, Tensor};
-/// let x = Tensor::ones(DType::F32, [8, 16, 28, 28]);
+/// let x = Tensor::ones(DType::F32, [8, 16, 29, 29]);
 /// assert_eq!(x.max_pool(&Pooling::new([2, 2])).ty().to_string(), "f32[8, 16, 14, 14]");
+/// assert_eq!(x.max_pool(&Pooling::new([2, 2]).ceil_mode(true)).ty().to_string(), "f32[8, 16, 15, 15]");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pooling {
     window: Vec<usize>,
     stride: Vec<usize>,
     padding: Vec<usize>,
+    dilation: Vec<usize>,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: Option<usize>,
 }
 
 impl Pooling {
     /// Windows of these sizes side by side, without padding.
     pub fn new(window: impl Into<Vec<usize>>) -> Pooling {
         let window = window.into();
-        Pooling { stride: window.clone(), padding: vec![0; window.len()], window }
+        let n = window.len();
+        Pooling {
+            stride: window.clone(),
+            padding: vec![0; n],
+            dilation: vec![1; n],
+            ceil_mode: false,
+            count_include_pad: true,
+            divisor: None,
+            window,
+        }
     }
 
     /// Steps between two windows.
@@ -173,31 +216,96 @@ impl Pooling {
         self
     }
 
-    /// Elements added on either side: never the largest for a maximum, zeros that count for an average.
+    /// Elements added on either side, at most half of the window: never the largest for a maximum, zeros for an average.
     pub fn padding(mut self, padding: impl Into<Vec<usize>>) -> Pooling {
         self.padding = padding.into();
+        self
+    }
+
+    /// Steps between two elements of a window.
+    pub fn dilation(mut self, dilation: impl Into<Vec<usize>>) -> Pooling {
+        self.dilation = dilation.into();
+        self
+    }
+
+    /// Whether a last window counts that begins within the input (or the padding before it) and ends beyond it.
+    pub fn ceil_mode(mut self, ceil_mode: bool) -> Pooling {
+        self.ceil_mode = ceil_mode;
+        self
+    }
+
+    /// Whether padding counts among the elements of an average, as it does at first. What a window of
+    /// [`Pooling::ceil_mode`] has beyond the padding never counts.
+    pub fn count_include_pad(mut self, count: bool) -> Pooling {
+        self.count_include_pad = count;
+        self
+    }
+
+    /// What the sum of each window is divided by for an average, instead of its number of elements.
+    pub fn divisor(mut self, divisor: usize) -> Pooling {
+        self.divisor = Some(divisor);
         self
     }
 
     /// The windows over all axes of a tensor `[batch, channels, spatial…]`.
     fn windows(&self, over: &Tensor) -> Result<Windows, String> {
         let n = self.window.len();
-        if self.stride.len() != n || self.padding.len() != n || over.rank() != n + 2 {
+        let fits = [self.stride.len(), self.padding.len(), self.dilation.len()].iter().all(|&named| named == n);
+        if !fits || over.rank() != n + 2 {
             return Err(format!("{} is no [batch, channels, …] for windows over {n} axes: {self:?}", over.ty()));
         }
-        if let Some(i) = (0..n).find(|&i| self.padding[i] > self.window[i] / 2) {
+        let extents: Vec<usize> = (0..n).map(|i| extent(self.window[i], self.dilation[i])).collect();
+        if let Some(i) = (0..n).find(|&i| self.padding[i] > extents[i] / 2) {
             return Err(format!(
                 "padding {} is more than half of the window {}: some windows would hold nothing else",
-                self.padding[i], self.window[i]
+                self.padding[i], extents[i]
             ));
         }
+        let high = (0..n).map(|i| {
+            let (size, window, stride) = (over.shape()[i + 2] as i128, extents[i] as i128, self.stride[i] as i128);
+            let padding = self.padding[i] as i128;
+            let room = size + 2 * padding - window;
+            if !self.ceil_mode || room < 0 || stride == 0 {
+                return padding;
+            }
+            // The last window begins within the input or the padding before it.
+            let last = ((room + stride - 1) / stride).min((size + padding - 1) / stride);
+            padding.max(last * stride + window - size - padding)
+        });
         let all = |v: &[usize]| [&[1, 1], v].concat();
-        let pad = |&p: &usize| (p as i64, p as i64);
+        let pad = |(&low, high): (&usize, i128)| (low as i64, high as i64);
         Ok(Windows {
             size: all(&self.window),
             stride: all(&self.stride),
-            padding: [(0, 0), (0, 0)].into_iter().chain(self.padding.iter().map(pad)).collect(),
+            padding: [(0, 0), (0, 0)].into_iter().chain(self.padding.iter().zip(high).map(pad)).collect(),
+            dilation: all(&self.dilation),
         })
+    }
+
+    /// How many elements each window has that count, to be divided by: `[spatial…]`. Whole windows need no such thing.
+    #[track_caller]
+    fn counts(&self, over: &Tensor, windows: &Windows, result: &Tensor, dtype: DType) -> Option<Tensor> {
+        let n = self.window.len();
+        let beyond = (0..n).any(|i| windows.padding[i + 2].1 > self.padding[i] as i64);
+        let some_out = if self.count_include_pad { beyond } else { beyond || self.padding.iter().any(|&p| p > 0) };
+        if !some_out || self.divisor.is_some() {
+            return None;
+        }
+        let mut counts = Tensor::ones(dtype, []);
+        for i in 0..n {
+            let (size, padding) = (over.shape()[i + 2] as f64, self.padding[i] as f64);
+            let (low, high) = if self.count_include_pad { (-padding, size + padding) } else { (0.0, size) };
+            let dilation = self.dilation[i] as f64;
+            // Element `t` of a window that begins at `start` lies at `start + t·dilation`: the first that counts, and the
+            // first that counts no more.
+            let start = Tensor::arange(DType::I64, result.shape()[i + 2]) * self.stride[i] as f64 - padding;
+            let first = ((-&start + low).maximum(0.0) + (dilation - 1.0)) / dilation;
+            let end = ((-start + (high + dilation - 1.0)) / dilation).minimum(self.window[i] as f64);
+            let mut shape = vec![1; n];
+            shape[i] = result.shape()[i + 2];
+            counts = counts * (end - first).to_dtype(dtype).reshape(shape);
+        }
+        Some(counts)
     }
 }
 
@@ -209,21 +317,59 @@ impl Tensor {
         self.pool("max_pool", Reducer::Max, how)
     }
 
-    /// The mean of each window over `[batch, channels, spatial…]`; padding counts as zeros (PyTorch's
-    /// `count_include_pad`).
+    /// The largest element of each window over `[batch, channels, spatial…]`, and where it lies (PyTorch's
+    /// `return_indices`): an i32 that counts the elements of one channel, row by row; the first of several.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Pooling, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 3.0, 2.0, 5.0, 4.0, 0.0], [1, 1, 2, 3]);
+    /// let [largest, at] = x.max_pool_with_indices(&Pooling::new([2, 2]).stride([1, 1]));
+    /// assert_eq!(largest.eval()?.to_vec::<f32>()?, [5.0, 4.0]);
+    /// assert_eq!(at.eval()?.to_vec::<i32>()?, [3, 4]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn max_pool_with_indices(&self, how: &Pooling) -> [Tensor; 2] {
+        const METHOD: &str = "max_pool_with_indices";
+        if self.fault().is_some() {
+            return [self.clone(), self.clone()];
+        }
+        match how.windows(self) {
+            Ok(windows) => largest_and_where(METHOD, self, &windows),
+            Err(message) => {
+                let poisoned = Tensor::poison(METHOD, message);
+                [poisoned.clone(), poisoned]
+            }
+        }
+    }
+
+    /// The mean of each window over `[batch, channels, spatial…]`. Padding counts as zeros unless
+    /// [`Pooling::count_include_pad`] says otherwise. 16-bit floats are summed as f32.
     #[track_caller]
     pub fn avg_pool(&self, how: &Pooling) -> Tensor {
         if self.fault().is_some() {
             return self.clone();
         }
-        let count: f64 = how.window.iter().map(|&n| n as f64).product();
+        let count: f64 = how.divisor.map_or_else(|| how.window.iter().map(|&n| n as f64).product(), |n| n as f64);
         let dtype = self.dtype();
         if !holds(dtype, count) {
             let message = format!("a window has {count} elements, which is no {dtype}; convert with to_dtype() first");
             return Tensor::poison("avg_pool", message);
         }
+        if how.divisor == Some(0) {
+            return Tensor::poison("avg_pool", "the divisor must be at least 1");
+        }
         // The sum, and even the number of elements, may be too large for 16 bits.
-        (wide(self).pool("avg_pool", Reducer::Sum, how) / count).to_dtype(dtype)
+        let wide = wide(self);
+        let sum = wide.pool("avg_pool", Reducer::Sum, how);
+        let counts = match how.windows(&wide) {
+            Ok(windows) if sum.fault().is_none() => how.counts(&wide, &windows, &sum, wide.dtype()),
+            _ => None,
+        };
+        match counts {
+            Some(counts) => (sum / counts).to_dtype(dtype),
+            None => (sum / count).to_dtype(dtype),
+        }
     }
 
     #[track_caller]

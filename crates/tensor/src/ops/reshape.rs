@@ -17,7 +17,7 @@ fn inferred(sizes: &[isize], count: usize) -> Result<Vec<usize>, String> {
     }
     let known: Vec<usize> = sizes.iter().filter(|&&size| size != -1).map(|&size| size as usize).collect();
     let known = product(&known);
-    let fits = if unknown == 0 { known == count } else { known > 0 && count % known == 0 };
+    let fits = if unknown == 0 { known == count } else { count.checked_rem(known) == Some(0) };
     if !fits {
         return Err(format!("{count} elements cannot become {sizes:?}"));
     }

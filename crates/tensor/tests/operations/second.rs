@@ -1,6 +1,6 @@
 //! Derivatives of derivatives against central differences.
 
-use fulmen_tensor::{Convolution, Tensor, grad};
+use fulmen_tensor::{Combine, Convolution, Pooling, Tensor, grad};
 
 use crate::differences::{Input, Point, run};
 
@@ -29,6 +29,36 @@ fn gradients_of_gradients() {
         slope("grouped convolution", &[2, 2, 3, 3], |x| {
             let how = Convolution::new(2).groups(2).padding([(1, 1), (1, 1)]);
             let y = x.convolution(&x.narrow(1, 0, 1), &how);
+            &y * &y
+        }),
+        slope("transposed convolution", &[1, 2, 3, 3], |x| {
+            let how = Convolution::new(2).groups(2).stride([2, 1]).padding([(1, 1), (0, 0)]).output_padding([1, 0]);
+            let y = x.conv_transpose(&x.reshape([2, 1, 3, 3]), &how);
+            &y * &y
+        }),
+        slope("max_pool", &[1, 2, 4, 5], |x| {
+            let y = x.max_pool(&Pooling::new([3, 2]).stride([1, 2]).padding([1, 1]));
+            &y * &y * &y
+        }),
+        slope("dilated max_pool", &[1, 2, 5, 5], |x| {
+            let y = x.max_pool(&Pooling::new([2, 2]).stride([1, 2]).dilation([2, 1]).ceil_mode(true));
+            &y * &y * &y
+        }),
+        slope("avg_pool", &[1, 1, 5, 4], |x| {
+            let y = x.avg_pool(&Pooling::new([3, 2]).padding([1, 1]).count_include_pad(false));
+            &y * &y * &y
+        }),
+        slope("scatter", &[6], |x| {
+            let at = Tensor::from_slice(&[0i32, 3, 5], [3]);
+            [Combine::Set, Combine::Add, Combine::Mul, Combine::Max].into_iter().fold(x.zeros_like(), |sum, combine| {
+                let y = x.scatter_reduce(0, &at, &(x.narrow(0, 1, 3) * 1.01), combine);
+                sum + &y * &y * &y
+            })
+        }),
+        slope("dynamic_slice", &[5], |x| {
+            let at = [Tensor::scalar(1i32)];
+            let part = x.dynamic_slice(&at, &[3]);
+            let y = x.dynamic_update_slice(&(&part * &part), &at);
             &y * &y
         }),
     ];

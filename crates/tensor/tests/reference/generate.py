@@ -4,7 +4,7 @@ of operations, which writes the JSON file of its name.
 Not run by the tests: they read the files that this wrote, which are committed and say with which versions they were
 made. To write them again, all or some families:
 
-    pip install jax && python generate.py [FAMILY ...]
+    pip install jax torch && python generate.py [FAMILY ...]
 """
 
 import importlib
@@ -20,6 +20,7 @@ FAMILIES = [
     "dot",
     "convolution",
     "pooling",
+    "interpolation",
     "softmax",
     "cumulative",
     "sort",

@@ -121,6 +121,7 @@ families! {
     dot,
     convolution,
     pooling,
+    interpolation,
     softmax,
     cumulative,
     sort,

@@ -1,0 +1,208 @@
+//! Images, or what else lies on a grid, on a finer or coarser grid. PyTorch's `nn.functional.interpolate`.
+//!
+//! Axes are treated one after the other. A nearest element that is a copy or a step is a broadcast or a slice, and a gather
+//! elsewhere; weighted sums are products with small matrices (`resample.rs`).
+
+use super::gather::{Dimensions, Gather};
+use super::resample::{along_axis, weights_dtype};
+use super::takes::Takes;
+use crate::{DType, Tensor};
+
+/// How [`Tensor::interpolate`] finds an element between others; PyTorch's modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interpolation {
+    /// The element at `⌊i·in/out⌋`.
+    Nearest,
+    /// The element whose middle is nearest: `⌊(i + ½)·in/out⌋`.
+    NearestExact,
+    /// Of the two elements on either side, by their distance: linear, bilinear, trilinear.
+    Linear {
+        /// Whether the middles of the first and of the last element stay where they are, instead of the edges.
+        align_corners: bool,
+    },
+    /// Of the four nearest elements, by Keys' cubic kernel with a = −¾: bicubic.
+    Cubic {
+        /// Whether the middles of the first and of the last element stay where they are, instead of the edges.
+        align_corners: bool,
+    },
+    /// The mean of the elements that fall upon the new one, as [`Tensor::adaptive_avg_pool`].
+    Area,
+}
+
+/// Sizes that are listed while recording.
+const MOST: usize = 1 << 20;
+
+/// Where the new elements of an axis lie between the old: `step` old ones for each new one.
+struct Grid {
+    from: usize,
+    to: usize,
+    step: f64,
+}
+
+impl Grid {
+    /// The place of each new element, and whether edges (false) or middles of the corners stay.
+    fn places(&self, align_corners: bool) -> Vec<f64> {
+        let aligned = if self.to > 1 { (self.from - 1) as f64 / (self.to - 1) as f64 } else { 0.0 };
+        (0..self.to)
+            .map(|i| if align_corners { i as f64 * aligned } else { (i as f64 + 0.5) * self.step - 0.5 })
+            .collect()
+    }
+
+    /// The old element that each new one copies. In f32, as PyTorch computes it: where both lie on an edge, rounding
+    /// decides.
+    fn nearest(&self, exact: bool) -> Vec<usize> {
+        let shift = if exact { 0.5f32 } else { 0.0 };
+        let place = |i: usize| ((i as f32 + shift) * self.step as f32).floor() as usize;
+        (0..self.to).map(|i| place(i).min(self.from - 1)).collect()
+    }
+
+    /// The weights `[to, from]`, given for each new element the old one that it begins at, and the weights from there on.
+    /// What lies outside is the element at the edge.
+    #[track_caller]
+    fn weights(&self, taps: &[(i64, Vec<f64>)], dtype: DType) -> Tensor {
+        let (from, to) = (self.from, self.to);
+        let at = Tensor::arange(DType::I32, from).broadcast_to([to, from]);
+        let mut weights = Tensor::zeros(dtype, [to, from]);
+        for tap in 0..taps.first().map_or(0, |(_, weights)| weights.len()) {
+            let index = |first: i64| (first + tap as i64).clamp(0, from as i64 - 1) as i32;
+            let indices: Vec<i32> = taps.iter().map(|(first, _)| index(*first)).collect();
+            let values: Vec<f64> = taps.iter().map(|(_, weights)| weights[tap]).collect();
+            let here = at.eq(Tensor::from_slice(&indices, [to, 1]));
+            let values = match dtype {
+                DType::F64 => Tensor::from_slice(&values, [to, 1]),
+                _ => Tensor::from_slice(&values.iter().map(|&v| v as f32).collect::<Vec<_>>(), [to, 1]),
+            };
+            weights = weights + here.to_dtype(dtype) * values;
+        }
+        weights
+    }
+}
+
+fn linear(place: f64) -> (i64, Vec<f64>) {
+    let place = place.max(0.0);
+    let share = place - place.floor();
+    (place.floor() as i64, vec![1.0 - share, share])
+}
+
+fn cubic(place: f64) -> (i64, Vec<f64>) {
+    const A: f64 = -0.75;
+    let near = |t: f64| ((A + 2.0) * t - (A + 3.0)) * t * t + 1.0;
+    let far = |t: f64| ((A * t - 5.0 * A) * t + 8.0 * A) * t - 4.0 * A;
+    let t = place - place.floor();
+    (place.floor() as i64 - 1, vec![far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)])
+}
+
+impl Tensor {
+    /// This tensor on another grid: its last `sizes.len()` axes get these sizes (PyTorch's
+    /// `nn.functional.interpolate(size=…)`).
+    ///
+    /// Takes floating-point numbers, any for the nearest element; 16-bit floats are summed as f32.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Interpolation, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 3.0], [1, 1, 2]);
+    /// let y = x.interpolate(&[4], Interpolation::Linear { align_corners: false });
+    /// assert_eq!(y.eval()?.to_vec::<f32>()?, [1.0, 1.5, 2.5, 3.0]);
+    /// assert_eq!(x.interpolate(&[4], Interpolation::Nearest).eval()?.to_vec::<f32>()?, [1.0, 1.0, 3.0, 3.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn interpolate(&self, sizes: &[usize], mode: Interpolation) -> Tensor {
+        const METHOD: &str = "interpolate";
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let Some(first) = self.rank().checked_sub(sizes.len()) else {
+            let message = format!("the sizes {sizes:?} name more axes than {} has", self.ty());
+            return Tensor::poison(METHOD, message);
+        };
+        let steps: Vec<f64> = (0..sizes.len()).map(|i| self.shape()[first + i] as f64 / sizes[i] as f64).collect();
+        self.on_grid(METHOD, sizes, &steps, mode)
+    }
+
+    /// This tensor on another grid: its last `scales.len()` axes get `scales[i]` times as many elements, rounded down
+    /// (PyTorch's `nn.functional.interpolate(scale_factor=…)`). The places of the elements follow from the scales
+    /// themselves, not from the sizes.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Interpolation, Tensor};
+    /// let x = Tensor::zeros(DType::F32, [8, 3, 10, 10]);
+    /// assert_eq!(x.interpolate_by(&[2.0, 0.75], Interpolation::Nearest).ty().to_string(), "f32[8, 3, 20, 7]");
+    /// ```
+    #[track_caller]
+    pub fn interpolate_by(&self, scales: &[f64], mode: Interpolation) -> Tensor {
+        const METHOD: &str = "interpolate_by";
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let Some(first) = self.rank().checked_sub(scales.len()) else {
+            let message = format!("the scales {scales:?} name more axes than {} has", self.ty());
+            return Tensor::poison(METHOD, message);
+        };
+        if scales.iter().any(|scale| !scale.is_finite() || *scale <= 0.0) {
+            return Tensor::poison(METHOD, format!("the scales {scales:?} must be positive numbers"));
+        }
+        let size = |(i, scale): (usize, &f64)| (self.shape()[first + i] as f64 * scale).floor() as usize;
+        let sizes: Vec<usize> = scales.iter().enumerate().map(size).collect();
+        let steps: Vec<f64> = scales.iter().map(|scale| 1.0 / scale).collect();
+        self.on_grid(METHOD, &sizes, &steps, mode)
+    }
+
+    /// `steps[i]` old elements for each new one.
+    #[track_caller]
+    fn on_grid(&self, method: &'static str, sizes: &[usize], steps: &[f64], mode: Interpolation) -> Tensor {
+        let first = self.rank() - sizes.len();
+        let copies = matches!(mode, Interpolation::Nearest | Interpolation::NearestExact);
+        let takes = if copies { Ok(()) } else { Takes::Floats.check(self.dtype()) };
+        let old = &self.shape()[first..];
+        if let Err(message) = takes {
+            return Tensor::poison(method, message);
+        }
+        if old.iter().chain(sizes).any(|size| !(1..=MOST).contains(size)) {
+            let message = format!("the sizes {old:?} and {sizes:?} must be from 1 to {MOST}");
+            return Tensor::poison(method, message);
+        }
+        if mode == Interpolation::Area {
+            return self.adaptive_avg_pool(sizes);
+        }
+        let mut result = self.clone();
+        for (i, (&to, &step)) in sizes.iter().zip(steps).enumerate() {
+            let grid = Grid { from: old[i], to, step };
+            let (axis, dtype) = (first + i, weights_dtype(self));
+            // No closure: what it records would carry its own line, not the caller's.
+            let taps: Vec<(i64, Vec<f64>)> = match mode {
+                Interpolation::Linear { align_corners } => grid.places(align_corners).into_iter().map(linear).collect(),
+                Interpolation::Cubic { align_corners } => grid.places(align_corners).into_iter().map(cubic).collect(),
+                _ => {
+                    let places = grid.nearest(mode == Interpolation::NearestExact);
+                    result = result.copied(method, axis, &places);
+                    continue;
+                }
+            };
+            let keeps = taps.iter().enumerate().all(|(i, (first, weights))| {
+                weights.iter().enumerate().all(|(tap, &w)| w == 0.0 || (w == 1.0 && *first + tap as i64 == i as i64))
+            });
+            if !(keeps && grid.from == to) {
+                result = along_axis(method, &result, axis, &grid.weights(&taps, dtype));
+            }
+        }
+        result
+    }
+
+    /// The elements at these places, which rise, along an axis.
+    #[track_caller]
+    fn copied(&self, method: &'static str, axis: usize, places: &[usize]) -> Tensor {
+        let (from, to) = (self.shape()[axis], places.len());
+        if to % from == 0 && places.iter().enumerate().all(|(i, &place)| place == i / (to / from)) {
+            return if to == from { self.clone() } else { self.repeat_interleave(to / from, axis as isize) };
+        }
+        let step = if to > 1 { places[1] - places[0] } else { 1 };
+        if step > 0 && places.iter().enumerate().all(|(i, &place)| place == places[0] + i * step) {
+            let (start, end) = (places[0] as isize, (places[0] + (to - 1) * step) as isize);
+            return self.slice_along(axis as isize, start..=end, step);
+        }
+        let indices = Tensor::from_slice(&places.iter().map(|&place| place as i32).collect::<Vec<_>>(), [to]);
+        let dimensions = Dimensions::along(axis, self.rank(), 1);
+        Tensor::apply(Gather { method, dimensions }, &[self, &indices])
+    }
+}

@@ -1,0 +1,126 @@
+//! Where the largest element of each window lies: `reduce_window` of numbers together with their places.
+//!
+//! Not here: the maximum alone, and its derivative by `select_and_scatter`, which TPUs have an instruction for
+//! (`pooling.rs`).
+
+use super::gather::{Dimensions, Gather};
+use super::pooling::Windows;
+use super::reduce::Reducer;
+use super::scatter::{Combine, Scatter};
+use super::takes::Takes;
+use crate::autocast::wide;
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp};
+use crate::{DType, Tensor, TensorType};
+
+/// Takes numbers and the places that are theirs; gives the largest of each window and its place. The smallest place wins
+/// where several tie; NaN is larger than all else.
+#[derive(Debug)]
+struct LargestAndWhere {
+    method: &'static str,
+    windows: Windows,
+}
+
+impl Operation for LargestAndWhere {
+    fn name(&self) -> &'static str {
+        self.method
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        Takes::Numbers.check(inputs[0].dtype)?;
+        let largest = self.windows.result(inputs[0])?;
+        let places = TensorType::new(DType::I32, &largest.shape);
+        Ok(vec![largest, places])
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        vec![Some(to_winners(cx.input(0), &cx.outputs[1], &cx.cotangent())), None]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let dtype = cx.operand_type(0).dtype;
+        let least = cx.constant(dtype, &Reducer::Max.identity(dtype));
+        let nowhere = cx.constant(DType::I32, &i32::MAX.to_string());
+        let (scalar, place) = (TensorType::scalar(dtype).stablehlo(), TensorType::scalar(DType::I32).stablehlo());
+        let compare = |name: &str, direction: &str, a: &str, b: &str, ty: &str| {
+            format!("%{name} = stablehlo.compare {direction}, %{a}, %{b} : ({ty}, {ty}) -> tensor<i1> ")
+        };
+        let join = |name: &str, operation: &str, a: &str, b: &str| {
+            format!("%{name} = stablehlo.{operation} %{a}, %{b} : tensor<i1> ")
+        };
+        let choose = |name: &str, a: &str, b: &str, ty: &str| {
+            format!("%{name} = stablehlo.select %wins, %{a}, %{b} : tensor<i1>, {ty} ")
+        };
+        let body = [
+            compare("larger", "GT", "a", "b", &scalar),
+            compare("equal", "EQ", "a", "b", &scalar),
+            compare("a_nan", "NE", "a", "a", &scalar),
+            compare("b_nan", "NE", "b", "b", &scalar),
+            compare("b_number", "EQ", "b", "b", &scalar),
+            compare("before", "LT", "i", "j", &place),
+            join("only_nan", "and", "a_nan", "b_number"),
+            join("both_nan", "and", "a_nan", "b_nan"),
+            join("tie", "or", "equal", "both_nan"),
+            join("first", "and", "tie", "before"),
+            join("above", "or", "larger", "only_nan"),
+            join("wins", "or", "above", "first"),
+            choose("r", "a", "b", &scalar),
+            choose("k", "i", "j", &place),
+        ]
+        .concat();
+        let types: Vec<String> = [cx.operand_type(0), cx.operand_type(1)].iter().map(|ty| ty.stablehlo()).collect();
+        let result = cx.result();
+        let places = TensorType::new(DType::I32, &result.shape);
+        format!(
+            "\"stablehlo.reduce_window\"({}, {least}, {nowhere}) ({{ ^bb0(%a: {scalar}, %i: {place}, %b: {scalar}, \
+             %j: {place}): {body}\"stablehlo.return\"(%r, %k) : ({scalar}, {place}) -> () }}) {{{}}} : \
+             ({}, {scalar}, {place}) -> ({}, {})",
+            cx.operands(),
+            self.windows.attributes(),
+            types.join(", "),
+            result.stablehlo(),
+            places.stablehlo()
+        )
+    }
+}
+
+/// The largest element of each window over `[batch, channels, spatial…]`, and its place among those of its channel.
+#[track_caller]
+pub(super) fn largest_and_where(method: &'static str, x: &Tensor, windows: &Windows) -> [Tensor; 2] {
+    let spatial = &x.shape()[2..];
+    let count = spatial.iter().fold(1usize, |n, &size| n.saturating_mul(size));
+    if i32::try_from(count).is_err() {
+        let poisoned = Tensor::poison(method, format!("a channel of {} has more elements than an i32 counts", x.ty()));
+        return [poisoned.clone(), poisoned];
+    }
+    let axes: Vec<usize> = (2..x.rank()).collect();
+    let places = Tensor::arange(DType::I32, count).reshape(spatial).broadcast_in_dim(x.shape(), &axes);
+    Tensor::apply_many(LargestAndWhere { method, windows: windows.clone() }, &[x, &places])
+}
+
+/// The places of the largest elements alone.
+pub(super) fn winners(x: &Tensor, windows: &Windows) -> Tensor {
+    let [_, places] = largest_and_where("max_pool", x, windows);
+    places
+}
+
+/// `[batch, channels, elements]`.
+fn flat(x: &Tensor) -> Tensor {
+    if x.fault().is_some() { x.clone() } else { x.flatten(2, -1) }
+}
+
+/// Adds each element of `g`, one a window, to the place of `x` that won the window.
+pub(super) fn to_winners(x: &Tensor, places: &Tensor, g: &Tensor) -> Tensor {
+    if g.shape().num_elements() == 0 {
+        return x.zeros_like();
+    }
+    // An element may have won many windows.
+    let g = wide(g);
+    let zeros = Tensor::zeros(g.dtype(), flat(x).shape());
+    let scatter = Scatter { method: "max_pool", combine: Combine::Add, dimensions: Dimensions::elements(2, 3) };
+    let sum = Tensor::apply(scatter, &[&zeros, &flat(places), &flat(&g)]);
+    sum.reshape(x.shape()).to_dtype(x.dtype())
+}
+
+/// The elements of `g` at the places that won the windows.
+pub(super) fn at_winners(g: &Tensor, places: &Tensor) -> Tensor {
+    let gather = Gather { method: "max_pool", dimensions: Dimensions::elements(2, 3) };
+    Tensor::apply(gather, &[&flat(g), &flat(places)]).reshape(places.shape())
+}
