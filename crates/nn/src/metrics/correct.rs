@@ -1,4 +1,4 @@
-//! Measures of how good a model is, one number a sample, to be averaged by whoever counts the samples.
+//! [`correct`]: one number a sample, to be averaged by whoever counts the samples.
 
 use fulmen_tensor::{DType, Tensor};
 

@@ -1,0 +1,109 @@
+//! [`Bleu`], counted on the host: what is compared are sequences of any length.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// BLEU of a corpus (Papineni and others, 2002): the geometric mean of the precisions of n-grams up to four tokens, clipped
+/// by how often a reference has them, times a penalty for candidates that are shorter than the closest reference.
+///
+/// Tokens are whatever can be compared: words, or the numbers that a model predicts. The score is between 0 and 1.
+///
+/// ```
+/// use fulmen_nn::metrics::Bleu;
+///
+/// let words = |text: &'static str| text.split(' ').collect::<Vec<_>>();
+/// let mut bleu = Bleu::new();
+/// bleu.update(&words("the cat is on the mat"), &[words("there is a cat on the mat"), words("a cat is on the mat")]);
+/// assert!((bleu.compute() - 0.7598).abs() < 1e-4);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bleu {
+    smooth: bool,
+    /// By length of the n-grams: those that a reference has, and all.
+    matches: Vec<u64>,
+    possible: Vec<u64>,
+    candidate: u64,
+    reference: u64,
+}
+
+impl Bleu {
+    /// Of n-grams up to four tokens, without smoothing.
+    pub fn new() -> Bleu {
+        Bleu { smooth: false, matches: vec![0; 4], possible: vec![0; 4], candidate: 0, reference: 0 }
+    }
+
+    /// The length of the longest n-grams, at least 1. What was counted so far is forgotten.
+    pub fn n_gram(self, n: usize) -> Bleu {
+        let n = n.max(1);
+        Bleu { smooth: self.smooth, matches: vec![0; n], possible: vec![0; n], candidate: 0, reference: 0 }
+    }
+
+    /// Whether 1 is added to both counts of n-grams longer than one token (Lin and Och, 2004), for short texts in which no
+    /// long one is met.
+    pub fn smooth(mut self, smooth: bool) -> Bleu {
+        self.smooth = smooth;
+        self
+    }
+
+    /// Counts a candidate and its references. Without a reference nothing is counted.
+    pub fn update<T: Eq + Hash, R: AsRef<[T]>>(&mut self, candidate: &[T], references: &[R]) {
+        let length = candidate.len() as u64;
+        let lengths = references.iter().map(|reference| reference.as_ref().len() as u64);
+        // Of two that are equally close, the shorter.
+        let Some(closest) = lengths.min_by_key(|&other| (other.abs_diff(length), other)) else { return };
+        self.candidate += length;
+        self.reference += closest;
+        for n in 1..=self.matches.len() {
+            let mut most: HashMap<&[T], u64> = HashMap::new();
+            for reference in references {
+                for (gram, count) in grams(reference.as_ref(), n) {
+                    let most = most.entry(gram).or_default();
+                    *most = count.max(*most);
+                }
+            }
+            for (gram, count) in grams(candidate, n) {
+                self.matches[n - 1] += count.min(most.get(gram).copied().unwrap_or(0));
+                self.possible[n - 1] += count;
+            }
+        }
+    }
+
+    /// Adds what another has counted; of the n-grams, those that both count.
+    pub fn merge(&mut self, other: &Bleu) {
+        for (mine, other) in [(&mut self.matches, &other.matches), (&mut self.possible, &other.possible)] {
+            mine.iter_mut().zip(other).for_each(|(mine, other)| *mine += other);
+        }
+        self.candidate += other.candidate;
+        self.reference += other.reference;
+    }
+
+    /// The score of all that was counted; 0 where some length of n-grams has no match.
+    pub fn compute(&self) -> f64 {
+        let mut log = 0.0;
+        for (n, (&matches, &possible)) in self.matches.iter().zip(&self.possible).enumerate() {
+            let one = if self.smooth && n > 0 { 1.0 } else { 0.0 };
+            if matches as f64 + one == 0.0 {
+                return 0.0;
+            }
+            log += ((matches as f64 + one) / (possible as f64 + one)).ln() / self.matches.len() as f64;
+        }
+        let (candidate, reference) = (self.candidate as f64, self.reference as f64);
+        let penalty = if candidate > reference { 0.0 } else { 1.0 - reference / candidate };
+        (log + penalty).exp()
+    }
+}
+
+impl Default for Bleu {
+    fn default() -> Bleu {
+        Bleu::new()
+    }
+}
+
+/// The n-grams of a text, and how often each stands there.
+fn grams<T: Eq + Hash>(text: &[T], n: usize) -> HashMap<&[T], u64> {
+    let mut counts = HashMap::new();
+    for gram in text.windows(n) {
+        *counts.entry(gram).or_default() += 1;
+    }
+    counts
+}

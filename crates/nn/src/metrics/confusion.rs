@@ -1,0 +1,129 @@
+//! [`ConfusionMatrix`]: how often each class was taken for each.
+
+use fulmen_tensor::{DType, Tensor};
+
+use super::average::{ratio, unknown};
+use super::labels::{Task, count_all};
+use super::{Metric, Statistics, Value};
+
+/// What the counts are divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Normalize {
+    /// Nothing.
+    #[default]
+    None,
+    /// How often the row's class is the target.
+    Target,
+    /// How often the column's class was predicted.
+    Predicted,
+    /// The number of samples.
+    All,
+}
+
+/// How often the class of a row was the target and that of the column was predicted: a [`Value::Matrix`].
+///
+/// Its counters are `classes²`, which go through every step. A sample without a prediction, of NaN scores, counts nowhere.
+/// A target that is none of the classes makes all of it NaN.
+///
+/// ```
+/// use fulmen_nn::metrics::{ConfusionMatrix, Value};
+/// use fulmen_tensor::Tensor;
+/// let (predicted, target) = (Tensor::from_slice(&[0i32, 1, 1], [3]), Tensor::from_slice(&[0i32, 1, 0], [3]));
+/// let matrix = ConfusionMatrix::new(2).update(&predicted, &target).eval()?.compute();
+/// assert_eq!(matrix, Value::Matrix(vec![vec![1.0, 1.0], vec![0.0, 1.0]]));
+/// # Ok::<(), fulmen_nn::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ConfusionMatrix {
+    task: Task,
+    threshold: f64,
+    normalize: Normalize,
+}
+
+/// The most samples of a batch whose number an f32 holds exactly, whichever of them are summed.
+const EXACT: usize = 1 << 24;
+
+impl ConfusionMatrix {
+    /// Of so many classes.
+    pub fn new(classes: usize) -> ConfusionMatrix {
+        ConfusionMatrix { task: Task::Multiclass(classes), threshold: 0.5, normalize: Normalize::None }
+    }
+
+    /// Of a yes or no: a score above 0.5 is a yes. The first row and column are the no's.
+    pub fn binary() -> ConfusionMatrix {
+        ConfusionMatrix { task: Task::Binary, threshold: 0.5, normalize: Normalize::None }
+    }
+
+    /// Above which score a yes or no is a yes.
+    pub fn threshold(mut self, threshold: f64) -> ConfusionMatrix {
+        self.threshold = threshold;
+        self
+    }
+
+    /// What the counts are divided by; 0 where that is 0.
+    pub fn normalize(mut self, normalize: Normalize) -> ConfusionMatrix {
+        self.normalize = normalize;
+        self
+    }
+
+    /// The statistics of a batch: scores `[…, classes]` or predicted classes `[…]`, and the right classes `[…]`. Of a yes or
+    /// no: scores, or what was predicted, and targets of the same shape that are 0 or 1.
+    ///
+    /// Poisoned by other shapes or dtypes.
+    #[track_caller]
+    pub fn update(&self, input: &Tensor, target: &Tensor) -> Statistics {
+        match self.task.samples("ConfusionMatrix", input, target, true) {
+            Ok(samples) => Statistics::new(*self, &[input, target], &samples),
+            Err(poisoned) => Statistics::new(*self, &[&poisoned], &[]),
+        }
+    }
+}
+
+impl Metric for ConfusionMatrix {
+    fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
+        let [input, target] = inputs else { return vec![] };
+        let decided = self.task.decide(input, target, self.threshold);
+        let both = |yes: &Tensor| match self.task {
+            Task::Binary => Tensor::concatenate(&[&yes.not(), yes], -1),
+            _ => yes.clone(),
+        };
+        let columns = self.task.mask(mask);
+        let (predicted, target) = (both(&decided.predicted), both(&decided.target).and(&columns));
+        let samples: Vec<usize> = (0..mask.rank()).collect();
+        let counts = if mask.shape().iter().product::<usize>() <= EXACT {
+            // Ones and zeros are exact in any precision of products, and so is their sum in f32.
+            let [target, predicted] = [target, predicted].map(|x| x.to_dtype(DType::F32));
+            target.dot_general(&predicted, (&[], &[]), (&samples, &samples)).to_dtype(DType::I32)
+        } else {
+            let classes = target.size(-1);
+            let index = |one_hot: &Tensor| {
+                let iota = Tensor::iota(DType::I32, one_hot.shape(), -1);
+                let found = one_hot.select(&iota, &iota.zeros_like()).sum(&[-1], false);
+                let any = one_hot.to_dtype(DType::I32).sum(&[-1], false);
+                (found, any)
+            };
+            let ((row, is_row), (column, is_column)) = (index(&target), index(&predicted));
+            let zeros = Tensor::zeros(DType::I32, [classes * classes]);
+            zeros.index_add(0, &(row * classes as f64 + column), &(is_row * is_column)).reshape([classes, classes])
+        };
+        let outside = decided.outside.and(if decided.outside.rank() == mask.rank() { mask } else { &columns });
+        vec![counts, count_all(mask), count_all(&outside)]
+    }
+
+    fn compute(&self, sums: &[Vec<f64>]) -> Value {
+        let [counts, samples, outside] = sums else { return Value::Scalar(f64::NAN) };
+        let classes = self.task.classes().max(if self.task == Task::Binary { 2 } else { 1 });
+        let rows: Vec<&[f64]> = counts.chunks(classes).collect();
+        let total: f64 = counts.iter().sum();
+        let by = |row: usize, column: usize| match self.normalize {
+            Normalize::None => 1.0,
+            Normalize::Target => rows[row].iter().sum(),
+            Normalize::Predicted => rows.iter().map(|row| row[column]).sum(),
+            Normalize::All => total,
+        };
+        let row = |(i, row): (usize, &&[f64])| row.iter().enumerate().map(|(j, &n)| ratio(n, by(i, j))).collect();
+        let value = Value::Matrix(rows.iter().enumerate().map(row).collect());
+        let unsound = outside.first() != Some(&0.0) || samples.first() == Some(&0.0);
+        if unsound { unknown(value) } else { value }
+    }
+}

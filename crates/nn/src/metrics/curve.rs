@@ -1,0 +1,202 @@
+//! Metrics of scores over all thresholds: the area under the ROC curve and average precision, from counts at fixed
+//! thresholds.
+
+use fulmen_tensor::{DType, Tensor};
+
+use super::average::{average, ratio, unknown};
+use super::labels::{Task, columns, count, count_all};
+use super::{Average, Metric, Statistics, Value};
+use crate::precision::wide;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Area {
+    Roc,
+    Precision,
+}
+
+/// What both metrics are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Curve {
+    area: Area,
+    task: Task,
+    average: Average,
+    thresholds: usize,
+}
+
+impl Curve {
+    #[track_caller]
+    fn update(self, metric: &str, input: &Tensor, target: &Tensor) -> Statistics {
+        if self.thresholds < 2 {
+            let message = format!("a curve needs at least 2 thresholds, not {}", self.thresholds);
+            return Statistics::new(self, &[&Tensor::poison(metric, message)], &[]);
+        }
+        match self.task.samples(metric, input, target, false) {
+            Ok(samples) => Statistics::new(self, &[input, target], &samples),
+            Err(poisoned) => Statistics::new(self, &[&poisoned], &[]),
+        }
+    }
+
+    /// The points `(false positives, true positives)` from the highest threshold to the lowest.
+    fn points(&self, class: usize, hits: &[f64], above: &[f64]) -> Vec<(f64, f64)> {
+        let classes = self.task.classes();
+        let at = (0..self.thresholds).rev().map(|t| t * classes + class);
+        [(0.0, 0.0)].into_iter().chain(at.map(|i| (above[i] - hits[i], hits[i]))).collect()
+    }
+
+    /// The area of a class with so many positives and negatives, or NaN where it is not defined.
+    fn area(&self, points: &[(f64, f64)], positives: f64, negatives: f64) -> f64 {
+        let steps = points.windows(2).map(|pair| (pair[0], pair[1]));
+        match self.area {
+            _ if positives == 0.0 => f64::NAN,
+            Area::Roc if negatives == 0.0 => f64::NAN,
+            Area::Roc => steps.map(|(a, b)| (b.0 - a.0) * (a.1 + b.1) / 2.0).sum::<f64>() / (positives * negatives),
+            Area::Precision => steps.map(|(a, b)| (b.1 - a.1) / positives * ratio(b.1, b.0 + b.1)).sum(),
+        }
+    }
+}
+
+impl Metric for Curve {
+    fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
+        let [input, target] = inputs else { return vec![] };
+        let (target, outside) = self.task.target(target);
+        let mask_columns = self.task.mask(mask);
+        let target = target.and(&mask_columns);
+        let scores = columns(self.task, &wide(input));
+        // Rounding may carry a probability a little beyond 1; a logit is none.
+        let improbable = scores.ge(-1e-3).and(scores.le(1.0 + 1e-3)).not().and(&mask_columns);
+        let outside = outside.and(if outside.rank() == mask.rank() { mask } else { &mask_columns });
+
+        let last = (self.thresholds - 1) as f64;
+        let thresholds: Vec<f32> = (0..self.thresholds).map(|i| (i as f64 / last) as f32).collect();
+        let thresholds = Tensor::from_slice(&thresholds, [self.thresholds, 1]).to_dtype(scores.dtype());
+        // [samples, 1, classes], beside [thresholds, 1].
+        let between = |x: &Tensor| {
+            let mut dims = x.shape().to_vec();
+            dims.insert(x.rank().saturating_sub(1), 1);
+            x.reshape(dims)
+        };
+        // The lowest threshold counts all, also a probability that rounding carried below 0.
+        let lowest = Tensor::iota(DType::I32, [self.thresholds, 1], 0).eq(0.0);
+        let above = between(&scores).ge(&thresholds).or(lowest).and(between(&mask_columns));
+        let samples: Vec<isize> = (0..mask.rank() as isize).collect();
+        let count_above = |x: &Tensor| x.to_dtype(DType::I32).sum(&samples, false);
+        vec![
+            count_above(&above.and(between(&target))),
+            count_above(&above),
+            count(&target),
+            count_all(mask),
+            count_all(&outside) + count_all(&improbable),
+        ]
+    }
+
+    fn compute(&self, sums: &[Vec<f64>]) -> Value {
+        let [hits, above, positives, samples, outside] = sums else { return Value::Scalar(f64::NAN) };
+        let (Some(&samples), Some(&outside)) = (samples.first(), outside.first()) else {
+            return Value::Scalar(f64::NAN);
+        };
+        let classes = self.task.classes();
+        let value = if self.average == Average::Micro || self.task == Task::Binary {
+            // All classes as one question, asked of each sample as often as there are classes.
+            let mut points = vec![(0.0, 0.0); self.thresholds + 1];
+            for class in 0..classes {
+                for (sum, point) in points.iter_mut().zip(self.points(class, hits, above)) {
+                    *sum = (sum.0 + point.0, sum.1 + point.1);
+                }
+            }
+            let positives: f64 = positives.iter().sum();
+            Value::Scalar(self.area(&points, positives, samples * classes as f64 - positives))
+        } else {
+            let area = |k: usize| self.area(&self.points(k, hits, above), positives[k], samples - positives[k]);
+            let areas: Vec<f64> = (0..classes).map(area).collect();
+            let defined: Vec<bool> = areas.iter().map(|area| !area.is_nan()).collect();
+            average(self.average, areas, positives, |k| defined[k])
+        };
+        if samples == 0.0 || outside > 0.0 { unknown(value) } else { value }
+    }
+}
+
+macro_rules! metrics {
+    ($($(#[$doc:meta])* $name:ident $area:ident $text:literal;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// The scores are probabilities. They are compared with fixed thresholds, 200 unless set, evenly from 0 to 1 (as
+        /// with torchmetrics' `thresholds`), which takes as many comparisons for each sample and class, and twice as many
+        /// counters; no score is kept. Between two thresholds scores are not told apart: the value is that of scores
+        /// rounded down to a threshold, and exact where all scores stand on thresholds. A positive and a negative in one
+        /// such bin count as a tie, so the area is off by at most half the share of pairs that share a bin: for scores
+        /// spread evenly about `1 / (2·thresholds)`, but much for scores that all lie close to 0 or 1.
+        ///
+        /// A score that is no probability (a logit, or NaN), or a target that is none of the classes, makes the value NaN.
+        /// A class without positives (or, for the ROC curve, without negatives) has none, and is left out of averages.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct $name(Curve);
+
+        impl $name {
+            /// Of each class against the others; the average is [`Average::Macro`].
+            pub fn new(classes: usize) -> $name {
+                $name::of(Task::Multiclass(classes))
+            }
+
+            /// Of a yes or no.
+            pub fn binary() -> $name {
+                $name::of(Task::Binary)
+            }
+
+            /// Of a yes or no for each of so many labels; the average is [`Average::Macro`].
+            pub fn multilabel(labels: usize) -> $name {
+                $name::of(Task::Multilabel(labels))
+            }
+
+            fn of(task: Task) -> $name {
+                $name(Curve { area: Area::$area, task, average: Average::Macro, thresholds: 200 })
+            }
+
+            /// How the areas of the classes become one.
+            pub fn average(mut self, average: Average) -> $name {
+                self.0.average = average;
+                self
+            }
+
+            /// The number of thresholds, at least 2.
+            pub fn thresholds(mut self, thresholds: usize) -> $name {
+                self.0.thresholds = thresholds;
+                self
+            }
+
+            /// The statistics of a batch: probabilities `[…, classes]` and the right classes, integers `[…]`. Of a yes or
+            /// no: probabilities and targets of the same shape that are 0 or 1; of several labels both `[…, labels]`.
+            ///
+            /// Poisoned by other shapes or dtypes.
+            #[track_caller]
+            pub fn update(&self, input: &Tensor, target: &Tensor) -> Statistics {
+                self.0.update($text, input, target)
+            }
+        }
+    )*};
+}
+
+metrics! {
+    /// The area under the ROC curve: how likely a positive has a higher score than a negative, a tie counting half.
+    ///
+    /// ```
+    /// use fulmen_nn::metrics::Auroc;
+    /// use fulmen_tensor::Tensor;
+    /// let scores = Tensor::from_slice(&[0.1f32, 0.4, 0.35, 0.8], [4]);
+    /// let target = Tensor::from_slice(&[0i32, 0, 1, 1], [4]);
+    /// assert_eq!(Auroc::binary().update(&scores, &target).eval()?.compute().scalar(), Some(0.75));
+    /// # Ok::<(), fulmen_nn::Error>(())
+    /// ```
+    Auroc Roc "Auroc";
+    /// Average precision, `Σ (Rₙ − Rₙ₋₁)·Pₙ` over falling thresholds, for precision `P` and recall `R`.
+    ///
+    /// ```
+    /// use fulmen_nn::metrics::AveragePrecision;
+    /// use fulmen_tensor::Tensor;
+    /// let scores = Tensor::from_slice(&[0.1f32, 0.4, 0.35, 0.8], [4]);
+    /// let target = Tensor::from_slice(&[0i32, 0, 1, 1], [4]);
+    /// let value = AveragePrecision::binary().update(&scores, &target).eval()?.compute().scalar();
+    /// assert!((value.unwrap_or(0.0) - (0.5 + 0.5 * 2.0 / 3.0)).abs() < 1e-12);
+    /// # Ok::<(), fulmen_nn::Error>(())
+    /// ```
+    AveragePrecision Precision "AveragePrecision";
+}

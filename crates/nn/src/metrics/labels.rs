@@ -1,0 +1,147 @@
+//! What classification metrics are asked about, and what they make of predictions and targets: truth values by class.
+
+use fulmen_tensor::{DType, Tensor};
+
+use crate::precision::wide;
+
+/// What is to be decided of a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Task {
+    /// Which one of so many classes.
+    Multiclass(usize),
+    /// Yes or no.
+    Binary,
+    /// Yes or no, for each of so many labels.
+    Multilabel(usize),
+}
+
+/// What prediction and target say, as booleans `[samples, classes]`.
+pub(super) struct Decided {
+    pub(super) predicted: Tensor,
+    pub(super) target: Tensor,
+    /// True for a sample whose target is none of the classes: booleans `[samples]` or `[samples, labels]`.
+    pub(super) outside: Tensor,
+}
+
+impl Task {
+    /// The columns of what is counted.
+    pub(super) fn classes(self) -> usize {
+        match self {
+            Task::Multiclass(classes) | Task::Multilabel(classes) => classes,
+            Task::Binary => 1,
+        }
+    }
+
+    /// The shape of the samples, or a poisoned tensor. The predictions may be scores, or the classes themselves.
+    #[track_caller]
+    pub(super) fn samples(self, metric: &str, input: &Tensor, target: &Tensor, classes: bool) -> Result<Vec<usize>, Tensor> {
+        for tensor in [input, target] {
+            if tensor.fault().is_some() {
+                return Err(tensor.clone());
+            }
+        }
+        let (i, t) = (input.ty(), target.ty());
+        let (whole, dims) = (!t.dtype.is_float(), t.shape.dims());
+        let given = i.shape.dims();
+        let (expected, fits) = match self {
+            Task::Multiclass(n) => {
+                let scores = i.dtype.is_float() && given.split_last() == Some((&n, dims));
+                let expected = format!("scores [.., {n}] and the integer index of each right class [..]");
+                (expected, n > 0 && t.dtype.is_integer() && (scores || classes && i.dtype.is_integer() && given == dims))
+            }
+            Task::Binary => {
+                let expected = "scores and targets that are 0 or 1, of one shape".to_owned();
+                (expected, whole && given == dims && (i.dtype.is_float() || classes))
+            }
+            Task::Multilabel(n) => {
+                let expected = format!("scores and targets that are 0 or 1, of one shape [.., {n}]");
+                (expected, whole && given == dims && dims.last() == Some(&n) && (i.dtype.is_float() || classes))
+            }
+        };
+        if !fits {
+            return Err(Tensor::poison(metric, format!("needs {expected}, got {i} and {t}")));
+        }
+        Ok(match self {
+            Task::Multilabel(n) => dims[..dims.len().saturating_sub(usize::from(n > 0 || !dims.is_empty()))].to_vec(),
+            _ => dims.to_vec(),
+        })
+    }
+
+    /// The target's classes.
+    #[track_caller]
+    pub(super) fn target(self, target: &Tensor) -> (Tensor, Tensor) {
+        match self {
+            Task::Multiclass(classes) => {
+                let (one_hot, inside) = index(target, classes);
+                (one_hot, inside.not())
+            }
+            _ => {
+                let target = columns(self, &target.to_dtype(DType::I64));
+                let (yes, no) = (target.eq(1.0), target.eq(0.0));
+                let outside = yes.or(no).not();
+                (yes, outside)
+            }
+        }
+    }
+
+    /// What is decided by scores: the class of the largest, the first of several and none if one is NaN, or whether a
+    /// score is above the threshold.
+    #[track_caller]
+    pub(super) fn decide(self, input: &Tensor, target: &Tensor, threshold: f64) -> Decided {
+        let (target, outside) = self.target(target);
+        let predicted = match self {
+            Task::Multiclass(classes) if input.dtype().is_float() => {
+                let largest = input.max(&[-1], true);
+                input.argmax(-1, false).one_hot(classes).and(largest.eq(&largest))
+            }
+            Task::Multiclass(classes) => index(input, classes).0,
+            _ if input.dtype().is_float() => columns(self, &wide(input).gt(threshold)),
+            _ => columns(self, &input.to_dtype(DType::I64).eq(1.0)),
+        };
+        Decided { predicted, target, outside }
+    }
+
+    /// The mask of samples beside what has columns of classes.
+    #[track_caller]
+    pub(super) fn mask(self, mask: &Tensor) -> Tensor {
+        let mut dims = mask.shape().to_vec();
+        dims.push(1);
+        mask.reshape(dims)
+    }
+}
+
+/// A class for each sample as booleans `[samples, classes]`, and whether it is one.
+#[track_caller]
+fn index(classes_of: &Tensor, classes: usize) -> (Tensor, Tensor) {
+    // As i64 no index of any integer type is taken for another.
+    let index = classes_of.to_dtype(DType::I64);
+    let inside = index.ge(0.0).and(index.lt(classes as f64));
+    let safe = inside.select(&index, &(index.zeros_like() - 1.0)).to_dtype(DType::I32);
+    (safe.one_hot(classes), inside)
+}
+
+/// One column for a yes or no.
+#[track_caller]
+pub(super) fn columns(task: Task, x: &Tensor) -> Tensor {
+    match task {
+        Task::Binary => {
+            let mut dims = x.shape().to_vec();
+            dims.push(1);
+            x.reshape(dims)
+        }
+        _ => x.clone(),
+    }
+}
+
+/// How often each column is true: i32 `[columns]`.
+#[track_caller]
+pub(super) fn count(which: &Tensor) -> Tensor {
+    let samples: Vec<isize> = (0..which.rank().saturating_sub(1) as isize).collect();
+    which.to_dtype(DType::I32).sum(&samples, false)
+}
+
+/// How often it is true: an i32 scalar.
+#[track_caller]
+pub(super) fn count_all(which: &Tensor) -> Tensor {
+    which.to_dtype(DType::I32).sum_all()
+}

@@ -1,0 +1,61 @@
+//! [`Mean`] of whatever has been computed.
+
+use fulmen_tensor::Tensor;
+
+use super::labels::count_all;
+use super::{Metric, Statistics, Value};
+use crate::precision::wide;
+
+/// The mean of numbers, over all elements that no mask leaves out; NaN over none.
+///
+/// ```
+/// use fulmen_nn::metrics::Mean;
+/// use fulmen_tensor::Tensor;
+/// let x = Tensor::from_slice(&[1.0f32, 2.0, f32::NAN], [3]);
+/// let mean = Mean::new().update(&x).masked(&Tensor::from_slice(&[1.0f32, 1.0, 0.0], [3]));
+/// assert_eq!(mean.eval()?.compute().scalar(), Some(1.5));
+/// # Ok::<(), fulmen_nn::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Mean;
+
+impl Mean {
+    /// The mean.
+    pub fn new() -> Mean {
+        Mean
+    }
+
+    /// The statistics of a batch of floating-point numbers of any shape. Poisoned by other dtypes.
+    #[track_caller]
+    pub fn update(&self, values: &Tensor) -> Statistics {
+        if values.fault().is_none() && !values.dtype().is_float() {
+            let message = format!("needs floating-point numbers, got {}", values.ty());
+            return Statistics::new(*self, &[&Tensor::poison("Mean", message)], &[]);
+        }
+        Statistics::new(*self, &[values], values.shape())
+    }
+}
+
+impl Metric for Mean {
+    fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
+        inputs.iter().map(|values| sum(&wide(values), mask)).chain([count_all(mask)]).collect()
+    }
+
+    fn compute(&self, sums: &[Vec<f64>]) -> Value {
+        Value::Scalar(mean(sums))
+    }
+}
+
+/// The sum where the mask is true. Selected, not multiplied: 0 times an infinite value would be NaN.
+#[track_caller]
+pub(super) fn sum(values: &Tensor, mask: &Tensor) -> Tensor {
+    mask.select(values, &values.zeros_like()).sum_all()
+}
+
+/// A sum and a number of samples as a mean.
+pub(super) fn mean(sums: &[Vec<f64>]) -> f64 {
+    match sums {
+        [sum, count] => sum.first().zip(count.first()).map_or(f64::NAN, |(sum, count)| sum / count),
+        _ => f64::NAN,
+    }
+}

@@ -1,0 +1,48 @@
+//! Metrics: how good a model is, over as many samples as one likes. torchmetrics' names.
+//!
+//! A metric is a few sums. `update` records the sums of one batch ([`Statistics`]); sums of batches are added; from the
+//! sums of all batches the metric computes its [`Value`]. So a value over an epoch is exact, whatever the size of its
+//! batches and whatever the number of devices or processes that they are split over, and no sample is kept.
+//!
+//! In a training module, `cx.log_metric(name, &statistics)` makes the sums part of the compiled step, and leaves padding
+//! out. By hand:
+//!
+//! ```
+//! use fulmen_nn::metrics::{Average, F1};
+//! use fulmen_tensor::Tensor;
+//!
+//! let f1 = F1::new(3).average(Average::Macro);
+//! let logits = Tensor::from_slice(&[2.0f32, 0.0, 1.0, 0.0, 3.0, 1.0], [2, 3]);
+//! let mut sums = f1.update(&logits, &Tensor::from_slice(&[0i32, 2], [2])).eval()?;
+//! let padded = f1.update(&logits, &Tensor::from_slice(&[1i32, 0], [2])).masked(&Tensor::from_slice(&[true, false], [2]));
+//! sums.merge(&padded.eval()?)?;
+//! let value = sums.compute().scalar().ok_or("no single number")?;
+//! assert!((value - (2.0 / 3.0 + 0.0 + 0.0) / 3.0).abs() < 1e-12);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A metric of one's own is an implementation of [`Metric`]. What is one number a sample, such as [`correct`], needs none:
+//! `cx.log` takes its mean.
+
+mod average;
+mod bleu;
+mod confusion;
+mod correct;
+mod curve;
+mod labels;
+mod mean;
+mod metric;
+mod perplexity;
+mod regression;
+mod scores;
+
+pub use average::Average;
+pub use bleu::Bleu;
+pub use confusion::{ConfusionMatrix, Normalize};
+pub use correct::correct;
+pub use curve::{Auroc, AveragePrecision};
+pub use mean::Mean;
+pub use metric::{Metric, Statistics, Sums, Value};
+pub use perplexity::Perplexity;
+pub use regression::{MeanAbsoluteError, MeanSquaredError, R2Score};
+pub use scores::{Accuracy, F1, JaccardIndex, Precision, Recall};

@@ -1,0 +1,67 @@
+//! [`Perplexity`] of a language model.
+
+use fulmen_tensor::Tensor;
+
+use super::labels::count_all;
+use super::mean::{mean, sum};
+use super::{Metric, Statistics, Value};
+use crate::loss::{Reduction, cross_entropy};
+
+/// `exp` of the mean cross-entropy of tokens: over all tokens together, not a mean of the batches' perplexities.
+///
+/// A token outside `0..classes` that no mask leaves out makes it NaN.
+///
+/// ```
+/// use fulmen_nn::metrics::Perplexity;
+/// use fulmen_tensor::{DType, Tensor};
+/// let tokens = Tensor::from_slice(&[4i32, 2, -100, 1, 3, -100], [2, 3]);
+/// let logits = Tensor::zeros(DType::F32, [2, 3, 5]);
+/// let value = Perplexity::new().ignore_index(-100).update(&logits, &tokens).eval()?.compute().scalar();
+/// assert!((value.unwrap_or(0.0) - 5.0).abs() < 1e-5);
+/// # Ok::<(), fulmen_nn::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Perplexity {
+    ignore_index: Option<i64>,
+}
+
+impl Perplexity {
+    /// Of all tokens.
+    pub fn new() -> Perplexity {
+        Perplexity::default()
+    }
+
+    /// Leaves tokens with this number out.
+    pub fn ignore_index(mut self, token: i64) -> Perplexity {
+        self.ignore_index = Some(token);
+        self
+    }
+
+    /// The statistics of a batch: logits `[…, classes]` and the right tokens, integers `[…]`. Poisoned by others.
+    #[track_caller]
+    pub fn update(&self, logits: &Tensor, target: &Tensor) -> Statistics {
+        if target.fault().is_none() && !target.dtype().is_integer() {
+            let message = format!("needs the integer numbers of the tokens, got {}", target.ty());
+            return Statistics::new(*self, &[&Tensor::poison("Perplexity", message)], &[]);
+        }
+        let losses = cross_entropy(logits, target, Reduction::None);
+        let statistics = Statistics::new(*self, &[&losses], losses.shape());
+        match self.ignore_index {
+            Some(token) if losses.fault().is_none() => {
+                let wide = fulmen_tensor::DType::I64;
+                statistics.masked(&target.to_dtype(wide).ne(Tensor::scalar(token)))
+            }
+            _ => statistics,
+        }
+    }
+}
+
+impl Metric for Perplexity {
+    fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
+        inputs.iter().map(|losses| sum(losses, mask)).chain([count_all(mask)]).collect()
+    }
+
+    fn compute(&self, sums: &[Vec<f64>]) -> Value {
+        Value::Scalar(mean(sums).exp())
+    }
+}

@@ -1,0 +1,197 @@
+//! Metrics of predicted numbers: squared and absolute error, and the coefficient of determination.
+
+use fulmen_tensor::Tensor;
+
+use super::labels::count_all;
+use super::mean::{mean, sum};
+use super::{Metric, Statistics, Value};
+use crate::precision::{precision, wide};
+
+/// A prediction and a target of one shape, in the dtype to compute in; or a poisoned tensor.
+#[track_caller]
+fn pair(metric: &str, prediction: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor), Tensor> {
+    for tensor in [prediction, target] {
+        if tensor.fault().is_some() {
+            return Err(tensor.clone());
+        }
+    }
+    if !prediction.dtype().is_float() || prediction.shape() != target.shape() {
+        let message = format!(
+            "needs floating-point predictions and targets of their shape, got {} and {}",
+            prediction.ty(),
+            target.ty()
+        );
+        return Err(Tensor::poison(metric, message));
+    }
+    Ok((wide(prediction), target.to_dtype(precision(prediction.dtype()))))
+}
+
+/// The mean of `(prediction − target)²` over all elements, or its square root.
+///
+/// ```
+/// use fulmen_nn::metrics::MeanSquaredError;
+/// use fulmen_tensor::{DType, Tensor};
+/// let (x, y) = (Tensor::from_slice(&[3.0f32, -4.0], [2]), Tensor::zeros(DType::F32, [2]));
+/// assert_eq!(MeanSquaredError::new().update(&x, &y).eval()?.compute().scalar(), Some(12.5));
+/// assert_eq!(MeanSquaredError::new().squared(false).update(&x, &y).eval()?.compute().scalar(), Some(12.5f64.sqrt()));
+/// # Ok::<(), fulmen_nn::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeanSquaredError {
+    squared: bool,
+}
+
+impl MeanSquaredError {
+    /// The mean of the squares.
+    pub fn new() -> MeanSquaredError {
+        MeanSquaredError { squared: true }
+    }
+
+    /// Whether the value is the mean of the squares, or the root of that (RMSE).
+    pub fn squared(mut self, squared: bool) -> MeanSquaredError {
+        self.squared = squared;
+        self
+    }
+
+    /// The statistics of a batch: floating-point predictions and targets of one shape. Poisoned by others.
+    #[track_caller]
+    pub fn update(&self, prediction: &Tensor, target: &Tensor) -> Statistics {
+        match pair("MeanSquaredError", prediction, target) {
+            Ok((prediction, target)) => {
+                let difference = prediction - target;
+                Statistics::new(*self, &[&(&difference * &difference)], difference.shape())
+            }
+            Err(poisoned) => Statistics::new(*self, &[&poisoned], &[]),
+        }
+    }
+}
+
+impl Default for MeanSquaredError {
+    fn default() -> MeanSquaredError {
+        MeanSquaredError::new()
+    }
+}
+
+impl Metric for MeanSquaredError {
+    fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
+        inputs.iter().map(|errors| sum(errors, mask)).chain([count_all(mask)]).collect()
+    }
+
+    fn compute(&self, sums: &[Vec<f64>]) -> Value {
+        let mean = mean(sums);
+        Value::Scalar(if self.squared { mean } else { mean.sqrt() })
+    }
+}
+
+/// The mean of `|prediction − target|` over all elements.
+///
+/// ```
+/// use fulmen_nn::metrics::MeanAbsoluteError;
+/// use fulmen_tensor::{DType, Tensor};
+/// let (x, y) = (Tensor::from_slice(&[3.0f32, -4.0], [2]), Tensor::zeros(DType::F32, [2]));
+/// assert_eq!(MeanAbsoluteError::new().update(&x, &y).eval()?.compute().scalar(), Some(3.5));
+/// # Ok::<(), fulmen_nn::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MeanAbsoluteError;
+
+impl MeanAbsoluteError {
+    /// The mean.
+    pub fn new() -> MeanAbsoluteError {
+        MeanAbsoluteError
+    }
+
+    /// The statistics of a batch: floating-point predictions and targets of one shape. Poisoned by others.
+    #[track_caller]
+    pub fn update(&self, prediction: &Tensor, target: &Tensor) -> Statistics {
+        match pair("MeanAbsoluteError", prediction, target) {
+            Ok((prediction, target)) => {
+                let errors = (prediction - target).abs();
+                Statistics::new(*self, &[&errors], errors.shape())
+            }
+            Err(poisoned) => Statistics::new(*self, &[&poisoned], &[]),
+        }
+    }
+}
+
+impl Metric for MeanAbsoluteError {
+    fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
+        inputs.iter().map(|errors| sum(errors, mask)).chain([count_all(mask)]).collect()
+    }
+
+    fn compute(&self, sums: &[Vec<f64>]) -> Value {
+        Value::Scalar(mean(sums))
+    }
+}
+
+/// `R² = 1 − Σ(target − prediction)² / Σ(target − mean target)²` of predictions `[samples]`, or the mean over outputs of
+/// predictions `[samples, outputs]`. Where the targets are all equal it is 1 if the prediction is exact, else 0.
+///
+/// The spread of the targets is made of their sum and the sum of their squares, in f32 for each batch: targets far from 0
+/// in comparison with their spread should be centred first.
+///
+/// ```
+/// use fulmen_nn::metrics::R2Score;
+/// use fulmen_tensor::Tensor;
+/// let x = Tensor::from_slice(&[1.0f32, 2.0, 4.0], [3]);
+/// let y = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
+/// assert_eq!(R2Score::new().update(&x, &y).eval()?.compute().scalar(), Some(0.5));
+/// # Ok::<(), fulmen_nn::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct R2Score;
+
+impl R2Score {
+    /// The score.
+    pub fn new() -> R2Score {
+        R2Score
+    }
+
+    /// The statistics of a batch: floating-point predictions and targets of one shape, `[samples]` or
+    /// `[samples, outputs]`. Poisoned by others.
+    #[track_caller]
+    pub fn update(&self, prediction: &Tensor, target: &Tensor) -> Statistics {
+        let (prediction, target) = match pair("R2Score", prediction, target) {
+            Ok(pair) => pair,
+            Err(poisoned) => return Statistics::new(*self, &[&poisoned], &[]),
+        };
+        let (samples, outputs) = match prediction.shape().dims() {
+            [samples] => (*samples, 1),
+            [samples, outputs] => (*samples, *outputs),
+            _ => {
+                let message = format!("needs predictions [samples] or [samples, outputs], got {}", prediction.ty());
+                return Statistics::new(*self, &[&Tensor::poison("R2Score", message)], &[]);
+            }
+        };
+        let [prediction, target] = [prediction, target].map(|x| x.reshape([samples, outputs]));
+        Statistics::new(*self, &[&prediction, &target], &[samples])
+    }
+}
+
+impl Metric for R2Score {
+    fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
+        let [prediction, target] = inputs else { return vec![] };
+        let real = mask.reshape([mask.size(0), 1]);
+        let error = target - prediction;
+        let sum = |x: &Tensor| real.select(x, &x.zeros_like()).sum(&[0], false);
+        vec![sum(target), sum(&(target * target)), sum(&(&error * &error)), count_all(mask)]
+    }
+
+    fn compute(&self, sums: &[Vec<f64>]) -> Value {
+        let [sum, squares, errors, count] = sums else { return Value::Scalar(f64::NAN) };
+        let count = count.first().copied().unwrap_or(0.0);
+        let score = |k: usize| {
+            let spread = squares[k] - sum[k] * sum[k] / count;
+            match (spread > 0.0, errors[k] == 0.0) {
+                (true, _) => 1.0 - errors[k] / spread,
+                (false, true) => 1.0,
+                // NaN, where something is, is none of these.
+                (false, false) => if spread.is_nan() { f64::NAN } else { 0.0 },
+            }
+        };
+        if count == 0.0 {
+            return Value::Scalar(f64::NAN);
+        }
+        Value::Scalar((0..errors.len()).map(score).sum::<f64>() / errors.len() as f64)
+    }
+}

@@ -1,0 +1,228 @@
+//! Scores of decisions: accuracy, precision, recall, F1 and the Jaccard index, from how often each class was the target,
+//! was predicted, and was both. Not here: metrics of scores over all thresholds (`curve`).
+
+use fulmen_tensor::{DType, Tensor};
+
+use super::average::{average, ratio, unknown};
+use super::labels::{Decided, Task, count, count_all};
+use super::{Average, Metric, Statistics, Value};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Score {
+    Accuracy,
+    Precision,
+    Recall,
+    F1,
+    Jaccard,
+}
+
+/// What all these metrics are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Scores {
+    score: Score,
+    task: Task,
+    average: Average,
+    threshold: f64,
+    top_k: usize,
+}
+
+impl Scores {
+    fn new(score: Score, task: Task, average: Average) -> Scores {
+        Scores { score, task, average, threshold: 0.5, top_k: 1 }
+    }
+
+    #[track_caller]
+    fn update(self, metric: &str, input: &Tensor, target: &Tensor) -> Statistics {
+        let samples = match self.task.samples(metric, input, target, self.top_k == 1) {
+            Ok(samples) => samples,
+            Err(poisoned) => return Statistics::new(self, &[&poisoned], &[]),
+        };
+        if let (Task::Multiclass(classes), 1..) = (self.task, self.top_k) {
+            if self.top_k <= classes {
+                return Statistics::new(self, &[input, target], &samples);
+            }
+        }
+        if self.top_k != 1 {
+            let message = format!("top_k is from 1 to the number of classes, of more than one class; it is {}", self.top_k);
+            return Statistics::new(self, &[&Tensor::poison(metric, message)], &[]);
+        }
+        Statistics::new(self, &[input, target], &samples)
+    }
+
+    /// The target's class where it is among the `top_k` largest logits; of equal logits the first is the larger.
+    #[track_caller]
+    fn among_the_largest(&self, logits: &Tensor, target: &Tensor) -> Tensor {
+        let index = Tensor::iota(DType::I32, logits.shape(), -1);
+        let its = target.select(logits, &logits.zeros_like()).sum(&[-1], true).to_dtype(logits.dtype());
+        let its_index = target.select(&index, &index.zeros_like()).sum(&[-1], true);
+        let before = logits.gt(&its).or(logits.eq(&its).and(index.lt(&its_index)));
+        let rank = before.to_dtype(DType::I32).sum(&[-1], true);
+        let largest = logits.max(&[-1], true);
+        target.and(rank.lt(self.top_k as f64)).and(largest.eq(&largest))
+    }
+}
+
+impl Metric for Scores {
+    fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
+        let [input, target] = inputs else { return vec![] };
+        let Decided { mut predicted, target, outside } = self.task.decide(input, target, self.threshold);
+        if self.top_k > 1 {
+            predicted = self.among_the_largest(input, &target);
+        }
+        let columns = self.task.mask(mask);
+        let (predicted, target) = (predicted.and(&columns), target.and(&columns));
+        let outside = outside.and(if outside.rank() == mask.rank() { mask } else { &columns });
+        vec![
+            count(&predicted.and(&target)),
+            count(&predicted),
+            count(&target),
+            count_all(mask),
+            count_all(&outside),
+        ]
+    }
+
+    fn compute(&self, sums: &[Vec<f64>]) -> Value {
+        let [hits, predicted, support, samples, outside] = sums else { return Value::Scalar(f64::NAN) };
+        let (Some(&samples), Some(&outside)) = (samples.first(), outside.first()) else {
+            return Value::Scalar(f64::NAN);
+        };
+        let one_of_many = matches!(self.task, Task::Multiclass(_));
+        let score = |hits: f64, predicted: f64, support: f64, samples: f64| match self.score {
+            Score::Accuracy if one_of_many => ratio(hits, support),
+            Score::Accuracy => ratio(samples - predicted - support + 2.0 * hits, samples),
+            Score::Precision => ratio(hits, predicted),
+            Score::Recall => ratio(hits, support),
+            Score::F1 => ratio(2.0 * hits, predicted + support),
+            Score::Jaccard => ratio(hits, predicted + support - hits),
+        };
+        let classes = hits.len();
+        let value = if self.average == Average::Micro || self.task == Task::Binary {
+            let all = |counts: &[f64]| counts.iter().sum::<f64>();
+            Value::Scalar(score(all(hits), all(predicted), all(support), samples * classes as f64))
+        } else {
+            let scores = (0..classes).map(|k| score(hits[k], predicted[k], support[k], samples)).collect();
+            let counts = |k: usize| match self.score {
+                _ if !one_of_many => true,
+                Score::Accuracy => support[k] > 0.0,
+                _ => support[k] + predicted[k] > 0.0,
+            };
+            average(self.average, scores, support, counts)
+        };
+        if samples == 0.0 || outside > 0.0 { unknown(value) } else { value }
+    }
+}
+
+macro_rules! metrics {
+    ($($(#[$doc:meta])* $name:ident $score:ident $average:ident $text:literal;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// A target that is none of the classes makes the value NaN; so does a value over no samples.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct $name(Scores);
+
+        impl $name {
+            #[doc = concat!("Of one class among so many; the average is [`Average::", stringify!($average), "`].")]
+            pub fn new(classes: usize) -> $name {
+                $name(Scores::new(Score::$score, Task::Multiclass(classes), Average::$average))
+            }
+
+            /// Of a yes or no: a score above 0.5 is a yes.
+            pub fn binary() -> $name {
+                $name(Scores::new(Score::$score, Task::Binary, Average::$average))
+            }
+
+            /// Of a yes or no for each of so many labels. A macro average is over all labels.
+            pub fn multilabel(labels: usize) -> $name {
+                $name(Scores::new(Score::$score, Task::Multilabel(labels), Average::$average))
+            }
+
+            /// How the scores of the classes become one. A yes or no has no classes to average over.
+            pub fn average(mut self, average: Average) -> $name {
+                self.0.average = average;
+                self
+            }
+
+            /// Above which score a yes or no is a yes: 0.5 for probabilities, 0 for logits. A score of NaN is a no.
+            pub fn threshold(mut self, threshold: f64) -> $name {
+                self.0.threshold = threshold;
+                self
+            }
+
+            /// The statistics of a batch: scores `[…, classes]` (logits or probabilities) or predicted classes, integers
+            /// `[…]`, and the right classes, integers `[…]`. Of a yes or no: scores, or what was predicted, and targets of
+            /// the same shape that are 0 or 1; of several labels both `[…, labels]`.
+            ///
+            /// Poisoned by other shapes or dtypes.
+            #[track_caller]
+            pub fn update(&self, input: &Tensor, target: &Tensor) -> Statistics {
+                self.0.update($text, input, target)
+            }
+        }
+    )*};
+}
+
+metrics! {
+    /// The share of samples whose prediction is right; averaged over classes, the mean of the share of each class's
+    /// samples (scikit-learn's balanced accuracy).
+    ///
+    /// ```
+    /// use fulmen_nn::metrics::Accuracy;
+    /// use fulmen_tensor::Tensor;
+    /// let logits = Tensor::from_slice(&[0.1f32, 0.9, 0.5, 0.8, 0.2, 0.3], [2, 3]);
+    /// let target = Tensor::from_slice(&[1i32, 2], [2]);
+    /// assert_eq!(Accuracy::new(3).update(&logits, &target).eval()?.compute().scalar(), Some(0.5));
+    /// assert_eq!(Accuracy::new(3).top_k(2).update(&logits, &target).eval()?.compute().scalar(), Some(1.0));
+    /// # Ok::<(), fulmen_nn::Error>(())
+    /// ```
+    Accuracy Accuracy Micro "Accuracy";
+    /// Of what was predicted to be of a class, the share that is; 0 where nothing was.
+    ///
+    /// ```
+    /// use fulmen_nn::metrics::Precision;
+    /// use fulmen_tensor::Tensor;
+    /// let (p, y) = (Tensor::from_slice(&[0.9f32, 0.8, 0.1], [3]), Tensor::from_slice(&[1i32, 0, 1], [3]));
+    /// assert_eq!(Precision::binary().update(&p, &y).eval()?.compute().scalar(), Some(0.5));
+    /// # Ok::<(), fulmen_nn::Error>(())
+    /// ```
+    Precision Precision Macro "Precision";
+    /// Of what is of a class, the share that was predicted to be; 0 where nothing is.
+    ///
+    /// ```
+    /// use fulmen_nn::metrics::Recall;
+    /// use fulmen_tensor::Tensor;
+    /// let (logits, y) = (Tensor::from_slice(&[3.0f32, 1.0, -2.0], [3]), Tensor::from_slice(&[1i32, 1, 1], [3]));
+    /// assert_eq!(Recall::binary().threshold(0.0).update(&logits, &y).eval()?.compute().scalar(), Some(2.0 / 3.0));
+    /// # Ok::<(), fulmen_nn::Error>(())
+    /// ```
+    Recall Recall Macro "Recall";
+    /// The harmonic mean of precision and recall. Classes that neither are nor were predicted do not count in a macro
+    /// average.
+    ///
+    /// ```
+    /// use fulmen_nn::metrics::{Average, F1, Value};
+    /// use fulmen_tensor::Tensor;
+    /// let (predicted, target) = (Tensor::from_slice(&[0i32, 1, 1], [3]), Tensor::from_slice(&[0i32, 1, 0], [3]));
+    /// let by_class = F1::new(2).average(Average::None).update(&predicted, &target).eval()?.compute();
+    /// assert_eq!(by_class, Value::Vector(vec![2.0 / 3.0, 2.0 / 3.0]));
+    /// # Ok::<(), fulmen_nn::Error>(())
+    /// ```
+    F1 F1 Macro "F1";
+    /// Of what is of a class or was predicted to be, the share that is both: intersection over union.
+    ///
+    /// ```
+    /// use fulmen_nn::metrics::JaccardIndex;
+    /// use fulmen_tensor::Tensor;
+    /// let (predicted, target) = (Tensor::from_slice(&[1i32, 1, 0], [3]), Tensor::from_slice(&[1i32, 0, 1], [3]));
+    /// assert_eq!(JaccardIndex::binary().update(&predicted, &target).eval()?.compute().scalar(), Some(1.0 / 3.0));
+    /// # Ok::<(), fulmen_nn::Error>(())
+    /// ```
+    JaccardIndex Jaccard Macro "JaccardIndex";
+}
+
+impl Accuracy {
+    /// A sample is right if its class is among the `k` largest scores, of which the first of equal ones is the larger.
+    pub fn top_k(mut self, k: usize) -> Accuracy {
+        self.0.top_k = k;
+        self
+    }
+}
