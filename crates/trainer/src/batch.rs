@@ -71,10 +71,21 @@ impl Batch {
         self.mask.size(0)
     }
 
-    /// The mean over the real samples of a tensor with one value a sample, `[batch]`: a scalar.
+    /// The mean over the real samples of a tensor with one value a sample, `[batch]`: a scalar. Of several values a sample,
+    /// `[batch, …]`, it is the mean over all of them.
+    ///
+    /// Poisoned when the first axis is not the batch's.
     #[track_caller]
     pub fn mean(&self, per_sample: &Tensor) -> Tensor {
-        let (sum, count) = self.sum_and_count(per_sample);
+        if per_sample.fault().is_some() {
+            return per_sample.clone();
+        }
+        if per_sample.shape().dims().first() != Some(&self.size()) {
+            let message = format!("needs one value or more a sample, [{}, ..], got {}", self.size(), per_sample.ty());
+            return Tensor::poison("mean", message);
+        }
+        let further: Vec<isize> = (1..per_sample.rank() as isize).collect();
+        let (sum, count) = self.sum_and_count(&per_sample.to_dtype(DType::F32).mean(&further, false));
         (sum / count.maximum(1.0)).to_dtype(per_sample.dtype())
     }
 

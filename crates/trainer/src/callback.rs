@@ -3,7 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use fulmen_nn::metrics::Value;
+use serde_json::Value as Json;
 
 use crate::{Error, FitSummary, Plan, Strategy};
 
@@ -53,21 +54,51 @@ pub struct Progress {
     pub global_step: u64,
 }
 
-/// Logged values that have arrived: names and means.
+/// Logged values that have arrived.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogPoint {
     /// The epoch, counted from 0.
     pub epoch: u64,
     /// The optimizer step after which the values were taken.
     pub global_step: u64,
-    /// Names and values, in the order of the calls of `log`.
+    /// Names and values of what is one number, in the order of the calls of `log` and `log_metric`.
     pub metrics: Vec<(String, f64)>,
+    /// Names and values of metrics that are several numbers: one a class, or a matrix.
+    pub arrays: Vec<(String, Value)>,
 }
 
 impl LogPoint {
-    /// The value of a metric.
+    /// The value of a metric: by its name, or as `NAME/I` (`NAME/I/J`) an element of one that has several.
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.metrics.iter().find(|m| m.0 == name).map(|m| m.1)
+        if let Some(metric) = self.metrics.iter().find(|m| m.0 == name) {
+            return Some(metric.1);
+        }
+        self.arrays.iter().find_map(|(array, value)| {
+            let mut indices = name.strip_prefix(array.as_str())?.strip_prefix('/')?.split('/').map(str::parse::<usize>);
+            let (first, second, rest) = (indices.next()?.ok()?, indices.next(), indices.next());
+            match (value, second, rest) {
+                (Value::Vector(values), None, None) => values.get(first).copied(),
+                (Value::Matrix(rows), Some(Ok(second)), None) => rows.get(first)?.get(second).copied(),
+                _ => None,
+            }
+        })
+    }
+
+    /// The value of a metric that is several numbers.
+    pub fn array(&self, name: &str) -> Option<&Value> {
+        self.arrays.iter().find(|array| array.0 == name).map(|array| &array.1)
+    }
+
+    /// Names and values of all numbers but those of matrices, by the names that [`LogPoint::get`] knows: what fits into the
+    /// columns of a table.
+    pub fn columns(&self) -> Vec<(String, f64)> {
+        let mut columns = self.metrics.clone();
+        for (name, value) in &self.arrays {
+            if let Value::Vector(values) = value {
+                columns.extend(values.iter().enumerate().map(|(i, &value)| (format!("{name}/{i}"), value)));
+            }
+        }
+        columns
     }
 }
 
@@ -137,12 +168,12 @@ pub trait Callback: Send {
     }
 
     /// What of this callback belongs in a checkpoint.
-    fn state(&self) -> Option<Value> {
+    fn state(&self) -> Option<Json> {
         None
     }
 
     /// Takes up what [`Callback::state`] gave before, when a fit resumes; after [`Callback::on_fit_start`].
-    fn load_state(&mut self, state: &Value) {
+    fn load_state(&mut self, state: &Json) {
         let _ = state;
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Position {
     pub(crate) data: String,
     /// What the epoch that had begun has logged up to its last log point.
     pub(crate) epoch_sums: Sums,
-    /// The names of the values in the tensor [`LOGS`], which holds what was logged after it.
+    /// What the values in the tensor [`LOGS`] are, which holds what was logged after it.
     pub(crate) log_names: Vec<String>,
     /// The best checkpoint so far.
     pub(crate) best_checkpoint: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         .sums
         .iter()
         // As bits: a sum may be NaN or infinite, which JSON cannot say.
-        .map(|(name, sum, weight)| json!([name, sum.to_bits(), weight.to_bits()]))
+        .map(|(key, sums)| json!([key, sums.iter().map(|sum| bits(sum)).collect::<Vec<_>>()]))
         .collect();
     let document = json!({
         "version": env!("CARGO_PKG_VERSION"),
@@ -73,6 +73,10 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
     safetensors::write(path, tensors, &metadata).map_err(Error::checkpoint_file)
 }
 
+fn bits(sum: &[f64]) -> Vec<u64> {
+    sum.iter().map(|v| v.to_bits()).collect()
+}
+
 /// Reads a checkpoint.
 pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)> {
     let wrong = |message: &str| Error::checkpoint(path, message);
@@ -88,10 +92,12 @@ pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)>
     let number = |name: &str| document[name].as_u64().ok_or_else(|| wrong(&format!("its metadata lacks `{name}`")));
     let mut sums = vec![];
     for row in document["epoch_sums"].as_array().into_iter().flatten() {
-        let (Some(name), Some(sum), Some(weight)) = (row[0].as_str(), row[1].as_u64(), row[2].as_u64()) else {
+        let elements = |sum: &Value| sum.as_array()?.iter().map(|v| v.as_u64().map(f64::from_bits)).collect();
+        let all = row[1].as_array().and_then(|sums| sums.iter().map(elements).collect::<Option<Vec<Vec<f64>>>>());
+        let (Some(key), Some(all)) = (row[0].as_str(), all) else {
             return Err(wrong("its metadata has a broken row in `epoch_sums`"));
         };
-        sums.push((name.to_owned(), f64::from_bits(sum), f64::from_bits(weight)));
+        sums.push((key.to_owned(), all));
     }
     let names = document["log_names"].as_array().into_iter().flatten();
     let callbacks = document["callbacks"].as_object().into_iter().flatten();

@@ -1,21 +1,47 @@
-//! Logged values on the device: sums and weights in one small tensor that goes through every step and is read as one.
+//! Logged values on the device: sums in one small tensor that goes through every step and is read as one.
 //!
-//! It is an `i32` vector so that counters are exact; floats lie in it by their bits.
+//! It is an `i32` vector. Counters are exact in it: 64 bits, in two words. Floats lie in it by their bits, each sum beside
+//! what rounding has lost of it, so that an epoch of many steps is as exact as its steps. Which sums a metric needs, and
+//! what is made of them, is the metric's own affair (`fulmen_nn::metrics`).
 
+use std::sync::Arc;
+
+use fulmen_nn::metrics::{Metric, Value};
 use fulmen_tensor::{DType, Literal, Tensor, TensorType};
 
-use crate::module::Logged;
+use crate::module::{Logged, LoggedValue};
 use crate::{Batch, Error, Result};
 
 /// Where in the vector what stands, for one kind of step.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct LogLayout {
-    names: Vec<String>,
+    entries: Vec<Entry>,
+    /// Elements of all sums that are floats, and of all that are counters.
+    floats: usize,
+    counters: usize,
     grad_norm: bool,
 }
 
+/// A logged value.
+#[derive(Clone, Debug)]
+struct Entry {
+    name: String,
+    /// The name, with the settings of a metric: sums of different metrics do not add up.
+    key: String,
+    /// `None` for a mean, whose sums are the sum and the number of samples.
+    metric: Option<Arc<dyn Metric>>,
+    sums: Vec<Sum>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sum {
+    counter: bool,
+    len: usize,
+}
+
 /// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), the latest learning
-/// rate and the latest length of the gradients; then come a sum and a weight for each name.
+/// rate and the latest length of the gradients; then come the sums of floats, what they have lost, and the lower and the
+/// higher words of counters.
 const HEAD: usize = 3;
 
 /// The name that the learning rate is logged under.
@@ -34,6 +60,9 @@ pub(crate) struct StepFacts<'a> {
     pub(crate) grad_norm: Option<(&'a Tensor, Option<&'a Tensor>)>,
 }
 
+/// Values by name: those of one number, and those of several.
+pub(crate) type Values = (Vec<(String, f64)>, Vec<(String, Value)>);
+
 /// What was read of the vector.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sums {
@@ -42,8 +71,8 @@ pub(crate) struct Sums {
     pub(crate) learning_rate: f64,
     /// The length of the gradients in the latest step of the optimizer, if it is logged.
     pub(crate) grad_norm: Option<f64>,
-    /// Name, sum, weight.
-    pub(crate) sums: Vec<(String, f64, f64)>,
+    /// For each key the elements of its sums.
+    pub(crate) sums: Vec<(String, Vec<Vec<f64>>)>,
 }
 
 impl Sums {
@@ -52,17 +81,14 @@ impl Sums {
         self.bad_step = self.bad_step.or(later.bad_step);
         self.learning_rate = later.learning_rate;
         self.grad_norm = later.grad_norm;
-        for (name, sum, weight) in &later.sums {
-            match self.sums.iter_mut().find(|mine| mine.0 == *name) {
-                Some(mine) => (mine.1, mine.2) = (mine.1 + sum, mine.2 + weight),
-                None => self.sums.push((name.clone(), *sum, *weight)),
+        for (key, sums) in &later.sums {
+            match self.sums.iter_mut().find(|mine| mine.0 == *key) {
+                Some(mine) => {
+                    mine.1.iter_mut().flatten().zip(sums.iter().flatten()).for_each(|(mine, sum)| *mine += sum)
+                }
+                None => self.sums.push((key.clone(), sums.clone())),
             }
         }
-    }
-
-    /// Names and means; a name without weight has none.
-    pub(crate) fn means(&self) -> Vec<(String, f64)> {
-        self.sums.iter().filter(|s| s.2 > 0.0).map(|s| (s.0.clone(), s.1 / s.2)).collect()
     }
 }
 
@@ -70,9 +96,10 @@ impl LogLayout {
     /// The layout of these logged values.
     ///
     /// # Errors
-    /// A poisoned value, a name given twice, a value that is neither a scalar nor one a sample, or a scalar that
-    /// ignores padding.
+    /// A poisoned value, a name given twice, a value that is neither a scalar nor one a sample, or a scalar or a metric
+    /// that ignores padding.
     pub(crate) fn new(logged: &[Logged], batch: &Batch) -> Result<LogLayout> {
+        let mut layout = LogLayout { entries: vec![], floats: 0, counters: 0, grad_norm: false };
         for (i, entry) in logged.iter().enumerate() {
             let at =
                 |problem: String| Error::usage(format!("log `{}`: {problem}\n  at {}", entry.name, entry.location));
@@ -80,21 +107,31 @@ impl LogLayout {
             if logged[..i].iter().any(|earlier| earlier.name == entry.name) {
                 return Err(at("this name was logged before in the same step; choose another".into()));
             }
-            let ty = entry.value.ty();
             if [LEARNING_RATE, "epoch", "step"].contains(&entry.name.as_str()) {
                 return Err(at("this name is that of a value which is logged by itself; choose another".into()));
             }
-            let per_sample = ty.shape.dims() == [batch.size()];
-            if ty.shape.rank() != 0 && !per_sample {
-                return Err(at(format!("the value is {ty}; log a scalar or one value a sample, [{}]", batch.size())));
+            check_padding(entry, batch).map_err(at)?;
+            let sums = sums(entry, batch);
+            for sum in &sums {
+                sum.check()?;
             }
-            if !per_sample && batch.is_padded() && !entry.value.depends_on(batch.mask()) {
-                return Err(at("the last batch is padded, and this scalar does not depend on the batch's mask, so \
-                               padding would count as samples; log the values a sample, [batch], or use batch.mean()"
-                    .into()));
+            let sums: Vec<Sum> = sums
+                .iter()
+                .map(|sum| Sum { counter: !sum.dtype().is_float(), len: sum.shape().iter().product() })
+                .collect();
+            for sum in &sums {
+                *(if sum.counter { &mut layout.counters } else { &mut layout.floats }) += sum.len;
             }
+            let (key, metric) = match &entry.value {
+                LoggedValue::Mean(_) => (entry.name.clone(), None),
+                LoggedValue::Metric(statistics) => {
+                    let metric = statistics.metric().clone();
+                    (format!("{} {metric:?}", entry.name), Some(metric))
+                }
+            };
+            layout.entries.push(Entry { name: entry.name.clone(), key, metric, sums });
         }
-        Ok(LogLayout { names: logged.iter().map(|l| l.name.clone()).collect(), grad_norm: false })
+        Ok(layout)
     }
 
     /// Whether the length of the gradients is logged too.
@@ -102,12 +139,22 @@ impl LogLayout {
         LogLayout { grad_norm, ..self }
     }
 
-    pub(crate) fn names(&self) -> &[String] {
-        &self.names
+    /// What stands in the vector, in words: vectors with the same words can go on one from the other.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        self.entries.iter().map(|entry| entry.key.clone()).collect()
+    }
+
+    /// The names that were logged under.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|entry| entry.name.as_str())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     fn len(&self) -> usize {
-        HEAD + 2 * self.names.len()
+        HEAD + 2 * (self.floats + self.counters)
     }
 
     pub(crate) fn ty(&self) -> TensorType {
@@ -127,46 +174,141 @@ impl LogLayout {
         batch: &Batch,
         facts: Option<&StepFacts<'_>>,
     ) -> Tensor {
-        let word = |i: usize| so_far.narrow(0, i, 1).reshape([]);
-        let float = |i: usize| word(i).bitcast(DType::F32);
-        let bits = |value: &Tensor| value.to_dtype(DType::F32).bitcast(DType::I32);
-        let mut words = vec![word(0), word(1), word(2)];
+        let words = |start: usize, length: usize| so_far.narrow(0, start, length);
+        let bits = |value: &Tensor| value.to_dtype(DType::F32).bitcast(DType::I32).broadcast_to([1]);
+        let mut parts = vec![words(0, 1), words(1, 1), words(2, 1)];
         if let Some(StepFacts { loss, step, learning_rate, grad_norm }) = facts {
-            let first = word(0).eq(0.0).and(loss.is_finite().not());
-            words[0] = first.select(&(*step + 1.0), &word(0));
-            words[1] = bits(learning_rate);
-            words[2] = match grad_norm {
-                Some((norm, Some(updates))) => updates.select(&bits(norm), &word(2)),
-                Some((norm, None)) => bits(norm),
-                None => word(2),
-            };
+            let first = parts[0].eq(0.0).and(loss.is_finite().not());
+            parts[0] = first.select(&(*step + 1.0), &parts[0]);
+            parts[1] = bits(learning_rate);
+            match grad_norm {
+                Some((norm, Some(updates))) => parts[2] = updates.select(&bits(norm), &parts[2]),
+                Some((norm, None)) => parts[2] = bits(norm),
+                None => {}
+            }
         }
-        for (i, entry) in logged.iter().enumerate() {
-            let count = batch.mask().sum_all();
-            let (sum, weight) = if entry.value.rank() == 0 {
-                (entry.value.to_dtype(DType::F32) * &count, count)
-            } else {
-                batch.sum_and_count(&entry.value)
-            };
-            words.push((float(HEAD + 2 * i) + sum).bitcast(DType::I32));
-            words.push((float(HEAD + 2 * i + 1) + weight).bitcast(DType::I32));
+
+        let sums: Vec<Tensor> = logged.iter().flat_map(|entry| sums(entry, batch)).collect();
+        let joined = |counters: bool| {
+            let of_kind = sums.iter().filter(|sum| sum.dtype().is_float() != counters);
+            let flat: Vec<Tensor> = of_kind.map(|sum| sum.reshape([sum.shape().iter().product::<usize>()])).collect();
+            Tensor::concatenate(&flat.iter().collect::<Vec<_>>(), 0)
+        };
+        if self.floats > 0 {
+            let float = |i: usize| words(HEAD + i * self.floats, self.floats).bitcast(DType::F32);
+            let (sum, lost, x) = (float(0), float(1), joined(false));
+            // Knuth's sum of two numbers: what rounding loses of it is a float again.
+            let total = &sum + &x;
+            let part = &total - &sum;
+            let loses = (&sum - (&total - &part)) + (&x - &part);
+            let loses = loses.is_finite().select(&loses, &loses.zeros_like());
+            parts.extend([total, lost + loses].map(|part| part.bitcast(DType::I32)));
         }
-        Tensor::stack(&words.iter().collect::<Vec<_>>(), 0)
+        if self.counters > 0 {
+            let start = HEAD + 2 * self.floats;
+            let (low, high) = (words(start, self.counters), words(start + self.counters, self.counters));
+            let low = low.bitcast(DType::U32);
+            let total = &low + joined(true).bitcast(DType::U32);
+            let carry = total.lt(&low).to_dtype(DType::I32);
+            parts.extend([total.bitcast(DType::I32), high + carry]);
+        }
+        Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), 0)
     }
 
     /// What the vector says.
     pub(crate) fn read(&self, literal: &Literal) -> Result<Sums> {
         let words = literal.to_vec::<i32>()?;
-        let float = |i: usize| f64::from(f32::from_bits(words[i] as u32));
         if words.len() != self.len() {
             return Err(Error::usage(format!("the logged values are {}, expected {}", literal.ty(), self.ty())));
         }
-        let sums = self.names.iter().enumerate();
-        Ok(Sums {
-            bad_step: u64::try_from(words[0]).ok().filter(|&step| step > 0),
-            learning_rate: float(1),
-            grad_norm: self.grad_norm.then(|| float(2)),
-            sums: sums.map(|(i, name)| (name.clone(), float(HEAD + 2 * i), float(HEAD + 2 * i + 1))).collect(),
-        })
+        let float = |i: usize| f64::from(f32::from_bits(words[i] as u32));
+        let (mut at_float, mut at_counter) = (HEAD, HEAD + 2 * self.floats);
+        let mut take = |sum: &Sum| -> Vec<f64> {
+            let (at, apart) = if sum.counter { (&mut at_counter, self.counters) } else { (&mut at_float, self.floats) };
+            let from = *at;
+            *at += sum.len;
+            (from..from + sum.len)
+                .map(|i| match sum.counter {
+                    true => (words[i + apart] as u32 as f64) * 2f64.powi(32) + f64::from(words[i] as u32),
+                    false => float(i) + float(i + apart),
+                })
+                .collect()
+        };
+        let sums = self.entries.iter().map(|entry| (entry.key.clone(), entry.sums.iter().map(&mut take).collect()));
+        let sums = sums.collect();
+        let bad_step = u64::try_from(words[0]).ok().filter(|&step| step > 0);
+        Ok(Sums { bad_step, learning_rate: float(1), grad_norm: self.grad_norm.then(|| float(2)), sums })
+    }
+
+    /// Names, each followed by `suffix`, and what is made of the sums. A name without samples has no value.
+    pub(crate) fn values(&self, sums: &Sums, suffix: &str) -> Values {
+        let (mut numbers, mut arrays) = (vec![], vec![]);
+        for entry in &self.entries {
+            let Some((_, sums)) = sums.sums.iter().find(|(key, _)| *key == entry.key) else { continue };
+            let name = format!("{}{suffix}", entry.name);
+            let value = match (&entry.metric, &sums[..]) {
+                (Some(metric), sums) => metric.compute(sums),
+                (None, [sum, count]) if count.first().is_some_and(|&count| count > 0.0) => {
+                    Value::Scalar(sum.iter().sum::<f64>() / count.iter().sum::<f64>())
+                }
+                _ => continue,
+            };
+            match value {
+                Value::Scalar(value) => numbers.push((name, value)),
+                value => arrays.push((name, value)),
+            }
+        }
+        (numbers, arrays)
+    }
+}
+
+/// Whether padding is left out of a logged value, or could be; else what to do.
+fn check_padding(entry: &Logged, batch: &Batch) -> Result<(), String> {
+    match &entry.value {
+        LoggedValue::Mean(value) => {
+            let ty = value.ty();
+            let per_sample = ty.shape.dims() == [batch.size()];
+            if ty.shape.rank() != 0 && !per_sample {
+                return Err(format!("the value is {ty}; log a scalar or one value a sample, [{}]", batch.size()));
+            }
+            if !per_sample && batch.is_padded() && !value.depends_on(batch.mask()) {
+                return Err("the last batch is padded, and this scalar does not depend on the batch's mask, so \
+                            padding would count as samples; log the values a sample, [batch], or use batch.mean()"
+                    .into());
+            }
+        }
+        LoggedValue::Metric(statistics) => {
+            let samples = statistics.samples();
+            if batch.is_padded() && samples.first() != Some(&batch.size()) && !statistics.mask_depends_on(batch.mask())
+            {
+                return Err(format!(
+                    "the last batch is padded, and the metric's samples {samples:?} are not its {} rows, so padding would \
+                     count as samples; give it what has the batch axis first, or a mask made of batch.mask()",
+                    batch.size()
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The sums of a logged value over the real samples of a batch.
+fn sums(entry: &Logged, batch: &Batch) -> Vec<Tensor> {
+    match &entry.value {
+        LoggedValue::Mean(value) => {
+            let count = batch.mask().sum_all();
+            let sum = match value.rank() {
+                0 => value.to_dtype(DType::F32) * &count,
+                _ => batch.sum_and_count(value).0,
+            };
+            vec![sum, count.to_dtype(DType::I32)]
+        }
+        LoggedValue::Metric(statistics) => {
+            if batch.is_padded() && statistics.samples().first() == Some(&batch.size()) {
+                statistics.clone().masked(batch.mask()).tensors()
+            } else {
+                statistics.tensors()
+            }
+        }
     }
 }

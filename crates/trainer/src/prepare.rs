@@ -42,7 +42,7 @@ pub(crate) fn prepare(
             let of_module = state::of_module(module, setting);
             let eval = program::eval(module, Stage::Validation, &loader, &of_module, setting, seed)?;
             check_names(&program, &eval)?;
-            (!eval.layout.names().is_empty()).then_some((loader, eval))
+            (!eval.layout.is_empty()).then_some((loader, eval))
         }
         None => None,
     };
@@ -142,8 +142,8 @@ fn check_entries(entries: &[Entry]) -> Result<()> {
 
 /// In the row of an epoch, means of training and values of validation stand side by side.
 fn check_names(train: &TrainProgram, validation: &EvalProgram) -> Result<()> {
-    let clash = |name: &&String| train.layout.names().iter().any(|n| **name == format!("{n}_epoch"));
-    match validation.layout.names().iter().find(clash) {
+    let clash = |name: &&str| train.layout.names().any(|n| **name == format!("{n}_epoch"));
+    match validation.layout.names().find(clash) {
         Some(name) => Err(Error::usage(format!(
             "log `{name}`: validation_step logs this name, which is that of a training metric's mean over the epoch; \
              choose another"

@@ -52,7 +52,7 @@ impl Start {
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
         check_group(&self.position, setting).map_err(|e| Error::checkpoint(path, e))?;
         let same =
-            |logs: &Literal| self.position.log_names == program.layout.names() && *logs.ty() == program.layout.ty();
+            |logs: &Literal| self.position.log_names == program.layout.keys() && *logs.ty() == program.layout.ty();
         let logs = tensors.remove(LOGS).filter(same);
         adapt(tensors, entries, &self.position)?;
         let names = entries.iter().map(|e| (e.name.as_str(), &e.ty));

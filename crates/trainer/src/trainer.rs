@@ -418,7 +418,7 @@ impl Trainer {
         let loader = &setting.distribute(loader, which)?;
         let entries = state::of_module(module, &setting);
         let program = program::eval(module, stage, loader, &entries, &setting, self.options.seed)?;
-        if program.layout.names().is_empty() {
+        if program.layout.is_empty() {
             let step = if stage == Stage::Test { "test_step" } else { "validation_step" };
             return Err(Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate")));
         }
@@ -435,8 +435,8 @@ impl Trainer {
         let logs = evaluation.run(&self.runtime, hosts, loader, &values.iter().collect::<Vec<_>>())?;
         let literals = hosts::arrive(hosts, self.runtime.read(&[&logs])?)?;
         let literal = literals.first().ok_or_else(|| Error::data("the device gave no values"))?;
-        let metrics = evaluation.layout.read(literal)?.means();
-        let point = LogPoint { epoch: self.reached.0, global_step: self.reached.1, metrics };
+        let (metrics, arrays) = evaluation.layout.values(&evaluation.layout.read(literal)?, "");
+        let point = LogPoint { epoch: self.reached.0, global_step: self.reached.1, metrics, arrays };
         self.log_points += 1;
         for logger in &mut self.loggers {
             if let Err(error) = logger.log(&point) {

@@ -34,7 +34,13 @@ impl Task {
 
     /// The shape of the samples, or a poisoned tensor. The predictions may be scores, or the classes themselves.
     #[track_caller]
-    pub(super) fn samples(self, metric: &str, input: &Tensor, target: &Tensor, classes: bool) -> Result<Vec<usize>, Tensor> {
+    pub(super) fn samples(
+        self,
+        metric: &str,
+        input: &Tensor,
+        target: &Tensor,
+        classes: bool,
+    ) -> Result<Vec<usize>, Tensor> {
         for tensor in [input, target] {
             if tensor.fault().is_some() {
                 return Err(tensor.clone());
@@ -47,7 +53,10 @@ impl Task {
             Task::Multiclass(n) => {
                 let scores = i.dtype.is_float() && given.split_last() == Some((&n, dims));
                 let expected = format!("scores [.., {n}] and the integer index of each right class [..]");
-                (expected, n > 0 && t.dtype.is_integer() && (scores || classes && i.dtype.is_integer() && given == dims))
+                (
+                    expected,
+                    n > 0 && t.dtype.is_integer() && (scores || classes && i.dtype.is_integer() && given == dims),
+                )
             }
             Task::Binary => {
                 let expected = "scores and targets that are 0 or 1, of one shape".to_owned();
@@ -62,7 +71,7 @@ impl Task {
             return Err(Tensor::poison(metric, format!("needs {expected}, got {i} and {t}")));
         }
         Ok(match self {
-            Task::Multilabel(n) => dims[..dims.len().saturating_sub(usize::from(n > 0 || !dims.is_empty()))].to_vec(),
+            Task::Multilabel(_) => dims.split_last().map_or(vec![], |(_, samples)| samples.to_vec()),
             _ => dims.to_vec(),
         })
     }

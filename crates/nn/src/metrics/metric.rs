@@ -109,7 +109,8 @@ impl Statistics {
             return self;
         }
         if !self.samples.starts_with(mask.shape().dims()) {
-            let message = format!("the mask {} does not have the first axes of the samples {:?}", mask.ty(), self.samples);
+            let message =
+                format!("the mask {} does not have the first axes of the samples {:?}", mask.ty(), self.samples);
             self.inputs = vec![Tensor::poison("masked", message)];
             return self;
         }

@@ -186,7 +186,13 @@ impl Metric for R2Score {
                 (true, _) => 1.0 - errors[k] / spread,
                 (false, true) => 1.0,
                 // NaN, where something is, is none of these.
-                (false, false) => if spread.is_nan() { f64::NAN } else { 0.0 },
+                (false, false) => {
+                    if spread.is_nan() {
+                        f64::NAN
+                    } else {
+                        0.0
+                    }
+                }
             }
         };
         if count == 0.0 {

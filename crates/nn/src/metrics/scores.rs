@@ -43,7 +43,8 @@ impl Scores {
             }
         }
         if self.top_k != 1 {
-            let message = format!("top_k is from 1 to the number of classes, of more than one class; it is {}", self.top_k);
+            let message =
+                format!("top_k is from 1 to the number of classes, of more than one class; it is {}", self.top_k);
             return Statistics::new(self, &[&Tensor::poison(metric, message)], &[]);
         }
         Statistics::new(self, &[input, target], &samples)
@@ -72,13 +73,7 @@ impl Metric for Scores {
         let columns = self.task.mask(mask);
         let (predicted, target) = (predicted.and(&columns), target.and(&columns));
         let outside = outside.and(if outside.rank() == mask.rank() { mask } else { &columns });
-        vec![
-            count(&predicted.and(&target)),
-            count(&predicted),
-            count(&target),
-            count_all(mask),
-            count_all(&outside),
-        ]
+        vec![count(&predicted.and(&target)), count(&predicted), count(&target), count_all(mask), count_all(&outside)]
     }
 
     fn compute(&self, sums: &[Vec<f64>]) -> Value {

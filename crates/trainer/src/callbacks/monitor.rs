@@ -27,9 +27,13 @@ impl Mode {
 /// The value of a monitored metric at the end of an epoch: under its name, or under the name that a training metric
 /// has over an epoch. Where there is none, that is said once.
 pub(super) fn monitored(point: &LogPoint, metric: &str, by: &str, warned: &mut bool) -> Option<f64> {
-    let value = point.get(metric).or_else(|| point.get(&format!("{metric}_epoch")));
+    let over_epoch = match metric.split_once('/') {
+        Some((name, element)) => format!("{name}_epoch/{element}"),
+        None => format!("{metric}_epoch"),
+    };
+    let value = point.get(metric).or_else(|| point.get(&over_epoch));
     if value.is_none() && !std::mem::replace(warned, true) {
-        let names: Vec<_> = point.metrics.iter().map(|m| m.0.as_str()).collect();
+        let names: Vec<_> = point.columns().into_iter().map(|m| m.0).collect();
         note(&format!(
             "warning: {by} monitors `{metric}`, which this epoch did not log; there are: {}",
             names.join(", ")

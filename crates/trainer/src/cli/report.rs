@@ -3,12 +3,23 @@
 use std::path::Path;
 use std::time::Duration;
 
+use fulmen_nn::metrics;
 use serde_json::{Map, Value, json};
 
 use crate::{FitSummary, LogPoint, Trainer};
 
 fn metrics_json(point: &LogPoint) -> Value {
-    point.metrics.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<Map<_, _>>().into()
+    let scalars = point.metrics.iter().map(|(name, value)| (name.clone(), json!(value)));
+    let arrays = point.arrays.iter().map(|(name, value)| (name.clone(), array_json(value)));
+    scalars.chain(arrays).collect::<Map<_, _>>().into()
+}
+
+fn array_json(value: &metrics::Value) -> Value {
+    match value {
+        metrics::Value::Scalar(value) => json!(value),
+        metrics::Value::Vector(values) => json!(values),
+        metrics::Value::Matrix(rows) => json!(rows),
+    }
 }
 
 /// What a fit, and the test after it, did. `test_accuracy` is the test's metric of that name, or `test_acc`.

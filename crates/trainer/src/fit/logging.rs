@@ -27,10 +27,10 @@ impl Fit<'_> {
     pub(super) fn finish_log_point(&mut self, running: &mut Running<'_>) -> Result<()> {
         let Some(pending) = running.pending.pop_front() else { return Ok(()) };
         let sums = self.take_in(running, &hosts::arrive(self.hosts, pending.values)?)?;
-        let mut metrics = sums.means();
+        let (mut metrics, arrays) = self.program.layout.values(&sums, "");
         metrics.push((LEARNING_RATE.into(), sums.learning_rate));
         metrics.extend(sums.grad_norm.map(|norm| (GRAD_NORM.into(), norm)));
-        let point = LogPoint { epoch: pending.epoch, global_step: pending.global_step, metrics };
+        let point = LogPoint { epoch: pending.epoch, global_step: pending.global_step, metrics, arrays };
         self.log(running, &point);
         self.callbacks.iter_mut().for_each(|c| c.on_log(&point));
         Ok(())

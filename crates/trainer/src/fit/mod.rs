@@ -237,13 +237,15 @@ impl<'a> Fit<'a> {
             self.take_in(running, &literals)?;
         }
         let sums = std::mem::take(&mut self.position.epoch_sums);
-        let mut metrics: Vec<(String, f64)> =
-            sums.means().into_iter().map(|(name, mean)| (format!("{name}_epoch"), mean)).collect();
-        self.summary.train_loss = sums.means().iter().find(|m| m.0 == self.program.loss).map(|m| m.1);
+        let (mut metrics, mut arrays) = self.program.layout.values(&sums, "_epoch");
+        let loss = format!("{}_epoch", self.program.loss);
+        self.summary.train_loss = metrics.iter().find(|m| m.0 == loss).map(|m| m.1);
         if let (Some((_, layout)), Some(literal)) = (&validated, literals.last()) {
-            metrics.extend(layout.read(literal)?.means());
+            let validated = layout.values(&layout.read(literal)?, "");
+            metrics.extend(validated.0);
+            arrays.extend(validated.1);
         }
-        let point = LogPoint { epoch: self.position.epoch, global_step: self.position.global_step, metrics };
+        let point = LogPoint { epoch: self.position.epoch, global_step: self.position.global_step, metrics, arrays };
         self.log(running, &point);
         self.position.epoch += 1;
         self.position.batch = 0;

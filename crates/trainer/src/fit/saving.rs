@@ -26,7 +26,7 @@ impl Fit<'_> {
                 self.check_finite(running, &self.program.layout.read(&literal)?)?;
                 logs.push((LOGS.to_owned(), literal));
             }
-            self.position.log_names = self.program.layout.names().to_vec();
+            self.position.log_names = self.program.layout.keys();
         }
         if self.options.enable_checkpointing {
             let path = self.run_dir.join("checkpoints").join("last.safetensors");

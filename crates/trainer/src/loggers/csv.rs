@@ -8,7 +8,8 @@ use super::Logger;
 use crate::LogPoint;
 
 /// Writes `metrics.csv` into the run's folder: `epoch`, `step` (both counted as in [`LogPoint`]) and a column for each
-/// metric, empty where a log point does not have it. Numbers are written so that they read back exactly.
+/// metric, empty where a log point does not have it. A metric of one number a class has a column a class, `NAME/0` and so
+/// on; a matrix has none. Numbers are written so that they read back exactly.
 #[derive(Debug, Default)]
 pub struct CsvLogger {
     path: PathBuf,
@@ -65,7 +66,7 @@ impl Logger for CsvLogger {
 
     fn log(&mut self, point: &LogPoint) -> io::Result<()> {
         let new: Vec<String> =
-            point.metrics.iter().map(|m| m.0.clone()).filter(|name| !self.columns.contains(name)).collect();
+            point.columns().into_iter().map(|m| m.0).filter(|name| !self.columns.contains(name)).collect();
         self.rows.push(point.clone());
         self.columns.extend(new.iter().cloned());
         let line = lines(std::iter::once(self.row(point)))?;

@@ -5,7 +5,7 @@ use fulmen_tensor::{DType, Tensor, autocast, random};
 use super::checks::check_loss;
 use super::values::Values;
 use crate::logs::{GRAD_NORM, LogLayout};
-use crate::module::{Logged, StepContext};
+use crate::module::{Logged, LoggedValue, StepContext};
 use crate::placeholders::Placeholders;
 use crate::setting::Setting;
 use crate::{Batch, Error, Result, TrainingModule};
@@ -46,7 +46,7 @@ impl Forward {
         // The step's key means nothing outside of it.
         module.set_random_key(&random::key(seed));
         check_loss(&loss, batch)?;
-        if let Some(entry) = logged.iter().find(|l| l.name == TRAIN_LOSS).filter(|l| !l.value.is(&loss)) {
+        if let Some(entry) = logged.iter().find(|l| l.name == TRAIN_LOSS).filter(|l| !l.is(&loss)) {
             let message = "this name is that of the loss, which training_step returns; choose another";
             return Err(Error::usage(format!("log `{TRAIN_LOSS}`: {message}\n  at {}", entry.location)));
         }
@@ -54,10 +54,11 @@ impl Forward {
             let message = "log_grad_norm logs a value of this name; choose another";
             return Err(Error::usage(format!("log `{GRAD_NORM}`: {message}\n  at {}", entry.location)));
         }
-        let loss_name = match logged.iter().find(|l| l.value.is(&loss)) {
+        let loss_name = match logged.iter().find(|l| l.is(&loss)) {
             Some(entry) => entry.name.clone(),
             None => {
-                logged.insert(0, Logged { name: TRAIN_LOSS.into(), value: loss.clone(), location: loss.location() });
+                let value = LoggedValue::Mean(loss.clone());
+                logged.insert(0, Logged { name: TRAIN_LOSS.into(), value, location: loss.location() });
                 TRAIN_LOSS.into()
             }
         };
