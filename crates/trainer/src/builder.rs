@@ -12,7 +12,8 @@ use crate::hosts::Hosts;
 use crate::loggers::{CsvLogger, Logger};
 use crate::options::TrainerArgs;
 use crate::say::note;
-use crate::{Error, Options, Result, Trainer};
+use crate::setting::Extras;
+use crate::{Error, Options, Result, Trainer, WeightAveraging};
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
 #[derive(Default)]
@@ -21,6 +22,7 @@ pub struct TrainerBuilder {
     callbacks: Vec<Box<dyn Callback>>,
     loggers: Option<Vec<Box<dyn Logger>>>,
     runtime: Option<Runtime>,
+    averaging: Option<WeightAveraging>,
     pub(crate) mesh: Option<Mesh>,
 }
 
@@ -50,6 +52,26 @@ impl TrainerBuilder {
         self
     }
 
+    /// Averages the weights of many steps, and validates, tests and saves the average.
+    pub fn weight_averaging(mut self, averaging: WeightAveraging) -> Self {
+        self.averaging = Some(averaging);
+        self
+    }
+
+    /// What the options do not say of how steps are recorded.
+    pub(crate) fn extras(&self) -> Result<Extras> {
+        if let Some(averaging) = &self.averaging {
+            averaging.check()?;
+        }
+        for callback in &self.callbacks {
+            if let Some(message) = callback.refusal() {
+                return Err(Error::usage(format!("{}: {message}", callback.name())));
+            }
+        }
+        let scales_learning_rate = self.callbacks.iter().any(|callback| callback.changes_learning_rate());
+        Ok(Extras { averaging: self.averaging.clone(), scales_learning_rate })
+    }
+
     /// Decides the options, and opens nothing.
     ///
     /// # Errors
@@ -74,6 +96,7 @@ impl TrainerBuilder {
     /// that has not joined in time, which is named.
     pub fn build(self) -> Result<Trainer> {
         let options = self.options()?;
+        self.extras()?;
         let hosts = Hosts::from_env(&options, self.runtime.as_ref())?;
         let built = self.build_with(options, hosts.clone());
         if let (Some(hosts), Err(error)) = (&hosts, &built) {
@@ -83,6 +106,7 @@ impl TrainerBuilder {
     }
 
     pub(crate) fn build_with(self, options: Options, hosts: Option<Arc<Hosts>>) -> Result<Trainer> {
+        let extras = self.extras()?;
         let runtime = match (self.runtime, &hosts) {
             (Some(runtime), _) => runtime,
             (None, Some(hosts)) => hosts.open(options.accelerator, &options.devices)?,
@@ -113,7 +137,7 @@ impl TrainerBuilder {
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
-        Ok(Trainer::new(options, runtime, hosts, callbacks, loggers))
+        Ok(Trainer::new((options, extras), runtime, hosts, callbacks, loggers))
     }
 }
 

@@ -118,12 +118,26 @@ pub enum CheckpointRole {
 pub struct Actions {
     pub(crate) saves: Vec<(PathBuf, CheckpointRole)>,
     pub(crate) stop: Option<String>,
+    pub(crate) learning_rate: f64,
+    pub(crate) learning_rate_factor: Option<f64>,
 }
 
 impl Actions {
     /// Save the training state to this file. Several files of one turn are written from one read of the device.
     pub fn save_checkpoint(&mut self, path: impl AsRef<Path>, role: CheckpointRole) {
         self.saves.push((path.as_ref().into(), role));
+    }
+
+    /// The learning rate of the latest step, as it is logged.
+    pub fn learning_rate(&self) -> f64 {
+        self.learning_rate
+    }
+
+    /// Multiply the learning rate of the steps to come by this instead of the factor before, which was 1 at first. The step
+    /// takes it as an input, so that nothing is compiled anew. Only for a callback that
+    /// [says so](Callback::changes_learning_rate).
+    pub fn set_learning_rate_factor(&mut self, factor: f64) {
+        self.learning_rate_factor = Some(factor);
     }
 
     /// End the fit after this epoch; the reason is shown.
@@ -136,6 +150,16 @@ impl Actions {
 pub trait Callback: Send {
     /// The name that the callback's state has in checkpoints, and that messages use.
     fn name(&self) -> &'static str;
+
+    /// Why what it was told makes no sense, if it does not; a Trainer is not built with such a callback.
+    fn refusal(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether it calls [`Actions::set_learning_rate_factor`]; the compiled step then takes the factor from the host.
+    fn changes_learning_rate(&self) -> bool {
+        false
+    }
 
     /// Before the first step. A Trainer can fit more than once: what an earlier fit left is to be forgotten here.
     fn on_fit_start(&mut self, start: &FitStart) {

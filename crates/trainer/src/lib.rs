@@ -13,6 +13,7 @@
 //! here.
 
 mod accumulate;
+mod averaging;
 mod batch;
 mod builder;
 mod callback;
@@ -50,6 +51,7 @@ mod summary;
 mod trainer;
 mod weights;
 
+pub use averaging::WeightAveraging;
 pub use batch::Batch;
 pub use builder::TrainerBuilder;
 pub use callback::{Actions, Callback, CheckpointRole, FitStart, LogPoint, Progress};

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use fulmen_data::DataLoader;
 use fulmen_tensor::Literal;
 
+use crate::averaging::{AVERAGE, CURRENT};
 use crate::checkpoint::{self, LOGS, Position};
 use crate::program::TrainProgram;
 use crate::setting::Setting;
@@ -106,6 +107,23 @@ fn check_group(position: &Position, setting: &Setting) -> Result<()> {
 /// Makes what the Trainer itself had in the state of a run with other options fit this one: what is not needed goes, and
 /// what is missing begins anew, but for the number of steps.
 fn adapt(tensors: &mut BTreeMap<String, Literal>, entries: &[Entry], position: &Position) -> Result<()> {
+    // A file has averages under the module's names.
+    let current: Vec<String> = tensors.keys().filter_map(|name| Some(name.strip_prefix(CURRENT)?.to_owned())).collect();
+    for name in current {
+        let Some(value) = tensors.remove(&format!("{CURRENT}{name}")) else { continue };
+        if let Some(average) = tensors.insert(name.clone(), value) {
+            tensors.insert(format!("{AVERAGE}{name}"), average);
+        }
+    }
+    tensors.retain(|name, _| !name.starts_with(AVERAGE) || entries.iter().any(|entry| entry.name == *name));
+    for entry in entries {
+        let of = entry.name.strip_prefix(AVERAGE).filter(|_| !tensors.contains_key(&entry.name));
+        if let Some(value) = of.and_then(|name| tensors.get(name)) {
+            // A run without averages goes on with them: they begin with its weights.
+            let value = value.to_dtype(entry.ty.dtype)?;
+            tensors.insert(entry.name.clone(), value);
+        }
+    }
     tensors.retain(|name, _| !name.starts_with(OWN) || entries.iter().any(|entry| entry.name == *name));
     for entry in entries.iter().filter(|entry| entry.name.starts_with(OWN) && entry.name != STEP) {
         if tensors.contains_key(&entry.name) {

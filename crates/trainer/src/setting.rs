@@ -5,7 +5,7 @@ use fulmen_data::{DataLoader, Replicas};
 use fulmen_tensor::{MatmulPrecision, Mesh};
 
 use crate::clip::Clip;
-use crate::{Error, LearningRateScaling, Options, Plan, Precision, Result, Strategy, accumulate};
+use crate::{Error, LearningRateScaling, Options, Plan, Precision, Result, Strategy, WeightAveraging, accumulate};
 
 /// How steps are recorded: spread over which mesh, and in which precision.
 #[derive(Clone, Debug)]
@@ -19,13 +19,26 @@ pub(crate) struct Setting {
     pub(crate) log_grad_norm: bool,
     /// Batches for which the optimizer steps once.
     pub(crate) accumulate: u64,
+    pub(crate) averaging: Option<WeightAveraging>,
     /// Whether a callback changes the learning rate while training runs.
     pub(crate) scales_learning_rate: bool,
     /// Who shares a batch.
     pub(crate) replicas: Replicas,
 }
 
+/// What a builder says besides its options.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extras {
+    pub(crate) averaging: Option<WeightAveraging>,
+    pub(crate) scales_learning_rate: bool,
+}
+
 impl Setting {
+    /// With what the options do not say.
+    pub(crate) fn with(self, extras: &Extras) -> Setting {
+        Setting { averaging: extras.averaging.clone(), scales_learning_rate: extras.scales_learning_rate, ..self }
+    }
+
     /// What the options say, for a mesh whose devices these replicas are.
     pub(crate) fn new(options: &Options, mesh: Mesh, replicas: Replicas) -> Setting {
         Setting {
@@ -38,6 +51,7 @@ impl Setting {
                 .then_some((options.gradient_clip_algorithm, options.gradient_clip_val)),
             log_grad_norm: options.log_grad_norm,
             accumulate: options.accumulate_grad_batches,
+            averaging: None,
             scales_learning_rate: false,
             replicas,
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::{Argument, DType, DeviceArray, Function, Literal, Runtime, Sharding, Tensor, TensorType, Variable};
 
+use crate::averaging::{self, AVERAGE, CURRENT, WeightAveraging};
 use crate::hosts::{self, Hosts};
 use crate::setting::Setting;
 use crate::{Error, Result, TrainingModule, accumulate, loss_scale};
@@ -38,6 +39,8 @@ pub(crate) struct Entry {
     pub(crate) variable: Option<Variable>,
     /// The value before the first step, for what is no variable.
     first: Option<Tensor>,
+    /// The cell that the value before the first step is taken from, for an average.
+    average_of: Option<Variable>,
     /// How it lies over the devices between steps.
     pub(crate) sharding: Sharding,
     /// Whether it is gathered where it is used; else it is used as it lies.
@@ -57,10 +60,11 @@ impl Entry {
 
     /// The value that a fit starts with.
     fn value(&self) -> Tensor {
-        match (&self.variable, &self.first) {
-            (Some(variable), _) => variable.get(),
-            (None, Some(first)) => first.clone(),
-            (None, None) => Tensor::zeros(self.ty.dtype, &self.ty.shape),
+        match (&self.variable, &self.average_of, &self.first) {
+            (Some(variable), ..) => variable.get(),
+            (_, Some(variable), _) => variable.get().to_dtype(self.ty.dtype),
+            (_, _, Some(first)) => first.clone(),
+            (None, None, None) => Tensor::zeros(self.ty.dtype, &self.ty.shape),
         }
     }
 }
@@ -73,11 +77,13 @@ pub(crate) fn entries(module: &dyn TrainingModule, optimizer: &dyn Optimizer, se
         ty: first.ty().clone(),
         variable: None,
         first: Some(first),
+        average_of: None,
         sharding,
         gathered: false,
         trained: false,
     };
     let (mut remembered, mut sums) = (vec![], vec![]);
+    let parameters = module.parameters().len();
     for (entry, (name, parameter)) in entries.iter_mut().zip(module.parameters()) {
         entry.trained = parameter.requires_grad() && optimizer.trains(&name, &parameter.ty());
         if !entry.trained {
@@ -93,7 +99,9 @@ pub(crate) fn entries(module: &dyn TrainingModule, optimizer: &dyn Optimizer, se
             sums.push(own(accumulate::buffer(&name), accumulate::first(&parameter.ty()), entry.sharding.clone()));
         }
     }
-    entries.extend(remembered.into_iter().chain(sums));
+    let averages = setting.averaging.iter().flat_map(|averaging| averages(&entries, parameters, averaging));
+    let averages: Vec<Entry> = averages.collect();
+    entries.extend(remembered.into_iter().chain(sums).chain(averages));
     let counter = |name: &str| (name.to_owned(), Tensor::zeros(DType::I32, []));
     let mut scalars = if setting.precision.scales_loss() { loss_scale::entries() } else { vec![] };
     if setting.accumulate > 1 {
@@ -102,12 +110,31 @@ pub(crate) fn entries(module: &dyn TrainingModule, optimizer: &dyn Optimizer, se
     if !scalars.is_empty() {
         scalars.push(counter(UPDATES));
     }
+    if setting.averaging.is_some() {
+        scalars.push(counter(averaging::COUNT));
+    }
     if setting.scales_learning_rate {
         scalars.push((LR_FACTOR.to_owned(), Tensor::scalar(1.0f32)));
     }
     scalars.push(counter(STEP));
     entries.extend(scalars.into_iter().map(|(name, first)| own(name, first, Sharding::replicated())));
     entries
+}
+
+/// The averages of a module's values, of which the first are its parameters.
+fn averages(entries: &[Entry], parameters: usize, averaging: &WeightAveraging) -> Vec<Entry> {
+    let averaged = entries.iter().enumerate().filter(|(i, e)| averaging.has(&e.ty, e.trained, *i >= parameters));
+    let average = |(_, entry): (usize, &Entry)| Entry {
+        name: format!("{AVERAGE}{}", entry.name),
+        ty: TensorType::new(averaging::dtype(entry.ty.dtype), &entry.ty.shape),
+        variable: None,
+        first: None,
+        average_of: entry.variable.clone(),
+        sharding: entry.sharding.clone(),
+        gathered: false,
+        trained: false,
+    };
+    averaged.map(average).collect()
 }
 
 /// The entries of a module: its parameters, which lie as the user or else the strategy says, and its buffers.
@@ -125,6 +152,7 @@ pub(crate) fn of_module(module: &dyn TrainingModule, setting: &Setting) -> Vec<E
         ty: variable.ty(),
         variable: Some(variable),
         first: None,
+        average_of: None,
         sharding,
         gathered,
         trained: false,
@@ -237,10 +265,38 @@ impl State {
         self.arrays[i].as_ref().ok_or_else(|| lost(&self.entries[i].name))
     }
 
-    /// The module's values, in the order of its variables.
-    pub(crate) fn module(&self) -> Result<Vec<&DeviceArray>> {
-        let module = self.entries.iter().take_while(|e| e.variable.is_some()).count();
-        (0..module).map(|i| self.array(i)).collect()
+    /// The values that a module is validated with, in the order of its variables: averages where there are some. Those of
+    /// another dtype than the module's are converted, by the program of [`State::to_validate_with`].
+    pub(crate) fn validated<'a>(&'a self, converted: &'a [DeviceArray]) -> Result<Vec<&'a DeviceArray>> {
+        let mut converted = converted.iter();
+        let module = self.entries.iter().take_while(|e| e.variable.is_some()).enumerate();
+        let value = |(i, entry): (usize, &Entry)| match average_of(&self.entries, entry) {
+            Some(average) if self.entries[average].ty == entry.ty => self.array(average),
+            Some(_) => converted.next().ok_or_else(|| lost(&entry.name)),
+            None => self.array(i),
+        };
+        module.map(value).collect()
+    }
+
+    /// The program that converts averages to the module's dtypes, with its arguments' places; none where all fit.
+    pub(crate) fn to_validate_with(&self) -> Option<(Function, Vec<usize>)> {
+        let misfits = self.entries.iter().take_while(|e| e.variable.is_some()).filter_map(|entry| {
+            let average = average_of(&self.entries, entry)?;
+            (self.entries[average].ty != entry.ty).then_some((average, entry))
+        });
+        let misfits: Vec<(usize, &Entry)> = misfits.collect();
+        let input = |average: usize| {
+            let entry = &self.entries[average];
+            Tensor::placeholder(entry.name.clone(), entry.ty.clone())
+        };
+        let inputs: Vec<Tensor> = misfits.iter().map(|&(average, _)| input(average)).collect();
+        let results = inputs.iter().zip(&misfits).map(|(input, (_, entry))| input.to_dtype(entry.ty.dtype)).collect();
+        let mut function = Function::new("averages", inputs, results);
+        for (i, (average, entry)) in misfits.iter().enumerate() {
+            function = function.shard_parameter(i, self.entries[*average].sharding.clone());
+            function = function.shard_result(i, entry.sharding.clone());
+        }
+        (!misfits.is_empty()).then(|| (function, misfits.into_iter().map(|(average, _)| average).collect()))
     }
 
     /// All values on the host, by name, as one transfer. With several processes all must call it: what is split over
@@ -260,7 +316,13 @@ impl State {
                 literals
             }
         };
-        Ok(self.entries.iter().map(|e| e.name.clone()).zip(literals).collect())
+        let name = |entry: &Entry| match entry.name.strip_prefix(AVERAGE) {
+            // In a file the module's names are those of the averages.
+            Some(name) if entry.average_of.is_some() => name.to_owned(),
+            _ if average_of(&self.entries, entry).is_some() => format!("{CURRENT}{}", entry.name),
+            _ => entry.name.clone(),
+        };
+        Ok(self.entries.iter().map(name).zip(literals).collect())
     }
 }
 
@@ -278,15 +340,21 @@ fn gather(runtime: &Runtime, array: &DeviceArray) -> Result<Option<DeviceArray>>
 
 impl Drop for State {
     fn drop(&mut self) {
-        for (entry, array) in self.entries.iter().zip(&mut self.arrays) {
-            if let Some(variable) = &entry.variable {
-                variable.set(match array.take() {
-                    Some(array) => Tensor::from_array(Arc::new(array)),
-                    None => Tensor::poison("fit", lost(&entry.name).to_string()),
-                });
-            }
+        for (i, entry) in self.entries.iter().enumerate() {
+            let Some(variable) = &entry.variable else { continue };
+            let array = self.arrays[average_of(&self.entries, entry).unwrap_or(i)].take();
+            variable.set(match array {
+                Some(array) => Tensor::from_array(Arc::new(array)).to_dtype(entry.ty.dtype),
+                None => Tensor::poison("fit", lost(&entry.name).to_string()),
+            });
         }
     }
+}
+
+/// The place of the average of a module's value, if it has one.
+fn average_of(entries: &[Entry], entry: &Entry) -> Option<usize> {
+    let variable = entry.variable.as_ref()?;
+    entries.iter().position(|other| other.average_of.as_ref().is_some_and(|of| of.is(variable)))
 }
 
 fn lost(name: &str) -> Error {

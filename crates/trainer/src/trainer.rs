@@ -19,7 +19,7 @@ use crate::prepare::{Prepared, check_shardings, prepare, set_up};
 use crate::program::{self, Stage};
 use crate::resume::Start;
 use crate::say::note;
-use crate::setting::Setting;
+use crate::setting::{Extras, Setting};
 use crate::state::{self, Entry, State};
 use crate::weights::load_values;
 use crate::{Error, FitSummary, Options, Precision, Result, Strategy, TrainerBuilder, TrainingModule, Weights};
@@ -33,6 +33,7 @@ use crate::{Error, FitSummary, Options, Precision, Result, Strategy, TrainerBuil
 /// ```
 pub struct Trainer {
     options: Options,
+    extras: Extras,
     runtime: Runtime,
     /// The other processes, if there are any.
     hosts: Option<Arc<Hosts>>,
@@ -50,7 +51,7 @@ pub struct Trainer {
 
 impl Trainer {
     pub(crate) fn new(
-        options: Options,
+        (options, extras): (Options, Extras),
         runtime: Runtime,
         hosts: Option<Arc<Hosts>>,
         callbacks: Vec<Box<dyn Callback>>,
@@ -59,6 +60,7 @@ impl Trainer {
         let transfers_before = runtime.metrics().value("TransferFromDeviceTime");
         Trainer {
             options,
+            extras,
             runtime,
             hosts,
             callbacks,
@@ -117,7 +119,7 @@ impl Trainer {
     fn setting(&self) -> Result<Setting> {
         let replicas = Replicas::of(&self.runtime, &Strategy::batch(self.runtime.mesh()));
         let replicas = replicas.map_err(|e| Error::usage(e.to_string()))?;
-        Ok(Setting::new(&self.options, self.runtime.mesh().clone(), replicas))
+        Ok(Setting::new(&self.options, self.runtime.mesh().clone(), replicas).with(&self.extras))
     }
 
     /// The element types that a model is kept and computed in.
@@ -301,6 +303,10 @@ impl Trainer {
             None => None,
         };
         self.eval_compilations += summary.eval_compilations;
+        let averages = match state.to_validate_with().filter(|_| validation.is_some()) {
+            Some((function, places)) => Some((self.runtime.compile(&function)?, places)),
+            None => None,
+        };
         let key = Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?;
         let fit = Fit {
             runtime: &self.runtime,
@@ -313,6 +319,7 @@ impl Trainer {
             step: &step,
             train: &train,
             validation,
+            averages,
             state: &mut state,
             key: self.runtime.to_device(&key)?,
             position: from.position,

@@ -4,9 +4,11 @@ mod early_stopping;
 mod model_checkpoint;
 mod monitor;
 mod progress_bar;
+mod reduce_lr_on_plateau;
 
 pub use early_stopping::EarlyStopping;
 pub use model_checkpoint::ModelCheckpoint;
 pub use monitor::Mode;
 pub use progress_bar::ProgressBar;
 pub(crate) use progress_bar::spell;
+pub use reduce_lr_on_plateau::{ReduceLROnPlateau, ThresholdMode};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fulmen_data::{DataLoader, DeviceBatches};
-use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, PendingLiterals, Runtime};
+use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, Literal, PendingLiterals, Runtime, Sharding};
 
 use crate::callback::{Actions, Callback, LogPoint, Progress};
 use crate::checkpoint::Position;
@@ -21,7 +21,7 @@ use crate::in_flight::InFlight;
 use crate::interrupt;
 use crate::loggers::Logger;
 use crate::program::TrainProgram;
-use crate::state::State;
+use crate::state::{LR_FACTOR, State};
 use crate::summary::StepTimes;
 use crate::{Error, FitSummary, Options, Result, Strategy};
 
@@ -38,6 +38,8 @@ pub(crate) struct Fit<'a> {
     pub(crate) step: &'a Compiled,
     pub(crate) train: &'a DataLoader,
     pub(crate) validation: Option<(DataLoader, Evaluation)>,
+    /// What converts averages to the module's dtypes, and the places of those.
+    pub(crate) averages: Option<(Compiled, Vec<usize>)>,
     pub(crate) state: &'a mut State,
     pub(crate) key: DeviceArray,
     pub(crate) position: Position,
@@ -216,12 +218,40 @@ impl<'a> Fit<'a> {
         Ok(outputs.done)
     }
 
+    /// Puts another factor of the learning rate into the state, for the steps to come. That of process 0 is that of all.
+    fn set_learning_rate_factor(&mut self, factor: Option<f64>) -> Result<()> {
+        let Some(place) = self.state.entries().iter().position(|entry| entry.name == LR_FACTOR) else {
+            if factor.is_some() {
+                let message =
+                    "a callback set the factor of the learning rate; its changes_learning_rate() must be true";
+                return Err(Error::usage(message));
+            }
+            return Ok(());
+        };
+        let factor = match self.hosts {
+            Some(hosts) => hosts.broadcast("learning rate factor", || Ok(Factor(factor)))?.0,
+            None => factor,
+        };
+        if let Some(factor) = factor {
+            let literal = Literal::from_slice(&[factor as f32], [])?;
+            self.state.put(place, self.runtime.to_devices(&literal, &Sharding::replicated())?);
+        }
+        Ok(())
+    }
+
+    fn converted_averages(&self) -> Result<Vec<DeviceArray>> {
+        let Some((convert, places)) = &self.averages else { return Ok(vec![]) };
+        let arrays = places.iter().map(|&i| Ok(Argument::Borrow(self.state.array(i)?))).collect::<Result<Vec<_>>>()?;
+        Ok(convert.call(arrays)?.arrays)
+    }
+
     /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch.
     fn end_epoch(&mut self, running: &mut Running<'a>) -> Result<()> {
         let due = (self.position.epoch + 1).is_multiple_of(self.options.check_val_every_n_epoch);
         let validated = match &self.validation {
             Some((loader, evaluation)) if due => {
-                let logs = evaluation.run(self.runtime, self.hosts, loader, &self.state.module()?)?;
+                let converted = self.converted_averages()?;
+                let logs = evaluation.run(self.runtime, self.hosts, loader, &self.state.validated(&converted)?)?;
                 Some((logs, evaluation.layout.clone()))
             }
             _ => None,
@@ -249,7 +279,7 @@ impl<'a> Fit<'a> {
         self.log(running, &point);
         self.position.epoch += 1;
         self.position.batch = 0;
-        let mut actions = Actions::default();
+        let mut actions = Actions { learning_rate: sums.learning_rate, ..Actions::default() };
         self.callbacks.iter_mut().for_each(|c| c.on_train_epoch_end(&point, &mut actions));
         self.summary.last_epoch = Some(point);
         if let Some(hosts) = self.hosts {
@@ -259,6 +289,23 @@ impl<'a> Fit<'a> {
             }
         }
         self.summary.stopped = actions.stop;
+        self.set_learning_rate_factor(actions.learning_rate_factor)?;
         self.save(&actions.saves, vec![])
+    }
+}
+
+/// A factor of the learning rate, as process 0 tells the others: its bits, or nothing.
+struct Factor(Option<f64>);
+
+impl hosts::Shared for Factor {
+    fn to_text(&self) -> Option<String> {
+        Some(self.0.map_or(String::new(), |factor| factor.to_bits().to_string()))
+    }
+    fn from_text(text: &str) -> Option<Factor> {
+        if text.is_empty() {
+            Some(Factor(None))
+        } else {
+            text.parse().ok().map(|bits| Factor(Some(f64::from_bits(bits))))
+        }
     }
 }

@@ -6,7 +6,7 @@ use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_tensor::Mesh;
 
 use super::{Prices, Report, Slice, Step, StepSetting, run};
-use crate::setting::Setting;
+use crate::setting::{Extras, Setting};
 use crate::{Batch, Error, Options, Result, Strategy, TrainerBuilder, TrainingModule, prepare};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
@@ -29,10 +29,22 @@ pub fn training_step<M: TrainingModule>(
     slices: &[Slice],
     prices: Option<&Prices>,
 ) -> Result<Report> {
+    judge((options, &Extras::default()), mesh, module, train, slices, prices)
+}
+
+/// As [`training_step`], with what the options do not say.
+fn judge<M: TrainingModule>(
+    (options, extras): (&Options, &Extras),
+    mesh: Option<&Mesh>,
+    module: &M,
+    train: &DataLoader,
+    slices: &[Slice],
+    prices: Option<&Prices>,
+) -> Result<Report> {
     let doing = "preflight";
     let path = locate(Platform::Tpu, None).map_err(|e| Error::compiler(doing, e))?;
     let plugin = Plugin::load(path).map_err(|e| Error::compiler(doing, e))?;
-    run(&plugin, slices, prices, |devices| record(options, mesh, module, train, devices))
+    run(&plugin, slices, prices, |devices| record((options, extras), mesh, module, train, devices))
 }
 
 impl TrainerBuilder {
@@ -48,13 +60,13 @@ impl TrainerBuilder {
         slices: &[Slice],
         prices: Option<&Prices>,
     ) -> Result<Report> {
-        training_step(&self.options()?, self.mesh.as_ref(), module, train, slices, prices)
+        judge((&self.options()?, &self.extras()?), self.mesh.as_ref(), module, train, slices, prices)
     }
 }
 
 /// The training step for so many devices.
 fn record<M: TrainingModule>(
-    options: &Options,
+    (options, extras): (&Options, &Extras),
     mesh: Option<&Mesh>,
     module: &M,
     train: &DataLoader,
@@ -72,7 +84,7 @@ fn record<M: TrainingModule>(
         None => Mesh::new([("data", devices)])?,
     };
     let replicas = Strategy::replicas(&mesh);
-    let setting = Setting::new(options, mesh, replicas);
+    let setting = Setting::new(options, mesh, replicas).with(extras);
     let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
     let plan = setting.plan(steps_per_epoch, options.max_epochs);
     let batch = Batch::of_size(train, batch_size, setting.precision.whole());

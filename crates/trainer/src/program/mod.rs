@@ -107,13 +107,15 @@ mod tests {
             .build()
             .unwrap();
         let loader = DataLoader::builder(data).batch_size(32).build().unwrap();
-        let optimizer = net.configure_optimizers(&Plan { steps_per_epoch: 2, max_epochs: 1, total_steps: 2 });
+        let plan = Plan { steps_per_epoch: 2, max_epochs: 1, total_steps: 2 };
+        let optimizer = net.configure_optimizers(&plan);
         let options = Trainer::builder().strategy(Strategy::Fsdp).precision(Precision::Bf16Mixed).options().unwrap();
         let mesh = Mesh::new([("data", 4)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
         let setting = Setting::new(&options, mesh, replicas);
         let entries = entries(&net, &*optimizer, &setting);
-        let train = train(&net, &*optimizer, &Batch::placeholders(&loader, None), 2, &entries, &setting, 0).unwrap();
+        let train =
+            train(&net, &*optimizer, &Batch::placeholders(&loader, None), (&plan, 2), &entries, &setting, 0).unwrap();
         let eval = eval(&net, Stage::Validation, &loader, &of_module(&net, &setting), &setting, 0).unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();

@@ -9,17 +9,18 @@ use super::gradients::gradients;
 use super::update::update;
 use super::values::Values;
 use super::{TrainProgram, for_setting};
+use crate::averaging::{AVERAGE, COUNT};
 use crate::logs::StepFacts;
 use crate::setting::Setting;
 use crate::state::{Entry, LR_FACTOR, STEP, UPDATES};
-use crate::{Batch, Result, TrainingModule, accumulate};
+use crate::{Batch, Plan, Result, TrainingModule, accumulate};
 
 /// Records the training step on a batch, of which an epoch has so many.
 pub(crate) fn train(
     module: &dyn TrainingModule,
     optimizer: &dyn Optimizer,
     batch: &Batch,
-    batches: u64,
+    (plan, batches): (&Plan, u64),
     entries: &[Entry],
     setting: &Setting,
     seed: u64,
@@ -41,6 +42,7 @@ pub(crate) fn train(
         Some(done) => done.select(&(&updates + 1.0), &updates),
         None => &updates + 1.0,
     };
+    average(&mut values, setting, &updates, gradients.updates.as_ref(), plan);
     values.set_named(UPDATES, counted);
     values.set_named(STEP, &step + 1.0);
     if batch.is_padded() {
@@ -75,4 +77,17 @@ pub(crate) fn train(
     }
     let function = for_setting(function, first_of_batch, setting).donate(logs_in, logs_out)?;
     Ok(TrainProgram { function, layout: forward.layout, changes, loss: forward.loss_name })
+}
+
+/// Moves the averages to the new weights.
+fn average(values: &mut Values<'_>, setting: &Setting, updates: &Tensor, done: Option<&Tensor>, plan: &Plan) {
+    let (Some(averaging), Some(count)) = (&setting.averaging, values.named(COUNT)) else { return };
+    let averaging = averaging.step(updates, count, done, plan);
+    for i in 0..values.entries.len() {
+        let of = values.entries[i].name.strip_prefix(AVERAGE).and_then(|name| values.place(name));
+        if let Some(of) = of {
+            values.set(i, averaging.of(values.before(i), values.after(of)));
+        }
+    }
+    values.set_named(COUNT, averaging.next);
 }

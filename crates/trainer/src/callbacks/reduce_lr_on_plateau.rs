@@ -1,0 +1,221 @@
+//! [`ReduceLROnPlateau`]: a smaller learning rate when a metric no longer gets better.
+
+use serde_json::{Value, json};
+
+use super::Mode;
+use super::monitor::monitored;
+use crate::callback::{Actions, Callback, FitStart, LogPoint};
+
+/// How much better a value must be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ThresholdMode {
+    /// By a share of the best value.
+    #[default]
+    Rel,
+    /// By so much.
+    Abs,
+}
+
+/// Multiplies the learning rate by a factor when a metric has not become better for some epochs: PyTorch's
+/// `ReduceLROnPlateau`, with its rules and defaults.
+///
+/// The factor is an input of the compiled step, which is not compiled anew. It multiplies whatever the optimizer's
+/// schedule gives, in all parameter groups; `min_lr` is about the rate that is logged.
+///
+/// ```
+/// use fulmen_trainer::callbacks::{Mode, ReduceLROnPlateau};
+/// let plateau = ReduceLROnPlateau::new("val_loss", Mode::Min).factor(0.5).patience(3).min_lr(1e-5);
+/// ```
+#[derive(Debug)]
+pub struct ReduceLROnPlateau {
+    metric: String,
+    mode: Mode,
+    factor: f64,
+    patience: u64,
+    threshold: f64,
+    threshold_mode: ThresholdMode,
+    cooldown: u64,
+    min_lr: f64,
+    eps: f64,
+    best: Option<f64>,
+    bad_epochs: u64,
+    cooling: u64,
+    scale: f64,
+    warned: bool,
+}
+
+impl ReduceLROnPlateau {
+    /// Watches a metric: a tenth of the rate after more than 10 epochs without a value better by a ten-thousandth.
+    pub fn new(metric: impl Into<String>, mode: Mode) -> ReduceLROnPlateau {
+        ReduceLROnPlateau {
+            metric: metric.into(),
+            mode,
+            factor: 0.1,
+            patience: 10,
+            threshold: 1e-4,
+            threshold_mode: ThresholdMode::Rel,
+            cooldown: 0,
+            min_lr: 0.0,
+            eps: 1e-8,
+            best: None,
+            bad_epochs: 0,
+            cooling: 0,
+            scale: 1.0,
+            warned: false,
+        }
+    }
+
+    /// What the rate is multiplied by, below 1.
+    pub fn factor(mut self, factor: f64) -> ReduceLROnPlateau {
+        self.factor = factor;
+        self
+    }
+
+    /// Epochs without a better value that are let pass.
+    pub fn patience(mut self, epochs: u64) -> ReduceLROnPlateau {
+        self.patience = epochs;
+        self
+    }
+
+    /// How much better a value must be to count.
+    pub fn threshold(mut self, threshold: f64, mode: ThresholdMode) -> ReduceLROnPlateau {
+        (self.threshold, self.threshold_mode) = (threshold, mode);
+        self
+    }
+
+    /// Epochs after a reduction that do not count.
+    pub fn cooldown(mut self, epochs: u64) -> ReduceLROnPlateau {
+        self.cooldown = epochs;
+        self
+    }
+
+    /// The least rate.
+    pub fn min_lr(mut self, min_lr: f64) -> ReduceLROnPlateau {
+        self.min_lr = min_lr;
+        self
+    }
+
+    /// A reduction by no more than this is left out.
+    pub fn eps(mut self, eps: f64) -> ReduceLROnPlateau {
+        self.eps = eps;
+        self
+    }
+
+    fn is_better(&self, value: f64) -> bool {
+        let Some(best) = self.best else { return !value.is_nan() };
+        match (self.mode, self.threshold_mode) {
+            (Mode::Min, ThresholdMode::Rel) => value < best * (1.0 - self.threshold),
+            (Mode::Min, ThresholdMode::Abs) => value < best - self.threshold,
+            (Mode::Max, ThresholdMode::Rel) => value > best * (1.0 + self.threshold),
+            (Mode::Max, ThresholdMode::Abs) => value > best + self.threshold,
+        }
+    }
+
+    /// The factor for a rate that is `now`, if it is to become another.
+    fn after(&mut self, value: f64, now: f64) -> Option<f64> {
+        if self.is_better(value) {
+            (self.best, self.bad_epochs) = (Some(value), 0);
+        } else {
+            self.bad_epochs += 1;
+        }
+        if self.cooling > 0 {
+            self.cooling -= 1;
+            self.bad_epochs = 0;
+        }
+        if self.bad_epochs <= self.patience {
+            return None;
+        }
+        (self.cooling, self.bad_epochs) = (self.cooldown, 0);
+        let next = (now * self.factor).max(self.min_lr);
+        if now - next <= self.eps {
+            return None;
+        }
+        // Not by the rate that was read where it can be helped: that is rounded to f32.
+        self.scale *= if next > self.min_lr { self.factor } else { next / now };
+        Some(self.scale)
+    }
+}
+
+impl Callback for ReduceLROnPlateau {
+    fn name(&self) -> &'static str {
+        "ReduceLROnPlateau"
+    }
+
+    fn refusal(&self) -> Option<String> {
+        if !(0.0..1.0).contains(&self.factor) {
+            return Some(format!("the factor must be at least 0 and below 1, it is {}", self.factor));
+        }
+        let numbers = [("threshold", self.threshold), ("min_lr", self.min_lr), ("eps", self.eps)];
+        let (name, value) = numbers.iter().find(|(_, value)| value.is_nan() || *value < 0.0)?;
+        Some(format!("{name} must be at least 0, it is {value}"))
+    }
+
+    fn changes_learning_rate(&self) -> bool {
+        true
+    }
+
+    fn on_fit_start(&mut self, _: &FitStart) {
+        (self.best, self.bad_epochs, self.cooling, self.scale) = (None, 0, 0, 1.0);
+    }
+
+    fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+        let Some(value) = monitored(point, &self.metric, "ReduceLROnPlateau", &mut self.warned) else { return };
+        if let Some(scale) = self.after(value, actions.learning_rate()) {
+            actions.set_learning_rate_factor(scale);
+        }
+    }
+
+    fn state(&self) -> Option<Value> {
+        Some(json!({
+            "best": self.best.map(f64::to_bits),
+            "bad_epochs": self.bad_epochs,
+            "cooling": self.cooling,
+            "scale": self.scale.to_bits(),
+        }))
+    }
+
+    fn load_state(&mut self, state: &Value) {
+        self.best = state["best"].as_u64().map(f64::from_bits);
+        self.bad_epochs = state["bad_epochs"].as_u64().unwrap_or(0);
+        self.cooling = state["cooling"].as_u64().unwrap_or(0);
+        self.scale = state["scale"].as_u64().map_or(1.0, f64::from_bits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rates_are_pytorchs() {
+        let text = include_str!("../../../nn/tests/reference/plateau.json");
+        let document: Value = serde_json::from_str(text).unwrap();
+        let cases = document["cases"].as_array().unwrap();
+        assert_eq!(cases.len(), 9);
+        for case in cases {
+            let (attrs, numbers) = (&case["attrs"], |name: &str| {
+                let list = case[name].as_array().unwrap();
+                list.iter().map(|n| n.as_f64().unwrap()).collect::<Vec<f64>>()
+            });
+            let mode = if attrs["mode"] == "max" { Mode::Max } else { Mode::Min };
+            let by = if attrs["threshold_mode"] == "abs" { ThresholdMode::Abs } else { ThresholdMode::Rel };
+            let mut plateau = ReduceLROnPlateau::new("m", mode)
+                .factor(attrs["factor"].as_f64().unwrap_or(0.1))
+                .patience(attrs["patience"].as_u64().unwrap_or(10))
+                .threshold(attrs["threshold"].as_f64().unwrap_or(1e-4), by)
+                .cooldown(attrs["cooldown"].as_u64().unwrap_or(0))
+                .min_lr(attrs["min_lr"].as_f64().unwrap_or(0.0))
+                .eps(attrs["eps"].as_f64().unwrap_or(1e-8));
+            assert_eq!(plateau.refusal(), None);
+            let (mut rate, metrics, expected) = (0.1f32, numbers("metrics"), numbers("lr"));
+            assert!(expected.iter().any(|&lr| lr < 0.1), "{case}");
+            for (epoch, (&metric, &expected)) in metrics.iter().zip(&expected).enumerate() {
+                if let Some(scale) = plateau.after(metric, f64::from(rate)) {
+                    rate = 0.1f32 * scale as f32;
+                }
+                let off = (f64::from(rate) / expected - 1.0).abs();
+                assert!(off < 1e-6, "{} epoch {epoch}: {rate} is not {expected}", case["name"]);
+            }
+        }
+    }
+}
