@@ -138,13 +138,13 @@ impl Setting {
             let fits = value.is_finite() && value >= 0.0;
             if fits { Ok(()) } else { wrong(format!("{what} must be finite and at least 0, it is {value}")) }
         };
-        if let Whose::Pattern(pattern) = &self.whose {
-            if !parameters.iter().any(|(name, ty)| self.whose.has(name, ty)) {
-                let near = closest(pattern, parameters.iter().map(|(name, _)| name.as_str()), 3);
-                let near: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
-                let near = if near.is_empty() { "there is none".into() } else { near.join(", ") };
-                return wrong(format!("the pattern `{pattern}` fits no parameter; the nearest are {near}"));
-            }
+        if let Whose::Pattern(pattern) = &self.whose
+            && !parameters.iter().any(|(name, ty)| self.whose.has(name, ty))
+        {
+            let near = closest(pattern, parameters.iter().map(|(name, _)| name.as_str()), 3);
+            let near: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
+            let near = if near.is_empty() { "there is none".into() } else { near.join(", ") };
+            return wrong(format!("the pattern `{pattern}` fits no parameter; the nearest are {near}"));
         }
         match &self.what {
             What::Optimizer(optimizer) => optimizer.check(parameters),
