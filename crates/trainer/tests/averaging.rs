@@ -159,7 +159,7 @@ fn an_average_of_sixteen_bit_weights_is_kept_in_f32_and_split_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let ema = |b: TrainerBuilder| b.weight_averaging(WeightAveraging::ema(0.99)).precision(Precision::Bf16);
     let (one, summary, _) = fit(folder.path(), 2, &ema);
-    let (tensors, _) = safetensors::read(&summary.last_checkpoint.unwrap()).unwrap();
+    let (tensors, _) = safetensors::read(summary.last_checkpoint.unwrap()).unwrap();
     assert_eq!(tensors["0.weight"].ty().to_string(), "f32[3, 6]");
     assert_eq!(tensors["trainer/current/0.weight"].ty().to_string(), "bf16[3, 6]");
     let (split, ..) = fit(folder.path(), 2, &|b| ema(b).devices(2usize).strategy(Strategy::Fsdp));
