@@ -1,6 +1,9 @@
 //! Initializers: the rules for a parameter's first value, with PyTorch's formulas. The numbers are drawn on the
 //! device.
 
+mod orthogonal;
+mod patterns;
+
 use fulmen_tensor::{DType, Tensor, TensorType, random};
 
 /// The rule for a parameter's first value.
@@ -32,6 +35,38 @@ pub enum Init {
         /// The mean.
         mean: f64,
         /// The standard deviation.
+        std: f64,
+    },
+    /// Normal with this mean and standard deviation, drawn between `a` and `b` alone.
+    TruncNormal {
+        /// The mean of the whole distribution.
+        mean: f64,
+        /// The standard deviation of the whole distribution.
+        std: f64,
+        /// The smallest value.
+        a: f64,
+        /// The largest value.
+        b: f64,
+    },
+    /// Ones on the diagonal of a matrix, zeros elsewhere.
+    Eye,
+    /// A convolution's weight `[out, in/groups, kernel…]` that passes on its first channels as they are.
+    Dirac {
+        /// The groups of the convolution.
+        groups: usize,
+    },
+    /// A random orthogonal matrix times a factor: rows, or columns where these are fewer, of length `gain` that stand at
+    /// right angles. A weight of more axes is `[out, rest]`.
+    Orthogonal {
+        /// The factor, usually [`Nonlinearity::gain`].
+        gain: f64,
+    },
+    /// A matrix, normal with mean 0 and this standard deviation, but with zeros in as many random places of each column as
+    /// the share says, rounded up.
+    Sparse {
+        /// The share of zeros in each column.
+        sparsity: f64,
+        /// The standard deviation of the others.
         std: f64,
     },
     /// As another rule, but with zeros in one row.
@@ -124,6 +159,34 @@ impl Init {
         Init::Normal { mean, std }
     }
 
+    /// Normal with mean 0 and this standard deviation, without what is more than two of them away: timm's and JAX's rule for
+    /// transformers. PyTorch's bounds are ±2 whatever the deviation; [`Init::TruncNormal`] has them free.
+    ///
+    /// ```
+    /// use fulmen_nn::Init;
+    /// use fulmen_tensor::{DType, TensorType, random};
+    /// let value = Init::trunc_normal(0.02).tensor(&random::key(0), &TensorType::new(DType::F32, [100, 10]));
+    /// assert!(value.eval()?.to_vec::<f32>()?.iter().all(|x| x.abs() <= 0.04));
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    pub fn trunc_normal(std: f64) -> Init {
+        Init::TruncNormal { mean: 0.0, std, a: -2.0 * std, b: 2.0 * std }
+    }
+
+    /// [`Init::Orthogonal`].
+    ///
+    /// ```
+    /// use fulmen_nn::Init;
+    /// use fulmen_tensor::{DType, TensorType, random};
+    /// let q = Init::orthogonal(1.0).tensor(&random::key(0), &TensorType::new(DType::F32, [2, 3]));
+    /// let products = q.matmul(&q.t()).eval()?.to_vec::<f32>()?;
+    /// assert!(products.iter().zip([1.0, 0.0, 0.0, 1.0]).all(|(x, y)| (x - y).abs() < 1e-5));
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    pub fn orthogonal(gain: f64) -> Init {
+        Init::Orthogonal { gain }
+    }
+
     /// [`Init::KaimingUniform`].
     pub fn kaiming_uniform(nonlinearity: Nonlinearity, fan: Fan) -> Init {
         Init::KaimingUniform { nonlinearity, fan }
@@ -154,7 +217,8 @@ impl Init {
         };
         let both = || fans(shape).map(|(fan_in, fan_out)| over(fan_in + fan_out));
         match self {
-            Init::Constant(_) | Init::Value(_) | Init::Uniform { .. } => None,
+            Init::Constant(_) | Init::Value(_) | Init::Uniform { .. } | Init::TruncNormal { .. } => None,
+            Init::Eye | Init::Dirac { .. } | Init::Orthogonal { .. } | Init::Sparse { .. } => None,
             Init::ZeroRow { rest, .. } => rest.spread(shape),
             Init::Normal { std, .. } => Some(*std),
             Init::KaimingUniform { nonlinearity, fan } => Some(nonlinearity.gain() * (3.0 * one(fan)?).sqrt()),
@@ -167,8 +231,8 @@ impl Init {
     /// A first value of type `ty`, drawn with `key`. Numbers are drawn as f32, or f64 for a tensor of f64, and then
     /// rounded to a shorter type.
     ///
-    /// Poisoned for a type that is not floating-point, a shape without fans where the rule needs them, and a range
-    /// that is empty or not finite.
+    /// Poisoned for a type that is not floating-point, a shape without fans or other than a matrix where the rule needs
+    /// them, and a range that is empty or not finite.
     #[track_caller]
     pub fn tensor(&self, key: &Tensor, ty: &TensorType) -> Tensor {
         let poison = |message: String| Tensor::poison("init", message);
@@ -209,6 +273,11 @@ impl Init {
                 }
                 random::normal(key, drawn, &ty.shape) * *std + *mean
             }
+            (Init::TruncNormal { mean, std, a, b }, _) => truncated_normal(key, drawn, ty, [*mean, *std, *a, *b]),
+            (Init::Eye, _) => return patterns::eye(ty),
+            (Init::Dirac { groups }, _) => return patterns::dirac(ty, *groups),
+            (Init::Sparse { sparsity, std }, _) => patterns::sparse(key, drawn, ty, *sparsity, *std),
+            (Init::Orthogonal { gain }, _) => orthogonal::orthogonal(key, &ty.shape) * *gain,
             (Init::KaimingUniform { .. } | Init::XavierUniform { .. }, Some(bound)) => {
                 uniform(key, drawn, ty, -bound, bound)
             }
@@ -232,6 +301,15 @@ fn uniform(key: &Tensor, dtype: DType, ty: &TensorType, low: f64, high: f64) -> 
         return Tensor::full(dtype, &ty.shape, low);
     }
     random::uniform(key, dtype, &ty.shape, low, high)
+}
+
+#[track_caller]
+fn truncated_normal(key: &Tensor, dtype: DType, ty: &TensorType, [mean, std, a, b]: [f64; 4]) -> Tensor {
+    if !([mean, std, a, b].into_iter().all(f64::is_finite) && std > 0.0 && a < b) {
+        let message = format!("mean {mean}, deviation {std} and bounds {a}, {b} must be finite, std > 0 and a < b");
+        return Tensor::poison("init", message);
+    }
+    random::truncated_normal(key, dtype, &ty.shape, (a - mean) / std, (b - mean) / std) * std + mean
 }
 
 /// `fan_in` and `fan_out` of a weight `[out, in, kernel…]`.
@@ -260,6 +338,14 @@ mod tests {
         assert!(message(Init::xavier_normal(1.0), vector.clone()).contains("at least 2 axes"));
         assert!(message(Init::uniform(1.0, 0.0), vector.clone()).contains("between 1 and 0"));
         assert!(message(Init::normal(0.0, -1.0), vector).contains("std >= 0"));
+        assert!(message(Init::Eye, TensorType::new(DType::F32, [10])).contains("[rows, columns]"));
+        assert!(message(Init::Dirac { groups: 1 }, TensorType::new(DType::F32, [3, 3])).contains("convolution"));
+        assert!(message(Init::Dirac { groups: 2 }, TensorType::new(DType::F32, [3, 3, 3])).contains("2 groups"));
+        assert!(message(Init::orthogonal(1.0), TensorType::new(DType::F32, [10])).contains("at least 2 axes"));
+        let sparse = |sparsity| Init::Sparse { sparsity, std: 1.0 };
+        assert!(message(sparse(0.5), TensorType::new(DType::F32, [10])).contains("[rows, columns]"));
+        assert!(message(sparse(1.5), TensorType::new(DType::F32, [10, 2])).contains("between 0 and 1"));
+        assert!(message(Init::trunc_normal(0.0), TensorType::new(DType::F32, [10])).contains("std > 0"));
         assert!(message(Init::ONES, TensorType::new(DType::I32, [1])).contains("not a floating-point type"));
     }
 }

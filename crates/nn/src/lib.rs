@@ -63,13 +63,13 @@ pub use error::{Error, Result};
 pub use fulmen_nn_derive::Module;
 pub use init::Init;
 pub use layers::{
-    AdaptiveAvgPool2d, AlphaDropout, AvgPool2d, BatchNorm1d, BatchNorm2d, BatchNorm3d, Bilinear, Celu,
-    ConditionalBatchNorm2d, Conv2d, DropPath, Dropout, Dropout1d, Dropout2d, Dropout3d, Elu, Embedding, Flatten,
-    Forward, Gelu, Glu, GroupNorm, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, Identity, InstanceNorm1d,
+    AdaptiveAvgPool2d, AlphaDropout, AvgPool2d, BagMode, BatchNorm1d, BatchNorm2d, BatchNorm3d, Bilinear, Celu,
+    ConditionalBatchNorm2d, Conv2d, DropPath, Dropout, Dropout1d, Dropout2d, Dropout3d, Elu, Embedding, EmbeddingBag,
+    Flatten, Forward, Gelu, Glu, GroupNorm, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, Identity, InstanceNorm1d,
     InstanceNorm2d, InstanceNorm3d, LayerNorm, LeakyRelu, Linear, LocalResponseNorm, LogSigmoid, LogSoftmax, MaxPool2d,
     Mish, MultiheadAttention, Pair, Prelu, Relu, Relu6, RmsNorm, Rrelu, Selu, SeparateProjections, Sequential, Sigmoid,
-    Silu, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold, Transformer,
-    TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
+    Silu, Softmax, Softmin, Softplus, Softshrink, Softsign, SpectralNorm, Tanh, Tanhshrink, Threshold, Transformer,
+    TransformerDecoder, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer, Weighted,
 };
 pub use module::Module;
 pub use parameter::Parameter;

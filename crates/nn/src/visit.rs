@@ -75,6 +75,33 @@ impl<'a> Visit<'a> {
         module.visit(self);
     }
 
+    /// Visits a part as if what it holds were held here, but that its parameter `from` is called `to`.
+    pub(crate) fn flatten_renamed<M: Module + ?Sized>(&mut self, module: &M, from: &str, to: &str) {
+        struct Rename<'v> {
+            visitor: &'v mut dyn Visitor,
+            from: String,
+            to: String,
+        }
+        impl Visitor for Rename<'_> {
+            fn parameter(&mut self, name: &str, parameter: &Parameter) {
+                self.visitor.parameter(if name == self.from { &self.to } else { name }, parameter);
+            }
+            fn buffer(&mut self, name: &str, buffer: &Buffer) {
+                self.visitor.buffer(name, buffer);
+            }
+            fn mode(&mut self, name: &str, mode: &TrainingMode) {
+                self.visitor.mode(name, mode);
+            }
+            fn random_stream(&mut self, name: &str, stream: &RandomStream) {
+                self.visitor.random_stream(name, stream);
+            }
+        }
+        let outer = if self.path.is_empty() { String::new() } else { format!("{}.", self.path) };
+        let (from, to) = (format!("{outer}{from}"), format!("{outer}{to}"));
+        let mut rename = Rename { visitor: &mut *self.visitor, from, to };
+        module.visit(&mut Visit { path: self.path.clone(), visitor: &mut rename });
+    }
+
     pub(crate) fn parameter(&mut self, parameter: &Parameter) {
         self.visitor.parameter(&self.path, parameter);
     }

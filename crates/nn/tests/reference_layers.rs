@@ -6,8 +6,8 @@ use common::reference::{Expected, cases, count, expect, fill, flag, inputs, numb
 use common::values;
 use fulmen_nn::weights::{Strictness, load_weights};
 use fulmen_nn::{
-    AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Conv2d, Embedding, Forward, LayerNorm, Linear, MaxPool2d, Module, Relu,
-    Sequential, activation,
+    AdaptiveAvgPool2d, AvgPool2d, BagMode, BatchNorm2d, Conv2d, Embedding, EmbeddingBag, Forward, LayerNorm, Linear,
+    MaxPool2d, Module, Relu, Sequential, activation,
 };
 use fulmen_tensor::Tensor;
 
@@ -39,6 +39,18 @@ fn linear_convolution_pooling_and_layer_normalization_are_pytorchs() {
             ),
             "embedding" => {
                 let layer = Embedding::new(count(&attrs["rows"]), count(&attrs["width"]));
+                Box::new(match attrs["padding_idx"].is_null() {
+                    true => layer,
+                    false => layer.padding_idx(count(&attrs["padding_idx"])),
+                })
+            }
+            "embedding_bag" => {
+                let layer = EmbeddingBag::new(count(&attrs["rows"]), count(&attrs["width"]));
+                let layer = layer.mode(match word(&attrs["mode"], "mode") {
+                    "mean" => BagMode::Mean,
+                    "sum" => BagMode::Sum,
+                    _ => BagMode::Max,
+                });
                 Box::new(match attrs["padding_idx"].is_null() {
                     true => layer,
                     false => layer.padding_idx(count(&attrs["padding_idx"])),

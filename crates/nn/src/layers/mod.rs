@@ -7,6 +7,7 @@ mod conditional_batch_norm;
 mod conv;
 mod dropout;
 mod embedding;
+mod embedding_bag;
 mod flatten;
 mod functions;
 mod group_norm;
@@ -23,6 +24,7 @@ mod prelu;
 mod rms_norm;
 mod running;
 mod sequential;
+mod spectral_norm;
 mod transformer;
 mod transformer_layer;
 
@@ -33,6 +35,7 @@ pub use conditional_batch_norm::ConditionalBatchNorm2d;
 pub use conv::Conv2d;
 pub use dropout::{AlphaDropout, DropPath, Dropout, Dropout1d, Dropout2d, Dropout3d};
 pub use embedding::Embedding;
+pub use embedding_bag::{BagMode, EmbeddingBag};
 pub use flatten::Flatten;
 pub use functions::{
     Celu, Elu, Gelu, Glu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyRelu, LogSigmoid, LogSoftmax, Mish, Relu,
@@ -50,5 +53,6 @@ pub use pooling::{AvgPool2d, MaxPool2d};
 pub use prelu::{Prelu, Rrelu};
 pub use rms_norm::RmsNorm;
 pub use sequential::{Forward, Sequential};
+pub use spectral_norm::{SpectralNorm, Weighted};
 pub use transformer::{Transformer, TransformerDecoder, TransformerEncoder};
 pub use transformer_layer::{TransformerDecoderLayer, TransformerEncoderLayer};

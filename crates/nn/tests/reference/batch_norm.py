@@ -36,6 +36,11 @@ def batch_norm():
         evaluated = case(op, f"{name}_eval", module, draw(f"{name}/eval", shape), parameters=parameters)
         cases.append({"op": op, "name": name, "attrs": attrs, "steps": steps, "eval": evaluated})
     cases.append(conditional())
+    for label, module, shape, how in [
+        ("linear", nn.Linear(4, 3), (2, 4), {}), ("steps", nn.Linear(3, 5, bias=False), (3, 3), {"n_power_iterations": 3}),
+        ("conv2d", nn.Conv2d(2, 3, 2), (1, 2, 3, 3), {}),
+    ]:  # fmt: skip
+        cases.append(spectral(label, module, shape, **how))
     write("batch_norm", cases)
 
 
@@ -64,3 +69,21 @@ def conditional():
     module.eval()
     evaluated = case(op, f"{name}_eval", module, draw(f"{name}/eval", (3, 3, 2, 2)), labels(f"{name}/eval", (3,), 4), parameters=parameters)
     return {"op": op, "name": name, "attrs": {"features": 3, "classes": 4}, "steps": steps, "eval": evaluated}
+
+
+def spectral(label, module, shape, **how):
+    """With nn.utils.spectral_norm; "first" are u and v before the first step."""
+    op, name = f"spectral_norm_{label}", f"spectral_norm_{label}"
+    module = fill(nn.utils.spectral_norm(module, **how), name)
+    for key, buffer in module.named_buffers():
+        value = draw(f"{name}/{key}", buffer.shape)
+        buffer.copy_(value / value.norm())
+    first = {k: tensor(v) for k, v in module.named_buffers()}
+    parameters = list(module.named_parameters())
+    steps = []
+    for i in range(3):
+        step = case(op, f"{name}_step_{i}", module, draw(f"{name}/{i}", shape), parameters=parameters)
+        steps.append(step | {"buffers": {k: tensor(v) for k, v in module.named_buffers()}})
+    module.eval()
+    evaluated = case(op, f"{name}_eval", module, draw(f"{name}/eval", shape), parameters=parameters)
+    return {"op": op, "name": name, "attrs": {"n_power_iterations": 1} | how, "first": first, "steps": steps, "eval": evaluated}

@@ -24,7 +24,7 @@ class Recorder(torch.Tensor):
 
 def initial_values():
     """"spread" is the bound of a uniform rule or the standard deviation of a normal one, in f64: what PyTorch asks its
-    generator for. "default_…" are the layers' own rules."""
+    generator for. "default_…" are the layers' own rules. "quantiles" are those at 0.1, 0.3, … 0.9 of a million numbers."""
     shapes = [[5, 3], [512, 784], [1, 1], [8, 3, 3, 3], [6, 2, 5, 3], [16, 1, 3, 3], [4, 7, 9], [2, 3, 2, 2, 2]]
     gains = [("linear", None), ("tanh", None), ("relu", None), ("leaky_relu", 0.2), ("selu", None)]
     cases = []
@@ -53,6 +53,16 @@ def initial_values():
         add("default_weight", shape, it.asked)
     for nonlinearity, slope in gains:
         cases.append({"op": "gain", "name": f"gain_{nonlinearity}", "attrs": {"nonlinearity": nonlinearity, "slope": slope}, "gain": nn.init.calculate_gain(nonlinearity, slope)})
+    for shape, groups in [([4, 3, 3], 1), ([3, 5, 2], 1), ([4, 2, 3, 4], 2), ([6, 1, 1, 2, 3], 3)]:
+        value = nn.init.dirac_(torch.ones(shape), groups)
+        cases.append({"op": "dirac", "name": f"dirac_{'x'.join(map(str, shape))}_{groups}", "shape": shape, "attrs": {"groups": groups}, "value": tensor(value)})
+    for shape in ([3, 3], [2, 4], [4, 2]):
+        cases.append({"op": "eye", "name": f"eye_{shape[0]}_{shape[1]}", "shape": shape, "attrs": {}, "value": tensor(nn.init.eye_(torch.ones(shape)))})
+    torch.manual_seed(0)
+    for label, how in [("plain", {"mean": 0.0, "std": 1.0, "a": -2.0, "b": 2.0}), ("skewed", {"mean": 0.5, "std": 2.0, "a": -1.0, "b": 4.0})]:
+        value = nn.init.trunc_normal_(torch.empty(1_000_000, dtype=torch.float64), **how)
+        quantiles = [float(value.quantile(q)) for q in (0.1, 0.3, 0.5, 0.7, 0.9)]
+        cases.append({"op": "trunc_normal", "name": f"trunc_normal_{label}", "attrs": how, "quantiles": quantiles})
     # The bias' bound is computed inside of reset_parameters, from the weight's fan.
     asked = []
     real = nn.init.uniform_

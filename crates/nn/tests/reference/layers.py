@@ -63,4 +63,10 @@ def layers():
         module = nn.Embedding(rows, width, padding_idx=padding)
         attrs = {"rows": rows, "width": width, "padding_idx": padding}
         layer("embedding", label, module, labels(f"embedding_{label}/x", shape, rows), **attrs)
+    for mode in ("mean", "sum", "max"):
+        for label, padding in [("plain", None), ("padding", 1)]:
+            name = f"{mode}_{label}"
+            module = nn.EmbeddingBag(5, 3, mode=mode, padding_idx=padding)
+            indices = torch.tensor([[0, 4, 2, 0], [1, 3, 1, 2], [1, 1, 1, 1]])
+            layer("embedding_bag", name, module, indices, rows=5, width=3, mode=mode, padding_idx=padding)
     write("layers", cases)

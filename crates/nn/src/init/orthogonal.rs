@@ -1,0 +1,97 @@
+//! Random orthogonal matrices: the orthogonal factor of the polar decomposition of a matrix of normal numbers, which is as
+//! evenly distributed as the Q of its QR decomposition, and needs products alone.
+
+use std::panic::Location;
+
+use fulmen_tensor::{DType, Shape, Tensor, fori_loop, random};
+
+use crate::users_line;
+
+/// The coefficients of `a·x + b·x³ + c·x⁵` that lifts small singular values fastest and keeps all below 1.2 (those of the
+/// Muon optimizer); 14 steps bring every one above 1e-7 near 1.
+const LIFT: [f64; 3] = [3.4445, -4.7750, 2.0315];
+
+/// A random matrix `[out, rest]` whose rows or columns, whichever are fewer, are orthonormal, in f32 and in `shape`.
+#[track_caller]
+pub(super) fn orthogonal(key: &Tensor, shape: &Shape) -> Tensor {
+    let dims = shape.dims();
+    if dims.len() < 2 {
+        return Tensor::poison("init", format!("Orthogonal needs a weight with at least 2 axes, not {shape}"));
+    }
+    let (rows, columns) = (dims[0], dims[1..].iter().fold(1usize, |n, &d| n.saturating_mul(d)));
+    let (few, many) = (rows.min(columns), rows.max(columns));
+    if few == 0 {
+        return Tensor::zeros(DType::F32, shape);
+    }
+    // The largest singular value of such a matrix is near √few + √many, and above by 6 once in 10⁸ times; the lift takes
+    // what is below 1.2.
+    let largest = (few as f64).sqrt() + (many as f64).sqrt() + 6.0;
+    let x = random::normal(key, DType::F32, [few, many]) / largest;
+    // Bodies are closures, so they cannot tell their caller's line.
+    let line = Location::caller();
+    let x = fori_loop(0, 14, &[&x], |_, x| users_line::at(line, || vec![lift(&x[0])]));
+    // Newton's steps square the distance from 1. The last are exact where products round to bf16, as on a TPU.
+    let x = fori_loop(0, 3, &[&x[0]], |_, x| users_line::at(line, || vec![newton(&x[0], Tensor::matmul)]));
+    let x = fori_loop(0, 3, &[&x[0]], |_, x| users_line::at(line, || vec![newton(&x[0], exact_product)]));
+    let x = &x[0];
+    let x = if rows > columns { x.t() } else { x.clone() };
+    x.reshape(shape)
+}
+
+#[track_caller]
+fn lift(x: &Tensor) -> Tensor {
+    let [a, b, c] = LIFT;
+    let gram = x.matmul(&x.t());
+    x * a + (&gram * b + gram.matmul(&gram) * c).matmul(x)
+}
+
+/// `x·3/2 − x³/2` of the singular values.
+#[track_caller]
+fn newton(x: &Tensor, product: fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
+    let gram = product(x, &x.t());
+    x * 1.5 - product(&gram, x) * 0.5
+}
+
+/// The product of f32 matrices by those of their parts, each of which is a bf16 number, so that none is rounded whatever the
+/// precision of products.
+#[track_caller]
+fn exact_product(a: &Tensor, b: &Tensor) -> Tensor {
+    let ([a1, a2, a3], [b1, b2, b3]) = (parts(a), parts(b));
+    let small = a1.matmul(&b3) + a2.matmul(&b2) + a3.matmul(&b1);
+    small + (a1.matmul(&b2) + a2.matmul(&b1)) + a1.matmul(&b1)
+}
+
+/// Three numbers of 8 bits each that make up one of f32.
+#[track_caller]
+fn parts(x: &Tensor) -> [Tensor; 3] {
+    let first = upper_half(x);
+    let rest = x - &first;
+    let second = upper_half(&rest);
+    let third = rest - &second;
+    [first, second, third]
+}
+
+/// By its bits: a conversion to bf16 and back is something that a compiler may leave out.
+#[track_caller]
+fn upper_half(x: &Tensor) -> Tensor {
+    x.bitcast(DType::U32).and(f64::from(0xFFFF_0000u32)).bitcast(DType::F32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_of_parts_are_exact() {
+        let a = random::normal(&random::key(0), DType::F32, [5, 7]);
+        let b = random::normal(&random::key(1), DType::F32, [7, 3]);
+        let exact = a.to_dtype(DType::F64).matmul(&b.to_dtype(DType::F64));
+        let off = (exact_product(&a, &b).to_dtype(DType::F64) - exact).abs().max(&[0, 1], false);
+        assert!(off.eval().unwrap().to_f64()[0] < 2e-6);
+        // Each part is a bf16 number.
+        for part in parts(&a) {
+            let off = (part.to_dtype(DType::Bf16).to_dtype(DType::F32) - &part).abs().max(&[0, 1], false);
+            assert_eq!(off.eval().unwrap().to_f64(), [0.0]);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! [`EmbeddingBag`]: rows of a table, put together bag by bag.
+
+use std::fmt;
+
+use fulmen_tensor::{DType, Tensor};
+
+use crate::precision::wide;
+use crate::{Forward, Init, Module, Parameter, Visit};
+
+/// How the rows of a bag become one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BagMode {
+    /// Their mean, PyTorch's default.
+    #[default]
+    Mean,
+    /// Their sum.
+    Sum,
+    /// The largest of each feature.
+    Max,
+}
+
+impl Module for BagMode {
+    fn visit(&self, _: &mut Visit<'_>) {}
+}
+
+/// One row for each bag of integers: indices `[bags, length]` become `[bags, width]`. As PyTorch's `nn.EmbeddingBag` of
+/// inputs with two axes; bags of several lengths are filled up with [`padding_idx`](EmbeddingBag::padding_idx).
+///
+/// The weight `[rows, width]` begins normal with standard deviation 1. An index that is none of a row gives NaN.
+///
+/// ```
+/// use fulmen_nn::{BagMode, EmbeddingBag, Module};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let bag = EmbeddingBag::new(100, 8).mode(BagMode::Sum);
+/// bag.initialize(0);
+/// assert_eq!(bag.forward(&Tensor::zeros(DType::I32, [4, 3])).ty().to_string(), "f32[4, 8]");
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct EmbeddingBag {
+    /// `[rows, width]`.
+    pub weight: Parameter,
+    num_embeddings: usize,
+    embedding_dim: usize,
+    mode: BagMode,
+    padding_idx: Option<usize>,
+}
+
+impl EmbeddingBag {
+    /// A table of `num_embeddings` rows of width `embedding_dim`, whose bags are means.
+    #[track_caller]
+    pub fn new(num_embeddings: usize, embedding_dim: usize) -> EmbeddingBag {
+        let weight = Parameter::new([num_embeddings, embedding_dim], Init::normal(0.0, 1.0));
+        EmbeddingBag { weight, num_embeddings, embedding_dim, mode: BagMode::Mean, padding_idx: None }
+    }
+
+    /// How the rows of a bag become one.
+    pub fn mode(mut self, mode: BagMode) -> EmbeddingBag {
+        self.mode = mode;
+        self
+    }
+
+    /// The row that counts in no bag: zeros at first, and without a gradient. A bag of nothing else is zeros.
+    #[track_caller]
+    pub fn padding_idx(mut self, row: usize) -> EmbeddingBag {
+        let rest = Box::new(Init::normal(0.0, 1.0));
+        self.weight = Parameter::new([self.num_embeddings, self.embedding_dim], Init::ZeroRow { row, rest });
+        self.padding_idx = Some(row);
+        self
+    }
+
+    /// The bags.
+    ///
+    /// Poisoned for an input that is not of integers `[bags, length]`, and for a row of padding that there is not.
+    #[track_caller]
+    pub fn forward(&self, indices: &Tensor) -> Tensor {
+        if indices.fault().is_some() {
+            return indices.clone();
+        }
+        let misfit = match self.padding_idx {
+            Some(row) if row >= self.num_embeddings => {
+                Some(format!("row {row} cannot stand for padding: there are {} rows", self.num_embeddings))
+            }
+            _ if indices.rank() != 2 || !indices.dtype().is_integer() => {
+                Some(format!("the input {} is not of integers [bags, length]", indices.ty()))
+            }
+            _ => None,
+        };
+        if let Some(message) = misfit {
+            return Tensor::poison(&self.to_string(), message);
+        }
+        let rows = self.weight.get().take(0, indices);
+        if rows.fault().is_some() {
+            return rows;
+        }
+        let dtype = if self.num_embeddings <= i32::MAX as usize { DType::I32 } else { DType::I64 };
+        let counts = match self.padding_idx {
+            Some(row) => indices.to_dtype(dtype).ne(row as f64),
+            None => Tensor::ones(DType::Bool, indices.shape()),
+        };
+        let counts = counts.unsqueeze(-1);
+        let (rows, dtype) = (wide(&rows), rows.dtype());
+        let number = counts.to_dtype(rows.dtype()).sum(&[1], false);
+        if self.mode == BagMode::Max {
+            let lowest = Tensor::full(rows.dtype(), [], f64::NEG_INFINITY);
+            let largest = counts.select(&rows, &lowest).max(&[1], false);
+            return number.gt(0.0).select(&largest, &largest.zeros_like()).to_dtype(dtype);
+        }
+        let sum = counts.select(&rows, &rows.zeros_like()).sum(&[1], false);
+        let bag = if self.mode == BagMode::Mean { sum / number.maximum(1.0) } else { sum };
+        bag.to_dtype(dtype)
+    }
+}
+
+impl fmt::Display for EmbeddingBag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EmbeddingBag({} x {})", self.num_embeddings, self.embedding_dim)
+    }
+}
+
+impl Forward for EmbeddingBag {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        EmbeddingBag::forward(self, x)
+    }
+}

@@ -1,0 +1,187 @@
+//! [`SpectralNorm`]: a layer whose weight is divided by its largest singular value.
+
+use std::fmt;
+
+use fulmen_tensor::{DType, Tensor, random};
+
+use super::{Conv2d, Linear};
+use crate::precision::precision;
+use crate::{Buffer, Forward, Module, Parameter, TrainingMode, Visit};
+
+/// A layer with one weight, `[out, …]`, that [`SpectralNorm`] can divide.
+pub trait Weighted: Forward + Clone {
+    /// The parameter of that name.
+    fn weight(&self) -> &Parameter;
+
+    /// The same layer with another weight of the same type.
+    fn with_weight(&self, weight: Parameter) -> Self;
+
+    /// The axis of the weight that counts what goes out: 0 but for transposed convolutions.
+    fn out_axis(&self) -> usize {
+        0
+    }
+}
+
+macro_rules! weighted {
+    ($($layer:ty: $axis:literal),*) => {$(
+        impl Weighted for $layer {
+            fn weight(&self) -> &Parameter {
+                &self.weight
+            }
+            fn with_weight(&self, weight: Parameter) -> $layer {
+                let mut layer = self.clone();
+                layer.weight = weight;
+                layer
+            }
+            fn out_axis(&self) -> usize {
+                $axis
+            }
+        }
+    )*};
+}
+weighted!(Linear: 0, Conv2d: 0);
+
+/// A layer whose weight is divided by an estimate of its largest singular value, so that the layer stretches nothing by more
+/// than 1 (Miyato et al. 2018, "Spectral Normalization for Generative Adversarial Networks"). As PyTorch's
+/// `nn.utils.spectral_norm`.
+///
+/// The weight counts as a matrix `[out, rest]`. While training, each call takes a step of power iteration,
+/// `v = normalize(Wᵀu)`, `u = normalize(W v)`; in evaluation `u` and `v` stay. The gradient flows through `u·W v` with both
+/// fixed.
+///
+/// Parameters and buffers are PyTorch's: `weight_orig`, `weight_u` and `weight_v` beside the layer's own others.
+/// [`parametrization_names`](SpectralNorm::parametrization_names) has those of `nn.utils.parametrizations.spectral_norm`.
+/// `u` and `v` begin with fixed random numbers, so evaluation makes sense after some training steps.
+///
+/// ```
+/// use fulmen_nn::{Linear, Module, SpectralNorm};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let layer = SpectralNorm::new(Linear::new(8, 4)).n_power_iterations(20);
+/// layer.initialize(0);
+/// let names: Vec<String> = layer.state().into_iter().map(|(name, _)| name).collect();
+/// assert_eq!(names, ["weight_orig", "bias", "weight_u", "weight_v"]);
+///
+/// let (zero, unit) = (Tensor::zeros(DType::F32, [1, 8]), layer.weight());
+/// assert_eq!(layer.forward(&zero).shape().dims(), [1, 4]);
+/// assert_eq!(unit.shape().dims(), [4, 8]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct SpectralNorm<L> {
+    layer: L,
+    u: Buffer,
+    v: Buffer,
+    steps: usize,
+    eps: f64,
+    mode: TrainingMode,
+    names: [&'static str; 3],
+}
+
+impl<L: Weighted> SpectralNorm<L> {
+    /// One step of power iteration a call, `eps` 1e-12.
+    #[track_caller]
+    pub fn new(layer: L) -> SpectralNorm<L> {
+        let ty = layer.weight().ty();
+        let out = ty.shape.get(layer.out_axis()).copied().unwrap_or(1);
+        let rest = ty.shape.num_elements().checked_div(out).unwrap_or(0);
+        let key = random::key(0);
+        let (u, v) =
+            (random::normal(&key, DType::F32, [out]), random::normal(&random::fold_in(&key, 1), DType::F32, [rest]));
+        let (u, v) = (Buffer::new(normalize(&u, 1e-12)), Buffer::new(normalize(&v, 1e-12)));
+        let names = ["weight_orig", "weight_u", "weight_v"];
+        SpectralNorm { layer, u, v, steps: 1, eps: 1e-12, mode: TrainingMode::new(), names }
+    }
+
+    /// Steps of power iteration a call, while training.
+    pub fn n_power_iterations(mut self, steps: usize) -> SpectralNorm<L> {
+        self.steps = steps;
+        self
+    }
+
+    /// What lengths are divided by at least.
+    pub fn eps(mut self, eps: f64) -> SpectralNorm<L> {
+        self.eps = eps;
+        self
+    }
+
+    /// The names that `torch.nn.utils.parametrizations.spectral_norm` gives in a state dict.
+    pub fn parametrization_names(mut self) -> SpectralNorm<L> {
+        self.names =
+            ["parametrizations.weight.original", "parametrizations.weight.0._u", "parametrizations.weight.0._v"];
+        self
+    }
+
+    /// The layer, with the weight that is trained.
+    pub fn layer(&self) -> &L {
+        &self.layer
+    }
+
+    /// The divided weight. While training, a step of power iteration, as [`forward`](SpectralNorm::forward).
+    #[track_caller]
+    pub fn weight(&self) -> Tensor {
+        let weight = self.layer.weight().get();
+        if weight.fault().is_some() {
+            return weight;
+        }
+        let axis = self.layer.out_axis();
+        let (ty, wide) = (weight.ty(), weight.to_dtype(precision(weight.dtype())));
+        let mut order: Vec<isize> = (0..ty.shape.rank() as isize).filter(|&a| a != axis as isize).collect();
+        order.insert(0, axis as isize);
+        let (out, rest) = (self.u.ty().shape[0], self.v.ty().shape[0]);
+        let matrix = wide.permute(&order).reshape([out, rest]);
+        let (mut u, mut v) = (self.u.get().to_dtype(wide.dtype()), self.v.get().to_dtype(wide.dtype()));
+        if self.mode.is_training() {
+            let fixed = matrix.detach();
+            for _ in 0..self.steps {
+                // Sums instead of products: exact in f32 wherever they run.
+                v = normalize(&(&fixed * u.unsqueeze(1)).sum(&[0], false), self.eps);
+                u = normalize(&(&fixed * v.unsqueeze(0)).sum(&[1], false), self.eps);
+            }
+            self.u.set(u.to_dtype(self.u.ty().dtype));
+            self.v.set(v.to_dtype(self.v.ty().dtype));
+        }
+        let largest = (matrix * u.detach().unsqueeze(1) * v.detach().unsqueeze(0)).sum_all();
+        (wide / largest).to_dtype(ty.dtype)
+    }
+
+    /// The layer's result with the divided weight.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
+        let weight = self.weight();
+        if weight.fault().is_some() {
+            return weight;
+        }
+        self.layer.with_weight(Parameter::from_tensor(weight)).forward(x)
+    }
+}
+
+/// `x/max(|x|, eps)`.
+#[track_caller]
+fn normalize(x: &Tensor, eps: f64) -> Tensor {
+    x / (x * x).sum_all().sqrt().maximum(eps)
+}
+
+impl<L: Module> Module for SpectralNorm<L> {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.flatten_renamed(&self.layer, "weight", self.names[0]);
+        visit.child(self.names[1], &self.u);
+        visit.child(self.names[2], &self.v);
+        visit.flatten(&self.mode);
+    }
+}
+
+impl<L: fmt::Display> fmt::Display for SpectralNorm<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SpectralNorm({})", self.layer)
+    }
+}
+
+impl<L: Weighted> Forward for SpectralNorm<L> {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        SpectralNorm::forward(self, x)
+    }
+}
