@@ -20,6 +20,11 @@ impl Attrs {
         self.0.get(name).is_some_and(|value| !value.is_null())
     }
 
+    /// Another value for an attribute.
+    pub(crate) fn set(&mut self, name: &str, word: &str) {
+        self.0[name] = Value::from(word);
+    }
+
     #[track_caller]
     pub(crate) fn bool(&self, name: &str) -> bool {
         self.read(name, Value::as_bool)

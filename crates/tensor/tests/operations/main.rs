@@ -10,5 +10,8 @@ mod case;
 mod catalogue;
 mod complete;
 mod differences;
+#[path = "../../../pjrt/tests/common/libtpu.rs"]
+mod libtpu;
 mod reference;
 mod second;
+mod table;
