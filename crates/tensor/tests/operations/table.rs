@@ -1,7 +1,8 @@
 //! The book's table of operations and dtypes: what is recorded, and what the compilers for CPUs and TPUs take.
 //!
 //! The first case of a row is its template: its float inputs (integers, where it has no floats) become each dtype in turn.
-//! All that is recorded for a dtype is one program, which is halved only where a compiler refuses it.
+//! All that is recorded for a dtype is one program, which is halved only where a compiler refuses it: that an operation is
+//! recorded for a dtype and not compiled is a mistake, unless it stands in `NOT_ON_A_TPU` with the compiler's reason.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,6 +15,18 @@ use crate::attrs::Attrs;
 use crate::case::Case;
 use crate::catalogue::{Family, Row, families};
 use crate::libtpu::libtpu;
+
+/// What libtpu cannot compile: the operation, dtypes, whether values (or gradients only), and its reason, which the book
+/// has too.
+const NOT_ON_A_TPU: [(&[&str], &[&str], bool, &str); 2] = [
+    (
+        &["matmul", "dot_general", "conv1d", "conv2d", "conv3d"],
+        &["i64", "u64"],
+        true,
+        "libtpu has no products of 64-bit integers",
+    ),
+    (&["max_pool"], &["f64"], false, "libtpu has no `select_and_scatter` of f64, which is its gradient"),
+];
 
 /// The columns and the dtypes in each.
 fn columns() -> Vec<(String, Vec<DType>)> {
@@ -37,6 +50,7 @@ struct Template<'a> {
 /// An operation at one dtype.
 struct Item<'a> {
     row: &'a Row,
+    dtype: DType,
     attrs: Attrs,
     types: Vec<TensorType>,
     /// The inputs that have the dtype.
@@ -62,13 +76,21 @@ impl Template<'_> {
         for &i in &recast {
             types[i].dtype = dtype;
         }
-        Item { row, attrs, types, recast, parts: (true, true) }
+        Item { row, dtype, attrs, types, recast, parts: (true, true) }
     }
 }
 
 impl Item<'_> {
     fn with(&self, parts: (bool, bool)) -> Item<'_> {
-        Item { row: self.row, attrs: self.attrs.clone(), types: self.types.clone(), recast: self.recast.clone(), parts }
+        Item { attrs: self.attrs.clone(), types: self.types.clone(), recast: self.recast.clone(), parts, ..*self }
+    }
+
+    /// What of this a TPU's compiler is to take.
+    fn on_a_tpu(&self) -> (bool, bool) {
+        let known = NOT_ON_A_TPU
+            .iter()
+            .filter(|(ops, dtypes, ..)| ops.contains(&self.row.op) && dtypes.contains(&self.dtype.name()));
+        known.fold(self.parts, |parts, (_, _, values, _)| (parts.0 && !values, false))
     }
 
     /// Values and gradients, which are none where they are refused or where there is none to have.
@@ -87,7 +109,13 @@ impl Item<'_> {
     /// Whether values and gradients are recorded at this dtype.
     fn recorded(&self) -> (bool, bool) {
         let x: Vec<Tensor> = self.types.iter().map(|ty| Tensor::placeholder("x", ty.clone())).collect();
-        self.record(&x).map_or((false, false), |(_, gradients)| (true, gradients.is_some()))
+        // Without a dtype to choose, the operation gives what it gives.
+        let fixed = self.recast.is_empty() && !self.attrs.has("dtype");
+        match self.record(&x) {
+            Some((values, _)) if fixed && values[0].dtype() != self.dtype => (false, false),
+            Some((_, gradients)) => (true, gradients.is_some()),
+            None => (false, false),
+        }
     }
 }
 
@@ -107,14 +135,14 @@ fn program(items: &[Item<'_>]) -> Function {
     })
 }
 
-/// What compiles for one kind of device.
+/// What compiles for one kind of device: nothing, or why it does not.
 trait Compiler {
-    fn takes(&self, function: &Function) -> bool;
+    fn compile(&self, function: &Function) -> Result<(), String>;
 }
 
 impl Compiler for Runtime {
-    fn takes(&self, function: &Function) -> bool {
-        self.compile(function).map_err(|error| println!("CPU: {error}")).is_ok()
+    fn compile(&self, function: &Function) -> Result<(), String> {
+        Runtime::compile(self, function).map(drop).map_err(|error| error.to_string())
     }
 }
 
@@ -124,26 +152,30 @@ struct Tpu {
 }
 
 impl Compiler for Tpu {
-    fn takes(&self, function: &Function) -> bool {
+    fn compile(&self, function: &Function) -> Result<(), String> {
         let options = CompileOptions::new().partitions(1).optimization(Effort::O0);
         let compiled = self.plugin.compile(&self.topology, &function.stablehlo().unwrap(), &options);
-        compiled.map_err(|error| println!("TPU: {error}")).is_ok()
+        compiled.map(drop).map_err(|error| error.to_string())
     }
 }
 
-/// Whether values and gradients of each item compile.
-fn compiled(compiler: &dyn Compiler, items: &[Item<'_>]) -> Vec<(bool, bool)> {
-    match items {
-        [] => vec![],
-        _ if compiler.takes(&program(items)) => items.iter().map(|item| item.parts).collect(),
-        [item] => {
-            println!("   of {} at {:?}", item.row.op, item.types);
-            let part = |parts| compiler.takes(&program(&[item.with(parts)]));
-            vec![(item.parts.0 && part((true, false)), item.parts.1 && part((false, true)))]
+/// Why items do not compile, for each that does not.
+fn refused(compiler: &dyn Compiler, items: &[Item<'_>]) -> Vec<String> {
+    let items: Vec<Item<'_>> = items.iter().filter(|i| i.parts.0 || i.parts.1).map(|i| i.with(i.parts)).collect();
+    let why = match items.as_slice() {
+        [] => return vec![],
+        _ => compiler.compile(&program(&items)).err(),
+    };
+    match (why, items.as_slice()) {
+        (None, _) => vec![],
+        (Some(why), [item]) => {
+            let values = item.parts.1 && compiler.compile(&program(&[item.with((true, false))])).is_ok();
+            let what = if values { "the gradient of " } else { "" };
+            vec![format!("{what}{} at {:?}: {why}", item.row.op, item.types)]
         }
-        many => {
+        (Some(_), many) => {
             let (first, second) = many.split_at(many.len() / 2);
-            [compiled(compiler, first), compiled(compiler, second)].concat()
+            [refused(compiler, first), refused(compiler, second)].concat()
         }
     }
 }
@@ -160,15 +192,17 @@ fn mark((value, gradient): (bool, bool)) -> &'static str {
 /// The marks of a dtype: none where recording refuses it, one where both compilers agree.
 type Marks = Option<(&'static str, &'static str)>;
 
-/// The marks of every template at one dtype.
-fn at(dtype: DType, templates: &[Template<'_>], compilers: [&dyn Compiler; 2]) -> Vec<Marks> {
-    let all: Vec<Item<'_>> = templates.iter().map(|template| template.at(dtype)).collect();
-    let recorded: Vec<(bool, bool)> = all.iter().map(Item::recorded).collect();
-    let kept = all.iter().zip(&recorded).filter(|(_, parts)| parts.0);
-    let kept: Vec<Item<'_>> = kept.map(|(item, &parts)| item.with(parts)).collect();
-    let [cpu, tpu] = compilers.map(|compiler| compiled(compiler, &kept));
-    let mut found = cpu.into_iter().zip(tpu).map(|(cpu, tpu)| (mark(cpu), mark(tpu)));
-    recorded.iter().map(|parts| if parts.0 { found.next() } else { None }).collect()
+/// The marks of every template at one dtype, once the compilers have taken what they say.
+fn at(dtype: DType, templates: &[Template<'_>], cpu: &dyn Compiler, tpu: &dyn Compiler) -> Vec<Marks> {
+    let mut items: Vec<Item<'_>> = templates.iter().map(|template| template.at(dtype)).collect();
+    for item in &mut items {
+        item.parts = item.recorded();
+    }
+    let on_a_tpu: Vec<Item<'_>> = items.iter().map(|item| item.with(item.on_a_tpu())).collect();
+    let wrong = [refused(cpu, &items), refused(tpu, &on_a_tpu)].concat();
+    assert!(wrong.is_empty(), "these are recorded and do not compile:\n{}", wrong.join("\n"));
+    let marks = items.iter().zip(&on_a_tpu).map(|(i, t)| i.parts.0.then(|| (mark(i.parts), mark(t.parts))));
+    marks.collect()
 }
 
 /// A cell for several dtypes, which are named where they differ.
@@ -200,7 +234,9 @@ fn templates(families: &[Family]) -> Vec<Template<'_>> {
         for row in family.rows.iter().filter(|row| !row.methods.is_empty()) {
             let mut fitting = cases.iter().filter(|case| case.op == row.op);
             let has_elements = |case: &&Case| case.types().all(|ty| ty.shape.num_elements() > 0);
-            let case = fitting.clone().find(has_elements).or_else(|| fitting.next()).unwrap();
+            let has_floats = |case: &&Case| has_elements(case) && case.types().any(|ty| ty.dtype.is_float());
+            let case = fitting.clone().find(has_floats).or_else(|| fitting.clone().find(has_elements));
+            let case = case.or_else(|| fitting.next()).unwrap();
             // Rows of the same function would be the same line.
             if named.insert(row.methods) {
                 found.push(Template { row, case: case.clone() });
@@ -211,14 +247,14 @@ fn templates(families: &[Family]) -> Vec<Template<'_>> {
 }
 
 /// The table as the code has it.
-fn table(compilers: [&dyn Compiler; 2]) -> String {
+fn table(cpu: &dyn Compiler, tpu: &dyn Compiler) -> String {
     let families = families();
     let (templates, columns) = (templates(&families), columns());
     let heads: String = columns.iter().map(|(name, _)| format!(" {name} |")).collect();
     let mut text = format!("| operation |{heads}\n| --- |{}\n", " --- |".repeat(columns.len()));
     let found: Vec<Vec<Vec<Marks>>> = columns
         .iter()
-        .map(|(_, dtypes)| dtypes.iter().map(|&dtype| at(dtype, &templates, compilers)).collect())
+        .map(|(_, dtypes)| dtypes.iter().map(|&dtype| at(dtype, &templates, cpu, tpu)).collect())
         .collect();
     for (i, template) in templates.iter().enumerate() {
         let names: Vec<String> = template.row.methods.iter().map(|name| format!("`{name}`")).collect();
@@ -229,6 +265,13 @@ fn table(compilers: [&dyn Compiler; 2]) -> String {
         }
         text += "\n";
     }
+    text += "\nWhere a CPU and a TPU differ:\n\n";
+    for (ops, dtypes, values, reason) in NOT_ON_A_TPU {
+        let fitting = templates.iter().filter(|template| ops.contains(&template.row.op));
+        let methods: BTreeSet<String> = fitting.flat_map(|t| t.row.methods).map(|name| format!("`{name}`")).collect();
+        let (what, methods) = (if values { "" } else { "the gradient of " }, Vec::from_iter(methods).join(", "));
+        text += &format!("- {what}{methods} at {}: {reason}.\n", dtypes.join(", "));
+    }
     text
 }
 
@@ -237,11 +280,12 @@ fn the_table_in_the_book_is_what_compiles() {
     let Some(plugin) = libtpu() else { return };
     let topology = plugin.topology("v5e:1x1").unwrap_or_else(|error| panic!("{error}"));
     let tpu = Tpu { plugin, topology };
-    let expected = table([&Runtime::global().unwrap(), &tpu]);
+    let expected = table(&Runtime::global().unwrap(), &tpu);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/operations.md");
     let chapter = fs::read_to_string(&path).unwrap();
-    let start = chapter.find("| operation |").unwrap_or_else(|| panic!("the chapter has no table"));
-    let end = start + chapter[start..].find("|\n\n").map_or(chapter.len() - start, |end| end + 2);
+    let [before, after] =
+        ["<!-- made by the test -->\n", "<!-- until here -->\n"].map(|mark| chapter.find(mark).unwrap());
+    let (start, end) = (before + chapter[before..].find('\n').unwrap() + 1, after);
     if chapter[start..end] == expected {
         return;
     }
