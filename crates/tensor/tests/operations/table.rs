@@ -205,7 +205,10 @@ fn at(dtype: DType, templates: &[Template<'_>], cpu: &dyn Compiler, tpu: &dyn Co
         item.parts = item.recorded();
     }
     let on_a_tpu: Vec<Item<'_>> = items.iter().map(|item| item.with(item.on_a_tpu())).collect();
-    let wrong = [refused(cpu, &items), refused(tpu, &on_a_tpu)].concat();
+    // 64-bit numbers are emulated there, which takes the compiler minutes.
+    let emulated = dtype.size_in_bytes() == 8 && dtype.name() != "c64" || dtype.name() == "c128";
+    let asked = if emulated && !updating() { &[][..] } else { &on_a_tpu };
+    let wrong = [refused(cpu, &items), refused(tpu, asked)].concat();
     assert!(wrong.is_empty(), "these are recorded and do not compile:\n{}", wrong.join("\n"));
     let marks = items.iter().zip(&on_a_tpu).map(|(i, t)| i.parts.0.then(|| (mark(i.parts), mark(t.parts))));
     marks.collect()
@@ -252,6 +255,11 @@ fn templates(families: &[Family]) -> Vec<Template<'_>> {
     found
 }
 
+/// Whether the table is written: then TPUs are asked about 64-bit numbers too.
+fn updating() -> bool {
+    std::env::var("UPDATE_EXPECT").as_deref() == Ok("1")
+}
+
 /// The table as the code has it.
 fn table(cpu: &dyn Compiler, tpu: &dyn Compiler) -> String {
     let families = families();
@@ -296,9 +304,8 @@ fn the_table_in_the_book_is_what_compiles() {
     if chapter[start..end] == expected {
         return;
     }
-    let update = std::env::var("UPDATE_EXPECT").as_deref() == Ok("1");
     let lines: BTreeSet<&str> = chapter[start..end].lines().collect();
     let new: Vec<&str> = expected.lines().filter(|line| !lines.contains(line)).collect();
-    assert!(update, "the table is not the code's; UPDATE_EXPECT=1 writes it anew. New lines:\n{}", new.join("\n"));
+    assert!(updating(), "the table is not the code's; UPDATE_EXPECT=1 writes it anew. New lines:\n{}", new.join("\n"));
     fs::write(&path, [&chapter[..start], &expected, &chapter[end..]].concat()).unwrap();
 }
