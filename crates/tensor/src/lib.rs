@@ -46,6 +46,8 @@ mod sharding;
 mod tensor;
 mod transfer;
 mod variable;
+#[cfg(test)]
+mod verdict;
 
 pub use accelerator::Accelerator;
 pub use array::{Argument, DeviceArray};

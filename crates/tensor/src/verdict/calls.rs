@@ -1,0 +1,280 @@
+//! A table of calls with random attributes, every family's. The fuzzer in `fuzz/` takes the same table.
+
+use super::choices::Choices;
+use crate::{
+    Combine, Convolution, PadMode, Pooling, Scan, Tensor, checkpoint, cond, fori_loop, map, random, switch, while_loop,
+};
+
+/// Records an operation on some of the tensors, of which there is at least one.
+pub(crate) type Call = fn(&mut Choices<'_>, &[Tensor]) -> Vec<Tensor>;
+
+/// Operations of one tensor and no attribute.
+macro_rules! of_one {
+    ($($method:ident)*) => { [$((stringify!($method), |c, x| vec![c.pick(x).$method()])),*] };
+}
+
+/// Operations of two tensors and no attribute.
+macro_rules! of_two {
+    ($($method:ident)*) => { [$((stringify!($method), |c, x| vec![c.pick(x).$method(c.pick(x))])),*] };
+}
+
+/// Reductions over several axes.
+macro_rules! over_axes {
+    ($($method:ident)*) => { [$((stringify!($method), |c, x| {
+        let t = c.pick(x);
+        vec![t.$method(&c.axes(t), c.bool())]
+    })),*] };
+}
+
+const OF_ONE: &[(&str, Call)] = &of_one! {
+    abs ceil exp expm1 erf erf_inv floor log log1p sigmoid neg not rsqrt sign sqrt tanh cos sin is_finite relu detach
+    t sum_all mean_all zeros_like ones_like
+};
+
+const OF_TWO: &[(&str, Call)] = &of_two! {
+    add sub mul div remainder maximum minimum pow and or xor shift_left shift_right_logical eq ne lt le gt ge matmul
+};
+
+const OVER_AXES: &[(&str, Call)] = &over_axes! { sum max min mean var };
+
+const ARRANGED: &[(&str, Call)] = &[
+    ("reshape", |c, x| vec![c.pick(x).reshape(c.shape())]),
+    ("flatten", |c, x| {
+        let t = c.pick(x);
+        vec![t.flatten(c.axis(t), c.axis(t))]
+    }),
+    ("unsqueeze", |c, x| {
+        let t = c.pick(x);
+        vec![t.unsqueeze(c.axis(t))]
+    }),
+    ("squeeze", |c, x| {
+        let t = c.pick(x);
+        vec![t.squeeze(c.axis(t))]
+    }),
+    ("permute", |c, x| {
+        let t = c.pick(x);
+        let axes = if c.bool() { c.axes(t) } else { c.order(t) };
+        vec![t.permute(&axes)]
+    }),
+    ("transpose", |c, x| {
+        let t = c.pick(x);
+        vec![t.transpose(c.axis(t), c.axis(t))]
+    }),
+    ("broadcast_to", |c, x| {
+        let t = c.pick(x);
+        let mut shape = c.shape();
+        shape.extend(t.shape().iter());
+        vec![t.broadcast_to(if c.bool() { c.shape() } else { shape })]
+    }),
+    ("broadcast_in_dim", |c, x| {
+        let t = c.pick(x);
+        let axes: Vec<usize> = (0..t.rank()).map(|axis| axis + c.below(2)).collect();
+        vec![t.broadcast_in_dim(c.shape(), &axes)]
+    }),
+    ("concatenate", |c, x| {
+        let t = c.pick(x);
+        vec![Tensor::concatenate(&[t, c.pick(x), t], c.axis(t))]
+    }),
+    ("stack", |c, x| {
+        let t = c.pick(x);
+        vec![Tensor::stack(&[t, c.pick(x)], c.axis(t))]
+    }),
+    ("slice", |c, x| {
+        let t = c.pick(x);
+        let (start, limit, steps) = (c.within(t), c.within(t), c.sizes(t));
+        vec![t.slice(&start, &limit, &steps)]
+    }),
+    ("narrow", |c, x| {
+        let t = c.pick(x);
+        vec![t.narrow(c.axis(t), c.size(), c.size())]
+    }),
+    ("pad", |c, x| {
+        let t = c.pick(x);
+        let value = if c.bool() { t.sum_all() } else { Tensor::full(t.dtype(), [], 1.0) };
+        vec![t.pad(&value, &c.signs(t), &c.signs(t), &c.sizes(t))]
+    }),
+    ("pad_mode", |c, x| {
+        let t = c.pick(x);
+        let padding: Vec<(i64, i64)> = c.signs(t).into_iter().map(|low| (low, 1)).collect();
+        let mode = c.one_of(&[PadMode::Reflect, PadMode::Replicate, PadMode::Circular, PadMode::Constant(1.0)]);
+        vec![t.pad_mode(&padding, mode)]
+    }),
+    ("flip", |c, x| {
+        let t = c.pick(x);
+        vec![t.flip(&c.axes(t))]
+    }),
+    ("roll", |c, x| {
+        let t = c.pick(x);
+        let axes = c.axes(t);
+        let shifts: Vec<isize> = axes.iter().map(|_| c.signed() as isize).collect();
+        vec![t.roll(&shifts, &axes)]
+    }),
+    ("tile", |c, x| {
+        let t = c.pick(x);
+        vec![t.tile(&c.sizes(t))]
+    }),
+    ("repeat_interleave", |c, x| {
+        let t = c.pick(x);
+        vec![t.repeat_interleave(c.size(), c.axis(t))]
+    }),
+    ("split", |c, x| {
+        let t = c.pick(x);
+        t.split(&[c.size(), c.size()], c.axis(t))
+    }),
+    ("chunk", |c, x| {
+        let t = c.pick(x);
+        t.chunk(c.size(), c.axis(t))
+    }),
+    ("unbind", |c, x| {
+        let t = c.pick(x);
+        t.unbind(c.axis(t))
+    }),
+    ("to_dtype", |c, x| vec![c.pick(x).to_dtype(c.dtype())]),
+    ("bitcast", |c, x| vec![c.pick(x).bitcast(c.dtype())]),
+    ("select", |c, x| vec![c.pick(x).select(c.pick(x), c.pick(x))]),
+    ("number", |c, x| vec![c.pick(x) + c.number()]),
+    ("optimization_barrier", |c, x| Tensor::optimization_barrier(&[c.pick(x), c.pick(x)])),
+];
+
+const INDEXED: &[(&str, Call)] = &[
+    ("take", |c, x| {
+        let t = c.pick(x);
+        vec![t.take(c.axis(t), c.pick(x))]
+    }),
+    ("index_select", |c, x| {
+        let t = c.pick(x);
+        vec![t.index_select(c.axis(t), c.pick(x))]
+    }),
+    ("gather", |c, x| {
+        let t = c.pick(x);
+        vec![t.gather(c.axis(t), c.pick(x))]
+    }),
+    ("take_along_axis", |c, x| {
+        let t = c.pick(x);
+        vec![t.take_along_axis(c.axis(t), c.pick(x))]
+    }),
+    ("gather_nd", |c, x| vec![c.pick(x).gather_nd(c.pick(x))]),
+    ("index_add", |c, x| {
+        let t = c.pick(x);
+        vec![t.index_add(c.axis(t), c.pick(x), c.pick(x))]
+    }),
+    ("index_copy", |c, x| {
+        let t = c.pick(x);
+        vec![t.index_copy(c.axis(t), c.pick(x), c.pick(x))]
+    }),
+    ("index_reduce", |c, x| {
+        let t = c.pick(x);
+        vec![t.index_reduce(c.axis(t), c.pick(x), c.pick(x), combine(c))]
+    }),
+    ("scatter", |c, x| {
+        let t = c.pick(x);
+        vec![t.scatter(c.axis(t), c.pick(x), c.pick(x))]
+    }),
+    ("scatter_add", |c, x| {
+        let t = c.pick(x);
+        vec![t.scatter_add(c.axis(t), c.pick(x), c.pick(x))]
+    }),
+    ("scatter_reduce", |c, x| {
+        let t = c.pick(x);
+        vec![t.scatter_reduce(c.axis(t), c.pick(x), c.pick(x), combine(c))]
+    }),
+    ("scatter_nd", |c, x| vec![c.pick(x).scatter_nd(c.pick(x), c.pick(x), combine(c))]),
+    ("dynamic_slice", |c, x| {
+        let (t, start) = (c.pick(x), c.pick(x).clone());
+        vec![t.dynamic_slice(&vec![start; t.rank()], &c.within(t))]
+    }),
+    ("dynamic_update_slice", |c, x| {
+        let (t, start) = (c.pick(x), c.pick(x).clone());
+        vec![t.dynamic_update_slice(c.pick(x), &vec![start; t.rank()])]
+    }),
+    ("one_hot", |c, x| vec![c.pick(x).one_hot(c.size())]),
+    ("tril", |c, x| vec![c.pick(x).tril(c.signed())]),
+    ("triu", |c, x| vec![c.pick(x).triu(c.signed())]),
+    ("argmax", |c, x| {
+        let t = c.pick(x);
+        vec![t.argmax(c.axis(t), c.bool())]
+    }),
+    ("argmin", |c, x| {
+        let t = c.pick(x);
+        vec![t.argmin(c.axis(t), c.bool())]
+    }),
+    ("softmax", |c, x| {
+        let t = c.pick(x);
+        vec![t.softmax(c.axis(t)), t.log_softmax(c.axis(t)), t.logsumexp(c.axis(t), c.bool())]
+    }),
+];
+
+fn combine(c: &mut Choices<'_>) -> Combine {
+    c.one_of(&[Combine::Set, Combine::Add, Combine::Mul, Combine::Min, Combine::Max])
+}
+
+const PRODUCTS: &[(&str, Call)] = &[
+    ("dot_general", |c, x| {
+        let axis = |c: &mut Choices<'_>| (0..c.below(3)).map(|_| c.below(4)).collect::<Vec<_>>();
+        let (t, batch, contracting) = (c.pick(x), axis(c), axis(c));
+        let same = c.bool();
+        let other = (if same { batch.clone() } else { axis(c) }, if same { contracting.clone() } else { axis(c) });
+        vec![t.dot_general(c.pick(x), (&batch, &other.0), (&contracting, &other.1))]
+    }),
+    ("convolution", |c, x| {
+        let n = c.below(4);
+        let list = |c: &mut Choices<'_>| (0..n).map(|_| c.size()).collect::<Vec<_>>();
+        let padding: Vec<(i64, i64)> = (0..n).map(|_| (c.signed(), c.signed())).collect();
+        let how = Convolution::new(n).padding(padding);
+        let how = if c.bool() { how.stride(list(c)).dilation(list(c)).groups(c.size()) } else { how };
+        vec![c.pick(x).convolution(c.pick(x), &how)]
+    }),
+    ("max_pool", |c, x| vec![c.pick(x).max_pool(&pooling(c))]),
+    ("avg_pool", |c, x| vec![c.pick(x).avg_pool(&pooling(c))]),
+];
+
+fn pooling(c: &mut Choices<'_>) -> Pooling {
+    let n = c.below(3);
+    let list = |c: &mut Choices<'_>| (0..n).map(|_| c.size()).collect::<Vec<_>>();
+    let how = Pooling::new(list(c));
+    let how = if c.bool() { how.stride(list(c)) } else { how };
+    if c.bool() { how.padding(list(c)) } else { how }
+}
+
+const DRAWN: &[(&str, Call)] = &[
+    ("random::bits", |c, _| vec![random::bits(&random::key(7), c.shape())]),
+    ("random::uniform", |c, _| vec![random::uniform(&random::key(7), c.dtype(), c.shape(), c.number(), c.number())]),
+    ("random::normal", |c, _| vec![random::normal(&random::key(7), c.dtype(), c.shape())]),
+    ("random::bernoulli", |c, _| vec![random::bernoulli(&random::key(7), c.number(), c.shape())]),
+    ("random::fold_in_tensor", |c, x| vec![random::fold_in_tensor(&random::key(7), c.pick(x))]),
+    ("iota", |c, _| vec![Tensor::iota(c.dtype(), c.shape(), c.signed() as isize)]),
+    ("arange", |c, _| vec![Tensor::arange(c.dtype(), c.size())]),
+    ("full", |c, _| vec![Tensor::full(c.dtype(), c.shape(), c.number())]),
+];
+
+const FLOW: &[(&str, Call)] = &[
+    ("cond", |c, x| {
+        let (p, a, b) = (c.pick(x), c.pick(x), c.pick(x));
+        let p = if c.bool() { p.clone() } else { p.eq(p).to_dtype(crate::DType::I32).sum_all().gt(0.0) };
+        cond(&p, &[a, b], |v| vec![&v[0] + &v[1]], |v| vec![&v[0] - &v[1]])
+    }),
+    ("switch", |c, x| {
+        let (i, a) = (c.pick(x), c.pick(x));
+        switch(i, &[a], &[&|v| vec![v[0].clone()], &|v| vec![&v[0] * &v[0]]])
+    }),
+    ("while_loop", |c, x| {
+        let (a, b) = (c.pick(x), c.pick(x));
+        let start = Tensor::scalar(0i32);
+        while_loop(&[&start, a], |v| v[0].lt(3.0), |v| vec![&v[0] + 1.0, &v[1] + b])
+    }),
+    ("fori_loop", |c, x| {
+        let (a, b) = (c.pick(x), c.pick(x));
+        fori_loop(0, c.size().min(9) as i64, &[a], |_, v| vec![&v[0] * b])
+    }),
+    ("scan", |c, x| {
+        let (a, b) = (c.pick(x), c.pick(x));
+        let (carry, ys) =
+            Scan::new().reverse(c.bool()).run(&[a], &[b], |v, x| (vec![&v[0] + x[0].sum_all()], x.to_vec()));
+        [carry, ys].concat()
+    }),
+    ("map", |c, x| map(|x| vec![x[0].tanh()], &[c.pick(x)])),
+    ("checkpoint", |c, x| checkpoint(|v| vec![v[0].exp().sin()], &[c.pick(x)])),
+];
+
+/// Every call by name.
+pub(crate) const CALLS: &[&[(&str, Call)]] = &[OF_ONE, OF_TWO, OVER_AXES, ARRANGED, INDEXED, PRODUCTS, DRAWN, FLOW];

@@ -1,0 +1,176 @@
+//! Shape rules against the plugin's own: what a rule accepts must compile with the types it says, and what it refuses the
+//! plugin must refuse, unless the refusal is one of ours.
+
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
+mod calls;
+mod choices;
+mod judge;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+use crate::operation::Operation;
+use crate::{DType, Function, Tensor, TensorType};
+use calls::{CALLS, Call};
+use choices::Choices;
+use judge::Judge;
+
+/// What a shape rule refused.
+struct Refusal {
+    operation: Arc<dyn Operation>,
+    inputs: Vec<Tensor>,
+    message: String,
+}
+
+thread_local! {
+    static REFUSED: RefCell<Vec<Refusal>> = const { RefCell::new(vec![]) };
+}
+
+/// Called where a shape rule refuses.
+pub(crate) fn refused(operation: impl Operation, inputs: &[&Tensor], message: String) {
+    let inputs = inputs.iter().map(|&t| t.clone()).collect();
+    REFUSED.with_borrow_mut(|all| all.push(Refusal { operation: Arc::new(operation), inputs, message }));
+}
+
+/// Refusals of programs that the plugin would take: how the operation prints itself, a piece of the message, and why.
+const OURS: &[(&str, &str, &str)] = &[
+    ("", "convert with to_dtype() first", "StableHLO counts with bools; here a user says that they are numbers"),
+    ("Reduce", "has no element along the axes", "StableHLO gives the infinity that a maximum starts from"),
+];
+
+/// Larger tensors are not compiled: the compiler computes constants while it compiles.
+const LARGE: usize = 1 << 16;
+
+/// The program that gives these results; none where there are none, or where they are large.
+fn program(parameters: &[Tensor], results: Vec<Tensor>) -> Option<String> {
+    let function = Function::new("verdict", parameters.to_vec(), results);
+    let small = function.recorded().ok()?.iter().all(|r| r.types.iter().all(|ty| ty.shape.num_elements() < LARGE));
+    let parameters_small = parameters.iter().all(|p| p.shape().num_elements() < LARGE);
+    if function.results().is_empty() || !small || !parameters_small {
+        return None;
+    }
+    Some(function.stablehlo().unwrap())
+}
+
+/// The type in `tensor<2x3xf32>`.
+fn parse(text: &str) -> Option<TensorType> {
+    let inner = text.strip_prefix("tensor<")?.strip_suffix('>')?;
+    let (sizes, dtype) = inner.rsplit_once('x').unwrap_or(("", inner));
+    let dtype = DType::all().find(|d| d.stablehlo() == dtype)?;
+    let sizes: Option<Vec<usize>> = sizes.split('x').filter(|s| !s.is_empty()).map(|s| s.parse().ok()).collect();
+    Some(TensorType::new(dtype, sizes?))
+}
+
+/// Types that a refused operation could give: those of its inputs, and, where an attribute is the result's shape or dtype,
+/// that one.
+fn candidates(refusal: &Refusal) -> Vec<Vec<TensorType>> {
+    let inputs: Vec<TensorType> = refusal.inputs.iter().map(|t| t.ty().clone()).collect();
+    let printed = format!("{:?}", refusal.operation);
+    let Some(first) = inputs.first() else { return vec![] };
+    if let Some((_, to)) = printed.split_once("to: ") {
+        let word = to.split(|c: char| !c.is_alphanumeric()).next().unwrap();
+        let dtype = DType::all().find(|d| format!("{d:?}") == word);
+        let numbers = to.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(inner, _)| inner);
+        let shape = numbers.map(|n| n.split(", ").filter_map(|n| n.parse().ok()).collect::<Vec<usize>>());
+        return match (dtype, shape) {
+            (Some(dtype), _) => vec![vec![TensorType::new(dtype, &first.shape)]],
+            (None, Some(shape)) => vec![vec![TensorType::new(first.dtype, shape)]],
+            (None, None) => vec![],
+        };
+    }
+    let mut found: Vec<Vec<TensorType>> = vec![vec![first.clone()]];
+    if inputs.len() > 1 {
+        found.push(inputs);
+    }
+    found
+}
+
+/// The result types that the plugin would have taken of a refused operation, if it would have taken it.
+fn taken(judge: &mut Judge, refusal: &Refusal) -> Option<String> {
+    let mut pending = candidates(refusal);
+    let mut tried = BTreeSet::new();
+    while let Some(outputs) = pending.pop() {
+        if !tried.insert(format!("{outputs:?}")) || tried.len() > 4 {
+            continue;
+        }
+        let parameters: Vec<Tensor> = refusal.inputs.iter().map(|t| Tensor::placeholder("x", t.ty().clone())).collect();
+        let result = Tensor::unchecked(refusal.operation.clone(), parameters.clone(), outputs.clone());
+        // A text cannot be written of attributes that do not fit at all; then there is nothing to judge.
+        let text = catch_unwind(AssertUnwindSafe(|| program(&parameters, vec![result])));
+        let Ok(Some(text)) = text else { continue };
+        let Some(why) = judge.refuses(&text) else { return Some(format!("{outputs:?}\n{text}")) };
+        // `inferred type(s) 'tensor<2xf32>' are incompatible with return type(s)`: nothing else is wrong.
+        if let Some((_, rest)) = why.split_once("inferred type(s) ") {
+            let inferred = rest.split(" are incompatible").next().unwrap_or_default();
+            let types: Option<Vec<TensorType>> = inferred.split(", ").map(|ty| parse(ty.trim_matches('\''))).collect();
+            pending.extend(types);
+        }
+    }
+    None
+}
+
+/// What came of one call.
+#[derive(Default)]
+struct Count {
+    accepted: usize,
+    refused: usize,
+}
+
+/// Records one call with the choices that the bytes make, and asks the plugin.
+fn judge_call(judge: &mut Judge, name: &str, call: Call, bytes: &[u8], count: &mut Count) -> Result<(), String> {
+    let mut choices = Choices(bytes);
+    let x: Vec<Tensor> = choices.types().into_iter().map(|ty| Tensor::placeholder("x", ty)).collect();
+    REFUSED.take();
+    let results = call(&mut choices, &x);
+    let refusals = REFUSED.take();
+    let sound: Vec<Tensor> = results.into_iter().filter(|y| y.fault().is_none()).collect();
+    if let Some(text) = program(&x, sound) {
+        count.accepted += 1;
+        if let Some(why) = judge.refuses(&text) {
+            return Err(format!("{name}: recorded, and the plugin refuses it: {why}\n{text}"));
+        }
+    }
+    for refusal in refusals {
+        let printed = format!("{:?}", refusal.operation);
+        if OURS.iter().any(|(op, piece, _)| printed.starts_with(op) && refusal.message.contains(piece)) {
+            continue;
+        }
+        count.refused += 1;
+        if let Some(text) = taken(judge, &refusal) {
+            return Err(format!(
+                "{name}: {printed} was refused ({}), and the plugin takes it: {text}",
+                refusal.message
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn shape_rules_and_the_plugin_agree() {
+    let judge = RefCell::new(Judge::new());
+    let count = RefCell::new(Count::default());
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    let mut wrong = vec![];
+    for (i, (name, call)) in CALLS.iter().copied().flatten().enumerate() {
+        let config = Config { cases, failure_persistence: None, max_shrink_iters: 64, ..Config::default() };
+        let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[i as u8; 32]));
+        let found = runner.run(&vec(proptest::num::u8::ANY, 48), |bytes| {
+            judge_call(&mut judge.borrow_mut(), name, *call, &bytes, &mut count.borrow_mut())
+                .map_err(TestCaseError::fail)
+        });
+        if let Err(TestError::Fail(reason, _)) = found {
+            wrong.push(reason.message().to_owned());
+        }
+    }
+    let count = count.into_inner();
+    println!("{} accepted and {} refused operations were judged", count.accepted, count.refused);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    assert!(count.accepted > 100 && count.refused > 50, "too few were judged");
+}
