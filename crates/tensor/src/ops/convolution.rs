@@ -129,6 +129,10 @@ impl ConvolutionOp {
     }
 
     fn rhs_vjp(&self, lhs: &Tensor, rhs: &Tensor, g: &Tensor) -> Tensor {
+        if g.shape().num_elements() == 0 {
+            // A cotangent without places is no kernel.
+            return rhs.zeros_like();
+        }
         let (input, window, result) = self.extents(lhs, rhs, g);
         let padding = (0..input.len())
             .map(|i| {
@@ -217,6 +221,9 @@ impl Operation for ConvolutionOp {
         }
         if [&self.stride, &self.lhs_dilation, &self.rhs_dilation].iter().any(|v| v.contains(&0)) {
             return Err("stride and dilation must be at least 1".into());
+        }
+        if let Some(&axis) = self.rhs.spatial.iter().find(|&&axis| rhs.shape[axis] == 0) {
+            return Err(format!("the kernel {rhs} has no element along axis {axis}"));
         }
         let mut to = vec![0; spatial + 2];
         to[self.out.first] = batch / self.batch_groups;

@@ -28,14 +28,16 @@ macro_rules! over_axes {
 
 const OF_ONE: &[(&str, Call)] = &of_one! {
     abs ceil exp expm1 erf erf_inv floor log log1p sigmoid neg not rsqrt sign sqrt tanh cos sin is_finite relu detach
-    t sum_all mean_all zeros_like ones_like
+    t sum_all mean_all zeros_like ones_like argmax_all argmin_all trace
 };
 
 const OF_TWO: &[(&str, Call)] = &of_two! {
     add sub mul div remainder maximum minimum pow and or xor shift_left shift_right_logical eq ne lt le gt ge matmul
 };
 
-const OVER_AXES: &[(&str, Call)] = &over_axes! { sum max min mean var };
+const OVER_AXES: &[(&str, Call)] = &over_axes! {
+    sum prod max min mean var std any all count_nonzero
+};
 
 const ARRANGED: &[(&str, Call)] = &[
     ("reshape", |c, x| vec![c.pick(x).reshape(c.shape())]),
@@ -198,9 +200,11 @@ const INDEXED: &[(&str, Call)] = &[
         let t = c.pick(x);
         vec![t.argmin(c.axis(t), c.bool())]
     }),
+    ("masked_fill", |c, x| vec![c.pick(x).masked_fill(c.pick(x), c.number())]),
+    ("nonzero_static", |c, x| vec![c.pick(x).nonzero_static(c.size(), -1)]),
     ("softmax", |c, x| {
         let t = c.pick(x);
-        vec![t.softmax(c.axis(t)), t.log_softmax(c.axis(t)), t.logsumexp(c.axis(t), c.bool())]
+        vec![t.softmax(c.axis(t)), t.log_softmax(c.axis(t)), t.logsumexp(&c.axes(t), c.bool())]
     }),
 ];
 
@@ -208,7 +212,77 @@ fn combine(c: &mut Choices<'_>) -> Combine {
     c.one_of(&[Combine::Set, Combine::Add, Combine::Mul, Combine::Min, Combine::Max])
 }
 
+/// Functions of one axis that give a tensor.
+macro_rules! along {
+    ($($method:ident)*) => { [$((stringify!($method), |c, x| {
+        let t = c.pick(x);
+        vec![t.$method(c.axis(t))]
+    })),*] };
+}
+
+const RUNNING: &[(&str, Call)] = &along! { cumsum cumprod logcumsumexp };
+
+const ORDERED: &[(&str, Call)] = &[
+    ("cummax", |c, x| {
+        let t = c.pick(x);
+        <[Tensor; 2]>::from(t.cummax(c.axis(t))).into()
+    }),
+    ("cummin", |c, x| {
+        let t = c.pick(x);
+        <[Tensor; 2]>::from(t.cummin(c.axis(t))).into()
+    }),
+    ("sort", |c, x| {
+        let t = c.pick(x);
+        <[Tensor; 2]>::from(t.sort(c.axis(t), c.bool())).into()
+    }),
+    ("argsort", |c, x| {
+        let t = c.pick(x);
+        vec![t.argsort(c.axis(t), c.bool())]
+    }),
+    ("sort_together", |c, x| {
+        let t = c.pick(x);
+        Tensor::sort_together(&[t, c.pick(x), c.pick(x)], c.below(4), c.axis(t), c.bool())
+    }),
+    ("kthvalue", |c, x| {
+        let t = c.pick(x);
+        <[Tensor; 2]>::from(t.kthvalue(c.size(), c.axis(t), c.bool())).into()
+    }),
+    ("median", |c, x| {
+        let t = c.pick(x);
+        <[Tensor; 2]>::from(t.median(c.axis(t), c.bool())).into()
+    }),
+    ("topk", |c, x| {
+        let t = c.pick(x);
+        <[Tensor; 2]>::from(t.topk(c.size(), c.axis(t), c.bool())).into()
+    }),
+    ("norm", |c, x| {
+        let t = c.pick(x);
+        vec![t.norm(c.number(), &c.axes(t), c.bool())]
+    }),
+    ("var_corrected", |c, x| {
+        let t = c.pick(x);
+        vec![t.var_corrected(&c.axes(t), c.number(), c.bool()), t.std_corrected(&c.axes(t), c.number(), c.bool())]
+    }),
+    ("diagonal", |c, x| {
+        let t = c.pick(x);
+        vec![t.diagonal(c.signed(), c.axis(t), c.axis(t))]
+    }),
+    ("diag_embed", |c, x| vec![c.pick(x).diag_embed(c.signed())]),
+    ("diag", |c, x| vec![c.pick(x).diag(c.signed())]),
+];
+
 const PRODUCTS: &[(&str, Call)] = &[
+    ("einsum", |c, x| {
+        let equation =
+            c.one_of(&["ij,jk->ik", "bij,bjk->bik", "...i,...i->...", "ii->i", "ij->ji", "i,j", "ij,ij->", "zz"]);
+        let operands = [c.pick(x), c.pick(x)];
+        vec![Tensor::einsum(equation, &operands[..1 + c.below(2)])]
+    }),
+    ("tensordot", |c, x| {
+        let (a, b) = (c.pick(x), c.pick(x));
+        vec![a.tensordot(b, (&c.axes(a), &c.axes(b)))]
+    }),
+    ("outer", |c, x| vec![c.pick(x).outer(c.pick(x))]),
     ("dot_general", |c, x| {
         let axis = |c: &mut Choices<'_>| (0..c.below(3)).map(|_| c.below(4)).collect::<Vec<_>>();
         let (t, batch, contracting) = (c.pick(x), axis(c), axis(c));
@@ -244,6 +318,10 @@ const DRAWN: &[(&str, Call)] = &[
     ("random::fold_in_tensor", |c, x| vec![random::fold_in_tensor(&random::key(7), c.pick(x))]),
     ("iota", |c, _| vec![Tensor::iota(c.dtype(), c.shape(), c.signed() as isize)]),
     ("arange", |c, _| vec![Tensor::arange(c.dtype(), c.size())]),
+    ("eye", |c, _| vec![Tensor::eye(c.dtype(), c.size(), c.size())]),
+    ("arange_step", |c, _| vec![Tensor::arange_step(c.dtype(), c.number(), c.number(), c.number())]),
+    ("linspace", |c, _| vec![Tensor::linspace(c.dtype(), c.number(), c.number(), c.size())]),
+    ("meshgrid", |c, x| Tensor::meshgrid(&[c.pick(x), c.pick(x)])),
     ("full", |c, _| vec![Tensor::full(c.dtype(), c.shape(), c.number())]),
 ];
 
@@ -277,4 +355,5 @@ const FLOW: &[(&str, Call)] = &[
 ];
 
 /// Every call by name.
-pub(crate) const CALLS: &[&[(&str, Call)]] = &[OF_ONE, OF_TWO, OVER_AXES, ARRANGED, INDEXED, PRODUCTS, DRAWN, FLOW];
+pub(crate) const CALLS: &[&[(&str, Call)]] =
+    &[OF_ONE, OF_TWO, OVER_AXES, ARRANGED, INDEXED, RUNNING, ORDERED, PRODUCTS, DRAWN, FLOW];
