@@ -203,3 +203,38 @@ fn a_loss_may_be_a_field_of_a_module() {
     assert!(net.criterion.forward(&net.fc.forward(&x), &y).fault().is_none());
     assert!(net.game.generator(&x, Reduction::Mean).fault().is_none());
 }
+
+#[test]
+fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
+    let log_p = Tensor::zeros(DType::F32, [4, 6, 3]).log_softmax(-1);
+    let ints = |values: &[i32]| Tensor::from_slice(values, [6]);
+    let targets = Tensor::from_slice(&[1i32, 2, 1, 2, 1, 3, 1, -1, 1, 2, 1, 2], [6, 2]);
+    // Too many steps, a class that is not there, one below all, too many labels; the others are sound.
+    let loss = CtcLoss::new().reduction(Reduction::None);
+    let losses = loss.forward(&log_p, &targets, &ints(&[4, 5, 4, 4, 4, 4]), &ints(&[2, 2, 2, 2, 3, 1]));
+    let found = values(&losses);
+    let nan: Vec<bool> = found.iter().map(|loss| loss.is_nan()).collect();
+    assert_eq!(nan, [false, true, true, true, true, false], "{found:?}");
+    assert_eq!(
+        CtcLoss::new().forward(&log_p.to_dtype(DType::Bf16), &targets, &ints(&[4; 6]), &ints(&[1; 6])).dtype(),
+        DType::F32
+    );
+    let check = |found: &Tensor, says: &str| {
+        let text = fault(found);
+        assert!(text.starts_with("ctc_loss: ") && text.contains(says) && text.contains("losses.rs:"), "{text}");
+    };
+    let lengths = ints(&[1; 6]);
+    check(
+        &loss.blank(3).forward(&log_p, &targets, &lengths, &lengths),
+        "the blank is class 3, and there are 3 classes",
+    );
+    check(&loss.forward(&log_p, &lengths, &lengths, &lengths), "needs log-probabilities [time, batch, classes]");
+    check(
+        &loss.forward(&log_p, &targets, &lengths, &targets),
+        "lengths [batch] that are integers, got f32[4, 6, 3], i32[6, 2]",
+    );
+    check(&loss.forward(&log_p, &targets.to_dtype(DType::F32), &lengths, &lengths), "that are integers");
+    let (none, no_label) = (Tensor::zeros(DType::F32, [0, 1, 3]), Tensor::zeros(DType::I32, [1, 0]));
+    let zero = Tensor::zeros(DType::I32, [1]);
+    assert_eq!(values(&ctc_loss(&none, &no_label, &zero, &zero, Reduction::None)), [0.0]);
+}

@@ -4,9 +4,9 @@ mod common;
 
 use common::reference::{Expected, cases, expect, flag, inputs, number, numbers, word};
 use fulmen_nn::loss::{
-    BceLoss, BceWithLogitsLoss, CosineEmbeddingLoss, CrossEntropyLoss, GanLoss, GaussianNllLoss, HingeEmbeddingLoss,
-    HuberLoss, KlDivLoss, MarginRankingLoss, NllLoss, PoissonNllLoss, Reduction, SigmoidFocalLoss, SmoothL1Loss,
-    TripletMarginLoss, cosine_similarity, l1_loss, mse_loss,
+    BceLoss, BceWithLogitsLoss, CosineEmbeddingLoss, CrossEntropyLoss, CtcLoss, GanLoss, GaussianNllLoss,
+    HingeEmbeddingLoss, HuberLoss, KlDivLoss, MarginRankingLoss, NllLoss, PoissonNllLoss, Reduction, SigmoidFocalLoss,
+    SmoothL1Loss, TripletMarginLoss, cosine_similarity, l1_loss, mse_loss,
 };
 use fulmen_tensor::Tensor;
 use serde_json::Value;
@@ -150,5 +150,14 @@ fn losses_of_vectors_and_gans_are_pytorchs() {
             "generator" => game(attrs).generator(&inputs[0], reduction(attrs)),
             other => panic!("no loss {other}"),
         }
+    });
+}
+
+#[test]
+fn connectionist_temporal_classification_is_pytorchs() {
+    check("ctc.json", |_, attrs, inputs| {
+        let blank = number(&attrs["blank"]) as usize;
+        let loss = CtcLoss::new().blank(blank).zero_infinity(flag(&attrs["zero_infinity"])).reduction(reduction(attrs));
+        loss.forward(&inputs[0].log_softmax(-1), &inputs[1], &inputs[2], &inputs[3])
     });
 }

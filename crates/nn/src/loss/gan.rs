@@ -51,10 +51,10 @@ impl GanLoss {
                 return poisoned;
             }
         }
-        if reduction == Reduction::None {
-            if let Err(poisoned) = same_shape("gan_loss", &[("real", real), ("generated", fake)]) {
-                return poisoned;
-            }
+        if reduction == Reduction::None
+            && let Err(poisoned) = same_shape("gan_loss", &[("real", real), ("generated", fake)])
+        {
+            return poisoned;
         }
         let (r, f) = (wide(real), wide(fake));
         let (r, f) = match self {

@@ -15,6 +15,7 @@ mod check;
 mod classes;
 mod cosine;
 mod cross_entropy;
+mod ctc;
 mod distance;
 mod gan;
 mod kl_div;
@@ -29,6 +30,7 @@ pub use binary::{
 };
 pub use cosine::{CosineEmbeddingLoss, cosine_embedding_loss, cosine_similarity};
 pub use cross_entropy::{CrossEntropyLoss, NllLoss, cross_entropy, nll_loss};
+pub use ctc::{CtcLoss, ctc_loss};
 pub use distance::{HuberLoss, SmoothL1Loss, huber_loss, l1_loss, mse_loss, smooth_l1_loss};
 pub use gan::GanLoss;
 pub use kl_div::{KlDivLoss, kl_div};
@@ -54,6 +56,7 @@ settings!(
     BceWithLogitsLoss,
     CosineEmbeddingLoss,
     CrossEntropyLoss,
+    CtcLoss,
     GanLoss,
     GaussianNllLoss,
     HingeEmbeddingLoss,

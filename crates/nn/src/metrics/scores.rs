@@ -37,12 +37,8 @@ impl Scores {
             Ok(samples) => samples,
             Err(poisoned) => return Statistics::new(self, &[&poisoned], &[]),
         };
-        if let (Task::Multiclass(classes), 1..) = (self.task, self.top_k) {
-            if self.top_k <= classes {
-                return Statistics::new(self, &[input, target], &samples);
-            }
-        }
-        if self.top_k != 1 {
+        let most = if let Task::Multiclass(classes) = self.task { classes } else { 1 };
+        if !(1..=most).contains(&self.top_k) {
             let message =
                 format!("top_k is from 1 to the number of classes, of more than one class; it is {}", self.top_k);
             return Statistics::new(self, &[&Tensor::poison(metric, message)], &[]);

@@ -25,6 +25,7 @@ TOPICS = [
     "losses_classes",
     "losses_numbers",
     "losses_vectors",
+    "ctc",
     "metrics",
     "optimizers",
     "optimizers_adaptive",

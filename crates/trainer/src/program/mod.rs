@@ -58,6 +58,7 @@ pub(crate) fn for_setting(mut function: Function, first_of_batch: usize, setting
 mod tests {
     use fulmen_data::{DataLoader, TensorDataset};
     use fulmen_nn::loss::{Reduction, cross_entropy};
+    use fulmen_nn::metrics::{Accuracy, Auroc, ConfusionMatrix, Perplexity};
     use fulmen_nn::optim::{AdamW, Optimizer};
     use fulmen_nn::schedule::OneCycle;
     use fulmen_nn::{BatchNorm2d, Conv2d, Dropout, Linear, MaxPool2d, Module};
@@ -84,7 +85,14 @@ mod tests {
             cross_entropy(&logits, &batch.get("y"), Reduction::Mean)
         }
         fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
-            cx.log("val_loss", &self.training_step(batch, &mut StepContext::default()));
+            let loss = self.training_step(batch, &mut StepContext::default());
+            cx.log("val_loss", &loss);
+            let (x, y) = (batch.get("x"), batch.get("y"));
+            let scores = x.reshape([batch.size(), 784]).narrow(1, 0, 10).softmax(-1);
+            cx.log_metric("val_top5", Accuracy::new(10).top_k(5).update(&scores, &y));
+            cx.log_metric("val_confusion", ConfusionMatrix::new(10).update(&scores, &y));
+            cx.log_metric("val_auroc", Auroc::new(10).update(&scores, &y));
+            cx.log_metric("val_perplexity", Perplexity::new().update(&scores, &y));
         }
         fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
             Box::new(AdamW::new(OneCycle::new(1e-3, plan.total_steps)))

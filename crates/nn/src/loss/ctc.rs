@@ -1,0 +1,208 @@
+//! Connectionist temporal classification: the likelihood of a sequence of labels over all ways to align it with time.
+
+use fulmen_tensor::{DType, Tensor, scan};
+
+use super::Reduction;
+use crate::precision::wide;
+
+/// `−log Σ p(alignment)` over all alignments of the targets with time: log-probabilities `[time, batch, classes]`, as
+/// `log_softmax` gives them, and labels `[batch, longest]`, with their lengths, integers `[batch]`. Class 0 is the blank.
+///
+/// The mean is PyTorch's: each loss divided by the length of its target, or 1. What stands in a row of targets after its
+/// length, and in time after the input's, does not matter.
+///
+/// ```
+/// use fulmen_nn::loss::{Reduction, ctc_loss};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// // Three steps over {blank, a, b}, all equally likely: "a" can be a--, -a-, --a, aa-, -aa, aaa.
+/// let log_p = Tensor::zeros(DType::F32, [3, 1, 3]).log_softmax(-1);
+/// let one = |n: i32| Tensor::from_slice(&[n], [1]);
+/// let loss = ctc_loss(&log_p, &one(1).reshape([1, 1]), &one(3), &one(1), Reduction::Sum);
+/// assert!((loss.eval()?.to_vec::<f32>()?[0] - (27f32 / 6.0).ln()).abs() < 1e-5);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn ctc_loss(
+    log_p: &Tensor,
+    targets: &Tensor,
+    input_lengths: &Tensor,
+    target_lengths: &Tensor,
+    reduction: Reduction,
+) -> Tensor {
+    CtcLoss::new().reduction(reduction).forward(log_p, targets, input_lengths, target_lengths)
+}
+
+/// [`ctc_loss`] with settings, as PyTorch's `nn.CTCLoss`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CtcLoss {
+    reduction: Reduction,
+    blank: usize,
+    zero_infinity: bool,
+}
+
+impl CtcLoss {
+    /// The mean, with blank 0.
+    pub fn new() -> CtcLoss {
+        CtcLoss::default()
+    }
+
+    /// What becomes of the losses of the sequences.
+    pub fn reduction(mut self, reduction: Reduction) -> CtcLoss {
+        self.reduction = reduction;
+        self
+    }
+
+    /// The class that stands for no label.
+    pub fn blank(mut self, class: usize) -> CtcLoss {
+        self.blank = class;
+        self
+    }
+
+    /// Whether the loss of a target that is longer than its input can say is 0 instead of infinite.
+    pub fn zero_infinity(mut self, zero: bool) -> CtcLoss {
+        self.zero_infinity = zero;
+        self
+    }
+
+    /// The loss, in time and memory `time·batch·longest`: one loop over time. An infinite loss has a gradient of 0. A
+    /// label that is none of the classes, and a length beyond its axis, make the sequence's loss NaN.
+    ///
+    /// Poisoned when the shapes do not fit, when targets or lengths are no integers, or when the blank is no class.
+    #[track_caller]
+    pub fn forward(&self, log_p: &Tensor, targets: &Tensor, input_lengths: &Tensor, target_lengths: &Tensor) -> Tensor {
+        for tensor in [log_p, targets, input_lengths, target_lengths] {
+            if tensor.fault().is_some() {
+                return tensor.clone();
+            }
+        }
+        let (time, batch, classes, longest) = match self.sizes(log_p, targets, input_lengths, target_lengths) {
+            Ok(sizes) => sizes,
+            Err(message) => return Tensor::poison("ctc_loss", message),
+        };
+        let log_p = wide(log_p);
+        let dtype = log_p.dtype();
+        let impossible = Tensor::full(dtype, [], f64::NEG_INFINITY);
+        let column = |x: &Tensor| x.to_dtype(DType::I32).reshape([batch, 1]);
+        let (input_lengths, target_lengths) = (column(input_lengths), column(target_lengths));
+
+        // Blanks around and between the labels: states 0, 2, … are blanks, state 2i + 1 is label i.
+        let states = 2 * longest + 1;
+        let blanks = Tensor::full(DType::I32, [batch, longest], self.blank as f64);
+        let used = Tensor::iota(DType::I32, [batch, longest], 1).lt(&target_lengths);
+        let index = targets.to_dtype(DType::I64);
+        let right = index.ge(0.0).and(index.lt(classes as f64));
+        let unsound = used.and(right.not()).to_dtype(DType::I32).sum(&[1], true).gt(0.0);
+        let labels = used.and(&right).select(&index.to_dtype(DType::I32), &blanks);
+        let pairs = Tensor::stack(&[&labels, &blanks], 2).reshape([batch, 2 * longest]);
+        let first = Tensor::full(DType::I32, [batch, 1], self.blank as f64);
+        let state_labels = Tensor::concatenate(&[&first, &pairs], 1);
+        let emitted = log_p.take_along_axis(2, &state_labels.reshape([1, batch, states]));
+
+        // A blank between two labels may be left out if they differ.
+        let state = Tensor::iota(DType::I32, [batch, states], 1);
+        let before = shifted(&state_labels, 2, &Tensor::scalar(self.blank as i32));
+        let may_skip = state_labels.ne(self.blank as f64).and(state_labels.ne(&before));
+
+        // Before the first step all that is certain is that nothing has been said: as if in the first blank.
+        let start = state.eq(0.0).select(&Tensor::zeros(dtype, []), &impossible);
+        let steps = Tensor::iota(DType::I32, [time], 0);
+        let (ends, _) = scan(&[&start], &[&emitted, &steps], |carry, slices| {
+            let (alpha, emitted, step) = (&carry[0], &slices[0], &slices[1]);
+            let skip = may_skip.select(&shifted(alpha, 2, &impossible), &impossible);
+            let next = log_sum(&[alpha, &shifted(alpha, 1, &impossible), &skip]) + emitted;
+            (vec![input_lengths.gt(step).select(&next, alpha)], vec![])
+        });
+        let Some(alpha) = ends.into_iter().next() else {
+            return Tensor::poison("ctc_loss", "the loop over time gave nothing");
+        };
+
+        // Ends are the last label and the blank after it; without labels, the blank.
+        let last = &target_lengths * 2.0;
+        let (label, blank) = (state.eq(&last - 1.0), state.eq(&last));
+        let (label, blank) = (label.select(&alpha, &impossible), blank.select(&alpha, &impossible));
+        // Of each there is at most one, and the largest is it.
+        let likelihood = log_sum(&[&largest(&label), &largest(&blank)]);
+        let too_long = input_lengths.gt(time as f64).or(target_lengths.gt(longest as f64));
+        let unsound = unsound.or(too_long).or(input_lengths.lt(0.0)).or(target_lengths.lt(0.0));
+        let mut losses = -likelihood;
+        if self.zero_infinity {
+            losses = losses.eq(f64::INFINITY).select(&losses.zeros_like(), &losses);
+        }
+        let one = losses.ones_like();
+        losses = unsound.select(&(&one * f64::NAN), &losses);
+        if self.reduction == Reduction::Mean {
+            losses = losses / target_lengths.maximum(1.0).to_dtype(dtype);
+        }
+        self.reduction.apply(&losses.reshape([batch]))
+    }
+
+    /// Steps, sequences, classes and the longest target, or why these tensors cannot be.
+    fn sizes(
+        &self,
+        log_p: &Tensor,
+        targets: &Tensor,
+        input_lengths: &Tensor,
+        target_lengths: &Tensor,
+    ) -> Result<(usize, usize, usize, usize), String> {
+        let found = || {
+            let [p, t, i, l] = [log_p, targets, input_lengths, target_lengths].map(Tensor::ty);
+            format!("got {p}, {t}, and the lengths {i} and {l}")
+        };
+        let integers = [targets, input_lengths, target_lengths].iter().all(|t| t.dtype().is_integer());
+        let (&[time, batch, classes], &[rows, longest]) = (log_p.shape().dims(), targets.shape().dims()) else {
+            return Err(format!(
+                "needs log-probabilities [time, batch, classes] and targets [batch, longest], {}",
+                found()
+            ));
+        };
+        let lengths = [input_lengths, target_lengths].iter().all(|t| t.shape().dims() == [batch]);
+        if !log_p.dtype().is_float() || !integers || rows != batch || !lengths {
+            return Err(format!(
+                "needs floating-point log-probabilities [time, batch, classes], targets [batch, longest] and lengths \
+                 [batch] that are integers, {}",
+                found()
+            ));
+        }
+        if self.blank >= classes {
+            return Err(format!("the blank is class {}, and there are {classes} classes", self.blank));
+        }
+        if longest.checked_mul(2).and_then(|n| i32::try_from(n).ok()).is_none() {
+            return Err(format!("targets of up to {longest} labels are more than are counted, {}", found()));
+        }
+        Ok((time, batch, classes, longest))
+    }
+}
+
+/// Moves the states up by `by`; the first are `value`.
+#[track_caller]
+fn shifted(x: &Tensor, by: i64, value: &Tensor) -> Tensor {
+    x.pad(value, &[0, by], &[0, -by], &[0, 0])
+}
+
+/// The largest of a row, `[batch, 1]`, of which all but one are −∞: its gradient goes to that one.
+#[track_caller]
+fn largest(x: &Tensor) -> Tensor {
+    let possible = x.ne(f64::NEG_INFINITY);
+    let sum = possible.select(x, &x.zeros_like()).sum(&[1], true);
+    let any = possible.to_dtype(DType::I32).sum(&[1], true).gt(0.0);
+    any.select(&sum, &Tensor::full(x.dtype(), [], f64::NEG_INFINITY))
+}
+
+/// `log Σ exp(x)` of tensors of one shape, elementwise; −∞, without gradient, where all are.
+#[track_caller]
+fn log_sum(terms: &[&Tensor]) -> Tensor {
+    let Some((first, others)) = terms.split_first() else { return Tensor::poison("ctc_loss", "a sum of nothing") };
+    let mut most = (*first).clone();
+    for other in others {
+        most = most.maximum(*other);
+    }
+    let none = most.eq(f64::NEG_INFINITY);
+    let most = none.select(&most.zeros_like(), &most).detach();
+    let mut sum = most.zeros_like();
+    for term in terms {
+        sum = sum + (*term - &most).exp();
+    }
+    let log = none.select(&sum.ones_like(), &sum).log() + &most;
+    none.select(&Tensor::full(most.dtype(), [], f64::NEG_INFINITY), &log)
+}
