@@ -8,7 +8,9 @@ use std::sync::Arc;
 use common::{assert_close, fault, values};
 use fulmen_nn::attention::{Attention, KeyValueCache, RotaryEmbedding};
 use fulmen_nn::{Embedding, Linear, Module, MultiheadAttention, Parameter, RmsNorm, activation};
-use fulmen_tensor::{Accelerator, Argument, DType, Devices, Function, Literal, Runtime, Tensor, TensorType, random};
+use fulmen_tensor::{
+    Accelerator, Argument, DType, Devices, Function, Literal, Runtime, Tensor, TensorType, fori_loop, random,
+};
 
 const HEADS: usize = 4;
 const KEY_HEADS: usize = 2;
@@ -188,6 +190,28 @@ fn multihead_attention_with_a_cache_is_causal_attention() {
     let parts: Vec<&Tensor> = parts.iter().collect();
     assert_close(&values(&Tensor::concatenate(&parts, 1)), &whole, 1e-5, 1e-6, "in parts");
     assert_eq!(values(cache.position()), [6.0]);
+}
+
+/// The whole generation as one program: the caches are what a loop carries.
+#[test]
+fn a_loop_on_the_device_can_carry_the_cache() {
+    let layer = MultiheadAttention::new(8, 2);
+    layer.initialize(3);
+    let first = random::normal(&random::key(0), DType::F32, [1, 1, 8]);
+    // The next token is what the layer makes of the last.
+    let mut all = first.clone();
+    for _ in 0..4 {
+        let y = layer.forward(&all, &all, &all, &Attention::new().causal(true));
+        all = Tensor::concatenate(&[&all, &y.narrow(1, y.size(1) - 1, 1)], 1);
+    }
+    let cache = KeyValueCache::new(DType::F32, 1, 2, 6, 4);
+    let [keys, values_, position] = cache.tensors();
+    let after = fori_loop(0, 4, &[&first, &keys, &values_, &position], |_, carry| {
+        let cache = KeyValueCache::from_tensors([carry[1].clone(), carry[2].clone(), carry[3].clone()]);
+        let (y, cache) = layer.forward_cached(&carry[0], &cache);
+        [y].into_iter().chain(cache.tensors()).collect()
+    });
+    assert_close(&values(&after[0]), &values(&all.narrow(1, 4, 1)), 1e-5, 1e-6, "the fifth");
 }
 
 #[test]

@@ -6,8 +6,8 @@
 use fulmen_nn::activation::{self, GeluKind};
 use fulmen_nn::loss::{Reduction, cross_entropy, mse_loss};
 use fulmen_nn::{
-    AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Conv2d, Dropout, Elu, Forward, Gelu, LayerNorm, LeakyRelu, Linear,
-    MaxPool2d, Module, Relu, Silu, Softplus,
+    AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Conv2d, Dropout, Elu, Forward, Gelu, GroupNorm, Hardswish,
+    InstanceNorm2d, LayerNorm, LeakyRelu, Linear, LogSigmoid, MaxPool2d, Mish, Module, Relu, RmsNorm, Silu, Softplus,
 };
 use fulmen_tensor::{DType, Tensor, autocast, grad, random};
 
@@ -69,6 +69,12 @@ fn layers_without_weights_keep_the_dtype_of_their_input() {
         Box::new(Elu(1.0)),
         Box::new(Softplus::default()),
         Box::new(LeakyRelu(0.1)),
+        Box::new(Mish),
+        Box::new(LogSigmoid),
+        Box::new(Hardswish),
+        Box::new(RmsNorm::new([4]).elementwise_affine(false)),
+        Box::new(GroupNorm::new(1, 1).affine(false)),
+        Box::new(InstanceNorm2d::new(1)),
         Box::new(LayerNorm::new([4]).elementwise_affine(false)),
         Box::new(BatchNorm2d::new(1).affine(false)),
     ];

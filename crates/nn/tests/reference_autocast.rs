@@ -7,8 +7,8 @@ use common::reference::{cases, fill, inputs, tensor, word};
 use fulmen_nn::attention::Attention;
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::{
-    AdaptiveAvgPool2d, BatchNorm2d, Conv2d, LayerNorm, Linear, MaxPool2d, Module, MultiheadAttention, activation,
-    metrics,
+    AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Gelu, GroupNorm, InstanceNorm2d, LayerNorm, Linear, MaxPool2d, Module,
+    MultiheadAttention, Prelu, RmsNorm, TransformerEncoderLayer, activation, metrics,
 };
 use fulmen_tensor::{DType, Runtime, Tensor, autocast, grad};
 use serde_json::Value;
@@ -95,6 +95,53 @@ impl Model for Block {
     }
 }
 
+#[derive(Module)]
+struct Mixed {
+    conv: Conv2d,
+    group: GroupNorm,
+    prelu: Prelu,
+    instance: InstanceNorm2d,
+    rms: RmsNorm,
+    layer: TransformerEncoderLayer,
+    head: Linear,
+}
+
+impl Mixed {
+    fn new() -> Mixed {
+        let layer = TransformerEncoderLayer::new(8, 2).dim_feedforward(16).dropout(0.0).norm_first(true);
+        Mixed {
+            conv: Conv2d::new(2, 8, 3),
+            group: GroupNorm::new(2, 8),
+            prelu: Prelu::channels(8),
+            instance: InstanceNorm2d::new(8).affine(true),
+            rms: RmsNorm::new([8]),
+            layer: layer.activation(Gelu::default()),
+            head: Linear::new(8, 3),
+        }
+    }
+}
+
+impl Model for Mixed {
+    fn stages(&self, x: &Tensor) -> Stages {
+        let conv = self.conv.forward(x);
+        let group = self.group.forward(&conv);
+        let prelu = self.prelu.forward(&group);
+        let instance = self.instance.forward(&prelu);
+        let rms = self.rms.forward(&instance.flatten(2, -1).transpose(1, 2));
+        let layer = self.layer.forward(&rms, &Attention::new());
+        let logits = self.head.forward(&layer.mean(&[1], false));
+        vec![
+            ("conv", conv),
+            ("group", group),
+            ("prelu", prelu),
+            ("instance", instance),
+            ("rms", rms),
+            ("layer", layer),
+            ("logits", logits),
+        ]
+    }
+}
+
 /// How far two lists lie from each other, as a share of the second's length.
 fn distance(found: &[f64], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
@@ -170,4 +217,9 @@ fn a_convolutional_net_under_autocast_is_pytorchs() {
 #[test]
 fn a_transformer_block_under_autocast_is_pytorchs() {
     check(&Block::new(), &cases("autocast.json")[1]);
+}
+
+#[test]
+fn the_other_normalizations_and_a_transformers_layer_under_autocast_are_pytorchs() {
+    check(&Mixed::new(), &cases("autocast.json")[2]);
 }

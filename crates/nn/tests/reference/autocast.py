@@ -44,11 +44,32 @@ class Block(nn.Module):
         yield "logits", self.head((x + h).mean(1))
 
 
+class Mixed(nn.Module):
+    """5x5 pictures of two channels in, normalized in several ways, as 9 tokens through a transformer's layer, 3 classes
+    out."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.group, self.prelu, self.instance = nn.Conv2d(2, 8, 3), nn.GroupNorm(2, 8), nn.PReLU(8), nn.InstanceNorm2d(8, affine=True)
+        self.rms = nn.RMSNorm(8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def stages(self, x):
+        yield "conv", (x := self.conv(x))
+        yield "group", (x := self.group(x))
+        yield "prelu", (x := self.prelu(x))
+        yield "instance", (x := self.instance(x))
+        yield "rms", (x := self.rms(x.flatten(2).transpose(1, 2)))
+        yield "layer", (x := self.layer(x))
+        yield "logits", self.head(x.mean(1))
+
+
 def autocast():
     """Training steps under torch.autocast("cpu", bfloat16): the dtype after each stage, logits, loss, gradients and
     running statistics."""
     cases = []
-    for name, module, x in [("conv_net", ConvNet(), draw("conv_net/x", (4, 2, 6, 6))), ("block", Block(), draw("block/x", (4, 5, 8)))]:
+    for name, module, x in [("conv_net", ConvNet(), draw("conv_net/x", (4, 2, 6, 6))), ("block", Block(), draw("block/x", (4, 5, 8))), ("mixed", Mixed(), draw("mixed/x", (4, 2, 5, 5)))]:
         fill(module, name)
         target = labels(name, (4,), 3)
         parameters = tensors(module.named_parameters())
