@@ -11,13 +11,25 @@ thread_local! {
 }
 
 /// The operations whose 16-bit operands become f32 under autocast: sums and powers of many elements leave the range or
-/// the precision of 16 bits. The list is PyTorch's, where Fulmen has the operation, with `mean`, `var`, `std`
-/// and `logsumexp`.
-const IN_F32: [&str; 21] = [
+/// the precision of 16 bits. The list is PyTorch's, where Fulmen has the operation, with `mean`, `var`, `std`,
+/// `logsumexp` and what else is made of exponentials and logarithms.
+const IN_F32: &[&str] = &[
+    "acos",
+    "asin",
+    "cosh",
+    "sinh",
+    "tan",
+    "reciprocal",
     "exp",
+    "exp2",
     "expm1",
     "log",
     "log1p",
+    "log2",
+    "log10",
+    "logaddexp",
+    "logaddexp2",
+    "xlogy",
     "erf_inv",
     "rsqrt",
     "pow",
@@ -42,8 +54,8 @@ const IN_F32: [&str; 21] = [
 ///
 /// - [`Tensor::matmul`], [`Tensor::dot_general`] and [`Tensor::convolution`] convert floating-point operands to `dtype`
 ///   and give a result of it; XLA sums in f32. An f64 operand keeps the product in f64.
-/// - Softmax, `sum`, `prod`, `mean`, `var`, `std`, `norm`, `cumsum`, `exp`, `log`, `pow`, `rsqrt` and their kin take
-///   16-bit floats as f32 and give f32.
+/// - Softmax, `sum`, `prod`, `mean`, `var`, `std`, `norm`, `cumsum`, `exp`, `log`, `pow`, `rsqrt`, `reciprocal`, `tan`,
+///   `sinh`, `cosh`, `asin`, `acos` and their kin take 16-bit floats as f32 and give f32.
 /// - Every other operation computes in the dtype that its operands promote to.
 ///
 /// Weights stay what they are: only the recorded expression converts them, so their gradients have their dtype. Calls

@@ -6,6 +6,7 @@ use std::fmt;
 
 use fulmen_pjrt::ElementType;
 use half::{bf16, f16};
+use num_complex::Complex;
 
 /// The element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,10 +37,14 @@ pub enum DType {
     U64,
     /// Truth value; one byte in host memory.
     Bool,
+    /// Complex number of two 32-bit floats.
+    C64,
+    /// Complex number of two 64-bit floats.
+    C128,
 }
 
 /// One row a dtype: (dtype, StableHLO name, usual name, bytes, PJRT element type).
-const TABLE: [(DType, &str, &str, usize, ElementType); 13] = [
+const TABLE: [(DType, &str, &str, usize, ElementType); 15] = [
     (DType::F32, "f32", "f32", 4, ElementType::F32),
     (DType::Bf16, "bf16", "bf16", 2, ElementType::Bf16),
     (DType::F16, "f16", "f16", 2, ElementType::F16),
@@ -53,6 +58,8 @@ const TABLE: [(DType, &str, &str, usize, ElementType); 13] = [
     (DType::U32, "ui32", "u32", 4, ElementType::U32),
     (DType::U64, "ui64", "u64", 8, ElementType::U64),
     (DType::Bool, "i1", "bool", 1, ElementType::Pred),
+    (DType::C64, "complex<f32>", "c64", 8, ElementType::C64),
+    (DType::C128, "complex<f64>", "c128", 16, ElementType::C128),
 ];
 
 impl DType {
@@ -65,12 +72,12 @@ impl DType {
         &TABLE[self as usize]
     }
 
-    /// The element's name in StableHLO text (`f32`, `ui8`, `i1`).
+    /// The element's name in StableHLO text (`f32`, `ui8`, `i1`, `complex<f32>`).
     pub fn stablehlo(self) -> &'static str {
         self.row().1
     }
 
-    /// The usual name (`f32`, `u8`, `bool`).
+    /// The usual name (`f32`, `u8`, `bool`, `c64`).
     pub fn name(self) -> &'static str {
         self.row().2
     }
@@ -90,7 +97,7 @@ impl DType {
         TABLE.iter().find(|row| row.4 == element).map(|row| row.0)
     }
 
-    /// Whether this is a floating-point type: only these have gradients.
+    /// Whether this is a floating-point type: only these, and complex ones, have gradients.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::Bf16 | DType::F16 | DType::F64)
     }
@@ -100,36 +107,84 @@ impl DType {
         matches!(self, DType::Bf16 | DType::F16)
     }
 
+    /// Whether this is a complex type.
+    pub fn is_complex(self) -> bool {
+        matches!(self, DType::C64 | DType::C128)
+    }
+
+    /// Whether this is a floating-point or a complex type (NumPy's `inexact`): one that has gradients.
+    pub fn is_inexact(self) -> bool {
+        self.is_float() || self.is_complex()
+    }
+
+    /// The dtype of the real and of the imaginary part of a complex dtype; any other dtype as it is.
+    ///
+    /// ```
+    /// use fulmen_tensor::DType;
+    /// assert_eq!(DType::C64.real(), DType::F32);
+    /// assert_eq!(DType::I8.real(), DType::I8);
+    /// ```
+    pub fn real(self) -> DType {
+        match self {
+            DType::C64 => DType::F32,
+            DType::C128 => DType::F64,
+            other => other,
+        }
+    }
+
     /// The dtype in which tensors of two dtypes meet: in [`Tensor`](crate::Tensor)'s operators and its other operations
     /// of two elements, in comparisons, `select`, `concatenate`, `stack`, matrix products and convolutions.
     ///
+    /// - A boolean and anything else meet in the other.
+    /// - Of two signed integers, or two unsigned ones, the wider. A signed and an unsigned integer meet in the signed
+    ///   one if it is wider, else in the next signed integer that holds both: u32 and i32 in i64.
+    /// - No integer holds u64 and the signed ones: `None`, and the operation is refused.
+    /// - An integer and a floating-point dtype meet in the floating-point one, however narrow.
     /// - Of two floating-point dtypes the wider; bf16 and f16, neither of which holds the other, meet in f32.
-    /// - A floating-point dtype and an integer or boolean one meet in the floating-point one.
-    /// - Different integers, or integers and booleans, do not meet: `None`, and the operation is refused.
+    /// - A complex dtype and another meet in a complex one, c128 if either is c128 or f64, else c64.
     ///
-    /// For floating-point dtypes this is the rule of JAX and PyTorch. A plain number takes the tensor's dtype instead.
+    /// This is the lattice of JAX, but that JAX makes f64 of u64 and a signed integer. Here f64 comes of f64 (or c128)
+    /// alone. A plain number beside a tensor takes the tensor's dtype.
     ///
     /// ```
     /// use fulmen_tensor::DType;
     /// assert_eq!(DType::Bf16.promote(DType::F32), Some(DType::F32));
     /// assert_eq!(DType::Bf16.promote(DType::F16), Some(DType::F32));
-    /// assert_eq!(DType::I32.promote(DType::Bf16), Some(DType::Bf16));
-    /// assert_eq!(DType::I32.promote(DType::U8), None);
+    /// assert_eq!(DType::I64.promote(DType::Bf16), Some(DType::Bf16));
+    /// assert_eq!(DType::I8.promote(DType::U8), Some(DType::I16));
+    /// assert_eq!(DType::I64.promote(DType::U64), None);
     /// ```
     pub fn promote(self, other: DType) -> Option<DType> {
-        match (self.is_float(), other.is_float()) {
-            _ if self == other => Some(self),
-            (true, true) if self.is_half() && other.is_half() => Some(DType::F32),
-            (true, true) if self.size_in_bytes() >= other.size_in_bytes() => Some(self),
-            (true, true) | (false, true) => Some(other),
-            (true, false) => Some(self),
-            (false, false) => None,
+        // From the least kind to the greatest.
+        let kind = |dtype: DType| match dtype {
+            DType::Bool => 0,
+            _ if dtype.is_integer() => 1,
+            _ if dtype.is_float() => 2,
+            _ => 3,
+        };
+        let (low, high) = if kind(self) <= kind(other) { (self, other) } else { (other, self) };
+        let wider = if low.size_in_bytes() > high.size_in_bytes() { low } else { high };
+        match (kind(low), kind(high)) {
+            _ if low == high => Some(high),
+            (1, 1) if low.is_unsigned() != high.is_unsigned() => {
+                let (signed, unsigned) = if low.is_unsigned() { (high, low) } else { (low, high) };
+                match signed.size_in_bytes().max(2 * unsigned.size_in_bytes()) {
+                    2 => Some(DType::I16),
+                    4 => Some(DType::I32),
+                    8 => Some(DType::I64),
+                    _ => None,
+                }
+            }
+            (2, 2) if low.is_half() && high.is_half() => Some(DType::F32),
+            (1, 1) | (2, 2) | (3, 3) => Some(wider),
+            (2, 3) if low == DType::F64 => Some(DType::C128),
+            _ => Some(high),
         }
     }
 
     /// Whether this is a signed or unsigned integer type.
     pub fn is_integer(self) -> bool {
-        !self.is_float() && self != DType::Bool
+        !self.is_inexact() && self != DType::Bool
     }
 
     /// Whether this is an unsigned integer type.
@@ -150,7 +205,8 @@ mod sealed {
 
 /// A Rust type that can be an element of a tensor on the host.
 ///
-/// Sealed: it is implemented for the twelve number types and `bool`.
+/// Sealed: it is implemented for the twelve types of real numbers, for `num_complex::Complex` of `f32` and of `f64`, and for
+/// `bool`.
 pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
     /// The dtype of this Rust type.
     const DTYPE: DType;
@@ -179,6 +235,7 @@ number! {
     f32 => F32, bf16 => Bf16, f16 => F16, f64 => F64,
     i8 => I8, i16 => I16, i32 => I32, i64 => I64,
     u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+    Complex<f32> => C64, Complex<f64> => C128,
 }
 
 impl sealed::Sealed for bool {}
@@ -209,5 +266,7 @@ mod tests {
         let values = [1.5f32, -0.0, f32::INFINITY];
         assert_eq!(f32::from_bytes(&f32::to_bytes(&values)), values);
         assert_eq!(bool::from_bytes(&bool::to_bytes(&[true, false])), [true, false]);
+        let complex = [Complex::new(1.5f64, -2.0)];
+        assert_eq!(Complex::<f64>::from_bytes(&Complex::<f64>::to_bytes(&complex)), complex);
     }
 }

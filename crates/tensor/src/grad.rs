@@ -10,8 +10,11 @@ use crate::{Tensor, autocast, graph};
 ///
 /// A tensor that `loss` does not depend on gets zeros. The results can be differentiated again.
 ///
-/// Poisoned, all of them, if `loss` is no floating-point scalar, if one of `wrt` is no floating-point tensor, or if an
-/// operation on the way has no derivative.
+/// The gradient with respect to a complex `z = x + iy` is `∂loss/∂x − i·∂loss/∂y`, as in JAX; PyTorch's is its conjugate,
+/// which is the direction of steepest ascent.
+///
+/// Poisoned, all of them, if `loss` is no floating-point scalar, if one of `wrt` is a tensor of integers or booleans, or
+/// if an operation on the way has no derivative.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, grad};
@@ -37,7 +40,7 @@ pub fn grad(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
             ),
         ));
     }
-    if let Some(t) = wrt.iter().find(|t| !t.dtype().is_float()) {
+    if let Some(t) = wrt.iter().find(|t| !t.dtype().is_inexact()) {
         return all(Tensor::poison("grad", format!("there is no gradient with respect to a tensor of {}", t.ty())));
     }
 
@@ -85,7 +88,7 @@ pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result
     for node in order.iter().rev() {
         let Kind::Operation(operation) = &node.kind else { continue };
         let needed: Vec<bool> =
-            node.inputs.iter().map(|t| active.contains(&t.node.id) && t.dtype().is_float()).collect();
+            node.inputs.iter().map(|t| active.contains(&t.node.id) && t.dtype().is_inexact()).collect();
         if !needed.contains(&true) {
             continue;
         }

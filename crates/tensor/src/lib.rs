@@ -61,6 +61,8 @@ pub use grad::{grad, value_and_grad};
 pub use literal::Literal;
 pub use mesh::Mesh;
 pub use metrics::{Metrics, Unit};
+pub use num_complex::Complex;
+pub use ops::TriangularSolve;
 pub use ops::{
     Bound, Combine, Convolution, Interpolation, Operand, PadMode, Pooling, Scan, checkpoint, cond, custom_gradient,
     fori_loop, map, scan, switch, while_loop,

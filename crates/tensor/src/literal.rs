@@ -66,7 +66,8 @@ impl Literal {
         Ok(T::from_bytes(self.bytes()))
     }
 
-    /// The elements of any dtype as f64 (64-bit integers may lose their last bits).
+    /// The elements of any dtype as f64 (64-bit integers may lose their last bits). A complex number gives two: its real
+    /// part, then its imaginary part.
     pub fn to_f64(&self) -> Vec<f64> {
         fn read<T: Element>(bytes: &[u8], to: impl Fn(T) -> f64) -> Vec<f64> {
             T::from_bytes(bytes).into_iter().map(to).collect()
@@ -86,6 +87,9 @@ impl Literal {
             DType::U32 => read::<u32>(bytes, f64::from),
             DType::U64 => read::<u64>(bytes, |v| v as f64),
             DType::Bool => read::<bool>(bytes, |v| f64::from(u8::from(v))),
+            // Two floats that stand beside each other.
+            DType::C64 => read::<f32>(bytes, f64::from),
+            DType::C128 => read::<f64>(bytes, |v| v),
         }
     }
 

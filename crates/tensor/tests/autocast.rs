@@ -53,6 +53,18 @@ fn the_softmax_family_sums_and_powers_are_computed_in_f32() {
             x.erf_inv(),
             x.rsqrt(),
             x.pow(0.3),
+            x.exp2(),
+            x.log2(),
+            x.log10(),
+            x.logaddexp(0.3),
+            x.logaddexp2(0.3),
+            x.xlogy(0.3),
+            x.reciprocal(),
+            x.tan(),
+            x.acos(),
+            x.asin(),
+            x.sinh(),
+            x.cosh(),
         ]
     };
     for dtype in [DType::Bf16, DType::F16] {
@@ -60,7 +72,8 @@ fn the_softmax_family_sums_and_powers_are_computed_in_f32() {
         for (inside, outside) in in_bf16(|| all(&x)).iter().zip(&all(&x)) {
             assert_eq!((inside.dtype(), outside.dtype()), (DType::F32, dtype), "{inside:?}");
         }
-        let others = in_bf16(|| [&x + &x, x.tanh(), x.max(&[0], false), x.relu()]);
+        let others =
+            in_bf16(|| [&x + &x, x.tanh(), x.max(&[0], false), x.relu(), x.atan(), x.round(), x.clamp(0.0, 1.0)]);
         assert!(others.iter().all(|y| y.dtype() == dtype));
     }
     let x = Tensor::full(DType::F64, [2, 3], 0.5);

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
 use fulmen_tensor::{
-    Accelerator, Convolution, DType, Devices, Function, Literal, Pooling, Runtime, Tensor, TensorType, autocast, grad,
-    random,
+    Accelerator, Convolution, DType, Devices, Function, Literal, Pooling, Runtime, Tensor, TensorType, TriangularSolve,
+    autocast, grad, random,
 };
 
 fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
@@ -49,8 +49,8 @@ fn elementwise_operations_say_why_shapes_and_dtypes_do_not_fit() {
         "add: [2, 3] and [4] do not broadcast: counted from the last, axis -1 has 3 and 4, and neither is 1",
     );
     check(
-        &(Tensor::zeros(DType::U8, [2]) * Tensor::zeros(DType::I32, [2])),
-        "mul: the dtypes differ: u8[2] and i32[2]; convert one of them with to_dtype()",
+        &(Tensor::zeros(DType::U64, [2]) * Tensor::zeros(DType::I32, [2])),
+        "mul: no integer holds both u64[2] and i32[2]; convert one of them with to_dtype()",
     );
     check(
         &Tensor::zeros(DType::I32, [2]).exp(),
@@ -64,18 +64,79 @@ fn elementwise_operations_say_why_shapes_and_dtypes_do_not_fit() {
 }
 
 #[test]
-fn integers_of_different_dtypes_do_not_meet() {
-    let (a, b) = (Tensor::zeros(DType::I32, [1, 1]), Tensor::zeros(DType::Bool, [1, 1]));
-    let differ = "the dtypes differ: i32[1, 1] and bool[1, 1]; convert one of them with to_dtype()";
+fn u64_and_signed_integers_do_not_meet() {
+    let (a, b) = (Tensor::zeros(DType::I32, [1, 1]), Tensor::zeros(DType::U64, [1, 1]));
+    let differ = "no integer holds both i32[1, 1] and u64[1, 1]; convert one of them with to_dtype()";
     check(&a.lt(&b), &format!("lt: {differ}"));
     check(&a.eq(&a).select(&a, &b), &format!("select: {differ}"));
     check(&a.matmul(&b), &format!("matmul: {differ}"));
     check(&a.dot_general(&b, (&[], &[]), (&[1], &[0])), &format!("dot_general: {differ}"));
     check(&a.convolution(&b, &Convolution::new(0)), &format!("convolution: {differ}"));
-    let joined = "the dtypes differ: tensor 1 is bool[1, 1] and those before are i32; convert with to_dtype()";
+    let joined = "the dtypes differ: tensor 1 is u64[1, 1] and those before are i32; convert with to_dtype()";
     check(&Tensor::concatenate(&[&a, &b], 0), &format!("concatenate: {joined}"));
     check(&Tensor::stack(&[&a, &b], 0), &format!("stack: {joined}"));
     check(&a.and(zeros([1, 1])), "and: takes integers or booleans, not f32; convert with to_dtype() first");
+}
+
+#[test]
+fn elementwise_operations_and_linear_algebra_say_what_they_do_not_take() {
+    let (i32s, c64s) = (Tensor::zeros(DType::I32, [2, 2]), Tensor::zeros(DType::C64, [2, 2]));
+    check(&i32s.log2(), "log2: takes floating-point numbers, not i32; convert with to_dtype() first");
+    check(&i32s.logaddexp(1.0), "logaddexp: takes floating-point numbers, not i32; convert with to_dtype() first");
+    check(&c64s.erf(), "erf: takes real numbers, not c64; use real(), imag() or abs() first");
+    check(&c64s.lt(1.0), "lt: c64 has no order; compare real(), imag() or abs()");
+    check(&c64s.to_dtype(DType::F32), "to_dtype: c64 does not become f32: take real(), imag() or abs()");
+    check(&c64s.max(&[0], false), "max: takes real numbers, not c64; use real(), imag() or abs() first");
+    check(&i32s.clamp(0.5, 1.0), "number: 0.5 is not an i32; convert the tensor with to_dtype() first");
+    check(
+        &zeros([2]).clamp(zeros([3]), 1.0),
+        "clamp: [2] and [3] do not broadcast: counted from the last, axis -1 has 2 and 3, and neither is 1",
+    );
+    check(
+        &zeros([3]).bitcast(DType::F64),
+        "bitcast: 2 of f32 make one f64: the last axis of f32[3] must have that size",
+    );
+    check(&c64s.bitcast(DType::U64), "bitcast: the bits of c64 are not those of u64: none may be bool or complex");
+    check(&zeros([2, 3]).fft(&[]), "fft: takes one to three axes, not 0: []");
+    check(&zeros([2, 3]).fft(&[2]), "fft: axis 2 is not one of the 2 axes of [2, 3]");
+    check(&zeros([2, 0]).rfft(&[1]), "rfft: f32[2, 0] has no element along axis 1");
+    check(&i32s.ifft(&[0]), "ifft: takes floating-point numbers, not i32; convert with to_dtype() first");
+    check(
+        &c64s.irfft(&[1], 4),
+        "irfft: the last axis transformed of c64[2, 2] must have n/2 + 1 elements, which is 3 for n = 4",
+    );
+    check(&zeros([2, 3]).cholesky(), "cholesky: takes square matrices on the last two axes, not f32[2, 3]");
+    check(&i32s.cholesky(), "cholesky: takes floating-point numbers, not i32; convert with to_dtype() first");
+    check(
+        &zeros([2, 2]).triangular_solve(&zeros([3, 1]), &TriangularSolve::lower()),
+        "triangular_solve: f32[2, 2] has 2 unknowns, and the right side, f32[3, 1], has 3 rows",
+    );
+    check(
+        &zeros([3, 2, 2]).triangular_solve(&zeros([2, 2, 2]), &TriangularSolve::upper()),
+        "triangular_solve: [3] and [2] do not broadcast: counted from the last, axis -1 has 3 and 2, and neither is 1",
+    );
+}
+
+#[test]
+fn a_derivative_that_does_not_exist_is_refused() {
+    let x = zeros([2]);
+    let of = |y: Tensor| grad(&y.sum_all(), &[&x]).remove(0);
+    check(&of(x.nextafter(1.0)), "nextafter: has no derivative; detach() its operands if none is wanted");
+    check(
+        &of(x.bitcast(DType::Bf16).to_dtype(DType::F32)),
+        "bitcast: the bits have no derivative; detach() what is read",
+    );
+    // What is constant in pieces has zeros, and so has what nothing depends on.
+    for y in
+        [x.floor(), x.round(), x.sign(), x.floor_divide(2.0), x.to_dtype(DType::I32).to_dtype(DType::F32), x.detach()]
+    {
+        assert_eq!(of(y).eval().unwrap().to_f64(), [0.0, 0.0]);
+    }
+    let z = Tensor::complex(&x, &x);
+    check(
+        &grad(&z.sum_all(), &[&z])[0],
+        "grad: the loss must be a floating-point scalar, it is c64[]; reduce it with mean_all() or sum_all()",
+    );
 }
 
 #[test]
@@ -110,8 +171,8 @@ fn rows_that_cannot_be_taken_or_added_are_refused() {
         "index_add: what is added has the shape [3, 2]; for indices [2] along axis 0 of [3, 2] it must be [2, 2]",
     );
     check(
-        &Tensor::zeros(DType::I32, [3]).index_add(0, &rows, &Tensor::zeros(DType::Bool, [2])),
-        "index_add: the dtypes differ: i32[3] and bool[2]; convert one of them with to_dtype()",
+        &Tensor::zeros(DType::I32, [3]).index_add(0, &rows, &Tensor::zeros(DType::U64, [2])),
+        "index_add: no integer holds both i32[3] and u64[2]; convert one of them with to_dtype()",
     );
     check(
         &Tensor::zeros(DType::Bool, [3]).index_add(0, &rows, &Tensor::zeros(DType::Bool, [2])),

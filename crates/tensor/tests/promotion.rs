@@ -4,8 +4,6 @@
 
 use fulmen_tensor::{Convolution, DType, Tensor, grad};
 
-const FLOATS: [DType; 4] = [DType::F32, DType::Bf16, DType::F16, DType::F64];
-
 /// The results of each operation that brings its operands to one dtype, where that is the result's dtype.
 fn meetings(a: &Tensor, b: &Tensor) -> Vec<Tensor> {
     let image = |t: &Tensor| t.reshape([1, 1, 2, 2]);
@@ -21,22 +19,41 @@ fn meetings(a: &Tensor, b: &Tensor) -> Vec<Tensor> {
     ]
 }
 
+/// `jax.numpy.promote_types` of JAX 0.12.0.1 with `jax_enable_x64`, a line a dtype, a column a dtype in the same order;
+/// made by `reference/promotion.py`.
+const JAX: &str = include_str!("reference/promotion.txt");
+
 #[test]
-fn floats_meet_in_the_wider_and_integers_in_the_float_beside_them() {
-    for a in FLOATS {
-        for b in FLOATS {
-            let wider = if a.size_in_bytes() >= b.size_in_bytes() { a } else { b };
-            let expected = if a != b && a.size_in_bytes() == b.size_in_bytes() { DType::F32 } else { wider };
-            assert_eq!((a.promote(b), b.promote(a)), (Some(expected), Some(expected)));
-            for result in meetings(&Tensor::ones(a, [2, 2]), &Tensor::ones(b, [2, 2])) {
-                assert_eq!(result.check().unwrap().dtype(), expected, "{a} and {b}: {result:?}");
-            }
+fn every_pair_meets_where_jax_has_it_meet_but_for_the_surprising_f64() {
+    let dtype = |name: &str| DType::all().find(|d| d.name() == name).unwrap();
+    let rows: Vec<Vec<DType>> = JAX.lines().map(|line| line.split(' ').map(dtype).collect()).collect();
+    let names: Vec<DType> = rows.iter().map(|row| row[0]).collect();
+    assert_eq!(names, DType::all().collect::<Vec<_>>());
+    for (&a, row) in names.iter().zip(&rows) {
+        for (&b, &jax) in names.iter().zip(&row[1..]) {
+            let surprise = jax == DType::F64 && a != DType::F64 && b != DType::F64;
+            assert_eq!(a.promote(b), (!surprise).then_some(jax), "{a} and {b}");
+            assert_eq!(
+                surprise,
+                [a, b].contains(&DType::U64) && [a, b].iter().any(|d| d.is_integer() && !d.is_unsigned())
+            );
         }
-        for other in DType::all().filter(|d| !d.is_float()) {
-            for (x, y) in [(a, other), (other, a)] {
-                for result in meetings(&Tensor::ones(x, [2, 2]), &Tensor::ones(y, [2, 2])) {
-                    assert_eq!(result.check().unwrap().dtype(), a, "{x} and {y}: {result:?}");
-                }
+    }
+}
+
+#[test]
+fn operations_give_the_dtype_in_which_their_operands_meet() {
+    for a in DType::all() {
+        for b in DType::all() {
+            let Some(expected) = a.promote(b) else { continue };
+            let (x, y) = (Tensor::ones(a, [2, 2]), Tensor::ones(b, [2, 2]));
+            let results = match (expected.is_complex(), expected == DType::Bool) {
+                (false, false) => meetings(&x, &y),
+                (true, _) => vec![&x * &y, x.matmul(&y), Tensor::concatenate(&[&x, &y], 0)],
+                (_, true) => vec![x.and(&y), Tensor::stack(&[&x, &y], 1), x.eq(&y).select(&x, &y)],
+            };
+            for result in results {
+                assert_eq!(result.check().unwrap().dtype(), expected, "{a} and {b}: {result:?}");
             }
         }
     }
@@ -51,6 +68,11 @@ fn the_values_are_those_of_the_dtype_in_which_both_meet() {
     // 257 is no bf16; f16 and bf16 meet where both are exact.
     let sum = Tensor::full(DType::F16, [1], 257.0) + Tensor::full(DType::Bf16, [1], 1024.0);
     assert_eq!(sum.eval().unwrap().to_vec::<f32>().unwrap(), [1281.0]);
+    // 200 is no i8, −1 no u32.
+    let sum = Tensor::full(DType::U8, [1], 200.0) + Tensor::full(DType::I8, [1], -1.0);
+    assert_eq!(sum.eval().unwrap().to_vec::<i16>().unwrap(), [199]);
+    let sum = Tensor::full(DType::U32, [1], 4e9) + Tensor::full(DType::I32, [1], -1.0);
+    assert_eq!(sum.eval().unwrap().to_vec::<i64>().unwrap(), [3_999_999_999]);
     let mask = Tensor::from_slice(&[true, false, true], [3]);
     let kept = mask * Tensor::from_slice(&[1.5f32, 2.5, 3.5], [3]);
     assert_eq!(kept.eval().unwrap().to_vec::<f32>().unwrap(), [1.5, 0.0, 3.5]);

@@ -1,16 +1,17 @@
-//! Elementwise operations of two tensors, with NumPy's broadcasting.
+//! Elementwise operations of two tensors, with NumPy's broadcasting: the table that other families use too, and
+//! arithmetic.
+//!
+//! Not here: the families that have files of their own: `bitwise`, `compare`, `exponential`, `rounding`, `trigonometric`.
 
 use super::constant::holds;
 use super::promote::common_dtype;
 use super::takes::Takes;
+use crate::Tensor;
 use crate::autocast::for_method;
-use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp, one};
-use crate::{Tensor, TensorType};
 
 /// What stands on the right of a binary operation: a tensor, or a number that takes the tensor's dtype.
 ///
-/// A number is rounded to a floating-point dtype. Beside integers or booleans it must be one of their values: `0.5`
+/// A number is rounded to a floating-point dtype, and is the real part beside a complex one. Beside integers or booleans it must be one of their values: `0.5`
 /// beside i32, or `300` beside u8, is a mistake that poisons.
 pub trait Operand {
     /// The operand as a tensor, given the tensor on the other side.
@@ -53,94 +54,93 @@ pub(super) fn broadcast_both(name: &str, a: &Tensor, b: &Tensor) -> Result<(Tens
     }
 }
 
+/// The operands of the binary `method`, brought together as it wants them, or a poisoned tensor under its name.
+#[track_caller]
+pub(super) fn operands(
+    method: &str,
+    takes: Takes,
+    left: &Tensor,
+    right: impl Operand,
+) -> Result<(Tensor, Tensor), Tensor> {
+    let left = for_method(method, left);
+    let right = for_method(method, &right.beside(&left));
+    let (a, b) = broadcast_both(method, &left, &right)?;
+    match takes.check(a.dtype()) {
+        Ok(()) => Ok((a, b)),
+        Err(message) => Err(Tensor::poison(method, message)),
+    }
+}
+
 /// One row an operation: doc, method, struct, the StableHLO spelling, the dtypes, and the derivatives
-/// `|a, b, y, g|` of `y = f(a, b)` with respect to `a` and `b` under the cotangent `g`.
+/// `|a, b, y, g|` of `y = f(a, b)` with respect to `a` and `b` under the cotangent `g` (`None` only where `f` is constant
+/// in pieces, so that they are zero, or takes no floats).
 macro_rules! binary {
     ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $takes:ident,
         |$a:ident, $b:ident, $y:ident, $g:ident| [$da:expr, $db:expr];)*) => {$(
         #[derive(Debug)]
         struct $op;
 
-        impl Operation for $op {
+        impl $crate::operation::Operation for $op {
             fn name(&self) -> &'static str {
                 stringify!($method)
             }
-            fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-                Takes::$takes.check(inputs[0].dtype)?;
-                one(inputs[0].clone())
+            fn infer(&self, inputs: &[&$crate::TensorType]) -> Result<Vec<$crate::TensorType>, String> {
+                $crate::operation::one(inputs[0].clone())
             }
-            fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+            fn vjp(&self, cx: &$crate::operation::Vjp<'_>) -> Vec<Option<$crate::Tensor>> {
                 let ($a, $b, $y, $g) = (cx.input(0), cx.input(1), cx.output(), &cx.cotangent());
                 let _ = ($a, $b, $y, $g);
                 vec![$da, $db]
             }
-            fn lower(&self, cx: &mut Lowering<'_>) -> String {
-                format!("stablehlo.{} {} : {}", $stablehlo, cx.operands(), cx.result().stablehlo())
+            fn lower(&self, cx: &mut $crate::lower::Lowering<'_>) -> String {
+                format!("{} {} : {}", $stablehlo, cx.operands(), cx.result().stablehlo())
             }
         }
 
-        impl Tensor {
+        impl $crate::Tensor {
             $(#[$doc])*
             #[track_caller]
-            pub fn $method(&self, other: impl Operand) -> Tensor {
-                let name = stringify!($method);
-                let left = for_method(name, self);
-                let right = for_method(name, &other.beside(&left));
-                match broadcast_both(name, &left, &right) {
-                    Ok((a, b)) => Tensor::apply($op, &[&a, &b]),
+            pub fn $method(&self, other: impl $crate::Operand) -> $crate::Tensor {
+                let takes = $crate::ops::takes::Takes::$takes;
+                match $crate::ops::binary::operands(stringify!($method), takes, self, other) {
+                    Ok((a, b)) => $crate::Tensor::apply($op, &[&a, &b]),
                     Err(poisoned) => poisoned,
                 }
             }
         }
     )*};
 }
+pub(super) use binary;
 
 binary! {
     /// `a + b`, elementwise; also the operator.
-    add, Add, "add", Numbers, |a, b, y, g| [Some(g.clone()), Some(g.clone())];
+    add, Add, "stablehlo.add", NumbersAndComplex, |a, b, y, g| [Some(g.clone()), Some(g.clone())];
 
     /// `a − b`, elementwise; also the operator.
-    sub, Subtract, "subtract", Numbers, |a, b, y, g| [Some(g.clone()), Some(-g)];
+    sub, Subtract, "stablehlo.subtract", NumbersAndComplex, |a, b, y, g| [Some(g.clone()), Some(-g)];
 
     /// `a · b`, elementwise; also the operator.
-    mul, Multiply, "multiply", Numbers, |a, b, y, g| [Some(g * b), Some(g * a)];
+    mul, Multiply, "stablehlo.multiply", NumbersAndComplex, |a, b, y, g| [Some(g * b), Some(g * a)];
 
-    /// `a / b`, elementwise; also the operator. Integers round towards zero; a division of integers by zero gives −1.
-    div, Divide, "divide", Numbers, |a, b, y, g| [Some(g / b), Some(-(g * y / b))];
+    /// `a / b`, elementwise; also the operator. Integers round towards zero (see [`Tensor::floor_divide`]); a division of
+    /// integers by zero gives −1.
+    div, Divide, "stablehlo.divide", NumbersAndComplex, |a, b, y, g| [Some(g / b), Some(-(g * y / b))];
 
-    /// What remains of `a / b` rounded towards zero, with the sign of `a`, elementwise (C's `%`, JAX's `lax.rem`).
-    /// Derivatives 1 and `−trunc(a/b)`.
-    remainder, Remainder, "remainder", Numbers, |a, b, y, g| [Some(g.clone()), {
-        let quotient = a / b;
-        Some(-(g * quotient.sign() * quotient.abs().floor()))
-    }];
+    /// What remains of `a / b` rounded towards zero, with the sign of `a`, elementwise (C's `%`, JAX's `lax.rem`,
+    /// `torch.fmod`). Derivatives 1 and `−trunc(a/b)`. [`Tensor::floor_mod`] has the sign of `b`, as `torch.remainder`.
+    remainder, Remainder, "stablehlo.remainder", Numbers, |a, b, y, g| [Some(g.clone()), Some(-(g * (a / b).trunc()))];
 
     /// The larger of both, elementwise; NaN if one is NaN. The derivative of a tie is shared, ½ and ½.
-    maximum, Maximum, "maximum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
+    maximum, Maximum, "stablehlo.maximum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
 
     /// The smaller of both, elementwise; NaN if one is NaN. The derivative of a tie is shared, ½ and ½.
-    minimum, Minimum, "minimum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
+    minimum, Minimum, "stablehlo.minimum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
 
     /// `aᵇ`, elementwise. Derivatives `b·aᵇ⁻¹` and `aᵇ·log(a)`, where `log(0)` counts as 0.
-    pow, Power, "power", Floats, |a, b, y, g| [
+    pow, Power, "stablehlo.power", FloatsAndComplex, |a, b, y, g| [
         Some(g * b.eq(0.0).select(&a.zeros_like(), &(b * a.pow(b - 1.0)))),
         Some(g * y * a.eq(0.0).select(&a.ones_like(), a).log())
     ];
-
-    /// Bitwise and of integers, logical and of booleans.
-    and, And, "and", IntegersAndBooleans, |a, b, y, g| [None, None];
-
-    /// Bitwise or of integers, logical or of booleans.
-    or, Or, "or", IntegersAndBooleans, |a, b, y, g| [None, None];
-
-    /// Bitwise exclusive or of integers, logical exclusive or of booleans.
-    xor, Xor, "xor", IntegersAndBooleans, |a, b, y, g| [None, None];
-
-    /// The bits of `a` moved up by `b` places, zeros coming in; 0 where `b` is the number of bits or more.
-    shift_left, ShiftLeft, "shift_left", Integers, |a, b, y, g| [None, None];
-
-    /// The bits of `a` moved down by `b` places, zeros coming in; 0 where `b` is the number of bits or more.
-    shift_right_logical, ShiftRightLogical, "shift_right_logical", Integers, |a, b, y, g| [None, None];
 }
 
 /// 1 where `a` was chosen as `y`, ½ where `b` would have done as well, else 0.
@@ -148,4 +148,35 @@ fn chosen(a: &Tensor, b: &Tensor, y: &Tensor) -> Tensor {
     let whole = Tensor::full(y.dtype(), y.shape(), 1.0);
     let half = Tensor::full(y.dtype(), y.shape(), 0.5);
     a.eq(y).select(&b.eq(y).select(&half, &whole), &y.zeros_like())
+}
+
+impl Tensor {
+    /// `start + weight·(end − start)`, elementwise: from this tensor, at weight 0, to `end`, at weight 1. The three
+    /// broadcast. Exact at both ends.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let (start, end) = (Tensor::scalar(1.0f32), Tensor::scalar(3.0f32));
+    /// assert_eq!(start.lerp(&end, 0.25).eval()?.to_vec::<f32>()?, [1.5]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn lerp(&self, end: impl Operand, weight: impl Operand) -> Tensor {
+        let (start, end) = match operands("lerp", Takes::FloatsAndComplex, self, end) {
+            Ok(both) => both,
+            Err(poisoned) => return poisoned,
+        };
+        let (start, weight) = match operands("lerp", Takes::FloatsAndComplex, &start, weight) {
+            Ok(both) => both,
+            Err(poisoned) => return poisoned,
+        };
+        let end = end.to_dtype(start.dtype()).broadcast_to(start.shape());
+        let way = &end - &start;
+        if weight.dtype().is_complex() {
+            return start + weight * way;
+        }
+        // From whichever end is nearer, so that rounding leaves both ends what they are.
+        let from_end = end - (1.0 - &weight) * &way;
+        weight.lt(0.5).select(&(&start + &weight * &way), &from_end)
+    }
 }

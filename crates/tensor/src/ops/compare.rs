@@ -16,6 +16,10 @@ impl Operation for Compare {
         self.method
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let dtype = inputs[0].dtype;
+        if dtype.is_complex() && !matches!(self.direction, "EQ" | "NE") {
+            return Err(format!("{dtype} has no order; compare real(), imag() or abs()"));
+        }
         one(TensorType::new(DType::Bool, &inputs[0].shape))
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use half::{bf16, f16};
+use num_complex::Complex;
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -101,6 +102,10 @@ fn spell(dtype: DType, bytes: &[u8]) -> String {
         DType::U32 => text(first::<u32>(bytes).map(|v| v.to_string())),
         DType::U64 => text(first::<u64>(bytes).map(|v| v.to_string())),
         DType::Bool => text(first::<bool>(bytes).map(|v| v.to_string())),
+        DType::C64 | DType::C128 => {
+            let (real, imaginary) = bytes.split_at(bytes.len() / 2);
+            format!("({}, {})", spell(dtype.real(), real), spell(dtype.real(), imaginary))
+        }
     }
 }
 
@@ -120,12 +125,15 @@ fn encode(dtype: DType, value: f64) -> Vec<u8> {
         DType::U32 => u32::to_bytes(&[value as u32]),
         DType::U64 => u64::to_bytes(&[value as u64]),
         DType::Bool => bool::to_bytes(&[value != 0.0]),
+        DType::C64 => Complex::<f32>::to_bytes(&[Complex::from(value as f32)]),
+        DType::C128 => Complex::<f64>::to_bytes(&[Complex::from(value)]),
     }
 }
 
-/// Whether `value` is exactly an element of the integer or boolean `dtype`. Floats round, so they hold anything.
+/// Whether `value` is exactly an element of the integer or boolean `dtype`. Floats round, so they, and complex numbers,
+/// hold anything.
 pub(super) fn holds(dtype: DType, value: f64) -> bool {
-    if dtype.is_float() {
+    if dtype.is_inexact() {
         return true;
     }
     let bits = 8 * dtype.size_in_bytes() as i32;

@@ -2,7 +2,7 @@
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp, one};
-use crate::{DType, Tensor, TensorType};
+use crate::{DType, Shape, Tensor, TensorType};
 
 #[derive(Debug)]
 struct Convert {
@@ -14,11 +14,20 @@ impl Operation for Convert {
         "to_dtype"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let from = inputs[0].dtype;
+        if from.is_complex() && !self.to.is_complex() {
+            return Err(format!("{from} does not become {}: take real(), imag() or abs()", self.to));
+        }
         one(TensorType::new(self.to, &inputs[0].shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let from = cx.input(0).dtype();
-        vec![(from.is_float() && self.to.is_float()).then(|| cx.cotangent().to_dtype(from))]
+        let (from, g) = (cx.input(0).dtype(), cx.cotangent());
+        // Rounding to integers is constant in pieces.
+        vec![match (from.is_complex(), g.dtype().is_complex()) {
+            (false, true) => Some(g.real().to_dtype(from)),
+            _ if g.dtype().is_inexact() => Some(g.to_dtype(from)),
+            _ => None,
+        }]
     }
     fn repeated(&self) -> Repeated {
         Repeated::Always
@@ -33,22 +42,44 @@ struct BitcastConvert {
     to: DType,
 }
 
+impl BitcastConvert {
+    /// The shape of the result: a narrower dtype adds a last axis of parts, a wider one takes it away.
+    fn shape(&self, from: &TensorType) -> Result<Shape, String> {
+        let (had, has) = (from.dtype.size_in_bytes(), self.to.size_in_bytes());
+        let plain = |dtype: DType| dtype.is_float() || dtype.is_integer();
+        if !plain(from.dtype) || !plain(self.to) {
+            return Err(format!(
+                "the bits of {} are not those of {}: none may be bool or complex",
+                from.dtype, self.to
+            ));
+        }
+        let mut shape = from.shape.to_vec();
+        if had > has {
+            shape.push(had / has);
+        } else if had < has && shape.pop() != Some(has / had) {
+            return Err(format!(
+                "{} of {} make one {}: the last axis of {from} must have that size",
+                has / had,
+                from.dtype,
+                self.to
+            ));
+        }
+        Ok(Shape::from(shape))
+    }
+}
+
 impl Operation for BitcastConvert {
     fn name(&self) -> &'static str {
         "bitcast"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let from = inputs[0].dtype;
-        if from.size_in_bytes() != self.to.size_in_bytes() || from == DType::Bool || self.to == DType::Bool {
-            return Err(format!(
-                "the bits of {from} are not those of {}: the sizes must agree, none may be bool",
-                self.to
-            ));
-        }
-        one(TensorType::new(self.to, &inputs[0].shape))
+        one(TensorType::new(self.to, self.shape(inputs[0])?))
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        vec![None]
+        // Only floats that are read as other floats come here with a gradient.
+        vec![
+            self.to.is_float().then(|| Tensor::poison("bitcast", "the bits have no derivative; detach() what is read")),
+        ]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.bitcast_convert {} : {}", cx.operand(0), cx.signature())
@@ -57,8 +88,10 @@ impl Operation for BitcastConvert {
 
 impl Tensor {
     /// The same values as `dtype`: floats round to nearest, floats become integers towards zero, numbers become
-    /// `value != 0` as booleans. Nothing is recorded when the dtype is already that. The gradient flows between
-    /// floating-point types.
+    /// `value != 0` as booleans, real numbers become the real part of complex ones. Nothing is recorded when the dtype is
+    /// already that. The gradient flows between floating-point and complex types; through integers it is 0.
+    ///
+    /// Poisoned where complex numbers would become real: that is [`Tensor::real`], [`Tensor::imag`] or [`Tensor::abs`].
     #[track_caller]
     pub fn to_dtype(&self, dtype: DType) -> Tensor {
         if self.dtype() == dtype && self.fault().is_none() {
@@ -67,10 +100,27 @@ impl Tensor {
         if dtype == DType::Bool {
             return self.ne(0.0);
         }
+        if dtype.is_complex() && !self.dtype().is_complex() && self.fault().is_none() {
+            // Compilers convert floats of the same width only.
+            let real = self.to_dtype(dtype.real());
+            return Tensor::apply(Convert { to: dtype }, &[&real]);
+        }
         Tensor::apply(Convert { to: dtype }, &[self])
     }
 
-    /// The same bits read as `dtype`, which must have the same size. No gradient flows.
+    /// The same bits read as `dtype` (`lax.bitcast_convert_type`). A narrower dtype gives a new last axis with the parts of
+    /// each element, the lowest bits first; for a wider one the last axis must hold such parts, and goes away.
+    ///
+    /// No gradient flows: it is 0 through integers, and poisoned through floats that are read as floats. Poisoned for
+    /// booleans and complex numbers.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let words = Tensor::from_slice(&[0x0001_0002u32], [1]).bitcast(DType::U16);
+    /// assert_eq!(words.ty().to_string(), "u16[1, 2]");
+    /// assert_eq!(words.eval()?.to_vec::<u16>()?, [2, 1]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
     #[track_caller]
     pub fn bitcast(&self, dtype: DType) -> Tensor {
         Tensor::apply(BitcastConvert { to: dtype }, &[self])

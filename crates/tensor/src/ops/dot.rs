@@ -79,7 +79,7 @@ impl Operation for DotGeneral {
         if lhs.dtype != rhs.dtype {
             return Err(format!("the dtypes differ: {lhs} and {rhs}; convert one of them with to_dtype()"));
         }
-        Takes::Numbers.check(lhs.dtype)?;
+        Takes::NumbersAndComplex.check(lhs.dtype)?;
         let check = |side: &str, shape: &Shape, batch: &[usize], contracting: &[usize]| {
             let mut named: Vec<usize> = batch.iter().chain(contracting).copied().collect();
             named.sort_unstable();

@@ -14,7 +14,7 @@ pub(super) fn common_dtype(method: &str, a: &Tensor, b: &Tensor) -> Result<DType
         Some(dtype) => Ok(dtype),
         None => Err(Tensor::poison(
             method,
-            format!("the dtypes differ: {} and {}; convert one of them with to_dtype()", a.ty(), b.ty()),
+            format!("no integer holds both {} and {}; convert one of them with to_dtype()", a.ty(), b.ty()),
         )),
     }
 }

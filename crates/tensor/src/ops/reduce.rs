@@ -35,6 +35,10 @@ impl Reducer {
 
     /// MLIR's spelling of the element that changes nothing.
     pub(super) fn identity(self, dtype: DType) -> String {
+        if dtype.is_complex() {
+            // Only sums take these.
+            return "(0.0, 0.0)".into();
+        }
         let bits = 8 * dtype.size_in_bytes() as u32;
         let most = if dtype.is_unsigned() { u64::MAX >> (64 - bits) } else { u64::MAX >> (65 - bits) };
         match (self, dtype) {
@@ -76,6 +80,7 @@ impl Operation for Reduce {
         match self.reducer {
             Reducer::And | Reducer::Or if from.dtype == DType::Bool => {}
             Reducer::And | Reducer::Or => return Err(format!("takes booleans, not {}", from.dtype)),
+            Reducer::Sum => Takes::NumbersAndComplex.check(from.dtype)?,
             _ => Takes::Numbers.check(from.dtype)?,
         }
         if matches!(self.reducer, Reducer::Max | Reducer::Min) && self.axes.iter().any(|&a| from.shape[a] == 0) {

@@ -1,33 +1,33 @@
-//! Elementwise operations of one tensor.
+//! Elementwise operations of one tensor: the table that other families use too, and the plainest of them.
+//!
+//! Not here: the families that have files of their own: `exponential`, `trigonometric`, `rounding`, `special`, `bitwise`,
+//! `complex`.
 
 use super::takes::Takes;
-use crate::autocast::for_method;
-use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp, one};
-use crate::{DType, Tensor, TensorType};
+use crate::{DType, Tensor};
 
 /// One row an operation: doc, method, struct, the StableHLO spelling, the dtypes, and the derivative
-/// `|x, y, g|` of `y = f(x)` under the cotangent `g` (`None` where it is zero or not defined).
+/// `|x, y, g|` of `y = f(x)` under the cotangent `g` (`None` only where `f` is constant in pieces, so that it is zero).
 macro_rules! unary {
     ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $takes:ident,
         |$x:ident, $y:ident, $g:ident| $vjp:expr;)*) => {$(
         #[derive(Debug)]
         struct $op;
 
-        impl Operation for $op {
+        impl $crate::operation::Operation for $op {
             fn name(&self) -> &'static str {
                 stringify!($method)
             }
-            fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-                Takes::$takes.check(inputs[0].dtype)?;
-                one(inputs[0].clone())
+            fn infer(&self, inputs: &[&$crate::TensorType]) -> Result<Vec<$crate::TensorType>, String> {
+                $crate::ops::takes::Takes::$takes.check(inputs[0].dtype)?;
+                $crate::operation::one(inputs[0].clone())
             }
-            fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+            fn vjp(&self, cx: &$crate::operation::Vjp<'_>) -> Vec<Option<$crate::Tensor>> {
                 let ($x, $y, $g) = (cx.input(0), cx.output(), cx.cotangent());
                 let _ = ($x, $y, &$g);
                 vec![$vjp]
             }
-            fn lower(&self, cx: &mut Lowering<'_>) -> String {
+            fn lower(&self, cx: &mut $crate::lower::Lowering<'_>) -> String {
                 // A chlo operation is spelled with both types, a stablehlo one with its only type.
                 let types = if $stablehlo.starts_with("chlo") {
                     format!("{0} -> {0}", cx.result().stablehlo())
@@ -38,99 +38,47 @@ macro_rules! unary {
             }
         }
 
-        impl Tensor {
+        impl $crate::Tensor {
             $(#[$doc])*
             #[track_caller]
-            pub fn $method(&self) -> Tensor {
-                Tensor::apply($op, &[&for_method(stringify!($method), self)])
+            pub fn $method(&self) -> $crate::Tensor {
+                $crate::Tensor::apply($op, &[&$crate::autocast::for_method(stringify!($method), self)])
             }
         }
     )*};
 }
+pub(super) use unary;
 
 unary! {
-    /// `|x|`, elementwise. Derivative `sign(x)`.
-    abs, Abs, "stablehlo.abs", SignedNumbers, |x, y, g| Some(g * x.sign());
-
-    /// The smallest integer at least `x`, elementwise. Derivative 0.
-    ceil, Ceil, "stablehlo.ceil", Floats, |x, y, g| None;
-
-    /// `eˣ`, elementwise. Derivative `eˣ`.
-    exp, Exponential, "stablehlo.exponential", Floats, |x, y, g| Some(g * y);
-
-    /// `eˣ − 1`, exact near 0, elementwise. Derivative `eˣ`.
-    expm1, ExponentialMinusOne, "stablehlo.exponential_minus_one", Floats, |x, y, g| Some(g * (y + 1.0));
-
-    /// The error function `2/√π ∫₀ˣ exp(−t²) dt`, elementwise. Derivative `2/√π · exp(−x²)`.
-    erf, Erf, "chlo.erf", Floats,
-        |x, y, g| Some(g * (-(x * x)).exp() * std::f64::consts::FRAC_2_SQRT_PI);
-
-    /// The inverse of [`Tensor::erf`], elementwise. Derivative `√π/2 · exp(y²)`.
-    erf_inv, ErfInv, "chlo.erf_inv", Floats,
-        |x, y, g| Some(g * (y * y).exp() * (1.0 / std::f64::consts::FRAC_2_SQRT_PI));
-
-    /// The largest integer at most `x`, elementwise. Derivative 0.
-    floor, Floor, "stablehlo.floor", Floats, |x, y, g| None;
-
-    /// The natural logarithm, elementwise; NaN below 0. Derivative `1/x`.
-    log, Log, "stablehlo.log", Floats, |x, y, g| Some(g / x);
-
-    /// `log(1 + x)`, exact near 0, elementwise. Derivative `1/(1 + x)`.
-    log1p, LogPlusOne, "stablehlo.log_plus_one", Floats, |x, y, g| Some(g / (x + 1.0));
-
-    /// The logistic function `1/(1 + e⁻ˣ)`, elementwise. Derivative `y(1 − y)`.
-    sigmoid, Logistic, "stablehlo.logistic", Floats, |x, y, g| Some(g * y * (1.0 - y));
-
     /// `−x`, elementwise; also the operator `-x`.
-    neg, Negate, "stablehlo.negate", SignedNumbers, |x, y, g| Some(-g);
+    neg, Negate, "stablehlo.negate", SignedNumbersAndComplex, |x, y, g| Some(-g);
 
-    /// Bitwise complement of integers, logical complement of booleans.
-    not, Not, "stablehlo.not", IntegersAndBooleans, |x, y, g| None;
+    /// `∛x`, elementwise, of negative numbers too. Derivative `1/(3y²)`.
+    cbrt, Cbrt, "stablehlo.cbrt", Floats, |x, y, g| Some(g / (y * y) * (1.0 / 3.0));
 
     /// `1/√x`, elementwise. Derivative `−½ y/x`.
-    rsqrt, Rsqrt, "stablehlo.rsqrt", Floats, |x, y, g| Some(g * (y / x) * -0.5);
+    rsqrt, Rsqrt, "stablehlo.rsqrt", FloatsAndComplex, |x, y, g| Some(g * (y / x) * -0.5);
 
-    /// −1, 0 or 1 by the sign of `x`, elementwise. Derivative 0.
+    /// −1, 0 or 1 by the sign of `x`, elementwise; NaN of NaN. Derivative 0.
     sign, Sign, "stablehlo.sign", SignedNumbers, |x, y, g| None;
 
     /// `√x`, elementwise; NaN below 0. Derivative `½/y`.
-    sqrt, Sqrt, "stablehlo.sqrt", Floats, |x, y, g| Some(g / y * 0.5);
-
-    /// The hyperbolic tangent, elementwise. Derivative `1 − y²`.
-    tanh, Tanh, "stablehlo.tanh", Floats, |x, y, g| Some(g * (1.0 - y * y));
-
-    /// The cosine, elementwise; `x` in radians. Derivative `−sin(x)`.
-    cos, Cosine, "stablehlo.cosine", Floats, |x, y, g| Some(-(g * x.sin()));
-
-    /// The sine, elementwise; `x` in radians. Derivative `cos(x)`.
-    sin, Sine, "stablehlo.sine", Floats, |x, y, g| Some(g * x.cos());
-}
-
-/// `is_finite` has another result type than its input, so it is no row of the table.
-#[derive(Debug)]
-struct IsFinite;
-
-impl Operation for IsFinite {
-    fn name(&self) -> &'static str {
-        "is_finite"
-    }
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        Takes::Floats.check(inputs[0].dtype)?;
-        one(TensorType::new(DType::Bool, &inputs[0].shape))
-    }
-    fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        vec![None]
-    }
-    fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        format!("stablehlo.is_finite {} : {}", cx.operand(0), cx.signature())
-    }
+    sqrt, Sqrt, "stablehlo.sqrt", FloatsAndComplex, |x, y, g| Some(g / y * 0.5);
 }
 
 impl Tensor {
-    /// True where `x` is neither infinite nor NaN, elementwise.
+    /// `x²`, elementwise. Derivative `2x`.
     #[track_caller]
-    pub fn is_finite(&self) -> Tensor {
-        Tensor::apply(IsFinite, &[self])
+    pub fn square(&self) -> Tensor {
+        let x = Takes::NumbersAndComplex.operand("square", self);
+        &x * &x
+    }
+
+    /// `1/x`, elementwise. Derivative `−1/x²`. Takes floating-point and complex numbers.
+    #[track_caller]
+    pub fn reciprocal(&self) -> Tensor {
+        let x = Takes::FloatsAndComplex.operand("reciprocal", self);
+        x.ones_like() / x
     }
 
     /// `max(x, 0)`, elementwise; NaN stays NaN. Derivative 1 above 0 and 0 elsewhere.
@@ -138,5 +86,30 @@ impl Tensor {
     pub fn relu(&self) -> Tensor {
         // Not `maximum`, whose derivative at a tie is ½: PyTorch and JAX give 0 at 0.
         self.le(0.0).select(&self.zeros_like(), self)
+    }
+
+    /// `x` where it is finite; `nan` where it is NaN, `posinf` and `neginf` where it is infinite, or where that is `None` the
+    /// largest and the least finite number of the dtype. Elementwise; derivative 1 where `x` is finite, else 0.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[f32::NAN, f32::INFINITY, 2.0], [3]);
+    /// assert_eq!(x.nan_to_num(0.0, None, None).eval()?.to_vec::<f32>()?, [0.0, f32::MAX, 2.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn nan_to_num(&self, nan: f64, posinf: Option<f64>, neginf: Option<f64>) -> Tensor {
+        let x = Takes::Floats.operand("nan_to_num", self);
+        let largest = match x.dtype() {
+            DType::F64 => f64::MAX,
+            DType::Bf16 => half::bf16::MAX.to_f64(),
+            DType::F16 => half::f16::MAX.to_f64(),
+            _ => f64::from(f32::MAX),
+        };
+        let nan = Tensor::full(x.dtype(), [], nan);
+        let most = Tensor::full(x.dtype(), [], posinf.unwrap_or(largest));
+        let least = Tensor::full(x.dtype(), [], neginf.unwrap_or(-largest));
+        let bounded = x.eq(f64::INFINITY).select(&most, &x.eq(f64::NEG_INFINITY).select(&least, &x));
+        x.is_nan().select(&nan, &bounded)
     }
 }

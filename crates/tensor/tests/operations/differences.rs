@@ -21,10 +21,11 @@ pub(crate) struct Point<'a> {
 
 /// What goes into a function at a point.
 pub(crate) enum Input {
-    /// Differentiated.
+    /// Differentiated. Complex numbers are two floats each.
     Floats {
         shape: Vec<usize>,
         values: Vec<f64>,
+        complex: bool,
     },
     Constant(Literal),
 }
@@ -60,17 +61,30 @@ impl Point<'_> {
         let (mut start, mut x, mut wrt) = (0, vec![], vec![]);
         for input in &self.inputs {
             match input {
-                Input::Floats { shape, values } => {
-                    let part = numbers.narrow(0, start, values.len()).reshape(shape.as_slice());
+                Input::Floats { shape, values, complex } => {
+                    let part = numbers.narrow(0, start, values.len());
                     start += values.len();
                     wrt.push(part.clone());
-                    x.push(part);
+                    x.push(match complex {
+                        false => part.reshape(shape.as_slice()),
+                        true => {
+                            let parts = part.reshape([values.len() / 2, 2]);
+                            let parts = [0, 1].map(|i| parts.narrow(1, i, 1).reshape(shape.as_slice()));
+                            Tensor::complex(&parts[0], &parts[1])
+                        }
+                    });
                 }
                 Input::Constant(literal) => x.push(literal.to_tensor()),
             }
         }
         let mut value = Tensor::scalar(0.0f64);
-        for (i, y) in (self.function)(&x).into_iter().enumerate().filter(|(_, y)| y.dtype().is_float()) {
+        let outputs = (self.function)(&x);
+        let parts = outputs.iter().flat_map(|y| match y.dtype() {
+            DType::C128 => vec![y.real(), y.imag()],
+            dtype if dtype.is_float() => vec![y.clone()],
+            _ => vec![],
+        });
+        for (i, y) in parts.enumerate() {
             let n = y.shape().num_elements();
             let weights = (Tensor::arange(DType::F64, n) * 0.37 + (0.5 + i as f64)).sin().reshape(y.shape());
             // What is NaN by design, as an index outside gives, would hide everything else.
@@ -151,7 +165,8 @@ pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
 
 /// The case with its floats as f64, unless it says nothing about smooth points.
 fn point<'a>(row: &'a Row, case: &'a Case) -> Option<Point<'a>> {
-    let finite = || case.inputs.iter().filter(|a| a.ty().dtype.is_float()).flat_map(|a| a.values()).all(f64::is_finite);
+    let finite =
+        || case.inputs.iter().filter(|a| a.ty().dtype.is_inexact()).flat_map(|a| a.values()).all(f64::is_finite);
     if case.kink.is_some() || !case.has_gradients() || !finite() {
         return None;
     }
@@ -159,7 +174,9 @@ fn point<'a>(row: &'a Row, case: &'a Case) -> Option<Point<'a>> {
         .inputs
         .iter()
         .map(|array| match array.ty() {
-            ty if ty.dtype.is_float() => Input::Floats { shape: ty.shape.to_vec(), values: array.values() },
+            ty if ty.dtype.is_inexact() => {
+                Input::Floats { shape: ty.shape.to_vec(), values: array.values(), complex: ty.dtype.is_complex() }
+            }
             _ => Input::Constant(array.literal()),
         })
         .collect();

@@ -25,7 +25,8 @@ fn record(row: &Row, case: &Case, x: &[Tensor]) -> Vec<Tensor> {
 
 /// The part of an output in the loss.
 fn weigh(output: &Tensor, cotangent: &Array) -> Tensor {
-    (output * cotangent.tensor()).sum_all()
+    // Of complex numbers the real part, which is what JAX's cotangents mean.
+    (output * cotangent.tensor()).real().sum_all()
 }
 
 /// Names and expected values of what `record` gives.

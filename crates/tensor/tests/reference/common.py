@@ -87,7 +87,7 @@ class Family:
                     return [y for y in several(*full) if differentiable(y)]
 
                 suffix = lambda i: f"/cotangent{i}" if len(outputs) > 1 else "/cotangent"
-                seeds = [draw(name + suffix(i), outputs[i].shape, digits=2).astype(outputs[i].dtype) for i in to]
+                seeds = [seed(name + suffix(i), outputs[i]) for i in to]
                 pull = jax.jit(lambda floats, g: jax.vjp(of_floats, *floats)[1](g))
                 pulled = pull([inputs[i] for i in at], seeds)
                 cotangents, gradients = ["null"] * len(outputs), ["null"] * len(inputs)
@@ -123,6 +123,14 @@ def rng(name):
 
 def draw(name, shape, low=-2.0, high=2.0, digits=3):
     return np.round(rng(name).uniform(low, high, shape), digits).astype(F32)
+
+
+def seed(name, output):
+    """A cotangent of an output."""
+    drawn = draw(name, output.shape, digits=2)
+    if jnp.iscomplexobj(output):
+        drawn = drawn + 1j * draw(name + "/imaginary", output.shape, digits=2)
+    return drawn.astype(output.dtype)
 
 
 def distinct(name, shape):

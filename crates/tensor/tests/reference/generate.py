@@ -12,6 +12,12 @@ import sys
 
 FAMILIES = [
     "elementwise",
+    "arithmetic",
+    "transcendental",
+    "bitwise",
+    "complex_numbers",
+    "fft",
+    "linalg",
     "reduce",
     "shape",
     "arrange",

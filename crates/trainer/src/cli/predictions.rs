@@ -6,7 +6,7 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use fulmen_nn::safetensors;
-use fulmen_tensor::{DType, Literal};
+use fulmen_tensor::{Complex, DType, Literal};
 
 use super::Result;
 use crate::{Predicted, PredictedBatches};
@@ -130,5 +130,7 @@ fn texts(literal: &Literal) -> Result<Vec<String>> {
         DType::U32 => spell::<u32>(literal),
         DType::U64 => spell::<u64>(literal),
         DType::Bool => spell::<bool>(literal),
+        DType::C64 => spell::<Complex<f32>>(literal),
+        DType::C128 => spell::<Complex<f64>>(literal),
     }
 }

@@ -45,8 +45,9 @@ impl Branches {
 
     fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Tensor> {
         let wrt: Vec<usize> = (0..cx.inputs.len()).filter(|&i| cx.needed[i]).collect();
-        let given: Vec<usize> =
-            (0..cx.outputs.len()).filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_float()).collect();
+        let given: Vec<usize> = (0..cx.outputs.len())
+            .filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_inexact())
+            .collect();
         let (mut bodies, mut outside) = (vec![], vec![]);
         for body in &self.bodies {
             let Region { parameters: own, results } = &body.region;
@@ -92,7 +93,7 @@ impl Operation for Branch {
         };
         let mut inputs = cx.inputs.to_vec();
         // Only floats have cotangents that mean anything.
-        inputs.extend(cx.cotangents.iter().flatten().filter(|c| c.dtype().is_float()).cloned());
+        inputs.extend(cx.cotangents.iter().flatten().filter(|c| c.dtype().is_inexact()).cloned());
         inputs.extend(derivative.outside.iter().cloned());
         let found = derivative.branches.clone().apply(&inputs);
         for (&i, cotangent) in derivative.wrt.iter().zip(found) {

@@ -23,8 +23,9 @@ impl Operation for Checkpoint {
         Ok(types(&self.0.results))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let given: Vec<usize> =
-            (0..cx.outputs.len()).filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_float()).collect();
+        let given: Vec<usize> = (0..cx.outputs.len())
+            .filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_inexact())
+            .collect();
         // Behind the barrier nothing is known to equal what the forward pass computed. The cotangents go through it as
         // well, so that nothing is computed again before it is needed, nor kept by a scan around this.
         let mut before: Vec<&Tensor> = cx.inputs.iter().collect();

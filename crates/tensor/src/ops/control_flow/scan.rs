@@ -157,6 +157,7 @@ fn zero(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "false",
         _ if dtype.is_float() => "0.0",
+        _ if dtype.is_complex() => "(0.0, 0.0)",
         _ => "0",
     }
 }

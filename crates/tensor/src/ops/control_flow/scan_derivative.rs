@@ -101,13 +101,13 @@ impl Loop {
                 own.iter().zip(&active).filter(|(_, active)| **active).map(|(p, _)| p).collect();
             let reached = dependents(&results, &sources);
             let more =
-                |i: &usize| !active[*i] && results[*i].dtype().is_float() && reached.contains(&results[*i].node.id);
+                |i: &usize| !active[*i] && results[*i].dtype().is_inexact() && reached.contains(&results[*i].node.id);
             match (0..carries).find(more) {
                 Some(i) => active[i] = true,
                 None => break reached,
             }
         };
-        let reached = |i: usize| results[i].dtype().is_float() && reached.contains(&results[i].node.id);
+        let reached = |i: usize| results[i].dtype().is_inexact() && reached.contains(&results[i].node.id);
         let active_carries: Vec<usize> = (0..carries).filter(|&i| active[i]).collect();
         let with_cotangent: Vec<usize> =
             (carries..results.len()).filter(|&i| cx.cotangents[i].is_some() && reached(i)).collect();

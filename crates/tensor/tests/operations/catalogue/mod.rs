@@ -113,6 +113,12 @@ macro_rules! families {
 
 families! {
     elementwise,
+    arithmetic,
+    transcendental,
+    bitwise,
+    complex_numbers,
+    fft,
+    linalg,
     reduce,
     shape,
     arrange,

@@ -1,0 +1,83 @@
+//! The Cholesky factor of symmetric, positive definite matrices, and what is solved with it.
+
+use super::takes::Takes;
+use super::triangular_solve::TriangularSolve;
+use crate::autocast::wide;
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{Tensor, TensorType};
+
+/// Reads the lower triangle of its operand.
+#[derive(Debug)]
+struct Cholesky;
+
+impl Operation for Cholesky {
+    fn name(&self) -> &'static str {
+        "cholesky"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        one(inputs[0].clone())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let (l, g) = (cx.output(), cx.cotangent());
+        // With P the lower triangle of Lᵀ·g, its diagonal halved: L⁻ᵀ·P·L⁻¹, made symmetric.
+        let product = l.transpose(-1, -2).matmul(&g).tril(0);
+        let p = &product - &(&product - product.tril(-1)) * 0.5;
+        let transposed = TriangularSolve::lower().transpose();
+        let left = l.triangular_solve(&p, &transposed);
+        let s = l.triangular_solve(&left.transpose(-1, -2), &transposed);
+        vec![Some((&s + s.transpose(-1, -2)) * 0.5)]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!("stablehlo.cholesky {}, lower = true : {}", cx.operand(0), cx.result().stablehlo())
+    }
+}
+
+impl Tensor {
+    /// The lower triangular matrices `L` with `L·Lᵀ = A`, for the matrices `A` on the last two axes, of which the symmetric
+    /// part `(A + Aᵀ)/2` counts (`torch.linalg.cholesky`, `jax.numpy.linalg.cholesky`). Of a matrix that is not positive
+    /// definite the result is NaN. 16-bit floats are computed as f32.
+    ///
+    /// The gradient is symmetric. Poisoned when the last two axes differ in size, and for integers and complex numbers.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let a = Tensor::from_slice(&[4.0f32, 2.0, 2.0, 5.0], [2, 2]);
+    /// assert_eq!(a.cholesky().eval()?.to_vec::<f32>()?, [2.0, 0.0, 1.0, 2.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn cholesky(&self) -> Tensor {
+        let a = match square("cholesky", self) {
+            Ok(a) => a,
+            Err(poisoned) => return poisoned,
+        };
+        let symmetric = (&a + a.transpose(-1, -2)) * 0.5;
+        let factor = Tensor::apply(Cholesky, &[&symmetric]);
+        // What stands above the diagonal is unspecified.
+        factor.tril(0).to_dtype(self.dtype())
+    }
+
+    /// `X` with `L·Lᵀ·X = B`, for the right sides `B` in this tensor and the Cholesky factor `L` of a matrix
+    /// (`torch.cholesky_solve`): two triangular solves. The leading axes of both broadcast.
+    #[track_caller]
+    pub fn cholesky_solve(&self, factor: &Tensor) -> Tensor {
+        let half = factor.triangular_solve(self, &TriangularSolve::lower());
+        factor.triangular_solve(&half, &TriangularSolve::lower().transpose())
+    }
+}
+
+/// Square matrices of floats, 16-bit ones as f32, or a poisoned tensor under the method's name.
+#[track_caller]
+pub(super) fn square(method: &str, a: &Tensor) -> Result<Tensor, Tensor> {
+    if a.fault().is_some() {
+        return Err(a.clone());
+    }
+    if let Err(message) = Takes::Floats.check(a.dtype()) {
+        return Err(Tensor::poison(method, message));
+    }
+    match a.shape().dims() {
+        [.., rows, columns] if rows == columns => Ok(wide(a)),
+        _ => Err(Tensor::poison(method, format!("takes square matrices on the last two axes, not {}", a.ty()))),
+    }
+}

@@ -1,0 +1,65 @@
+//! Keeping elements between two bounds.
+
+use super::binary::{Operand, broadcast_both};
+use super::takes::Takes;
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{Tensor, TensorType};
+
+/// Operands as StableHLO has them: lower bound, value, upper bound, all of one type.
+#[derive(Debug)]
+struct Clamp;
+
+impl Operation for Clamp {
+    fn name(&self) -> &'static str {
+        "clamp"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        one(inputs[1].clone())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let (min, x, max, g) = (cx.input(0), cx.input(1), cx.input(2), cx.cotangent());
+        let zeros = g.zeros_like();
+        let below = min.gt(x).and(min.lt(max));
+        vec![
+            Some(below.select(&g, &zeros)),
+            Some(min.lt(x).and(x.lt(max)).select(&g, &zeros)),
+            Some(max.lt(x).select(&g, &zeros)),
+        ]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!("stablehlo.clamp {} : {}", cx.operands(), cx.result().stablehlo())
+    }
+}
+
+impl Tensor {
+    /// `min(max(x, low), high)`, elementwise, the bounds numbers or tensors that broadcast with `x`; NaN stays NaN. The
+    /// gradient flows to `x` where it lies strictly between the bounds, else to the bound that it passed, and at a tie
+    /// nowhere, as in JAX.
+    ///
+    /// For one bound alone use [`Tensor::maximum`] or [`Tensor::minimum`].
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[-3.0f32, 0.5, 3.0], [3]);
+    /// assert_eq!(x.clamp(-1.0, 1.0).eval()?.to_vec::<f32>()?, [-1.0, 0.5, 1.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn clamp(&self, low: impl Operand, high: impl Operand) -> Tensor {
+        let (low, high) = (low.beside(self), high.beside(self));
+        let (low, high) = match broadcast_both("clamp", &low, &high) {
+            Ok(both) => both,
+            Err(poisoned) => return poisoned,
+        };
+        let (x, low) = match broadcast_both("clamp", self, &low) {
+            Ok(both) => both,
+            Err(poisoned) => return poisoned,
+        };
+        if let Err(message) = Takes::Numbers.check(x.dtype()) {
+            return Tensor::poison("clamp", message);
+        }
+        let high = high.to_dtype(x.dtype()).broadcast_to(x.shape());
+        Tensor::apply(Clamp, &[&low, &x, &high])
+    }
+}

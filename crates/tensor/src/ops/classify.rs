@@ -1,0 +1,104 @@
+//! What kind of number an element is, its sign as a bit, and its neighbour: elementwise questions about how floats are
+//! written.
+
+use super::binary::{Operand, operands};
+use super::takes::Takes;
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{DType, Tensor, TensorType};
+
+#[derive(Debug)]
+struct IsFinite;
+
+impl Operation for IsFinite {
+    fn name(&self) -> &'static str {
+        "is_finite"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        Takes::Floats.check(inputs[0].dtype)?;
+        one(TensorType::new(DType::Bool, &inputs[0].shape))
+    }
+    fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        vec![None]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!("stablehlo.is_finite {} : {}", cx.operand(0), cx.signature())
+    }
+}
+
+#[derive(Debug)]
+struct NextAfter;
+
+impl Operation for NextAfter {
+    fn name(&self) -> &'static str {
+        "nextafter"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        Takes::Floats.check(inputs[0].dtype)?;
+        one(inputs[0].clone())
+    }
+    fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let none = Tensor::poison("nextafter", "has no derivative; detach() its operands if none is wanted");
+        vec![Some(none.clone()), Some(none)]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!("chlo.next_after {} : {}", cx.operands(), cx.signature().replace(['(', ')'], ""))
+    }
+}
+
+impl Tensor {
+    /// True where `x` is neither infinite nor NaN, elementwise.
+    #[track_caller]
+    pub fn is_finite(&self) -> Tensor {
+        Tensor::apply(IsFinite, &[self])
+    }
+
+    /// True where `x` is NaN (of complex numbers: where a part is), elementwise.
+    #[track_caller]
+    pub fn is_nan(&self) -> Tensor {
+        let x = Takes::FloatsAndComplex.operand("is_nan", self);
+        x.ne(&x)
+    }
+
+    /// True where `x` is ∞ or −∞, elementwise.
+    #[track_caller]
+    pub fn is_inf(&self) -> Tensor {
+        Takes::Floats.operand("is_inf", self).abs().eq(f64::INFINITY)
+    }
+
+    /// True where the sign of `x` is minus, elementwise; of −0 and of a NaN with a minus too.
+    #[track_caller]
+    pub fn signbit(&self) -> Tensor {
+        let x = Takes::Numbers.operand("signbit", self);
+        let bits = match x.dtype() {
+            DType::F64 => DType::I64,
+            DType::F32 => DType::I32,
+            DType::Bf16 | DType::F16 => DType::I16,
+            _ if x.fault().is_some() || !x.dtype().is_unsigned() => x.dtype(),
+            _ => return x.ne(&x),
+        };
+        // No gradient flows through bits, and none is asked for.
+        let x = x.detach();
+        if x.dtype() == bits { x.lt(0.0) } else { x.bitcast(bits).lt(0.0) }
+    }
+
+    /// `|a|` with the sign of `b`, elementwise. The derivative by `a` is 1 where the signs agree and −1 where they differ; by
+    /// `b` it is 0.
+    #[track_caller]
+    pub fn copysign(&self, other: impl Operand) -> Tensor {
+        match operands("copysign", Takes::Floats, self, other) {
+            Ok((a, b)) => a.signbit().eq(b.signbit()).select(&a, &-&a),
+            Err(poisoned) => poisoned,
+        }
+    }
+
+    /// The number of the dtype that comes after `a` on the way to `b`, elementwise; `b` where both are equal. It has no
+    /// derivative: a gradient through it is poisoned.
+    #[track_caller]
+    pub fn nextafter(&self, other: impl Operand) -> Tensor {
+        match operands("nextafter", Takes::Floats, self, other) {
+            Ok((a, b)) => Tensor::apply(NextAfter, &[&a, &b]),
+            Err(poisoned) => poisoned,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Complex numbers: how they are made of two parts, and taken apart again.
+//!
+//! Gradients follow JAX: that of a real value with respect to `z = x + iy` is `∂/∂x − i·∂/∂y`, so that the derivative of a
+//! holomorphic function multiplies without a conjugate.
+
+use super::takes::Takes;
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{DType, Tensor, TensorType};
+
+#[derive(Debug)]
+struct Complex;
+
+impl Operation for Complex {
+    fn name(&self) -> &'static str {
+        "complex"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let dtype = if inputs[0].dtype == DType::F64 { DType::C128 } else { DType::C64 };
+        one(TensorType::new(dtype, &inputs[0].shape))
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let g = cx.cotangent();
+        vec![Some(g.real()), Some(-g.imag())]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!("stablehlo.complex {} : {}", cx.operands(), cx.result().stablehlo())
+    }
+}
+
+/// One part of complex numbers.
+#[derive(Debug)]
+enum Part {
+    Real,
+    Imag,
+}
+
+impl Operation for Part {
+    fn name(&self) -> &'static str {
+        match self {
+            Part::Real => "real",
+            Part::Imag => "imag",
+        }
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        one(TensorType::new(inputs[0].dtype.real(), &inputs[0].shape))
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let g = cx.cotangent();
+        vec![Some(match self {
+            Part::Real => Tensor::complex(&g, &g.zeros_like()),
+            Part::Imag => Tensor::complex(&g.zeros_like(), &-g),
+        })]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!("stablehlo.{} {} : {}", self.name(), cx.operand(0), cx.signature())
+    }
+}
+
+/// The absolute value, of real numbers too.
+#[derive(Debug)]
+struct Abs;
+
+impl Operation for Abs {
+    fn name(&self) -> &'static str {
+        "abs"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        Takes::SignedNumbersAndComplex.check(inputs[0].dtype)?;
+        one(TensorType::new(inputs[0].dtype.real(), &inputs[0].shape))
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let (x, y, g) = (cx.input(0), cx.output(), cx.cotangent());
+        if !x.dtype().is_complex() {
+            return vec![Some(g * x.sign())];
+        }
+        let factor = g / y.eq(0.0).select(&y.ones_like(), y);
+        vec![Some(Tensor::complex(&(&factor * x.real()), &-(&factor * x.imag())))]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        format!("stablehlo.abs {} : {}", cx.operand(0), cx.signature())
+    }
+}
+
+impl Tensor {
+    /// `re + i·im`, elementwise: c128 of f64, c64 of narrower floats. Both broadcast.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Complex, Tensor};
+    /// let z = Tensor::complex(&Tensor::scalar(3.0f32), &Tensor::scalar(4.0f32));
+    /// assert_eq!((&z * &z).eval()?.to_vec::<Complex<f32>>()?, [Complex::new(-7.0, 24.0)]);
+    /// assert_eq!(z.abs().eval()?.to_vec::<f32>()?, [5.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn complex(re: &Tensor, im: &Tensor) -> Tensor {
+        match super::binary::operands("complex", Takes::Floats, re, im) {
+            // There are no complex numbers of 16-bit parts.
+            Ok((re, im)) => Tensor::apply(Complex, &[&crate::autocast::wide(&re), &crate::autocast::wide(&im)]),
+            Err(poisoned) => poisoned,
+        }
+    }
+
+    /// The real part, elementwise; a real tensor as it is.
+    #[track_caller]
+    pub fn real(&self) -> Tensor {
+        if self.dtype().is_complex() { Tensor::apply(Part::Real, &[self]) } else { self.clone() }
+    }
+
+    /// The imaginary part, elementwise; zeros of a real tensor.
+    #[track_caller]
+    pub fn imag(&self) -> Tensor {
+        if self.dtype().is_complex() { Tensor::apply(Part::Imag, &[self]) } else { self.zeros_like() }
+    }
+
+    /// The complex conjugate, elementwise; a real tensor as it is.
+    #[track_caller]
+    pub fn conj(&self) -> Tensor {
+        if self.dtype().is_complex() { Tensor::complex(&self.real(), &-self.imag()) } else { self.clone() }
+    }
+
+    /// The angle of complex numbers in `(−π, π]`, elementwise; of real ones 0, or π below 0. Derivatives as
+    /// [`Tensor::atan2`]'s: NaN at 0.
+    #[track_caller]
+    pub fn angle(&self) -> Tensor {
+        let x = Takes::FloatsAndComplex.operand("angle", self);
+        x.imag().atan2(x.real())
+    }
+
+    /// `|x|`, elementwise; of complex numbers a real one. Derivative `sign(x)`, or `conj(x)/|x|`, and 0 at 0.
+    #[track_caller]
+    pub fn abs(&self) -> Tensor {
+        Tensor::apply(Abs, &[self])
+    }
+}

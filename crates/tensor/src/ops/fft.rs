@@ -1,0 +1,188 @@
+//! Discrete Fourier transforms over one to three axes.
+
+use super::takes::Takes;
+use crate::autocast::wide;
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{DType, Tensor, TensorType};
+
+/// Which transform: StableHLO's `fft_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Fft,
+    Ifft,
+    Rfft,
+    Irfft,
+}
+
+impl Kind {
+    fn method(self) -> &'static str {
+        match self {
+            Kind::Fft => "fft",
+            Kind::Ifft => "ifft",
+            Kind::Rfft => "rfft",
+            Kind::Irfft => "irfft",
+        }
+    }
+}
+
+/// Over the last axes, which have these sizes where the numbers are real, or on both sides.
+#[derive(Debug)]
+struct Fft {
+    kind: Kind,
+    lengths: Vec<usize>,
+}
+
+impl Operation for Fft {
+    fn name(&self) -> &'static str {
+        self.kind.method()
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let from = inputs[0];
+        let mut shape = from.shape.to_vec();
+        let first = shape.len() - self.lengths.len();
+        let last = self.lengths.last().copied().unwrap_or(1);
+        if let Some(axis) = (first..shape.len()).find(|&a| shape[a] == 0) {
+            return Err(format!("{from} has no element along axis {axis}"));
+        }
+        let dtype = match self.kind {
+            Kind::Fft | Kind::Ifft => from.dtype,
+            Kind::Rfft => {
+                shape[first..].copy_from_slice(&self.lengths);
+                shape[first + self.lengths.len() - 1] = last / 2 + 1;
+                if from.dtype == DType::F64 { DType::C128 } else { DType::C64 }
+            }
+            Kind::Irfft => {
+                if last == 0 || *shape.last().unwrap_or(&0) != last / 2 + 1 {
+                    return Err(format!(
+                        "the last axis transformed of {from} must have n/2 + 1 elements, which is {} for n = {last}",
+                        last / 2 + 1
+                    ));
+                }
+                shape[first..].copy_from_slice(&self.lengths);
+                from.dtype.real()
+            }
+        };
+        one(TensorType::new(dtype, shape))
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let g = cx.cotangent();
+        let again = |kind, x: &Tensor| Tensor::apply(Fft { kind, lengths: self.lengths.clone() }, &[x]);
+        let last = self.lengths.last().copied().unwrap_or(1);
+        vec![Some(match self.kind {
+            // The matrix of the transform is symmetric.
+            Kind::Fft | Kind::Ifft => again(self.kind, &g),
+            // The first half of a whole transform: what was left out gets no gradient.
+            Kind::Rfft => {
+                let rank = g.rank();
+                let mut high = vec![0; rank];
+                high[rank - 1] = (last - (last / 2 + 1)) as i64;
+                let whole = g.pad(&Tensor::zeros(g.dtype(), []), &vec![0; rank], &high, &vec![0; rank]);
+                again(Kind::Fft, &whole).real()
+            }
+            // All but the first number, and the last of an even size, stand for themselves and for their conjugates.
+            Kind::Irfft => {
+                let count: f64 = self.lengths.iter().map(|&n| n as f64).product();
+                let half = last / 2 + 1;
+                let weight: Vec<f64> =
+                    (0..half).map(|k| if k == 0 || 2 * k == last { 1.0 / count } else { 2.0 / count }).collect();
+                let weight = Tensor::from_slice(&weight, [half]).to_dtype(g.dtype());
+                (again(Kind::Rfft, &g) * weight).conj()
+            }
+        })]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let kind = self.kind.method().to_uppercase();
+        format!("stablehlo.fft {}, type = {kind}, length = {:?} : {}", cx.operand(0), self.lengths, cx.signature())
+    }
+}
+
+impl Tensor {
+    /// The discrete Fourier transform over one to three different `axes`: `Σₙ xₙ exp(−2πi·kn/N)` along each. A real
+    /// tensor becomes complex first. Shapes do not change.
+    ///
+    /// Poisoned when an axis has no element, when there are none or more than three axes, or for integers.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Complex, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 0.0, 0.0, 0.0], [4]);
+    /// assert_eq!(x.fft(&[-1]).eval()?.to_vec::<Complex<f32>>()?, [Complex::new(1.0, 0.0); 4]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn fft(&self, axes: &[isize]) -> Tensor {
+        self.transform(Kind::Fft, axes, None)
+    }
+
+    /// The inverse of [`Tensor::fft`]: `1/N·Σₖ xₖ exp(2πi·kn/N)` along each of the `axes`.
+    #[track_caller]
+    pub fn ifft(&self, axes: &[isize]) -> Tensor {
+        self.transform(Kind::Ifft, axes, None)
+    }
+
+    /// [`Tensor::fft`] of a real tensor without what its symmetry tells: of the last of `axes`, with `n` elements, the
+    /// result has the first `n/2 + 1`. f64 gives c128, narrower floats c64.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1.0f32, -2.0, 0.5, 3.0, 4.0], [5]);
+    /// let back = x.rfft(&[0]).irfft(&[0], 5).eval()?.to_vec::<f32>()?;
+    /// assert!((back[1] + 2.0).abs() < 1e-5);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn rfft(&self, axes: &[isize]) -> Tensor {
+        self.transform(Kind::Rfft, axes, None)
+    }
+
+    /// The inverse of [`Tensor::rfft`], where the last of `axes` had `n` elements: a real tensor. The imaginary parts that
+    /// a real tensor's transform cannot have are ignored.
+    ///
+    /// Poisoned when that axis has not `n/2 + 1` elements.
+    #[track_caller]
+    pub fn irfft(&self, axes: &[isize], n: usize) -> Tensor {
+        self.transform(Kind::Irfft, axes, Some(n))
+    }
+
+    #[track_caller]
+    fn transform(&self, kind: Kind, axes: &[isize], n: Option<usize>) -> Tensor {
+        if self.fault().is_some() {
+            return self.clone();
+        }
+        let method = kind.method();
+        if !(1..=3).contains(&axes.len()) {
+            return Tensor::poison(method, format!("takes one to three axes, not {}: {axes:?}", axes.len()));
+        }
+        // Checks that they differ; the order in which they were named stays.
+        if let Err(message) = self.shape().axes(axes) {
+            return Tensor::poison(method, message);
+        }
+        let takes = if kind == Kind::Rfft { Takes::Floats } else { Takes::FloatsAndComplex };
+        if let Err(message) = takes.check(self.dtype()) {
+            return Tensor::poison(method, message);
+        }
+        let mut x = wide(self);
+        if kind != Kind::Rfft && !x.dtype().is_complex() {
+            x = x.to_dtype(if x.dtype() == DType::F64 { DType::C128 } else { DType::C64 });
+        }
+        let mut named = Vec::with_capacity(axes.len());
+        for &axis in axes {
+            named.push(if axis < 0 { (axis + self.rank() as isize) as usize } else { axis as usize });
+        }
+        let mut order: Vec<usize> = (0..self.rank()).filter(|a| !named.contains(a)).collect();
+        order.extend(&named);
+        let in_place = order.iter().enumerate().all(|(i, &a)| i == a);
+        let mut lengths: Vec<usize> = named.iter().map(|&a| self.shape()[a]).collect();
+        if let (Some(last), Some(n)) = (lengths.last_mut(), n) {
+            *last = n;
+        }
+        if in_place {
+            return Tensor::apply(Fft { kind, lengths }, &[&x]);
+        }
+        let mut back = vec![0; order.len()];
+        for (at, &axis) in order.iter().enumerate() {
+            back[axis] = at;
+        }
+        Tensor::apply(Fft { kind, lengths }, &[&x.permuted(order)]).permuted(back)
+    }
+}

@@ -1,0 +1,140 @@
+//! Linear equations whose matrix is triangular, so that one unknown follows from another.
+
+use super::cholesky::square;
+use super::promote::common_dtype;
+use crate::autocast::wide;
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::{Shape, Tensor, TensorType};
+
+/// What [`Tensor::triangular_solve`] solves: which triangle holds the matrix, and how it stands in the equation.
+///
+/// ```
+/// use fulmen_tensor::TriangularSolve;
+/// let how = TriangularSolve::upper().right().unit_diagonal();
+/// # let _ = how;
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TriangularSolve {
+    lower: bool,
+    transpose: bool,
+    right: bool,
+    unit_diagonal: bool,
+}
+
+impl TriangularSolve {
+    /// `A·X = B`, where `A` is the lower triangle; what stands above the diagonal is not read.
+    pub fn lower() -> TriangularSolve {
+        TriangularSolve { lower: true, transpose: false, right: false, unit_diagonal: false }
+    }
+
+    /// `A·X = B`, where `A` is the upper triangle; what stands below the diagonal is not read.
+    pub fn upper() -> TriangularSolve {
+        TriangularSolve { lower: false, ..TriangularSolve::lower() }
+    }
+
+    /// With `Aᵀ` in place of `A`.
+    pub fn transpose(mut self) -> TriangularSolve {
+        self.transpose = !self.transpose;
+        self
+    }
+
+    /// With the matrix on the right: `X·A = B`.
+    pub fn right(mut self) -> TriangularSolve {
+        self.right = true;
+        self
+    }
+
+    /// With ones on the diagonal, which is not read.
+    pub fn unit_diagonal(mut self) -> TriangularSolve {
+        self.unit_diagonal = true;
+        self
+    }
+}
+
+impl Operation for TriangularSolve {
+    fn name(&self) -> &'static str {
+        "triangular_solve"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        one(inputs[1].clone())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let (a, x, g) = (cx.input(0), cx.output(), cx.cotangent());
+        let b = Tensor::apply(self.clone().transpose(), &[a, &g]);
+        // With respect to the matrix as it stands in the equation.
+        let (left, right) = if self.right { (x, &b) } else { (&b, x) };
+        let product = match self.right {
+            true => left.transpose(-1, -2).matmul(right),
+            false => left.matmul(&right.transpose(-1, -2)),
+        };
+        let whole = if self.transpose { -product.transpose(-1, -2) } else { -product };
+        let diagonal = i64::from(self.unit_diagonal);
+        let triangle = if self.lower { whole.tril(-diagonal) } else { whole.triu(diagonal) };
+        vec![Some(triangle), Some(b)]
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let transpose = if self.transpose { "TRANSPOSE" } else { "NO_TRANSPOSE" };
+        format!(
+            "\"stablehlo.triangular_solve\"({}) <{{left_side = {}, lower = {}, unit_diagonal = {}, \
+             transpose_a = #stablehlo<transpose {transpose}>}}> : {}",
+            cx.operands(),
+            !self.right,
+            self.lower,
+            self.unit_diagonal,
+            cx.signature()
+        )
+    }
+}
+
+impl Tensor {
+    /// `X` with `A·X = B`, or as `how` says, for the triangular matrices `A` on the last two axes of this tensor and the
+    /// matrices `B` on those of `b` (`torch.linalg.solve_triangular`, `lax.linalg.triangular_solve`). The leading axes of
+    /// both broadcast. A zero on the diagonal gives infinities or NaNs. 16-bit floats are computed as f32.
+    ///
+    /// The gradients are `A⁻ᵀ·g` of `b`, and `−A⁻ᵀ·g·Xᵀ` of `A`, in its triangle. Poisoned when `A` is not square or does not
+    /// fit `b`, and for integers and complex numbers.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Tensor, TriangularSolve};
+    /// let a = Tensor::from_slice(&[2.0f32, 0.0, 1.0, 4.0], [2, 2]);
+    /// let b = Tensor::from_slice(&[2.0f32, 9.0], [2, 1]);
+    /// let x = a.triangular_solve(&b, &TriangularSolve::lower());
+    /// assert_eq!(x.eval()?.to_vec::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn triangular_solve(&self, b: &Tensor, how: &TriangularSolve) -> Tensor {
+        let method = "triangular_solve";
+        let dtype = match common_dtype(method, self, b) {
+            Ok(dtype) => dtype,
+            Err(poisoned) => return poisoned,
+        };
+        let a = match square(method, &self.to_dtype(dtype)) {
+            Ok(a) => a,
+            Err(poisoned) => return poisoned,
+        };
+        let b = wide(&b.to_dtype(dtype));
+        let (matrix, [.., rows, columns]) = (&a.shape()[a.rank() - 2..], b.shape().dims()) else {
+            return Tensor::poison(
+                method,
+                format!("takes matrices on the last two axes of the right side, not {}", b.ty()),
+            );
+        };
+        let fits = if how.right { columns } else { rows };
+        if matrix[0] != *fits {
+            let what = if how.right { "columns" } else { "rows" };
+            let message =
+                format!("{} has {} unknowns, and the right side, {}, has {fits} {what}", a.ty(), matrix[0], b.ty());
+            return Tensor::poison(method, message);
+        }
+        let leading = |t: &Tensor| Shape::from(&t.shape()[..t.rank() - 2]);
+        let batch = match leading(&a).broadcast(&leading(&b)) {
+            Ok(batch) => batch,
+            Err(message) => return Tensor::poison(method, message),
+        };
+        let a_shape = [batch.dims(), matrix].concat();
+        let b_shape = [batch.dims(), &[*rows, *columns]].concat();
+        Tensor::apply(how.clone(), &[&a.broadcast_to(a_shape), &b.broadcast_to(b_shape)]).to_dtype(dtype)
+    }
+}
