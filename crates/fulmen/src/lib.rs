@@ -41,6 +41,8 @@ mod book {
     mod data {}
     #[doc = include_str!("../../../docs/src/training.md")]
     mod training {}
+    #[doc = include_str!("../../../docs/src/metrics.md")]
+    mod metrics {}
     #[doc = include_str!("../../../docs/src/checkpoints.md")]
     mod checkpoints {}
     #[doc = include_str!("../../../docs/src/options.md")]
