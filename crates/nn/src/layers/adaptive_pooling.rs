@@ -1,98 +1,109 @@
-//! [`AdaptiveAvgPool2d`]: means over windows that are chosen so that the result has a given size.
+//! [`AdaptiveAvgPool1d`], [`AdaptiveMaxPool1d`] and their kin: windows that are chosen so that the result has a given size.
 
 use std::fmt;
 
 use fulmen_tensor::Tensor;
 
-use crate::precision::wide;
-use crate::{Forward, Module, Pair};
+use super::sizes::Sizes;
+use super::spatial::no_batch;
+use crate::{Forward, Module};
 
-/// The means of a grid of windows over images `[batch, channels, height, width]` or one image, as many as asked for,
-/// however large the image. As PyTorch's `nn.AdaptiveAvgPool2d`; with size 1 it is the mean of the whole image.
-///
-/// The windows overlap where the size does not divide the image's.
-///
-/// ```
-/// use fulmen_nn::AdaptiveAvgPool2d;
-/// use fulmen_tensor::{DType, Tensor};
-/// let features = Tensor::zeros(DType::F32, [8, 512, 7, 7]);
-/// assert_eq!(AdaptiveAvgPool2d::new(1).forward(&features).ty().to_string(), "f32[8, 512, 1, 1]");
-/// assert_eq!(AdaptiveAvgPool2d::new((2, 3)).forward(&features).ty().to_string(), "f32[8, 512, 2, 3]");
-/// ```
-#[derive(Clone, Debug, Module)]
-pub struct AdaptiveAvgPool2d {
-    size: Pair,
-}
-
-impl AdaptiveAvgPool2d {
-    /// Means in a grid of this size.
-    pub fn new(size: impl Into<Pair>) -> AdaptiveAvgPool2d {
-        AdaptiveAvgPool2d { size: size.into() }
-    }
-
-    /// The means.
-    #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
-        if x.fault().is_some() {
-            return x.clone();
+macro_rules! adaptive {
+    ($(#[$doc:meta])* $name:ident, $method:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Module)]
+        pub struct $name<const N: usize> {
+            size: Sizes<N>,
         }
-        let ty = x.ty();
-        let problem = if !self.size.both(|n| n > 0) {
-            "the size must be at least 1".into()
-        } else if !(3..=4).contains(&x.rank()) || x.size(-1) == 0 || x.size(-2) == 0 {
-            format!("the input {ty} is not [batch, channels, height, width]")
-        } else if !ty.dtype.is_float() {
-            format!("the input {ty} is not floating-point; convert it with to_dtype()")
-        } else {
-            let wide = wide(x);
-            let y = if x.size(-2).is_multiple_of(self.size.height) && x.size(-1).is_multiple_of(self.size.width) {
-                self.means_of_tiles(&wide)
-            } else {
-                // A window is a rectangle, so its mean is the mean over columns of the means over rows.
-                means(&means(&wide, -2, self.size.height), -1, self.size.width)
-            };
-            return y.to_dtype(ty.dtype);
-        };
-        Tensor::poison(&self.to_string(), problem)
-    }
 
-    /// The means of windows that do not overlap, in one sum.
-    #[track_caller]
-    fn means_of_tiles(&self, x: &Tensor) -> Tensor {
-        let Pair { height, width } = self.size;
-        let outer = &x.shape()[..x.rank() - 2];
-        let tiles = [outer, &[height, x.size(-2) / height, width, x.size(-1) / width]].concat();
-        x.reshape(tiles).mean(&[-3, -1], false)
-    }
+        impl<const N: usize> $name<N> {
+            /// A grid of this size.
+            pub fn new(size: impl Into<Sizes<N>>) -> $name<N> {
+                $name { size: size.into() }
+            }
+
+            /// The windows' numbers.
+            #[track_caller]
+            pub fn forward(&self, x: &Tensor) -> Tensor {
+                if x.fault().is_some() {
+                    return x.clone();
+                }
+                let ty = x.ty();
+                let empty = (1..=N as isize).any(|axis| x.size(-axis) == 0);
+                let problem = if !self.size.all(|n| n > 0) {
+                    Some("the size must be at least 1".into())
+                } else if let Some(message) = no_batch::<N>(x, "channels") {
+                    Some(message)
+                } else if empty {
+                    Some(format!("the input {ty} is not [batch, channels, …] with elements along each axis"))
+                } else if !ty.dtype.is_float() {
+                    Some(format!("the input {ty} is not floating-point; convert it with to_dtype()"))
+                } else {
+                    None
+                };
+                match problem {
+                    Some(message) => Tensor::poison(&self.to_string(), message),
+                    None => x.$method(&self.size.0),
+                }
+            }
+        }
+
+        impl<const N: usize> fmt::Display for $name<N> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}{N}d({})", stringify!($name), self.size)
+            }
+        }
+
+        impl<const N: usize> Forward for $name<N> {
+            #[track_caller]
+            fn forward(&self, x: &Tensor) -> Tensor {
+                $name::forward(self, x)
+            }
+        }
+    };
 }
 
-/// The means of `count` windows along one axis: the `i`-th from `⌊i·n/count⌋` to `⌈(i + 1)·n/count⌉`.
-#[track_caller]
-fn means(x: &Tensor, axis: isize, count: usize) -> Tensor {
-    let n = x.size(axis);
-    if count == n {
-        return x.clone();
-    }
-    let mut windows = vec![];
-    for i in 0..count {
-        // In 128 bits the product of two sizes has room.
-        let edge = |i: usize| i as u128 * n as u128;
-        let start = (edge(i) / count as u128) as usize;
-        let end = edge(i + 1).div_ceil(count as u128) as usize;
-        windows.push(x.narrow(axis, start, end - start).mean(&[axis], true));
-    }
-    Tensor::concatenate(&windows.iter().collect::<Vec<_>>(), axis)
+adaptive! {
+    /// The means of a grid of windows over `N` axes of `[batch, channels, …]` or one sample, as many as asked for, however
+    /// large the input. As PyTorch's `nn.AdaptiveAvgPool1d`, `nn.AdaptiveAvgPool2d` and `nn.AdaptiveAvgPool3d`; with size 1
+    /// it is the mean of all. Users name it [`AdaptiveAvgPool1d`], [`AdaptiveAvgPool2d`], [`AdaptiveAvgPool3d`].
+    ///
+    /// The windows overlap where the size does not divide the input's.
+    ///
+    /// ```
+    /// use fulmen_nn::AdaptiveAvgPool2d;
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let features = Tensor::zeros(DType::F32, [8, 512, 7, 7]);
+    /// assert_eq!(AdaptiveAvgPool2d::new(1).forward(&features).ty().to_string(), "f32[8, 512, 1, 1]");
+    /// assert_eq!(AdaptiveAvgPool2d::new((2, 3)).forward(&features).ty().to_string(), "f32[8, 512, 2, 3]");
+    /// ```
+    AdaptiveAvgPool, adaptive_avg_pool
 }
 
-impl fmt::Display for AdaptiveAvgPool2d {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AdaptiveAvgPool2d({})", self.size)
-    }
+adaptive! {
+    /// The largest numbers of a grid of windows, as [`AdaptiveAvgPool`]. As PyTorch's `nn.AdaptiveMaxPool1d`,
+    /// `nn.AdaptiveMaxPool2d` and `nn.AdaptiveMaxPool3d`, but that elements which tie share the gradient. Users name it
+    /// [`AdaptiveMaxPool1d`], [`AdaptiveMaxPool2d`], [`AdaptiveMaxPool3d`].
+    ///
+    /// ```
+    /// use fulmen_nn::AdaptiveMaxPool1d;
+    /// use fulmen_tensor::Tensor;
+    /// let y = AdaptiveMaxPool1d::new(2).forward(&Tensor::from_slice(&[1f32, 4.0, 3.0, 2.0], [1, 4]));
+    /// assert_eq!(y.eval()?.to_vec::<f32>()?, [4.0, 3.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    AdaptiveMaxPool, adaptive_max_pool
 }
 
-impl Forward for AdaptiveAvgPool2d {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        AdaptiveAvgPool2d::forward(self, x)
-    }
-}
+/// Means over sequences; see [`AdaptiveAvgPool`].
+pub type AdaptiveAvgPool1d = AdaptiveAvgPool<1>;
+/// Means over images; see [`AdaptiveAvgPool`].
+pub type AdaptiveAvgPool2d = AdaptiveAvgPool<2>;
+/// Means over volumes; see [`AdaptiveAvgPool`].
+pub type AdaptiveAvgPool3d = AdaptiveAvgPool<3>;
+/// Maxima over sequences; see [`AdaptiveMaxPool`].
+pub type AdaptiveMaxPool1d = AdaptiveMaxPool<1>;
+/// Maxima over images; see [`AdaptiveMaxPool`].
+pub type AdaptiveMaxPool2d = AdaptiveMaxPool<2>;
+/// Maxima over volumes; see [`AdaptiveMaxPool`].
+pub type AdaptiveMaxPool3d = AdaptiveMaxPool<3>;

@@ -1,19 +1,22 @@
-//! [`Conv2d`]: convolution over images.
+//! [`Conv1d`], [`Conv2d`] and [`Conv3d`]: one layer over as many axes.
+//!
+//! Not here: transposed convolution (`conv_transpose.rs`).
 
 use std::fmt;
 
-use fulmen_tensor::{Convolution, Tensor};
+use fulmen_tensor::{Convolution, PadMode, Tensor};
 
 use super::linear::bias_init;
-use super::pooling::{batched, room};
+use super::sizes::Sizes;
+use super::spatial::{batched, no_batch, room, sides, unusual};
 use crate::init::{Fan, Nonlinearity};
-use crate::{Forward, Init, Module, Pair, Parameter};
+use crate::{Forward, Init, Module, Parameter};
 
-/// Convolution over images `[batch, channels, height, width]`, or one image `[channels, height, width]`. As PyTorch's
-/// `nn.Conv2d`.
+/// Convolution over `N` axes of `[batch, channels, …]`, or of one sample `[channels, …]`. As PyTorch's `nn.Conv1d`,
+/// `nn.Conv2d` and `nn.Conv3d`; users name it [`Conv1d`], [`Conv2d`], [`Conv3d`].
 ///
-/// Weight `[out, in/groups, height, width]` and bias `[out]` begin uniform in `±1/√fan_in`. The builder methods make
-/// the parameters anew, so they come before initialization.
+/// Weight `[out, in/groups, …]` and bias `[out]` begin uniform in `±1/√fan_in`. The builder methods make the parameters
+/// anew, so they come before initialization.
 ///
 /// ```
 /// use fulmen_nn::{Conv2d, Module};
@@ -25,33 +28,96 @@ use crate::{Forward, Init, Module, Pair, Parameter};
 /// assert_eq!(y.ty().to_string(), "f32[8, 64, 112, 112]");
 /// ```
 #[derive(Clone, Debug, Module)]
-pub struct Conv2d {
-    /// `[out, in/groups, height, width]`.
+pub struct Conv<const N: usize> {
+    /// `[out, in/groups, …]`.
     pub weight: Parameter,
     /// `[out]`.
     pub bias: Option<Parameter>,
     in_channels: usize,
     out_channels: usize,
-    kernel: Pair,
-    stride: Pair,
-    padding: Pair,
-    dilation: Pair,
+    kernel: Sizes<N>,
+    stride: Sizes<N>,
+    padding: Sizes<N>,
+    /// As much padding as keeps the sizes, instead of `padding`.
+    same: bool,
+    #[module(skip)]
+    padding_mode: PadMode,
+    dilation: Sizes<N>,
     groups: usize,
 }
 
-impl Conv2d {
+/// Convolution over sequences `[batch, channels, length]`; see [`Conv`].
+pub type Conv1d = Conv<1>;
+/// Convolution over images `[batch, channels, height, width]`; see [`Conv`].
+pub type Conv2d = Conv<2>;
+/// Convolution over volumes `[batch, channels, depth, height, width]`; see [`Conv`].
+pub type Conv3d = Conv<3>;
+
+/// A weight whose fan is counted as PyTorch counts it, by its second axis.
+#[track_caller]
+pub(super) fn weight<const N: usize>(first: usize, second: usize, groups: usize, kernel: Sizes<N>) -> Parameter {
+    // Groups that do not divide are refused by `forward`, which can say so; there is no weight for them.
+    let second = second.checked_div(groups).unwrap_or(0);
+    let init = Init::kaiming_uniform(Nonlinearity::LeakyRelu(5f64.sqrt()), Fan::In);
+    Parameter::new([&[first, second], &kernel.0[..]].concat(), init)
+}
+
+/// The bias of `out` channels beside a weight.
+#[track_caller]
+pub(super) fn bias(out: usize, weight: &Parameter) -> Parameter {
+    let fan_in = weight.ty().shape.iter().skip(1).fold(1usize, |n, &size| n.saturating_mul(size));
+    Parameter::new([out], bias_init(fan_in))
+}
+
+/// The sum with a bias of channels.
+#[track_caller]
+pub(super) fn biased<const N: usize>(y: &Tensor, bias: Option<&Parameter>) -> Tensor {
+    match bias {
+        // Else a product in 16 bits, under autocast, would become f32 by its bias.
+        Some(bias) => y + bias.get().unflatten(0, &[&[-1], &[1; N][..]].concat()).to_dtype(y.dtype()),
+        None => y.clone(),
+    }
+}
+
+/// Why these numbers of channels and settings cannot be, if they cannot.
+pub(super) fn impossible<const N: usize>(
+    channels: (usize, usize),
+    groups: usize,
+    at_least_1: [Sizes<N>; 3],
+) -> Option<String> {
+    let (inputs, out) = channels;
+    if inputs.checked_rem(groups) != Some(0) || out.checked_rem(groups) != Some(0) {
+        return Some(format!("{groups} groups do not divide {inputs} and {out} channels"));
+    }
+    let all = at_least_1.iter().all(|sizes| sizes.all(|n| n > 0));
+    (!all).then(|| "kernel, stride and dilation must be at least 1".into())
+}
+
+/// Why this input cannot be, if it cannot.
+pub(super) fn unfit_channels<const N: usize>(x: &Tensor, channels: usize) -> Option<String> {
+    let axis = -(N as isize) - 1;
+    no_batch::<N>(x, channels).or_else(|| {
+        let found = x.size(axis);
+        let message = format!("the input {} has {found} channels on its axis {axis}, not {channels}", x.ty());
+        (found != channels).then_some(message)
+    })
+}
+
+impl<const N: usize> Conv<N> {
     /// Stride 1, no padding, no dilation, one group, a bias.
     #[track_caller]
-    pub fn new(in_channels: usize, out_channels: usize, kernel: impl Into<Pair>) -> Conv2d {
-        let (kernel, one) = (kernel.into(), Pair::from(1));
-        let layer = Conv2d {
-            weight: weight(in_channels, out_channels, kernel, 1),
+    pub fn new(in_channels: usize, out_channels: usize, kernel: impl Into<Sizes<N>>) -> Conv<N> {
+        let (kernel, one) = (kernel.into(), Sizes::from(1));
+        let layer = Conv {
+            weight: weight(out_channels, in_channels, 1, kernel),
             bias: None,
             in_channels,
             out_channels,
             kernel,
             stride: one,
-            padding: Pair::from(0),
+            padding: Sizes::from(0),
+            same: false,
+            padding_mode: PadMode::Zeros,
             dilation: one,
             groups: 1,
         };
@@ -59,57 +125,67 @@ impl Conv2d {
     }
 
     /// Steps between two places of the kernel.
-    pub fn stride(mut self, stride: impl Into<Pair>) -> Conv2d {
+    pub fn stride(mut self, stride: impl Into<Sizes<N>>) -> Conv<N> {
         self.stride = stride.into();
         self
     }
 
-    /// Zeros on each side.
-    pub fn padding(mut self, padding: impl Into<Pair>) -> Conv2d {
+    /// Elements added on each side.
+    pub fn padding(mut self, padding: impl Into<Sizes<N>>) -> Conv<N> {
         self.padding = padding.into();
         self
     }
 
+    /// As many elements added as let the result have the input's sizes (PyTorch's `padding="same"`); for stride 1.
+    pub fn padding_same(mut self) -> Conv<N> {
+        self.same = true;
+        self
+    }
+
+    /// What the padding is; zeros at first.
+    pub fn padding_mode(mut self, mode: PadMode) -> Conv<N> {
+        self.padding_mode = mode;
+        self
+    }
+
     /// Steps between two elements of the kernel.
-    pub fn dilation(mut self, dilation: impl Into<Pair>) -> Conv2d {
+    pub fn dilation(mut self, dilation: impl Into<Sizes<N>>) -> Conv<N> {
         self.dilation = dilation.into();
         self
     }
 
     /// Groups of channels that do not see each other; must divide both numbers of channels.
     #[track_caller]
-    pub fn groups(mut self, groups: usize) -> Conv2d {
+    pub fn groups(mut self, groups: usize) -> Conv<N> {
         self.groups = groups;
-        self.weight = weight(self.in_channels, self.out_channels, self.kernel, groups);
+        self.weight = weight(self.out_channels, self.in_channels, groups, self.kernel);
         let bias = self.bias.is_some();
         self.bias(bias)
     }
 
     /// With or without a bias.
     #[track_caller]
-    pub fn bias(mut self, bias: bool) -> Conv2d {
-        let fan_in = self.weight.ty().shape.iter().skip(1).product();
-        self.bias = bias.then(|| Parameter::new([self.out_channels], bias_init(fan_in)));
+    pub fn bias(mut self, with: bool) -> Conv<N> {
+        self.bias = if with { Some(bias(self.out_channels, &self.weight)) } else { None };
         self
     }
 
     /// Why this input or these settings cannot be, if they cannot.
     fn misfit(&self, x: &Tensor) -> Option<String> {
-        let Conv2d { in_channels, out_channels, groups, .. } = self;
-        if *groups == 0 || in_channels % groups != 0 || out_channels % groups != 0 {
-            return Some(format!("{groups} groups do not divide {in_channels} and {out_channels} channels"));
+        let at_least_1 = [self.kernel, self.stride, self.dilation];
+        impossible((self.in_channels, self.out_channels), self.groups, at_least_1)
+            .or_else(|| unfit_channels::<N>(x, self.in_channels))
+            .or_else(|| if self.same { None } else { room(x, self.kernel, self.padding, self.dilation) })
+    }
+
+    /// The padding on the sides of each axis.
+    fn sides(&self) -> Vec<(i64, i64)> {
+        if !self.same {
+            return sides(self.padding);
         }
-        if !self.stride.both(|n| n > 0) || !self.dilation.both(|n| n > 0) || !self.kernel.both(|n| n > 0) {
-            return Some("kernel, stride and dilation must be at least 1".into());
-        }
-        let (ty, channels) = (x.ty(), x.size(-3));
-        if !(3..=4).contains(&x.rank()) {
-            return Some(format!("the input {ty} is not [batch, {in_channels}, height, width]"));
-        }
-        if channels != *in_channels {
-            return Some(format!("the input {ty} has {channels} channels on its axis -3, not {in_channels}"));
-        }
-        room(x, self.kernel, self.padding, self.dilation)
+        let total = |i: usize| self.dilation.0[i].saturating_mul(self.kernel.0[i].saturating_sub(1));
+        let total = |i: usize| i64::try_from(total(i)).unwrap_or(i64::MAX);
+        (0..N).map(|i| (total(i) / 2, total(i) - total(i) / 2)).collect()
     }
 
     /// The convolution and the bias.
@@ -121,41 +197,28 @@ impl Conv2d {
         if let Some(message) = self.misfit(x) {
             return Tensor::poison(&self.to_string(), message);
         }
-        let pad = |n: usize| (n as i64, n as i64);
-        let how = Convolution::new(2)
-            .stride(self.stride.to_vec())
-            .padding([pad(self.padding.height), pad(self.padding.width)])
-            .dilation(self.dilation.to_vec())
-            .groups(self.groups);
+        if self.same && !self.stride.all(|n| n == 1) {
+            return Tensor::poison(&self.to_string(), "the padding that keeps the sizes is for stride 1");
+        }
+        let how = Convolution::new(N).stride(self.stride.0).dilation(self.dilation.0).groups(self.groups);
         let weight = self.weight.get();
-        let bias = self.bias.as_ref().map(|b| b.get().reshape([self.out_channels, 1, 1]));
-        batched(x, |x| {
-            let y = x.convolution(&weight, &how);
-            match &bias {
-                // Else a product in 16 bits, under autocast, would become f32 by its bias.
-                Some(bias) => &y + bias.to_dtype(y.dtype()),
-                None => y,
-            }
+        batched::<N>(x, |x| {
+            let y = match self.padding_mode {
+                PadMode::Zeros => x.convolution(&weight, &how.padding(self.sides())),
+                mode => x.pad_mode(&self.sides(), mode).convolution(&weight, &how),
+            };
+            biased::<N>(&y, self.bias.as_ref())
         })
     }
 }
 
-#[track_caller]
-fn weight(inputs: usize, out: usize, kernel: Pair, groups: usize) -> Parameter {
-    // Groups that do not divide are refused by `forward`, which can say so; there is no weight for them.
-    let inputs = inputs.checked_div(groups).unwrap_or(0);
-    let init = Init::kaiming_uniform(Nonlinearity::LeakyRelu(5f64.sqrt()), Fan::In);
-    Parameter::new([out, inputs, kernel.height, kernel.width], init)
-}
-
-impl fmt::Display for Conv2d {
+impl<const N: usize> fmt::Display for Conv<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Conv2d { in_channels, out_channels, kernel, stride, padding, dilation, groups, .. } = self;
-        write!(f, "Conv2d({in_channels} -> {out_channels}, kernel {kernel}")?;
-        for (name, value, default) in [("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)] {
-            if *value != Pair::from(default) {
-                write!(f, ", {name} {value}")?;
-            }
+        let Conv { in_channels, out_channels, kernel, stride, padding, dilation, groups, .. } = self;
+        write!(f, "Conv{N}d({in_channels} -> {out_channels}, kernel {kernel}")?;
+        f.write_str(&unusual(&[("stride", *stride, 1), ("padding", *padding, 0), ("dilation", *dilation, 1)]))?;
+        if self.same {
+            f.write_str(", same padding")?;
         }
         if *groups != 1 {
             write!(f, ", {groups} groups")?;
@@ -164,9 +227,9 @@ impl fmt::Display for Conv2d {
     }
 }
 
-impl Forward for Conv2d {
+impl<const N: usize> Forward for Conv<N> {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        Conv2d::forward(self, x)
+        Conv::forward(self, x)
     }
 }

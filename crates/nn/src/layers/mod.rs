@@ -5,6 +5,7 @@ mod batch_norm;
 mod bilinear;
 mod conditional_batch_norm;
 mod conv;
+mod conv_transpose;
 mod dropout;
 mod embedding;
 mod embedding_bag;
@@ -18,25 +19,32 @@ mod linear;
 mod local_response_norm;
 mod multihead_attention;
 mod normalize;
-mod pair;
+mod padding;
 mod pooling;
 mod prelu;
 mod rms_norm;
 mod running;
 mod sequential;
+mod sizes;
+mod spatial;
 mod spectral_norm;
 mod transformer;
 mod transformer_layer;
+mod upsample;
 
-pub use adaptive_pooling::AdaptiveAvgPool2d;
+pub use adaptive_pooling::{
+    AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool, AdaptiveMaxPool1d,
+    AdaptiveMaxPool2d, AdaptiveMaxPool3d,
+};
 pub use batch_norm::{BatchNorm1d, BatchNorm2d, BatchNorm3d};
 pub use bilinear::Bilinear;
 pub use conditional_batch_norm::ConditionalBatchNorm2d;
-pub use conv::Conv2d;
+pub use conv::{Conv, Conv1d, Conv2d, Conv3d};
+pub use conv_transpose::{ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d};
 pub use dropout::{AlphaDropout, DropPath, Dropout, Dropout1d, Dropout2d, Dropout3d};
 pub use embedding::Embedding;
 pub use embedding_bag::{BagMode, EmbeddingBag};
-pub use flatten::Flatten;
+pub use flatten::{Flatten, Unflatten};
 pub use functions::{
     Celu, Elu, Gelu, Glu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyRelu, LogSigmoid, LogSoftmax, Mish, Relu,
     Relu6, Selu, Sigmoid, Silu, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
@@ -48,11 +56,17 @@ pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use local_response_norm::LocalResponseNorm;
 pub use multihead_attention::{MultiheadAttention, SeparateProjections};
-pub use pair::Pair;
-pub use pooling::{AvgPool2d, MaxPool2d};
+pub use padding::{
+    CircularPad, CircularPad1d, CircularPad2d, CircularPad3d, ConstantPad, ConstantPad1d, ConstantPad2d, ConstantPad3d,
+    ReflectionPad, ReflectionPad1d, ReflectionPad2d, ReflectionPad3d, ReplicationPad, ReplicationPad1d,
+    ReplicationPad2d, ReplicationPad3d, Sides, ZeroPad, ZeroPad1d, ZeroPad2d, ZeroPad3d,
+};
+pub use pooling::{AvgPool, AvgPool1d, AvgPool2d, AvgPool3d, MaxPool, MaxPool1d, MaxPool2d, MaxPool3d};
 pub use prelu::{Prelu, Rrelu};
 pub use rms_norm::RmsNorm;
 pub use sequential::{Forward, Sequential};
+pub use sizes::Sizes;
 pub use spectral_norm::{SpectralNorm, Weighted};
 pub use transformer::{Transformer, TransformerDecoder, TransformerEncoder};
 pub use transformer_layer::{TransformerDecoderLayer, TransformerEncoderLayer};
+pub use upsample::{PixelShuffle, PixelUnshuffle, Upsample};

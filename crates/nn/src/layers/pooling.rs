@@ -1,79 +1,70 @@
-//! [`MaxPool2d`] and [`AvgPool2d`]: one number for each window of an image.
+//! [`MaxPool1d`], [`AvgPool1d`] and their kin: one number for each window of a sequence, an image or a volume.
+//!
+//! Not here: windows that are chosen by the size of the result (`adaptive_pooling.rs`).
 
 use std::fmt;
-use std::panic::Location;
 
 use fulmen_tensor::{Pooling, Tensor};
 
-use crate::{Forward, Module, Pair, users_line};
-
-/// Runs `f` on a batch of images; one image without a batch axis gets one for the while.
-#[track_caller]
-pub(super) fn batched(x: &Tensor, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
-    let line = Location::caller();
-    users_line::at(line, || if x.rank() == 3 { f(&x.unsqueeze(0)).squeeze(0) } else { f(x) })
-}
-
-/// Says so if a window has no room in the padded image.
-pub(super) fn room(x: &Tensor, window: Pair, padding: Pair, dilation: Pair) -> Option<String> {
-    let sides = [
-        ("height", -2, window.height, padding.height, dilation.height),
-        ("width", -1, window.width, padding.width, dilation.width),
-    ];
-    sides.into_iter().find_map(|(name, axis, window, padding, dilation)| {
-        let has = padding.saturating_mul(2).saturating_add(x.size(axis));
-        let needs = window.saturating_sub(1).saturating_mul(dilation).saturating_add(1);
-        let padded = if padding > 0 { " with its padding" } else { "" };
-        (has < needs).then(|| format!("the {name} of {}{padded} is {has}, the window needs {needs}", x.ty()))
-    })
-}
+use super::sizes::Sizes;
+use super::spatial::{batched, no_batch, room, unusual};
+use crate::{Forward, Module};
 
 macro_rules! pool {
-    ($(#[$doc:meta])* $name:ident { $($setting:ident : $ty:ty = $default:expr),* }) => {
+    ($(#[$doc:meta])* $name:ident { $($setting:ident : $ty:ty = $default:expr),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Module)]
-        pub struct $name {
-            window: Pair,
-            stride: Pair,
-            padding: Pair,
+        pub struct $name<const N: usize> {
+            window: Sizes<N>,
+            stride: Sizes<N>,
+            padding: Sizes<N>,
+            dilation: Sizes<N>,
+            ceil_mode: bool,
             $($setting: $ty,)*
         }
 
-        impl $name {
+        impl<const N: usize> $name<N> {
             /// Windows of this size side by side, without padding.
-            pub fn new(window: impl Into<Pair>) -> $name {
-                let window = window.into();
-                $name { window, stride: window, padding: Pair::from(0), $($setting: $default,)* }
+            pub fn new(window: impl Into<Sizes<N>>) -> $name<N> {
+                let (window, padding, dilation) = (window.into(), Sizes::from(0), Sizes::from(1));
+                $name { window, stride: window, padding, dilation, ceil_mode: false, $($setting: $default,)* }
             }
 
             /// Steps between two windows; the window's size at first.
-            pub fn stride(mut self, stride: impl Into<Pair>) -> $name {
+            pub fn stride(mut self, stride: impl Into<Sizes<N>>) -> $name<N> {
                 self.stride = stride.into();
                 self
             }
 
             /// Elements added on each side; at most half of the window.
-            pub fn padding(mut self, padding: impl Into<Pair>) -> $name {
+            pub fn padding(mut self, padding: impl Into<Sizes<N>>) -> $name<N> {
                 self.padding = padding.into();
                 self
             }
 
+            /// Whether a last window counts that begins within the input and ends beyond it; not at first.
+            pub fn ceil_mode(mut self, ceil_mode: bool) -> $name<N> {
+                self.ceil_mode = ceil_mode;
+                self
+            }
+
             fn pooling(&self) -> Pooling {
-                Pooling::new(self.window.to_vec()).stride(self.stride.to_vec()).padding(self.padding.to_vec())
+                Pooling::new(self.window.to_vec())
+                    .stride(self.stride.to_vec())
+                    .padding(self.padding.to_vec())
+                    .dilation(self.dilation.to_vec())
+                    .ceil_mode(self.ceil_mode)
             }
 
             /// Why this input or these settings cannot be, if they cannot.
             fn misfit(&self, x: &Tensor) -> Option<String> {
-                if !self.window.both(|n| n > 0) || !self.stride.both(|n| n > 0) {
-                    return Some("window and stride must be at least 1".into());
+                if ![self.window, self.stride, self.dilation].iter().all(|sizes| sizes.all(|n| n > 0)) {
+                    return Some("window, stride and dilation must be at least 1".into());
                 }
-                if self.padding.height > self.window.height / 2 || self.padding.width > self.window.width / 2 {
+                if (0..N).any(|i| self.padding.0[i] > self.window.0[i] / 2) {
                     return Some(format!("padding {} is more than half of the window", self.padding));
                 }
-                if !(3..=4).contains(&x.rank()) {
-                    return Some(format!("the input {} is not [batch, channels, height, width]", x.ty()));
-                }
-                room(x, self.window, self.padding, Pair::from(1))
+                no_batch::<N>(x, "channels").or_else(|| room(x, self.window, self.padding, self.dilation))
             }
 
             /// The windows' numbers.
@@ -84,25 +75,23 @@ macro_rules! pool {
                 }
                 match self.misfit(x) {
                     Some(message) => Tensor::poison(&self.to_string(), message),
-                    None => batched(x, |x| self.apply(x)),
+                    None => batched::<N>(x, |x| self.apply(x)),
                 }
             }
         }
 
-        impl fmt::Display for $name {
+        impl<const N: usize> fmt::Display for $name<N> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "{}({}", stringify!($name), self.window)?;
+                write!(f, "{}{N}d({}", stringify!($name), self.window)?;
                 if self.stride != self.window {
                     write!(f, ", stride {}", self.stride)?;
                 }
-                if self.padding != Pair::from(0) {
-                    write!(f, ", padding {}", self.padding)?;
-                }
-                f.write_str(")")
+                f.write_str(&unusual(&[("padding", self.padding, 0), ("dilation", self.dilation, 1)]))?;
+                f.write_str(if self.ceil_mode { ", ceil_mode)" } else { ")" })
             }
         }
 
-        impl Forward for $name {
+        impl<const N: usize> Forward for $name<N> {
             #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 $name::forward(self, x)
@@ -112,8 +101,9 @@ macro_rules! pool {
 }
 
 pool! {
-    /// The largest number of each window of images `[batch, channels, height, width]` or of one image. As PyTorch's
-    /// `nn.MaxPool2d`: padding is never the largest, what fills no whole window is left out.
+    /// The largest number of each window over `N` axes of `[batch, channels, …]`, or of one sample. As PyTorch's
+    /// `nn.MaxPool1d`, `nn.MaxPool2d` and `nn.MaxPool3d`: padding is never the largest. Users name it [`MaxPool1d`],
+    /// [`MaxPool2d`], [`MaxPool3d`].
     ///
     /// ```
     /// use fulmen_nn::MaxPool2d;
@@ -121,10 +111,43 @@ pool! {
     /// let y = MaxPool2d::new(3).stride(2).padding(1).forward(&Tensor::zeros(DType::F32, [8, 64, 112, 112]));
     /// assert_eq!(y.ty().to_string(), "f32[8, 64, 56, 56]");
     /// ```
-    MaxPool2d {}
+    MaxPool {}
 }
 
-impl MaxPool2d {
+/// Maxima over sequences `[batch, channels, length]`; see [`MaxPool`].
+pub type MaxPool1d = MaxPool<1>;
+/// Maxima over images `[batch, channels, height, width]`; see [`MaxPool`].
+pub type MaxPool2d = MaxPool<2>;
+/// Maxima over volumes `[batch, channels, depth, height, width]`; see [`MaxPool`].
+pub type MaxPool3d = MaxPool<3>;
+
+impl<const N: usize> MaxPool<N> {
+    /// Steps between two elements of a window; 1 at first.
+    pub fn dilation(mut self, dilation: impl Into<Sizes<N>>) -> MaxPool<N> {
+        self.dilation = dilation.into();
+        self
+    }
+
+    /// The largest numbers of a batch, and where they lie in their channels (PyTorch's `return_indices`); see
+    /// [`Tensor::max_pool_with_indices`].
+    #[track_caller]
+    pub fn forward_with_indices(&self, x: &Tensor) -> [Tensor; 2] {
+        if x.fault().is_some() {
+            return [x.clone(), x.clone()];
+        }
+        match self.misfit(x) {
+            Some(message) => {
+                let poisoned = Tensor::poison(&self.to_string(), message);
+                [poisoned.clone(), poisoned]
+            }
+            None if x.rank() == N + 1 => {
+                let [largest, places] = x.unsqueeze(0).max_pool_with_indices(&self.pooling());
+                [largest.squeeze(0), places.squeeze(0)]
+            }
+            None => x.max_pool_with_indices(&self.pooling()),
+        }
+    }
+
     #[track_caller]
     fn apply(&self, x: &Tensor) -> Tensor {
         x.max_pool(&self.pooling())
@@ -132,8 +155,9 @@ impl MaxPool2d {
 }
 
 pool! {
-    /// The mean of each window of images `[batch, channels, height, width]` or of one image. As PyTorch's
-    /// `nn.AvgPool2d`: padding counts as zeros unless told otherwise, what fills no whole window is left out.
+    /// The mean of each window over `N` axes of `[batch, channels, …]`, or of one sample. As PyTorch's `nn.AvgPool1d`,
+    /// `nn.AvgPool2d` and `nn.AvgPool3d`: padding counts as zeros unless told otherwise. Users name it [`AvgPool1d`],
+    /// [`AvgPool2d`], [`AvgPool3d`].
     ///
     /// ```
     /// use fulmen_nn::AvgPool2d;
@@ -142,24 +166,35 @@ pool! {
     /// assert_eq!(y.eval()?.to_vec::<f32>()?, [2.5]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    AvgPool2d { count_include_pad: bool = true }
+    AvgPool { count_include_pad: bool = true, divisor: Option<usize> = None }
 }
 
-impl AvgPool2d {
+/// Means over sequences `[batch, channels, length]`; see [`AvgPool`].
+pub type AvgPool1d = AvgPool<1>;
+/// Means over images `[batch, channels, height, width]`; see [`AvgPool`].
+pub type AvgPool2d = AvgPool<2>;
+/// Means over volumes `[batch, channels, depth, height, width]`; see [`AvgPool`].
+pub type AvgPool3d = AvgPool<3>;
+
+impl<const N: usize> AvgPool<N> {
     /// Whether padding counts in the mean.
-    pub fn count_include_pad(mut self, count: bool) -> AvgPool2d {
+    pub fn count_include_pad(mut self, count: bool) -> AvgPool<N> {
         self.count_include_pad = count;
+        self
+    }
+
+    /// What the sum of each window is divided by, instead of its number of elements (PyTorch's `divisor_override`).
+    pub fn divisor_override(mut self, divisor: usize) -> AvgPool<N> {
+        self.divisor = Some(divisor);
         self
     }
 
     #[track_caller]
     fn apply(&self, x: &Tensor) -> Tensor {
-        let mean = x.avg_pool(&self.pooling());
-        if self.count_include_pad || self.padding == Pair::from(0) {
-            return mean;
-        }
-        // The share of each window that is image.
-        let image = Tensor::ones(x.dtype(), [1, 1, x.size(2), x.size(3)]);
-        mean / image.avg_pool(&self.pooling())
+        let how = self.pooling().count_include_pad(self.count_include_pad);
+        x.avg_pool(&match self.divisor {
+            Some(divisor) => how.divisor(divisor),
+            None => how,
+        })
     }
 }

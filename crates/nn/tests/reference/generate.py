@@ -14,6 +14,7 @@ import torch
 
 TOPICS = [
     "layers",
+    "spatial",
     "batch_norm",
     "norms",
     "attention",

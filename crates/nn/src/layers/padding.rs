@@ -1,0 +1,106 @@
+//! Layers that pad the last axes: [`ZeroPad2d`], [`ReflectionPad2d`] and their kin.
+
+use std::fmt;
+
+use fulmen_tensor::{PadMode, Tensor};
+
+use super::spatial::no_batch;
+use crate::{Forward, Module, Visit};
+
+/// Elements before and after, along each of `N` spatial axes in their order; negative amounts cut off. One number is that
+/// of all sides.
+///
+/// PyTorch lists the last axis first: its `(left, right, top, bottom)` is `[(top, bottom), (left, right)]` here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sides<const N: usize>(pub [(i64, i64); N]);
+
+impl<const N: usize> From<i64> for Sides<N> {
+    fn from(all: i64) -> Sides<N> {
+        Sides([(all, all); N])
+    }
+}
+impl<const N: usize> From<[(i64, i64); N]> for Sides<N> {
+    fn from(sides: [(i64, i64); N]) -> Sides<N> {
+        Sides(sides)
+    }
+}
+
+impl<const N: usize> Module for Sides<N> {
+    fn visit(&self, _: &mut Visit<'_>) {}
+}
+
+macro_rules! pads {
+    ($($(#[$doc:meta])* $name:ident($($value:ident)?) = $mode:expr, $one:ident $two:ident $three:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Debug, Module)]
+        pub struct $name<const N: usize> {
+            sides: Sides<N>,
+            $($value: f64,)?
+        }
+
+        #[doc = concat!("[`", stringify!($name), "`] over sequences `[batch, channels, length]`.")]
+        pub type $one = $name<1>;
+        #[doc = concat!("[`", stringify!($name), "`] over images `[batch, channels, height, width]`.")]
+        pub type $two = $name<2>;
+        #[doc = concat!("[`", stringify!($name), "`] over volumes `[batch, channels, depth, height, width]`.")]
+        pub type $three = $name<3>;
+
+        impl<const N: usize> $name<N> {
+            /// So many elements on each side of each axis.
+            pub fn new(sides: impl Into<Sides<N>>, $($value: f64)?) -> $name<N> {
+                $name { sides: sides.into(), $($value)? }
+            }
+
+            /// The padded input.
+            #[track_caller]
+            pub fn forward(&self, x: &Tensor) -> Tensor {
+                if x.fault().is_some() {
+                    return x.clone();
+                }
+                $(let $value = self.$value;)?
+                match no_batch::<N>(x, "channels") {
+                    Some(message) => Tensor::poison(&self.to_string(), message),
+                    None => x.pad_mode(&self.sides.0, $mode),
+                }
+            }
+        }
+
+        impl<const N: usize> fmt::Display for $name<N> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}{N}d({:?})", stringify!($name), self.sides.0)
+            }
+        }
+
+        impl<const N: usize> Forward for $name<N> {
+            #[track_caller]
+            fn forward(&self, x: &Tensor) -> Tensor {
+                $name::forward(self, x)
+            }
+        }
+    )*};
+}
+
+pads! {
+    /// Zeros around the last `N` axes. As PyTorch's `nn.ZeroPad2d` and its kin.
+    ///
+    /// ```
+    /// use fulmen_nn::ZeroPad2d;
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let x = Tensor::zeros(DType::F32, [1, 3, 4, 4]);
+    /// assert_eq!(ZeroPad2d::new([(0, 1), (2, 2)]).forward(&x).ty().to_string(), "f32[1, 3, 5, 8]");
+    /// ```
+    ZeroPad() = PadMode::Zeros, ZeroPad1d ZeroPad2d ZeroPad3d;
+
+    /// One number around the last `N` axes. As PyTorch's `nn.ConstantPad2d` and its kin.
+    ConstantPad(value) = PadMode::Constant(value), ConstantPad1d ConstantPad2d ConstantPad3d;
+
+    /// The input mirrored at the edges of its last `N` axes; less than there is. As PyTorch's `nn.ReflectionPad2d` and its
+    /// kin.
+    ReflectionPad() = PadMode::Reflect, ReflectionPad1d ReflectionPad2d ReflectionPad3d;
+
+    /// The elements at the edges of the last `N` axes again. As PyTorch's `nn.ReplicationPad2d` and its kin.
+    ReplicationPad() = PadMode::Replicate, ReplicationPad1d ReplicationPad2d ReplicationPad3d;
+
+    /// The input again and again along its last `N` axes; at most once. As PyTorch's `nn.CircularPad2d` and its kin.
+    CircularPad() = PadMode::Circular, CircularPad1d CircularPad2d CircularPad3d;
+}

@@ -1,0 +1,60 @@
+//! What layers over 1, 2 or 3 spatial axes have in common: inputs with and without a batch axis, and the names of the axes.
+
+use std::panic::Location;
+
+use fulmen_tensor::Tensor;
+
+use super::sizes::Sizes;
+use crate::users_line;
+
+/// What the `i`-th of `n` spatial axes is called.
+fn axis_name(n: usize, i: usize) -> &'static str {
+    match (n, i) {
+        (1, _) => "length",
+        (_, i) if i + 1 == n => "width",
+        (_, i) if i + 2 == n => "height",
+        _ => "depth",
+    }
+}
+
+/// Runs `f` on a batch; one sample without a batch axis gets one for the while.
+#[track_caller]
+pub(super) fn batched<const N: usize>(x: &Tensor, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
+    let line = Location::caller();
+    users_line::at(line, || if x.rank() == N + 1 { f(&x.unsqueeze(0)).squeeze(0) } else { f(x) })
+}
+
+/// Says so if the input is no batch and no sample with `channels` and `N` spatial axes.
+pub(super) fn no_batch<const N: usize>(x: &Tensor, channels: impl std::fmt::Display) -> Option<String> {
+    let axes: Vec<&str> = (0..N).map(|i| axis_name(N, i)).collect();
+    let fits = (N + 1..=N + 2).contains(&x.rank());
+    (!fits).then(|| format!("the input {} is not [batch, {channels}, {}]", x.ty(), axes.join(", ")))
+}
+
+/// Says so if a window has no room in the padded input.
+pub(super) fn room<const N: usize>(
+    x: &Tensor,
+    window: Sizes<N>,
+    padding: Sizes<N>,
+    dilation: Sizes<N>,
+) -> Option<String> {
+    (0..N).find_map(|i| {
+        let (padding, name) = (padding.0[i], axis_name(N, i));
+        let has = padding.saturating_mul(2).saturating_add(x.size(i as isize - N as isize));
+        let needs = window.0[i].saturating_sub(1).saturating_mul(dilation.0[i]).saturating_add(1);
+        let padded = if padding > 0 { " with its padding" } else { "" };
+        (has < needs).then(|| format!("the {name} of {}{padded} is {has}, the window needs {needs}", x.ty()))
+    })
+}
+
+/// `, name value` for each setting that is not its default.
+pub(super) fn unusual<const N: usize>(settings: &[(&str, Sizes<N>, usize)]) -> String {
+    let unusual = settings.iter().filter(|(_, value, default)| *value != Sizes::from(*default));
+    unusual.map(|(name, value, _)| format!(", {name} {value}")).collect()
+}
+
+/// The equal padding on either side of each axis.
+pub(super) fn sides<const N: usize>(padding: Sizes<N>) -> Vec<(i64, i64)> {
+    // More than an i64 is refused by the operation, as is the largest.
+    padding.0.iter().map(|&n| i64::try_from(n).unwrap_or(i64::MAX)).map(|n| (n, n)).collect()
+}

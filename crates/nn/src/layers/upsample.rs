@@ -1,0 +1,163 @@
+//! [`Upsample`], [`PixelShuffle`] and [`PixelUnshuffle`]: images with more or fewer pixels.
+
+use std::fmt;
+
+use fulmen_tensor::{Interpolation, Tensor};
+
+use crate::{Forward, Module};
+
+/// Interpolation of the spatial axes of `[batch, channels, …]` to given sizes or by given factors. As PyTorch's
+/// `nn.Upsample`; see [`Tensor::interpolate`].
+///
+/// ```
+/// use fulmen_nn::Upsample;
+/// use fulmen_tensor::{DType, Interpolation, Tensor};
+///
+/// let x = Tensor::zeros(DType::F32, [8, 3, 14, 14]);
+/// assert_eq!(Upsample::by([2.0, 2.0]).forward(&x).ty().to_string(), "f32[8, 3, 28, 28]");
+/// let layer = Upsample::to([20, 30]).mode(Interpolation::Linear { align_corners: false });
+/// assert_eq!(layer.forward(&x).ty().to_string(), "f32[8, 3, 20, 30]");
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct Upsample {
+    sizes: Option<Vec<usize>>,
+    scales: Vec<f64>,
+    #[module(skip)]
+    mode: Interpolation,
+}
+
+impl Upsample {
+    /// To these sizes, one a spatial axis; the nearest element.
+    pub fn to(sizes: impl Into<Vec<usize>>) -> Upsample {
+        Upsample { sizes: Some(sizes.into()), scales: vec![], mode: Interpolation::Nearest }
+    }
+
+    /// By these factors, one a spatial axis; the nearest element.
+    pub fn by(scales: impl Into<Vec<f64>>) -> Upsample {
+        Upsample { sizes: None, scales: scales.into(), mode: Interpolation::Nearest }
+    }
+
+    /// How elements between others are found.
+    pub fn mode(mut self, mode: Interpolation) -> Upsample {
+        self.mode = mode;
+        self
+    }
+
+    /// The interpolated input.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
+        let axes = self.sizes.as_ref().map_or(self.scales.len(), Vec::len);
+        if x.rank() != axes + 2 {
+            let message = format!("the input {} is not [batch, channels, …] with {axes} spatial axes", x.ty());
+            return Tensor::poison(&self.to_string(), message);
+        }
+        match &self.sizes {
+            Some(sizes) => x.interpolate(sizes, self.mode),
+            None => x.interpolate_by(&self.scales, self.mode),
+        }
+    }
+}
+
+impl fmt::Display for Upsample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.sizes {
+            Some(sizes) => write!(f, "Upsample(to {sizes:?}, {:?})", self.mode),
+            None => write!(f, "Upsample(by {:?}, {:?})", self.scales, self.mode),
+        }
+    }
+}
+
+impl Forward for Upsample {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        Upsample::forward(self, x)
+    }
+}
+
+/// Channels turned into pixels: `[…, channels·r², height, width]` becomes `[…, channels, height·r, width·r]`. As PyTorch's
+/// `nn.PixelShuffle`.
+///
+/// ```
+/// use fulmen_nn::{PixelShuffle, PixelUnshuffle};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let large = PixelShuffle::new(2).forward(&Tensor::zeros(DType::F32, [8, 12, 16, 16]));
+/// assert_eq!(large.ty().to_string(), "f32[8, 3, 32, 32]");
+/// assert_eq!(PixelUnshuffle::new(2).forward(&large).ty().to_string(), "f32[8, 12, 16, 16]");
+/// ```
+#[derive(Clone, Copy, Debug, Module)]
+pub struct PixelShuffle {
+    factor: usize,
+}
+
+/// Pixels turned into channels, the inverse of [`PixelShuffle`]. As PyTorch's `nn.PixelUnshuffle`.
+#[derive(Clone, Copy, Debug, Module)]
+pub struct PixelUnshuffle {
+    factor: usize,
+}
+
+impl PixelShuffle {
+    /// As many times as many rows and columns.
+    pub fn new(factor: usize) -> PixelShuffle {
+        PixelShuffle { factor }
+    }
+
+    /// The larger images.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
+        let (r, rank) = (self.factor, x.rank() as isize);
+        let square = r.saturating_mul(r);
+        if rank < 3 || x.size(-3).checked_rem(square) != Some(0) {
+            let message = format!("the input {} is not […, a multiple of {square} channels, height, width]", x.ty());
+            return Tensor::poison(&format!("PixelShuffle({r})"), message);
+        }
+        let (outer, height, width) = (&x.shape()[..x.rank() - 3], x.size(-2), x.size(-1));
+        let channels = x.size(-3) / square;
+        let split = x.reshape([outer, &[channels, r, r, height, width]].concat());
+        let order = split.movedim(&[-4, -3], &[-3, -1]);
+        order.reshape([outer, &[channels, height.saturating_mul(r), width.saturating_mul(r)]].concat())
+    }
+}
+
+impl PixelUnshuffle {
+    /// As many times fewer rows and columns.
+    pub fn new(factor: usize) -> PixelUnshuffle {
+        PixelUnshuffle { factor }
+    }
+
+    /// The smaller images.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor) -> Tensor {
+        if x.fault().is_some() {
+            return x.clone();
+        }
+        let r = self.factor;
+        let divides = |axis: isize| x.size(axis).checked_rem(r) == Some(0);
+        if x.rank() < 3 || !divides(-1) || !divides(-2) {
+            let message = format!("the input {} is not […, channels, height, width] in multiples of {r}", x.ty());
+            return Tensor::poison(&format!("PixelUnshuffle({r})"), message);
+        }
+        let (outer, height, width) = (&x.shape()[..x.rank() - 3], x.size(-2) / r, x.size(-1) / r);
+        let split = x.reshape([outer, &[x.size(-3), height, r, width, r]].concat());
+        let order = split.movedim(&[-3, -1], &[-4, -3]);
+        order.reshape([outer, &[x.size(-3).saturating_mul(r.saturating_mul(r)), height, width]].concat())
+    }
+}
+
+macro_rules! forward {
+    ($($name:ident),*) => {$(
+        impl Forward for $name {
+            #[track_caller]
+            fn forward(&self, x: &Tensor) -> Tensor {
+                $name::forward(self, x)
+            }
+        }
+    )*};
+}
+forward!(PixelShuffle, PixelUnshuffle);
