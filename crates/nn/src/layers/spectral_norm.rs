@@ -4,7 +4,7 @@ use std::fmt;
 
 use fulmen_tensor::{DType, Tensor, random};
 
-use super::{Conv2d, Linear};
+use super::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Linear};
 use crate::precision::precision;
 use crate::{Buffer, Forward, Module, Parameter, TrainingMode, Visit};
 
@@ -39,7 +39,8 @@ macro_rules! weighted {
         }
     )*};
 }
-weighted!(Linear: 0, Conv2d: 0);
+weighted!(Linear: 0, Conv1d: 0, Conv2d: 0, Conv3d: 0);
+weighted!(ConvTranspose1d: 1, ConvTranspose2d: 1, ConvTranspose3d: 1);
 
 /// A layer whose weight is divided by an estimate of its largest singular value, so that the layer stretches nothing by more
 /// than 1 (Miyato et al. 2018, "Spectral Normalization for Generative Adversarial Networks"). As PyTorch's
