@@ -4,6 +4,8 @@
 mod models;
 mod peer;
 mod preflight;
+mod remat;
+mod scan;
 mod stats;
 mod steps;
 mod workload;
@@ -25,12 +27,18 @@ enum Command {
     Steps(steps::Args),
     /// What libtpu's compiler says of training steps, against JAX's; needs libtpu, and no TPU.
     Preflight(preflight::Args),
+    /// Time to compile many layers, as a scan against one after the other; libtpu needs no TPU.
+    Scan(scan::Args),
+    /// Memory of a deep model's step with and without checkpoints, as preflight reports it; needs libtpu, and no TPU.
+    Remat(remat::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Steps(args) => steps::run(&args),
         Command::Preflight(args) => preflight::run(&args),
+        Command::Scan(args) => scan::run(&args),
+        Command::Remat(args) => remat::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

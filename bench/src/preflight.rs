@@ -33,10 +33,10 @@ pub(crate) struct Args {
 
 /// What the compiler says of one device.
 #[derive(Debug, Deserialize)]
-struct Cost {
-    flops: f64,
+pub(crate) struct Cost {
+    pub(crate) flops: f64,
     bytes_accessed: f64,
-    hbm_bytes: f64,
+    pub(crate) hbm_bytes: f64,
     optimal_seconds: Option<f64>,
     parameters: u64,
     compile_s: f64,
@@ -101,7 +101,7 @@ fn ours(workload: &str, batch: usize, slice: &Slice) -> Result<Cost, Box<dyn Err
 }
 
 /// Judges the step on batches of inputs of this shape: numbers with a class each, or words with the next ones.
-fn judge<M: TrainingModule>(
+pub(crate) fn judge<M: TrainingModule>(
     module: &M,
     shape: &[usize],
     words: bool,

@@ -1,9 +1,11 @@
-//! A small GPT: 4 layers of width 256 with 4 heads, 128 positions, 4096 words; the last layer is the embedding's.
+//! A small GPT: 4 layers of width 256 with 4 heads, 128 positions, 4096 words; the last layer is the embedding's. There
+//! may be more layers, and what is within them may be computed again in the backward pass.
 
 use fulmen::nn::attention::Attention;
 use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::nn::{Embedding, Init, LayerNorm, Linear, MultiheadAttention, Parameter, activation};
 use fulmen::prelude::*;
+use fulmen::tensor::checkpoint;
 
 #[derive(Module)]
 struct Block {
@@ -39,6 +41,7 @@ pub(crate) struct Gpt {
     positions: Parameter,
     blocks: Vec<Block>,
     ln: LayerNorm,
+    checkpointed: bool,
 }
 
 impl Gpt {
@@ -46,19 +49,28 @@ impl Gpt {
     pub(crate) const LENGTH: usize = 128;
 
     pub(crate) fn new() -> Gpt {
-        let (width, heads, layers) = (256, 4, 4);
+        Gpt::deep(4, false)
+    }
+
+    pub(crate) fn deep(layers: usize, checkpointed: bool) -> Gpt {
+        let (width, heads) = (256, 4);
         Gpt {
             words: Embedding::new(Gpt::WORDS, width),
             positions: Parameter::new([Gpt::LENGTH, width], Init::normal(0.0, 0.02)),
             blocks: (0..layers).map(|_| Block::new(width, heads)).collect(),
             ln: LayerNorm::new([width]),
+            checkpointed,
         }
     }
 
     fn forward(&self, words: &Tensor) -> Tensor {
         let mut x = (self.words.forward(words) + self.positions.get()).to_dtype(DType::Bf16);
         for block in &self.blocks {
-            x = block.forward(&x);
+            x = if self.checkpointed {
+                checkpoint(|x| vec![block.forward(&x[0])], &[&x]).remove(0)
+            } else {
+                block.forward(&x)
+            };
         }
         self.ln.forward(&x).matmul(&self.words.weight.get().t())
     }

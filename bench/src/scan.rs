@@ -1,0 +1,157 @@
+//! `scan`: how long a training step of many transformer layers takes to compile, with the layers one after the other and
+//! as one `scan`, in turns on this machine. Nothing runs but compilers; libtpu needs no TPU.
+
+use std::error::Error;
+use std::time::Instant;
+
+use fulmen::pjrt::locate::{Platform, locate};
+use fulmen::pjrt::{Client, CompileOptions, Plugin, Topology, Value};
+use fulmen::tensor::{Function, autocast, random, scan};
+use fulmen::{nn::activation, prelude::*};
+use serde_json::json;
+
+use crate::stats::median;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How many layers.
+    #[arg(long, default_value_t = 48)]
+    layers: usize,
+    /// How often each form is compiled.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Which of cpu and tpu to compile for, separated by commas.
+    #[arg(long, default_value = "cpu,tpu", value_delimiter = ',')]
+    platforms: Vec<String>,
+    /// The slice to compile for.
+    #[arg(long, default_value = "v5e:1x1")]
+    topology: String,
+    /// End with one line of JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+const BATCH: usize = 8;
+const TIME: usize = 128;
+const WIDTH: usize = 256;
+const HEADS: usize = 4;
+
+/// The shapes of a layer's weights: two norms, attention, an MLP.
+const WEIGHTS: [&[usize]; 12] = [
+    &[WIDTH],
+    &[WIDTH],
+    &[WIDTH, 3 * WIDTH],
+    &[3 * WIDTH],
+    &[WIDTH, WIDTH],
+    &[WIDTH],
+    &[WIDTH],
+    &[WIDTH],
+    &[WIDTH, 4 * WIDTH],
+    &[4 * WIDTH],
+    &[4 * WIDTH, WIDTH],
+    &[WIDTH],
+];
+
+fn norm(x: &Tensor, scale: &Tensor, shift: &Tensor) -> Tensor {
+    (x - x.mean(&[-1], true)) * (x.var(&[-1], true) + 1e-5).rsqrt() * scale + shift
+}
+
+/// One layer of a decoder.
+fn layer(x: &Tensor, w: &[Tensor]) -> Tensor {
+    let heads = (norm(x, &w[0], &w[1]).matmul(&w[2]) + &w[3]).reshape([BATCH, TIME, 3, HEADS, WIDTH / HEADS]);
+    let [q, k, v] = [0, 1, 2].map(|i| heads.narrow(2, i, 1).squeeze(2).permute(&[0, 2, 1, 3]));
+    let scores = q.matmul(&k.t()) * (HEADS as f64 / WIDTH as f64).sqrt();
+    let past = Tensor::ones(DType::Bool, [TIME, TIME]).tril(0);
+    let attention = past.select(&scores, &Tensor::full(scores.dtype(), [], f64::NEG_INFINITY)).softmax(-1);
+    let mixed = attention.matmul(&v).permute(&[0, 2, 1, 3]).reshape([BATCH, TIME, WIDTH]);
+    let x = x + mixed.matmul(&w[4]) + &w[5];
+    let hidden = activation::gelu_tanh(&(norm(&x, &w[6], &w[7]).matmul(&w[8]) + &w[9]));
+    &x + hidden.matmul(&w[10]) + &w[11]
+}
+
+/// A step of gradient descent, forward and back. The weights of a scan lie stacked, the others' each for itself.
+fn step(layers: usize, scanned: bool) -> Function {
+    let mut types = vec![TensorType::new(DType::F32, [BATCH, TIME, WIDTH])];
+    for _ in 0..if scanned { 1 } else { layers } {
+        let stacked = |shape: &[usize]| if scanned { [&[layers], shape].concat() } else { shape.to_vec() };
+        types.extend(WEIGHTS.iter().map(|shape| TensorType::new(DType::F32, stacked(shape))));
+    }
+    Function::trace("step", &types, |p| {
+        let (x, weights) = (&p[0], &p[1..]);
+        let last = autocast(Some(DType::Bf16), || match scanned {
+            true => {
+                let weights: Vec<&Tensor> = weights.iter().collect();
+                scan(&[x], &weights, |x, w| (vec![layer(&x[0], w)], vec![])).0.remove(0)
+            }
+            false => weights.chunks(WEIGHTS.len()).fold(x.clone(), |x, w| layer(&x, w)),
+        });
+        let target = random::normal(&random::key(0), DType::F32, [BATCH, TIME, WIDTH]);
+        let error = last - target;
+        let loss = (&error * &error).mean_all();
+        let gradients = grad(&loss, &weights.iter().collect::<Vec<_>>());
+        let mut results: Vec<Tensor> = weights.iter().zip(gradients).map(|(w, g)| w - g * 0.1).collect();
+        results.push(loss);
+        results
+    })
+}
+
+/// A compiler.
+enum Target {
+    Cpu(Client),
+    Tpu(Plugin, Topology),
+}
+
+impl Target {
+    fn open(platform: &str, topology: &str) -> Result<Target, Box<dyn Error>> {
+        match platform {
+            "cpu" => {
+                let plugin = Plugin::load(locate(Platform::Cpu, None)?)?;
+                Ok(Target::Cpu(plugin.create_client(&[("cpu_device_count", Value::Int(1))])?))
+            }
+            "tpu" => {
+                let plugin = Plugin::load(locate(Platform::Tpu, None)?)?;
+                let topology = plugin.topology(topology)?;
+                Ok(Target::Tpu(plugin, topology))
+            }
+            _ => Err(format!("there is no platform {platform}; there are cpu and tpu").into()),
+        }
+    }
+
+    /// Compiles a program and tells how long it took, in seconds.
+    fn compile(&self, text: &str) -> Result<f64, Box<dyn Error>> {
+        let start = Instant::now();
+        match self {
+            Target::Cpu(client) => drop(client.compile(text, &CompileOptions::new())?),
+            Target::Tpu(plugin, topology) => drop(plugin.compile(topology, text, &CompileOptions::new())?),
+        }
+        Ok(start.elapsed().as_secs_f64())
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let mut lines = vec![];
+    let texts = [false, true].map(|scanned| step(args.layers, scanned).stablehlo());
+    let [unrolled, scanned] = texts;
+    let (unrolled, scanned) = (unrolled?, scanned?);
+    for platform in &args.platforms {
+        let target = Target::open(platform, &args.topology)?;
+        let (mut long, mut short) = (vec![], vec![]);
+        for _ in 0..args.rounds.max(1) {
+            long.push(target.compile(&unrolled)?);
+            short.push(target.compile(&scanned)?);
+        }
+        let (long, short) = (median(&long), median(&short));
+        println!(
+            "{platform}, {} layers: {long:.2} s one after the other, {short:.2} s as a scan: {:.1} times faster",
+            args.layers,
+            long / short
+        );
+        lines.push(json!({ "platform": platform, "layers": args.layers, "rounds": args.rounds,
+            "unrolled_s": long, "scan_s": short, "ratio": long / short,
+            "unrolled_bytes": unrolled.len(), "scan_bytes": scanned.len() }));
+    }
+    if args.json {
+        println!("{}", json!({ "scan": lines }));
+    }
+    Ok(())
+}
