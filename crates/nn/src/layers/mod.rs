@@ -22,6 +22,7 @@ mod normalize;
 mod padding;
 mod pooling;
 mod prelu;
+mod recurrent;
 mod rms_norm;
 mod running;
 mod sequential;
@@ -63,6 +64,7 @@ pub use padding::{
 };
 pub use pooling::{AvgPool, AvgPool1d, AvgPool2d, AvgPool3d, MaxPool, MaxPool1d, MaxPool2d, MaxPool3d};
 pub use prelu::{Prelu, Rrelu};
+pub use recurrent::{Gru, Lstm, Rnn, RnnNonlinearity};
 pub use rms_norm::RmsNorm;
 pub use sequential::{Forward, Sequential};
 pub use sizes::Sizes;

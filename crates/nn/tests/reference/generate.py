@@ -16,6 +16,7 @@ TOPICS = [
     "layers",
     "spatial",
     "batch_norm",
+    "recurrent",
     "norms",
     "attention",
     "transformer",

@@ -1,0 +1,48 @@
+//! [`Gru`]: gated recurrent units.
+
+use fulmen_tensor::Tensor;
+
+use super::cell::Cell;
+use super::stack::Stack;
+use super::{builders, shown};
+use crate::Module;
+
+/// Gated recurrent units, step by step over a sequence. As PyTorch's `nn.GRU`, with its parameters' names; see
+/// [`Rnn`](super::Rnn).
+///
+/// With `r` and `z` the sigmoids of their parts of `x W_ihᵀ + b_ih + h W_hhᵀ + b_hh`, and
+/// `n = tanh(x W_inᵀ + b_in + r (h W_hnᵀ + b_hn))`, the next state is `(1 − z) n + z h`. The weights of `r`, `z` and `n` lie
+/// one above the other.
+///
+/// ```
+/// use fulmen_nn::{Gru, Module};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let layer = Gru::new(3, 5).num_layers(2).bidirectional(true);
+/// layer.initialize(0);
+/// let (y, h) = layer.forward(&Tensor::ones(DType::F32, [7, 2, 3]), None);
+/// assert_eq!((y.ty().to_string(), h.ty().to_string()), ("f32[7, 2, 10]".into(), "f32[4, 2, 5]".into()));
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct Gru(#[module(flatten)] Stack);
+
+impl Gru {
+    /// One layer in one direction with biases.
+    #[track_caller]
+    pub fn new(input_size: usize, hidden_size: usize) -> Gru {
+        Gru(Stack::new(Cell::Gru, input_size, hidden_size))
+    }
+
+    builders!(Gru);
+
+    /// The outputs and the last states, with the shapes that [`Rnn::forward`](super::Rnn::forward) says.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
+        let first = h_0.as_ref().map(std::slice::from_ref);
+        let (y, mut state) = self.0.run(&self.to_string(), x, first);
+        let h = state.swap_remove(0);
+        (y, h)
+    }
+}
+
+shown!(Gru, "GRU");

@@ -1,0 +1,59 @@
+//! [`Lstm`]: long short-term memory.
+
+use fulmen_tensor::Tensor;
+
+use super::cell::Cell;
+use super::stack::Stack;
+use super::{builders, shown};
+use crate::Module;
+
+/// Long short-term memory, step by step over a sequence. As PyTorch's `nn.LSTM`, with its parameters' names; see
+/// [`Rnn`](super::Rnn).
+///
+/// With `i`, `f`, `g` and `o` the parts of `x W_ihᵀ + b_ih + h W_hhᵀ + b_hh`, of which all but `g` pass through a sigmoid and
+/// `g` through a hyperbolic tangent: `c′ = f c + i g` and `h′ = o tanh(c′)`. The weights of the four lie one above the other.
+///
+/// ```
+/// use fulmen_nn::{Lstm, Module};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let layer = Lstm::new(3, 5);
+/// layer.initialize(0);
+/// let (y, (h, c)) = layer.forward(&Tensor::ones(DType::F32, [7, 2, 3]), None);
+/// assert_eq!((y.ty().to_string(), c.ty().to_string()), ("f32[7, 2, 5]".into(), "f32[1, 2, 5]".into()));
+/// // From where the sequence ended.
+/// let (next, _) = layer.forward(&Tensor::ones(DType::F32, [1, 2, 3]), Some((&h, &c)));
+/// assert_eq!(next.ty().to_string(), "f32[1, 2, 5]");
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct Lstm(#[module(flatten)] Stack);
+
+impl Lstm {
+    /// One layer in one direction with biases.
+    #[track_caller]
+    pub fn new(input_size: usize, hidden_size: usize) -> Lstm {
+        Lstm(Stack::new(Cell::Lstm, input_size, hidden_size))
+    }
+
+    builders!(Lstm);
+
+    /// Brings `h` down to so many features by a product with one more weight, `weight_hr_l0`; 0 leaves it as it is.
+    #[track_caller]
+    pub fn proj_size(mut self, proj_size: usize) -> Lstm {
+        self.0.proj_size = proj_size;
+        self.rebuilt()
+    }
+
+    /// The outputs and the last states `(h, c)`, from the states `(h_0, c_0)`, else from zeros. The shapes are those that
+    /// [`Rnn::forward`](super::Rnn::forward) says; with a projection, outputs and `h` have its features.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor, state: Option<(&Tensor, &Tensor)>) -> (Tensor, (Tensor, Tensor)) {
+        let first = state.map(|(h, c)| [h, c]);
+        let (y, mut state) = self.0.run(&self.to_string(), x, first.as_ref().map(|s| s.as_slice()));
+        let c = state.swap_remove(1);
+        let h = state.swap_remove(0);
+        (y, (h, c))
+    }
+}
+
+shown!(Lstm, "LSTM");

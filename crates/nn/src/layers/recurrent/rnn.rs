@@ -1,0 +1,56 @@
+//! [`Rnn`]: Elman's recurrent layer.
+
+use fulmen_tensor::Tensor;
+
+use super::cell::{Cell, RnnNonlinearity};
+use super::stack::Stack;
+use super::{builders, shown};
+use crate::Module;
+
+/// `h′ = tanh(x W_ihᵀ + b_ih + h W_hhᵀ + b_hh)`, step by step over a sequence. As PyTorch's `nn.RNN`, with its parameters'
+/// names (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, and those with `_reverse`).
+///
+/// All parameters begin uniform in `±1/√hidden`. The steps are one loop in the program ([`scan`](fulmen_tensor::scan())).
+///
+/// ```
+/// use fulmen_nn::{Module, Rnn, RnnNonlinearity};
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let layer = Rnn::new(3, 5).nonlinearity(RnnNonlinearity::Relu).batch_first(true);
+/// layer.initialize(0);
+/// let (y, h) = layer.forward(&Tensor::ones(DType::F32, [2, 7, 3]), None);
+/// assert_eq!((y.ty().to_string(), h.ty().to_string()), ("f32[2, 7, 5]".into(), "f32[1, 2, 5]".into()));
+/// ```
+#[derive(Clone, Debug, Module)]
+pub struct Rnn(#[module(flatten)] Stack);
+
+impl Rnn {
+    /// One layer in one direction with biases and the hyperbolic tangent.
+    #[track_caller]
+    pub fn new(input_size: usize, hidden_size: usize) -> Rnn {
+        Rnn(Stack::new(Cell::Rnn(RnnNonlinearity::Tanh), input_size, hidden_size))
+    }
+
+    /// What a step ends with.
+    pub fn nonlinearity(mut self, nonlinearity: RnnNonlinearity) -> Rnn {
+        self.0.cell = Cell::Rnn(nonlinearity);
+        self
+    }
+
+    builders!(Rnn);
+
+    /// The outputs `[length, batch, directions·hidden]` and the last states `[layers·directions, batch, hidden]` for a
+    /// sequence `[length, batch, input]`, from the states `h_0`, else from zeros. Without a batch none of them has that
+    /// axis.
+    ///
+    /// Poisoned where the shapes are others.
+    #[track_caller]
+    pub fn forward(&self, x: &Tensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
+        let first = h_0.as_ref().map(std::slice::from_ref);
+        let (y, mut state) = self.0.run(&self.to_string(), x, first);
+        let h = state.swap_remove(0);
+        (y, h)
+    }
+}
+
+shown!(Rnn, "RNN");

@@ -1,0 +1,219 @@
+//! What recurrent layers have in common: the parameters of a stack of layers in one or two directions, and the way of a
+//! sequence through it.
+
+use fulmen_tensor::{Scan, Tensor};
+
+use super::cell::{Cell, Recurrence, affine};
+use crate::{Dropout, Init, Module, Parameter, Visit};
+
+#[derive(Clone, Debug)]
+pub(super) struct Stack {
+    pub(super) cell: Cell,
+    pub(super) input_size: usize,
+    pub(super) hidden_size: usize,
+    pub(super) num_layers: usize,
+    pub(super) bias: bool,
+    pub(super) batch_first: bool,
+    pub(super) bidirectional: bool,
+    /// The features of the output, where they are not those of the state.
+    pub(super) proj_size: usize,
+    pub(super) dropout: Dropout,
+    /// Layer by layer, the way back after the way forth.
+    weights: Vec<Weights>,
+}
+
+/// Those of one layer in one direction.
+#[derive(Clone, Debug)]
+struct Weights {
+    ih: Parameter,
+    hh: Parameter,
+    bias_ih: Option<Parameter>,
+    bias_hh: Option<Parameter>,
+    hr: Option<Parameter>,
+}
+
+impl Stack {
+    #[track_caller]
+    pub(super) fn new(cell: Cell, input_size: usize, hidden_size: usize) -> Stack {
+        let mut stack = Stack {
+            cell,
+            input_size,
+            hidden_size,
+            num_layers: 1,
+            bias: true,
+            batch_first: false,
+            bidirectional: false,
+            proj_size: 0,
+            dropout: Dropout::new(0.0),
+            weights: vec![],
+        };
+        stack.build();
+        stack
+    }
+
+    fn directions(&self) -> usize {
+        if self.bidirectional { 2 } else { 1 }
+    }
+
+    /// The features of a layer's output in one direction.
+    fn output_size(&self) -> usize {
+        if self.proj_size > 0 { self.proj_size } else { self.hidden_size }
+    }
+
+    /// Makes the parameters, uniform in `±1/√hidden` as PyTorch does.
+    #[track_caller]
+    pub(super) fn build(&mut self) {
+        let bound = if self.hidden_size > 0 { 1.0 / (self.hidden_size as f64).sqrt() } else { 0.0 };
+        let init = Init::uniform(-bound, bound);
+        let (gates, out) = (self.cell.gates().saturating_mul(self.hidden_size), self.output_size());
+        self.weights.clear();
+        for layer in 0..self.num_layers {
+            let inputs = if layer == 0 { self.input_size } else { out.saturating_mul(self.directions()) };
+            for _ in 0..self.directions() {
+                let (mut bias_ih, mut bias_hh, mut hr) = (None, None, None);
+                if self.bias {
+                    bias_ih = Some(Parameter::new([gates], init.clone()));
+                    bias_hh = Some(Parameter::new([gates], init.clone()));
+                }
+                if self.proj_size > 0 {
+                    hr = Some(Parameter::new([self.proj_size, self.hidden_size], init.clone()));
+                }
+                let ih = Parameter::new([gates, inputs], init.clone());
+                let hh = Parameter::new([gates, out], init.clone());
+                self.weights.push(Weights { ih, hh, bias_ih, bias_hh, hr });
+            }
+        }
+    }
+
+    /// The output, and the last state, tensor by tensor: from a sequence and the first state, zeros where there is none.
+    #[track_caller]
+    pub(super) fn run(&self, name: &str, x: &Tensor, first: Option<&[&Tensor]>) -> (Tensor, Vec<Tensor>) {
+        let states = self.cell.states();
+        let poisoned =
+            std::iter::once(x).chain(first.unwrap_or_default().iter().copied()).find(|t| t.fault().is_some());
+        if let Some(poisoned) = poisoned {
+            return (poisoned.clone(), vec![poisoned.clone(); states]);
+        }
+        if let Err(message) = self.check(x, first) {
+            let poison = Tensor::poison(name, message);
+            return (poison.clone(), vec![poison; states]);
+        }
+        let batched = x.rank() == 3;
+        let mut sequence = match (batched, self.batch_first) {
+            (false, _) => x.unsqueeze(1),
+            (true, true) => x.transpose(0, 1),
+            (true, false) => x.clone(),
+        };
+        let batch = sequence.size(1);
+        let mut last: Vec<Vec<Tensor>> = vec![vec![]; states];
+        for layer in 0..self.num_layers {
+            if layer > 0 {
+                sequence = self.dropout.forward(&sequence);
+            }
+            let mut outputs = vec![];
+            for direction in 0..self.directions() {
+                let n = layer * self.directions() + direction;
+                let w = &self.weights[n];
+                // One product for all steps; only what depends on the state is left for the loop.
+                let bias_ih = w.bias_ih.as_ref().map(Parameter::get);
+                let gates = affine(&sequence, &w.ih.get(), bias_ih.as_ref());
+                let recurrence = Recurrence {
+                    hh: w.hh.get(),
+                    bias_hh: w.bias_hh.as_ref().map(Parameter::get),
+                    hr: w.hr.as_ref().map(Parameter::get),
+                };
+                let mut state = vec![];
+                for i in 0..states {
+                    let size = if i == 0 { self.output_size() } else { self.hidden_size };
+                    state.push(match first {
+                        Some(first) => first[i].narrow(0, n, 1).reshape([batch, size]).to_dtype(gates.dtype()),
+                        None => Tensor::zeros(gates.dtype(), [batch, size]),
+                    });
+                }
+                let step = |state: &[Tensor], x: &[Tensor]| {
+                    let mut next = self.cell.step(&x[0], state, &recurrence, self.hidden_size);
+                    // Under autocast some operations widen.
+                    for (next, state) in next.iter_mut().zip(state) {
+                        *next = next.to_dtype(state.dtype());
+                    }
+                    let y = next[0].clone();
+                    (next, vec![y])
+                };
+                let state: Vec<&Tensor> = state.iter().collect();
+                let (end, mut ys) = Scan::new().reverse(direction == 1).run(&state, &[&gates], step);
+                outputs.append(&mut ys);
+                for (all, state) in last.iter_mut().zip(end) {
+                    all.push(state);
+                }
+            }
+            sequence = match outputs.as_slice() {
+                [one] => one.clone(),
+                both => Tensor::concatenate(&both.iter().collect::<Vec<_>>(), -1),
+            };
+        }
+        let output = match (batched, self.batch_first) {
+            (false, _) => sequence.squeeze(1),
+            (true, true) => sequence.transpose(0, 1),
+            (true, false) => sequence,
+        };
+        let mut state = vec![];
+        for all in &last {
+            let all = Tensor::stack(&all.iter().collect::<Vec<_>>(), 0);
+            state.push(if batched { all } else { all.squeeze(1) });
+        }
+        (output, state)
+    }
+
+    /// Nothing, or a sentence that says what does not fit.
+    fn check(&self, x: &Tensor, first: Option<&[&Tensor]>) -> Result<(), String> {
+        if self.num_layers == 0 {
+            return Err("there are 0 layers; there must be one at least".to_owned());
+        }
+        if !(x.rank() == 2 || x.rank() == 3) || x.size(-1) != self.input_size {
+            let axes = if self.batch_first { "[batch, length, " } else { "[length, batch, " };
+            return Err(format!(
+                "the input is {}; it must be {axes}{size}], or [length, {size}] without a batch",
+                x.ty(),
+                size = self.input_size
+            ));
+        }
+        let batch = (x.rank() == 3).then(|| x.size(if self.batch_first { 0 } else { 1 }));
+        for (i, state) in first.unwrap_or_default().iter().enumerate() {
+            let size = if i == 0 { self.output_size() } else { self.hidden_size };
+            let mut expected = vec![self.num_layers * self.directions()];
+            expected.extend(batch);
+            expected.push(size);
+            if state.shape().dims() != expected || !state.dtype().is_float() {
+                return Err(format!(
+                    "{} is {}; for the input {} it must be {expected:?}",
+                    ["h_0", "c_0"][i.min(1)],
+                    state.ty(),
+                    x.ty()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Module for Stack {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        for (n, w) in self.weights.iter().enumerate() {
+            let layer = n / self.directions();
+            let suffix = if n % self.directions() == 1 { "_reverse" } else { "" };
+            let named = [
+                ("weight_ih", Some(&w.ih)),
+                ("weight_hh", Some(&w.hh)),
+                ("bias_ih", w.bias_ih.as_ref()),
+                ("bias_hh", w.bias_hh.as_ref()),
+                ("weight_hr", w.hr.as_ref()),
+            ];
+            for (name, parameter) in named {
+                if let Some(parameter) = parameter {
+                    visit.child(&format!("{name}_l{layer}{suffix}"), parameter);
+                }
+            }
+        }
+        visit.child("dropout", &self.dropout);
+    }
+}
