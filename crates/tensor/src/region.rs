@@ -38,16 +38,21 @@ pub(crate) fn parameters<'a>(
 impl Region {
     /// The region of `results`, computed from `parameters`, and the tensors from outside that `results` use: what its
     /// parameters after the given ones stand for. What does not depend on the parameters is outside, so that a loop
-    /// computes it once.
+    /// computes it once; views and constants that were recorded since [`next_id`](crate::tensor::next_id) was `start` are
+    /// not.
     #[track_caller]
-    pub(crate) fn close(of: &'static str, parameters: Vec<Tensor>, results: &[Tensor]) -> (Region, Vec<Tensor>) {
+    pub(crate) fn close(
+        of: &'static str,
+        start: u64,
+        parameters: Vec<Tensor>,
+        results: &[Tensor],
+    ) -> (Region, Vec<Tensor>) {
         let inside = dependents(results, &parameters.iter().collect::<Vec<_>>());
-        let captures = frontier(results, |t| inside.contains(&t.node.id), |_| true);
+        let captures = frontier(results, |t| inside.contains(&t.node.id), |t| is_own(start, t));
         cut(of, parameters, captures, results, HashMap::new())
     }
 
-    /// As [`Region::close`], but what was recorded since [`next_id`](crate::tensor::next_id) was `start` is inside, so that
-    /// a branch that is not taken computes nothing.
+    /// As [`Region::close`], but all that was recorded since `start` is inside, so that a branch that is not taken computes nothing.
     #[track_caller]
     pub(crate) fn close_since(
         of: &'static str,
@@ -56,7 +61,7 @@ impl Region {
         results: &[Tensor],
     ) -> (Region, Vec<Tensor>) {
         let own: HashSet<u64> = parameters.iter().map(|t| t.node.id).collect();
-        let captures = frontier(results, |t| own.contains(&t.node.id) || is_since(start, t), |_| true);
+        let captures = frontier(results, |t| own.contains(&t.node.id) || is_since(start, t), |t| is_own(start, t));
         cut(of, parameters, captures, results, HashMap::new())
     }
 
@@ -72,7 +77,7 @@ impl Region {
     #[track_caller]
     pub(crate) fn since(of: &'static str, start: u64, inputs: &[&Tensor], results: &[Tensor]) -> (Region, Vec<Tensor>) {
         let given: HashSet<Place> = inputs.iter().map(|t| place(t)).collect();
-        let mut captures = frontier(results, |t| is_since(start, t), |t| !given.contains(&place(t)));
+        let mut captures = frontier(results, |t| is_since(start, t), |t| is_own(start, t));
         captures.retain(|t| !given.contains(&place(t)));
         let parameters = parameters(of, "input", inputs.iter().map(|t| t.ty()));
         let with = inputs.iter().zip(&parameters).map(|(t, p)| (place(t), p.clone())).collect();
@@ -103,12 +108,19 @@ fn is_since(start: u64, t: &Tensor) -> bool {
     t.node.id >= start && matches!(t.node.kind, Kind::Operation(_))
 }
 
+/// Whether nobody can ask for the gradient of a tensor that stands in a body again, be it a view or a constant: it was
+/// recorded in the body, or has none. What was recorded before, a user may hold.
+fn is_own(start: u64, t: &Tensor) -> bool {
+    t.node.id >= start || !t.dtype().is_float()
+}
+
 /// Where an expression is to be cut so that what is `inside` is on one side: the tensors that this uses and that are not
-/// inside. What is computed from constants alone, and other views of a tensor where `view` agrees, count as inside.
+/// inside. Constants, what is computed from constants alone, and other views of a tensor count as inside where `again`
+/// agrees.
 pub(crate) fn frontier(
     results: &[Tensor],
     inside: impl Fn(&Tensor) -> bool,
-    view: impl Fn(&Tensor) -> bool,
+    again: impl Fn(&Tensor) -> bool,
 ) -> Vec<Tensor> {
     let mut frontier = vec![];
     let mut seen: HashSet<Place> = HashSet::new();
@@ -117,8 +129,8 @@ pub(crate) fn frontier(
         if !seen.insert(place(t)) {
             continue;
         }
-        let always = || matches!(&t.node.kind, Kind::Operation(o) if o.repeated() == Repeated::Always);
-        if inside(t) || t.node.constant || (always() && view(t)) {
+        let view = || matches!(&t.node.kind, Kind::Operation(o) if o.repeated() == Repeated::Always);
+        if inside(t) || ((t.node.constant || view()) && again(t)) {
             pending.extend(t.node.inputs.iter().rev());
         } else {
             frontier.push(t.clone());

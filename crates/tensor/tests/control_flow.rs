@@ -233,6 +233,32 @@ fn scans_branches_and_checkpoints_nest() {
 }
 
 #[test]
+fn gradients_flow_to_whatever_is_held_outside() {
+    // Constants, views and values of integers, recorded before the body and used in it.
+    let (w, x) = (f64s(&[2, 2], 1), f64s(&[3, 2], 2));
+    let (view, wide) = (w.t(), f64s(&[2], 3).broadcast_to([2, 2]));
+    let mask = Tensor::from_slice(&[true, false], [2]);
+    let body = |c: &Tensor, x: &Tensor| {
+        let y = (c.unsqueeze(0).matmul(&view).squeeze(0) + (&wide * x).sum(&[0], false)).sin();
+        mask.select(&y, &(y.clone() * &w.sum(&[0], false)))
+    };
+    let plain =
+        |x: &[Tensor]| (0..3).fold(Tensor::zeros(DType::F64, [2]), |c, i| body(&c, &x[0].narrow(0, i, 1).squeeze(0)));
+    let expected = plain(std::slice::from_ref(&x));
+    let zero = Tensor::zeros(DType::F64, [2]);
+    let scanned = scan(&[&zero], &[&x], |c, x| (vec![body(&c[0], &x[0])], vec![])).0.remove(0);
+    let chosen =
+        cond(&Tensor::scalar(true), &[], |_| vec![plain(std::slice::from_ref(&x))], |_| vec![zero.clone()]).remove(0);
+    let again = checkpoint(|x| vec![plain(x)], &[&x]).remove(0);
+    let held = [&w, &view, &wide, &x];
+    let gradients = |y: &Tensor| grad(&weighted(std::slice::from_ref(y)), &held);
+    let expected = values(&gradients(&expected));
+    for (name, y) in [("scan", scanned), ("cond", chosen), ("checkpoint", again)] {
+        close(name, &values(&gradients(&y)), &expected, 1e-12);
+    }
+}
+
+#[test]
 fn branches_give_what_the_chosen_one_gives() {
     same(
         "cond",

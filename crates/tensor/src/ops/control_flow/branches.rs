@@ -65,7 +65,7 @@ impl Branches {
                 });
             }
             let all = own.iter().chain(&cotangents).cloned().collect();
-            let (region, captures) = Region::close(self.of, all, &gradients);
+            let (region, captures) = Region::close(self.of, 0, all, &gradients);
             let mut from = body.from.clone();
             let cotangents = cx.inputs.len()..cx.inputs.len() + given.len();
             let captured = cotangents.end + outside.len()..cotangents.end + outside.len() + captures.len();

@@ -9,6 +9,7 @@ use super::{Derivatives, borrowed, poisoned};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp};
 use crate::region::{Region, parameters};
+use crate::tensor::next_id;
 use crate::{DType, Tensor, TensorType};
 
 /// One step: parameters are the carry, a slice of each of the xs, and what comes from outside; results are the carry and
@@ -218,6 +219,7 @@ impl Scan {
                 return (vec![bad.clone(); init.len()], vec![bad; ys.len()]);
             }
         };
+        let start = next_id();
         let mut parameters_of_step = parameters("scan", "carry", init.iter().map(|t| t.ty()));
         let slices: Vec<_> = xs.iter().map(|x| TensorType::new(x.dtype(), &x.shape().dims()[1..])).collect();
         let slices = parameters("scan", "the slice of x", &slices);
@@ -242,7 +244,7 @@ impl Scan {
         }
         parameters_of_step.extend(slices);
         let results: Vec<Tensor> = carry.iter().chain(&ys).cloned().collect();
-        let (region, captures) = Region::close("scan", parameters_of_step, &results);
+        let (region, captures) = Region::close("scan", start, parameters_of_step, &results);
         let inputs: Vec<Tensor> = init.iter().chain(xs).map(|&t| t.clone()).chain(captures).collect();
         let step = Step::new(region, init.len(), xs.len());
         let mut outputs = Loop { step, residuals: vec![], length, reverse: self.reverse }.apply(&inputs);

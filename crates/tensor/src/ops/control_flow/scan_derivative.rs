@@ -146,7 +146,7 @@ impl Loop {
         let steps = dependents(&backward, &own[..carries + xs].iter().collect::<Vec<_>>());
         let smaller = |t: &Tensor| {
             let operand = t.node.inputs.first().map_or(usize::MAX, |o| o.ty().size_in_bytes());
-            !steps.contains(&t.node.id) || operand <= t.ty().size_in_bytes()
+            t.node.constant || !steps.contains(&t.node.id) || operand <= t.ty().size_in_bytes()
         };
         let needs = frontier(&backward, |t| inside.contains(&t.node.id), smaller);
         let (mut each, outside): (Vec<Tensor>, Vec<Tensor>) =

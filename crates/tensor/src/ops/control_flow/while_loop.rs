@@ -7,6 +7,7 @@ use super::{Body, borrowed, join, poisoned, types};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp};
 use crate::region::{Region, parameters};
+use crate::tensor::next_id;
 use crate::{DType, Tensor, TensorType};
 
 /// Inputs: the carry, then what the condition and the body use from outside.
@@ -92,6 +93,7 @@ pub fn while_loop(
     if count == 0 {
         return vec![];
     }
+    let start = next_id();
     let before = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
     let goes_on = cond(&before);
     if goes_on.fault().is_some() {
@@ -110,8 +112,8 @@ pub fn while_loop(
     if let Err(message) = same_carry(init, &results) {
         return vec![Tensor::poison("while_loop", message); count];
     }
-    let mut closed = vec![Region::close("while_loop", before, std::slice::from_ref(&goes_on))];
-    closed.push(Region::close("while_loop", carry, &results));
+    let mut closed = vec![Region::close("while_loop", start, before, std::slice::from_ref(&goes_on))];
+    closed.push(Region::close("while_loop", start, carry, &results));
     let mut inputs: Vec<Tensor> = init.iter().map(|&t| t.clone()).collect();
     let mut bodies = join(&mut inputs, 0, count, closed).into_iter();
     let (Some(condition), Some(body)) = (bodies.next(), bodies.next()) else { return vec![] };
