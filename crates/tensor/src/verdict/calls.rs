@@ -2,7 +2,8 @@
 
 use super::choices::Choices;
 use crate::{
-    Combine, Convolution, PadMode, Pooling, Scan, Tensor, checkpoint, cond, fori_loop, map, random, switch, while_loop,
+    Combine, Convolution, Interpolation, PadMode, Pooling, Scan, Tensor, checkpoint, cond, fori_loop, map, random,
+    switch, while_loop,
 };
 
 /// Records an operation on some of the tensors, of which there is at least one.
@@ -130,6 +131,32 @@ const ARRANGED: &[(&str, Call)] = &[
     ("unbind", |c, x| {
         let t = c.pick(x);
         t.unbind(c.axis(t))
+    }),
+    ("view", |c, x| {
+        let t = c.pick(x);
+        let sizes: Vec<isize> = c.signs(t).iter().map(|&n| n as isize).collect();
+        vec![t.view(&sizes), t.expand(&sizes)]
+    }),
+    ("unflatten", |c, x| {
+        let t = c.pick(x);
+        vec![t.unflatten(c.axis(t), &[c.signed() as isize, c.size() as isize])]
+    }),
+    ("movedim", |c, x| {
+        let t = c.pick(x);
+        vec![t.movedim(&c.axes(t), &c.axes(t))]
+    }),
+    ("repeat", |c, x| {
+        let t = c.pick(x);
+        vec![t.repeat(&c.sizes(t))]
+    }),
+    ("slice_along", |c, x| {
+        let t = c.pick(x);
+        let start = c.signed() as isize;
+        vec![t.slice_along(c.axis(t), start.., c.size()), t.slice_along(c.axis(t), ..start, 1)]
+    }),
+    ("index", |c, x| {
+        let t = c.pick(x);
+        vec![t.index(c.axis(t), c.signed() as isize)]
     }),
     ("to_dtype", |c, x| vec![c.pick(x).to_dtype(c.dtype())]),
     ("bitcast", |c, x| vec![c.pick(x).bitcast(c.dtype())]),
@@ -290,29 +317,66 @@ const PRODUCTS: &[(&str, Call)] = &[
         let other = (if same { batch.clone() } else { axis(c) }, if same { contracting.clone() } else { axis(c) });
         vec![t.dot_general(c.pick(x), (&batch, &other.0), (&contracting, &other.1))]
     }),
-    ("convolution", |c, x| {
-        let n = c.below(4);
-        let list = |c: &mut Choices<'_>| (0..n).map(|_| c.size()).collect::<Vec<_>>();
-        let padding: Vec<(i64, i64)> = (0..n).map(|_| (c.signed(), c.signed())).collect();
-        let how = Convolution::new(n).padding(padding);
-        let how = if c.bool() { how.stride(list(c)).dilation(list(c)).groups(c.size()) } else { how };
-        vec![c.pick(x).convolution(c.pick(x), &how)]
-    }),
+    ("convolution", |c, x| vec![c.pick(x).convolution(c.pick(x), &convolution(c))]),
+    ("conv_transpose", |c, x| vec![c.pick(x).conv_transpose(c.pick(x), &convolution(c))]),
     ("max_pool", |c, x| vec![c.pick(x).max_pool(&pooling(c))]),
+    ("max_pool_with_indices", |c, x| c.pick(x).max_pool_with_indices(&pooling(c)).into()),
     ("avg_pool", |c, x| vec![c.pick(x).avg_pool(&pooling(c))]),
+    ("adaptive_avg_pool", |c, x| vec![c.pick(x).adaptive_avg_pool(&[c.size(), c.size()])]),
+    ("adaptive_max_pool", |c, x| vec![c.pick(x).adaptive_max_pool(&[c.size()])]),
+    ("interpolate", |c, x| vec![c.pick(x).interpolate(&[c.size(), c.size()], interpolation(c))]),
+    ("interpolate_by", |c, x| vec![c.pick(x).interpolate_by(&[c.number()], interpolation(c))]),
 ];
+
+fn convolution(c: &mut Choices<'_>) -> Convolution {
+    let n = c.below(4);
+    let list = |c: &mut Choices<'_>| (0..n).map(|_| c.size()).collect::<Vec<_>>();
+    let how = Convolution::new(n);
+    let how = if c.bool() {
+        let padding: Vec<(i64, i64)> = (0..n).map(|_| (c.signed(), c.signed())).collect();
+        how.padding(padding)
+    } else {
+        how
+    };
+    if c.bool() { how.stride(list(c)).dilation(list(c)).groups(c.size()) } else { how.output_padding(list(c)) }
+}
+
+fn interpolation(c: &mut Choices<'_>) -> Interpolation {
+    let align_corners = c.bool();
+    c.one_of(&[Interpolation::Nearest, Interpolation::NearestExact, Interpolation::Linear { align_corners }])
+}
 
 fn pooling(c: &mut Choices<'_>) -> Pooling {
     let n = c.below(3);
     let list = |c: &mut Choices<'_>| (0..n).map(|_| c.size()).collect::<Vec<_>>();
     let how = Pooling::new(list(c));
-    let how = if c.bool() { how.stride(list(c)) } else { how };
+    let how = if c.bool() { how.stride(list(c)).dilation(list(c)) } else { how };
+    let how = if c.bool() { how.divisor(c.size()) } else { how.ceil_mode(c.bool()).count_include_pad(c.bool()) };
     if c.bool() { how.padding(list(c)) } else { how }
 }
 
 const DRAWN: &[(&str, Call)] = &[
     ("random::bits", |c, _| vec![random::bits(&random::key(7), c.shape())]),
     ("random::uniform", |c, _| vec![random::uniform(&random::key(7), c.dtype(), c.shape(), c.number(), c.number())]),
+    ("random::randint", |c, _| vec![random::randint(&random::key(7), c.dtype(), c.shape(), c.signed(), c.signed())]),
+    ("random::categorical", |c, x| {
+        let t = c.pick(x);
+        vec![random::categorical(&random::key(7), t, c.axis(t))]
+    }),
+    ("random::choice", |c, x| {
+        let p = if c.bool() { Some(c.pick(x)) } else { None };
+        vec![random::choice(&random::key(7), c.size().min(9), c.shape(), c.bool(), p)]
+    }),
+    ("random::permutation", |c, _| vec![random::permutation(&random::key(7), c.size().min(9))]),
+    ("random::shuffle", |c, x| {
+        let t = c.pick(x);
+        vec![random::shuffle(&random::key(7), t, c.axis(t))]
+    }),
+    ("random::exponential", |c, _| vec![random::exponential(&random::key(7), c.dtype(), c.shape())]),
+    ("random::gumbel", |c, _| vec![random::gumbel(&random::key(7), c.dtype(), c.shape())]),
+    ("random::truncated_normal", |c, _| {
+        vec![random::truncated_normal(&random::key(7), c.dtype(), c.shape(), c.number(), c.number())]
+    }),
     ("random::normal", |c, _| vec![random::normal(&random::key(7), c.dtype(), c.shape())]),
     ("random::bernoulli", |c, _| vec![random::bernoulli(&random::key(7), c.number(), c.shape())]),
     ("random::fold_in_tensor", |c, x| vec![random::fold_in_tensor(&random::key(7), c.pick(x))]),

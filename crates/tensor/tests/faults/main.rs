@@ -1,0 +1,43 @@
+//! Mistakes in an expression: each names the operation, the shapes and the user's file and line, and none panics.
+//!
+//! `general` has the rules that hold everywhere; the other files the wrong calls of a family each.
+
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
+mod arranging;
+mod control_flow;
+mod general;
+mod indexing;
+mod random_numbers;
+mod reducing;
+mod sorting;
+mod windows;
+
+use expect_test::Expect;
+use fulmen_tensor::{DType, Tensor};
+
+#[track_caller]
+fn zeros<const N: usize>(shape: [usize; N]) -> Tensor {
+    Tensor::zeros(DType::F32, shape)
+}
+
+#[track_caller]
+fn integers<const N: usize>(shape: [usize; N]) -> Tensor {
+    Tensor::zeros(DType::I32, shape)
+}
+
+/// Checks the whole message of each refused call, a line each. The calls stand on lines of this folder.
+#[track_caller]
+fn check_all(refused: impl IntoIterator<Item = Tensor>, expected: Expect) {
+    let mut text = String::new();
+    for tensor in refused {
+        match tensor.fault() {
+            Some(fault) => {
+                assert!(fault.location().file().contains("tests/faults/"), "{fault}");
+                text += &format!("{}: {}\n", fault.operation(), fault.message());
+            }
+            None => text += &format!("not refused: {tensor:?}\n"),
+        }
+    }
+    expected.assert_eq(&text);
+}
