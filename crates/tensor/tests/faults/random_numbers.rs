@@ -17,7 +17,6 @@ fn draws() {
             random::uniform(&key, DType::F32, [2], f64::NAN, 1.0),
             random::normal(&key, DType::U8, [2]),
             random::truncated_normal(&key, DType::F32, [2], 1.0, -1.0),
-            random::bernoulli(&key, 1.5, [2]),
             random::randint(&key, DType::F32, [2], 0, 3),
             random::randint(&key, DType::I32, [2], 3, 3),
             random::randint(&key, DType::U8, [2], -1, 3),
@@ -36,7 +35,6 @@ fn draws() {
             uniform: the lower bound NaN must be below the upper, 1
             normal: draws floating-point numbers, not u8
             truncated_normal: the lower bound 1 must be below the upper, -1
-            not refused: Tensor(lt: bool[2])
             randint: draws integers, not f32
             randint: the lower bound 3 must be below the upper, 3
             randint: the numbers from -1 to 3 are not all of u8, 0 to 255
