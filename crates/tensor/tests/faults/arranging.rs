@@ -99,7 +99,7 @@ fn borders() {
             number: 0.5 is not an i32; convert the tensor with to_dtype() first
             pad: the padding value must be a scalar of f32, it is f32[1]
             pad: low, high and interior must have one entry for each of the 2 axes of f32[2, 3]
-            bitcast: the bits of f32 are not those of f64: the sizes must agree, none may be bool
+            bitcast: 2 of f32 make one f64: the last axis of f32[2, 3] must have that size
         "#]],
     );
 }

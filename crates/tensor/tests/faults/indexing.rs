@@ -62,7 +62,7 @@ fn writing() {
             index_copy: what is written has the shape [3, 4]; for indices [2] along axis 0 of [3, 4] it must be [2, 4]
             index_copy: as indices takes integers, not f32; convert with to_dtype() first
             index_reduce: axis 3 is not one of the 2 axes of [3, 4]
-            index_copy: the dtypes differ: i32[3] and bool[3]; convert one of them with to_dtype()
+            index_copy: what is written has the shape [3]; for indices [2] along axis 0 of [3] it must be [2]
             scatter: the indices i32[2] must have the rank of f32[3, 4] and may be larger along axis 0 only
             scatter_add: as indices takes integers, not f32; convert with to_dtype() first
             scatter_add: takes numbers, not bool; convert with to_dtype() first
