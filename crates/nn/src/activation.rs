@@ -90,9 +90,12 @@ pub fn elu(x: &Tensor, alpha: f64) -> Tensor {
     rectified(x, 1.0, alpha, 1.0)
 }
 
-/// `x` above 0, `alpha·(exp(x/alpha) − 1)` elsewhere: unlike [`elu`], without a corner for any `alpha`.
+/// `x` above 0, `alpha·(exp(x/alpha) − 1)` elsewhere: unlike [`elu`], without a corner for any `alpha`, which is not 0.
 #[track_caller]
 pub fn celu(x: &Tensor, alpha: f64) -> Tensor {
+    if x.fault().is_none() && alpha == 0.0 {
+        return Tensor::poison("celu", "alpha divides the input, so it cannot be 0");
+    }
     rectified(x, 1.0, alpha, 1.0 / alpha)
 }
 
@@ -149,8 +152,13 @@ pub fn log_sigmoid(x: &Tensor) -> Tensor {
 }
 
 /// `x` between `low` and `high`, the nearer bound outside; the derivative at the bounds is 0.
+///
+/// Poisoned where `low` is above `high`.
 #[track_caller]
 pub fn hardtanh(x: &Tensor, low: f64, high: f64) -> Tensor {
+    if x.fault().is_none() && low > high {
+        return Tensor::poison("hardtanh", format!("the lower bound {low} is above the upper, {high}"));
+    }
     let inner = x.ge(high).select(&Tensor::full(x.dtype(), [], high), x);
     x.le(low).select(&Tensor::full(x.dtype(), [], low), &inner)
 }

@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use common::{assert_close, fault, values};
 use fulmen_nn::attention::{Attention, KeyValueCache, RotaryEmbedding};
-use fulmen_nn::{Embedding, Linear, Module, MultiheadAttention, Parameter, RmsNorm, activation};
+use fulmen_nn::{
+    Embedding, LayerNorm, Linear, Module, MultiheadAttention, Parameter, RmsNorm, TransformerEncoder,
+    TransformerEncoderLayer, activation,
+};
 use fulmen_tensor::{
     Accelerator, Argument, DType, Devices, Function, Literal, Runtime, Tensor, TensorType, fori_loop, random,
 };
@@ -190,6 +193,23 @@ fn multihead_attention_with_a_cache_is_causal_attention() {
     let parts: Vec<&Tensor> = parts.iter().collect();
     assert_close(&values(&Tensor::concatenate(&parts, 1)), &whole, 1e-5, 1e-6, "in parts");
     assert_eq!(values(cache.position()), [6.0]);
+}
+
+#[test]
+fn a_transformer_with_caches_is_the_causal_one() {
+    for norm_first in [false, true] {
+        let layer = || TransformerEncoderLayer::new(8, 2).dim_feedforward(12).dropout(0.0).norm_first(norm_first);
+        let model = TransformerEncoder::new(2, layer).norm(LayerNorm::new([8]));
+        model.initialize(1);
+        let x = random::normal(&random::key(0), DType::F32, [1, 4, 8]);
+        let whole = model.forward(&x, &Attention::new().causal(true));
+        let caches = vec![KeyValueCache::new(DType::F32, 1, 2, 5, 4); 2];
+        let (first, caches) = model.forward_cached(&x.narrow(1, 0, 3), &caches);
+        let (last, _) = model.forward_cached(&x.narrow(1, 3, 1), &caches);
+        let parts = Tensor::concatenate(&[&first, &last], 1);
+        assert_close(&values(&(parts - whole)), &[0.0; 32], 0.0, 1e-5, "in parts");
+        assert!(fault(&model.forward_cached(&x, &caches[..1]).0).contains("2 layers have 1 caches"));
+    }
 }
 
 /// The whole generation as one program: the caches are what a loop carries.

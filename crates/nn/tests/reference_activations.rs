@@ -110,6 +110,9 @@ fn activations_keep_the_dtype_and_pass_poison_on() {
     }
     assert!(common::fault(&activation::glu(&Tensor::zeros(DType::F32, [2, 3]), 1)).contains("size 3"));
     assert!(common::fault(&activation::glu(&Tensor::zeros(DType::F32, [2, 4]), 2)).contains("axis"));
+    let x = Tensor::zeros(DType::F32, [2, 4]);
+    assert!(common::fault(&activation::hardtanh(&x, 1.0, -1.0)).contains("above the upper"));
+    assert!(common::fault(&activation::celu(&x, 0.0)).contains("cannot be 0"));
     let prelu = Prelu::channels(3);
     prelu.initialize(0);
     assert!(common::fault(&prelu.forward(&Tensor::zeros(DType::F32, [2, 4]))).contains("not 3 channels"));

@@ -150,6 +150,12 @@ fn encodings_refuse_what_does_not_fit() {
     assert!(fault(&RotaryEmbedding::new(6).forward(&x)).contains("with 6 features or more"));
     assert!(fault(&RotaryEmbedding::new(4).forward_at(&x, &x)).contains("are not integers"));
     assert!(fault(&RotaryEmbedding::new(4).forward_at(&x, &Tensor::arange(DType::I32, 2))).contains("broadcast"));
+    let deep = Tensor::zeros(DType::I32, [2, 1, 3]);
+    assert!(fault(&RotaryEmbedding::new(4).forward_at(&x, &deep)).contains("i32[2, 1, 3] do not broadcast to [3]"));
+    assert!(fault(&SinusoidalPositions::new(4).forward_at(&x, &deep)).contains("do not broadcast"));
+    assert!(fault(&alibi_at(8, &deep, 3)).contains("no integers [length]"));
+    assert!(fault(&alibi(usize::MAX, 3, 3)).contains("too many"));
+    assert!(fault(&sinusoidal(3, usize::MAX)).contains("more than a table"));
     assert!(fault(&SinusoidalPositions::new(5).forward(&x)).contains("[.., length, 5]"));
     let learned = LearnedPositions::new(2, 4);
     learned.initialize(0);

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{DType, Shape, Tensor};
 
 use crate::{Forward, Init, Module, Parameter};
 
@@ -22,15 +22,32 @@ pub fn sinusoidal(length: usize, width: usize) -> Tensor {
     sinusoidal_at(&Tensor::arange(DType::I32, length), width)
 }
 
+/// More heads or features than any model has; the host counts them one by one.
+const MANY: usize = 1 << 20;
+
 /// Rows of [`sinusoidal`] for positions `[…]`.
 #[track_caller]
 fn sinusoidal_at(positions: &Tensor, width: usize) -> Tensor {
+    if width > MANY {
+        return Tensor::poison("sinusoidal", format!("a width of {width} is more than a table is made for, {MANY}"));
+    }
     let pairs = width.div_ceil(2);
     let rates: Vec<f32> = (0..pairs).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
     let angles = positions.to_dtype(DType::F32).unsqueeze(-1) * Tensor::from_slice(&rates, [pairs]);
     let both = Tensor::stack(&[&angles.sin(), &angles.cos()], -1).flatten(-2, -1);
     // Of an odd number of features, the last has no cosine.
     both.narrow(-1, 0, width)
+}
+
+/// Why these cannot be the positions of `x` `[…, length, features]`, if they cannot.
+pub(super) fn unfit_positions(positions: &Tensor, x: &Tensor) -> Option<String> {
+    let ty = positions.ty();
+    if !ty.dtype.is_integer() {
+        return Some(format!("the positions {ty} are not integers"));
+    }
+    let outer = Shape::from(&x.shape()[..x.rank().saturating_sub(1)]);
+    let fits = ty.shape.broadcast(&outer).is_ok_and(|both| both == outer);
+    (!fits).then(|| format!("the positions {ty} do not broadcast to {outer}, those of the input {}", x.ty()))
 }
 
 /// Why `x` has no positions of this width, if it has none.
@@ -43,7 +60,7 @@ fn misfit(x: &Tensor, width: usize) -> Option<String> {
 ///
 /// ```
 /// use fulmen_nn::attention::{SinusoidalPositions, sinusoidal};
-/// use fulmen_tensor::{DType, Tensor};
+/// use fulmen_tensor::{DType, Shape, Tensor};
 /// let y = SinusoidalPositions::new(8).forward(&Tensor::zeros(DType::F32, [2, 5, 8]));
 /// assert_eq!(y.eval()?.to_vec::<f32>()?[..40], sinusoidal(5, 8).eval()?.to_vec::<f32>()?);
 /// # Ok::<(), fulmen_tensor::Error>(())
@@ -68,10 +85,12 @@ impl SinusoidalPositions {
     /// The input `[…, length, width]` with the rows of the integer `positions` added, which broadcast to `[…, length]`.
     #[track_caller]
     pub fn forward_at(&self, x: &Tensor, positions: &Tensor) -> Tensor {
-        if x.fault().is_some() {
-            return x.clone();
+        for input in [x, positions] {
+            if input.fault().is_some() {
+                return input.clone();
+            }
         }
-        match misfit(x, self.width) {
+        match misfit(x, self.width).or_else(|| unfit_positions(positions, x)) {
             Some(message) => Tensor::poison("SinusoidalPositions", message),
             None => x + sinusoidal_at(positions, self.width).to_dtype(x.dtype()),
         }
@@ -90,7 +109,7 @@ impl Forward for SinusoidalPositions {
 ///
 /// ```
 /// use fulmen_nn::{Module, attention::LearnedPositions};
-/// use fulmen_tensor::{DType, Tensor};
+/// use fulmen_tensor::{DType, Shape, Tensor};
 ///
 /// let positions = LearnedPositions::new(1024, 8);
 /// positions.initialize(0);
@@ -135,10 +154,12 @@ impl LearnedPositions {
     /// position that there is not gives NaN.
     #[track_caller]
     pub fn forward_at(&self, x: &Tensor, positions: &Tensor) -> Tensor {
-        if x.fault().is_some() {
-            return x.clone();
+        for input in [x, positions] {
+            if input.fault().is_some() {
+                return input.clone();
+            }
         }
-        match misfit(x, self.width) {
+        match misfit(x, self.width).or_else(|| unfit_positions(positions, x)) {
             Some(message) => Tensor::poison(&self.to_string(), message),
             None => x + self.weight.get().take(0, positions).to_dtype(x.dtype()),
         }
@@ -167,7 +188,7 @@ impl Forward for LearnedPositions {
 ///
 /// ```
 /// use fulmen_nn::attention::{Attention, alibi};
-/// use fulmen_tensor::{DType, Tensor};
+/// use fulmen_tensor::{DType, Shape, Tensor};
 /// let bias = alibi(8, 2, 2);
 /// assert_eq!(bias.eval()?.to_vec::<f32>()?[..4], [0.0, -0.5, -0.5, 0.0]);
 ///
@@ -184,6 +205,13 @@ pub fn alibi(heads: usize, length: usize, positions: usize) -> Tensor {
 /// [`KeyValueCache`](super::KeyValueCache).
 #[track_caller]
 pub fn alibi_at(heads: usize, queries: &Tensor, positions: usize) -> Tensor {
+    if queries.fault().is_some() {
+        return queries.clone();
+    }
+    if queries.rank() != 1 || !queries.dtype().is_integer() || heads > MANY {
+        let message = format!("the queries {} are no integers [length], or {heads} heads are too many", queries.ty());
+        return Tensor::poison("alibi", message);
+    }
     let slopes: Vec<f32> = slopes(heads).into_iter().map(|slope| -slope as f32).collect();
     let keys = Tensor::arange(DType::I32, positions).to_dtype(DType::F32);
     let distance = (queries.to_dtype(DType::F32).unsqueeze(-1) - keys).abs();

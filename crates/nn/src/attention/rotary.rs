@@ -2,6 +2,7 @@
 
 use fulmen_tensor::{DType, Tensor};
 
+use super::positions::unfit_positions;
 use crate::precision::precision;
 
 /// Rotates pairs of features by angles that grow with the position, so that products of queries and keys depend on their
@@ -122,12 +123,12 @@ impl RotaryEmbedding {
             }
         }
         let (width, features) = (self.width, x.size(-1));
-        let message = if width == 0 || width % 2 != 0 {
+        let message = if width == 0 || !width.is_multiple_of(2) {
             format!("a width of {width} cannot be parted into pairs")
         } else if x.rank() < 2 || features < width || !x.dtype().is_float() {
             format!("the input {} is not floating-point [.., length, features] with {width} features or more", x.ty())
-        } else if !positions.dtype().is_integer() {
-            format!("the positions {} are not integers", positions.ty())
+        } else if let Some(message) = unfit_positions(positions, x) {
+            message
         } else {
             return self.rotate(x, positions);
         };

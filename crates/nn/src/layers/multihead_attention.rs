@@ -55,6 +55,8 @@ pub struct SeparateProjections {
     pub k_proj_weight: Parameter,
     /// `[embedding, vdim]`.
     pub v_proj_weight: Parameter,
+    kdim: usize,
+    vdim: usize,
 }
 
 impl MultiheadAttention {
@@ -97,6 +99,8 @@ impl MultiheadAttention {
             q_proj_weight: Parameter::new([self.embed_dim, self.embed_dim], Init::xavier_uniform(1.0)),
             k_proj_weight: Parameter::new([self.embed_dim, kdim], Init::xavier_uniform(1.0)),
             v_proj_weight: Parameter::new([self.embed_dim, vdim], Init::xavier_uniform(1.0)),
+            kdim,
+            vdim,
         });
         self
     }
@@ -108,7 +112,7 @@ impl MultiheadAttention {
             return Some(format!("{num_heads} heads do not divide {embed_dim} features"));
         }
         let widths = match &self.separate {
-            Some(own) => [*embed_dim, own.k_proj_weight.ty().shape[1], own.v_proj_weight.ty().shape[1]],
+            Some(own) => [*embed_dim, own.kdim, own.vdim],
             None => [*embed_dim; 3],
         };
         let (bad, width) = inputs.into_iter().zip(widths).find(|(x, width)| x.rank() != 3 || x.size(-1) != *width)?;

@@ -3,7 +3,7 @@
 use fulmen_tensor::Tensor;
 
 use super::{LayerNorm, TransformerDecoderLayer, TransformerEncoderLayer};
-use crate::attention::Attention;
+use crate::attention::{Attention, KeyValueCache};
 use crate::{Init, Module};
 
 /// Encoder layers one after the other, and if asked for a normalization of the last one's result. As PyTorch's
@@ -54,6 +54,28 @@ impl TransformerEncoder {
         match &self.norm {
             Some(norm) => norm.forward(&x),
             None => x,
+        }
+    }
+
+    /// The last layer's result for the next tokens of a generation, and the caches of the layers, one each, with their keys
+    /// and values. See [`MultiheadAttention::forward_cached`](crate::MultiheadAttention::forward_cached).
+    ///
+    /// Poisoned where there are not as many caches as layers.
+    #[track_caller]
+    pub fn forward_cached(&self, src: &Tensor, caches: &[KeyValueCache]) -> (Tensor, Vec<KeyValueCache>) {
+        if caches.len() != self.layers.len() {
+            let message = format!("{} layers have {} caches; each has its own", self.layers.len(), caches.len());
+            return (Tensor::poison("TransformerEncoder", message), caches.to_vec());
+        }
+        let (mut x, mut after) = (src.clone(), Vec::with_capacity(caches.len()));
+        for (layer, cache) in self.layers.iter().zip(caches) {
+            let (found, cache) = layer.forward_cached(&x, cache);
+            x = found;
+            after.push(cache);
+        }
+        match &self.norm {
+            Some(norm) => (norm.forward(&x), after),
+            None => (x, after),
         }
     }
 }

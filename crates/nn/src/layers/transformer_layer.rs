@@ -9,7 +9,7 @@ use fulmen_tensor::Tensor;
 
 use super::functions::Relu;
 use super::{Dropout, LayerNorm, Linear, MultiheadAttention};
-use crate::attention::Attention;
+use crate::attention::{Attention, KeyValueCache};
 use crate::{Forward, Module, Visit, users_line};
 
 /// What layers are built from; PyTorch's defaults.
@@ -198,6 +198,22 @@ impl TransformerEncoderLayer {
         } else {
             let x = self.norm1.forward(&(src + self.attend(src, how)));
             self.norm2.forward(&(&x + self.feed(&x)))
+        }
+    }
+
+    /// The layer's result for the next tokens `[batch, count, d_model]` of a generation, and the cache with their keys and
+    /// values: what [`forward`](TransformerEncoderLayer::forward) with [`Attention::causal`] gives at these places of the
+    /// whole sequence. See [`MultiheadAttention::forward_cached`].
+    #[track_caller]
+    pub fn forward_cached(&self, src: &Tensor, cache: &KeyValueCache) -> (Tensor, KeyValueCache) {
+        if self.norm_first {
+            let (found, cache) = self.self_attn.forward_cached(&self.norm1.forward(src), cache);
+            let x = src + self.dropout1.forward(&found);
+            (&x + self.feed(&self.norm2.forward(&x)), cache)
+        } else {
+            let (found, cache) = self.self_attn.forward_cached(src, cache);
+            let x = self.norm1.forward(&(src + self.dropout1.forward(&found)));
+            (self.norm2.forward(&(&x + self.feed(&x))), cache)
         }
     }
 
