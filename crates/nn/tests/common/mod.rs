@@ -4,6 +4,7 @@
 
 pub(crate) mod reference;
 
+use fulmen_nn::Module;
 use fulmen_tensor::Tensor;
 
 /// The value as f64.
@@ -31,5 +32,15 @@ pub(crate) fn assert_close(found: &[f64], expected: &[f64], relative: f64, absol
     for (i, (&f, &e)) in found.iter().zip(expected).enumerate() {
         let equal = f == e || (f.is_nan() && e.is_nan()) || (f - e).abs() <= absolute + relative * e.abs();
         assert!(equal, "{what}: element {i} is {f:e}, expected {e:e} (off by {:e})", (f - e).abs());
+    }
+}
+
+/// Gives all parameters short numbers. To draw them would take the compiler longer than what is tested.
+pub(crate) fn settle(module: &dyn Module) {
+    for (i, (_, parameter)) in module.parameters().into_iter().enumerate() {
+        let shape = parameter.ty().shape;
+        let numbers: Vec<f32> =
+            (0..shape.num_elements()).map(|k| ((k * 37 + i * 11) % 101) as f32 / 100.0 - 0.5).collect();
+        parameter.set(Tensor::from_slice(&numbers, &shape));
     }
 }
