@@ -117,7 +117,9 @@ mod tests {
         let loader = DataLoader::builder(data).batch_size(32).build().unwrap();
         let plan = Plan { steps_per_epoch: 2, max_epochs: 1, total_steps: 2 };
         let optimizer = net.configure_optimizers(&plan);
-        let options = Trainer::builder().strategy(Strategy::Fsdp).precision(Precision::Bf16Mixed).options().unwrap();
+        let builder = Trainer::builder().strategy(Strategy::Fsdp).precision(Precision::Bf16Mixed);
+        // With a branch for the optimizer.
+        let options = builder.accumulate_grad_batches(2u64).gradient_clip_val(1.0).options().unwrap();
         let mesh = Mesh::new([("data", 4)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
         let setting = Setting::new(&options, mesh, replicas);

@@ -37,7 +37,7 @@ pub(crate) fn train(
     if let Some(factor) = values.named(LR_FACTOR) {
         turn = turn.scaled_by(factor);
     }
-    update(optimizer, &turn, &mut values, &gradients)?;
+    update(optimizer, &turn, &mut values, &gradients, setting)?;
     let counted = match &gradients.updates {
         Some(done) => done.select(&(&updates + 1.0), &updates),
         None => &updates + 1.0,

@@ -79,17 +79,21 @@ impl<'a> Values<'a> {
 
     /// Each value must be right, and of the type that the next step takes.
     pub(super) fn check(&self) -> Result<()> {
-        for (entry, value) in self.entries.iter().zip(&self.after) {
-            value.check()?;
-            if *value.ty() != entry.ty {
-                return Err(Error::usage(format!(
-                    "a step would turn `{}` from {} into {}\n  at {}",
-                    entry.name,
-                    entry.ty,
-                    value.ty(),
-                    value.location()
-                )));
-            }
+        self.after.iter().enumerate().try_for_each(|(i, value)| self.check_one(i, value))
+    }
+
+    /// As [`Values::check`], for a value that is to be that of one entry.
+    pub(super) fn check_one(&self, i: usize, value: &Tensor) -> Result<()> {
+        value.check()?;
+        let entry = &self.entries[i];
+        if *value.ty() != entry.ty {
+            return Err(Error::usage(format!(
+                "a step would turn `{}` from {} into {}\n  at {}",
+                entry.name,
+                entry.ty,
+                value.ty(),
+                value.location()
+            )));
         }
         Ok(())
     }
