@@ -17,10 +17,10 @@ pub mod prelude {
     pub use fulmen_nn::optim::Optimizer;
     pub use fulmen_nn::{Forward, Module, loss, metrics, optim, schedule};
     pub use fulmen_tensor::{Accelerator, DType, Devices, Literal, Runtime, Shape, Tensor, TensorType, grad};
-    pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint};
+    pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau};
     pub use fulmen_trainer::{
         Batch, Options, Plan, Precision, Predictions, StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder,
-        TrainingModule, Weights,
+        TrainingModule, WeightAveraging, Weights,
     };
 }
 

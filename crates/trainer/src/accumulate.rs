@@ -72,11 +72,14 @@ impl Group {
         &self.due
     }
 
-    /// The mean gradient of the group so far, and the sum for the next batch.
-    pub(crate) fn add(&self, sum: &Tensor, gradient: &Tensor) -> (Tensor, Tensor) {
-        let sum = sum + gradient.to_dtype(sum.dtype()) * self.count.to_dtype(sum.dtype());
-        let mean = &sum / self.samples.to_dtype(sum.dtype()).maximum(1.0);
-        (mean.to_dtype(gradient.dtype()), self.due.select(&sum.zeros_like(), &sum))
+    /// The real samples of the group so far, at least 1: an f32 scalar.
+    pub(crate) fn samples(&self) -> Tensor {
+        self.samples.maximum(1.0)
+    }
+
+    /// The sum over the samples of the group so far, from that of the batches before and the mean over this batch.
+    pub(crate) fn add(&self, sum: &Tensor, gradient: &Tensor) -> Tensor {
+        sum + gradient.to_dtype(sum.dtype()) * self.count.to_dtype(sum.dtype())
     }
 
     /// The counters for the next batch.

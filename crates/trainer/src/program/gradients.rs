@@ -6,19 +6,46 @@ use fulmen_tensor::{Tensor, grad};
 use super::forward::Forward;
 use super::values::Values;
 use crate::accumulate::{self, Group};
-use crate::clip;
+use crate::clip::{self, Clip};
 use crate::loss_scale::LossScale;
 use crate::setting::Setting;
 use crate::{Batch, Result};
 
+/// The gradient of one parameter.
+pub(super) struct Gradient {
+    /// The place of the parameter's entry.
+    pub(super) place: usize,
+    /// The gradient; of a group of batches the sum over its samples so far.
+    pub(super) sum: Tensor,
+    /// Where the sum is kept for the next batch of the group.
+    pub(super) buffer: Option<usize>,
+}
+
 /// What the optimizer gets.
 pub(super) struct Gradients {
-    /// Of each parameter that the loss depends on: the place of its entry, and its gradient.
-    pub(super) of: Vec<(usize, Tensor)>,
+    /// Of each parameter that the loss depends on.
+    pub(super) of: Vec<Gradient>,
     /// Whether this step changes parameters, a boolean scalar; nothing where each does.
     pub(super) updates: Option<Tensor>,
-    /// The length of all gradients together before they are clipped, if anyone asks for it.
+    /// Whether a group of batches ends here, whatever its gradient.
+    pub(super) due: Option<Tensor>,
+    /// The samples that the sums are over, where they are sums.
+    samples: Option<Tensor>,
+    clip: Clip,
+    /// The length of all gradients together before they are clipped, if anyone needs it.
     pub(super) norm: Option<Tensor>,
+}
+
+impl Gradients {
+    /// The gradient as the optimizer gets it. Recorded where it is used: a whole gradient that goes into a branch would
+    /// take memory, where its sum is there already.
+    pub(super) fn ready(&self, gradient: &Gradient) -> Tensor {
+        let mean = match &self.samples {
+            Some(samples) => &gradient.sum / samples.to_dtype(gradient.sum.dtype()),
+            None => gradient.sum.clone(),
+        };
+        clip::clip(self.clip, &mean, self.norm.as_ref())
+    }
 }
 
 /// Differentiates the loss. `batches` is the number of batches of an epoch.
@@ -42,40 +69,39 @@ pub(super) fn gradients(
             *gradient = gradient.with_sharding(&values.entries[i].sharding);
         }
     }
-    let mut gradients: Vec<(usize, Tensor)> = trained.into_iter().zip(found).collect();
+    let with_place = |(place, sum)| Gradient { place, sum, buffer: None };
+    let mut of: Vec<Gradient> = trained.into_iter().zip(found).map(with_place).collect();
     // As in PyTorch: what has no gradient is left alone, by weight decay too.
-    gradients.retain(|&(i, _)| forward.loss.depends_on(values.before(i)));
+    of.retain(|gradient| forward.loss.depends_on(values.before(gradient.place)));
 
-    let mut due = None;
+    let (mut due, mut samples) = (None, None);
     if setting.accumulate > 1 {
         let group = Group::new(values.named(accumulate::BATCH), values.named(accumulate::SAMPLES), batch)?;
         let group = group.up_to(setting.accumulate, batches);
-        for (i, gradient) in &mut gradients {
-            let buffer = values.expect(&accumulate::buffer(&values.entries[*i].name))?;
-            let (mean, next) = group.add(values.before(buffer), gradient);
-            *gradient = mean;
-            values.set(buffer, next);
+        for gradient in &mut of {
+            let buffer = values.expect(&accumulate::buffer(&values.entries[gradient.place].name))?;
+            gradient.sum = group.add(values.before(buffer), &gradient.sum);
+            gradient.buffer = Some(buffer);
         }
         for (name, next) in group.next(values.named(accumulate::GROUPS)) {
             values.set_named(name, next);
         }
-        due = Some(group.due().clone());
+        (due, samples) = (Some(group.due().clone()), Some(group.samples()));
     }
-    let finite = scale.as_ref().map(|scale| scale.all_finite(gradients.iter().map(|(_, gradient)| gradient)));
+    let finite = scale.as_ref().map(|scale| scale.all_finite(of.iter().map(|gradient| &gradient.sum)));
     if let (Some(scale), Some(finite)) = (&scale, &finite) {
         for (name, next, before) in scale.next(finite) {
             let next = due.as_ref().map_or_else(|| next.clone(), |due| due.select(&next, before));
             values.set_named(name, next);
         }
     }
-    let norm = (setting.log_grad_norm || clip::needs_norm(setting.clip))
-        .then(|| clip::norm(gradients.iter().map(|(_, gradient)| gradient)));
-    for (_, gradient) in &mut gradients {
-        *gradient = clip::clip(setting.clip, gradient, norm.as_ref());
-    }
-    let updates = match (due, finite) {
+    let norm = (setting.log_grad_norm || clip::needs_norm(setting.clip)).then(|| {
+        let norm = clip::norm(of.iter().map(|gradient| &gradient.sum));
+        samples.as_ref().map_or(norm.clone(), |samples| norm / samples)
+    });
+    let updates = match (&due, finite) {
         (Some(due), Some(finite)) => Some(due.and(finite)),
-        (due, finite) => due.or(finite),
+        (due, finite) => due.clone().or(finite),
     };
-    Ok(Gradients { of: gradients, updates, norm: norm.filter(|_| setting.log_grad_norm) })
+    Ok(Gradients { of, updates, due, samples, clip: setting.clip, norm })
 }

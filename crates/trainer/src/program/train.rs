@@ -51,12 +51,13 @@ pub(crate) fn train(
     values.check()?;
 
     let so_far = Tensor::placeholder("trainer/logs", forward.layout.ty());
+    let norm = gradients.norm.as_ref().filter(|_| setting.log_grad_norm);
     let facts = StepFacts {
         loss: &forward.loss,
         // Counted as the host counts: groups of batches.
         step: values.named(accumulate::GROUPS).unwrap_or(&step),
         learning_rate: &optimizer.learning_rate(&turn),
-        grad_norm: gradients.norm.as_ref().map(|norm| (norm, gradients.updates.as_ref())),
+        grad_norm: norm.map(|norm| (norm, gradients.updates.as_ref())),
     };
     let logs = forward.layout.accumulate(&so_far, &forward.logged, batch, Some(&facts));
 

@@ -3,7 +3,7 @@
 use fulmen_nn::optim::{Optimizer, Step};
 use fulmen_tensor::{Tensor, cond};
 
-use super::gradients::Gradients;
+use super::gradients::{Gradient, Gradients};
 use super::values::Values;
 use crate::setting::Setting;
 use crate::state::OPTIMIZER;
@@ -11,7 +11,8 @@ use crate::{Error, Result};
 
 /// Lets the optimizer change the parameters that have a gradient. A step that is none for it, because a group of batches
 /// goes on or gradients overflowed, changes nothing of theirs. Within a group, which is most steps, nothing is computed
-/// for the optimizer either; an overflow is too rare for a branch.
+/// for the optimizer either; an overflow is too rare for a branch. On one TPU the branch keeps one more copy of the
+/// parameters than a selection would; under FSDP it keeps none.
 pub(super) fn update(
     optimizer: &dyn Optimizer,
     step: &Step,
@@ -23,8 +24,7 @@ pub(super) fn update(
     let before: Vec<Tensor> = places.iter().flatten().map(|&i| values.before(i).clone()).collect();
     let mut outcome = Ok(());
     let mut after = || {
-        let new = all(optimizer, step, values, gradients, &places);
-        new.unwrap_or_else(|error| {
+        all(optimizer, step, values, gradients, &places).unwrap_or_else(|error| {
             outcome = Err(error);
             before.clone()
         })
@@ -38,12 +38,18 @@ pub(super) fn update(
     for (&i, value) in places.iter().flatten().zip(after) {
         values.set(i, value);
     }
+    for gradient in &gradients.of {
+        if let (Some(due), Some(buffer)) = (&gradients.due, gradient.buffer) {
+            values.set(buffer, due.select(&gradient.sum.zeros_like(), &gradient.sum));
+        }
+    }
     Ok(())
 }
 
 /// For each gradient the places of its parameter and of what the optimizer remembers of it.
 fn places(optimizer: &dyn Optimizer, values: &Values<'_>, gradients: &Gradients) -> Result<Vec<Vec<usize>>> {
-    let of = |&(i, _): &(usize, Tensor)| {
+    let of = |gradient: &Gradient| {
+        let i = gradient.place;
         let name = &values.entries[i].name;
         let slots = optimizer.state(name, values.before(i).ty()).into_iter();
         let slots = slots.map(|(slot, _)| values.expect(&format!("{OPTIMIZER}{slot}/{name}")));
@@ -61,10 +67,11 @@ fn all(
     places: &[Vec<usize>],
 ) -> Result<Vec<Tensor>> {
     let mut all = vec![];
-    for ((i, gradient), places) in gradients.of.iter().zip(places) {
-        let name = &values.entries[*i].name;
+    for (gradient, places) in gradients.of.iter().zip(places) {
+        let i = gradient.place;
+        let name = &values.entries[i].name;
         let before: Vec<Tensor> = places[1..].iter().map(|&slot| values.before(slot).clone()).collect();
-        let (parameter, state) = optimizer.update(step, name, values.before(*i), gradient, &before);
+        let (parameter, state) = optimizer.update(step, name, values.before(i), &gradients.ready(gradient), &before);
         if state.len() != before.len() {
             return Err(Error::usage(format!(
                 "the optimizer has {} tensors of state for `{name}`, and its update() returned {}",
