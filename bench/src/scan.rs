@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use fulmen::pjrt::locate::{Platform, locate};
 use fulmen::pjrt::{Client, CompileOptions, Plugin, Topology, Value};
-use fulmen::tensor::{Function, autocast, random, scan};
+use fulmen::tensor::{Function, autocast, scan};
 use fulmen::{nn::activation, prelude::*};
 use serde_json::json;
 
@@ -71,13 +71,13 @@ fn layer(x: &Tensor, w: &[Tensor]) -> Tensor {
 
 /// A step of gradient descent, forward and back. The weights of a scan lie stacked, the others' each for itself.
 fn step(layers: usize, scanned: bool) -> Function {
-    let mut types = vec![TensorType::new(DType::F32, [BATCH, TIME, WIDTH])];
+    let mut types = vec![TensorType::new(DType::F32, [BATCH, TIME, WIDTH]); 2];
     for _ in 0..if scanned { 1 } else { layers } {
         let stacked = |shape: &[usize]| if scanned { [&[layers], shape].concat() } else { shape.to_vec() };
         types.extend(WEIGHTS.iter().map(|shape| TensorType::new(DType::F32, stacked(shape))));
     }
     Function::trace("step", &types, |p| {
-        let (x, weights) = (&p[0], &p[1..]);
+        let (x, target, weights) = (&p[0], &p[1], &p[2..]);
         let last = autocast(Some(DType::Bf16), || match scanned {
             true => {
                 let weights: Vec<&Tensor> = weights.iter().collect();
@@ -85,7 +85,6 @@ fn step(layers: usize, scanned: bool) -> Function {
             }
             false => weights.chunks(WEIGHTS.len()).fold(x.clone(), |x, w| layer(&x, w)),
         });
-        let target = random::normal(&random::key(0), DType::F32, [BATCH, TIME, WIDTH]);
         let error = last - target;
         let loss = (&error * &error).mean_all();
         let gradients = grad(&loss, &weights.iter().collect::<Vec<_>>());
