@@ -122,7 +122,7 @@ fn binning_costs_at_most_half_the_pairs_that_share_a_bin() {
 fn counts_are_exact_in_half_precision_and_under_autocast() {
     // bf16 cannot count beyond 256.
     let n = 1000;
-    let classes: Vec<i32> = (0..n as i32).map(|i| i % 2).collect();
+    let classes: Vec<i32> = (0..n).map(|i| i % 2).collect();
     let (target, half) = (i32s(&classes), i32s(&classes).one_hot(2).to_dtype(DType::Bf16));
     let statistics = autocast(Some(DType::Bf16), || {
         [

@@ -82,4 +82,18 @@ fn an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come() {
         // losses that are many times as large or small.
         assert!((loss - expected).abs() <= 1e-2 * expected.abs().max(1e-4), "step {step}: {loss} and {expected}");
     }
+
+    let seen = |record: &Record| record.epochs.lock().unwrap()[..].iter().map(|p| p.arrays.clone()).collect::<Vec<_>>();
+    let (all, resumed) = (seen(&whole), seen(&after));
+    assert_eq!(all[0].iter().flat_map(|array| array.1.elements()).sum::<f64>(), SAMPLES as f64);
+    assert_eq!(resumed, all[1..], "the interrupted epoch has counted each of its samples once");
+
+    // Interrupted between two log points: what was counted since the last of them goes on too.
+    let (before, after) = (Record::default(), Record::default());
+    let rare = |record: &Record| builder(folder.path(), 2, record).log_every_n_steps(100u64).max_epochs(2u64);
+    let summary = rare(&before).callback(Interrupt).build().unwrap().fit(&Net::new(), &loader().build().unwrap(), None);
+    let checkpoint = summary.unwrap().last_checkpoint.unwrap();
+    let mut trainer = rare(&after).ckpt_path(&checkpoint).build().unwrap();
+    trainer.fit(&Net::new(), &loader().build().unwrap(), None).unwrap();
+    assert_eq!(seen(&after), all[1..2]);
 }

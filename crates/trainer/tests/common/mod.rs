@@ -51,6 +51,8 @@ impl TrainingModule for Net {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
         let (logits, y) = (self.forward(&batch.get("x")), batch.get("y"));
         cx.log("train_acc", &metrics::correct(&logits, &y));
+        // How many samples of each class there were, whatever the model says.
+        cx.log_metric("train_seen", metrics::ConfusionMatrix::new(CLASSES).update(&y, &y));
         batch.mean(&cross_entropy(&logits, &y, Reduction::None))
     }
 
