@@ -1,8 +1,8 @@
 //! Running reductions: at each place along an axis the sum, product, extreme or log-sum-exp of all elements up to it.
 //!
 //! Each is one `reduce_window`, whose windows reach to the beginning of the axis: XLA makes a tree of it. The derivative
-//! of a sum is a sum that runs the other way. The others are differentiated as a scan in log₂(n) steps, each of which
-//! combines every element with the one that lies a power of two before it.
+//! of a sum is a sum that runs the other way. Those of the others are scans in log₂(n) steps, each of which combines
+//! every element with the one that lies a power of two before it.
 
 use super::reduce::Reducer;
 use super::takes::Takes;
@@ -42,34 +42,22 @@ impl How {
             ),
         }
     }
+}
 
-    /// The same of two floating-point tensors, in a form that has a derivative; `after` stands after `before`.
-    fn combined(self, before: &Tensor, after: &Tensor) -> Tensor {
-        match self {
-            How::LogAddExp => {
-                let difference = before - after;
-                let undefined = difference.ne(&difference);
-                let difference = undefined.select(&difference.zeros_like(), &difference);
-                let sum = before.maximum(after) + (-difference.abs()).exp().log1p();
-                undefined.select(&(before + after), &sum)
-            }
-            How::Reduce(Reducer::Prod) => before * after,
-            // Of equal ones the later is chosen, and NaN before all.
-            How::Reduce(Reducer::Max) => after.ge(before).or(after.ne(after)).select(after, before),
-            How::Reduce(Reducer::Min) => after.le(before).or(after.ne(after)).select(after, before),
-            How::Reduce(_) => before + after,
-        }
+/// Two floating-point tensors combined by operations that have a derivative; `after` stands after `before`.
+fn combined(reducer: Reducer, before: &Tensor, after: &Tensor) -> Tensor {
+    match reducer {
+        Reducer::Prod => before * after,
+        // Of equal ones the later is chosen, and NaN before all.
+        Reducer::Max => after.ge(before).or(after.ne(after)).select(after, before),
+        Reducer::Min => after.le(before).or(after.ne(after)).select(after, before),
+        Reducer::Sum | Reducer::And | Reducer::Or => before + after,
     }
+}
 
-    /// The element that changes nothing, for floats.
-    fn neutral(self) -> f64 {
-        match self {
-            How::Reduce(Reducer::Prod) => 1.0,
-            How::Reduce(Reducer::Min) => f64::INFINITY,
-            How::Reduce(Reducer::Max) | How::LogAddExp => f64::NEG_INFINITY,
-            How::Reduce(_) => 0.0,
-        }
-    }
+/// 0 where a difference of two equal infinities is NaN.
+fn defined(difference: &Tensor) -> Tensor {
+    difference.ne(difference).select(&difference.zeros_like(), difference)
 }
 
 #[derive(Clone, Debug)]
@@ -82,23 +70,43 @@ struct Cumulative {
 }
 
 impl Cumulative {
-    /// The same by operations that each have a derivative, and a memory that grows with the logarithm of the length.
-    fn in_steps(&self, x: &Tensor) -> Tensor {
-        let (size, axis) = (x.shape()[self.axis], self.axis as isize);
+    /// What lies `distance` before each element along the axis, in the direction of the operation, and where there is
+    /// something; zeros elsewhere. With another number than 0 two such tensors could get each other's: see `lower`.
+    fn before(&self, y: &Tensor, distance: usize, reverse: bool) -> (Tensor, Tensor) {
+        let step = if reverse { -(distance as i64) } else { distance as i64 };
+        let (mut low, mut high, interior) = (vec![0; y.rank()], vec![0; y.rank()], vec![0; y.rank()]);
+        (low[self.axis], high[self.axis]) = (step, -step);
+        let moved = y.pad(&Tensor::zeros(y.dtype(), []), &low, &high, &interior);
+        let size = y.shape()[self.axis];
+        // No axis of a tensor is longer than an i64 counts.
+        let dtype = if size <= i32::MAX as usize { DType::I32 } else { DType::I64 };
+        let place = Tensor::iota(dtype, y.shape(), self.axis as isize);
+        let exists = if reverse { place.lt((size - distance) as f64) } else { place.ge(distance as f64) };
+        (moved, exists)
+    }
+
+    /// The same by operations that each have a derivative, in steps whose number is the logarithm of the length.
+    fn in_steps(&self, reducer: Reducer, x: &Tensor) -> Tensor {
         let (mut y, mut distance) = (x.clone(), 1usize);
-        while distance < size {
-            let mut edge = x.shape().to_vec();
-            edge[self.axis] = distance;
-            let edge = Tensor::full(x.dtype(), edge, self.how.neutral());
-            // Not `pad`: see `lower`.
-            let before = match self.reverse {
-                true => Tensor::concatenate(&[&y.narrow(axis, distance, size - distance), &edge], axis),
-                false => Tensor::concatenate(&[&edge, &y.narrow(axis, 0, size - distance)], axis),
-            };
-            y = self.how.combined(&before, &y);
+        while distance < x.shape()[self.axis] {
+            let (before, exists) = self.before(&y, distance, self.reverse);
+            y = exists.select(&combined(reducer, &before, &y), &y);
             distance *= 2;
         }
         y
+    }
+
+    /// The cotangent of `x` in its running log-sum-exp `y`: `exp(xⱼ − yⱼ)·sⱼ`, where `sⱼ` is the sum of `gᵢ·exp(yⱼ − yᵢ)`
+    /// over `j` and what comes after it, made of partial sums like every scan. No exponent is above 0.
+    fn log_sum_exp_vjp(&self, x: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
+        let (mut s, mut distance) = (g.clone(), 1usize);
+        while distance < x.shape()[self.axis] {
+            let (later, exists) = self.before(y, distance, !self.reverse);
+            let fall = exists.select(&(y - later), &y.zeros_like());
+            s = &s + defined(&fall).exp() * self.before(&s, distance, !self.reverse).0;
+            distance *= 2;
+        }
+        defined(&(x - y)).exp() * s
     }
 }
 
@@ -132,14 +140,19 @@ impl Operation for Cumulative {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (x, g) = (cx.input(0), cx.cotangent());
-        if self.how == How::Reduce(Reducer::Sum) {
-            return vec![Some(Tensor::apply(Cumulative { reverse: !self.reverse, ..self.clone() }, &[&g]))];
-        }
-        // A node of its own: `g` may be computed from `x`.
-        let leaf = x.unsqueeze(0);
-        let y = self.in_steps(&leaf.squeeze(0));
-        let gradient = grad(&(y * g).sum_all(), &[&leaf]).into_iter().next();
-        vec![gradient.map(|gradient| gradient.squeeze(0))]
+        let gradient = match self.how {
+            How::Reduce(Reducer::Sum) => {
+                Some(Tensor::apply(Cumulative { reverse: !self.reverse, ..self.clone() }, &[&g]))
+            }
+            How::LogAddExp => Some(self.log_sum_exp_vjp(x, cx.output(), &g)),
+            How::Reduce(reducer) => {
+                // A node of its own: `g` may be computed from `x`.
+                let leaf = x.unsqueeze(0);
+                let y = self.in_steps(reducer, &leaf.squeeze(0));
+                grad(&(y * g).sum_all(), &[&leaf]).first().map(|gradient| gradient.squeeze(0))
+            }
+        };
+        vec![gradient]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let ty = cx.result().clone();
