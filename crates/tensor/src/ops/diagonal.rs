@@ -1,7 +1,7 @@
 //! Diagonals: taken out of matrices, put into them, summed. By masks, which a matrix that lies split over devices allows.
 
 use super::reduce::Reducer;
-use crate::{DType, Shape, Tensor};
+use crate::{DType, Tensor, TensorType};
 
 /// Where the column is `offset` to the right of the row, in the last two axes of a tensor of `rank` axes.
 #[track_caller]
@@ -139,10 +139,10 @@ impl Tensor {
     /// Poisoned if it has more than 2⁴⁷ bytes.
     #[track_caller]
     pub fn eye(dtype: DType, rows: usize, columns: usize) -> Tensor {
-        let zeros = Tensor::zeros(dtype, Shape::from([rows, columns]));
-        if zeros.fault().is_some() {
-            return zeros;
+        let ty = TensorType::new(dtype, [rows, columns]);
+        if !ty.is_addressable() {
+            return Tensor::poison("eye", ty.too_large());
         }
-        on_diagonal(2, rows, columns, 0).select(&Tensor::ones(dtype, []), &zeros)
+        on_diagonal(2, rows, columns, 0).select(&Tensor::ones(dtype, []), &Tensor::zeros(dtype, []))
     }
 }

@@ -21,7 +21,18 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn masked_fill(&self, mask: &Tensor, value: impl Operand) -> Tensor {
-        mask.select(&value.beside(self), self)
+        if let Some(poisoned) = [self, mask].into_iter().find(|t| t.fault().is_some()) {
+            return poisoned.clone();
+        }
+        if mask.dtype() != DType::Bool {
+            let message =
+                format!("the mask must be bool, it is {}; make it with lt(), eq() or another comparison", mask.ty());
+            return Tensor::poison("masked_fill", message);
+        }
+        match mask.shape().broadcast(self.shape()) {
+            Ok(_) => mask.select(&value.beside(self), self),
+            Err(message) => Tensor::poison("masked_fill", message),
+        }
     }
 
     /// The places (i32) of the first `size` elements that are not 0, in row-major order: `[size, rank]`, one row of

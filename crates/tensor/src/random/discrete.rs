@@ -113,6 +113,14 @@ pub fn categorical(key: &Tensor, logits: &Tensor, axis: isize) -> Tensor {
     if logits.fault().is_some() {
         return logits.clone();
     }
+    match logits.shape().axis(axis) {
+        Ok(a) if logits.shape()[a] == 0 => {
+            let message = format!("{} has no element along axis {axis}", logits.shape());
+            return Tensor::poison("categorical", message);
+        }
+        Ok(_) => {}
+        Err(message) => return Tensor::poison("categorical", message),
+    }
     let dtype = if logits.dtype().is_half() { DType::F32 } else { logits.dtype() };
     let noise = draw_gumbel("categorical", key, dtype, logits.shape().clone());
     (noise + logits.to_dtype(dtype)).argmax(axis, false)

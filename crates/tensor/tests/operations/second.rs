@@ -26,6 +26,23 @@ fn gradients_of_gradients() {
             &y * &y * &y
         }),
         slope("matmul", &[2, 2], |x| x.matmul(x).matmul(x)),
+        slope("prod", &[2, 5], |x| x.prod(&[1], false)),
+        slope("norm and std", &[2, 3], |x| x.norm(3.0, &[1], false) * x.std(&[1], false)),
+        slope("cumprod", &[5], |x| x.cumprod(0) * x),
+        slope("cummax", &[5], |x| {
+            let (largest, _) = x.cummax(0);
+            &largest * &largest * x
+        }),
+        slope("logcumsumexp", &[5], |x| x.logcumsumexp(0) * x),
+        slope("sort", &[5], |x| {
+            let (sorted, _) = x.sort(0, true);
+            &sorted * &sorted * x
+        }),
+        slope("topk", &[5], |x| {
+            let (most, _) = x.topk(3, 0, true);
+            &most * &most * x.narrow(0, 1, 3)
+        }),
+        slope("einsum", &[3, 3], |x| Tensor::einsum("ij,jk,ii->k", &[x, x, x])),
         slope("grouped convolution", &[2, 2, 3, 3], |x| {
             let how = Convolution::new(2).groups(2).padding([(1, 1), (1, 1)]);
             let y = x.convolution(&x.narrow(1, 0, 1), &how);
