@@ -9,7 +9,7 @@ use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Client, CompileOptions, Effort, Plugin};
 #[rustfmt::skip]
 use fulmen_tensor::{
-    Combine, Convolution, DType, Function, Interpolation, PadMode, Pooling, Scan, Tensor, TensorType, checkpoint, cond,
+    Combine, Convolution, DType, Function, Interpolation, PadMode, Pooling, Scan, Tensor, TensorType, TriangularSolve, checkpoint, cond,
     fori_loop, grad, map, random, switch, while_loop,
 };
 use libfuzzer_sys::{Corpus, fuzz_target};

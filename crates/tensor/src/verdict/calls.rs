@@ -2,8 +2,8 @@
 
 use super::choices::Choices;
 use crate::{
-    Combine, Convolution, Interpolation, PadMode, Pooling, Scan, Tensor, checkpoint, cond, fori_loop, map, random,
-    switch, while_loop,
+    Combine, Convolution, Interpolation, PadMode, Pooling, Scan, Tensor, TriangularSolve, checkpoint, cond, fori_loop,
+    map, random, switch, while_loop,
 };
 
 /// Records an operation on some of the tensors, of which there is at least one.
@@ -29,11 +29,14 @@ macro_rules! over_axes {
 
 const OF_ONE: &[(&str, Call)] = &of_one! {
     abs ceil exp expm1 erf erf_inv floor log log1p sigmoid neg not rsqrt sign sqrt tanh cos sin is_finite relu detach
-    t sum_all mean_all zeros_like ones_like argmax_all argmin_all trace
+    acos acosh angle asin asinh atan atanh cbrt cosh count_leading_zeros digamma erfc exp2 frac is_inf is_nan lgamma
+    log10 log2 logit population_count reciprocal round round_half_away signbit sinh square tan trunc cholesky real imag
+    conj t sum_all mean_all zeros_like ones_like argmax_all argmin_all trace
 };
 
 const OF_TWO: &[(&str, Call)] = &of_two! {
     add sub mul div remainder maximum minimum pow and or xor shift_left shift_right_logical eq ne lt le gt ge matmul
+    atan2 copysign floor_divide floor_mod hypot logaddexp logaddexp2 nextafter shift_right_arithmetic xlogy cholesky_solve
 };
 
 const OVER_AXES: &[(&str, Call)] = &over_axes! {
@@ -160,6 +163,10 @@ const ARRANGED: &[(&str, Call)] = &[
     }),
     ("to_dtype", |c, x| vec![c.pick(x).to_dtype(c.dtype())]),
     ("bitcast", |c, x| vec![c.pick(x).bitcast(c.dtype())]),
+    ("clamp", |c, x| vec![c.pick(x).clamp(c.pick(x), c.number())]),
+    ("lerp", |c, x| vec![c.pick(x).lerp(c.pick(x), c.number())]),
+    ("polygamma", |c, x| vec![c.pick(x).polygamma(c.size().min(9) as u32)]),
+    ("nan_to_num", |c, x| vec![c.pick(x).nan_to_num(c.number(), None, Some(c.number()))]),
     ("select", |c, x| vec![c.pick(x).select(c.pick(x), c.pick(x))]),
     ("number", |c, x| vec![c.pick(x) + c.number()]),
     ("optimization_barrier", |c, x| Tensor::optimization_barrier(&[c.pick(x), c.pick(x)])),
@@ -299,6 +306,20 @@ const ORDERED: &[(&str, Call)] = &[
 ];
 
 const PRODUCTS: &[(&str, Call)] = &[
+    ("complex", |c, x| vec![Tensor::complex(c.pick(x), c.pick(x))]),
+    ("fft", |c, x| {
+        let t = c.pick(x);
+        vec![t.fft(&c.axes(t)), t.ifft(&c.axes(t)), t.rfft(&c.axes(t))]
+    }),
+    ("irfft", |c, x| {
+        let t = c.pick(x);
+        vec![t.irfft(&c.axes(t), c.size())]
+    }),
+    ("triangular_solve", |c, x| {
+        let how = if c.bool() { TriangularSolve::lower() } else { TriangularSolve::upper().right() };
+        let how = if c.bool() { how.unit_diagonal() } else { how };
+        vec![c.pick(x).triangular_solve(c.pick(x), &how)]
+    }),
     ("einsum", |c, x| {
         let equation =
             c.one_of(&["ij,jk->ik", "bij,bjk->bik", "...i,...i->...", "ii->i", "ij->ji", "i,j", "ij,ij->", "zz"]);

@@ -41,6 +41,8 @@ pub(crate) fn refused(operation: impl Operation, inputs: &[&Tensor], message: St
 /// Refusals of programs that the plugin would take: how the operation prints itself, a piece of the message, and why.
 const OURS: &[(&str, &str, &str)] = &[
     ("", "convert with to_dtype() first", "StableHLO counts with bools; here a user says that they are numbers"),
+    ("", "takes real numbers, not c", "chlo has some of these for complex numbers, without a derivative here"),
+    ("Convert", "does not become", "StableHLO takes the real part; here a user says which part"),
     ("Reduce", "has no element along the axes", "StableHLO gives the infinity that a maximum starts from"),
 ];
 
