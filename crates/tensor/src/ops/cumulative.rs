@@ -71,13 +71,16 @@ struct Cumulative {
 
 impl Cumulative {
     /// What lies `distance` before each element along the axis, in the direction of the operation, and where there is
-    /// something; zeros elsewhere. With another number than 0 two such tensors could get each other's: see `lower`.
+    /// something; zeros elsewhere. Not by `pad`, which XLA gets wrong where the axis lies split over devices: see `lower`.
     fn before(&self, y: &Tensor, distance: usize, reverse: bool) -> (Tensor, Tensor) {
-        let step = if reverse { -(distance as i64) } else { distance as i64 };
-        let (mut low, mut high, interior) = (vec![0; y.rank()], vec![0; y.rank()], vec![0; y.rank()]);
-        (low[self.axis], high[self.axis]) = (step, -step);
-        let moved = y.pad(&Tensor::zeros(y.dtype(), []), &low, &high, &interior);
-        let size = y.shape()[self.axis];
+        let (size, axis) = (y.shape()[self.axis], self.axis as isize);
+        let mut edge = y.shape().to_vec();
+        edge[self.axis] = distance;
+        let edge = Tensor::zeros(y.dtype(), edge);
+        let moved = match reverse {
+            true => Tensor::concatenate(&[&y.narrow(axis, distance, size - distance), &edge], axis),
+            false => Tensor::concatenate(&[&edge, &y.narrow(axis, 0, size - distance)], axis),
+        };
         // No axis of a tensor is longer than an i64 counts.
         let dtype = if size <= i32::MAX as usize { DType::I32 } else { DType::I64 };
         let place = Tensor::iota(dtype, y.shape(), self.axis as isize);
@@ -103,7 +106,8 @@ impl Cumulative {
         while distance < x.shape()[self.axis] {
             let (later, exists) = self.before(y, distance, !self.reverse);
             let fall = exists.select(&(y - later), &y.zeros_like());
-            s = &s + defined(&fall).exp() * self.before(&s, distance, !self.reverse).0;
+            let part = defined(&fall).exp() * self.before(&s, distance, !self.reverse).0;
+            s = exists.select(&(&s + part), &s);
             distance *= 2;
         }
         defined(&(x - y)).exp() * s
