@@ -33,6 +33,8 @@ mod book {
     mod quick_start {}
     #[doc = include_str!("../../../docs/src/tensors.md")]
     mod tensors {}
+    #[doc = include_str!("../../../docs/src/control-flow.md")]
+    mod control_flow {}
     #[doc = include_str!("../../../docs/src/operations.md")]
     mod operations {}
     #[doc = include_str!("../../../docs/src/models.md")]
