@@ -1,4 +1,4 @@
-//! Modules, layers, initializers, losses, optimizers, learning-rate schedules, and weights in and out.
+//! Modules, layers, initializers, losses, metrics, optimizers, schedules, and weights in and out.
 //!
 //! A model is a struct whose fields are layers, parameters and settings. `#[derive(Module)]` gives each of them a
 //! dotted name, PyTorch's own (`conv1.weight`), by which it is initialized, saved and loaded. A layer's `forward`
@@ -32,7 +32,7 @@
 //! ```
 //!
 //! Not here: the loop that trains (`fulmen-trainer`), and datasets (`fulmen-data`). Nothing here prints, and nothing
-//! here waits for a device except [`weights::save_weights`].
+//! here waits for a device but what hands values to the host: saving weights, and [`metrics::Statistics::eval`].
 
 // What the derive macro writes names this crate from outside, also in this crate's own tests.
 extern crate self as fulmen_nn;
