@@ -3,7 +3,7 @@
 use expect_test::expect;
 use fulmen_tensor::{DType, PadMode, Tensor};
 
-use crate::{check_all, integers, zeros};
+use crate::{check_all, check_starts, check_words, integers, zeros};
 
 #[test]
 fn shapes_and_axes() {
@@ -102,4 +102,45 @@ fn borders() {
             bitcast: 2 of f32 make one f64: the last axis of f32[2, 3] must have that size
         "#]],
     );
+}
+
+#[test]
+fn shapes_that_cannot_be_are_refused() {
+    let x = zeros([2, 3]);
+    check_words(&x.view(&[-1, -1]), "one may be -1");
+    check_words(&x.view(&[4, -1]), "6 elements cannot become [4, -1]");
+    check_words(&x.unflatten(1, &[2, -1]), "3 elements cannot become");
+    check_words(&x.movedim(&[0, 0], &[0, 1]), "named twice");
+    check_words(&x.expand(&[-1, 2, 3]), "keeps the size of an axis that is there");
+    check_words(&x.split(&[1, 1], 1)[0], "add up to 2; axis 1 of [2, 3] has 3");
+    check_words(&x.chunk(0, 0)[0], "no number of chunks");
+    check_words(&zeros([1 << 20]).unbind(0)[0], "more than 65536 tensors");
+    check_words(&x.index(0, -3), "there is no index -3");
+    check_words(&x.slice_along(0, .., 0), "in steps of 0");
+    check_words(&x.roll(&[1], &[]), "not equally many");
+    check_words(&x.repeat(&[2]), "fewer axes");
+    check_words(&x.tile(&[usize::MAX, usize::MAX]), "2^47");
+    check_words(&x.pad_mode(&[(3, 0)], PadMode::Reflect), "reflection needs less padding");
+    check_words(&x.pad_mode(&[(0, 4)], PadMode::Circular), "circular padding cannot be more");
+    check_words(&x.pad_mode(&[(i64::MIN, 0)], PadMode::Zeros), "2^47");
+    check_words(&x.pad_mode(&[(-2, -2)], PadMode::Zeros), "less than nothing");
+}
+
+#[test]
+fn sequences_and_masks() {
+    check_starts(&[
+        (Tensor::arange_step(DType::F32, 0.0, 1.0, 0.0), "arange_step: 0 to 1 in steps of 0 is no row of numbers"),
+        (
+            Tensor::arange_step(DType::F32, 0.0, f64::INFINITY, 1.0),
+            "arange_step: 0 to inf in steps of 1 is no row of numbers",
+        ),
+        (Tensor::arange_step(DType::I32, 0.0, 1.0, 0.5), "arange_step: 0 to 1 in steps of 0.5 are no elements of i32"),
+        (Tensor::arange_step(DType::U8, 0.0, 400.0, 100.0), "arange_step: the last number, 300, is no element of u8"),
+        (Tensor::arange_step(DType::I8, 0.0, 300.0, 100.0), "arange_step: the last number, 200, is no element of i8"),
+        (Tensor::arange_step(DType::F32, 0.0, 1e300, 1.0), "arange_step: f32["),
+        (Tensor::linspace(DType::I32, 0.0, 1.0, 3), "linspace: gives floating-point numbers, not i32"),
+        (Tensor::meshgrid(&[&zeros([2]), &zeros([])])[1].clone(), "meshgrid: takes vectors, tensor 1 is f32[]"),
+        (zeros([2]).masked_fill(&zeros([2]), 0.0), "masked_fill: the mask must be bool, it is f32[2]"),
+        (zeros([2]).masked_fill(&zeros([3]).gt(0.0), 0.0), "masked_fill: [3] and [2] do not broadcast"),
+    ]);
 }

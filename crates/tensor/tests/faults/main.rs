@@ -41,3 +41,21 @@ fn check_all(refused: impl IntoIterator<Item = Tensor>, expected: Expect) {
     }
     expected.assert_eq(&text);
 }
+
+/// Checks that the message has these words. The call stands on a line of this folder.
+#[track_caller]
+fn check_words(refused: &Tensor, words: &str) {
+    let fault = refused.fault().expect("the operation must be refused");
+    assert!(fault.message().contains(words), "{fault}");
+    assert!(fault.location().file().contains("tests/faults/"), "{fault}");
+}
+
+/// Checks what each fault begins with. The calls stand on lines of this folder.
+#[track_caller]
+fn check_starts(rows: &[(Tensor, &str)]) {
+    for (refused, expected) in rows {
+        let fault = refused.fault().unwrap_or_else(|| panic!("not refused: {expected}"));
+        assert!(fault.to_string().starts_with(expected), "{fault}\nis not\n{expected}");
+        assert!(fault.location().file().contains("tests/faults/"), "{fault}");
+    }
+}

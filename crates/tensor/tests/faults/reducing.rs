@@ -3,7 +3,7 @@
 use expect_test::expect;
 use fulmen_tensor::{DType, Tensor};
 
-use crate::{check_all, integers, zeros};
+use crate::{check_all, check_starts, integers, zeros};
 
 #[test]
 fn over_axes() {
@@ -126,4 +126,61 @@ fn products() {
             arange_step: 0 to 1 in steps of 0.5 are no elements of i32
         "#]],
     );
+}
+
+#[test]
+fn reductions() {
+    let (x, empty, integers) = (zeros([2, 3]), zeros([0, 3]), Tensor::zeros(DType::I32, [2, 3]));
+    let bools = Tensor::ones(DType::Bool, [2]);
+    check_starts(&[
+        (x.prod(&[2], false), "prod: axis 2 is not one of the 2 axes of [2, 3]"),
+        (x.any(&[0, -2], false), "any: axis 0 is named twice in [0, -2]"),
+        (x.count_nonzero(&[5], false), "count_nonzero: axis 5"),
+        (empty.max(&[0], false), "max: f32[0, 3] has no element along the axes [0] to choose from"),
+        (empty.argmax(0, false), "argmax: [0, 3] has no element along axis 0"),
+        (empty.argmin_all(), "argmin_all: [0] has no element along axis 0"),
+        (empty.logsumexp(&[0], false), "logsumexp: [0, 3] has no element along axis 0"),
+        (bools.sum(&[0], false), "sum: takes numbers, not bool"),
+        (integers.std(&[0], false), "std: takes floating-point numbers, not i32"),
+        (x.var_corrected(&[0], f64::NAN, false), "var_corrected: the correction NaN is no number"),
+        (integers.norm(2.0, &[0], false), "norm: takes floating-point numbers, not i32"),
+        (x.norm(f64::NAN, &[0], false), "norm: p is NaN"),
+        (empty.norm(f64::INFINITY, &[0], false), "norm: f32[0, 3] has no element along the axes [0]"),
+        (x.cumsum(2), "cumsum: axis 2 is not one of the 2 axes of [2, 3]"),
+        (integers.logcumsumexp(0), "logcumsumexp: takes floating-point numbers, not i32"),
+        (bools.cummax(0).0, "cummax: takes numbers, not bool"),
+        (bools.cummin(0).1, "cummin: takes numbers, not bool"),
+    ]);
+}
+
+#[test]
+fn products_and_diagonals() {
+    let (x, y) = (zeros([2, 3]), zeros([4, 5]));
+    check_starts(&[
+        (
+            Tensor::einsum("ij,jk->ik", &[&x, &y]),
+            "einsum: this axis of operand 1, [4, 5], has 4 elements, and elsewhere it has 3\n  ij,jk->ik\n     ^",
+        ),
+        (Tensor::einsum("ij->ij", &[]), "einsum: the equation names 1 operands, 0 were given"),
+        (Tensor::einsum("", &[]), "einsum: the equation names 1 operands, 0 were given"),
+        (Tensor::einsum("ij,jk->ik", &[&x.gt(0.0), &x.gt(0.0).t()]), "einsum: takes numbers, not bool"),
+        (
+            x.tensordot(&y, (&[1], &[0])),
+            "tensordot: cannot multiply [2, 3] by [4, 5]: the contracted axes 1 and 0 have 3 and 4",
+        ),
+        (x.tensordot(&y, (&[1], &[])), "tensordot: the two sides have 1 and 0 contracted axes"),
+        (x.tensordot(&y, (&[2], &[0])), "tensordot: axis 2"),
+        (x.outer(&y), "outer: takes two vectors, one is f32[2, 3]"),
+        (x.diagonal(0, 1, -1), "diagonal: rows and columns are the same axis 1 of [2, 3]"),
+        (x.diagonal(0, 0, 2), "diagonal: axis 2"),
+        (zeros([]).diag_embed(0), "diag_embed: a scalar has no axis to put on a diagonal"),
+        (zeros([2]).diag_embed(i64::MIN), "diag_embed: matrices of 9223372036854775810 rows"),
+        (zeros([2, 2, 2]).diag(0), "diag: takes a vector or a matrix, not [2, 2, 2]"),
+        (zeros([2]).trace(), "trace: [2] has no two axes of rows and columns"),
+        (Tensor::eye(DType::F32, usize::MAX, 2), "eye: f32[18446744073709551615, 2] has more bytes than"),
+    ]);
+    // Beyond the corners there is nothing, however far.
+    for offset in [i64::MIN, -3, 3, i64::MAX] {
+        assert_eq!(x.diagonal(offset, 0, 1).ty().to_string(), "f32[0]");
+    }
 }

@@ -3,7 +3,7 @@
 use expect_test::expect;
 use fulmen_tensor::{DType, Tensor};
 
-use crate::{check_all, integers, zeros};
+use crate::{check_all, check_starts, integers, zeros};
 
 #[test]
 fn order() {
@@ -36,10 +36,32 @@ fn order() {
             kthvalue: there is no element number 0 along axis 1 of [2, 3]
             kthvalue: there is no element number 4 along axis 1 of [2, 3]
             median: [2, 0] has no element along axis 1
-            select: the condition must be bool, it is f32[2, 3]; make it with lt(), eq() or another comparison
-            select: [4] and [2, 3] do not broadcast: counted from the last, axis -1 has 4 and 3, and neither is 1
+            masked_fill: the mask must be bool, it is f32[2, 3]; make it with lt(), eq() or another comparison
+            masked_fill: [4] and [2, 3] do not broadcast: counted from the last, axis -1 has 4 and 3, and neither is 1
             number: 0.5 is not an i32; convert the tensor with to_dtype() first
             full: i32[1125899906842624, 2] has more bytes than a program can address, 2^47
         "#]],
     );
+}
+
+#[test]
+fn sorts() {
+    let x = zeros([2, 3]);
+    let together = Tensor::sort_together(&[&x, &zeros([2])], 1, 0, false);
+    assert_eq!(together.len(), 2);
+    check_starts(&[
+        (x.sort(2, false).1, "sort: axis 2 is not one of the 2 axes of [2, 3]"),
+        (x.argsort(-3, true), "argsort: axis -3 is not one of the 2 axes of [2, 3]"),
+        (together[1].clone(), "sort_together: tensor 1 is f32[2] and the first is f32[2, 3]: the shapes differ"),
+        (
+            Tensor::sort_together(&[&x], 0, 0, false)[0].clone(),
+            "sort_together: there are 1 tensors and 0 keys among them",
+        ),
+        (x.topk(4, 1, true).0, "topk: there are no 4 elements along axis 1 of [2, 3]"),
+        (x.topk(1, 2, true).1, "topk: axis 2"),
+        (x.kthvalue(0, 1, false).0, "kthvalue: there is no element number 0 along axis 1 of [2, 3]"),
+        (x.kthvalue(4, 1, false).1, "kthvalue: there is no element number 4"),
+        (zeros([2, 0]).median(1, false).0, "median: [2, 0] has no element along axis 1"),
+    ]);
+    assert!(Tensor::sort_together(&[], 1, 0, false).is_empty());
 }

@@ -1,9 +1,9 @@
 //! Wrong calls of convolutions, poolings and interpolations.
 
 use expect_test::expect;
-use fulmen_tensor::{Convolution, Interpolation, Pooling};
+use fulmen_tensor::{Convolution, DType, Interpolation, Pooling, Tensor};
 
-use crate::{check_all, integers, zeros};
+use crate::{check_all, check_words, integers, zeros};
 
 #[test]
 fn convolutions() {
@@ -64,4 +64,25 @@ fn poolings() {
             interpolate: takes floating-point numbers, not i32; convert with to_dtype() first
         "#]],
     );
+}
+
+#[test]
+fn windows_and_grids_that_cannot_be_are_refused() {
+    let (x, w) = (zeros([1, 4, 5, 5]), zeros([4, 2, 3, 3]));
+    let how = Convolution::new(2);
+    check_words(&x.conv_transpose(&zeros([3, 2, 3, 3]), &how), "has 4 channels");
+    check_words(&x.conv_transpose(&w, &how.clone().groups(3)), "in 3 groups");
+    check_words(&x.conv_transpose(&w, &how.clone().output_padding([1, 0])), "must be less than the stride");
+    check_words(&x.conv_transpose(&w, &how.clone().same()), "in numbers");
+    check_words(&x.conv_transpose(&w, &how.clone().padding([(i64::MIN, 0), (0, 0)])), "2^47");
+    check_words(&x.convolution(&zeros([2, 4, 3, 3]), &how.same().stride([2, 1])), "for stride 1");
+    check_words(&x.max_pool(&Pooling::new([2, 2]).dilation([0, 1])), "dilation must be at least 1");
+    check_words(&x.max_pool(&Pooling::new([2, 2]).padding([2, 0])), "more than half of the window");
+    check_words(&x.avg_pool(&Pooling::new([2, 2]).divisor(0)), "at least 1");
+    check_words(&x.adaptive_avg_pool(&[0]), "must be from 1");
+    check_words(&x.adaptive_max_pool(&[1; 5]), "more axes than");
+    check_words(&x.interpolate(&[0, 3], Interpolation::Nearest), "must be from 1");
+    check_words(&x.interpolate_by(&[f64::NAN], Interpolation::Nearest), "positive numbers");
+    let whole = Tensor::zeros(DType::I32, [1, 1, 3]);
+    check_words(&whole.interpolate(&[2], Interpolation::Linear { align_corners: false }), "floating-point");
 }
