@@ -75,7 +75,7 @@ impl Attention {
         self
     }
 
-    /// Which key each query sees, broadcast to `[…, length, positions]`: booleans that are true where it does, or
+    /// Which key each query sees, broadcast to the scores `[…, length, positions]`, which it may not widen: booleans that are true where it does, or
     /// numbers to be added to the products before the softmax, `−∞` where it does not. A query that sees no key gets
     /// zeros.
     pub fn mask(mut self, mask: &Tensor) -> Attention {
@@ -86,6 +86,12 @@ impl Attention {
     /// What drops some of the weights that the softmax gives, while training.
     pub fn dropout(mut self, dropout: &Dropout) -> Attention {
         self.dropout = Some(dropout.clone());
+        self
+    }
+
+    /// The same, with this dropout where none was set.
+    pub(crate) fn or_dropout(mut self, dropout: &Dropout) -> Attention {
+        self.dropout.get_or_insert_with(|| dropout.clone());
         self
     }
 
@@ -139,15 +145,8 @@ impl Attention {
         }
         let mask = self.mask.as_ref()?;
         let dtype = mask.dtype();
-        let scores = [q.size(-2), k.size(-2)];
-        if dtype != DType::Bool && !dtype.is_float() {
-            return Some(format!("the mask {} is neither of booleans nor of floating-point numbers", mask.ty()));
-        }
-        let fits = |(axis, size): (isize, usize)| {
-            mask.rank() < axis.unsigned_abs() || mask.size(axis) == 1 || mask.size(axis) == size
-        };
-        (![(-2, scores[0]), (-1, scores[1])].into_iter().all(fits))
-            .then(|| format!("the mask {} does not broadcast to [.., {}, {}]", mask.ty(), scores[0], scores[1]))
+        (dtype != DType::Bool && !dtype.is_float())
+            .then(|| format!("the mask {} is neither of booleans nor of floating-point numbers", mask.ty()))
     }
 
     /// The weighted means of the values.
@@ -173,6 +172,14 @@ impl Attention {
         let product = split_heads(&join_heads(q, group).matmul(&k.transpose(-2, -1)), group);
         if product.fault().is_some() {
             return (product.clone(), product);
+        }
+        // A mask may not widen what it masks.
+        if let Some(mask) = &self.mask
+            && mask.shape().broadcast(product.shape()).as_ref() != Ok(product.shape())
+        {
+            let message = format!("the mask {} does not broadcast to the scores {}", mask.ty(), product.ty());
+            let poisoned = Tensor::poison("scaled_dot_product_attention", message);
+            return (poisoned.clone(), poisoned);
         }
         let wide = precision(product.dtype());
         let mut scores = product.to_dtype(wide) * scale;

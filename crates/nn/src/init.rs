@@ -56,7 +56,7 @@ pub enum Init {
         groups: usize,
     },
     /// A random orthogonal matrix times a factor: rows, or columns where these are fewer, of length `gain` that stand at
-    /// right angles. A weight of more axes is `[out, rest]`.
+    /// right angles. A weight of more axes is `[out, rest]`. Computed in f32 for f64 too: orthonormal to some 6 digits.
     Orthogonal {
         /// The factor, usually [`Nonlinearity::gain`].
         gain: f64,
@@ -229,7 +229,7 @@ impl Init {
     }
 
     /// A first value of type `ty`, drawn with `key`. Numbers are drawn as f32, or f64 for a tensor of f64, and then
-    /// rounded to a shorter type.
+    /// rounded to a shorter type; those of an orthogonal matrix are always computed in f32.
     ///
     /// Poisoned for a type that is not floating-point, a shape without fans or other than a matrix where the rule needs
     /// them, and a range that is empty or not finite.

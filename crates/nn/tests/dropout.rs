@@ -78,4 +78,12 @@ fn random_slopes_lie_between_their_bounds_while_training() {
     let mean = slopes.iter().sum::<f64>() / 1000.0;
     assert!((mean + 0.2).abs() < 0.01, "{mean}");
     assert_eq!(values(&layer.forward(&ones(&[3]))), [1.0; 3]);
+
+    for wrong in [Rrelu::new(0.3, 0.1), Rrelu::new(f64::NAN, 0.1), Rrelu::new(0.0, f64::INFINITY)] {
+        let text = fault(&wrong.forward(&ones(&[1])));
+        wrong.eval();
+        assert_eq!(fault(&wrong.forward(&ones(&[1]))).split(" at ").next(), text.split(" at ").next());
+        assert!(text.starts_with("Rrelu: no slope lies between"), "{text}");
+    }
+    assert_eq!(values(&Rrelu::new(0.5, 0.5).forward(&(ones(&[2]) * -1.0))), [-0.5; 2]);
 }

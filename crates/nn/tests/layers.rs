@@ -5,8 +5,8 @@ mod common;
 use common::{assert_close, fault, values};
 use fulmen_nn::loss::{CrossEntropyLoss, Reduction, cross_entropy, mse_loss};
 use fulmen_nn::{
-    AdaptiveAvgPool2d, AvgPool2d, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Embedding, LayerNorm, Linear, MaxPool2d,
-    Module, MultiheadAttention, activation, metrics,
+    AdaptiveAvgPool2d, AvgPool2d, BagMode, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Embedding, EmbeddingBag,
+    InstanceNorm1d, LayerNorm, Linear, MaxPool2d, Module, MultiheadAttention, activation, metrics,
 };
 use fulmen_tensor::{DType, Tensor, grad, random};
 
@@ -288,6 +288,22 @@ fn normalizations_refuse_what_does_not_fit() {
     assert!(fault(&norm.forward(&zeros(&[1, 4]))).contains("at least 2 while training"));
     norm.eval();
     assert_eq!(values(&norm.forward(&zeros(&[1, 4]))), [0.0; 4]);
+    let norm = BatchNorm1d::new(4).track_running_stats(false);
+    norm.initialize(0);
+    assert!(
+        fault(&norm.forward(&zeros(&[1, 4])))
+            .contains("has 1 value a channel; the variance of a batch needs at least 2")
+    );
+    norm.eval();
+    assert!(fault(&norm.forward(&zeros(&[1, 4]))).contains("at least 2 without running statistics"));
+
+    let norm = InstanceNorm1d::new(3);
+    let text = fault(&norm.forward(&zeros(&[4, 8])));
+    assert!(text.contains("the input f32[4, 8] has 4 channels on its axis 0, not 3"), "{text}");
+    let text = fault(&norm.forward(&zeros(&[2, 4, 8])));
+    assert!(text.contains("the input f32[2, 4, 8] has 4 channels on its axis 1, not 3"), "{text}");
+    assert!(fault(&norm.forward(&zeros(&[3, 1]))).contains("the input f32[3, 1] has 1 value a channel"));
+    assert!(fault(&norm.forward(&zeros(&[3]))).contains("the input f32[3] is not [batch, 3, length] or [3, length]"));
 }
 
 #[test]
@@ -369,4 +385,12 @@ fn the_variance_of_a_batch_far_from_0_is_exact_once_the_running_mean_is_near() {
     let flat = BatchNorm1d::new(1).affine(false);
     let y = values(&flat.forward(&x.reshape([64, 1])));
     assert_close(&y, &expected, 0.0, 6e-4, "two passes");
+}
+
+#[test]
+fn a_long_index_is_not_taken_for_padding() {
+    let bag = EmbeddingBag::new(4, 2).mode(BagMode::Sum).padding_idx(0);
+    bag.weight.set(Tensor::ones(DType::F32, [4, 2]));
+    let found = values(&bag.forward(&Tensor::from_slice(&[1i64, 0, 1, 1 << 32], [2, 2])));
+    assert!(found[..2] == [1.0; 2] && found[2..].iter().all(|x| x.is_nan()), "{found:?}");
 }

@@ -236,5 +236,19 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
     check(&loss.forward(&log_p, &targets.to_dtype(DType::F32), &lengths, &lengths), "that are integers");
     let (none, no_label) = (Tensor::zeros(DType::F32, [0, 1, 3]), Tensor::zeros(DType::I32, [1, 0]));
     let zero = Tensor::zeros(DType::I32, [1]);
+    // The blank is no label, and a length is judged before it is narrowed.
+    let long = |n: i64| Tensor::from_slice(&[4, n, 4], [3]);
+    let log_p = log_p.narrow(1, 0, 3);
+    let labels = Tensor::from_slice(&[1i32, 2, 1, 2, 1, 0], [3, 2]);
+    let (four, two) = (long(4), Tensor::from_slice(&[2i64, 2, 2], [3]));
+    let (wrapped, wrapped_label) = (long((1 << 32) + 4), Tensor::from_slice(&[2i64, 1 << 32, 1], [3]));
+    for (lengths, label_lengths, expected) in [
+        (&four, &two, [false, false, true]),
+        (&wrapped, &two, [false, true, true]),
+        (&four, &wrapped_label, [false, true, false]),
+    ] {
+        let found = values(&loss.forward(&log_p, &labels, lengths, label_lengths));
+        assert_eq!(found.iter().map(|loss| loss.is_nan()).collect::<Vec<_>>(), expected, "{found:?}");
+    }
     assert_eq!(values(&ctc_loss(&none, &no_label, &zero, &zero, Reduction::None)), [0.0]);
 }

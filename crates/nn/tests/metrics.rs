@@ -3,10 +3,12 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{assert_close, values};
 use fulmen_nn::metrics::{
-    Accuracy, Auroc, Average, AveragePrecision, ConfusionMatrix, F1, Mean, MeanAbsoluteError, MeanSquaredError,
-    Perplexity, Precision, R2Score, Recall, Statistics, Value,
+    Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, Mean, MeanAbsoluteError, MeanSquaredError,
+    Metric, Normalize, Perplexity, Precision, R2Score, Recall, Statistics, Sums, Value,
 };
 use fulmen_tensor::{DType, Tensor, autocast};
 
@@ -193,6 +195,10 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
     );
     check(ConfusionMatrix::new(2).update(&x, &y), "ConfusionMatrix: needs");
     check(Auroc::new(3).thresholds(1).update(&x, &y), "Auroc: a curve needs at least 2 thresholds, not 1");
+    check(
+        Auroc::new(3).thresholds(usize::MAX).update(&x, &y),
+        "Auroc: a curve needs at most 65536 thresholds, not 184",
+    );
     check(Auroc::new(3).update(&y, &y), "Auroc: needs scores");
     check(AveragePrecision::binary().update(&x, &y), "AveragePrecision: needs");
     check(Mean::new().update(&y), "Mean: needs floating-point numbers, got i32[4]");
@@ -212,4 +218,88 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
         "masked: the mask bool[3] does not have the first axes of the samples [4]",
     );
     check(Mean::new().update(&(x + f32s(&[1.0, 2.0], &[2]))), "add");
+}
+
+#[test]
+fn targets_that_are_all_equal_have_no_spread_that_rounding_made() {
+    let score = |x: &[f32], y: &[f32]| scalar(&R2Score::new().update(&f32s(x, &[x.len()]), &f32s(y, &[y.len()])));
+    assert_eq!(score(&[0.7, 0.7, 0.8], &[0.7; 3]), 0.0);
+    assert_eq!(score(&[0.7; 3], &[0.7; 3]), 1.0);
+    assert_eq!(score(&[1.0; 5000], &[1e4 / 3.0; 5000]), 0.0);
+    // A spread that f32 sums of squares would lose is there nevertheless.
+    let near = score(&[1000.0, 1000.25, 1000.5, 1000.5], &[1000.0, 1000.25, 1000.5, 1000.75]);
+    assert!((near - (1.0 - 0.0625 / 0.3125)).abs() < 1e-6, "{near}");
+    assert!(score(&[0.0, 1.0], &[f32::NAN, 1.0]).is_nan());
+    // In batches, too.
+    let batch = R2Score::new().update(&f32s(&[0.5; 7], &[7]), &f32s(&[0.1; 7], &[7]));
+    let mut sums = batch.eval().unwrap();
+    for _ in 0..5 {
+        sums.merge(&batch.eval().unwrap()).unwrap();
+    }
+    assert_eq!(sums.compute(), Value::Scalar(0.0));
+}
+
+#[test]
+fn sums_that_are_no_sums_of_the_metric_are_nan() {
+    let (x, y) = (f32s(&[0.1, 0.9, 0.8, 0.2], &[2, 2]), i32s(&[1, 0]));
+    let both = f32s(&[1.0, 2.0], &[2]);
+    let metric = |statistics: Statistics| statistics.metric().clone();
+    let metrics: Vec<Arc<dyn Metric>> = vec![
+        metric(Auroc::new(2).update(&x, &y)),
+        metric(Auroc::new(2).thresholds(usize::MAX).update(&x, &y)),
+        metric(Auroc::new(0).thresholds(usize::MAX).update(&x, &y)),
+        metric(F1::new(2).update(&x, &y)),
+        metric(ConfusionMatrix::new(2).update(&x, &y)),
+        metric(ConfusionMatrix::new(2).normalize(Normalize::Predicted).update(&x, &y)),
+        metric(R2Score::new().update(&both, &both)),
+        metric(Mean::new().update(&both)),
+        metric(Perplexity::new().update(&x, &y)),
+    ];
+    for metric in metrics {
+        // Tensors enough, elements too few, too many or ragged; and too few tensors.
+        let ragged = |n: usize| (0..n).map(|i| vec![1.0; i % 3]).collect::<Vec<_>>();
+        for n in 0..8 {
+            // Means are of two, and the coefficient of determination of six.
+            let fits = n == 2 || n == 6;
+            for sums in [vec![vec![]; n], vec![vec![1.0; 3]; n], ragged(n)] {
+                if let Value::Scalar(value) = Sums::new(metric.clone(), sums).compute() {
+                    assert!(value.is_nan() || fits, "{metric:?} of {n}: {value}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn weighted_by_labels_that_are_never_the_target_is_0() {
+    let (x, y) = (f32s(&[0.1, 0.9, 0.8, 0.2], &[2, 2]), i32s(&[0; 4]).reshape([2, 2]));
+    let score = |average| scalar(&Precision::multilabel(2).average(average).update(&x, &y));
+    assert_eq!([score(Average::Weighted), score(Average::Macro)], [0.0, 0.0]);
+    assert!(scalar(&Auroc::multilabel(2).average(Average::Weighted).update(&x, &y)).is_nan());
+}
+
+#[test]
+fn a_confusion_matrix_is_divided_by_its_rows_columns_or_all() {
+    let (predicted, target) = (i32s(&[0, 1, 1, 1]), i32s(&[0, 1, 0, 0]));
+    let matrix = |by| value(&ConfusionMatrix::new(3).normalize(by).update(&predicted, &target)).elements();
+    let third = 1.0 / 3.0;
+    assert_eq!(matrix(Normalize::Target), [third, 2.0 / 3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
+    assert_eq!(matrix(Normalize::Predicted), [1.0, 2.0 / 3.0, 0.0, 0.0, third, 0.0, 0.0, 0.0, 0.0]);
+    assert_eq!(matrix(Normalize::All), [0.25, 0.5, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0, 0.0]);
+}
+
+#[test]
+fn n_grams_may_be_longer_than_any_text() {
+    let text = ["a", "b", "c"];
+    let bleu = |n, smooth| {
+        let mut bleu = Bleu::new().n_gram(n).smooth(smooth);
+        bleu.update(&text, &[text]);
+        let mut all = Bleu::new().n_gram(n).smooth(smooth);
+        all.merge(&bleu);
+        assert_eq!(all, bleu);
+        all.compute()
+    };
+    assert_eq!([bleu(3, false), bleu(4, false), bleu(usize::MAX, false)], [1.0, 0.0, 0.0]);
+    assert_eq!([bleu(4, true), bleu(usize::MAX, true)], [1.0, 1.0]);
+    assert_eq!(Bleu::new().n_gram(usize::MAX).smooth(true).compute(), 0.0);
 }

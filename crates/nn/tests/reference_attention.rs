@@ -5,7 +5,7 @@ mod common;
 use common::reference::{Expected, cases, count, expect, fill, flag, inputs, number, tensor, word};
 use common::{assert_close, fault, values};
 use fulmen_nn::attention::{Attention, scaled_dot_product_attention};
-use fulmen_nn::{Module, MultiheadAttention};
+use fulmen_nn::{Dropout, Module, MultiheadAttention};
 use fulmen_tensor::{DType, Tensor, grad, random};
 use serde_json::Value;
 
@@ -99,7 +99,15 @@ fn what_does_not_fit_is_told_with_both_sides() {
     assert!(text.contains("f32[3] is not floating-point numbers [.., length, width]"), "{text}");
     let x = zeros(&[2, 3]);
     let text = fault(&Attention::new().mask(&zeros(&[3, 3])).forward(&x, &x, &x));
-    assert!(text.contains("the mask f32[3, 3] does not broadcast to [.., 2, 2]"), "{text}");
+    assert!(text.contains("the mask f32[3, 3] does not broadcast to the scores f32[2, 2]"), "{text}");
+    let heads = zeros(&[2, 4, 3]);
+    for mask in [&[2, 1, 1, 4][..], &[3, 1, 4]] {
+        let mask = Tensor::ones(DType::Bool, mask.to_vec());
+        let text = fault(&Attention::new().mask(&mask).forward(&heads, &heads, &heads));
+        let expected = format!("the mask {} does not broadcast to the scores f32[2, 4, 4]", mask.ty());
+        assert!(text.contains(&expected) && text.contains("reference_attention.rs"), "{text}");
+    }
+    assert!(Attention::new().mask(&zeros(&[2, 1, 4])).forward(&heads, &heads, &heads).fault().is_none());
     let text = fault(&Attention::new().mask(&Tensor::zeros(DType::I32, [2, 2])).forward(&x, &x, &x));
     assert!(text.contains("neither of booleans"), "{text}");
 
@@ -120,4 +128,29 @@ fn what_does_not_fit_is_told_with_both_sides() {
     assert!(text.contains("(axis -3)"), "{text}");
     let text = fault(&layer(2).forward(&x, &zeros(&[1, 2, 4]), &x, &Attention::new()));
     assert!(text.starts_with("MultiheadAttention(6, 2 heads): the input f32[1, 2, 4] is not"), "{text}");
+}
+
+#[test]
+fn a_dropout_of_the_call_acts_in_place_of_the_layers() {
+    let x = (Tensor::iota(DType::F32, [1, 16, 4], 1) * 0.1).sin();
+    let layer = MultiheadAttention::new(4, 2).dropout(0.5);
+    layer.initialize(0);
+    layer.set_random_key(&random::key(0));
+    let zeros = |how: &Attention| {
+        let (_, weights) = layer.forward_with_weights(&x, &x, &x, how);
+        values(&weights).iter().filter(|w| **w == 0.0).count()
+    };
+    assert!(zeros(&Attention::new()) > 100);
+    assert_eq!(zeros(&Attention::new().dropout(&Dropout::new(0.0))), 0);
+}
+
+#[test]
+fn keys_and_values_as_wide_as_queries_share_the_joint_weight() {
+    let names = |layer: MultiheadAttention| {
+        layer.parameters().into_iter().map(|(name, p)| format!("{name} {}", p.ty())).collect::<Vec<_>>()
+    };
+    assert_eq!(names(MultiheadAttention::new(6, 2).kdim_vdim(6, 6)), names(MultiheadAttention::new(6, 2)));
+    let again = MultiheadAttention::new(6, 2).kdim_vdim(4, 6).kdim_vdim(6, 6);
+    assert_eq!(names(again), names(MultiheadAttention::new(6, 2)));
+    assert_eq!(names(MultiheadAttention::new(6, 2).kdim_vdim(4, 6)).len(), 6);
 }

@@ -139,6 +139,7 @@ fn losses_of_vectors_and_gans_are_pytorchs() {
                 let mut loss = TripletMarginLoss::new().reduction(reduction(attrs)).swap(attrs["swap"] == true);
                 loss = margin.into_iter().fold(loss, TripletMarginLoss::margin);
                 loss = attrs["p"].as_f64().into_iter().fold(loss, TripletMarginLoss::p);
+                loss = attrs["eps"].as_f64().into_iter().fold(loss, TripletMarginLoss::eps);
                 loss.forward(&inputs[0], &inputs[1], &inputs[2])
             }
             "cosine_embedding_loss" => {

@@ -4,8 +4,9 @@ mod common;
 
 use common::reference::{Expected, cases, count, expect, fill, inputs, word};
 use common::{fault, values};
+use fulmen_nn::loss::{CrossEntropyLoss, Reduction, ctc_loss};
 use fulmen_nn::{Gru, Lstm, Module, Rnn, RnnNonlinearity};
-use fulmen_tensor::{DType, Tensor, autocast, grad, random};
+use fulmen_tensor::{DType, Function, Tensor, TensorType, autocast, grad, random};
 use serde_json::Value;
 
 /// All that a layer gives, in one row.
@@ -135,4 +136,36 @@ fn what_does_not_fit_is_told_with_what_would() {
     let layer = Lstm::new(3, 4).num_layers(0);
     let (y, (h, c)) = layer.forward(&zeros(&[5, 3]), None);
     assert!([y, h, c].iter().all(|t| fault(t).contains("there are 0 layers")));
+    let (y, _) = Rnn::new(3, 4).num_layers(usize::MAX).bidirectional(true).forward(&zeros(&[5, 3]), None);
+    assert!(fault(&y).contains("layers; there can be 4096 at most"), "{}", fault(&y));
+}
+
+#[test]
+fn every_statement_carries_the_users_line() {
+    let ty = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let lstm = Lstm::new(3, 4).proj_size(2).bidirectional(true);
+    let (gru, rnn) = (Gru::new(3, 4), Rnn::new(3, 4).num_layers(2));
+    let ctc = |log_p: &Tensor| {
+        let [one, long] = [Tensor::ones(DType::I32, [2, 1]), Tensor::ones(DType::I64, [2]) * 2.0];
+        ctc_loss(&log_p.log_softmax(-1), &one, &long, &one.reshape([2]), Reduction::Mean)
+    };
+    for layer in [&lstm as &dyn Module, &gru, &rnn] {
+        common::settle(layer);
+    }
+    let function = Function::trace("f", &[ty(&[5, 2, 3]), ty(&[2])], |x| {
+        let target = Tensor::from_slice(&[1i32, -100], [2]);
+        let classes = CrossEntropyLoss::new().ignore_index(-100).forward(&x[0].narrow(0, 0, 1).squeeze(0), &target);
+        let loss = lstm.forward(&x[0], None).0.sum_all()
+            + gru.forward(&x[0], None).0.sum_all()
+            + rnn.forward(&x[0], None).0.sum_all()
+            + ctc(&x[0])
+            + classes;
+        vec![loss.clone(), grad(&loss, &[&x[0]]).remove(0)]
+    });
+    let text = function.stablehlo().unwrap();
+    let statements: Vec<_> = text.lines().filter(|line| line.contains(" loc(")).collect();
+    assert!(statements.len() > 100, "{text}");
+    for statement in statements {
+        assert!(statement.contains("nn/tests/"), "{statement}");
+    }
 }

@@ -35,9 +35,10 @@ impl Norm<'_> {
         if let Some(message) = other_channels(x, self.features).or_else(|| not_float(x)) {
             return Some(message);
         }
-        if self.running.is_some() && self.training && count(x) < 2 {
+        if (self.training || self.running.is_none()) && count(x) < 2 {
+            let when = if self.training { "while training" } else { "without running statistics" };
             return Some(format!(
-                "the input {ty} has {} value a channel; the variance of a batch needs at least 2 while training",
+                "the input {ty} has {} value a channel; the variance of a batch needs at least 2 {when}",
                 count(x)
             ));
         }
@@ -155,6 +156,9 @@ macro_rules! batch_norm {
             }
 
             /// The normalized input.
+            ///
+            /// Poisoned for an input with other axes or channels, one that is not floating-point, and one with a single
+            /// value a channel where the statistics are the batch's.
             #[track_caller]
             pub fn forward(&self, x: &Tensor) -> Tensor {
                 if x.fault().is_some() {
@@ -206,8 +210,8 @@ batch_norm! {
     ///
     /// While training, mean and variance are those of the batch, and the running ones move towards them by `momentum`;
     /// the running variance is the unbiased one. Otherwise the running ones are used. The batch is the global one, on
-    /// however many devices it lies, as with PyTorch's `SyncBatchNorm`. The statistics of bf16 and f16 are computed in f32; the result has the input's
-    /// dtype.
+    /// however many devices it lies, as with PyTorch's `SyncBatchNorm`; samples that only fill it up count in its
+    /// statistics as all others do. The statistics of bf16 and f16 are computed in f32; the result has the input's dtype.
     ///
     /// The statistics of a batch take one pass over it, as sums of distances from the running mean. A mean that is
     /// thousands of deviations away from that costs digits of the variance until the running mean has come near;

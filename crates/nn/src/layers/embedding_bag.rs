@@ -93,9 +93,9 @@ impl EmbeddingBag {
         if rows.fault().is_some() {
             return rows;
         }
-        let dtype = if self.num_embeddings <= i32::MAX as usize { DType::I32 } else { DType::I64 };
         let counts = match self.padding_idx {
-            Some(row) => indices.to_dtype(dtype).ne(row as f64),
+            // As i64 no index is taken for another.
+            Some(row) => indices.to_dtype(DType::I64).ne(row as f64),
             None => Tensor::ones(DType::Bool, indices.shape()),
         };
         let counts = counts.unsqueeze(-1);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use fulmen_tensor::Tensor;
 
-use super::normalize::{affine, beside_channels, not_float, other_channels};
+use super::normalize::{affine, beside_channels, not_float};
 use super::running::Running;
 use crate::precision::precision;
 use crate::{Forward, Init, Module, Parameter, TrainingMode};
@@ -12,14 +12,18 @@ use crate::{Forward, Init, Module, Parameter, TrainingMode};
 /// Why this input cannot be, if it cannot; `spatial` is the number of axes behind the channels.
 fn misfit(x: &Tensor, spatial: usize, features: usize, by_input: bool, layout: &str) -> Option<String> {
     let ty = x.ty();
-    if x.rank() != spatial + 2 {
+    let Some(axis) = x.rank().checked_sub(spatial + 1).filter(|&axis| axis < 2) else {
         let layout = layout.replace('C', &features.to_string());
         return Some(format!("the input {ty} is not [batch, {layout}] or [{layout}]"));
+    };
+    if x.shape()[axis] != features {
+        let found = x.shape()[axis];
+        return Some(format!("the input {ty} has {found} channels on its axis {axis}, not {features}"));
     }
-    if let Some(message) = other_channels(x, features).or_else(|| not_float(x)) {
+    if let Some(message) = not_float(x) {
         return Some(message);
     }
-    let count: usize = x.shape()[2..].iter().product();
+    let count: usize = x.shape()[axis + 1..].iter().product();
     (by_input && count < 2)
         .then(|| format!("the input {ty} has {count} value a channel of a sample; a variance needs at least 2"))
 }
@@ -85,14 +89,14 @@ macro_rules! instance_norm {
                 if x.fault().is_some() {
                     return x.clone();
                 }
-                if x.rank() == $spatial + 1 {
-                    let y = self.forward(&x.unsqueeze(0));
-                    return if y.fault().is_some() { y } else { y.squeeze(0) };
-                }
                 let training = self.mode.is_training();
                 let by_input = training || self.running.is_none();
                 if let Some(message) = misfit(x, $spatial, self.features, by_input, $layout) {
                     return Tensor::poison(&self.to_string(), message);
+                }
+                if x.rank() == $spatial + 1 {
+                    let y = self.forward(&x.unsqueeze(0));
+                    return if y.fault().is_some() { y } else { y.squeeze(0) };
                 }
                 let wide = x.to_dtype(precision(x.dtype()));
                 let beside = beside_channels(x.rank(), self.features);

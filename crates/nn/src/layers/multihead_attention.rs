@@ -64,7 +64,7 @@ impl MultiheadAttention {
     #[track_caller]
     pub fn new(embed_dim: usize, num_heads: usize) -> MultiheadAttention {
         let layer = MultiheadAttention {
-            in_proj_weight: Some(Parameter::new([embed_dim.saturating_mul(3), embed_dim], Init::xavier_uniform(1.0))),
+            in_proj_weight: Some(joint_weight(embed_dim)),
             separate: None,
             in_proj_bias: None,
             out_proj: Linear::new(embed_dim, embed_dim),
@@ -91,9 +91,14 @@ impl MultiheadAttention {
     }
 
     /// How many features keys and values have, where it is not as many as queries. The weights of the three are then
-    /// parameters of their own, as in PyTorch.
+    /// parameters of their own, as in PyTorch; where both are as many, they stay one.
     #[track_caller]
     pub fn kdim_vdim(mut self, kdim: usize, vdim: usize) -> MultiheadAttention {
+        if [kdim, vdim] == [self.embed_dim; 2] {
+            self.in_proj_weight = Some(joint_weight(self.embed_dim));
+            self.separate = None;
+            return self;
+        }
         self.in_proj_weight = None;
         self.separate = Some(SeparateProjections {
             q_proj_weight: Parameter::new([self.embed_dim, self.embed_dim], Init::xavier_uniform(1.0)),
@@ -122,7 +127,8 @@ impl MultiheadAttention {
     /// What the queries find.
     ///
     /// `how` says what each query sees: a mask is broadcast to `[batch, heads, length, positions]`, so that one of
-    /// `[batch, 1, 1, positions]` leaves out the padding of each sample.
+    /// `[batch, 1, 1, positions]` leaves out the padding of each sample. A dropout that `how` has acts in place of the
+    /// layer's.
     ///
     /// Poisoned where the heads do not divide the features, and for inputs of other axes or features.
     #[track_caller]
@@ -144,7 +150,7 @@ impl MultiheadAttention {
             Ok(heads) => heads,
             Err(poisoned) => return (poisoned.clone(), poisoned),
         };
-        let (heads, weights) = how.clone().dropout(&self.dropout).forward_with_weights(&q, &k, &v);
+        let (heads, weights) = how.clone().or_dropout(&self.dropout).forward_with_weights(&q, &k, &v);
         (self.join(&heads), weights)
     }
 
@@ -244,6 +250,12 @@ impl MultiheadAttention {
         }
         x.reshape([x.size(0), x.size(1), self.num_heads, self.embed_dim / self.num_heads]).transpose(1, 2)
     }
+}
+
+/// The weight of all three inputs.
+#[track_caller]
+fn joint_weight(embed_dim: usize) -> Parameter {
+    Parameter::new([embed_dim.saturating_mul(3), embed_dim], Init::xavier_uniform(1.0))
 }
 
 impl fmt::Display for MultiheadAttention {

@@ -116,16 +116,22 @@ impl Rrelu {
 
     /// The rectified input.
     ///
-    /// Poisoned where `lower` is not below `upper`, and while training without a random key.
+    /// Poisoned where `lower` is above `upper` or one of them is not finite, and while training without a random key. The
+    /// two may be equal, and nothing is drawn then.
     #[track_caller]
     pub fn forward(&self, x: &Tensor) -> Tensor {
         if x.fault().is_some() {
             return x.clone();
         }
-        if !self.mode.is_training() {
-            return activation::leaky_relu(x, (self.lower + self.upper) / 2.0);
+        let (lower, upper) = (self.lower, self.upper);
+        if !(lower.is_finite() && upper.is_finite() && lower <= upper) {
+            let message = format!("no slope lies between {lower} and {upper}; give a finite lower <= upper");
+            return Tensor::poison("Rrelu", message);
         }
-        let slope = random::uniform(&self.random.next_key(), x.dtype(), x.shape(), self.lower, self.upper);
+        if !self.mode.is_training() || lower == upper {
+            return activation::leaky_relu(x, lower / 2.0 + upper / 2.0);
+        }
+        let slope = random::uniform(&self.random.next_key(), x.dtype(), x.shape(), lower, upper);
         x.gt(0.0).select(x, &(x * slope))
     }
 }

@@ -25,7 +25,11 @@ impl Classes {
         let one_hot = right.select(&index, &index.zeros_like()).to_dtype(DType::I32).one_hot(classes);
         // An index that the targets' type cannot hold ignores nothing, and must not wrap to one that does.
         let held = |i: &i64| wide == DType::I64 || i32::try_from(*i).is_ok();
-        let ignored = ignore_index.filter(held).map(|i| index.eq(Tensor::scalar(i).to_dtype(wide)));
+        // No closure, which would be the caller of what it records.
+        let mut ignored = None;
+        if let Some(i) = ignore_index.filter(held) {
+            ignored = Some(index.eq(Tensor::scalar(i).to_dtype(wide)));
+        }
         let sound = match &ignored {
             Some(ignored) => right.or(ignored),
             None => right,

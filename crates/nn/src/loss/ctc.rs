@@ -1,9 +1,12 @@
 //! Connectionist temporal classification: the likelihood of a sequence of labels over all ways to align it with time.
 
+use std::panic::Location;
+
 use fulmen_tensor::{DType, Tensor, scan};
 
 use super::Reduction;
 use crate::precision::wide;
+use crate::users_line;
 
 /// `−log Σ p(alignment)` over all alignments of the targets with time: log-probabilities `[time, batch, classes]`, as
 /// `log_softmax` gives them, and labels `[batch, longest]`, with their lengths, integers `[batch]`. Class 0 is the blank.
@@ -66,7 +69,7 @@ impl CtcLoss {
     }
 
     /// The loss, in time and memory `time·batch·longest`: one loop over time. An infinite loss has a gradient of 0. A
-    /// label that is none of the classes, and a length beyond its axis, make the sequence's loss NaN.
+    /// label that is none of the classes or the blank, and a length beyond its axis, make the sequence's loss NaN.
     ///
     /// Poisoned when the shapes do not fit, when targets or lengths are no integers, or when the blank is no class.
     #[track_caller]
@@ -83,15 +86,16 @@ impl CtcLoss {
         let log_p = wide(log_p);
         let dtype = log_p.dtype();
         let impossible = Tensor::full(dtype, [], f64::NEG_INFINITY);
-        let column = |x: &Tensor| x.to_dtype(DType::I32).reshape([batch, 1]);
-        let (input_lengths, target_lengths) = (column(input_lengths), column(target_lengths));
+        let (input_lengths, within) = self::lengths(input_lengths, time);
+        let (target_lengths, short) = self::lengths(target_lengths, longest);
+        let sound = within.and(short);
 
         // Blanks around and between the labels: states 0, 2, … are blanks, state 2i + 1 is label i.
         let states = 2 * longest + 1;
         let blanks = Tensor::full(DType::I32, [batch, longest], self.blank as f64);
         let used = Tensor::iota(DType::I32, [batch, longest], 1).lt(&target_lengths);
         let index = targets.to_dtype(DType::I64);
-        let right = index.ge(0.0).and(index.lt(classes as f64));
+        let right = index.ge(0.0).and(index.lt(classes as f64)).and(index.ne(self.blank as f64));
         let unsound = used.and(right.not()).to_dtype(DType::I32).sum(&[1], true).gt(0.0);
         let labels = used.and(&right).select(&index.to_dtype(DType::I32), &blanks);
         let pairs = Tensor::stack(&[&labels, &blanks], 2).reshape([batch, 2 * longest]);
@@ -107,11 +111,15 @@ impl CtcLoss {
         // Before the first step all that is certain is that nothing has been said: as if in the first blank.
         let start = state.eq(0.0).select(&Tensor::zeros(dtype, []), &impossible);
         let steps = Tensor::iota(DType::I32, [time], 0);
+        // The body is a closure, so it cannot tell its caller's line.
+        let line = Location::caller();
         let (ends, _) = scan(&[&start], &[&emitted, &steps], |carry, slices| {
-            let (alpha, emitted, step) = (&carry[0], &slices[0], &slices[1]);
-            let skip = may_skip.select(&shifted(alpha, 2, &impossible), &impossible);
-            let next = log_sum(&[alpha, &shifted(alpha, 1, &impossible), &skip]) + emitted;
-            (vec![input_lengths.gt(step).select(&next, alpha)], vec![])
+            users_line::at(line, || {
+                let (alpha, emitted, step) = (&carry[0], &slices[0], &slices[1]);
+                let skip = may_skip.select(&shifted(alpha, 2, &impossible), &impossible);
+                let next = log_sum(&[alpha, &shifted(alpha, 1, &impossible), &skip]) + emitted;
+                (vec![input_lengths.gt(step).select(&next, alpha)], vec![])
+            })
         });
         let Some(alpha) = ends.into_iter().next() else {
             return Tensor::poison("ctc_loss", "the loop over time gave nothing");
@@ -123,8 +131,7 @@ impl CtcLoss {
         let (label, blank) = (label.select(&alpha, &impossible), blank.select(&alpha, &impossible));
         // Of each there is at most one, and the largest is it.
         let likelihood = log_sum(&[&largest(&label), &largest(&blank)]);
-        let too_long = input_lengths.gt(time as f64).or(target_lengths.gt(longest as f64));
-        let unsound = unsound.or(too_long).or(input_lengths.lt(0.0)).or(target_lengths.lt(0.0));
+        let unsound = unsound.or(sound.not());
         let mut losses = -likelihood;
         if self.zero_infinity {
             losses = losses.eq(f64::INFINITY).select(&losses.zeros_like(), &losses);
@@ -172,6 +179,15 @@ impl CtcLoss {
         }
         Ok((time, batch, classes, longest))
     }
+}
+
+/// Lengths as a column of i32, and whether they are lengths of an axis of size `most`; one that is none is 0.
+#[track_caller]
+fn lengths(x: &Tensor, most: usize) -> (Tensor, Tensor) {
+    // Judged before they are narrowed: the high bits are lost then.
+    let x = x.to_dtype(DType::I64).reshape([x.size(0), 1]);
+    let sound = x.ge(0.0).and(x.le(most as f64));
+    (sound.select(&x, &x.zeros_like()).to_dtype(DType::I32), sound)
 }
 
 /// Moves the states up by `by`; the first are `value`.

@@ -9,7 +9,8 @@ pub enum Average {
     Micro,
     /// The mean over the classes.
     Macro,
-    /// The mean over the classes, each weighted by how often it is the target.
+    /// The mean over the classes, each weighted by how often it is the target. Where no label ever is, 0 of decisions, as
+    /// in torchmetrics, and NaN of curves.
     Weighted,
     /// Each for itself: a [`Value::Vector`].
     None,

@@ -19,7 +19,8 @@ use std::hash::Hash;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bleu {
     smooth: bool,
-    /// By length of the n-grams: those that a reference has, and all.
+    n_gram: usize,
+    /// By length of the n-grams, as far as a candidate has some: those that a reference has, and all.
     matches: Vec<u64>,
     possible: Vec<u64>,
     candidate: u64,
@@ -29,13 +30,12 @@ pub struct Bleu {
 impl Bleu {
     /// Of n-grams up to four tokens, without smoothing.
     pub fn new() -> Bleu {
-        Bleu { smooth: false, matches: vec![0; 4], possible: vec![0; 4], candidate: 0, reference: 0 }
+        Bleu { smooth: false, n_gram: 4, matches: vec![], possible: vec![], candidate: 0, reference: 0 }
     }
 
     /// The length of the longest n-grams, at least 1. What was counted so far is forgotten.
     pub fn n_gram(self, n: usize) -> Bleu {
-        let n = n.max(1);
-        Bleu { smooth: self.smooth, matches: vec![0; n], possible: vec![0; n], candidate: 0, reference: 0 }
+        Bleu { smooth: self.smooth, n_gram: n.max(1), ..Bleu::new() }
     }
 
     /// Whether 1 is added to both counts of n-grams longer than one token (Lin and Och, 2004), for short texts in which no
@@ -43,6 +43,13 @@ impl Bleu {
     pub fn smooth(mut self, smooth: bool) -> Bleu {
         self.smooth = smooth;
         self
+    }
+
+    /// Makes room for the counts of n-grams of up to `longest` tokens.
+    fn reach(&mut self, longest: usize) {
+        let longest = longest.max(self.matches.len());
+        self.matches.resize(longest, 0);
+        self.possible.resize(longest, 0);
     }
 
     /// Counts a candidate and its references. Without a reference nothing is counted.
@@ -53,7 +60,9 @@ impl Bleu {
         let Some(closest) = lengths.min_by_key(|&other| (other.abs_diff(length), other)) else { return };
         self.candidate += length;
         self.reference += closest;
-        for n in 1..=self.matches.len() {
+        let longest = self.n_gram.min(candidate.len());
+        self.reach(longest);
+        for n in 1..=longest {
             let mut most: HashMap<&[T], u64> = HashMap::new();
             for reference in references {
                 for (gram, count) in grams(reference.as_ref(), n) {
@@ -70,6 +79,7 @@ impl Bleu {
 
     /// Adds what another has counted; of the n-grams, those that both count.
     pub fn merge(&mut self, other: &Bleu) {
+        self.reach(self.n_gram.min(other.matches.len()));
         for (mine, other) in [(&mut self.matches, &other.matches), (&mut self.possible, &other.possible)] {
             mine.iter_mut().zip(other).for_each(|(mine, other)| *mine += other);
         }
@@ -79,13 +89,17 @@ impl Bleu {
 
     /// The score of all that was counted; 0 where some length of n-grams has no match.
     pub fn compute(&self) -> f64 {
+        // Longer n-grams than any candidate has are none of none, which smoothing makes 1 of 1.
+        if self.matches.is_empty() || self.matches.len() < self.n_gram && !self.smooth {
+            return 0.0;
+        }
         let mut log = 0.0;
         for (n, (&matches, &possible)) in self.matches.iter().zip(&self.possible).enumerate() {
             let one = if self.smooth && n > 0 { 1.0 } else { 0.0 };
             if matches as f64 + one == 0.0 {
                 return 0.0;
             }
-            log += ((matches as f64 + one) / (possible as f64 + one)).ln() / self.matches.len() as f64;
+            log += ((matches as f64 + one) / (possible as f64 + one)).ln() / self.n_gram as f64;
         }
         let (candidate, reference) = (self.candidate as f64, self.reference as f64);
         let penalty = if candidate > reference { 0.0 } else { 1.0 - reference / candidate };

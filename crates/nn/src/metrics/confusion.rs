@@ -113,12 +113,20 @@ impl Metric for ConfusionMatrix {
     fn compute(&self, sums: &[Vec<f64>]) -> Value {
         let [counts, samples, outside] = sums else { return Value::Scalar(f64::NAN) };
         let classes = self.task.classes().max(if self.task == Task::Binary { 2 } else { 1 });
+        if classes.checked_mul(classes) != Some(counts.len()) {
+            return Value::Scalar(f64::NAN);
+        }
         let rows: Vec<&[f64]> = counts.chunks(classes).collect();
         let total: f64 = counts.iter().sum();
+        let targets: Vec<f64> = rows.iter().map(|row| row.iter().sum()).collect();
+        let mut predicted = vec![0.0; classes];
+        for row in &rows {
+            predicted.iter_mut().zip(*row).for_each(|(sum, n)| *sum += n);
+        }
         let by = |row: usize, column: usize| match self.normalize {
             Normalize::None => 1.0,
-            Normalize::Target => rows[row].iter().sum(),
-            Normalize::Predicted => rows.iter().map(|row| row[column]).sum(),
+            Normalize::Target => targets[row],
+            Normalize::Predicted => predicted[column],
             Normalize::All => total,
         };
         let row = |(i, row): (usize, &&[f64])| row.iter().enumerate().map(|(j, &n)| ratio(n, by(i, j))).collect();

@@ -14,6 +14,9 @@ enum Area {
     Precision,
 }
 
+/// More than that f32 and half precision do not tell apart, and their counters would fill the memory.
+const MOST_THRESHOLDS: usize = 1 << 16;
+
 /// What both metrics are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Curve {
@@ -26,8 +29,9 @@ struct Curve {
 impl Curve {
     #[track_caller]
     fn update(self, metric: &str, input: &Tensor, target: &Tensor) -> Statistics {
-        if self.thresholds < 2 {
-            let message = format!("a curve needs at least 2 thresholds, not {}", self.thresholds);
+        if self.thresholds < 2 || self.thresholds > MOST_THRESHOLDS {
+            let bound = if self.thresholds < 2 { "at least 2" } else { "at most 65536" };
+            let message = format!("a curve needs {bound} thresholds, not {}", self.thresholds);
             return Statistics::new(self, &[&Tensor::poison(metric, message)], &[]);
         }
         match self.task.samples(metric, input, target, false) {
@@ -95,6 +99,10 @@ impl Metric for Curve {
             return Value::Scalar(f64::NAN);
         };
         let classes = self.task.classes();
+        let counters = self.thresholds.checked_mul(classes).filter(|_| self.thresholds <= MOST_THRESHOLDS);
+        if counters != Some(hits.len()) || above.len() != hits.len() || positives.len() != classes {
+            return Value::Scalar(f64::NAN);
+        }
         let value = if self.average == Average::Micro || self.task == Task::Binary {
             // All classes as one question, asked of each sample as often as there are classes.
             let mut points = vec![(0.0, 0.0); self.thresholds + 1];
@@ -157,7 +165,7 @@ macro_rules! metrics {
                 self
             }
 
-            /// The number of thresholds, at least 2.
+            /// The number of thresholds, from 2 to 65536.
             pub fn thresholds(mut self, thresholds: usize) -> $name {
                 self.0.thresholds = thresholds;
                 self

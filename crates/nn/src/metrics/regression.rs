@@ -1,6 +1,6 @@
 //! Metrics of predicted numbers: squared and absolute error, and the coefficient of determination.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{DType, Tensor};
 
 use super::labels::count_all;
 use super::mean::{mean, sum};
@@ -127,8 +127,9 @@ impl Metric for MeanAbsoluteError {
 /// `R² = 1 − Σ(target − prediction)² / Σ(target − mean target)²` of predictions `[samples]`, or the mean over outputs of
 /// predictions `[samples, outputs]`. Where the targets are all equal it is 1 if the prediction is exact, else 0.
 ///
-/// The spread of the targets is made of their sum and the sum of their squares, in f32 for each batch: targets far from 0
-/// in comparison with their spread should be centred first.
+/// The spread of the targets is the difference of two sums, which are kept to some 14 digits. A spread that is less than
+/// what rounding leaves, `2⁻⁴⁰` (or, of many samples, `2⁻⁴⁶` times their number) of the sum of the targets' squares, counts
+/// as none: targets that lie a million times farther from 0 than from each other should be centred first.
 ///
 /// ```
 /// use fulmen_nn::metrics::R2Score;
@@ -174,15 +175,24 @@ impl Metric for R2Score {
         let real = mask.reshape([mask.size(0), 1]);
         let error = target - prediction;
         let sum = |x: &Tensor| real.select(x, &x.zeros_like()).sum(&[0], false);
-        vec![sum(target), sum(&(target * target)), sum(&(&error * &error)), count_all(mask)]
+        let target = target.to_dtype(DType::F64);
+        let [high, low] = halves(&sum(&target));
+        let [high_square, low_square] = halves(&sum(&(&target * &target)));
+        vec![high, low, high_square, low_square, sum(&(&error * &error)), count_all(mask)]
     }
 
     fn compute(&self, sums: &[Vec<f64>]) -> Value {
-        let [sum, squares, errors, count] = sums else { return Value::Scalar(f64::NAN) };
-        let count = count.first().copied().unwrap_or(0.0);
+        let [high, low, high_squares, low_squares, errors, count] = sums else { return Value::Scalar(f64::NAN) };
+        let outputs = errors.len();
+        let Some(&count) = count.first() else { return Value::Scalar(f64::NAN) };
+        if count == 0.0 || [high, low, high_squares, low_squares].iter().any(|sums| sums.len() != outputs) {
+            return Value::Scalar(f64::NAN);
+        }
+        let rounding = (-40f64).exp2().max(count * (-46f64).exp2());
         let score = |k: usize| {
-            let spread = squares[k] - sum[k] * sum[k] / count;
-            match (spread > 0.0, errors[k] == 0.0) {
+            let (sum, squares) = (high[k] + low[k], high_squares[k] + low_squares[k]);
+            let spread = squares - sum * sum / count;
+            match (spread > squares * rounding, errors[k] == 0.0) {
                 (true, _) => 1.0 - errors[k] / spread,
                 (false, true) => 1.0,
                 // NaN, where something is, is none of these.
@@ -195,9 +205,14 @@ impl Metric for R2Score {
                 }
             }
         };
-        if count == 0.0 {
-            return Value::Scalar(f64::NAN);
-        }
-        Value::Scalar((0..errors.len()).map(score).sum::<f64>() / errors.len() as f64)
+        Value::Scalar((0..outputs).map(score).sum::<f64>() / outputs as f64)
     }
+}
+
+/// A sum of f64 as two of f32. By its bits: a conversion to f32 and back is something that a compiler may leave out, and
+/// the second would be 0.
+fn halves(sum: &Tensor) -> [Tensor; 2] {
+    let high = sum.to_dtype(DType::F32).bitcast(DType::U32).and(f64::from(0xFFFF_FFFEu32)).bitcast(DType::F32);
+    let low = (sum - high.to_dtype(DType::F64)).to_dtype(DType::F32);
+    [high, low]
 }

@@ -77,6 +77,10 @@ impl Metric for Scores {
         let (Some(&samples), Some(&outside)) = (samples.first(), outside.first()) else {
             return Value::Scalar(f64::NAN);
         };
+        let classes = self.task.classes();
+        if [hits, predicted, support].iter().any(|counts| counts.len() != classes) {
+            return Value::Scalar(f64::NAN);
+        }
         let one_of_many = matches!(self.task, Task::Multiclass(_));
         let score = |hits: f64, predicted: f64, support: f64, samples: f64| match self.score {
             Score::Accuracy if one_of_many => ratio(hits, support),
@@ -86,7 +90,6 @@ impl Metric for Scores {
             Score::F1 => ratio(2.0 * hits, predicted + support),
             Score::Jaccard => ratio(hits, predicted + support - hits),
         };
-        let classes = hits.len();
         let value = if self.average == Average::Micro || self.task == Task::Binary {
             let all = |counts: &[f64]| counts.iter().sum::<f64>();
             Value::Scalar(score(all(hits), all(predicted), all(support), samples * classes as f64))
@@ -97,7 +100,13 @@ impl Metric for Scores {
                 Score::Accuracy => support[k] > 0.0,
                 _ => support[k] + predicted[k] > 0.0,
             };
-            average(self.average, scores, support, counts)
+            match average(self.average, scores, support, counts) {
+                // Of labels that were never the target, as torchmetrics.
+                Value::Scalar(_) if self.average == Average::Weighted && support.iter().all(|&n| n == 0.0) => {
+                    Value::Scalar(0.0)
+                }
+                value => value,
+            }
         };
         if samples == 0.0 || outside > 0.0 { unknown(value) } else { value }
     }

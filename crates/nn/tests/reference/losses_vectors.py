@@ -37,6 +37,15 @@ def losses_vectors():
     for margin in (0.0, 0.3):
         run = lambda a, b, t, **r: F.cosine_embedding_loss(a, b, t, margin=margin, **r)
         add("cosine_embedding_loss", f"{margin}", run, a, b, signs("cosine", (6,)), margin=margin)
+    # Just as far as the margin: a tie of the maximum with 0, whose derivative is 0.
+    plus, minus = torch.ones(2, dtype=torch.int64), -torch.ones(2, dtype=torch.int64)
+    one, three = torch.tensor([1.0, -2.0]), torch.tensor([3.0, 0.0])
+    add("hinge_embedding_loss", "tie", lambda x, t, **r: F.hinge_embedding_loss(x, t, margin=1.0, **r), torch.tensor([1.0, 0.5]), minus, margin=1.0)
+    add("margin_ranking_loss", "tie", lambda a, b, t, **r: F.margin_ranking_loss(a, b, t, margin=2.0, **r), three, one, plus, margin=2.0)
+    line = [torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), torch.tensor([[4.0, 4.0]])]
+    add("triplet_margin_loss", "tie", lambda a, p, n, **r: F.triplet_margin_loss(a, p, n, margin=1.0, p=1.0, eps=0.0, **r), *line, margin=1.0, p=1.0, eps=0.0)
+    right_angle = [torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])]
+    add("cosine_embedding_loss", "tie", lambda a, b, t, **r: F.cosine_embedding_loss(a, b, t, margin=0.0, **r), *right_angle, minus[:1], margin=0.0)
     with_zero = torch.cat([a[:2], torch.zeros(1, 5)])
     for label, axis, x, y in [("last", -1, a, b), ("first", 0, a, b), ("zero", -1, with_zero, b[:3])]:
         cases.append(case("cosine_similarity", f"cosine_similarity_{label}", lambda x, y: F.cosine_similarity(x, y, dim=axis), x, y, axis=axis))

@@ -1,10 +1,15 @@
 //! What recurrent layers have in common: the parameters of a stack of layers in one or two directions, and the way of a
 //! sequence through it.
 
+use std::panic::Location;
+
 use fulmen_tensor::{Scan, Tensor};
 
 use super::cell::{Cell, Recurrence, affine};
-use crate::{Dropout, Init, Module, Parameter, Visit};
+use crate::{Dropout, Init, Module, Parameter, Visit, users_line};
+
+/// No more layers than these are made: what cannot be held is refused, and not asked of the allocator.
+const MOST_LAYERS: usize = 1 << 12;
 
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
@@ -67,6 +72,9 @@ impl Stack {
         let init = Init::uniform(-bound, bound);
         let (gates, out) = (self.cell.gates().saturating_mul(self.hidden_size), self.output_size());
         self.weights.clear();
+        if self.num_layers > MOST_LAYERS {
+            return;
+        }
         for layer in 0..self.num_layers {
             let inputs = if layer == 0 { self.input_size } else { out.saturating_mul(self.directions()) };
             for _ in 0..self.directions() {
@@ -88,6 +96,18 @@ impl Stack {
     /// The output, and the last state, tensor by tensor: from a sequence and the first state, zeros where there is none.
     #[track_caller]
     pub(super) fn run(&self, name: &str, x: &Tensor, first: Option<&[&Tensor]>) -> (Tensor, Vec<Tensor>) {
+        // The bodies of loops are closures, which cannot tell their caller's line.
+        let line = Location::caller();
+        users_line::at(line, || self.recorded(line, name, x, first))
+    }
+
+    fn recorded(
+        &self,
+        line: &'static Location<'static>,
+        name: &str,
+        x: &Tensor,
+        first: Option<&[&Tensor]>,
+    ) -> (Tensor, Vec<Tensor>) {
         let states = self.cell.states();
         let poisoned =
             std::iter::once(x).chain(first.unwrap_or_default().iter().copied()).find(|t| t.fault().is_some());
@@ -131,13 +151,15 @@ impl Stack {
                     });
                 }
                 let step = |state: &[Tensor], x: &[Tensor]| {
-                    let mut next = self.cell.step(&x[0], state, &recurrence, self.hidden_size);
-                    // Under autocast some operations widen.
-                    for (next, state) in next.iter_mut().zip(state) {
-                        *next = next.to_dtype(state.dtype());
-                    }
-                    let y = next[0].clone();
-                    (next, vec![y])
+                    users_line::at(line, || {
+                        let mut next = self.cell.step(&x[0], state, &recurrence, self.hidden_size);
+                        // Under autocast some operations widen.
+                        for (next, state) in next.iter_mut().zip(state) {
+                            *next = next.to_dtype(state.dtype());
+                        }
+                        let y = next[0].clone();
+                        (next, vec![y])
+                    })
                 };
                 let state: Vec<&Tensor> = state.iter().collect();
                 let (end, mut ys) = Scan::new().reverse(direction == 1).run(&state, &[&gates], step);
@@ -168,6 +190,9 @@ impl Stack {
     fn check(&self, x: &Tensor, first: Option<&[&Tensor]>) -> Result<(), String> {
         if self.num_layers == 0 {
             return Err("there are 0 layers; there must be one at least".to_owned());
+        }
+        if self.num_layers > MOST_LAYERS {
+            return Err(format!("there are {} layers; there can be {MOST_LAYERS} at most", self.num_layers));
         }
         if !(x.rank() == 2 || x.rank() == 3) || x.size(-1) != self.input_size {
             let axes = if self.batch_first { "[batch, length, " } else { "[length, batch, " };
