@@ -186,6 +186,23 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
     assert!(wrong.contains("the learning rate: Step: step_size must be at least 1"), "{wrong}");
     assert!(wrong.contains(&format!("optimizers.rs:{line}:")), "{wrong}");
     assert!(fault(&optimizer.learning_rate(&step(0))).contains("step_size"));
+    // So is that of a momentum or of a beta, and what is no scalar.
+    let two = || schedule::Lambda::new(|_: &Tensor| vector(&[0.1, 0.2]));
+    let line = line!() + 2;
+    for (optimizer, expected) in [
+        (
+            Box::new(Sgd::new(0.1).momentum(schedule::Step::new(0.1, 0))) as Box<dyn Optimizer>,
+            "momentum: Step: step_size",
+        ),
+        (Box::new(Adam::new(0.1).betas(schedule::Step::new(0.1, 0), 0.9)), "beta1: Step: step_size must be at least 1"),
+        (Box::new(Sgd::new(two())), "the learning rate must be a scalar, f32[], and its schedule gives f32[2]"),
+        (Box::new(Sgd::new(0.1).momentum(two())), "momentum must be a scalar, f32[], and its schedule gives f32[2]"),
+    ] {
+        let state: Vec<Tensor> = optimizer.state("p", p.ty()).into_iter().map(|(_, first)| first).collect();
+        let wrong = fault(&optimizer.update(&step(0), "p", &p, &p, &state).0);
+        let told = (line..line + 4).any(|line| wrong.contains(&format!("optimizers.rs:{line}:")));
+        assert!(wrong.contains(expected) && told, "{wrong}");
+    }
     for (optimizer, expected) in [
         (Box::new(Sgd::new(0.1).weight_decay(-1.0)) as Box<dyn Optimizer>, "weight_decay must be at least 0, it is -1"),
         (Box::new(Sgd::new(0.1).momentum(-0.5)), "momentum must be at least 0"),
@@ -194,6 +211,8 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
         (Box::new(RmsProp::new(0.1).alpha(2.0)), "alpha is a share between 0 and 1, not 2"),
         (Box::new(Adagrad::new(0.1).lr_decay(f64::NAN)), "lr_decay must be at least 0, it is NaN"),
         (Box::new(Adadelta::new(0.1).rho(-0.1)), "rho is a share"),
+        (Box::new(Lion::new(f64::INFINITY)), "the learning rate must be at least 0 and finite, it is inf"),
+        (Box::new(Adafactor::new(0.1).beta2_decay(f64::NEG_INFINITY)), "beta2_decay must be finite"),
         (Box::new(Lion::new(-0.1)), "the learning rate must be at least 0, it is -0.1"),
         (Box::new(Lars::new(0.1).trust_coefficient(-1.0)), "trust_coefficient"),
         (Box::new(Lamb::new(0.1).betas(0.9, 1.0)), "betas"),

@@ -72,6 +72,10 @@ fn an_index_that_lies_is_refused() {
     for outside in ["../x.safetensors", "/etc/passwd", "", ".."] {
         refused(&format!(r#"{{"weight_map": {{"a": "{outside}"}}}}"#), "which is no file beside the index");
     }
+    // An index as a part would lead in a circle: itself, or two that name each other.
+    refused(r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#, "it is an index of weight files itself");
+    fs::write(folder.join("other.json"), r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#).unwrap();
+    refused(r#"{"weight_map": {"a": "other.json"}}"#, "it is an index of weight files itself");
     refused(r#"{"weight_map": {"a": "gone.safetensors"}}"#, "names `gone.safetensors`, which is not beside it");
     let first = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     let first = first.into_iter().find(|name| name.starts_with("model-00001")).unwrap();

@@ -5,9 +5,10 @@ use std::panic::Location;
 
 use fulmen_tensor::{DType, Tensor, TensorType};
 
-use crate::{Error, Plan, Result};
+use crate::epoch::{Epoch, counted};
+use crate::{Error, Result};
 
-/// How the weights of many steps are averaged: exponentially, as Lightning's `EMAWeightAveraging`, or evenly, as
+/// How the weights of many steps are averaged: exponentially or evenly, as
 /// stochastic weight averaging (Izmailov et al. 2018, <https://arxiv.org/abs/1803.05407>).
 ///
 /// The average is of the parameters that are trained and, unless [`WeightAveraging::use_buffers`] is turned off, of
@@ -40,15 +41,6 @@ enum Rule {
 enum Time {
     Steps(u64),
     Epochs(u64),
-}
-
-impl Time {
-    fn steps(self, plan: &Plan) -> u64 {
-        match self {
-            Time::Steps(steps) => steps,
-            Time::Epochs(epochs) => epochs.saturating_mul(plan.steps_per_epoch),
-        }
-    }
 }
 
 impl WeightAveraging {
@@ -97,13 +89,15 @@ impl WeightAveraging {
         self
     }
 
-    /// Averages after every so many optimizer steps.
+    /// Averages after every so many optimizer steps, counted from [`WeightAveraging::start_step`]: with a start of 4 and
+    /// every 2 after steps 6, 8, … (counted from 1), with a start in epochs after every so many steps of the training.
     pub fn every_n_steps(mut self, steps: u64) -> WeightAveraging {
         self.every = Time::Steps(steps);
         self
     }
 
-    /// Averages at the end of every so many epochs.
+    /// Averages at the end of every so many epochs, counted from [`WeightAveraging::start_epoch`]: with a start of 4 and
+    /// every 2 at the end of epochs 5, 7, … (counted from 0).
     pub fn every_n_epochs(mut self, epochs: u64) -> WeightAveraging {
         self.every = Time::Epochs(epochs);
         self
@@ -134,14 +128,42 @@ impl WeightAveraging {
         ty.dtype.is_float() && (trained || is_buffer && self.use_buffers)
     }
 
-    /// How the step after `updates` steps of the optimizer averages; `done` says whether it is one of them.
-    pub(crate) fn step(&self, updates: &Tensor, count: &Tensor, done: Option<&Tensor>, plan: &Plan) -> Averaging {
-        let limit = |steps: u64| steps.min(i32::MAX as u64) as f64;
-        let since = updates + 1.0 - limit(self.start.steps(plan));
-        let mut due = since.gt(0.0).and(since.remainder(limit(self.every.steps(plan).max(1))).eq(0.0));
-        if let Some(done) = done {
-            due = due.and(done);
-        }
+    /// Whether it goes by epochs, so that a step must know the end of one.
+    pub(crate) fn counts_epochs(&self) -> bool {
+        matches!(self.start, Time::Epochs(_)) || matches!(self.every, Time::Epochs(_))
+    }
+
+    /// How it averages, in words: averages by other words cannot be gone on with.
+    pub(crate) fn words(&self) -> String {
+        format!("{:?} from {:?} every {:?}", self.rule, self.start, self.every)
+    }
+
+    /// How a step averages after which the optimizer has made `updates`; `done` says whether it has made one now. The end
+    /// of an epoch is one also where its last step overflowed.
+    pub(crate) fn step(
+        &self,
+        updates: &Tensor,
+        count: &Tensor,
+        done: Option<&Tensor>,
+        epoch: Option<&Epoch>,
+    ) -> Averaging {
+        let begun = match (self.start, epoch) {
+            (Time::Epochs(first), Some(epoch)) => epoch.number().ge(counted(first)),
+            (Time::Steps(steps) | Time::Epochs(steps), _) => updates.gt(counted(steps)),
+        };
+        let turn = match (self.every, epoch) {
+            (Time::Epochs(every), Some(epoch)) => {
+                let first = if let Time::Epochs(first) = self.start { first } else { 0 };
+                let since = epoch.number() + 1.0 - counted(first);
+                since.remainder(counted(every.max(1))).eq(0.0).and(epoch.ends())
+            }
+            (Time::Steps(every) | Time::Epochs(every), _) => {
+                let before = if let Time::Steps(steps) = self.start { steps } else { 0 };
+                let turn = (updates - counted(before)).remainder(counted(every.max(1))).eq(0.0);
+                done.map_or(turn.clone(), |done| turn.and(done))
+            }
+        };
+        let due = begun.and(turn);
         let n = count.to_dtype(DType::F32);
         let share = match self.rule {
             Rule::Exponential { decay, warmup: false } => Tensor::full(DType::F32, [], 1.0 - decay),
@@ -158,11 +180,6 @@ pub(crate) const COUNT: &str = "trainer/averaged";
 pub(crate) const AVERAGE: &str = "average/";
 /// The prefix in a file of the weights that training goes on with.
 pub(crate) const CURRENT: &str = "trainer/current/";
-
-/// The dtype of an average: at least f32, or small shares would vanish.
-pub(crate) fn dtype(of: DType) -> DType {
-    if of == DType::F64 { DType::F64 } else { DType::F32 }
-}
 
 /// How one step averages.
 pub(crate) struct Averaging {

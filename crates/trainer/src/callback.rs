@@ -114,15 +114,21 @@ pub enum CheckpointRole {
 }
 
 /// What a callback asks the Trainer to do.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Actions {
     pub(crate) saves: Vec<(PathBuf, CheckpointRole)>,
     pub(crate) stop: Option<String>,
     pub(crate) learning_rate: f64,
-    pub(crate) learning_rate_factor: Option<f64>,
+    factor: f64,
+    pub(crate) new_learning_rate_factor: Option<f64>,
 }
 
 impl Actions {
+    /// After a step with this learning rate, of which the factor is a part.
+    pub(crate) fn new(learning_rate: f64, factor: f64) -> Actions {
+        Actions { saves: vec![], stop: None, learning_rate, factor, new_learning_rate_factor: None }
+    }
+
     /// Save the training state to this file. Several files of one turn are written from one read of the device.
     pub fn save_checkpoint(&mut self, path: impl AsRef<Path>, role: CheckpointRole) {
         self.saves.push((path.as_ref().into(), role));
@@ -133,11 +139,25 @@ impl Actions {
         self.learning_rate
     }
 
-    /// Multiply the learning rate of the steps to come by this instead of the factor before, which was 1 at first. The step
-    /// takes it as an input, so that nothing is compiled anew. Only for a callback that
-    /// [says so](Callback::changes_learning_rate).
+    /// What the learning rate of the steps to come is multiplied by: 1 until a callback sets another factor. A callback
+    /// sees what those before it have set in the same turn.
+    pub fn learning_rate_factor(&self) -> f64 {
+        self.new_learning_rate_factor.unwrap_or(self.factor)
+    }
+
+    /// The learning rate of the latest step with the factor of the steps to come.
+    pub(crate) fn next_learning_rate(&self) -> f64 {
+        match self.new_learning_rate_factor {
+            Some(new) if self.factor != 0.0 => self.learning_rate * (new / self.factor),
+            _ => self.learning_rate,
+        }
+    }
+
+    /// Multiply the learning rate of the steps to come by this instead of the factor before. One of several callbacks that
+    /// change the rate multiplies [`Actions::learning_rate_factor`]. The step takes the factor as an input, so that nothing
+    /// is compiled anew. Only for a callback that [says so](Callback::changes_learning_rate).
     pub fn set_learning_rate_factor(&mut self, factor: f64) {
-        self.learning_rate_factor = Some(factor);
+        self.new_learning_rate_factor = Some(factor);
     }
 
     /// End the fit after this epoch; the reason is shown.

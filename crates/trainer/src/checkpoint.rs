@@ -27,6 +27,10 @@ pub(crate) struct Position {
     pub(crate) seed: u64,
     /// Batches for which the optimizer stepped once.
     pub(crate) accumulate: u64,
+    /// The rule by which weights were averaged, in words; `None` also in files of earlier versions.
+    pub(crate) averaging: Option<String>,
+    /// What callbacks have multiplied the learning rate by, if they have.
+    pub(crate) lr_factor: Option<f64>,
     /// What `batch` counts: the loader's description of its batches.
     pub(crate) data: String,
     /// What the epoch that had begun has logged up to its last log point.
@@ -61,9 +65,13 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         "batch": position.batch,
         "global_step": position.global_step,
         "accumulate_grad_batches": position.accumulate,
+        "weight_averaging": position.averaging,
+        "learning_rate_factor": position.lr_factor.map(f64::to_bits),
         "seed": position.seed,
         "data": position.data,
         "epoch_sums": sums,
+        "epoch_learning_rate": position.epoch_sums.learning_rate.to_bits(),
+        "epoch_bad_step": position.epoch_sums.bad_step,
         "log_names": position.log_names,
         "best_checkpoint": position.best_checkpoint.as_deref().and_then(Path::to_str),
         "callbacks": position.callbacks,
@@ -90,6 +98,7 @@ pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)>
     let document: Value =
         serde_json::from_str(document).map_err(|e| wrong(&format!("its metadata cannot be read: {e}")))?;
     let number = |name: &str| document[name].as_u64().ok_or_else(|| wrong(&format!("its metadata lacks `{name}`")));
+    let float = |name: &str| document[name].as_u64().map(f64::from_bits);
     let mut sums = vec![];
     for row in document["epoch_sums"].as_array().into_iter().flatten() {
         let elements = |sum: &Value| sum.as_array()?.iter().map(|v| v.as_u64().map(f64::from_bits)).collect();
@@ -107,11 +116,18 @@ pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)>
         global_step: number("global_step")?,
         // Files of earlier versions do not say it.
         accumulate: document["accumulate_grad_batches"].as_u64().unwrap_or(1),
+        averaging: document["weight_averaging"].as_str().map(str::to_owned),
+        lr_factor: float("learning_rate_factor"),
         seed: number("seed")?,
         data: document["data"].as_str().ok_or_else(|| wrong("its metadata lacks `data`"))?.to_owned(),
         log_names: names.filter_map(|name| name.as_str().map(str::to_owned)).collect(),
         best_checkpoint: document["best_checkpoint"].as_str().map(PathBuf::from),
-        epoch_sums: Sums { sums, ..Sums::default() },
+        epoch_sums: Sums {
+            bad_step: document["epoch_bad_step"].as_u64(),
+            learning_rate: float("epoch_learning_rate").unwrap_or_default(),
+            grad_norm: None,
+            sums,
+        },
         callbacks: callbacks.map(|(name, state)| (name.clone(), state.clone())).collect(),
     };
     Ok((tensors, position))

@@ -21,6 +21,7 @@ pub mod callbacks;
 mod checkpoint;
 pub mod cli;
 mod clip;
+mod epoch;
 mod error;
 mod evaluate;
 mod fit;

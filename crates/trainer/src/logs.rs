@@ -56,7 +56,7 @@ pub(crate) struct StepFacts<'a> {
     pub(crate) step: &'a Tensor,
     /// What it ran with.
     pub(crate) learning_rate: &'a Tensor,
-    /// The length of the gradients, and whether this step is one of the optimizer's.
+    /// The length of the gradients, and whether a group of batches ends here.
     pub(crate) grad_norm: Option<(&'a Tensor, Option<&'a Tensor>)>,
 }
 
@@ -182,7 +182,7 @@ impl LogLayout {
             parts[0] = first.select(&(*step + 1.0), &parts[0]);
             parts[1] = bits(learning_rate);
             match grad_norm {
-                Some((norm, Some(updates))) => parts[2] = updates.select(&bits(norm), &parts[2]),
+                Some((norm, Some(due))) => parts[2] = due.select(&bits(norm), &parts[2]),
                 Some((norm, None)) => parts[2] = bits(norm),
                 None => {}
             }

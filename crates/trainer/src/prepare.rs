@@ -64,7 +64,7 @@ pub(crate) fn training_step(
     check_shardings(module, setting)?;
     let entries = state::entries(module, &*optimizer, setting);
     check_entries(&entries)?;
-    let program = program::train(module, &*optimizer, batch, (plan, batches), &entries, setting, seed)?;
+    let program = program::train(module, &*optimizer, batch, batches, &entries, setting, seed)?;
     Ok((entries, program))
 }
 

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use fulmen_data::DataLoader;
 use fulmen_tensor::Literal;
 
-use crate::averaging::{AVERAGE, CURRENT};
+use crate::averaging::{AVERAGE, COUNT, CURRENT, WeightAveraging};
 use crate::checkpoint::{self, LOGS, Position};
 use crate::program::TrainProgram;
 use crate::setting::Setting;
-use crate::state::{self, Entry, OWN, STEP, UPDATES};
-use crate::{Error, Options, Result, accumulate};
+use crate::state::{self, Entry, LR_FACTOR, OWN, STEP, UPDATES};
+use crate::{Error, Options, Result, accumulate, epoch};
 
 /// What a fit begins with.
 pub(crate) struct Start {
@@ -49,13 +49,21 @@ impl Start {
         program: &TrainProgram,
         setting: &Setting,
     ) -> Result<Option<Saved>> {
-        let Some((path, tensors)) = &mut self.checkpoint else { return Ok(None) };
+        let averaging = setting.averaging.as_ref().map(WeightAveraging::words);
+        let Some((path, tensors)) = &mut self.checkpoint else {
+            self.position.averaging = averaging;
+            return Ok(None);
+        };
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
         check_group(&self.position, setting).map_err(|e| Error::checkpoint(path, e))?;
         let same =
             |logs: &Literal| self.position.log_names == program.layout.keys() && *logs.ty() == program.layout.ty();
         let logs = tensors.remove(LOGS).filter(same);
-        adapt(tensors, entries, &self.position)?;
+        adapt(tensors, entries, &self.position, setting)?;
+        self.position.averaging = averaging;
+        // A file of an earlier version has the factor only in the state.
+        let factor = tensors.get(LR_FACTOR).and_then(|factor| factor.to_f64().first().copied());
+        self.position.lr_factor = factor.map(|factor| self.position.lr_factor.unwrap_or(factor));
         let names = entries.iter().map(|e| (e.name.as_str(), &e.ty));
         let values = state::choose(names, tensors).map_err(|e| Error::checkpoint(path, e))?;
         if let Some(name) = tensors.keys().next() {
@@ -106,7 +114,12 @@ fn check_group(position: &Position, setting: &Setting) -> Result<()> {
 
 /// Makes what the Trainer itself had in the state of a run with other options fit this one: what is not needed goes, and
 /// what is missing begins anew, but for the number of steps.
-fn adapt(tensors: &mut BTreeMap<String, Literal>, entries: &[Entry], position: &Position) -> Result<()> {
+fn adapt(
+    tensors: &mut BTreeMap<String, Literal>,
+    entries: &[Entry],
+    position: &Position,
+    setting: &Setting,
+) -> Result<()> {
     // A file has averages under the module's names.
     let current: Vec<String> = tensors.keys().filter_map(|name| Some(name.strip_prefix(CURRENT)?.to_owned())).collect();
     for name in current {
@@ -115,7 +128,14 @@ fn adapt(tensors: &mut BTreeMap<String, Literal>, entries: &[Entry], position: &
             tensors.insert(format!("{AVERAGE}{name}"), average);
         }
     }
-    tensors.retain(|name, _| !name.starts_with(AVERAGE) || entries.iter().any(|entry| entry.name == *name));
+    let there = position.averaging.as_ref();
+    let another = setting.averaging.as_ref().is_some_and(|here| there.is_some_and(|there| *there != here.words()));
+    if another {
+        // An average by another rule is none by this one, nor is what it counted.
+        tensors.remove(COUNT);
+    }
+    let goes_on = |name: &str| !another && entries.iter().any(|entry| entry.name == *name);
+    tensors.retain(|name, _| !name.starts_with(AVERAGE) || goes_on(name));
     for entry in entries {
         let of = entry.name.strip_prefix(AVERAGE).filter(|_| !tensors.contains_key(&entry.name));
         if let Some(value) = of.and_then(|name| tensors.get(name)) {
@@ -129,10 +149,11 @@ fn adapt(tensors: &mut BTreeMap<String, Literal>, entries: &[Entry], position: &
         if tensors.contains_key(&entry.name) {
             continue;
         }
+        let count = |count: u64| Literal::from_slice(&[count.min(i32::MAX as u64) as i32], []);
         let first = match entry.name.as_str() {
-            UPDATES | accumulate::GROUPS => {
-                Literal::from_slice(&[position.global_step.min(i32::MAX as u64) as i32], [])?
-            }
+            UPDATES | accumulate::GROUPS => count(position.global_step)?,
+            epoch::BATCH => count(position.batch)?,
+            epoch::EPOCHS => count(position.epoch)?,
             _ => entry.first()?,
         };
         tensors.insert(entry.name.clone(), first);

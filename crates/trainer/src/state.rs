@@ -12,13 +12,13 @@ use fulmen_tensor::{Argument, DType, DeviceArray, Function, Literal, Runtime, Sh
 use crate::averaging::{self, AVERAGE, CURRENT, WeightAveraging};
 use crate::hosts::{self, Hosts};
 use crate::setting::Setting;
-use crate::{Error, Result, TrainingModule, accumulate, loss_scale};
+use crate::{Error, Result, TrainingModule, accumulate, epoch, loss_scale};
 
 /// The prefix of optimizer state in names: `optimizer/exp_avg/conv1.weight`.
 pub(crate) const OPTIMIZER: &str = "optimizer/";
 /// The name of the counter of finished batches.
 pub(crate) const STEP: &str = "trainer/step";
-/// The name of the counter of the optimizer's steps, where that is another.
+/// The name of the counter of the optimizer's steps.
 pub(crate) const UPDATES: &str = "trainer/updates";
 /// The name of what the host multiplies the learning rate by, where a callback does.
 pub(crate) const LR_FACTOR: &str = "trainer/lr_factor";
@@ -107,9 +107,11 @@ pub(crate) fn entries(module: &dyn TrainingModule, optimizer: &dyn Optimizer, se
     if setting.accumulate > 1 {
         scalars.extend(accumulate::entries());
     }
-    if !scalars.is_empty() {
-        scalars.push(counter(UPDATES));
+    if setting.accumulate > 1 || setting.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs) {
+        scalars.extend(epoch::entries());
     }
+    // Also where each step is one of the optimizer's: a run may go on from one where it was not, or the other way.
+    scalars.push(counter(UPDATES));
     if setting.averaging.is_some() {
         scalars.push(counter(averaging::COUNT));
     }
@@ -126,7 +128,7 @@ fn averages(entries: &[Entry], parameters: usize, averaging: &WeightAveraging) -
     let averaged = entries.iter().enumerate().filter(|(i, e)| averaging.has(&e.ty, e.trained, *i >= parameters));
     let average = |(_, entry): (usize, &Entry)| Entry {
         name: format!("{AVERAGE}{}", entry.name),
-        ty: TensorType::new(averaging::dtype(entry.ty.dtype), &entry.ty.shape),
+        ty: TensorType::new(accumulate::dtype(entry.ty.dtype), &entry.ty.shape),
         variable: None,
         first: None,
         average_of: entry.variable.clone(),

@@ -155,6 +155,36 @@ fn the_average_is_validated_tested_saved_and_resumed() {
 }
 
 #[test]
+fn a_run_goes_on_with_other_groups_or_another_rule() {
+    let folder = tempfile::tempdir().unwrap();
+    let averaged = |averaging: &WeightAveraging, epochs: u64, every: u64, from: Option<&Path>| {
+        let (weights, summary, _) = fit(folder.path(), epochs, &|b| {
+            let b = b.weight_averaging(averaging.clone()).accumulate_grad_batches(every);
+            if let Some(from) = from { b.ckpt_path(from) } else { b }
+        });
+        let checkpoint = summary.last_checkpoint.unwrap();
+        let (tensors, _) = safetensors::read(&checkpoint).unwrap();
+        (weights, tensors["trainer/averaged"].to_f64()[0], checkpoint)
+    };
+    // Ends of epochs are ends of epochs, however many steps of the optimizer lie between them.
+    let swa = WeightAveraging::swa(0);
+    let (_, count, first) = averaged(&swa, 1, 1, None);
+    assert_eq!(count, 1.0);
+    assert_eq!(averaged(&swa, 4, 2, Some(&first)).1, 4.0);
+    assert_eq!(averaged(&WeightAveraging::swa(1).every_n_epochs(2), 5, 2, None).1, 2.0);
+
+    // Another rule begins anew from the weights; the same one, made on another line, goes on.
+    let (_, count, ema) = averaged(&WeightAveraging::ema(0.9), 2, 1, None);
+    assert_eq!(count, 10.0);
+    assert_eq!(averaged(&WeightAveraging::ema(0.9), 3, 1, Some(&ema)).1, 15.0);
+    let (_, plain, _) = fit(folder.path(), 2, &|b| b);
+    let late = WeightAveraging::swa(2);
+    let (found, count, _) = averaged(&late, 4, 1, Some(&ema));
+    assert_eq!(count, 2.0);
+    assert_eq!(found, averaged(&late, 4, 1, plain.last_checkpoint.as_deref()).0);
+}
+
+#[test]
 fn an_average_of_sixteen_bit_weights_is_kept_in_f32_and_split_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let ema = |b: TrainerBuilder| b.weight_averaging(WeightAveraging::ema(0.99)).precision(Precision::Bf16);

@@ -9,10 +9,10 @@ use std::path::Path;
 use common::{CLASSES, FEATURES, Record, isolated, samples, trainer};
 use fulmen_data::{DataLoader, LastBatch};
 use fulmen_nn::loss::{Reduction, cross_entropy};
-use fulmen_nn::optim::{AdamW, Optimizer, ParamGroups, Sgd};
-use fulmen_nn::schedule::OneCycle;
+use fulmen_nn::optim::{AdamW, Optimizer, ParamGroups, Sgd, Step};
+use fulmen_nn::schedule::{Exponential, OneCycle};
 use fulmen_nn::{Linear, Module};
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{DType, Tensor, TensorType};
 use fulmen_trainer::{
     Batch, FitSummary, GradientClipAlgorithm, Plan, Precision, StepContext, Strategy, TrainerBuilder, TrainingModule,
 };
@@ -32,6 +32,24 @@ enum How {
     Sgd,
     Frozen,
     Misspelt,
+    Falling,
+    Sign,
+}
+
+/// An optimizer of a user's, which leaves types to the Trainer.
+#[derive(Debug)]
+struct SignSgd(f64);
+
+impl Optimizer for SignSgd {
+    fn state(&self, _: &str, _: &TensorType) -> Vec<(&'static str, Tensor)> {
+        vec![]
+    }
+    fn update(&self, step: &Step, _: &str, p: &Tensor, g: &Tensor, _: &[Tensor]) -> (Tensor, Vec<Tensor>) {
+        (p - self.learning_rate(step).to_dtype(p.dtype()) * g.sign(), vec![])
+    }
+    fn learning_rate(&self, step: &Step) -> Tensor {
+        step.learning_rate(&self.0)
+    }
 }
 
 impl Mlp {
@@ -55,6 +73,8 @@ impl TrainingModule for Mlp {
             How::AdamW => Box::new(adamw),
             How::Sgd => Box::new(Sgd::new(1.0)),
             How::Frozen => Box::new(ParamGroups::new(adamw).freeze("body.*")),
+            How::Falling => Box::new(Sgd::new(Exponential::new(0.1, 0.5))),
+            How::Sign => Box::new(SignSgd(0.25)),
             How::Misspelt => Box::new(ParamGroups::new(adamw).freeze("boby.*")),
         }
     }
@@ -111,6 +131,46 @@ fn a_group_is_one_program_whatever_its_length() {
         b.runtime(isolated()).accumulate_grad_batches(2u64)
     });
     assert_eq!(summary.train_compilations, 1);
+}
+
+#[test]
+fn a_run_with_groups_goes_on_without_them_at_the_rate_where_it_stood() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = loader(40, 8, LastBatch::Drop);
+    // Five batches an epoch: one step each epoch, then five.
+    let (_, first) = fit(folder.path(), How::Falling, &data, |b| {
+        b.max_epochs(2u64).accumulate_grad_batches(5u64).enable_checkpointing(true)
+    });
+    let record = Record::default();
+    let (_, summary) = fit(folder.path(), How::Falling, &data, |b| {
+        let b = b.ckpt_path(first.last_checkpoint.as_deref().unwrap()).log_every_n_steps(1u64);
+        b.max_epochs(3u64).callback(record.clone())
+    });
+    assert_eq!(summary.global_step, 7);
+    let logs = record.logs.lock().unwrap();
+    let steps: Vec<u64> = logs.iter().map(|point| point.global_step).collect();
+    assert_eq!(steps, [3, 4, 5, 6, 7]);
+    for point in logs.iter() {
+        let (rate, expected) = (point.get("lr").unwrap(), 0.1 * 0.5f64.powi(point.global_step as i32 - 1));
+        assert!((rate / expected - 1.0).abs() < 1e-6, "step {}: {rate} is not {expected}", point.global_step);
+    }
+}
+
+#[test]
+fn a_wider_gradient_leaves_a_parameter_its_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let module = Mlp::new(How::Sign);
+    let builder = trainer(folder.path()).max_epochs(1u64).precision(Precision::Bf16).accumulate_grad_batches(2u64);
+    let summary = builder.build().unwrap().fit(&module, &loader(16, 8, LastBatch::Drop), None).unwrap();
+    assert_eq!(summary.global_step, 1);
+    let other = Mlp::new(How::Sign);
+    other.initialize(0);
+    for ((name, after), (_, first)) in module.parameters().iter().zip(other.parameters()) {
+        assert_eq!(after.ty().dtype, DType::Bf16, "{name}");
+        for (after, first) in after.get().eval().unwrap().to_f64().iter().zip(first.get().eval().unwrap().to_f64()) {
+            assert!(((after - first).abs() - 0.25).abs() < 0.01, "{name}: {first} became {after}");
+        }
+    }
 }
 
 #[test]

@@ -70,6 +70,25 @@ fn a_smaller_rate_needs_no_compilation_and_is_resumed() {
 }
 
 #[test]
+fn two_callbacks_multiply_what_they_make_of_the_rate() {
+    let folder = tempfile::tempdir().unwrap();
+    let both = |b: TrainerBuilder| {
+        let slow = plateau().min_lr(0.0).patience(3).factor(0.1);
+        b.callback(plateau().min_lr(0.0)).callback(slow)
+    };
+    let (whole, _) = fit(folder.path(), 8, both);
+    let expected = [0.5, 0.5, 0.5, 0.25, 0.25, 0.0125, 0.0125, 0.00625];
+    assert_eq!(rates(&whole).len(), expected.len());
+    for (found, expected) in rates(&whole).iter().zip(expected) {
+        assert!((found / expected - 1.0).abs() < 1e-6, "{found} is not {expected}");
+    }
+    let (_, first) = fit(folder.path(), 6, both);
+    let checkpoint = first.last_checkpoint.unwrap();
+    let (resumed, _) = fit(folder.path(), 8, |b| both(b).ckpt_path(&checkpoint));
+    assert_eq!(resumed.bits("lr"), whole.bits("lr")[6..]);
+}
+
+#[test]
 fn what_cannot_be_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |callback: ReduceLROnPlateau| match trainer(folder.path()).callback(callback).build() {

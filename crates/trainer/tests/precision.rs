@@ -8,7 +8,9 @@ use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{BatchNorm2d, Conv2d, Linear, Module};
 use fulmen_tensor::{Accelerator, DType, Tensor};
-use fulmen_trainer::{Batch, LearningRateScaling, Plan, Precision, StepContext, Trainer, TrainingModule};
+use fulmen_trainer::{
+    Batch, LearningRateScaling, Plan, Precision, StepContext, Trainer, TrainingModule, WeightAveraging,
+};
 
 #[derive(Module)]
 struct Net {
@@ -76,6 +78,13 @@ fn trainer(precision: impl Into<Precision>, epochs: u64) -> (Trainer, tempfile::
     (trainer, folder)
 }
 
+/// What was logged first under a name.
+fn logged(trainer: &Trainer, name: &str) -> f64 {
+    let csv = std::fs::read_to_string(trainer.run_dir().unwrap().join("metrics.csv")).unwrap();
+    let column = csv.lines().next().unwrap().split(',').position(|found| found == name).unwrap();
+    csv.lines().nth(1).unwrap().split(',').nth(column).unwrap().parse().unwrap()
+}
+
 #[test]
 fn each_precision_has_its_dtypes_and_learns() {
     use DType::{Bf16, F16, F32};
@@ -101,7 +110,11 @@ fn each_precision_has_its_dtypes_and_learns() {
 
 #[test]
 fn an_overflow_in_f16_changes_no_parameter_and_lowers_the_scale() {
-    let (mut trainer, _folder) = trainer(Precision::F16Mixed, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Trainer::builder().accelerator(Accelerator::Cpu).precision(Precision::F16Mixed).max_epochs(1u64);
+    let builder = builder.enable_progress_bar(false).default_root_dir(folder.path());
+    let builder = builder.log_grad_norm(true).log_every_n_steps(8u64).weight_averaging(WeightAveraging::swa(0));
+    let mut trainer = builder.build().unwrap();
     let module = Net { loss_factor: 1e6, ..net() };
     module.initialize(0);
     let before = trainer.runtime().eval(&module.fc.weight.get()).unwrap().to_vec::<f32>().unwrap();
@@ -111,6 +124,10 @@ fn an_overflow_in_f16_changes_no_parameter_and_lowers_the_scale() {
     let file = trainer.last_checkpoint().unwrap();
     let (tensors, _) = fulmen_nn::safetensors::read(file).unwrap();
     assert_eq!(tensors["trainer/loss_scale"].to_f64(), [65536.0 / 256.0]);
+    assert_eq!(tensors["trainer/updates"].to_f64(), [0.0]);
+    assert_eq!(tensors["trainer/averaged"].to_f64(), [1.0], "the epoch has ended all the same");
+    let norm = logged(&trainer, "grad_norm");
+    assert!(!norm.is_finite(), "an overflow shows: {norm}");
 }
 
 #[test]
@@ -134,9 +151,7 @@ fn the_learning_rate_grows_with_the_devices_only_if_asked_to() {
             .build()
             .unwrap();
         trainer.fit(&net(), &loader(), None).unwrap();
-        let csv = std::fs::read_to_string(trainer.run_dir().unwrap().join("metrics.csv")).unwrap();
-        let column = csv.lines().next().unwrap().split(',').position(|name| name == "lr").unwrap();
-        csv.lines().nth(1).unwrap().split(',').nth(column).unwrap().parse::<f64>().unwrap()
+        logged(&trainer, "lr")
     };
     for (scaling, devices, expected) in [
         (LearningRateScaling::None, 4, 0.3),

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, negative, optimizer, zeros};
+use super::rule::{Common, Rule, Work, misplaced, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Adadelta, as PyTorch's `optim.Adadelta`.
@@ -53,7 +53,7 @@ impl Rule for Adadelta {
         if !(0.0..=1.0).contains(&self.rho) {
             return Some(format!("rho is a share between 0 and 1, not {}", self.rho));
         }
-        negative(&[("eps", self.eps)])
+        misplaced(&[("eps", self.eps)])
     }
 
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {

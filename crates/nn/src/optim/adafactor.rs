@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{DType, Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, negative, optimizer, zeros};
+use super::rule::{Common, Rule, Work, misplaced, optimizer, zeros};
 use super::trust_ratio::length;
 use crate::precision::precision;
 use crate::schedule::Schedule;
@@ -78,10 +78,10 @@ impl Rule for Adafactor {
         if !self.d.is_finite() || self.d < 1.0 {
             return Some(format!("d must be at least 1, it is {}", self.d));
         }
-        if self.beta2_decay.is_nan() || self.beta2_decay > 0.0 {
-            return Some(format!("beta2_decay must be at most 0, it is {}", self.beta2_decay));
+        if !self.beta2_decay.is_finite() || self.beta2_decay > 0.0 {
+            return Some(format!("beta2_decay must be finite and at most 0, it is {}", self.beta2_decay));
         }
-        negative(&[("eps1", self.eps1.unwrap_or_default()), ("eps2", self.eps2)])
+        misplaced(&[("eps1", self.eps1.unwrap_or_default()), ("eps2", self.eps2)])
     }
 
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {

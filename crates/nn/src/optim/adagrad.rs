@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, negative, optimizer, zeros};
+use super::rule::{Common, Rule, Work, misplaced, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Adagrad, as PyTorch's `optim.Adagrad`.
@@ -57,7 +57,7 @@ impl Rule for Adagrad {
     }
 
     fn refusal(&self) -> Option<String> {
-        negative(&[
+        misplaced(&[
             ("lr_decay", self.lr_decay),
             ("initial_accumulator_value", self.initial_accumulator_value),
             ("eps", self.eps),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, is_beta, negative, one_minus_power, optimizer, zeros};
+use super::rule::{Common, Rule, Work, is_beta, misplaced, one_minus_power, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// What both have of their own.
@@ -112,12 +112,12 @@ impl Settings {
         if !self.beta1.constant().is_none_or(is_beta) || !is_beta(self.beta2) {
             return Some(format!("betas must be at least 0 and below 1, they are {:?} and {}", self.beta1, self.beta2));
         }
-        negative(&[("eps", self.eps)])
+        misplaced(&[("eps", self.eps)])
     }
 
     fn step(&self, work: &Work<'_>, p: Tensor, g: &Tensor) -> (Tensor, Vec<Tensor>) {
         let t = work.t();
-        let beta1 = work.value(&self.beta1);
+        let beta1 = work.value("beta1", &self.beta1);
         let (kept, added, log_beta1) = match self.beta1.constant() {
             // From f64, since 1 − 0.9 in f32 has lost digits.
             Some(b) => (&work.state[0] * b, g * (1.0 - b), work.scalar(b.ln())),

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, is_beta, negative, one_minus_power, optimizer, zeros};
+use super::rule::{Common, Rule, Work, is_beta, misplaced, one_minus_power, optimizer, zeros};
 use super::trust_ratio::trust_ratio;
 use crate::schedule::Schedule;
 
@@ -56,7 +56,7 @@ impl Rule for Lamb {
         if !is_beta(self.beta1) || !is_beta(self.beta2) {
             return Some(format!("betas must be at least 0 and below 1, they are {} and {}", self.beta1, self.beta2));
         }
-        negative(&[("eps", self.eps)])
+        misplaced(&[("eps", self.eps)])
     }
 
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {

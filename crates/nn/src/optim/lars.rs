@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, negative, optimizer, zeros};
+use super::rule::{Common, Rule, Work, misplaced, optimizer, zeros};
 use super::trust_ratio::trust_ratio;
 use crate::schedule::Schedule;
 
@@ -69,7 +69,7 @@ impl Rule for Lars {
     }
 
     fn refusal(&self) -> Option<String> {
-        negative(&[("momentum", self.momentum), ("trust_coefficient", self.trust_coefficient), ("eps", self.eps)])
+        misplaced(&[("momentum", self.momentum), ("trust_coefficient", self.trust_coefficient), ("eps", self.eps)])
     }
 
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {

@@ -85,7 +85,9 @@ pub trait Optimizer: Send + Sync + Debug {
     /// step. It is f32 for parameters of 16 bits.
     fn state(&self, name: &str, parameter: &TensorType) -> Vec<(&'static str, Tensor)>;
 
-    /// The new parameter, of its own type, and what is to be remembered, in the order of [`Optimizer::state`].
+    /// The new parameter and what is to be remembered, in the order of [`Optimizer::state`].
+    /// The gradient may be of a wider type than the parameter, as that of accumulated batches is; so may what is returned,
+    /// and the Trainer rounds it to the parameter's.
     fn update(
         &self,
         step: &Step,

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, is_beta, negative, number, one_minus_power, optimizer, zeros};
+use super::rule::{Common, Rule, Work, is_beta, misplaced, number, one_minus_power, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Adam with Nesterov momentum, as PyTorch's `optim.NAdam`.
@@ -70,7 +70,7 @@ impl Rule for NAdam {
         if !is_beta(self.beta1) || !is_beta(self.beta2) {
             return Some(format!("betas must be at least 0 and below 1, they are {} and {}", self.beta1, self.beta2));
         }
-        negative(&[("eps", self.eps), ("momentum_decay", self.momentum_decay)])
+        misplaced(&[("eps", self.eps), ("momentum_decay", self.momentum_decay)])
     }
 
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
@@ -79,10 +79,7 @@ impl Rule for NAdam {
     }
 
     fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
-        let (p, g) = match self.decoupled {
-            true => (work.decayed_parameter(), work.g.clone()),
-            false => (work.p.clone(), work.decayed_gradient()),
-        };
+        let (p, g) = work.decayed(self.decoupled);
         let t = work.t();
         let momentum = |t: &Tensor| (1.0 - (t * (0.96f64.ln() * self.momentum_decay)).exp() * 0.5) * self.beta1;
         let (mu, next) = (momentum(&t), momentum(&(&t + 1.0)));

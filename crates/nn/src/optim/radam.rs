@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, is_beta, negative, one_minus_power, optimizer, zeros};
+use super::rule::{Common, Rule, Work, is_beta, misplaced, one_minus_power, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Rectified Adam, as PyTorch's `optim.RAdam`.
@@ -84,7 +84,7 @@ impl Rule for RAdam {
                 self.beta1, self.beta2
             ));
         }
-        negative(&[("eps", self.eps)])
+        misplaced(&[("eps", self.eps)])
     }
 
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
@@ -92,10 +92,7 @@ impl Rule for RAdam {
     }
 
     fn apply(&self, work: &Work<'_>) -> (Tensor, Vec<Tensor>) {
-        let (p, g) = match self.decoupled {
-            true => (work.decayed_parameter(), work.g.clone()),
-            false => (work.p.clone(), work.decayed_gradient()),
-        };
+        let (p, g) = work.decayed(self.decoupled);
         let t = work.t();
         let m = &work.state[0] * self.beta1 + &g * (1.0 - self.beta1);
         let v = &work.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);

@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, negative, optimizer, zeros};
+use super::rule::{Common, Rule, Work, misplaced, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// RMSprop, as PyTorch's `optim.RMSprop`.
@@ -68,7 +68,7 @@ impl Rule for RmsProp {
         if !(0.0..=1.0).contains(&self.alpha) {
             return Some(format!("alpha is a share between 0 and 1, not {}", self.alpha));
         }
-        negative(&[("eps", self.eps), ("momentum", self.momentum)])
+        misplaced(&[("eps", self.eps), ("momentum", self.momentum)])
     }
 
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::panic::Location;
 use std::sync::Arc;
 
-use fulmen_tensor::{Tensor, TensorType};
+use fulmen_tensor::{DType, Tensor, TensorType};
 
 use super::Step;
 use crate::precision::precision;
@@ -35,6 +35,9 @@ pub(super) struct Work<'a> {
     /// The learning rate, a scalar.
     pub(super) lr: Tensor,
     pub(super) weight_decay: f64,
+    /// Of the optimizer: its name and its line.
+    name: &'static str,
+    at: &'static Location<'static>,
     pub(super) p: Tensor,
     pub(super) g: Tensor,
     pub(super) state: &'a [Tensor],
@@ -56,9 +59,18 @@ impl Work<'_> {
         if self.weight_decay == 0.0 { self.p.clone() } else { &self.p - &self.p * (&self.lr * self.weight_decay) }
     }
 
-    /// A schedule's number of this step.
-    pub(super) fn value(&self, schedule: &dyn Schedule) -> Tensor {
-        schedule.value(self.step.finished()).to_dtype(self.p.dtype())
+    /// A schedule's number of this step, which messages call `what`.
+    pub(super) fn value(&self, what: &str, schedule: &dyn Schedule) -> Tensor {
+        let number = schedule.value(self.step.finished());
+        scheduled((self.name, self.at), what, self.step, number).to_dtype(self.p.dtype())
+    }
+
+    /// The parameter and its gradient with weight decay off the one, as AdamW, or in the other.
+    pub(super) fn decayed(&self, decoupled: bool) -> (Tensor, Tensor) {
+        match decoupled {
+            true => (self.decayed_parameter(), self.g.clone()),
+            false => (self.p.clone(), self.decayed_gradient()),
+        }
     }
 
     /// A number as a scalar.
@@ -104,17 +116,18 @@ pub(super) fn is_beta(beta: f64) -> bool {
     (0.0..1.0).contains(&beta)
 }
 
-/// Says which of these numbers is below 0 or NaN.
-pub(super) fn negative(numbers: &[(&str, f64)]) -> Option<String> {
-    let (name, value) = numbers.iter().find(|(_, value)| value.is_nan() || *value < 0.0)?;
-    Some(format!("{name} must be at least 0, it is {value}"))
+/// Says which of these numbers is below 0, infinite or NaN.
+pub(super) fn misplaced(numbers: &[(&str, f64)]) -> Option<String> {
+    let (name, value) = numbers.iter().find(|(_, value)| !value.is_finite() || *value < 0.0)?;
+    let finite = if *value == f64::INFINITY { " and finite" } else { "" };
+    Some(format!("{name} must be at least 0{finite}, it is {value}"))
 }
 
 /// Why the settings make no sense, if they do not.
 fn refusal<R: Rule>(rule: &R) -> Option<String> {
     let common = rule.common();
     let rate = common.lr.constant().unwrap_or_default();
-    negative(&[("the learning rate", rate), ("weight_decay", common.weight_decay)]).or_else(|| rule.refusal())
+    misplaced(&[("the learning rate", rate), ("weight_decay", common.weight_decay)]).or_else(|| rule.refusal())
 }
 
 pub(super) fn check<R: Rule>(rule: &R) -> Result<()> {
@@ -124,20 +137,29 @@ pub(super) fn check<R: Rule>(rule: &R) -> Result<()> {
     }
 }
 
-/// The poison for a mistake in what the optimizer was made with.
-fn poison<R: Rule>(rule: &R, message: String) -> Tensor {
-    users_line::at(rule.common().at, || Tensor::poison(R::NAME, message))
+/// The poison for a mistake in what the optimizer of this name was made with, on this line.
+fn poison((name, at): (&str, &'static Location<'static>), message: String) -> Tensor {
+    users_line::at(at, || Tensor::poison(name, message))
+}
+
+/// A schedule's number, or the poison that names the optimizer's line where the schedule is a wrong one.
+fn scheduled(of: (&str, &'static Location<'static>), what: &str, step: &Step, number: Tensor) -> Tensor {
+    let expected = TensorType::new(DType::F32, []);
+    match number.fault() {
+        Some(fault) if fault.location() == step.at => {
+            poison(of, format!("{what}: {}: {}", fault.operation(), fault.message()))
+        }
+        None if *number.ty() != expected => {
+            poison(of, format!("{what} must be a scalar, {expected}, and its schedule gives {}", number.ty()))
+        }
+        _ => number,
+    }
 }
 
 /// The rate, or the poison that names the optimizer's line where the schedule is a wrong one.
 pub(super) fn learning_rate<R: Rule>(rule: &R, step: &Step) -> Tensor {
     let rate = users_line::at(step.at, || step.learning_rate(&*rule.common().lr));
-    match rate.fault() {
-        Some(fault) if fault.location() == step.at => {
-            poison(rule, format!("the learning rate: {}: {}", fault.operation(), fault.message()))
-        }
-        _ => rate,
-    }
+    scheduled((R::NAME, rule.common().at), "the learning rate", step, rate)
 }
 
 pub(super) fn update<R: Rule>(
@@ -151,7 +173,7 @@ pub(super) fn update<R: Rule>(
     let lr = learning_rate(rule, step);
     let wrong = |poison: Tensor| (poison.clone(), vec![poison; remembered]);
     if let Some(message) = refusal(rule) {
-        return wrong(poison(rule, message));
+        return wrong(poison((R::NAME, rule.common().at), message));
     }
     if lr.fault().is_some() {
         return wrong(lr);
@@ -166,6 +188,8 @@ pub(super) fn update<R: Rule>(
             step,
             lr: lr.to_dtype(dtype),
             weight_decay: step.weight_decay(rule.common().weight_decay),
+            name: R::NAME,
+            at: rule.common().at,
             p: parameter.to_dtype(dtype),
             g: if rule.common().maximize { -g } else { g },
             state,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, Work, negative, optimizer, zeros};
+use super::rule::{Common, Rule, Work, misplaced, optimizer, zeros};
 use crate::schedule::Schedule;
 
 /// Stochastic gradient descent, as PyTorch's `optim.SGD`.
@@ -67,7 +67,7 @@ impl Rule for Sgd {
             return Some(format!("dampening must be finite, it is {}", self.dampening));
         }
         let momentum = self.momentum.as_ref().and_then(|momentum| momentum.constant());
-        negative(&[("momentum", momentum.unwrap_or_default())])
+        misplaced(&[("momentum", momentum.unwrap_or_default())])
     }
 
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
@@ -78,7 +78,7 @@ impl Rule for Sgd {
         let mut g = work.decayed_gradient();
         let mut state = work.state.to_vec();
         if let (Some(momentum), [buffer]) = (&self.momentum, &mut state[..]) {
-            let momentum = work.value(momentum);
+            let momentum = work.value("momentum", momentum);
             let mut b = &*buffer * &momentum + &g * (1.0 - self.dampening);
             if self.dampening != 0.0 {
                 b = work.step.finished().eq(0.0).select(&g, &b);

@@ -125,13 +125,18 @@ fn zero(counts: &[(&str, u64)]) -> Option<String> {
     counts.iter().find(|(_, count)| *count == 0).map(|(name, _)| format!("{name} must be at least 1"))
 }
 
-/// A number on half a wave of the cosine, `from` where `done` is 0 of `length` and `to` where it is all of it. PyTorch's
-/// `to + (from − to)/2·(1 + cos(π·done))` by half angles: as a sum of two parts it keeps its digits where it is small,
-/// the other form does not in f32.
+/// A number on half a wave of the cosine, `from` where `done` is 0 of `length` and `to` where it is all of it.
 fn half_wave(done: &Tensor, length: &Tensor, from: f64, to: f64) -> Tensor {
+    let share = |part: Tensor| part.to_dtype(DType::F32) / length.to_dtype(DType::F32);
+    cosine(share(length - done), share(done.clone()), from, to)
+}
+
+/// PyTorch's `to + (from − to)/2·(1 + cos(π·done))` by half angles, where `left` is `1 − done`: as a sum of two parts it
+/// keeps its digits where it is small, the other form does not in f32.
+fn cosine(left: Tensor, done: Tensor, from: f64, to: f64) -> Tensor {
     let share = |part: Tensor| {
-        let s = (part.to_dtype(DType::F32) / length.to_dtype(DType::F32) * FRAC_PI_2).sin();
+        let s = (part * FRAC_PI_2).sin();
         &s * &s
     };
-    share(length - done) * from + share(done.clone()) * to
+    share(left) * from + share(done) * to
 }

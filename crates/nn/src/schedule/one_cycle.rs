@@ -1,10 +1,8 @@
 //! [`OneCycle`]: up to a high learning rate and down to nearly nothing, over a known number of steps.
 
-use std::f64::consts::FRAC_PI_2;
-
 use fulmen_tensor::{DType, Tensor};
 
-use super::Schedule;
+use super::{Schedule, cosine};
 
 /// The way from one value to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -156,15 +154,7 @@ impl OneCycle {
         let (done, left) = ((step - start) / (end - start), (end - step) / (end - start));
         match self.anneal {
             Anneal::Linear => left * from + done * to,
-            // PyTorch's to + (from − to)/2·(1 + cos(π·done)), by half angles: as a sum of two positive parts it keeps
-            // its digits where it is small, the other form does not in f32.
-            Anneal::Cos => {
-                let share = |t: Tensor| {
-                    let s = (t * FRAC_PI_2).sin();
-                    &s * &s
-                };
-                share(left) * from + share(done) * to
-            }
+            Anneal::Cos => cosine(left, done, from, to),
         }
     }
 }

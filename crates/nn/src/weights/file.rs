@@ -54,17 +54,48 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     if !metadata.is_file() {
         return Err(Error::format(path, "weight file", "it is no regular file"));
     }
-    let mut start = vec![];
-    let mut file = File::open(path).map_err(|e| Error::io("read", path, e))?;
-    file.by_ref().take(9).read_to_end(&mut start).map_err(|e| Error::io("read", path, e))?;
-    match start[..] {
-        // The length of the header, which is a JSON object.
-        [a, b, c, d, e, f, g, h, b'{'] if u64::from_le_bytes([a, b, c, d, e, f, g, h]) <= metadata.len() => {
-            safetensors_values(path)
-        }
-        [b'{', ..] => index::read(path),
-        _ if path.extension().is_some_and(|extension| extension == "safetensors") => safetensors_values(path),
-        _ => pytorch::read(path),
+    match Kind::of(path, metadata.len())? {
+        Kind::Index => index::read(path),
+        kind => of_kind(kind, path),
+    }
+}
+
+/// The values of a shard, which is a file of values itself: an index in its place could lead in a circle.
+pub(super) fn read_shard(path: &Path) -> Result<BTreeMap<String, Value>> {
+    let metadata = std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?;
+    of_kind(Kind::of(path, metadata.len())?, path)
+}
+
+fn of_kind(kind: Kind, path: &Path) -> Result<BTreeMap<String, Value>> {
+    match kind {
+        Kind::Safetensors => safetensors_values(path),
+        Kind::PyTorch => pytorch::read(path),
+        Kind::Index => Err(Error::format(path, "shard of weights", "it is an index of weight files itself")),
+    }
+}
+
+/// What a file is.
+enum Kind {
+    Safetensors,
+    PyTorch,
+    Index,
+}
+
+impl Kind {
+    /// By the first bytes of a file of so many, and by its name where they say nothing.
+    fn of(path: &Path, length: u64) -> Result<Kind> {
+        let mut start = vec![];
+        let mut file = File::open(path).map_err(|e| Error::io("read", path, e))?;
+        file.by_ref().take(9).read_to_end(&mut start).map_err(|e| Error::io("read", path, e))?;
+        Ok(match start[..] {
+            // The length of the header, which is a JSON object.
+            [a, b, c, d, e, f, g, h, b'{'] if u64::from_le_bytes([a, b, c, d, e, f, g, h]) <= length => {
+                Kind::Safetensors
+            }
+            [b'{', ..] => Kind::Index,
+            _ if path.extension().is_some_and(|extension| extension == "safetensors") => Kind::Safetensors,
+            _ => Kind::PyTorch,
+        })
     }
 }
 

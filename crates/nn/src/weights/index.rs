@@ -46,7 +46,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
             let message = format!("it names `{shard}`, which is not beside it; was every part fetched?");
             return Err(refuse(message));
         }
-        let mut found = file::read(&shard_path)?;
+        let mut found = file::read_shard(&shard_path)?;
         if let Some((name, _)) = of.iter().find(|(name, file)| **file == shard && !found.contains_key(**name)) {
             return Err(refuse(format!("it says that `{name}` is in `{shard}`, which has no such value")));
         }

@@ -20,7 +20,7 @@ pub enum ThresholdMode {
 /// `ReduceLROnPlateau`, with its rules and defaults.
 ///
 /// The factor is an input of the compiled step, which is not compiled anew. It multiplies whatever the optimizer's
-/// schedule gives, in all parameter groups; `min_lr` is about the rate that is logged.
+/// schedule gives, in all parameter groups, and what other callbacks do; `min_lr` is about the rate that is logged.
 ///
 /// ```
 /// use fulmen_trainer::callbacks::{Mode, ReduceLROnPlateau};
@@ -40,7 +40,6 @@ pub struct ReduceLROnPlateau {
     best: Option<f64>,
     bad_epochs: u64,
     cooling: u64,
-    scale: f64,
     warned: bool,
 }
 
@@ -60,7 +59,6 @@ impl ReduceLROnPlateau {
             best: None,
             bad_epochs: 0,
             cooling: 0,
-            scale: 1.0,
             warned: false,
         }
     }
@@ -111,7 +109,7 @@ impl ReduceLROnPlateau {
         }
     }
 
-    /// The factor for a rate that is `now`, if it is to become another.
+    /// What a rate that is `now` is to be multiplied by, if it is to become another.
     fn after(&mut self, value: f64, now: f64) -> Option<f64> {
         if self.is_better(value) {
             (self.best, self.bad_epochs) = (Some(value), 0);
@@ -131,8 +129,7 @@ impl ReduceLROnPlateau {
             return None;
         }
         // Not by the rate that was read where it can be helped: that is rounded to f32.
-        self.scale *= if next > self.min_lr { self.factor } else { next / now };
-        Some(self.scale)
+        Some(if next > self.min_lr { self.factor } else { next / now })
     }
 }
 
@@ -155,13 +152,13 @@ impl Callback for ReduceLROnPlateau {
     }
 
     fn on_fit_start(&mut self, _: &FitStart) {
-        (self.best, self.bad_epochs, self.cooling, self.scale) = (None, 0, 0, 1.0);
+        (self.best, self.bad_epochs, self.cooling) = (None, 0, 0);
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
         let Some(value) = monitored(point, &self.metric, "ReduceLROnPlateau", &mut self.warned) else { return };
-        if let Some(scale) = self.after(value, actions.learning_rate()) {
-            actions.set_learning_rate_factor(scale);
+        if let Some(times) = self.after(value, actions.next_learning_rate()) {
+            actions.set_learning_rate_factor(actions.learning_rate_factor() * times);
         }
     }
 
@@ -170,7 +167,6 @@ impl Callback for ReduceLROnPlateau {
             "best": self.best.map(f64::to_bits),
             "bad_epochs": self.bad_epochs,
             "cooling": self.cooling,
-            "scale": self.scale.to_bits(),
         }))
     }
 
@@ -178,7 +174,6 @@ impl Callback for ReduceLROnPlateau {
         self.best = state["best"].as_u64().map(f64::from_bits);
         self.bad_epochs = state["bad_epochs"].as_u64().unwrap_or(0);
         self.cooling = state["cooling"].as_u64().unwrap_or(0);
-        self.scale = state["scale"].as_u64().map_or(1.0, f64::from_bits);
     }
 }
 
@@ -207,10 +202,11 @@ mod tests {
                 .min_lr(attrs["min_lr"].as_f64().unwrap_or(0.0))
                 .eps(attrs["eps"].as_f64().unwrap_or(1e-8));
             assert_eq!(plateau.refusal(), None);
-            let (mut rate, metrics, expected) = (0.1f32, numbers("metrics"), numbers("lr"));
+            let (mut rate, mut scale, metrics, expected) = (0.1f32, 1.0, numbers("metrics"), numbers("lr"));
             assert!(expected.iter().any(|&lr| lr < 0.1), "{case}");
             for (epoch, (&metric, &expected)) in metrics.iter().zip(&expected).enumerate() {
-                if let Some(scale) = plateau.after(metric, f64::from(rate)) {
+                if let Some(times) = plateau.after(metric, f64::from(rate)) {
+                    scale *= times;
                     rate = 0.1f32 * scale as f32;
                 }
                 let off = (f64::from(rate) / expected - 1.0).abs();

@@ -235,6 +235,7 @@ impl<'a> Fit<'a> {
         if let Some(factor) = factor {
             let literal = Literal::from_slice(&[factor as f32], [])?;
             self.state.put(place, self.runtime.to_devices(&literal, &Sharding::replicated())?);
+            self.position.lr_factor = Some(factor);
         }
         Ok(())
     }
@@ -279,7 +280,8 @@ impl<'a> Fit<'a> {
         self.log(running, &point);
         self.position.epoch += 1;
         self.position.batch = 0;
-        let mut actions = Actions { learning_rate: sums.learning_rate, ..Actions::default() };
+        let factor = self.position.lr_factor.unwrap_or(1.0);
+        let mut actions = Actions::new(sums.learning_rate, factor);
         self.callbacks.iter_mut().for_each(|c| c.on_train_epoch_end(&point, &mut actions));
         self.summary.last_epoch = Some(point);
         if let Some(hosts) = self.hosts {
@@ -289,7 +291,7 @@ impl<'a> Fit<'a> {
             }
         }
         self.summary.stopped = actions.stop;
-        self.set_learning_rate_factor(actions.learning_rate_factor)?;
+        self.set_learning_rate_factor(actions.new_learning_rate_factor)?;
         self.save(&actions.saves, vec![])
     }
 }

@@ -9,7 +9,7 @@ use super::{Fit, Running};
 use crate::callback::{Callback, CheckpointRole};
 use crate::checkpoint::{self, LOGS};
 use crate::hosts;
-use crate::{Error, Result};
+use crate::{Error, Result, accumulate};
 
 impl Fit<'_> {
     /// After Ctrl-C: log points that are on their way arrive, and the state in the middle of the epoch is saved, with
@@ -48,8 +48,10 @@ impl Fit<'_> {
         let mut tensors = self.state.read(self.runtime, self.hosts)?;
         if self.options.detect_nan {
             let finite = |l: &Literal| !l.ty().dtype.is_float() || l.to_f64().iter().all(|v| v.is_finite());
-            // What no step changes may well be infinite, a mask say.
-            let mut changed = self.program.changes.iter().map(|&i| &tensors[i]);
+            // What no step changes may well be infinite, a mask say. Within a group of batches a sum of gradients may be
+            // too, where the scale of the loss is still too large: such a group changes nothing.
+            let changed = self.program.changes.iter().map(|&i| &tensors[i]);
+            let mut changed = changed.filter(|(name, _)| !name.starts_with(accumulate::GRADIENTS));
             if let Some((name, _)) = changed.find(|(_, literal)| !finite(literal)) {
                 let last = self.summary.last_checkpoint.as_deref();
                 return Err(Error::not_finite(self.position.global_step, &format!("`{name}`"), last));

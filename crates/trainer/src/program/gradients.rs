@@ -7,6 +7,7 @@ use super::forward::Forward;
 use super::values::Values;
 use crate::accumulate::{self, Group};
 use crate::clip::{self, Clip};
+use crate::epoch::Epoch;
 use crate::loss_scale::LossScale;
 use crate::setting::Setting;
 use crate::{Batch, Result};
@@ -32,29 +33,44 @@ pub(super) struct Gradients {
     /// The samples that the sums are over, where they are sums.
     samples: Option<Tensor>,
     clip: Clip,
-    /// The length of all gradients together before they are clipped, if anyone needs it.
+    /// The length of all gradients together before they are clipped, if it is logged.
     pub(super) norm: Option<Tensor>,
 }
 
 impl Gradients {
     /// The gradient as the optimizer gets it. Recorded where it is used: a whole gradient that goes into a branch would
     /// take memory, where its sum is there already.
-    pub(super) fn ready(&self, gradient: &Gradient) -> Tensor {
+    /// `norm` is [`Gradients::norm_to_clip`].
+    pub(super) fn ready(&self, gradient: &Gradient, norm: Option<&Tensor>) -> Tensor {
         let mean = match &self.samples {
             Some(samples) => &gradient.sum / samples.to_dtype(gradient.sum.dtype()),
             None => gradient.sum.clone(),
         };
-        clip::clip(self.clip, &mean, self.norm.as_ref())
+        clip::clip(self.clip, &mean, norm)
+    }
+
+    /// The length that clipping needs, if it does. Recorded where it is used too: within a group nobody needs it.
+    pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
+        clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(|| norm(&self.of, self.samples.as_ref())))
     }
 }
 
-/// Differentiates the loss. `batches` is the number of batches of an epoch.
+/// The length of all gradients together, which are sums over so many samples.
+fn norm(of: &[Gradient], samples: Option<&Tensor>) -> Tensor {
+    let norm = clip::norm(of.iter().map(|gradient| &gradient.sum));
+    match samples {
+        Some(samples) => norm / samples,
+        None => norm,
+    }
+}
+
+/// Differentiates the loss.
 pub(super) fn gradients(
     forward: &Forward,
     values: &mut Values<'_>,
     batch: &Batch,
     setting: &Setting,
-    batches: u64,
+    epoch: Option<&Epoch>,
 ) -> Result<Gradients> {
     let trained: Vec<usize> = (0..values.entries.len()).filter(|&i| values.entries[i].trained).collect();
     let wrt: Vec<&Tensor> = trained.iter().map(|&i| &forward.used[i]).collect();
@@ -76,8 +92,7 @@ pub(super) fn gradients(
 
     let (mut due, mut samples) = (None, None);
     if setting.accumulate > 1 {
-        let group = Group::new(values.named(accumulate::BATCH), values.named(accumulate::SAMPLES), batch)?;
-        let group = group.up_to(setting.accumulate, batches);
+        let group = Group::new(epoch, values.named(accumulate::SAMPLES), batch, setting.accumulate)?;
         for gradient in &mut of {
             let buffer = values.expect(&accumulate::buffer(&values.entries[gradient.place].name))?;
             gradient.sum = group.add(values.before(buffer), &gradient.sum);
@@ -95,10 +110,7 @@ pub(super) fn gradients(
             values.set_named(name, next);
         }
     }
-    let norm = (setting.log_grad_norm || clip::needs_norm(setting.clip)).then(|| {
-        let norm = clip::norm(of.iter().map(|gradient| &gradient.sum));
-        samples.as_ref().map_or(norm.clone(), |samples| norm / samples)
-    });
+    let norm = setting.log_grad_norm.then(|| norm(&of, samples.as_ref()));
     let updates = match (&due, finite) {
         (Some(due), Some(finite)) => Some(due.and(finite)),
         (due, finite) => due.clone().or(finite),

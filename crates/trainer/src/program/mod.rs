@@ -124,8 +124,7 @@ mod tests {
         let replicas = Strategy::replicas(&mesh);
         let setting = Setting::new(&options, mesh, replicas);
         let entries = entries(&net, &*optimizer, &setting);
-        let train =
-            train(&net, &*optimizer, &Batch::placeholders(&loader, None), (&plan, 2), &entries, &setting, 0).unwrap();
+        let train = train(&net, &*optimizer, &Batch::placeholders(&loader, None), 2, &entries, &setting, 0).unwrap();
         let eval = eval(&net, Stage::Validation, &loader, &of_module(&net, &setting), &setting, 0).unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();

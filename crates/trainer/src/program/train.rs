@@ -10,17 +10,18 @@ use super::update::update;
 use super::values::Values;
 use super::{TrainProgram, for_setting};
 use crate::averaging::{AVERAGE, COUNT};
+use crate::epoch::Epoch;
 use crate::logs::StepFacts;
 use crate::setting::Setting;
 use crate::state::{Entry, LR_FACTOR, STEP, UPDATES};
-use crate::{Batch, Plan, Result, TrainingModule, accumulate};
+use crate::{Batch, Result, TrainingModule, accumulate};
 
 /// Records the training step on a batch, of which an epoch has so many.
 pub(crate) fn train(
     module: &dyn TrainingModule,
     optimizer: &dyn Optimizer,
     batch: &Batch,
-    (plan, batches): (&Plan, u64),
+    batches: u64,
     entries: &[Entry],
     setting: &Setting,
     seed: u64,
@@ -29,10 +30,11 @@ pub(crate) fn train(
     let step = values.before(values.expect(STEP)?).clone();
     let key = Tensor::placeholder("trainer/key", TensorType::new(DType::U32, [2]));
     let forward = Forward::record(module, batch, &mut values, (&key, &step), setting, seed)?;
-    let gradients = gradients(&forward, &mut values, batch, setting, batches)?;
+    let epoch = Epoch::of(|name| values.named(name).cloned(), batches);
+    let gradients = gradients(&forward, &mut values, batch, setting, epoch.as_ref())?;
 
     // A step that changed nothing is none for the optimizer.
-    let updates = values.named(UPDATES).unwrap_or(&step).clone();
+    let updates = values.before(values.expect(UPDATES)?).clone();
     let mut turn = Step::new(&updates).scaled(setting.learning_rate_factor());
     if let Some(factor) = values.named(LR_FACTOR) {
         turn = turn.scaled_by(factor);
@@ -42,7 +44,10 @@ pub(crate) fn train(
         Some(done) => done.select(&(&updates + 1.0), &updates),
         None => &updates + 1.0,
     };
-    average(&mut values, setting, &updates, gradients.updates.as_ref(), plan);
+    average(&mut values, setting, &counted, gradients.updates.as_ref(), epoch.as_ref());
+    for (name, next) in epoch.iter().flat_map(Epoch::next) {
+        values.set_named(name, next);
+    }
     values.set_named(UPDATES, counted);
     values.set_named(STEP, &step + 1.0);
     if batch.is_padded() {
@@ -51,13 +56,13 @@ pub(crate) fn train(
     values.check()?;
 
     let so_far = Tensor::placeholder("trainer/logs", forward.layout.ty());
-    let norm = gradients.norm.as_ref().filter(|_| setting.log_grad_norm);
     let facts = StepFacts {
         loss: &forward.loss,
         // Counted as the host counts: groups of batches.
-        step: values.named(accumulate::GROUPS).unwrap_or(&step),
+        step: values.named(accumulate::GROUPS).unwrap_or(if gradients.updates.is_none() { &updates } else { &step }),
         learning_rate: &optimizer.learning_rate(&turn),
-        grad_norm: norm.map(|norm| (norm, gradients.updates.as_ref())),
+        // Of a step that overflowed too: that is what it shows.
+        grad_norm: gradients.norm.as_ref().map(|norm| (norm, gradients.due.as_ref())),
     };
     let logs = forward.layout.accumulate(&so_far, &forward.logged, batch, Some(&facts));
 
@@ -81,9 +86,9 @@ pub(crate) fn train(
 }
 
 /// Moves the averages to the new weights.
-fn average(values: &mut Values<'_>, setting: &Setting, updates: &Tensor, done: Option<&Tensor>, plan: &Plan) {
+fn average(values: &mut Values<'_>, setting: &Setting, updates: &Tensor, done: Option<&Tensor>, epoch: Option<&Epoch>) {
     let (Some(averaging), Some(count)) = (&setting.averaging, values.named(COUNT)) else { return };
-    let averaging = averaging.step(updates, count, done, plan);
+    let averaging = averaging.step(updates, count, done, epoch);
     for i in 0..values.entries.len() {
         let of = values.entries[i].name.strip_prefix(AVERAGE).and_then(|name| values.place(name));
         if let Some(of) = of {

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 
 /// Lets the optimizer change the parameters that have a gradient. A step that is none for it, because a group of batches
 /// goes on or gradients overflowed, changes nothing of theirs. Within a group, which is most steps, nothing is computed
-/// for the optimizer either; an overflow is too rare for a branch. On one TPU the branch keeps one more copy of the
+/// for the optimizer or for clipping either (averages of weights are, which stand apart); an overflow is too rare for a branch. On one TPU the branch keeps one more copy of the
 /// parameters than a selection would; under FSDP it keeps none.
 pub(super) fn update(
     optimizer: &dyn Optimizer,
@@ -67,11 +67,17 @@ fn all(
     places: &[Vec<usize>],
 ) -> Result<Vec<Tensor>> {
     let mut all = vec![];
+    let norm = gradients.norm_to_clip();
     for (gradient, places) in gradients.of.iter().zip(places) {
         let i = gradient.place;
         let name = &values.entries[i].name;
         let before: Vec<Tensor> = places[1..].iter().map(|&slot| values.before(slot).clone()).collect();
-        let (parameter, state) = optimizer.update(step, name, values.before(i), &gradients.ready(gradient), &before);
+        let (parameter, state) =
+            optimizer.update(step, name, values.before(i), &gradients.ready(gradient, norm.as_ref()), &before);
+        // A gradient may be wider than its parameter, that of a group of batches say, and so what is made of both.
+        let ty = &values.entries[i].ty;
+        let rounds = parameter.dtype().is_float() && ty.dtype.is_float();
+        let parameter = if rounds { parameter.to_dtype(ty.dtype) } else { parameter };
         if state.len() != before.len() {
             return Err(Error::usage(format!(
                 "the optimizer has {} tensors of state for `{name}`, and its update() returned {}",
