@@ -214,7 +214,7 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
         (Box::new(Adagrad::new(0.1).lr_decay(f64::NAN)), "lr_decay must be at least 0, it is NaN"),
         (Box::new(Adadelta::new(0.1).rho(-0.1)), "rho is a share"),
         (Box::new(Lion::new(f64::INFINITY)), "the learning rate must be at least 0 and finite, it is inf"),
-        (Box::new(Adafactor::new(0.1).beta2_decay(f64::NEG_INFINITY)), "beta2_decay must be finite"),
+        (Box::new(Adafactor::new(0.1).beta2_decay(f64::NEG_INFINITY)), "beta2_decay must be at most 0 and finite"),
         (Box::new(Lion::new(-0.1)), "the learning rate must be at least 0, it is -0.1"),
         (Box::new(Lars::new(0.1).trust_coefficient(-1.0)), "trust_coefficient"),
         (Box::new(Lamb::new(0.1).betas(0.9, 1.0)), "betas"),

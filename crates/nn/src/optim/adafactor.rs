@@ -79,7 +79,8 @@ impl Rule for Adafactor {
             return Some(format!("d must be at least 1, it is {}", self.d));
         }
         if !self.beta2_decay.is_finite() || self.beta2_decay > 0.0 {
-            return Some(format!("beta2_decay must be finite and at most 0, it is {}", self.beta2_decay));
+            let finite = if self.beta2_decay == f64::NEG_INFINITY { " and finite" } else { "" };
+            return Some(format!("beta2_decay must be at most 0{finite}, it is {}", self.beta2_decay));
         }
         misplaced(&[("eps1", self.eps1.unwrap_or_default()), ("eps2", self.eps2)])
     }
