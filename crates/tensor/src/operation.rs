@@ -57,6 +57,8 @@ pub(crate) enum Repeated {
     /// Again wherever it is needed: another view of its operand, which costs nothing or less than what it would take to
     /// keep.
     Always,
+    /// Again in the derivative of a loop, if less is kept for it: elementwise, with a result as large as its operands.
+    Cheaply,
     /// Again only if it is computed from constants alone.
     Constants,
     /// Never: it is a loop.

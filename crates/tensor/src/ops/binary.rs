@@ -92,6 +92,9 @@ macro_rules! binary {
                 let _ = ($a, $b, $y, $g);
                 vec![$da, $db]
             }
+            fn repeated(&self) -> $crate::operation::Repeated {
+                $crate::operation::Repeated::Cheaply
+            }
             fn lower(&self, cx: &mut $crate::lower::Lowering<'_>) -> String {
                 format!("{} {} : {}", $stablehlo, cx.operands(), cx.result().stablehlo())
             }

@@ -2,7 +2,7 @@
 
 use super::binary::broadcast_both;
 use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp, one};
+use crate::operation::{Operation, Repeated, Vjp, one};
 use crate::{DType, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -19,6 +19,9 @@ impl Operation for Select {
         let (condition, g) = (cx.input(0), cx.cotangent());
         let zeros = g.zeros_like();
         vec![None, Some(condition.select(&g, &zeros)), Some(condition.select(&zeros, &g))]
+    }
+    fn repeated(&self) -> Repeated {
+        Repeated::Cheaply
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.select {} : {}, {}", cx.operands(), cx.operand_type(0).stablehlo(), cx.result().stablehlo())

@@ -27,6 +27,9 @@ macro_rules! unary {
                 let _ = ($x, $y, &$g);
                 vec![$vjp]
             }
+            fn repeated(&self) -> $crate::operation::Repeated {
+                $crate::operation::Repeated::Cheaply
+            }
             fn lower(&self, cx: &mut $crate::lower::Lowering<'_>) -> String {
                 // A chlo operation is spelled with both types, a stablehlo one with its only type.
                 let types = if $stablehlo.starts_with("chlo") {

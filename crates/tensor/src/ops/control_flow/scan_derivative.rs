@@ -12,8 +12,9 @@ use super::scan::{Loop, Step};
 use crate::Tensor;
 use crate::grad::pull_back;
 use crate::graph::{Graph, Value, dependents, place, replay};
-use crate::operation::Vjp;
+use crate::operation::{Repeated, Vjp};
 use crate::region::{Region, frontier, parameters};
+use crate::tensor::Kind;
 
 /// How to run a scan backwards, for the inputs that need it and the results that have cotangents.
 pub(super) struct Derivative {
@@ -38,6 +39,52 @@ pub(super) struct Derivative {
 enum Source {
     Input(usize),
     Result(usize),
+}
+
+fn is_cheap(t: &Tensor) -> bool {
+    matches!(&t.node.kind, Kind::Operation(operation) if operation.repeated() == Repeated::Cheaply)
+}
+
+/// Puts, in place of values, what they are computed from elementwise, where that is less to keep: of a value, of its square
+/// and of its sigmoid only the value. `below` gives what a value is computed from; only what is `kept` takes memory.
+fn keep_less(
+    needs: Vec<Tensor>,
+    below: impl Fn(&Tensor) -> Vec<Tensor>,
+    kept: impl Fn(&Tensor) -> bool,
+) -> Vec<Tensor> {
+    // Groups of values that have something below them in common, and what is below each group.
+    let mut groups: Vec<(Vec<Tensor>, Vec<Tensor>)> = vec![];
+    for value in needs {
+        let (mut values, mut base) = (vec![], below(&value));
+        values.push(value);
+        let shares = |a: &[Tensor], b: &[Tensor]| a.iter().any(|x| kept(x) && b.iter().any(|y| x.is(y)));
+        let (joined, apart): (Vec<_>, Vec<_>) = groups.into_iter().partition(|(_, other)| shares(other, &base));
+        groups = apart;
+        for (others, other) in joined {
+            values.splice(0..0, others);
+            base.splice(0..0, other);
+        }
+        groups.push((values, base));
+    }
+    let mut all: Vec<Tensor> = vec![];
+    for (values, base) in groups {
+        let mut base_once: Vec<Tensor> = vec![];
+        for t in base {
+            if !base_once.iter().any(|known| known.is(&t)) {
+                base_once.push(t);
+            }
+        }
+        let bytes = |tensors: &[Tensor]| -> usize {
+            tensors.iter().filter(|t| kept(t)).fold(0, |sum, t| sum.saturating_add(t.ty().size_in_bytes()))
+        };
+        let less = bytes(&base_once) < bytes(&values);
+        for t in if less { base_once } else { values } {
+            if !all.iter().any(|known| known.is(&t)) {
+                all.push(t);
+            }
+        }
+    }
+    all
 }
 
 impl Loop {
@@ -149,6 +196,10 @@ impl Loop {
             t.node.constant || !steps.contains(&t.node.id) || operand <= t.ty().size_in_bytes()
         };
         let needs = frontier(&backward, |t| inside.contains(&t.node.id), smaller);
+        let slices = &own[carries..carries + xs];
+        let kept = |t: &Tensor| steps.contains(&t.node.id) && !slices.iter().any(|p| p.is(t));
+        let cheap = |t: &Tensor| steps.contains(&t.node.id) && is_cheap(t);
+        let needs = keep_less(needs, |t| frontier(std::slice::from_ref(t), cheap, smaller), kept);
         let (mut each, outside): (Vec<Tensor>, Vec<Tensor>) =
             needs.into_iter().partition(|t| steps.contains(&t.node.id));
         let (sources, residuals) = self.keep(&each)?;
