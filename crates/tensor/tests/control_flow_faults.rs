@@ -22,6 +22,8 @@ fn check(tensors: &[Tensor], count: usize, expected: &str) {
     }
 }
 
+type Backward = fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor>;
+
 fn joined((mut carry, ys): (Vec<Tensor>, Vec<Tensor>)) -> Vec<Tensor> {
     carry.extend(ys);
     carry
@@ -121,7 +123,7 @@ fn xs_that_do_not_fit_are_refused() {
         "fori_loop: 0 to 9223372036854775807: a loop counts with 32 bits",
     );
     check(
-        &fori_loop(0, &zeros(&[]), &[&zeros(&[])], |_, c| c.to_vec()),
+        &fori_loop(0, zeros(&[]), &[&zeros(&[])], |_, c| c.to_vec()),
         1,
         "fori_loop: a bound must be an integer scalar, this is f32[]",
     );
@@ -172,7 +174,7 @@ fn derivatives_that_there_are_none_of_are_refused() {
         scan(&[&x], &[&zeros(&[3])], |c, _| (while_loop(&[&c[0]], |c| c[0].lt(2.0), |c| c.to_vec()), vec![]));
     assert_eq!(grad(&sum[0], &[&x])[0].fault().unwrap().operation(), "while_loop");
 
-    let wrong = |backward: fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor>| {
+    let wrong = |backward: Backward| {
         let y = custom_gradient(&[&x], |x| vec![x[0].exp()], backward);
         grad(&y[0], &[&x])
     };
