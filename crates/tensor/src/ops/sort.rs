@@ -31,6 +31,9 @@ impl Operation for Sort {
         if self.keys == 0 || self.keys >= inputs.len() {
             return Err(format!("there are {} tensors and {} keys among them", inputs.len() - 1, self.keys));
         }
+        if let Some(ty) = inputs[..self.keys].iter().find(|ty| ty.dtype.is_complex()) {
+            return Err(format!("the complex numbers of {ty} have no order; sort by real(), imag() or abs()"));
+        }
         Ok(inputs.iter().map(|&ty| ty.clone()).collect())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {

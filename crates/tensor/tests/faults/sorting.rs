@@ -15,6 +15,7 @@ fn order() {
             x.argsort(-3, true),
             Tensor::sort_together(&[&x, &integers([2])], 1, 0, false).remove(0),
             Tensor::sort_together(&[&x], 2, 0, false).remove(0),
+            Tensor::complex(&x, &x).sort(0, false).0,
             x.topk(4, 1, true).0,
             x.topk(1, 2, true).1,
             x.kthvalue(0, 1, false).0,
@@ -31,6 +32,7 @@ fn order() {
             argsort: axis -3 is not one of the 2 axes of [2, 3]
             sort_together: tensor 1 is i32[2] and the first is f32[2, 3]: the shapes differ
             sort_together: there are 1 tensors and 2 keys among them
+            sort: the complex numbers of c64[2, 3] have no order; sort by real(), imag() or abs()
             topk: there are no 4 elements along axis 1 of [2, 3]
             topk: axis 2 is not one of the 2 axes of [2, 3]
             kthvalue: there is no element number 0 along axis 1 of [2, 3]

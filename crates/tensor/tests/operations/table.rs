@@ -2,7 +2,7 @@
 //!
 //! The first case of a row is its template: its float inputs (integers, where it has no floats) become each dtype in turn.
 //! All that is recorded for a dtype is one program, which is halved only where a compiler refuses it: that an operation is
-//! recorded for a dtype and not compiled is a mistake, unless it stands in `NOT_ON_A_TPU` with the compiler's reason.
+//! recorded for a dtype and not compiled is a mistake.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,28 +17,26 @@ use crate::case::Case;
 use crate::catalogue::{Family, Row, families};
 use crate::libtpu::libtpu;
 
-/// What libtpu cannot compile: the operation, dtypes, whether values (or gradients only), and its reason, which the book
-/// has too.
-const NOT_ON_A_TPU: [(&[&str], &[&str], bool, &str); 2] = [
-    (
-        &["matmul", "dot_general", "conv1d", "conv2d", "conv3d"],
-        &["i64", "u64"],
-        true,
-        "libtpu has no products of 64-bit integers",
-    ),
-    (&["max_pool"], &["f64"], false, "libtpu has no `select_and_scatter` of f64, which is its gradient"),
-];
+/// Whether a TPU has the dtype: it emulates some of what is done with 64-bit numbers, lacks the rest (products of
+/// integers, Fourier transforms, how a maximum's gradient is scattered), and takes minutes to say so.
+fn on_a_tpu(dtype: DType) -> bool {
+    !["f64", "i64", "u64", "c128"].contains(&dtype.name())
+}
 
-/// The columns and the dtypes in each.
+/// The columns: as what each dtype is taken for, those that a TPU has apart from those that it has not.
 fn columns() -> Vec<(String, Vec<DType>)> {
-    let group = |name: &str, fits: fn(&DType) -> bool| (name.to_owned(), DType::all().filter(fits).collect());
-    let mut columns: Vec<(String, Vec<DType>)> =
-        DType::all().filter(|d| d.is_float()).map(|d| (d.name().to_owned(), vec![d])).collect();
-    columns.push(group("signed integers", |d| d.is_integer() && !d.is_unsigned()));
-    columns.push(group("unsigned integers", |d| d.is_unsigned()));
-    columns.push(group("bool", |d| *d == DType::Bool));
-    let others = group("complex", |d| !d.is_float() && !d.is_integer() && *d != DType::Bool);
-    columns.extend((!others.1.is_empty()).then_some(others));
+    let groups: [fn(&DType) -> bool; 4] =
+        [|d| d.is_integer() && !d.is_unsigned(), |d| d.is_unsigned(), |d| *d == DType::Bool, |d| d.is_complex()];
+    let column = |dtypes: Vec<DType>| {
+        let names: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
+        (names.join(" "), dtypes)
+    };
+    let mut columns: Vec<_> = DType::all().filter(|d| d.is_float() && on_a_tpu(*d)).map(|d| column(vec![d])).collect();
+    columns.extend(groups.map(|fits| column(DType::all().filter(|d| fits(d) && on_a_tpu(*d)).collect())));
+    let (integers, others): (Vec<_>, Vec<_>) =
+        DType::all().filter(|d| !on_a_tpu(*d)).partition(|d: &DType| d.is_integer());
+    columns.extend(others.into_iter().map(|d| column(vec![d])));
+    columns.push(column(integers));
     columns
 }
 
@@ -86,22 +84,16 @@ impl Item<'_> {
         Item { attrs: self.attrs.clone(), types: self.types.clone(), recast: self.recast.clone(), parts, ..*self }
     }
 
-    /// What of this a TPU's compiler is to take.
-    fn on_a_tpu(&self) -> (bool, bool) {
-        let known = NOT_ON_A_TPU
-            .iter()
-            .filter(|(ops, dtypes, ..)| ops.contains(&self.row.op) && dtypes.contains(&self.dtype.name()));
-        known.fold(self.parts, |parts, (_, _, values, _)| (parts.0 && !values, false))
-    }
-
     /// Values and gradients, which are none where they are refused or where there is none to have.
     fn record(&self, x: &[Tensor]) -> Option<(Vec<Tensor>, Option<Vec<Tensor>>)> {
         let values = self.row.record(x, &self.attrs);
         if values.iter().any(|y| y.fault().is_some()) {
             return None;
         }
-        let floats = values.iter().filter(|y| y.dtype().is_float()).map(Tensor::sum_all);
-        let wrt: Vec<&Tensor> = self.recast.iter().map(|&i| &x[i]).filter(|x| x.dtype().is_float()).collect();
+        let has_gradient = |d: DType| d.is_float() || d.is_complex();
+        let parts = |y: &Tensor| if y.dtype().is_complex() { y.real() + y.imag() } else { y.clone() };
+        let floats = values.iter().filter(|y| has_gradient(y.dtype())).map(|y| parts(y).sum_all());
+        let wrt: Vec<&Tensor> = self.recast.iter().map(|&i| &x[i]).filter(|x| has_gradient(x.dtype())).collect();
         let loss = floats.reduce(|a, b| a + b).filter(|_| !wrt.is_empty());
         let gradients = loss.map(|loss| grad(&loss, &wrt)).filter(|g| g.iter().all(|g| g.fault().is_none()));
         Some((values, gradients))
@@ -186,47 +178,34 @@ fn refused(compiler: &dyn Compiler, items: &[Item<'_>]) -> Vec<String> {
     }
 }
 
-/// `∇` for value and gradient, `✓` for the value, `–` for nothing.
-fn mark((value, gradient): (bool, bool)) -> &'static str {
-    match (value, gradient) {
-        (true, true) => "∇",
-        (true, false) => "✓",
-        (false, _) => "–",
-    }
+/// `∇` for value and gradient, `✓` for the value.
+fn mark((value, gradient): (bool, bool)) -> Mark {
+    value.then_some(if gradient { "∇" } else { "✓" })
 }
 
-/// The marks of a dtype: none where recording refuses it, one where both compilers agree.
-type Marks = Option<(&'static str, &'static str)>;
+/// The mark of a dtype: none where recording refuses it.
+type Mark = Option<&'static str>;
 
 /// The marks of every template at one dtype, once the compilers have taken what they say.
-fn at(dtype: DType, templates: &[Template<'_>], cpu: &dyn Compiler, tpu: &dyn Compiler) -> Vec<Marks> {
+fn at(dtype: DType, templates: &[Template<'_>], [cpu, tpu]: [&dyn Compiler; 2], wrong: &mut Vec<String>) -> Vec<Mark> {
     let mut items: Vec<Item<'_>> = templates.iter().map(|template| template.at(dtype)).collect();
     for item in &mut items {
         item.parts = item.recorded();
     }
-    let on_a_tpu: Vec<Item<'_>> = items.iter().map(|item| item.with(item.on_a_tpu())).collect();
-    // 64-bit numbers are emulated there, which takes the compiler minutes.
-    let emulated = dtype.size_in_bytes() == 8 && dtype.name() != "c64" || dtype.name() == "c128";
-    let asked = if emulated && !updating() { &[][..] } else { &on_a_tpu };
-    let wrong = [refused(cpu, &items), refused(tpu, asked)].concat();
-    assert!(wrong.is_empty(), "these are recorded and do not compile:\n{}", wrong.join("\n"));
-    let marks = items.iter().zip(&on_a_tpu).map(|(i, t)| i.parts.0.then(|| (mark(i.parts), mark(t.parts))));
-    marks.collect()
+    wrong.extend(refused(cpu, &items));
+    if on_a_tpu(dtype) {
+        wrong.extend(refused(tpu, &items));
+    }
+    items.iter().map(|item| mark(item.parts)).collect()
 }
 
 /// A cell for several dtypes, which are named where they differ.
-fn cell(marks: &[(DType, Marks)]) -> String {
-    let spell = |marks: Marks| match marks {
-        None => String::new(),
-        Some((cpu, tpu)) if cpu == tpu => cpu.to_owned(),
-        Some((cpu, tpu)) => format!("{cpu}/{tpu}"),
-    };
+fn cell(marks: &[(DType, Mark)]) -> String {
     if marks.iter().all(|m| m.1 == marks[0].1) {
-        return spell(marks[0].1);
+        return marks[0].1.unwrap_or_default().to_owned();
     }
-    let mut found: Vec<(String, Vec<&str>)> = vec![];
-    for (dtype, marks) in marks.iter().filter(|m| m.1.is_some()) {
-        let mark = spell(*marks);
+    let mut found: Vec<(&str, Vec<&str>)> = vec![];
+    for (dtype, mark) in marks.iter().filter_map(|(dtype, mark)| Some((dtype, (*mark)?))) {
         match found.iter_mut().find(|f| f.0 == mark) {
             Some(known) => known.1.push(dtype.name()),
             None => found.push((mark, vec![dtype.name()])),
@@ -255,36 +234,26 @@ fn templates(families: &[Family]) -> Vec<Template<'_>> {
     found
 }
 
-/// Whether the table is written: then TPUs are asked about 64-bit numbers too.
-fn updating() -> bool {
-    std::env::var("UPDATE_EXPECT").as_deref() == Ok("1")
-}
-
 /// The table as the code has it.
-fn table(cpu: &dyn Compiler, tpu: &dyn Compiler) -> String {
+fn table(compilers: [&dyn Compiler; 2]) -> String {
     let families = families();
     let (templates, columns) = (templates(&families), columns());
     let heads: String = columns.iter().map(|(name, _)| format!(" {name} |")).collect();
     let mut text = format!("| operation |{heads}\n| --- |{}\n", " --- |".repeat(columns.len()));
-    let found: Vec<Vec<Vec<Marks>>> = columns
-        .iter()
-        .map(|(_, dtypes)| dtypes.iter().map(|&dtype| at(dtype, &templates, cpu, tpu)).collect())
-        .collect();
+    let mut wrong = vec![];
+    let mut of_column = |dtypes: &[DType]| -> Vec<Vec<Mark>> {
+        dtypes.iter().map(|&dtype| at(dtype, &templates, compilers, &mut wrong)).collect()
+    };
+    let found: Vec<Vec<Vec<Mark>>> = columns.iter().map(|(_, dtypes)| of_column(dtypes)).collect();
+    assert!(wrong.is_empty(), "these are recorded and do not compile:\n{}", wrong.join("\n"));
     for (i, template) in templates.iter().enumerate() {
         let names: Vec<String> = template.row.methods.iter().map(|name| format!("`{name}`")).collect();
         text += &format!("| {} |", names.join(" "));
         for ((_, dtypes), found) in columns.iter().zip(&found) {
-            let marks: Vec<(DType, Marks)> = dtypes.iter().zip(found).map(|(&d, found)| (d, found[i])).collect();
+            let marks: Vec<_> = dtypes.iter().zip(found).map(|(&d, found)| (d, found[i])).collect();
             text += &format!(" {} |", cell(&marks));
         }
         text += "\n";
-    }
-    text += "\nWhere a CPU and a TPU differ:\n\n";
-    for (ops, dtypes, values, reason) in NOT_ON_A_TPU {
-        let fitting = templates.iter().filter(|template| ops.contains(&template.row.op));
-        let methods: BTreeSet<String> = fitting.flat_map(|t| t.row.methods).map(|name| format!("`{name}`")).collect();
-        let (what, methods) = (if values { "" } else { "the gradient of " }, Vec::from_iter(methods).join(", "));
-        text += &format!("- {what}{methods} at {}: {reason}.\n", dtypes.join(", "));
     }
     text
 }
@@ -295,7 +264,7 @@ fn the_table_in_the_book_is_what_compiles() {
     let topology = plugin.topology("v5e:1x1").unwrap_or_else(|error| panic!("{error}"));
     let tpu = Tpu { plugin, topology };
     let cpu = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap().create_client(&[]).unwrap();
-    let expected = table(&cpu, &tpu);
+    let expected = table([&cpu, &tpu]);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/operations.md");
     let chapter = fs::read_to_string(&path).unwrap();
     let [before, after] =
@@ -306,6 +275,7 @@ fn the_table_in_the_book_is_what_compiles() {
     }
     let lines: BTreeSet<&str> = chapter[start..end].lines().collect();
     let new: Vec<&str> = expected.lines().filter(|line| !lines.contains(line)).collect();
-    assert!(updating(), "the table is not the code's; UPDATE_EXPECT=1 writes it anew. New lines:\n{}", new.join("\n"));
+    let update = std::env::var("UPDATE_EXPECT").as_deref() == Ok("1");
+    assert!(update, "the table is not the code's; UPDATE_EXPECT=1 writes it anew. New lines:\n{}", new.join("\n"));
     fs::write(&path, [&chapter[..start], &expected, &chapter[end..]].concat()).unwrap();
 }
