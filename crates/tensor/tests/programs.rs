@@ -235,3 +235,10 @@ fn one_hot_counts_further_than_its_dtype() {
         positions.eval().unwrap().to_f64().iter().enumerate().filter_map(|(i, &v)| (v == 1.0).then_some(i)).collect();
     assert_eq!(ones, [1, 255]);
 }
+
+#[test]
+fn the_magnitude_of_complex_counting_compiles() {
+    // XLA ends the process over the magnitude of a complex iota.
+    let magnitudes = Tensor::arange(DType::C128, 4).abs();
+    assert_eq!(magnitudes.eval().unwrap().to_vec::<f64>().unwrap(), [0.0, 1.0, 2.0, 3.0]);
+}

@@ -41,6 +41,11 @@ impl Tensor {
             return Tensor::poison(method, ty.too_large());
         }
         match ty.shape.axis(axis) {
+            // XLA takes the magnitude of a complex iota for the iota itself, and ends the process over the two dtypes.
+            Ok(axis) if ty.dtype.is_complex() => {
+                let real = TensorType::new(ty.dtype.real(), &ty.shape);
+                Tensor::apply(Iota { ty: real, axis }, &[]).to_dtype(ty.dtype)
+            }
             Ok(axis) => Tensor::apply(Iota { ty, axis }, &[]),
             Err(message) => Tensor::poison(method, message),
         }
