@@ -35,7 +35,7 @@ fn every_dtype_and_shape_comes_back_as_it_went() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("all.safetensors");
     let mut tensors = vec![];
-    for dtype in DType::all() {
+    for dtype in DType::all().filter(|dtype| *dtype != DType::C128) {
         for shape in [vec![], vec![0], vec![3], vec![2, 1, 3]] {
             let ty = TensorType::new(dtype, shape);
             let bytes: Vec<u8> =
@@ -56,6 +56,11 @@ fn every_dtype_and_shape_comes_back_as_it_went() {
     write(&path, &tensors, &metadata).unwrap();
     assert_eq!(fs::read(&path).unwrap(), first, "the same values, the same bytes");
     assert_eq!(listing(folder.path()), ["all.safetensors"]);
+
+    let wide = Literal::from_bytes(TensorType::new(DType::C128, [1]), &[0; 16]).unwrap();
+    let error = write(&path, &[("wide".to_owned(), wide)], &BTreeMap::new()).unwrap_err().to_string();
+    assert!(error.contains("`wide` is c128[1], and the format has no such elements"), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), first);
 }
 
 #[test]

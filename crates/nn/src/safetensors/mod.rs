@@ -11,8 +11,8 @@ pub(crate) use write::write_whole;
 
 use fulmen_tensor::DType;
 
-/// The format's name of each dtype.
-const NAMES: [(DType, &str, ::safetensors::Dtype); 13] = [
+/// The format's name of each dtype that it has: it has no `c128`.
+const NAMES: [(DType, &str, ::safetensors::Dtype); 14] = [
     (DType::F32, "F32", ::safetensors::Dtype::F32),
     (DType::Bf16, "BF16", ::safetensors::Dtype::BF16),
     (DType::F16, "F16", ::safetensors::Dtype::F16),
@@ -26,6 +26,7 @@ const NAMES: [(DType, &str, ::safetensors::Dtype); 13] = [
     (DType::U32, "U32", ::safetensors::Dtype::U32),
     (DType::U64, "U64", ::safetensors::Dtype::U64),
     (DType::Bool, "BOOL", ::safetensors::Dtype::BOOL),
+    (DType::C64, "C64", ::safetensors::Dtype::C64),
 ];
 
 /// The key of the header that is no tensor.

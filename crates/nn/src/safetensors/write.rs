@@ -18,7 +18,8 @@ use crate::{Error, Result};
 /// values give the same bytes.
 ///
 /// # Errors
-/// The folder is not there or cannot be written to, the disk is full; a name that is empty, twice there, or reserved.
+/// The folder is not there or cannot be written to, the disk is full; a name that is empty, twice there, or
+/// reserved; a value of c128, which the format does not have.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -69,7 +70,9 @@ fn header(tensors: &[(String, Literal)], metadata: &BTreeMap<String, String>) ->
     for &i in &order {
         let (name, value) = &tensors[i];
         let (ty, end) = (value.ty(), start + value.bytes().len());
-        let dtype = NAMES.iter().find(|row| row.0 == ty.dtype).map_or("", |row| row.1);
+        let Some((_, dtype, _)) = NAMES.iter().find(|row| row.0 == ty.dtype) else {
+            return Err(refuse(format!("`{name}` is {ty}, and the format has no such elements; convert it first")));
+        };
         let entry = json!({ "dtype": dtype, "shape": ty.shape.dims(), "data_offsets": [start, end] });
         parts.push(format!("{}:{entry}", json!(name)));
         start = end;
