@@ -42,7 +42,7 @@ fn an_index_outside_gives_what_no_element_is_and_adds_nothing() {
         let found = numbers(&table.take(0, &outside));
         assert_eq!(found[0], 1.0, "{dtype}");
         assert!(found[1..].iter().all(|v| *v == nothing || (v.is_nan() && nothing.is_nan())), "{dtype}: {found:?}");
-        if dtype != DType::Bool {
+        if dtype != DType::Bool && !dtype.is_complex() {
             let added = numbers(&table.index_add(0, &outside, &Tensor::ones(dtype, [5])));
             assert_eq!(added, [0.0, 2.0, 0.0], "{dtype}");
         }
