@@ -15,6 +15,7 @@ use fulmen_tensor::Element;
 
 use crate::layout::Layout;
 use crate::pool::Pool;
+use crate::sample::Draw;
 use crate::{Dataset, Error, Field, Result, Sample};
 
 /// Samples side by side in one allocation, and a mask that tells real samples from padding.
@@ -182,7 +183,7 @@ pub(crate) fn fill(
         if stop.load(Ordering::Relaxed) {
             return Err(Error::usage("the batches were dropped while this one was read"));
         }
-        let mut place = Sample::new(layout, memory, row, &mut written);
+        let mut place = Sample::new(layout, memory, row, &mut written, Draw { seed: 0, epoch, index: sample as u64 });
         // A panic leaves at most a half-written row behind, and the batch is thrown away then.
         catch_unwind(AssertUnwindSafe(|| dataset.read(sample, &mut place)))
             .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)))

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::{Field, Result, Sample};
+use crate::{Error, Field, Fingerprint, Result, Sample};
 
 /// A collection of samples that can be read by index, in any order and from any thread.
 ///
@@ -41,9 +41,27 @@ pub trait Dataset: Send + Sync + 'static {
 
     /// Writes every field of sample `index`. `index` is below [`len`](Dataset::len).
     ///
-    /// What it writes must depend on the index alone: worker threads call it in no particular order. An error, or a
-    /// panic, becomes the error of the batch that the sample belongs to, with the index put in front.
+    /// What it writes must depend on the index, [`Sample::epoch`] and [`Sample::random`] alone: worker threads call it in no
+    /// particular order. An error, or a panic, becomes the error of the batch that the sample belongs to, with the index put
+    /// in front.
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()>;
+
+    /// Where sample `index` comes from, for messages: a file, and the place in it. Unknown unless said otherwise.
+    fn origin(&self, _index: usize) -> Option<String> {
+        None
+    }
+
+    /// Adds all that the samples depend on: what they are read from, and what is done to them. It tells whether samples
+    /// that were kept elsewhere are still those of this dataset.
+    ///
+    /// # Errors
+    /// A dataset that cannot say it; so are all that do not implement this.
+    fn fingerprint(&self, _fingerprint: &mut Fingerprint) -> Result<()> {
+        Err(Error::usage(format!(
+            "{} does not say what its samples depend on; implement Dataset::fingerprint for it",
+            std::any::type_name::<Self>()
+        )))
+    }
 
     /// Whether there are no samples.
     fn is_empty(&self) -> bool {
@@ -62,6 +80,12 @@ macro_rules! forward {
             }
             fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
                 (**self).read(index, sample)
+            }
+            fn origin(&self, index: usize) -> Option<String> {
+                (**self).origin(index)
+            }
+            fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+                (**self).fingerprint(fingerprint)
             }
         }
     };

@@ -6,7 +6,16 @@ use bytemuck::{NoUninit, Pod};
 use fulmen_tensor::Element;
 
 use crate::layout::Layout;
-use crate::{Error, Field, Result};
+use crate::stage::StageTimes;
+use crate::{Error, Field, Result, SampleRandom, Stage};
+
+/// Which sample is read: all that its content may depend on, with the dataset.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Draw {
+    pub(crate) seed: u64,
+    pub(crate) epoch: u64,
+    pub(crate) index: u64,
+}
 
 /// One row of a batch, lent to [`Dataset::read`](crate::Dataset::read), which must write every field of it.
 ///
@@ -17,13 +26,44 @@ pub struct Sample<'a> {
     bytes: &'a mut [u8],
     row: usize,
     written: &'a mut [bool],
+    draw: Draw,
+    random: SampleRandom,
+    times: StageTimes,
 }
 
 impl<'a> Sample<'a> {
     /// Row `row` of a batch, with no field written yet.
-    pub(crate) fn new(layout: &'a Layout, bytes: &'a mut [u8], row: usize, written: &'a mut [bool]) -> Sample<'a> {
+    pub(crate) fn new(
+        layout: &'a Layout,
+        bytes: &'a mut [u8],
+        row: usize,
+        written: &'a mut [bool],
+        draw: Draw,
+    ) -> Sample<'a> {
         written.fill(false);
-        Sample { layout, bytes, row, written }
+        let random = SampleRandom::new(draw.seed, draw.epoch, draw.index);
+        Sample { layout, bytes, row, written, draw, random, times: StageTimes::default() }
+    }
+
+    /// The epoch for which the sample is read.
+    pub fn epoch(&self) -> u64 {
+        self.draw.epoch
+    }
+
+    /// Random numbers for this sample: the loader's seed, the epoch and the sample's index as the loader's dataset counts
+    /// decide them, and nothing else does. Each draw goes on from the last.
+    pub fn random(&mut self) -> &mut SampleRandom {
+        &mut self.random
+    }
+
+    /// Does some work and counts its time as that of a stage, for the loader's report of what is slow.
+    pub fn timed<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
+        self.times.timed(stage, work)
+    }
+
+    /// The time that went into each stage so far.
+    pub(crate) fn times(&self) -> StageTimes {
+        self.times
     }
 
     /// An error that names the fields nobody wrote, if there are any.

@@ -2,10 +2,8 @@
 //!
 //! Not here: batches. A sampler knows neither the batch size nor the workers, so neither can change the order.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{RngCore, SeedableRng};
-
 use crate::Replica;
+use crate::random::{Purpose, permutation};
 
 /// Decides which samples an epoch reads, and in which order.
 ///
@@ -136,66 +134,5 @@ impl Sampler for RandomSampler {
 
     fn describe(&self) -> String {
         format!("RandomSampler(seed {})", self.seed)
-    }
-}
-
-/// What a permutation is for. Different purposes give unrelated permutations for the same seed.
-#[derive(Clone, Copy)]
-pub(crate) enum Purpose {
-    Epoch = 1,
-    Split = 2,
-}
-
-/// A permutation of `0..len`, uniform over all of them as far as ChaCha8 can tell.
-///
-/// Fisher-Yates is written out here, and not taken from a crate, because a crate may change how it draws.
-pub(crate) fn permutation(purpose: Purpose, seed: u64, epoch: u64, len: usize) -> Vec<usize> {
-    let mut key = [0u8; 32];
-    for (place, word) in key.chunks_exact_mut(8).zip([seed, epoch, len as u64, purpose as u64]) {
-        place.copy_from_slice(&word.to_le_bytes());
-    }
-    let mut random = ChaCha8Rng::from_seed(key);
-    let mut order: Vec<usize> = (0..len).collect();
-    for last in (1..len).rev() {
-        let other = below(&mut random, last as u64 + 1) as usize;
-        order.swap(last, other);
-    }
-    order
-}
-
-/// A number below `bound`, each with the same probability (Lemire's multiplication with rejection).
-fn below(random: &mut impl RngCore, bound: u64) -> u64 {
-    loop {
-        let product = u128::from(random.next_u64()) * u128::from(bound);
-        // The low half counts how far into its bucket the draw fell; the first 2^64 mod bound of each are one too many.
-        if product as u64 >= bound.wrapping_neg() % bound {
-            return (product >> 64) as u64;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn draws_are_rejected_where_they_would_be_unfair() {
-        /// Hands out the given words in turn.
-        struct Words(Vec<u64>);
-        impl RngCore for Words {
-            fn next_u32(&mut self) -> u32 {
-                self.next_u64() as u32
-            }
-            fn next_u64(&mut self) -> u64 {
-                self.0.remove(0)
-            }
-            fn fill_bytes(&mut self, _: &mut [u8]) {}
-        }
-        // 2^64 mod 3 = 1: of the 2^64 words exactly one, 0, has to go.
-        assert_eq!(below(&mut Words(vec![0, u64::MAX]), 3), 2);
-        assert_eq!(below(&mut Words(vec![1]), 3), 0);
-        // 2^64 mod 2^63+1 = 2^63-1: almost every second word has to go.
-        let bound = (1 << 63) + 1;
-        assert_eq!(below(&mut Words(vec![0, 2, u64::MAX]), bound), bound - 1);
     }
 }

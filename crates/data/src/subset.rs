@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::sampler::{Purpose, permutation};
+use crate::random::{Purpose, permutation};
 use crate::{Dataset, Error, Field, Result, Sample};
 
 /// Some samples of another dataset, in the order of `indices`; an index may appear more than once.

@@ -1,0 +1,137 @@
+//! The random numbers that one sample of one epoch may use, as for its augmentation.
+//!
+//! Not here: the order of the samples (`sampler`), and random numbers on the device (`fulmen_tensor::random`).
+
+use std::ops::Range;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+/// Random numbers of which nothing decides but a seed, an epoch and a sample's index.
+///
+/// They do not depend on threads, machines or what was drawn for other samples, and stay the same in later releases.
+/// [`Sample::random`](crate::Sample::random) has those of the sample that is read.
+///
+/// ```
+/// use fulmen_data::SampleRandom;
+///
+/// let draws = |index| {
+///     let mut random = SampleRandom::new(7, 0, index);
+///     (random.uniform(0.08, 1.0), random.below(10), random.chance(0.5))
+/// };
+/// assert_eq!(draws(3), draws(3));
+/// assert_ne!(draws(3), draws(4));
+/// ```
+#[derive(Clone, Debug)]
+pub struct SampleRandom(ChaCha8Rng);
+
+impl SampleRandom {
+    /// The random numbers of sample `index` in epoch `epoch`.
+    pub fn new(seed: u64, epoch: u64, index: u64) -> SampleRandom {
+        SampleRandom(generator(Purpose::Sample, [seed, epoch, index]))
+    }
+
+    /// 64 random bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0.next_u64()
+    }
+
+    /// A number in `[low, high)`, uniform; `low` where the two are equal.
+    pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
+        // 53 bits, as many as a mantissa has.
+        let unit = (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        low + (high - low) * unit
+    }
+
+    /// A whole number from 0 to `bound - 1`, each with the same probability; 0 where `bound` is 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        below(&mut self.0, bound as u64) as usize
+    }
+
+    /// A whole number in the range, each with the same probability; its start where it is empty.
+    pub fn in_range(&mut self, range: Range<usize>) -> usize {
+        range.start + self.below(range.len())
+    }
+
+    /// True with this probability.
+    pub fn chance(&mut self, probability: f64) -> bool {
+        self.uniform(0.0, 1.0) < probability
+    }
+
+    /// A draw from the normal distribution with mean 0 and variance 1 (Box and Muller's transform).
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.uniform(0.0, 1.0)).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.uniform(0.0, 1.0)).cos()
+    }
+}
+
+/// What random numbers are for. Different purposes give unrelated numbers for the same seed.
+#[derive(Clone, Copy)]
+pub(crate) enum Purpose {
+    Epoch = 1,
+    Split = 2,
+    Sample = 3,
+}
+
+/// A generator of its own for each purpose and each three numbers.
+pub(crate) fn generator(purpose: Purpose, numbers: [u64; 3]) -> ChaCha8Rng {
+    let mut key = [0u8; 32];
+    let words = numbers.into_iter().chain([purpose as u64]);
+    for (place, word) in key.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    ChaCha8Rng::from_seed(key)
+}
+
+/// A permutation of `0..len`, uniform over all of them as far as ChaCha8 can tell.
+///
+/// Fisher-Yates is written out here, and not taken from a crate, because a crate may change how it draws.
+pub(crate) fn permutation(purpose: Purpose, seed: u64, epoch: u64, len: usize) -> Vec<usize> {
+    let mut random = generator(purpose, [seed, epoch, len as u64]);
+    let mut order: Vec<usize> = (0..len).collect();
+    for last in (1..len).rev() {
+        let other = below(&mut random, last as u64 + 1) as usize;
+        order.swap(last, other);
+    }
+    order
+}
+
+/// A number below `bound`, each with the same probability (Lemire's multiplication with rejection); 0 below 0.
+pub(crate) fn below(random: &mut impl RngCore, bound: u64) -> u64 {
+    if bound == 0 {
+        return 0;
+    }
+    loop {
+        let product = u128::from(random.next_u64()) * u128::from(bound);
+        // The low half counts how far into its bucket the draw fell; the first 2^64 mod bound of each are one too many.
+        if product as u64 >= bound.wrapping_neg() % bound {
+            return (product >> 64) as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_are_rejected_where_they_would_be_unfair() {
+        /// Hands out the given words in turn.
+        struct Words(Vec<u64>);
+        impl RngCore for Words {
+            fn next_u32(&mut self) -> u32 {
+                self.next_u64() as u32
+            }
+            fn next_u64(&mut self) -> u64 {
+                self.0.remove(0)
+            }
+            fn fill_bytes(&mut self, _: &mut [u8]) {}
+        }
+        // 2^64 mod 3 = 1: of the 2^64 words exactly one, 0, has to go.
+        assert_eq!(below(&mut Words(vec![0, u64::MAX]), 3), 2);
+        assert_eq!(below(&mut Words(vec![1]), 3), 0);
+        // 2^64 mod 2^63+1 = 2^63-1: almost every second word has to go.
+        let bound = (1 << 63) + 1;
+        assert_eq!(below(&mut Words(vec![0, 2, u64::MAX]), bound), bound - 1);
+    }
+}
