@@ -46,6 +46,7 @@ mod layout;
 mod loader;
 mod plan;
 mod pool;
+pub mod prepare;
 mod random;
 mod replicas;
 mod sample;

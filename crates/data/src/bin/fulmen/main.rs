@@ -1,0 +1,41 @@
+//! The `fulmen` program: what is done with data before a training, without a device.
+//!
+//! Not here: what the subcommands do, each in its own file, and how; that is the library's.
+
+mod data;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use fulmen_data::Error;
+
+/// Prepares data for training.
+#[derive(Debug, Parser)]
+#[command(name = "fulmen", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Data(data::Arguments),
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Data(arguments) => data::run(arguments),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            failure(&error)
+        }
+    }
+}
+
+/// 2 for options that do not fit together, as for those that are not understood, and else 1.
+fn failure(error: &Error) -> ExitCode {
+    ExitCode::from(if error.is_usage() { 2 } else { 1 })
+}
