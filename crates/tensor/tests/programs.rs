@@ -129,6 +129,24 @@ fn a_nan_flows_through_the_gradient_of_an_extreme() {
 }
 
 #[test]
+fn bits_of_bits_are_those_of_the_first() {
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+    let long = x.bitcast(DType::U64);
+    for bits in [long.bitcast(DType::F16), long.detach().bitcast(DType::F16)] {
+        assert_eq!(bits.ty().to_string(), "f16[2, 4]");
+        let words =
+            bits.bitcast(DType::U16).bitcast(DType::F16).bitcast(DType::U16).eval().unwrap().to_vec::<u16>().unwrap();
+        assert_eq!(words, [0, 0x3f80, 0, 0x4000, 0, 0x4040, 0, 0x4080]);
+    }
+    let wide = x.bitcast(DType::U16).bitcast(DType::U32).bitcast(DType::U64);
+    assert_eq!(wide.eval().unwrap().to_vec::<u64>().unwrap(), [0x4000_0000_3f80_0000, 0x4080_0000_4040_0000]);
+
+    // Through integers the gradient is 0, and not refused.
+    let y = (x.bitcast(DType::U32).bitcast(DType::F32) * &x).sum_all();
+    assert_eq!(grad(&y, &[&x])[0].eval().unwrap().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
 fn two_threads_that_compile_one_program_get_the_same_values() {
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
     let values: Vec<_> = std::thread::scope(|scope| {

@@ -2,6 +2,7 @@
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp, one};
+use crate::tensor::Kind;
 use crate::{DType, Shape, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -123,6 +124,40 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn bitcast(&self, dtype: DType) -> Tensor {
-        Tensor::apply(BitcastConvert { to: dtype }, &[self])
+        let operation = BitcastConvert { to: dtype };
+        match (self.bits_of(), operation.infer(&[self.ty()])) {
+            (Some((source, true)), Ok(types)) => source.bitcast_to(&types[0]),
+            (Some((source, false)), Ok(types)) => source.bitcast_to(&types[0]).detach(),
+            _ => Tensor::apply(operation, &[self]),
+        }
+    }
+
+    /// What these are other bits of, and whether only floats lie between, through which a gradient would flow.
+    ///
+    /// XLA makes one operation of two that follow each other, and where both change the width, its type is wrong and the
+    /// compiler fails: so they are one from the start.
+    fn bits_of(&self) -> Option<(&Tensor, bool)> {
+        let mut tensor = self;
+        let mut flows = self.dtype().is_float();
+        while let Kind::Operation(operation) = &tensor.node.kind {
+            let source = tensor.node.inputs.first()?;
+            match operation.name() {
+                "bitcast" => return Some((source, flows)),
+                // To a compiler it is nothing.
+                "detach" => (tensor, flows) = (source, false),
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// The same bits as this type, which has as many.
+    #[track_caller]
+    fn bitcast_to(&self, ty: &TensorType) -> Tensor {
+        let parts = ty.dtype.size_in_bytes() / self.dtype().size_in_bytes();
+        match parts {
+            0 | 1 => self.bitcast(ty.dtype).reshape(ty.shape.to_vec()),
+            _ => self.reshape([&ty.shape[..], &[parts]].concat()).bitcast(ty.dtype),
+        }
     }
 }
