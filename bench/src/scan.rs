@@ -1,8 +1,12 @@
 //! `scan`: how long a training step of many transformer layers takes to compile, with the layers one after the other and
 //! as one `scan`, in turns on this machine. Nothing runs but compilers; libtpu needs no TPU.
+//!
+//! Each compilation is a process of its own, as nothing else ends one that takes too long.
 
 use std::error::Error;
-use std::time::Instant;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use fulmen::pjrt::locate::{Platform, locate};
 use fulmen::pjrt::{Client, CompileOptions, Plugin, Topology, Value};
@@ -26,9 +30,22 @@ pub(crate) struct Args {
     /// The slice to compile for.
     #[arg(long, default_value = "v5e:1x1")]
     topology: String,
+    /// Give up the layers one after the other when they have taken so many times as long as the scan.
+    #[arg(long, default_value_t = 20.0)]
+    limit: f64,
     /// End with one line of JSON.
     #[arg(long)]
     json: bool,
+    /// Compile one form for one platform, and say how many seconds it took.
+    #[arg(long, hide = true)]
+    compile: Option<Form>,
+}
+
+/// How the layers are written.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Form {
+    Unrolled,
+    Scan,
 }
 
 const BATCH: usize = 8;
@@ -127,27 +144,71 @@ impl Target {
     }
 }
 
+/// Compiles one form in a process of its own. `None` when it has not ended in time.
+fn compile(args: &Args, platform: &str, form: Form, limit: Option<Duration>) -> Result<Option<f64>, Box<dyn Error>> {
+    let form = match form {
+        Form::Unrolled => "unrolled",
+        Form::Scan => "scan",
+    };
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(["scan", "--compile", form, "--platforms", platform, "--topology", &args.topology])
+        .args(["--layers", &args.layers.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    if let Some(limit) = limit
+        && !ends_within(&mut child, limit)?
+    {
+        child.kill()?;
+        child.wait()?;
+        return Ok(None);
+    }
+    let output = child.wait_with_output()?;
+    match output.status.success() {
+        true => Ok(Some(String::from_utf8(output.stdout)?.trim().parse()?)),
+        false => Err(format!("compiling the {form} form for {platform}: {}", output.status).into()),
+    }
+}
+
+fn ends_within(child: &mut Child, limit: Duration) -> Result<bool, Box<dyn Error>> {
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        if child.try_wait()?.is_some() {
+            return Ok(true);
+        }
+        sleep(Duration::from_millis(50));
+    }
+    Ok(false)
+}
+
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    if let (Some(form), Some(platform)) = (args.compile, args.platforms.first()) {
+        let text = step(args.layers, matches!(form, Form::Scan)).stablehlo()?;
+        println!("{}", Target::open(platform, &args.topology)?.compile(&text)?);
+        return Ok(());
+    }
     let mut lines = vec![];
-    let texts = [false, true].map(|scanned| step(args.layers, scanned).stablehlo());
-    let [unrolled, scanned] = texts;
-    let (unrolled, scanned) = (unrolled?, scanned?);
     for platform in &args.platforms {
-        let target = Target::open(platform, &args.topology)?;
-        let (mut long, mut short) = (vec![], vec![]);
+        let (mut long, mut short, mut ended) = (vec![], vec![], true);
         for _ in 0..args.rounds.max(1) {
-            long.push(target.compile(&unrolled)?);
-            short.push(target.compile(&scanned)?);
+            let scan = compile(args, platform, Form::Scan, None)?.ok_or("the scan did not end")?;
+            short.push(scan);
+            if ended {
+                let limit = scan * args.limit;
+                let unrolled = compile(args, platform, Form::Unrolled, Some(Duration::from_secs_f64(limit)))?;
+                ended = unrolled.is_some();
+                long.push(unrolled.unwrap_or(limit));
+            }
         }
         let (long, short) = (median(&long), median(&short));
+        let than = if ended { "" } else { "more than " };
         println!(
-            "{platform}, {} layers: {long:.2} s one after the other, {short:.2} s as a scan: {:.1} times faster",
+            "{platform}, {} layers: {than}{long:.2} s one after the other, {short:.2} s as a scan: {than}{:.1} times \
+             faster",
             args.layers,
             long / short
         );
         lines.push(json!({ "platform": platform, "layers": args.layers, "rounds": args.rounds,
-            "unrolled_s": long, "scan_s": short, "ratio": long / short,
-            "unrolled_bytes": unrolled.len(), "scan_bytes": scanned.len() }));
+            "unrolled_s": long, "unrolled_ended": ended, "scan_s": short, "ratio": long / short }));
     }
     if args.json {
         println!("{}", json!({ "scan": lines }));
