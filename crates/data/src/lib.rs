@@ -42,6 +42,8 @@ mod field;
 mod fingerprint;
 mod host_batches;
 mod idx;
+#[cfg(feature = "images")]
+mod images;
 mod layout;
 mod loader;
 mod plan;
@@ -69,6 +71,8 @@ pub use fingerprint::Fingerprint;
 pub use fulmen_tensor::{DType, Element};
 pub use host_batches::HostBatches;
 pub use idx::IdxFile;
+#[cfg(feature = "images")]
+pub use images::{Interpolation, Picture, PictureTransform};
 pub use loader::DataLoader;
 pub use random::SampleRandom;
 pub use replicas::{Replica, Replicas};
