@@ -1,0 +1,12 @@
+//! Files and folders, on a local disk and in object stores (`gs://`, `s3://`).
+//!
+//! Not here: what is in the files.
+
+mod local;
+mod location;
+mod options;
+mod pattern;
+mod remote;
+
+pub use location::Location;
+pub use options::StoreOptions;

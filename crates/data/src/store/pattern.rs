@@ -1,0 +1,251 @@
+//! Names that stand for several: `train-{000..015}.tar`, `part-{a,b}`, `*.parquet`.
+//!
+//! Not here: looking which files there are (`local`, `remote`).
+
+/// No pattern stands for more names: a slip like `{0..9999999999}` must not fill the memory.
+const MOST_NAMES: usize = 1_000_000;
+
+/// Braces in braces in braces: more is a mistake.
+const MOST_NESTED: usize = 16;
+
+/// Whether there is a wildcard in it.
+pub(super) fn has_wildcard(text: &[u8]) -> bool {
+    text.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
+}
+
+/// The names that the braces stand for, in bash's order: `{a,b}` are alternatives, `{000..015}` and `{0..15..3}` numbers
+/// (with as many digits as the longer end where one begins with 0). Braces that are neither are left as they are.
+pub(super) fn braces(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    expand(text, 0)
+}
+
+fn expand(text: &[u8], depth: usize) -> Result<Vec<Vec<u8>>, String> {
+    if depth > MOST_NESTED {
+        return Err(format!("its braces stand {MOST_NESTED} deep in each other"));
+    }
+    let mut names = vec![Vec::new()];
+    let mut rest = text;
+    while let Some(&first) = rest.first() {
+        let group = if first == b'{' { group(rest, depth)? } else { None };
+        if let Some((choices, length)) = group {
+            let total = names.len().checked_mul(choices.len()).filter(|&total| total <= MOST_NAMES);
+            if total.is_none() {
+                return Err(too_many());
+            }
+            names = names.iter().flat_map(|name| choices.iter().map(|choice| [&name[..], choice].concat())).collect();
+            rest = &rest[length..];
+        } else {
+            // Up to the next brace as it is.
+            let length = 1 + rest[1..].iter().position(|&byte| byte == b'{').unwrap_or(rest.len() - 1);
+            names.iter_mut().for_each(|name| name.extend_from_slice(&rest[..length]));
+            rest = &rest[length..];
+        }
+    }
+    Ok(names)
+}
+
+fn too_many() -> String {
+    format!("its braces stand for more than {MOST_NAMES} names")
+}
+
+/// What the group of braces at the start of `text` stands for, and how long it is.
+fn group(text: &[u8], depth: usize) -> Result<Option<(Vec<Vec<u8>>, usize)>, String> {
+    let mut open = 0usize;
+    let mut commas = vec![0];
+    let end = text.iter().enumerate().find_map(|(at, byte)| {
+        match byte {
+            b'{' => open += 1,
+            b'}' => open -= 1,
+            b',' if open == 1 => commas.push(at),
+            _ => {}
+        }
+        (open == 0).then_some(at)
+    });
+    let Some(end) = end else { return Ok(None) };
+    if commas.len() == 1 {
+        return Ok(numbers(&text[1..end])?.map(|names| (names, end + 1)));
+    }
+    commas.push(end);
+    let mut choices = Vec::new();
+    for bounds in commas.windows(2) {
+        choices.extend(expand(&text[bounds[0] + 1..bounds[1]], depth + 1)?);
+        if choices.len() > MOST_NAMES {
+            return Err(too_many());
+        }
+    }
+    Ok(Some((choices, end + 1)))
+}
+
+/// `first..last` or `first..last..step`.
+fn numbers(inside: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
+    let Ok(inside) = std::str::from_utf8(inside) else { return Ok(None) };
+    let parts: Vec<&str> = inside.split("..").collect();
+    let (first, last, step) = match parts[..] {
+        [first, last] => (first, last, Some(1)),
+        [first, last, step] => (first, last, step.parse::<i64>().ok()),
+        _ => return Ok(None),
+    };
+    let (Ok(from), Ok(to), Some(step)) = (first.parse::<i64>(), last.parse::<i64>(), step) else { return Ok(None) };
+    let step = step.unsigned_abs().max(1);
+    let count = from.abs_diff(to) / step;
+    if count >= MOST_NAMES as u64 {
+        return Err(too_many());
+    }
+    let padded = [first, last].iter().any(|end| {
+        let digits = end.trim_start_matches('-');
+        digits.len() > 1 && digits.starts_with('0')
+    });
+    let width = if padded { first.len().max(last.len()) } else { 0 };
+    let names = (0..=count).map(|i| {
+        // It stays between the ends, which are 64 bits.
+        let walked = i128::from(i) * i128::from(step);
+        let number = if from <= to { i128::from(from) + walked } else { i128::from(from) - walked };
+        format!("{number:0width$}").into_bytes()
+    });
+    Ok(Some(names.collect()))
+}
+
+/// Whether a path fits a pattern, part by part between slashes. A part `**` fits any number of folders.
+pub(super) fn path_fits(pattern: &[&[u8]], path: &[&[u8]]) -> bool {
+    match pattern.split_first() {
+        None => path.is_empty(),
+        Some((&b"**", rest)) => (0..=path.len()).any(|skipped| path_fits(rest, &path[skipped..])),
+        Some((first, rest)) => {
+            path.split_first().is_some_and(|(name, deeper)| name_fits(first, name) && path_fits(rest, deeper))
+        }
+    }
+}
+
+/// Whether a name fits one part of a pattern: `*` any characters, `?` one, `[a-z]` one of these, `[!a-z]` none of these.
+/// As in a shell, a leading dot must be written out.
+pub(super) fn name_fits(pattern: &[u8], name: &[u8]) -> bool {
+    if name.first() == Some(&b'.') && pattern.first() != Some(&b'.') {
+        return false;
+    }
+    let (mut p, mut n) = (0, 0);
+    // Where to go on if what follows the last star does not fit: with one more character for the star.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        if pattern.get(p) == Some(&b'*') {
+            star = Some((p + 1, n));
+            p += 1;
+            continue;
+        }
+        if let Some((next, taken)) = one_fits(&pattern[p..], &name[n..]) {
+            (p, n) = (p + next, n + taken);
+        } else if let Some((after, taken)) = star {
+            star = Some((after, taken + 1));
+            (p, n) = (after, taken + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|&byte| byte == b'*')
+}
+
+/// How much of the pattern and of the name go together, where the pattern's next element takes the name's next character.
+fn one_fits(pattern: &[u8], name: &[u8]) -> Option<(usize, usize)> {
+    match *pattern.first()? {
+        b'?' => Some((1, character(name))),
+        b'[' => match class(pattern, name[0]) {
+            Some((length, fits)) => fits.then_some((length, 1)),
+            None => (name[0] == b'[').then_some((1, 1)),
+        },
+        byte => (byte == name[0]).then_some((1, 1)),
+    }
+}
+
+/// The bytes of the first character, where the name is UTF-8.
+fn character(name: &[u8]) -> usize {
+    1 + name[1..].iter().take_while(|&&byte| byte & 0xc0 == 0x80).count()
+}
+
+/// The length of a class in brackets at the start of the pattern, and whether the byte is in it.
+fn class(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
+    let negated = matches!(pattern.get(1), Some(b'!' | b'^'));
+    let start = if negated { 2 } else { 1 };
+    // A bracket that comes first is one of the class.
+    let end = start + 1 + pattern.get(start + 1..)?.iter().position(|&byte| byte == b']')?;
+    let members = &pattern[start..end];
+    let mut fits = false;
+    let mut at = 0;
+    while at < members.len() {
+        if at + 2 < members.len() && members[at + 1] == b'-' {
+            fits |= (members[at]..=members[at + 2]).contains(&byte);
+            at += 3;
+        } else {
+            fits |= members[at] == byte;
+            at += 1;
+        }
+    }
+    Some((end + 1, fits != negated))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(text: &str) -> Vec<String> {
+        braces(text.as_bytes()).unwrap().into_iter().map(|name| String::from_utf8(name).unwrap()).collect()
+    }
+
+    /// The expected lists are bash's (5.2).
+    #[test]
+    fn braces_stand_for_what_they_stand_for_in_bash() {
+        assert_eq!(names("t-{008..011}.tar"), ["t-008.tar", "t-009.tar", "t-010.tar", "t-011.tar"]);
+        assert_eq!(names("{8..10}"), ["8", "9", "10"]);
+        assert_eq!(names("{3..1}"), ["3", "2", "1"]);
+        assert_eq!(names("{-1..1}"), ["-1", "0", "1"]);
+        assert_eq!(names("{0..10..4}"), ["0", "4", "8"]);
+        assert_eq!(names("{a,b{1,2}}x{3,4}"), ["ax3", "ax4", "b1x3", "b1x4", "b2x3", "b2x4"]);
+        assert_eq!(names("{a,}b"), ["ab", "b"]);
+        assert_eq!(names("x{a}y{"), ["x{a}y{"]);
+        assert_eq!(names("}{1..x}"), ["}{1..x}"]);
+        assert_eq!(names(""), [""]);
+    }
+
+    #[test]
+    fn braces_without_bound_are_refused() {
+        for text in ["{0..1000000}", "{1..1000}{1..1001}", "{-9223372036854775808..9223372036854775807}"] {
+            assert!(braces(text.as_bytes()).unwrap_err().contains("1000000 names"), "{text}");
+        }
+        let nested = ["{a,".repeat(100_000), "}".repeat(100_000)].concat();
+        assert!(braces(nested.as_bytes()).unwrap_err().contains("deep"));
+        // Ends of 64 bits go in.
+        assert_eq!(names("{9223372036854775806..9223372036854775807}").len(), 2);
+    }
+
+    #[test]
+    fn wildcards_fit_as_in_a_shell() {
+        let fits = |pattern: &str, name: &str| name_fits(pattern.as_bytes(), name.as_bytes());
+        for (pattern, name) in [
+            ("*.tar", "a.tar"),
+            ("*a*b*", "xaxbx"),
+            ("a?c", "abc"),
+            ("a?c", "aüc"),
+            ("[a-c]1", "b1"),
+            ("[!a-c]1", "d1"),
+            ("[]]", "]"),
+            ("[", "["),
+            ("*", ""),
+            (".*", ".hidden"),
+        ] {
+            assert!(fits(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [
+            ("*.tar", "a.tar.gz"),
+            ("a?c", "ac"),
+            ("[a-c]1", "d1"),
+            ("*", ".hidden"),
+            ("a", "ab"),
+            ("ab", "a"),
+            ("?", ""),
+        ] {
+            assert!(!fits(pattern, name), "{pattern} {name}");
+        }
+        let path = |text: &'static str| -> Vec<&'static [u8]> { text.split('/').map(str::as_bytes).collect() };
+        assert!(path_fits(&path("a/**/*.tar"), &path("a/b/c/d.tar")));
+        assert!(path_fits(&path("a/**/*.tar"), &path("a/d.tar")));
+        assert!(!path_fits(&path("a/*.tar"), &path("a/b/d.tar")));
+    }
+}
