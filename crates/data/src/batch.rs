@@ -1,22 +1,23 @@
-//! A batch in host memory, and how it is filled from a dataset.
+//! A batch in host memory.
 //!
-//! Not here: which samples go into it (`plan`), on which thread (`workers`), and the way to a device (`device`).
+//! Not here: which samples go into it (`plan`), how they are read (`fill`), and the way to a device (`device`).
 
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use bytemuck::CheckedBitPattern;
 use fulmen_pjrt::HostBuffer;
 use fulmen_tensor::Element;
 
+use crate::fill::{Filling, memory};
 use crate::layout::Layout;
+use crate::plan::Rows;
 use crate::pool::Pool;
-use crate::sample::Draw;
-use crate::{Dataset, Error, Field, Result, Sample};
+use crate::report::Monitor;
+use crate::{Dataset, Error, Field, OnError, Result};
 
 /// Samples side by side in one allocation, and a mask that tells real samples from padding.
 ///
@@ -38,14 +39,14 @@ use crate::{Dataset, Error, Field, Result, Sample};
 /// ```
 #[derive(Clone)]
 pub struct HostBatch {
-    bytes: Arc<HostBuffer>,
-    layout: Arc<Layout>,
+    pub(crate) bytes: Arc<HostBuffer>,
+    pub(crate) layout: Arc<Layout>,
     /// Of the global batch.
-    rows: Range<usize>,
-    global_batch_size: usize,
-    valid: usize,
-    epoch: u64,
-    index: usize,
+    pub(crate) rows: Range<usize>,
+    pub(crate) global_batch_size: usize,
+    pub(crate) valid: usize,
+    pub(crate) epoch: u64,
+    pub(crate) index: usize,
 }
 
 impl HostBatch {
@@ -59,14 +60,30 @@ impl HostBatch {
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
     pub fn collate(dataset: &dyn Dataset, samples: &[usize]) -> Result<HostBatch> {
+        HostBatch::collate_epoch(dataset, samples, 0, 0)
+    }
+
+    /// The same, with the samples as a loader with this seed reads them in this epoch.
+    pub fn collate_epoch(dataset: &dyn Dataset, samples: &[usize], seed: u64, epoch: u64) -> Result<HostBatch> {
         let len = dataset.len();
         if let Some(outside) = samples.iter().find(|&&sample| sample >= len) {
             return Err(Error::usage(format!("there is no sample {outside}; the dataset has {len}")));
         }
         let layout = Arc::new(Layout::new(dataset.fields(), samples.len())?);
-        let pool = Pool::new(layout.size(), 0);
-        let content = Content { samples, padding: 0, rows: 0..samples.len(), global_batch_size: samples.len() };
-        fill(dataset, &layout, &pool, &content, (0, 0), &AtomicBool::new(false))
+        let filling = Filling {
+            dataset: Some(dataset),
+            layout: &layout,
+            seed,
+            epoch,
+            on_error: OnError::Fail,
+            monitor: &Monitor::default(),
+            stop: &AtomicBool::new(false),
+        };
+        let rows = Rows::Indices { order: Arc::new(samples.to_vec()), range: 0..samples.len(), first: 0 };
+        let mut bytes = Pool::new(layout.size(), 0).take()?;
+        let valid = filling.fill(rows, memory(&mut bytes)?)?;
+        let (rows, global_batch_size) = (0..samples.len(), samples.len());
+        Ok(HostBatch { bytes, layout, rows, global_batch_size, valid, epoch, index: 0 })
     }
 
     /// Rows of every field, padding included.
@@ -151,81 +168,6 @@ impl fmt::Debug for HostBatch {
             .field("valid", &self.valid)
             .field("fields", &fields)
             .finish()
-    }
-}
-
-/// Which samples make up a batch, or a process's part of it.
-pub(crate) struct Content<'a> {
-    /// At most as many as there are rows.
-    pub(crate) samples: &'a [usize],
-    /// The sample that fills the other rows: the first of the global batch.
-    pub(crate) padding: usize,
-    pub(crate) rows: Range<usize>,
-    pub(crate) global_batch_size: usize,
-}
-
-/// Reads samples into a batch. `stop` ends it between two samples.
-pub(crate) fn fill(
-    dataset: &dyn Dataset,
-    layout: &Arc<Layout>,
-    pool: &Pool,
-    content: &Content<'_>,
-    (epoch, index): (u64, usize),
-    stop: &AtomicBool,
-) -> Result<HostBatch> {
-    let mut bytes = pool.take()?;
-    let memory: &mut [u8] = match Arc::get_mut(&mut bytes) {
-        Some(memory) => memory,
-        None => return Err(Error::usage("a batch's memory is still in use; this is a bug in fulmen-data")),
-    };
-    let mut written = vec![false; layout.fields().len()];
-    let mut read = |memory: &mut [u8], row, sample| {
-        if stop.load(Ordering::Relaxed) {
-            return Err(Error::usage("the batches were dropped while this one was read"));
-        }
-        let mut place = Sample::new(layout, memory, row, &mut written, Draw { seed: 0, epoch, index: sample as u64 });
-        // A panic leaves at most a half-written row behind, and the batch is thrown away then.
-        catch_unwind(AssertUnwindSafe(|| dataset.read(sample, &mut place)))
-            .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)))
-            .and_then(|()| place.check_complete())
-            .map_err(|error| error.at_sample(sample))
-    };
-    let valid = content.samples.len();
-    for (row, &sample) in content.samples.iter().enumerate() {
-        read(memory, row, sample)?;
-    }
-    if valid < layout.batch_size() {
-        // The sample may be there already; only a process that has not the first row reads it for the padding alone.
-        let from = if content.samples.first() == Some(&content.padding) { 0 } else { valid };
-        if from == valid {
-            read(memory, valid, content.padding)?;
-        }
-        pad(layout, memory, from, valid);
-    }
-    write_mask(layout, memory, valid);
-    pool.remember(&bytes);
-    let Content { rows, global_batch_size, .. } = content;
-    let (rows, global_batch_size) = (rows.clone(), *global_batch_size);
-    Ok(HostBatch { bytes, layout: Arc::clone(layout), rows, global_batch_size, valid, epoch, index })
-}
-
-/// Fills the rows from `valid` on with copies of row `from`.
-///
-/// Copies, not zeros: what a model makes of a real sample is finite, and so is its gradient. A zero that it divides by
-/// would make the gradient NaN even under a mask of 0.
-fn pad(layout: &Layout, memory: &mut [u8], from: usize, valid: usize) {
-    for field in 0..layout.fields().len() {
-        let source = layout.row(field, from);
-        for row in (valid..layout.batch_size()).filter(|&row| row != from && !source.is_empty()) {
-            memory.copy_within(source.clone(), layout.row(field, row).start);
-        }
-    }
-}
-
-fn write_mask(layout: &Layout, memory: &mut [u8], valid: usize) {
-    for (row, place) in memory[layout.mask()].chunks_exact_mut(size_of::<f32>()).enumerate() {
-        let real: f32 = if row < valid { 1.0 } else { 0.0 };
-        place.copy_from_slice(&real.to_ne_bytes());
     }
 }
 

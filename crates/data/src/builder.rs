@@ -5,7 +5,11 @@
 use std::sync::Arc;
 
 use crate::loader::Core;
-use crate::{DataLoader, Dataset, Error, Field, RandomSampler, Replicas, Result, Sampler, SequentialSampler};
+use crate::pull::EpochLength;
+use crate::{
+    DataLoader, Dataset, Error, Field, IterableDataset, OnError, RandomSampler, Replicas, Result, Sampler,
+    SequentialSampler,
+};
 
 /// More threads than this are a mistake, not a wish.
 const MOST_WORKERS: usize = 1024;
@@ -30,14 +34,35 @@ pub(crate) enum BatchSize {
     PerDevice(usize),
 }
 
+/// Where the samples come from.
+pub(crate) enum Data {
+    Map {
+        dataset: Arc<dyn Dataset>,
+        /// Samples in the dataset.
+        len: usize,
+        sampler: Box<dyn Sampler>,
+    },
+    Stream {
+        dataset: Arc<dyn IterableDataset>,
+        length: EpochLength,
+    },
+}
+
+/// Where the samples come from, as the user gave it.
+enum Given {
+    Map(Arc<dyn Dataset>),
+    Stream(Arc<dyn IterableDataset>),
+}
+
 /// The choices, checked as far as they do not depend on devices and processes.
 pub(crate) struct Config {
-    pub(crate) dataset: Arc<dyn Dataset>,
-    /// Samples in the dataset.
-    pub(crate) len: usize,
+    pub(crate) data: Data,
     pub(crate) fields: Vec<Field>,
-    pub(crate) sampler: Box<dyn Sampler>,
     pub(crate) batch_size: BatchSize,
+    /// Of the samples' random numbers; of the order too, where that is `shuffled`.
+    pub(crate) seed: u64,
+    pub(crate) shuffled: bool,
+    pub(crate) on_error: OnError,
     pub(crate) last_batch: LastBatch,
     pub(crate) num_workers: usize,
     pub(crate) prefetch: usize,
@@ -46,7 +71,9 @@ pub(crate) struct Config {
 
 /// The choices that make a [`DataLoader`]; every mistake in them is reported by [`build`](DataLoaderBuilder::build).
 pub struct DataLoaderBuilder {
-    dataset: Arc<dyn Dataset>,
+    given: Given,
+    num_samples: Option<usize>,
+    on_error: OnError,
     batch_size: Option<usize>,
     per_device_batch_size: Option<usize>,
     shuffle: bool,
@@ -59,9 +86,19 @@ pub struct DataLoaderBuilder {
 }
 
 impl DataLoaderBuilder {
-    pub(crate) fn new(dataset: Arc<dyn Dataset>) -> DataLoaderBuilder {
+    pub(crate) fn of_dataset(dataset: Arc<dyn Dataset>) -> DataLoaderBuilder {
+        DataLoaderBuilder::new(Given::Map(dataset))
+    }
+
+    pub(crate) fn of_stream(dataset: Arc<dyn IterableDataset>) -> DataLoaderBuilder {
+        DataLoaderBuilder::new(Given::Stream(dataset))
+    }
+
+    fn new(given: Given) -> DataLoaderBuilder {
         DataLoaderBuilder {
-            dataset,
+            given,
+            num_samples: None,
+            on_error: OnError::default(),
             batch_size: None,
             per_device_batch_size: None,
             shuffle: false,
@@ -87,13 +124,32 @@ impl DataLoaderBuilder {
         self
     }
 
-    /// Whether each epoch reads the samples in a random order of its own ([`RandomSampler`]); no unless set.
+    /// Samples in an epoch of a stream, where the stream does not know it or where epochs are to have another length
+    /// (WebDataset's `with_epoch`). Every epoch begins with the stream's beginning: of a longer stream the rest is not read
+    /// in this epoch, so let the stream's order differ from epoch to epoch; a shorter one begins anew within the epoch, as
+    /// often as is needed, in another order and with other random numbers. Only for streams; an epoch of a dataset has as
+    /// many samples as its sampler takes.
+    pub fn num_samples(mut self, samples: usize) -> Self {
+        self.num_samples = Some(samples);
+        self
+    }
+
+    /// What to do with a sample that cannot be read; [`OnError::Fail`] unless set. [`DataLoader::bad_samples`] tells which
+    /// they were.
+    pub fn on_error(mut self, on_error: OnError) -> Self {
+        self.on_error = on_error;
+        self
+    }
+
+    /// Whether each epoch reads the samples in a random order of its own ([`RandomSampler`]); no unless set. A stream is
+    /// shuffled by [`Stream::shuffle`](crate::Stream::shuffle) instead.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.shuffle = shuffle;
         self
     }
 
-    /// The seed of the shuffling; 0 unless set.
+    /// The seed of the shuffling, and of the samples' random numbers ([`Sample::random`](crate::Sample::random)); 0 unless
+    /// set.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -145,10 +201,6 @@ impl DataLoaderBuilder {
         if let BatchSize::Global(0) | BatchSize::PerDevice(0) = batch_size {
             return Err(Error::usage("the batch size is 0; it must be at least 1"));
         }
-        let len = self.dataset.len();
-        if len == 0 {
-            return Err(Error::usage("the dataset is empty; a loader needs at least one sample"));
-        }
         if self.num_workers > MOST_WORKERS {
             return Err(Error::usage(format!(
                 "num_workers is {}; more than {MOST_WORKERS} threads cannot help, the number of CPU cores is a good choice",
@@ -167,27 +219,73 @@ impl DataLoaderBuilder {
                 )));
             }
         }
-        let sampler: Box<dyn Sampler> = match (self.sampler, self.shuffle) {
-            (Some(_), true) => {
-                return Err(Error::usage("shuffle(true) and a sampler exclude each other; keep one of the two"));
-            }
-            (Some(sampler), false) => sampler,
-            (None, true) => Box::new(RandomSampler::new(self.seed)),
-            (None, false) => Box::new(SequentialSampler),
-        };
         let prefetch = self.prefetch.unwrap_or(2 * self.num_workers);
+        let (fields, shuffled) = match &self.given {
+            Given::Map(dataset) => (dataset.fields(), self.shuffle),
+            Given::Stream(dataset) => (dataset.fields(), false),
+        };
         let config = Config {
-            fields: self.dataset.fields(),
-            dataset: self.dataset,
-            len,
-            sampler,
+            fields,
             batch_size,
+            seed: self.seed,
+            shuffled,
+            on_error: self.on_error,
             last_batch: self.last_batch,
             // A thread more than there are batches in flight would only wait.
             num_workers: self.num_workers.min(prefetch),
             prefetch,
             device_prefetch: self.device_prefetch,
+            data: match self.given {
+                Given::Map(dataset) => {
+                    if self.num_samples.is_some() {
+                        return Err(Error::usage(
+                            "num_samples is for streams; the length of a dataset's epoch is its own, or its sampler's",
+                        ));
+                    }
+                    map_data(dataset, self.sampler, self.shuffle.then_some(self.seed))?
+                }
+                Given::Stream(dataset) => {
+                    if self.shuffle || self.sampler.is_some() {
+                        return Err(Error::usage(
+                            "a stream cannot be read in any order, so that shuffle(true) and samplers are not for it; \
+                             Stream::shuffle(buffer, seed) shuffles within a buffer",
+                        ));
+                    }
+                    stream_data(dataset, self.num_samples)?
+                }
+            },
         };
-        Core::new(Arc::new(config), Replicas::default()).map(DataLoader::new)
+        Core::new(Arc::new(config), Replicas::default(), Arc::default()).map(DataLoader::new)
     }
+}
+
+fn map_data(dataset: Arc<dyn Dataset>, sampler: Option<Box<dyn Sampler>>, shuffle: Option<u64>) -> Result<Data> {
+    let len = dataset.len();
+    if len == 0 {
+        return Err(Error::usage("the dataset is empty; a loader needs at least one sample"));
+    }
+    let sampler: Box<dyn Sampler> = match (sampler, shuffle) {
+        (Some(_), Some(_)) => {
+            return Err(Error::usage("shuffle(true) and a sampler exclude each other; keep one of the two"));
+        }
+        (Some(sampler), None) => sampler,
+        (None, Some(seed)) => Box::new(RandomSampler::new(seed)),
+        (None, None) => Box::new(SequentialSampler),
+    };
+    Ok(Data::Map { dataset, len, sampler })
+}
+
+fn stream_data(dataset: Arc<dyn IterableDataset>, wanted: Option<usize>) -> Result<Data> {
+    let length = match (wanted, dataset.len()) {
+        (Some(0), _) => return Err(Error::usage("num_samples is 0; an epoch needs at least one sample")),
+        (_, Some(0)) => return Err(Error::usage("the stream is empty; a loader needs at least one sample")),
+        (Some(wanted), _) => EpochLength::Wanted(wanted),
+        (None, Some(known)) => EpochLength::Known(known),
+        (None, None) => {
+            return Err(Error::usage(
+                "how many samples the stream has is not known without reading it; set num_samples, the length of an epoch",
+            ));
+        }
+    };
+    Ok(Data::Stream { dataset, length })
 }

@@ -34,7 +34,7 @@ enum Kind {
     Label(String),
     File { path: PathBuf, message: String, source: Option<io::Error> },
     Missing(String),
-    Sample { index: usize, source: Error },
+    Sample { index: u64, origin: Option<String>, source: Error },
     Panic(String),
     Runtime { doing: String, source: Box<dyn StdError + Send + Sync> },
     Other(Box<dyn StdError + Send + Sync>),
@@ -85,15 +85,27 @@ impl Error {
         Error(Box::new(Kind::Runtime { doing: doing.into(), source: source.into() }))
     }
 
-    /// The same error, with the sample it belongs to, as the loader's dataset counts.
-    pub(crate) fn at_sample(self, index: usize) -> Error {
-        Error(Box::new(Kind::Sample { index, source: self }))
+    /// The same error, with the sample it belongs to, as the loader's dataset counts, and where that comes from.
+    pub(crate) fn at_sample(self, index: u64, origin: Option<String>) -> Error {
+        Error(Box::new(Kind::Sample { index, origin, source: self }))
     }
 
     /// The index of the sample that could not be read, as the loader's dataset counts.
     pub fn sample_index(&self) -> Option<usize> {
+        self.index().and_then(|index| usize::try_from(index).ok())
+    }
+
+    pub(crate) fn index(&self) -> Option<u64> {
         match *self.0 {
             Kind::Sample { index, .. } => Some(index),
+            _ => None,
+        }
+    }
+
+    /// Where the sample that could not be read comes from, where its dataset says that: a file, and the place in it.
+    pub fn origin(&self) -> Option<&str> {
+        match &*self.0 {
+            Kind::Sample { origin, .. } => origin.as_deref(),
             _ => None,
         }
     }
@@ -163,7 +175,16 @@ impl fmt::Display for Error {
             Kind::File { path, message, source: Some(source) } => {
                 write!(f, "{}: {message}: {source}", path.display())
             }
-            Kind::Sample { index, source } => write!(f, "sample {index}: {source}"),
+            Kind::Sample { index, origin, source } => {
+                let message = source.to_string();
+                match origin {
+                    // A message about a file names it already.
+                    Some(origin) if !message.contains(origin.as_str()) => {
+                        write!(f, "sample {index} ({origin}): {message}")
+                    }
+                    _ => write!(f, "sample {index}: {message}"),
+                }
+            }
             Kind::Runtime { doing, source } => write!(f, "{doing}: {source}"),
             Kind::Other(source) => source.fmt(f),
         }

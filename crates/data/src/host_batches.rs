@@ -59,8 +59,8 @@ impl Iterator for HostBatches {
     fn next(&mut self) -> Option<Result<HostBatch>> {
         match &mut self.source {
             Source::Inline(plan) => {
-                let work = plan.next()?;
-                Some(work.and_then(|work| self.core.fill(&work, &self.stop)))
+                let work = plan.next(&self.stop)?;
+                Some(work.and_then(|work| self.core.fill(work, &self.stop)))
             }
             Source::Threads(workers) => workers.next(),
             Source::Failed(error) => error.take().map(Err),

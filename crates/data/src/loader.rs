@@ -9,14 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fulmen_tensor::{Runtime, Sharding};
 
-use crate::batch::{Content, fill};
-use crate::builder::{BatchSize, Config};
+use crate::builder::{BatchSize, Config, Data};
+use crate::fill::{Filling, memory};
 use crate::layout::Layout;
 use crate::plan::Work;
 use crate::pool::Pool;
 use crate::replicas::Replica;
+use crate::report::Monitor;
 use crate::{
-    DataLoaderBuilder, Dataset, DeviceBatches, Error, Field, HostBatch, HostBatches, LastBatch, Replicas, Result,
+    BadSamples, DataLoaderBuilder, Dataset, DeviceBatches, Error, Field, HostBatch, HostBatches, IterableDataset,
+    LastBatch, OnError, Replicas, Result, Sampler,
 };
 
 /// Reads a dataset in batches of one size, epoch after epoch.
@@ -55,12 +57,14 @@ pub(crate) struct Core {
     /// Of this process's part of a batch.
     layout: Arc<Layout>,
     pool: Pool,
+    /// One for a loader and all that are made from it.
+    pub(crate) monitor: Arc<Monitor>,
     /// The sampler was asked whether all ranks have the same order.
     compared: AtomicBool,
 }
 
 impl Core {
-    pub(crate) fn new(config: Arc<Config>, replicas: Replicas) -> Result<Core> {
+    pub(crate) fn new(config: Arc<Config>, replicas: Replicas, monitor: Arc<Monitor>) -> Result<Core> {
         let replicas = replicas.check()?;
         let batch_size = match config.batch_size {
             BatchSize::Global(rows) => {
@@ -71,7 +75,10 @@ impl Core {
                 Error::usage(format!("{rows} samples on each of {} devices are too many to count", replicas.devices))
             })?,
         };
-        let (num_samples, is_final) = (num_samples(&config, replicas)?, config.sampler.is_final());
+        let (num_samples, is_final) = match &config.data {
+            Data::Map { len, sampler, .. } => (num_samples(*len, &**sampler, replicas)?, sampler.is_final()),
+            Data::Stream { length, .. } => (length.get(), false),
+        };
         let layout = Arc::new(Layout::new(config.fields.clone(), replicas.local_rows(batch_size).len())?);
         // Enough for all that can be in flight at once: read ahead, on the device, and in the consumer's hands.
         let pool = Pool::new(layout.size(), config.prefetch.saturating_add(config.device_prefetch).saturating_add(2));
@@ -83,6 +90,7 @@ impl Core {
             is_final,
             layout,
             pool,
+            monitor,
             compared: AtomicBool::new(false),
         };
         if core.batches() == 0 {
@@ -128,23 +136,40 @@ impl Core {
         }
     }
 
-    pub(crate) fn fill(&self, work: &Work, stop: &AtomicBool) -> Result<HostBatch> {
-        let content = Content {
-            samples: work.samples(),
-            padding: work.padding(),
+    pub(crate) fn fill(&self, work: Work, stop: &AtomicBool) -> Result<HostBatch> {
+        let Work { rows, epoch, index } = work;
+        let filling = Filling {
+            dataset: match &self.config.data {
+                Data::Map { dataset, .. } => Some(&**dataset),
+                Data::Stream { .. } => None,
+            },
+            layout: &self.layout,
+            seed: self.config.seed,
+            epoch,
+            on_error: self.config.on_error,
+            monitor: &self.monitor,
+            stop,
+        };
+        let mut bytes = self.pool.take()?;
+        let valid = filling.fill(rows, memory(&mut bytes)?)?;
+        self.pool.remember(&bytes);
+        Ok(HostBatch {
+            bytes,
+            layout: Arc::clone(&self.layout),
             rows: self.replicas.local_rows(self.batch_size),
             global_batch_size: self.batch_size,
-        };
-        fill(&*self.config.dataset, &self.layout, &self.pool, &content, (work.epoch, work.index), stop)
+            valid,
+            epoch,
+            index,
+        })
     }
 }
 
 /// How many samples the sampler takes. All replicas must agree, or one of them would wait for the others for ever.
-fn num_samples(config: &Config, replicas: Replicas) -> Result<usize> {
-    let Config { sampler, len, .. } = config;
-    let here = sampler.num_samples(*len, replicas.replica());
+fn num_samples(len: usize, sampler: &dyn Sampler, replicas: Replicas) -> Result<usize> {
+    let here = sampler.num_samples(len, replicas.replica());
     for replica in Replica::all(replicas.num_processes) {
-        let there = sampler.num_samples(*len, replica);
+        let there = sampler.num_samples(len, replica);
         if there != here {
             return Err(Error::usage(format!(
                 "the sampler {} takes {here} samples for rank {} of {} replicas and {there} for rank {}; all replicas \
@@ -169,7 +194,46 @@ impl DataLoader {
 
     /// Starts to describe a loader: batches of 1, in order, nothing read ahead, a short last batch padded.
     pub fn builder(dataset: impl Dataset) -> DataLoaderBuilder {
-        DataLoaderBuilder::new(Arc::new(dataset))
+        DataLoaderBuilder::of_dataset(Arc::new(dataset))
+    }
+
+    /// Starts to describe a loader of samples that come one after another, as [`Stream::into_dataset`] makes them.
+    ///
+    /// An epoch has as many samples as the stream says; where it does not know, or to have epochs of another length, set
+    /// [`num_samples`](DataLoaderBuilder::num_samples). The stream is read by one worker at a time, in order; what is done
+    /// with a record is done by all of them. Starting in the middle of an epoch reads the records before and throws them
+    /// away, undecoded. Of several processes each reads the whole stream and decodes its rows of each batch.
+    ///
+    /// ```
+    /// use fulmen_data::{DType, DataLoader, Field, IterableDataset, Record, Records, Result};
+    ///
+    /// struct Countdown;
+    ///
+    /// impl IterableDataset for Countdown {
+    ///     fn len(&self) -> Option<usize> {
+    ///         Some(5)
+    ///     }
+    ///     fn fields(&self) -> Vec<Field> {
+    ///         vec![Field::new("x", DType::I32, [])]
+    ///     }
+    ///     fn records(&self, _epoch: u64) -> Result<Records> {
+    ///         let record = |i: i32| Record::new(i as u64, format!("number {i}"), move |sample| sample.write_value(0, 5 - i));
+    ///         Ok(Box::new((0..5).map(move |i| Ok(record(i)))))
+    ///     }
+    ///     fn fingerprint(&self, _: &mut fulmen_data::Fingerprint) -> Result<()> {
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let loader = DataLoader::from_stream(Countdown).batch_size(2).build()?;
+    /// let read: Vec<Vec<i32>> = loader.epochs(0..1, 1).map(|batch| Ok(batch?.values(0)?.to_vec())).collect::<Result<_>>()?;
+    /// assert_eq!(read, [[3, 2], [1, 1]]);
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    ///
+    /// [`Stream::into_dataset`]: crate::Stream::into_dataset
+    pub fn from_stream(dataset: impl IterableDataset) -> DataLoaderBuilder {
+        DataLoaderBuilder::of_stream(Arc::new(dataset))
     }
 
     /// This loader for batches that several devices, or the devices of several processes, share. The `Trainer` calls it
@@ -200,7 +264,8 @@ impl DataLoader {
         if replicas == self.core.replicas {
             return Ok(self.clone());
         }
-        Core::new(Arc::clone(&self.core.config), replicas).map(DataLoader::new)
+        let Core { config, monitor, .. } = &*self.core;
+        Core::new(Arc::clone(config), replicas, Arc::clone(monitor)).map(DataLoader::new)
     }
 
     /// The devices and processes that share the batches.
@@ -240,9 +305,48 @@ impl DataLoader {
         self.core.layout.fields()
     }
 
-    /// Whether the last batch of an epoch has padding in it.
+    /// Whether a batch may have padding in it: the last one of an epoch, or any where bad samples are skipped
+    /// ([`OnError::Skip`]).
     pub fn pads(&self) -> bool {
-        self.core.config.last_batch == LastBatch::Pad && !self.core.num_samples.is_multiple_of(self.core.stride())
+        let Config { last_batch, on_error, .. } = &*self.core.config;
+        let last = *last_batch == LastBatch::Pad && !self.core.num_samples.is_multiple_of(self.core.stride());
+        last || *on_error == OnError::Skip
+    }
+
+    /// The samples that could not be read so far, by this loader and by those that were
+    /// [distributed](DataLoader::distributed) from it. Only [`OnError::Skip`] and [`OnError::Substitute`] count them; with
+    /// [`OnError::Fail`] each is the error of its batch.
+    ///
+    /// ```
+    /// use fulmen_data::{DType, DataLoader, Dataset, Error, Field, OnError, Result, Sample};
+    ///
+    /// struct Torn;
+    ///
+    /// impl Dataset for Torn {
+    ///     fn len(&self) -> usize {
+    ///         4
+    ///     }
+    ///     fn fields(&self) -> Vec<Field> {
+    ///         vec![Field::new("x", DType::I32, [])]
+    ///     }
+    ///     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+    ///         if index == 1 { Err(Error::new("the page is torn")) } else { sample.write_value(0, index as i32) }
+    ///     }
+    ///     fn origin(&self, index: usize) -> Option<String> {
+    ///         Some(format!("page {index}"))
+    ///     }
+    /// }
+    ///
+    /// let loader = DataLoader::builder(Torn).batch_size(4).on_error(OnError::Skip).build()?;
+    /// let batch = loader.epoch(0).next().ok_or("no batch")??;
+    /// assert_eq!(batch.values::<i32>(0)?, [0, 2, 3, 0]);
+    /// assert_eq!(batch.mask(), [1.0, 1.0, 1.0, 0.0]);
+    /// assert_eq!(loader.bad_samples().count, 1);
+    /// assert_eq!(loader.bad_samples().first[0].message, "sample 1 (page 1): the page is torn");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn bad_samples(&self) -> BadSamples {
+        self.core.monitor.bad.get()
     }
 
     /// Whether the sampler has divided the samples among the processes ([`Sampler::is_final`](crate::Sampler::is_final)).
@@ -263,15 +367,23 @@ impl DataLoader {
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
     pub fn description(&self) -> String {
-        let config = &self.core.config;
-        let mut text = format!(
-            "{} of {} samples, {} batches of {}, {}",
-            self.num_samples(),
-            config.len,
-            self.len(),
-            self.batch_size(),
-            config.sampler.describe()
-        );
+        let Core { config, num_samples, .. } = &*self.core;
+        let (samples, batches, size) = (self.num_samples(), self.len(), self.batch_size());
+        let mut text = match &config.data {
+            Data::Map { len, sampler, .. } => {
+                format!("{samples} of {len} samples, {batches} batches of {size}, {}", sampler.describe())
+            }
+            Data::Stream { dataset, .. } => {
+                format!("{samples} of {num_samples} records, {batches} batches of {size}, {}", dataset.describe())
+            }
+        };
+        // The shuffling's seed is told already, and is the same.
+        if config.seed != 0 && !config.shuffled {
+            text.push_str(&format!(", seed {}", config.seed));
+        }
+        if config.on_error != OnError::Fail {
+            text.push_str(&format!(", on_error {:?}", config.on_error));
+        }
         if self.core.is_final {
             text.push_str(&format!(" (final, {} replicas)", self.core.replicas.num_processes));
         }
@@ -304,7 +416,7 @@ impl fmt::Debug for DataLoader {
             .field("batch_size", &self.batch_size())
             .field("len", &self.len())
             .field("last_batch", &self.core.config.last_batch)
-            .field("sampler", &self.core.config.sampler.describe())
+            .field("description", &self.description())
             .field("replicas", &self.core.replicas)
             .field("num_workers", &self.core.config.num_workers)
             .field("fields", &fields)

@@ -1,34 +1,40 @@
 //! Which samples go into which batch: the batches of one epoch or of several, handed out one after another.
 //!
-//! Not here: reading them. A plan never touches a sample, so skipping batches costs nothing.
+//! Not here: decoding and writing them. Of a dataset a plan never touches a sample, so that skipping batches costs nothing;
+//! the records of a stream it reads in order, and skips undecoded.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::batch::panicked;
+use crate::builder::Data;
 use crate::loader::Core;
-use crate::{Error, Result};
+use crate::pull::{Drawn, Pull};
+use crate::{Error, Result, Sampler};
 
 /// One batch that is to be read, or this process's part of it.
 pub(crate) struct Work {
-    order: Arc<Vec<usize>>,
-    /// The samples of this process.
-    range: Range<usize>,
-    /// The place of the batch's first sample, which pads it.
-    first: usize,
+    pub(crate) rows: Rows,
     pub(crate) epoch: u64,
     pub(crate) index: usize,
 }
 
-impl Work {
-    pub(crate) fn samples(&self) -> &[usize] {
-        &self.order[self.range.clone()]
-    }
-
-    pub(crate) fn padding(&self) -> usize {
-        self.order[self.first]
-    }
+/// What a batch is read from; at most as many samples as it has rows.
+pub(crate) enum Rows {
+    Indices {
+        order: Arc<Vec<usize>>,
+        /// The places in the order of this process's samples.
+        range: Range<usize>,
+        /// The place of the batch's first sample, which pads it.
+        first: usize,
+    },
+    Records {
+        records: Vec<Drawn>,
+        /// The batch's first record, where it is another process's and has to pad this one's rows.
+        padding: Option<Drawn>,
+    },
 }
 
 /// The batches that are still to be handed out.
@@ -37,50 +43,42 @@ pub(crate) struct Plan {
     epochs: Range<u64>,
     /// The next batch of epoch `epochs.start`.
     next: usize,
-    /// The order of epoch `epochs.start`, once someone needed it.
-    order: Option<Arc<Vec<usize>>>,
+    epoch: Epoch,
     /// How many were handed out, errors included.
     pub(crate) issued: u64,
 }
 
+/// What is known of epoch `epochs.start`.
+enum Epoch {
+    Unopened,
+    Order(Arc<Vec<usize>>),
+    Stream(Pull),
+}
+
 impl Plan {
     pub(crate) fn new(core: Arc<Core>, epochs: Range<u64>, start_batch: usize) -> Plan {
-        Plan { core, epochs, next: start_batch, order: None, issued: 0 }
+        Plan { core, epochs, next: start_batch, epoch: Epoch::Unopened, issued: 0 }
     }
 
     /// The next batch, or the reason why there can be no more. After an error comes nothing.
-    pub(crate) fn next(&mut self) -> Option<Result<Work>> {
+    pub(crate) fn next(&mut self, stop: &AtomicBool) -> Option<Result<Work>> {
         let batches = self.core.batches();
         if self.next == batches && !self.epochs.is_empty() {
             self.epochs.start += 1;
             self.next = 0;
-            self.order = None;
+            self.epoch = Epoch::Unopened;
         }
         if self.epochs.is_empty() {
             return None;
         }
-        let epoch = self.epochs.start;
-        let order = self.check_start(batches).and_then(|()| match &self.order {
-            Some(order) => Ok(Arc::clone(order)),
-            None => self.make_order(epoch).map(Arc::new),
-        });
+        let (epoch, index) = (self.epochs.start, self.next);
+        let rows = self.check_start(batches).and_then(|()| self.rows(epoch, stop));
         self.issued += 1;
-        match order {
-            Ok(order) => {
-                let index = self.next;
-                let first = index * self.core.stride();
-                let rows = self.core.rows_of_order();
-                // A process may have none of the samples of a short batch.
-                let range = (first + rows.start).min(order.len())..(first + rows.end).min(order.len());
-                self.next += 1;
-                self.order = Some(Arc::clone(&order));
-                Some(Ok(Work { order, range, first, epoch, index }))
-            }
-            Err(error) => {
-                self.epochs = 0..0;
-                Some(Err(error))
-            }
+        self.next += 1;
+        if rows.is_err() {
+            self.epochs = 0..0;
         }
+        Some(rows.map(|rows| Work { rows, epoch, index }))
     }
 
     fn check_start(&self, batches: usize) -> Result<()> {
@@ -90,12 +88,56 @@ impl Plan {
         }
     }
 
+    /// What batch `next` is read from.
+    fn rows(&mut self, epoch: u64, stop: &AtomicBool) -> Result<Rows> {
+        if matches!(self.epoch, Epoch::Unopened) {
+            self.epoch = self.open(epoch, stop)?;
+        }
+        let first = self.next * self.core.stride();
+        let rows = self.core.rows_of_order();
+        match &mut self.epoch {
+            Epoch::Unopened => Err(Error::usage("an epoch was not opened; this is a bug in fulmen-data")),
+            Epoch::Order(order) => {
+                // A process may have none of the samples of a short batch.
+                let range = (first + rows.start).min(order.len())..(first + rows.end).min(order.len());
+                Ok(Rows::Indices { order: Arc::clone(order), range, first })
+            }
+            Epoch::Stream(pull) => {
+                let of_all = self.core.num_samples.saturating_sub(first).min(self.core.stride());
+                let mine = rows.start.min(of_all)..rows.end.min(of_all);
+                let mut records = Vec::with_capacity(mine.len());
+                let mut padding = None;
+                for row in 0..of_all {
+                    let drawn = pull.next(stop)?;
+                    if mine.contains(&row) {
+                        records.push(drawn);
+                    } else if row == 0 && mine.len() < rows.len() {
+                        padding = Some(drawn);
+                    }
+                }
+                Ok(Rows::Records { records, padding })
+            }
+        }
+    }
+
+    fn open(&self, epoch: u64, stop: &AtomicBool) -> Result<Epoch> {
+        match &self.core.config.data {
+            Data::Map { len, sampler, .. } => Ok(Epoch::Order(Arc::new(self.make_order(epoch, *len, &**sampler)?))),
+            Data::Stream { dataset, length } => {
+                let mut pull = Pull::new(Arc::clone(&self.core), Arc::clone(dataset), *length, epoch);
+                for _ in 0..self.next * self.core.stride() {
+                    pull.next(stop)?;
+                }
+                Ok(Epoch::Stream(pull))
+            }
+        }
+    }
+
     /// The order of an epoch, checked: a sampler is a user's code.
-    fn make_order(&self, epoch: u64) -> Result<Vec<usize>> {
-        let Core { config, num_samples, replicas, .. } = &*self.core;
-        let len = &config.len;
+    fn make_order(&self, epoch: u64, len: usize, sampler: &dyn Sampler) -> Result<Vec<usize>> {
+        let Core { num_samples, replicas, .. } = &*self.core;
         let order_of = |replica| {
-            catch_unwind(AssertUnwindSafe(|| config.sampler.order(epoch, *len, replica)))
+            catch_unwind(AssertUnwindSafe(|| sampler.order(epoch, len, replica)))
                 .map_err(|payload| panicked("the sampler panicked", payload))
         };
         let replica = replicas.replica();
@@ -107,7 +149,7 @@ impl Plan {
                 "the sampler {} gives another order for rank {} of {} replicas than for rank {}, and is not declared \
                      final, so that each process would take its part of a different order and samples would be lost; \
                      declare it final (`is_final`) if it divides the samples itself, or give all ranks the same order",
-                config.sampler.describe(),
+                sampler.describe(),
                 replica.rank,
                 replica.num_replicas,
                 other.rank
@@ -119,7 +161,7 @@ impl Plan {
                 order.len()
             )));
         }
-        if let Some(place) = order.iter().position(|index| index >= len) {
+        if let Some(place) = order.iter().position(|&index| index >= len) {
             return Err(Error::usage(format!(
                 "the sampler's order for epoch {epoch} has the index {} at place {place}, but the dataset has {len} \
                  samples",

@@ -71,6 +71,9 @@ pub(crate) enum Purpose {
     Epoch = 1,
     Split = 2,
     Sample = 3,
+    Shuffle = 4,
+    Mix = 5,
+    Substitute = 6,
 }
 
 /// A generator of its own for each purpose and each three numbers.

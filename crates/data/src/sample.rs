@@ -6,7 +6,6 @@ use bytemuck::{NoUninit, Pod};
 use fulmen_tensor::Element;
 
 use crate::layout::Layout;
-use crate::stage::StageTimes;
 use crate::{Error, Field, Result, SampleRandom, Stage};
 
 /// Which sample is read: all that its content may depend on, with the dataset.
@@ -14,6 +13,8 @@ use crate::{Error, Field, Result, SampleRandom, Stage};
 pub(crate) struct Draw {
     pub(crate) seed: u64,
     pub(crate) epoch: u64,
+    /// The epoch as the random numbers know it; another one where a stream begins anew within an epoch.
+    pub(crate) random_epoch: u64,
     pub(crate) index: u64,
 }
 
@@ -28,7 +29,6 @@ pub struct Sample<'a> {
     written: &'a mut [bool],
     draw: Draw,
     random: SampleRandom,
-    times: StageTimes,
 }
 
 impl<'a> Sample<'a> {
@@ -41,8 +41,8 @@ impl<'a> Sample<'a> {
         draw: Draw,
     ) -> Sample<'a> {
         written.fill(false);
-        let random = SampleRandom::new(draw.seed, draw.epoch, draw.index);
-        Sample { layout, bytes, row, written, draw, random, times: StageTimes::default() }
+        let random = SampleRandom::new(draw.seed, draw.random_epoch, draw.index);
+        Sample { layout, bytes, row, written, draw, random }
     }
 
     /// The epoch for which the sample is read.
@@ -56,14 +56,9 @@ impl<'a> Sample<'a> {
         &mut self.random
     }
 
-    /// Does some work and counts its time as that of a stage, for the loader's report of what is slow.
+    /// Does some work and counts its time as that of a stage; [`Stage::timed`] does the same without a sample.
     pub fn timed<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
-        self.times.timed(stage, work)
-    }
-
-    /// The time that went into each stage so far.
-    pub(crate) fn times(&self) -> StageTimes {
-        self.times
+        stage.timed(work)
     }
 
     /// An error that names the fields nobody wrote, if there are any.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::{Dataset, Field, Fingerprint, Result, Sample};
+use crate::{Dataset, Field, Fingerprint, Result, Sample, Stage};
 
 /// A collection of items that can be read by index, in any order and from any thread.
 ///
@@ -123,7 +123,8 @@ where
     }
 
     fn get(&self, index: usize) -> Result<T> {
-        (self.map)(self.source.get(index)?)
+        let item = self.source.get(index)?;
+        Stage::Transform.timed(|| (self.map)(item))
     }
 
     fn origin(&self, index: usize) -> String {
@@ -160,7 +161,8 @@ where
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-        (self.write)(self.source.get(index)?, sample)
+        let item = Stage::Read.timed(|| self.source.get(index))?;
+        Stage::Transform.timed(|| (self.write)(item, sample))
     }
 
     fn origin(&self, index: usize) -> Option<String> {

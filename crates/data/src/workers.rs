@@ -105,7 +105,7 @@ impl Shared {
             let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
             let number = plan.issued;
             let work = match self.wait_for_space(number) {
-                true => plan.next(),
+                true => plan.next(&self.stop),
                 false => None,
             };
             let Some(work) = work else {
@@ -115,7 +115,7 @@ impl Shared {
                 return;
             };
             drop(plan);
-            let batch = work.and_then(|work| self.core.fill(&work, &self.stop));
+            let batch = work.and_then(|work| self.core.fill(work, &self.stop));
             self.queue().done.insert(number, batch);
             self.ready.notify_all();
         }

@@ -1,0 +1,220 @@
+//! How a batch is filled: samples read into its rows, bad ones dealt with, the rest padded.
+//!
+//! Not here: which samples these are (`plan`), and on which thread it happens (`workers`).
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::batch::panicked;
+use crate::layout::Layout;
+use crate::plan::Rows;
+use crate::pull::Drawn;
+use crate::random::{Purpose, below, generator};
+use crate::report::Monitor;
+use crate::sample::Draw;
+use crate::{Dataset, Error, OnError, Result, Sample};
+
+/// How many samples are tried in the place of a bad one.
+const TRIES: u64 = 8;
+
+/// All that the filling of one batch needs to know, but for its memory.
+pub(crate) struct Filling<'a> {
+    pub(crate) dataset: Option<&'a dyn Dataset>,
+    pub(crate) layout: &'a Layout,
+    pub(crate) seed: u64,
+    pub(crate) epoch: u64,
+    pub(crate) on_error: OnError,
+    pub(crate) monitor: &'a Monitor,
+    /// Ends it between two samples.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+impl Filling<'_> {
+    /// Fills the memory of a batch, and says how many of its rows are samples.
+    pub(crate) fn fill(&self, rows: Rows, memory: &mut [u8]) -> Result<usize> {
+        let mut place = Place { memory, written: vec![false; self.layout.fields().len()] };
+        let valid = match rows {
+            Rows::Indices { order, range, first } => self.indices(&mut place, &order, range, first)?,
+            Rows::Records { records, padding } => self.records(&mut place, records, padding)?,
+        };
+        write_mask(self.layout, place.memory, valid);
+        Ok(valid)
+    }
+
+    fn indices(&self, place: &mut Place<'_>, order: &[usize], range: Range<usize>, first: usize) -> Result<usize> {
+        let mut row = 0;
+        for &index in &order[range.clone()] {
+            let written = self.read_index(place, row, index)?
+                || (self.on_error == OnError::Substitute && self.read_another(place, row, order, index)?);
+            row += usize::from(written);
+        }
+        if row < self.layout.batch_size() {
+            let from = if range.start != first && self.read_index(place, row, order[first])? {
+                // The batch's first sample is another process's; here it is read for the padding alone.
+                row
+            } else {
+                if row == 0 {
+                    // None could be read. What pads the batch then has no weight; it only must be a sample.
+                    self.read_another(place, 0, order, order[first])?;
+                }
+                0
+            };
+            pad(self.layout, place.memory, from, row);
+        }
+        Ok(row)
+    }
+
+    fn records(&self, place: &mut Place<'_>, records: Vec<Drawn>, padding: Option<Drawn>) -> Result<usize> {
+        let of_all = records.len();
+        let (mut row, mut missing, mut last) = (0, Vec::new(), None);
+        for drawn in records {
+            let index = drawn.record.index();
+            match self.read_record(place, row, drawn)? {
+                None => row += 1,
+                Some(error) => {
+                    missing.push(index);
+                    last = Some(error);
+                }
+            }
+        }
+        if row == 0
+            && let Some(error) = last
+        {
+            return Err(Error::usage(format!(
+                "none of the {of_all} records of a batch can be read, so that nothing can take their place; the last \
+                 error: {error}"
+            )));
+        }
+        let mut valid = row;
+        if self.on_error == OnError::Substitute {
+            for index in missing {
+                let mut random = generator(Purpose::Substitute, [self.seed, self.epoch, index]);
+                copy(self.layout, place.memory, below(&mut random, row as u64) as usize, valid);
+                valid += 1;
+            }
+        }
+        if valid < self.layout.batch_size() {
+            let mut from = 0;
+            if let Some(padding) = padding {
+                match self.read_record(place, valid, padding)? {
+                    None => from = valid,
+                    Some(error) if valid == 0 => return Err(error),
+                    Some(_) => {}
+                }
+            }
+            pad(self.layout, place.memory, from, valid);
+        }
+        Ok(valid)
+    }
+
+    /// Reads another sample of the epoch, as the place of the bad one in it decides.
+    fn read_another(&self, place: &mut Place<'_>, row: usize, order: &[usize], bad: usize) -> Result<bool> {
+        let mut random = generator(Purpose::Substitute, [self.seed, self.epoch, bad as u64]);
+        for _ in 0..TRIES {
+            let index = order[below(&mut random, order.len() as u64) as usize];
+            if self.read_index(place, row, index)? {
+                return Ok(true);
+            }
+        }
+        Err(Error::usage(format!(
+            "neither sample {bad} can be read nor any of {TRIES} others that were drawn to take its place; something is \
+             wrong with most of the data. {}",
+            self.monitor.bad.get()
+        )))
+    }
+
+    /// Whether the sample could be read; an error if that ends the batch.
+    fn read_index(&self, place: &mut Place<'_>, row: usize, index: usize) -> Result<bool> {
+        let Some(dataset) = self.dataset else {
+            return Err(Error::usage("a stream has no samples by index; this is a bug in fulmen-data"));
+        };
+        let read = self.read(place, row, (self.epoch, index as u64), |sample| dataset.read(index, sample));
+        let origin = || dataset.origin(index);
+        match read? {
+            Ok(()) => Ok(true),
+            Err(error) => self.judge(error.at_sample(index as u64, origin())).map(|_| false),
+        }
+    }
+
+    /// The error, if the record could not be read and that does not end the batch.
+    fn read_record(&self, place: &mut Place<'_>, row: usize, drawn: Drawn) -> Result<Option<Error>> {
+        let Drawn { record, random_epoch } = drawn;
+        let (index, origin) = (record.index(), record.origin().to_owned());
+        match self.read(place, row, (random_epoch, index), |sample| record.write(sample))? {
+            Ok(()) => Ok(None),
+            Err(error) => self.judge(error.at_sample(index, Some(origin))).map(Some),
+        }
+    }
+
+    /// Lets a user's code write a row. The outer error is of the loader: the batches are no longer wanted.
+    fn read(
+        &self,
+        place: &mut Place<'_>,
+        row: usize,
+        (random_epoch, index): (u64, u64),
+        write: impl FnOnce(&mut Sample<'_>) -> Result<()>,
+    ) -> Result<Result<()>> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::usage("the batches were dropped while this one was read"));
+        }
+        let draw = Draw { seed: self.seed, epoch: self.epoch, random_epoch, index };
+        let mut sample = Sample::new(self.layout, place.memory, row, &mut place.written, draw);
+        // A panic leaves at most a half-written row behind, which is written again or thrown away.
+        let written = catch_unwind(AssertUnwindSafe(|| write(&mut sample)))
+            .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)));
+        Ok(written.and_then(|()| sample.check_complete()))
+    }
+
+    /// Counts a bad sample, or gives it back as the error of the batch.
+    fn judge(&self, error: Error) -> Result<Error> {
+        match self.on_error {
+            OnError::Fail => Err(error),
+            OnError::Skip | OnError::Substitute => {
+                self.monitor.bad.add(self.epoch, error.index(), &error);
+                Ok(error)
+            }
+        }
+    }
+}
+
+/// The memory of a batch, and which fields of the current row are written.
+struct Place<'a> {
+    memory: &'a mut [u8],
+    written: Vec<bool>,
+}
+
+/// Fills the rows from `valid` on with copies of row `from`.
+///
+/// Copies, not zeros: what a model makes of a real sample is finite, and so is its gradient. A zero that it divides by
+/// would make the gradient NaN even under a mask of 0.
+fn pad(layout: &Layout, memory: &mut [u8], from: usize, valid: usize) {
+    for row in (valid..layout.batch_size()).filter(|&row| row != from) {
+        copy(layout, memory, from, row);
+    }
+}
+
+fn copy(layout: &Layout, memory: &mut [u8], from: usize, to: usize) {
+    for field in 0..layout.fields().len() {
+        let source = layout.row(field, from);
+        if !source.is_empty() {
+            memory.copy_within(source, layout.row(field, to).start);
+        }
+    }
+}
+
+fn write_mask(layout: &Layout, memory: &mut [u8], valid: usize) {
+    for (row, place) in memory[layout.mask()].chunks_exact_mut(size_of::<f32>()).enumerate() {
+        let real: f32 = if row < valid { 1.0 } else { 0.0 };
+        place.copy_from_slice(&real.to_ne_bytes());
+    }
+}
+
+/// Batch memory for the content of one batch.
+pub(crate) fn memory(buffer: &mut Arc<fulmen_pjrt::HostBuffer>) -> Result<&mut [u8]> {
+    match Arc::get_mut(buffer) {
+        Some(memory) => Ok(memory),
+        None => Err(Error::usage("a batch's memory is still in use; this is a bug in fulmen-data")),
+    }
+}

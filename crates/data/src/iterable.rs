@@ -1,0 +1,157 @@
+//! What a dataset is whose samples come one after another: records that write themselves into a batch.
+//!
+//! Not here: items that know nothing of fields (`stream`), samples by index (`dataset`), and how records become batches
+//! (`pull`).
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::{Field, Fingerprint, Result, Sample, Stage, Stream, StreamItem};
+
+/// The records of one epoch, in order.
+pub type Records = Box<dyn Iterator<Item = Result<Record>> + Send>;
+
+/// One sample of an [`IterableDataset`] that has been read, and is still to be decoded and written.
+pub struct Record {
+    index: u64,
+    origin: String,
+    write: Box<Write>,
+}
+
+type Write = dyn FnOnce(&mut Sample<'_>) -> Result<()> + Send;
+
+impl Record {
+    /// The record with this number in the dataset, before any shuffling, which comes from the place `origin`; `write`
+    /// writes every field of it. It is called once, by a worker thread.
+    pub fn new(
+        index: u64,
+        origin: impl Into<String>,
+        write: impl FnOnce(&mut Sample<'_>) -> Result<()> + Send + 'static,
+    ) -> Record {
+        Record { index, origin: origin.into(), write: Box::new(write) }
+    }
+
+    /// The record's number in the dataset, before any shuffling. Its random numbers come from it.
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// Where it comes from, for messages.
+    pub fn origin(&self) -> &str {
+        &self.origin
+    }
+
+    pub(crate) fn write(self, sample: &mut Sample<'_>) -> Result<()> {
+        (self.write)(sample)
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record").field("index", &self.index).field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+/// Samples that are read from the beginning to the end (PyTorch's `IterableDataset`).
+///
+/// [`Stream::into_dataset`] makes one of a stream of items. Implement it yourself only where a sample is more than an item.
+/// [`DataLoader::from_stream`](crate::DataLoader::from_stream) reads it in batches.
+pub trait IterableDataset: Send + Sync + 'static {
+    /// How many records an epoch has, if that is known without reading them.
+    fn len(&self) -> Option<usize>;
+
+    /// The parts of a sample, the same for every sample. A loader asks once, when it is built.
+    fn fields(&self) -> Vec<Field>;
+
+    /// The records of epoch `epoch`; the same ones in the same order each time for the same epoch. One thread at a time
+    /// reads them; what a record does when it is written is done by all workers at once.
+    fn records(&self, epoch: u64) -> Result<Records>;
+
+    /// Adds all that the samples depend on, as [`Dataset::fingerprint`](crate::Dataset::fingerprint) does.
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
+
+    /// The dataset in a few words, with all that its order depends on, such as a seed. The name of the type unless said
+    /// otherwise.
+    fn describe(&self) -> String {
+        std::any::type_name::<Self>().to_owned()
+    }
+
+    /// Whether it is known that there are no records.
+    fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+}
+
+macro_rules! forward {
+    ($pointer:ident) => {
+        impl<D: IterableDataset + ?Sized> IterableDataset for $pointer<D> {
+            fn len(&self) -> Option<usize> {
+                (**self).len()
+            }
+            fn fields(&self) -> Vec<Field> {
+                (**self).fields()
+            }
+            fn records(&self, epoch: u64) -> Result<Records> {
+                (**self).records(epoch)
+            }
+            fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+                (**self).fingerprint(fingerprint)
+            }
+            fn describe(&self) -> String {
+                (**self).describe()
+            }
+        }
+    };
+}
+
+forward!(Arc);
+forward!(Box);
+
+/// The items of a stream, written into the fields of samples. Made by [`Stream::into_dataset`].
+#[derive(Debug)]
+pub struct StreamDataset<S, F> {
+    stream: S,
+    fields: Vec<Field>,
+    write: Arc<F>,
+}
+
+impl<S, F> StreamDataset<S, F> {
+    pub(crate) fn new(stream: S, fields: Vec<Field>, write: F) -> StreamDataset<S, F> {
+        StreamDataset { stream, fields, write: Arc::new(write) }
+    }
+}
+
+impl<S, F> IterableDataset for StreamDataset<S, F>
+where
+    S: Stream,
+    F: Fn(S::Item, &mut Sample<'_>) -> Result<()> + Send + Sync + 'static,
+{
+    fn len(&self) -> Option<usize> {
+        self.stream.len()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.fields.clone()
+    }
+
+    fn records(&self, epoch: u64) -> Result<Records> {
+        let write = Arc::clone(&self.write);
+        Ok(Box::new(self.stream.deferred(epoch)?.map(move |item| {
+            let StreamItem { index, origin, item } = item?;
+            let write = Arc::clone(&write);
+            Ok(Record::new(index, origin, move |sample| {
+                let item = item.make()?;
+                Stage::Transform.timed(|| write(item, sample))
+            }))
+        })))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("write", std::any::type_name::<F>());
+        self.stream.fingerprint(fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        self.stream.describe()
+    }
+}

@@ -1,0 +1,125 @@
+//! The records of a stream's epoch, drawn one after another, and what happens where the stream ends too early.
+//!
+//! Not here: decoding them. Only reading is done in order, by whichever worker holds the plan.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::batch::panicked;
+use crate::iterable::{Record, Records};
+use crate::loader::Core;
+use crate::{Error, IterableDataset, OnError, Result};
+
+/// Errors in a row after which a stream is given up, even if it would go on.
+const MOST_FAILURES: usize = 1000;
+
+/// The second pass over a stream within an epoch is to the stream an epoch far from all that are counted.
+const PASS: u64 = 1 << 40;
+
+/// How many records a stream's epoch has, and who said it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EpochLength {
+    /// The stream's own, which it must keep.
+    Known(usize),
+    /// The user's: a longer stream is not read to its end, a shorter one begins anew.
+    Wanted(usize),
+}
+
+impl EpochLength {
+    pub(crate) fn get(self) -> usize {
+        match self {
+            EpochLength::Known(count) | EpochLength::Wanted(count) => count,
+        }
+    }
+}
+
+/// A record, and the epoch that its random numbers come from.
+pub(crate) struct Drawn {
+    pub(crate) record: Record,
+    pub(crate) random_epoch: u64,
+}
+
+/// The rest of an epoch of a stream.
+pub(crate) struct Pull {
+    core: Arc<Core>,
+    dataset: Arc<dyn IterableDataset>,
+    length: EpochLength,
+    epoch: u64,
+    pass: u64,
+    records: Option<Records>,
+    /// Records of this pass so far.
+    read: usize,
+    /// Something was passed over, so that the stream cannot have all the records that it promised.
+    broken: bool,
+}
+
+impl Pull {
+    pub(crate) fn new(core: Arc<Core>, dataset: Arc<dyn IterableDataset>, length: EpochLength, epoch: u64) -> Pull {
+        Pull { core, dataset, length, epoch, pass: 0, records: None, read: 0, broken: false }
+    }
+
+    /// The next record; after an error it must not be asked again.
+    pub(crate) fn next(&mut self, stop: &AtomicBool) -> Result<Drawn> {
+        let mut failures = 0;
+        loop {
+            if stop.load(Ordering::Relaxed) {
+                return Err(Error::usage("the batches were dropped while the stream was read"));
+            }
+            let random_epoch = self.epoch.wrapping_add(self.pass.wrapping_mul(PASS));
+            let error = match self.step(random_epoch)? {
+                Some(Ok(record)) => {
+                    self.read += 1;
+                    return Ok(Drawn { record, random_epoch });
+                }
+                None => {
+                    self.begin_anew()?;
+                    continue;
+                }
+                Some(Err(error)) => error,
+            };
+            failures += 1;
+            if self.core.config.on_error == OnError::Fail || failures > MOST_FAILURES {
+                return Err(error);
+            }
+            self.broken = true;
+            self.core.monitor.bad.add(self.epoch, None, &error);
+        }
+    }
+
+    /// What the stream gives next. It is a user's code, and may panic.
+    fn step(&mut self, random_epoch: u64) -> Result<Option<Result<Record>>> {
+        let Pull { records, dataset, .. } = self;
+        let step = AssertUnwindSafe(|| {
+            let records = match records {
+                Some(records) => records,
+                none => none.insert(dataset.records(random_epoch)?),
+            };
+            Ok(records.next())
+        });
+        catch_unwind(step).unwrap_or_else(|payload| Err(panicked("the stream panicked", payload)))
+    }
+
+    /// After the stream's end, before that of the epoch.
+    fn begin_anew(&mut self) -> Result<()> {
+        if self.read == 0 {
+            let what = if self.broken { "nothing of the stream can be read" } else { "the stream is empty" };
+            let first = self.core.monitor.bad.get().first.into_iter().next().filter(|_| self.broken);
+            let first = first.map_or(String::new(), |bad| format!("; the first error: {bad}"));
+            return Err(Error::usage(format!(
+                "{what}: epoch {} needs {} records{first}",
+                self.epoch,
+                self.length.get()
+            )));
+        }
+        if let (EpochLength::Known(count), false) = (self.length, self.broken) {
+            return Err(Error::usage(format!(
+                "the stream ended after {} records, but said that an epoch has {count}; was something deleted since it was \
+                 opened? num_samples({}) would set the length of an epoch and begin a shorter stream anew",
+                self.read, self.read
+            )));
+        }
+        (self.pass, self.read, self.records) = (self.pass + 1, 0, None);
+        Ok(())
+    }
+}
