@@ -64,6 +64,7 @@ mod store;
 mod stream;
 mod stream_steps;
 mod subset;
+mod tar_shards;
 mod tensor_dataset;
 mod workers;
 
@@ -93,4 +94,5 @@ pub use store::{Location, StoreOptions};
 pub use stream::{Deferred, Items, Stream, StreamItem};
 pub use stream_steps::{ChainStream, MapStream, ShuffleStream, SkipStream, TakeStream};
 pub use subset::{ConcatDataset, Subset, random_split};
+pub use tar_shards::{TarShardWriter, TarShardWriterBuilder, WrittenShard};
 pub use tensor_dataset::{TensorDataset, TensorDatasetBuilder};

@@ -8,5 +8,6 @@ mod options;
 mod pattern;
 mod remote;
 
+pub(crate) use local::keep;
 pub use location::Location;
 pub use options::StoreOptions;
