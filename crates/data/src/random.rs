@@ -74,6 +74,7 @@ pub(crate) enum Purpose {
     Shuffle = 4,
     Mix = 5,
     Substitute = 6,
+    Shards = 16,
 }
 
 /// A generator of its own for each purpose and each three numbers.

@@ -1,9 +1,33 @@
 //! The official archives of well-known datasets, made into shards that are read from beginning to end.
 //!
+//! [`imagenet`] takes the archives as they were downloaded. Which sample goes into which shard is decided by a seed
+//! before anything is written, so a run that was ended goes on where it was, and any number of threads writes the same
+//! bytes. Beside the shards stands a [`Manifest`] with counts, checksums and classes. What the archives must hold is
+//! [`Expected`]; how shards are made, [`PrepareOptions`]; [`Progress`] is told how far it is.
+//!
 //! Not here: reading shards for training, and downloading archives.
 
+mod archives;
+mod devkit;
+mod expected;
+mod imagenet;
 mod info;
+mod journal;
+mod manifest;
+mod mat5;
+mod options;
+mod plan;
+mod progress;
+mod run;
+mod sample_set;
 mod section;
+mod shard_file;
 mod tar_index;
 
+pub use archives::SourceFile;
+pub use expected::{Expected, ExpectedArchive};
+pub use imagenet::imagenet;
 pub use info::{ShardInfo, ShardsInfo, shards_info};
+pub use manifest::{Class, Manifest, Remark, ShardRecord, SplitManifest};
+pub use options::PrepareOptions;
+pub use progress::Progress;

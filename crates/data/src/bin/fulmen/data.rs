@@ -4,9 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use fulmen_data::Result;
-use fulmen_data::prepare::shards_info;
+use fulmen_data::prepare::{self, Expected, Manifest, PrepareOptions, shards_info};
 
-/// Looks into shards.
+use crate::progress::Reporter;
+use crate::size::parse_size;
+
+/// Prepares datasets for training, and looks into shards
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -15,17 +18,112 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Says what is in tar shards: samples, files by extension, classes.
+    /// Makes the official archives of a dataset, as downloaded, into shards
+    #[command(subcommand)]
+    Prepare(Dataset),
+    /// Says what is in tar shards: samples, files by extension, classes
     Info {
-        /// Tar files, or folders of them.
+        /// Tar files, or folders of them
         #[arg(required = true)]
         shards: Vec<PathBuf>,
     },
 }
 
+#[derive(Debug, Subcommand)]
+enum Dataset {
+    /// ImageNet (ILSVRC 2012): pictures and classes
+    #[command(long_about = "ImageNet (ILSVRC 2012): ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and \
+        ILSVRC2012_devkit_t12.tar.gz become tar shards train-000000.tar ... and val-000000.tar ..., a sample with a .jpg \
+        and its class in a .cls")]
+    Imagenet(Archives),
+}
+
+#[derive(Debug, Args)]
+struct Archives {
+    /// The folder with the archives
+    archives: PathBuf,
+    /// Counts and checksums to expect in place of the official ones, as a JSON file: {"archives": [{"name": ..., "md5":
+    /// ...}], "samples": {"train": ...}, "classes": ...}
+    #[arg(long, value_name = "FILE")]
+    expected: Option<PathBuf>,
+    #[command(flatten)]
+    making: Making,
+}
+
+#[derive(Debug, Args)]
+struct Making {
+    /// The folder that the shards go into; where a run was ended, the next one goes on with what is there
+    #[arg(long, short, value_name = "FOLDER")]
+    output: PathBuf,
+    /// Decides the order of the samples
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// The most samples of a shard
+    #[arg(long, default_value_t = 10_000, value_name = "NUMBER")]
+    max_samples: usize,
+    /// The most bytes of a shard
+    #[arg(long, default_value = "256MiB", value_parser = parse_size, value_name = "SIZE")]
+    max_bytes: u64,
+    /// How many shards are written at a time [default: one a core]
+    #[arg(long, value_name = "NUMBER")]
+    threads: Option<usize>,
+    /// Do not compare checksums, neither of the archives nor of the shards that are there
+    #[arg(long)]
+    no_verify: bool,
+}
+
+impl Making {
+    fn options(self) -> PrepareOptions {
+        let options = PrepareOptions::new(self.output)
+            .seed(self.seed)
+            .max_samples(self.max_samples)
+            .max_bytes(self.max_bytes)
+            .verify(!self.no_verify);
+        match self.threads {
+            Some(threads) => options.threads(threads),
+            None => options,
+        }
+    }
+}
+
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     match arguments.command {
+        Command::Prepare(dataset) => {
+            let reporter = Reporter::new();
+            let manifest = match dataset {
+                Dataset::Imagenet(archives) => {
+                    let expected =
+                        archives.expected.as_deref().map_or_else(|| Ok(Expected::imagenet()), Expected::read)?;
+                    prepare::imagenet(archives.archives, &expected, &archives.making.options(), &reporter)?
+                }
+            };
+            drop(reporter);
+            tell(&manifest);
+            Ok(())
+        }
         Command::Info { shards } => info(&shards),
+    }
+}
+
+fn tell(manifest: &Manifest) {
+    for split in &manifest.splits {
+        let tokens = split.tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
+        println!(
+            "{}: {} samples{tokens} in {} shards, {} bytes",
+            split.name,
+            split.samples,
+            split.shards.len(),
+            split.bytes
+        );
+    }
+    if !manifest.classes.is_empty() {
+        println!("{} classes", manifest.classes.len());
+    }
+    for remark in manifest.remarks.iter().take(20) {
+        println!("remark: {}: {}", remark.sample, remark.what);
+    }
+    if manifest.remarks.len() > 20 {
+        println!("{} more remarks stand in manifest.json", manifest.remarks.len() - 20);
     }
 }
 

@@ -3,6 +3,8 @@
 //! Not here: what the subcommands do, each in its own file, and how; that is the library's.
 
 mod data;
+mod progress;
+mod size;
 
 use std::process::ExitCode;
 
