@@ -2,9 +2,10 @@
 //!
 //! Not here: the datasets themselves, or the order in which samples are read.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use crate::{Error, Field, Fingerprint, Result, Sample};
+use crate::{CacheBuilder, CachedDataset, Error, Field, Fingerprint, Result, Sample};
 
 /// A collection of samples that can be read by index, in any order and from any thread.
 ///
@@ -61,6 +62,14 @@ pub trait Dataset: Send + Sync + 'static {
             "{} does not say what its samples depend on; implement Dataset::fingerprint for it",
             std::any::type_name::<Self>()
         )))
+    }
+
+    /// A cache of these samples in the folder `path`: read once, kept as they are then, mapped into memory afterwards.
+    fn cache(self, path: impl AsRef<Path>) -> CacheBuilder
+    where
+        Self: Sized,
+    {
+        CachedDataset::builder(self, path)
     }
 
     /// Whether there are no samples.

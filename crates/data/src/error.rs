@@ -146,6 +146,12 @@ impl Error {
         }
     }
 
+    /// Whether a disk has no room for what was to be written.
+    pub fn is_no_space(&self) -> bool {
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge];
+        matches!(self.root(), Kind::File { source: Some(source), .. } if full.contains(&source.kind()))
+    }
+
     /// Whether a dataset or a sampler panicked.
     pub fn is_panic(&self) -> bool {
         matches!(self.root(), Kind::Panic(_))

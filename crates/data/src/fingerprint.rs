@@ -9,6 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use sha2::{Digest, Sha256};
 
+use crate::cache::Notes;
 use crate::{Error, Result};
 
 /// A SHA-256 that takes in named values.
@@ -26,7 +27,11 @@ use crate::{Error, Result};
 /// assert_eq!(of(224).len(), 64);
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Fingerprint(Sha256);
+pub struct Fingerprint {
+    hash: Sha256,
+    /// What was taken in, name by name, where someone wants to say later what differs.
+    notes: Option<Notes>,
+}
 
 impl Fingerprint {
     /// Of nothing yet.
@@ -34,11 +39,24 @@ impl Fingerprint {
         Fingerprint::default()
     }
 
+    /// Of nothing yet, and keeping notes of what it takes in.
+    pub(crate) fn noting() -> Fingerprint {
+        Fingerprint { notes: Some(Notes::default()), ..Fingerprint::default() }
+    }
+
+    /// The notes of one that keeps them.
+    pub(crate) fn into_notes(self) -> Notes {
+        self.notes.unwrap_or_default()
+    }
+
     /// Takes in a value under a name. The order counts; no two lists of names and values give the same bytes to the hash.
     pub fn add(&mut self, name: &str, value: impl AsRef<[u8]>) {
         for part in [name.as_bytes(), value.as_ref()] {
-            self.0.update((part.len() as u64).to_le_bytes());
-            self.0.update(part);
+            self.hash.update((part.len() as u64).to_le_bytes());
+            self.hash.update(part);
+        }
+        if let Some(notes) = &mut self.notes {
+            notes.add(name, value.as_ref());
         }
     }
 
@@ -64,6 +82,6 @@ impl Fingerprint {
 impl fmt::Display for Fingerprint {
     /// 64 hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.clone().finalize().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.hash.clone().finalize().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }

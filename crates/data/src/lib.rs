@@ -34,6 +34,7 @@
 
 mod batch;
 mod builder;
+mod cache;
 mod classification;
 mod dataset;
 mod device;
@@ -70,6 +71,10 @@ mod workers;
 
 pub use batch::HostBatch;
 pub use builder::{DataLoaderBuilder, LastBatch};
+pub use cache::{
+    Access, CacheBuilder, CacheEstimate, CacheEvent, CacheInfo, CachedDataset, cache_info, clear_cache, repair_cache,
+    verify_cache,
+};
 pub use classification::{IdxClassification, Mnist, Split};
 pub use dataset::Dataset;
 pub use device::{DeviceBatch, DeviceBatches};

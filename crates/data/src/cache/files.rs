@@ -1,0 +1,223 @@
+//! Writing so that a kill at any time leaves a whole file or none; sizes in words; the disk that can be full.
+//!
+//! Not here: what is written.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sha2::{Digest, Sha256};
+
+use super::notes::hex;
+use crate::{Error, Result};
+
+/// What the name of a file that is being written ends in.
+pub(crate) const TEMPORARY: &str = ".tmp";
+
+/// Where the bytes go. A test can give it less room than the disk has.
+#[derive(Debug, Default)]
+pub(crate) struct Disk {
+    room: Option<AtomicU64>,
+}
+
+impl Disk {
+    #[cfg(test)]
+    pub(crate) fn with_room(bytes: u64) -> Disk {
+        Disk { room: Some(AtomicU64::new(bytes)) }
+    }
+
+    /// Bytes that may still be written, as the system says before it begins.
+    pub(crate) fn available(&self, dir: &Path) -> io::Result<u64> {
+        fs4::available_space(dir)
+    }
+
+    fn take(&self, bytes: u64) -> io::Result<()> {
+        let Some(room) = &self.room else { return Ok(()) };
+        match room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| room.checked_sub(bytes)) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(io::Error::from(io::ErrorKind::StorageFull)),
+        }
+    }
+}
+
+/// A file of a known size that is filled in any order, under a temporary name until it is whole.
+#[derive(Debug)]
+pub(crate) struct NewFile {
+    file: File,
+    temporary: PathBuf,
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl NewFile {
+    /// Makes the file and asks the disk for all its room at once, so that a full disk is noticed before any work.
+    pub(crate) fn create(path: &Path, bytes: u64, disk: &Disk) -> Result<NewFile> {
+        let temporary = temporary(path);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(&temporary).map_err(|source| Error::io(&temporary, "cannot make the file", source))?;
+        let new = NewFile { file, temporary, path: path.to_owned(), bytes };
+        let reserved = disk.take(bytes).and_then(|()| match fs4::FileExt::allocate(&new.file, bytes) {
+            // A file system that cannot reserve room, as some in a network: the writes will tell.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+            result => result,
+        });
+        let sized = reserved.and_then(|()| new.file.set_len(bytes));
+        match sized {
+            Ok(()) => Ok(new),
+            Err(source) => Err(new.refused(source)),
+        }
+    }
+
+    /// Writes at a place in the file.
+    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        write_all_at(&self.file, bytes, offset).map_err(|source| self.refused(source))
+    }
+
+    /// Brings the file to the disk, gives it its name, and says the SHA-256 of what stands in it.
+    pub(crate) fn finish(self) -> Result<String> {
+        let path = &self.path;
+        let doing = |what: &'static str| move |source| Error::io(path, what, source);
+        let hash = sha256(&self.temporary, &mut |_| {})?;
+        self.file.sync_all().map_err(|source| self.refused(source))?;
+        let permissions = self.file.metadata().map(|metadata| metadata.permissions());
+        let mut permissions = permissions.map_err(doing("cannot look at the file"))?;
+        permissions.set_readonly(true);
+        self.file.set_permissions(permissions).map_err(doing("cannot make the file read-only"))?;
+        fs::rename(&self.temporary, &self.path).map_err(doing("cannot give the file its name"))?;
+        sync_folder(&self.path)?;
+        Ok(hash)
+    }
+
+    /// Takes the file away again.
+    pub(crate) fn discard(self) {
+        // If that does not work, the next run writes over it.
+        let _ = fs::remove_file(&self.temporary);
+    }
+
+    /// The error for a write that the system refused. Where the disk is full the file is removed, as its room is what is
+    /// missing.
+    fn refused(&self, source: io::Error) -> Error {
+        if is_full(&source) {
+            let _ = fs::remove_file(&self.temporary);
+        }
+        refused(&self.path, self.bytes, source)
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+/// The error for a write that the system refused, with numbers where the disk is full.
+fn refused(path: &Path, bytes: u64, source: io::Error) -> Error {
+    if !is_full(&source) {
+        return Error::io(path, "cannot write the file", source);
+    }
+    let free = match path.parent().map(fs4::available_space) {
+        Some(Ok(free)) => format!(", the disk has {} free", size(free)),
+        _ => String::new(),
+    };
+    let message = format!(
+        "there is no room for this file of {}{free}; free some room, or put the cache on another disk, and run it again: \
+         it goes on after the last whole part",
+        size(bytes)
+    );
+    Error::io(path, &message, source)
+}
+
+fn temporary(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(TEMPORARY);
+    PathBuf::from(name)
+}
+
+/// Writes a small file, whole or not at all.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let temporary = temporary(path);
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|source| {
+        let _ = fs::remove_file(&temporary);
+        refused(path, bytes.len() as u64, source)
+    })?;
+    sync_folder(path)
+}
+
+/// Brings the names in a file's folder to the disk.
+fn sync_folder(path: &Path) -> Result<()> {
+    if cfg!(not(unix)) {
+        return Ok(());
+    }
+    let Some(folder) = path.parent() else { return Ok(()) };
+    let sync = File::open(folder).and_then(|folder| folder.sync_all());
+    sync.map_err(|source| Error::io(folder, "cannot bring the folder to the disk", source))
+}
+
+/// The SHA-256 of a file as `sha256sum` prints it. `read` is told of each piece's bytes.
+pub(crate) fn sha256(path: &Path, read: &mut dyn FnMut(u64)) -> Result<String> {
+    let failed = |source| Error::io(path, "cannot read the file", source);
+    let mut file = File::open(path).map_err(failed)?;
+    let mut hash = Sha256::new();
+    let mut piece = vec![0; 4 << 20];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(hex(&hash.finalize())),
+            Ok(length) => {
+                hash.update(&piece[..length]);
+                read(length as u64);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}
+
+#[cfg(unix)]
+fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let written = std::os::windows::fs::FileExt::seek_write(file, bytes, offset)?;
+        bytes = &bytes[written..];
+        offset += written as u64;
+    }
+    Ok(())
+}
+
+#[cfg(unix)]
+pub(crate) fn read_exact_at(file: &File, into: &mut [u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, into, offset)
+}
+
+#[cfg(windows)]
+pub(crate) fn read_exact_at(file: &File, mut into: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !into.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, into, offset)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => {
+                into = &mut into[read..];
+                offset += read as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A number of bytes in words, as disks are sold: 1 GB is 10⁹ bytes.
+pub(crate) fn size(bytes: u64) -> String {
+    let units = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
+    match units.iter().find(|(unit, _)| bytes as f64 >= *unit) {
+        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / unit),
+        None => format!("{bytes} bytes"),
+    }
+}

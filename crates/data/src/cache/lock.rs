@@ -1,0 +1,108 @@
+//! One writer at a time: a lock on a file in the cache's folder, which the system gives back when the writer dies.
+//!
+//! Not here: readers. They need no lock, since parts and manifest appear whole.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use fs4::{FileExt, TryLockError};
+
+use crate::{Error, Result};
+
+/// The name of the file that is locked. It stays when nobody writes.
+pub(crate) const LOCK: &str = "lock";
+
+/// Held while a cache is written.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Waits until nobody else writes. `waiting` is told who does, several times a second.
+    pub(crate) fn wait(dir: &Path, waiting: &mut dyn FnMut(&str)) -> Result<Lock> {
+        loop {
+            match Lock::try_take(dir)? {
+                Ok(lock) => return Ok(lock),
+                Err(holder) => waiting(&holder),
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Who holds the lock, if anybody does. Nothing is written.
+    pub(crate) fn holder(dir: &Path) -> Option<String> {
+        let mut file = File::open(dir.join(LOCK)).ok()?;
+        match FileExt::try_lock_shared(&file) {
+            Err(TryLockError::WouldBlock) => Some(written(&mut file)),
+            _ => None,
+        }
+    }
+
+    /// The lock, or who has it.
+    pub(crate) fn try_take(dir: &Path) -> Result<Result<Lock, String>> {
+        let path = dir.join(LOCK);
+        let failed = |doing: &'static str| {
+            let path = path.clone();
+            move |source| Error::io(&path, doing, source)
+        };
+        loop {
+            fs::create_dir_all(dir).map_err(|source| Error::io(dir, "cannot make the cache's folder", source))?;
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false);
+            let mut file = match options.open(&path) {
+                Ok(file) => file,
+                // Somebody cleared the cache in this moment.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed("cannot open the lock")(error)),
+            };
+            match FileExt::try_lock(&file) {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(Err(written(&mut file))),
+                Err(TryLockError::Error(error)) => {
+                    return Err(failed("cannot lock; this file system may not have locks, put the cache on another")(
+                        error,
+                    ));
+                }
+            }
+            // Who waited for `clear` now holds a file that is no longer there.
+            if !is_same(&file, &path) {
+                continue;
+            }
+            file.set_len(0).map_err(failed("cannot write who holds the lock"))?;
+            file.rewind().map_err(failed("cannot write who holds the lock"))?;
+            write!(file, "process {}{}", std::process::id(), host())
+                .map_err(failed("cannot write who holds the lock"))?;
+            return Ok(Ok(Lock { _file: file }));
+        }
+    }
+}
+
+/// Who wrote into the file that it holds it.
+fn written(file: &mut File) -> String {
+    let mut holder = String::new();
+    // It is only for a message.
+    let _ = Read::by_ref(file).take(200).read_to_string(&mut holder);
+    if holder.is_empty() { "another process".to_owned() } else { holder }
+}
+
+fn host() -> String {
+    match fs::read_to_string("/proc/sys/kernel/hostname") {
+        Ok(name) => format!(" on {}", name.trim()),
+        Err(_) => String::new(),
+    }
+}
+
+#[cfg(unix)]
+fn is_same(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    file.metadata().map(identity).ok() == path.metadata().map(identity).ok()
+}
+
+#[cfg(not(unix))]
+fn is_same(_file: &File, path: &Path) -> bool {
+    path.exists()
+}

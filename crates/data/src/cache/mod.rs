@@ -1,0 +1,31 @@
+//! Cached datasets: samples that were decoded, resized and perhaps augmented once, in a few large files.
+//!
+//! A cache is a folder named by its key (`key`) with `manifest.json` (`manifest`), `part-00000.arrow` and so on
+//! (`arrow`, `files`) and `lock` (`lock`). Making one: `builder`, then `warm`. Reading it: `dataset`, over `mapped`.
+//!
+//! Invariants: a part appears whole, under its name, and is never changed; what the manifest does not name is not there;
+//! the bytes of a part depend on the dataset and the options alone.
+//!
+//! Not here: where datasets come from, and a cache on a remote store.
+
+mod arrow;
+mod builder;
+mod care;
+mod dataset;
+mod event;
+mod files;
+mod key;
+mod lock;
+mod manifest;
+mod mapped;
+mod notes;
+#[cfg(test)]
+mod tests;
+mod warm;
+
+pub use builder::CacheBuilder;
+pub use care::{CacheInfo, cache_info, clear_cache, repair_cache, verify_cache};
+pub use dataset::CachedDataset;
+pub use event::{CacheEstimate, CacheEvent};
+pub use mapped::Access;
+pub(crate) use notes::Notes;
