@@ -168,7 +168,7 @@ fn a_sample_that_cannot_be_read_stops_it_and_the_next_run_goes_on() {
         data.bad = vec![47];
         let error = small(&data, folder.path()).workers(workers).open().unwrap_err();
         assert_eq!(error.sample_index(), Some(47));
-        assert_eq!(error.to_string(), "sample 47: this picture is cut short");
+        assert_eq!(error.to_string(), "sample 47 (noise.bin, record 47): this picture is cut short");
         let error = CachedDataset::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains(" of 6 parts; make it again"), "{error}");
 

@@ -334,21 +334,22 @@ impl Reader {
         for at in 0..piece.rows {
             let row = piece.open.part * manifest.rows_per_part + piece.first + at;
             let (variant, index) = (row / manifest.samples, row % manifest.samples);
-            let draw = Draw { seed: manifest.seed, epoch: variant as u64, index: index as u64 };
+            let (epoch, number) = (variant as u64, index as u64);
+            let draw = Draw { seed: manifest.seed, epoch, random_epoch: epoch, index: number };
             let mut sample = Sample::new(&self.layout, &mut self.memory, at, &mut self.written, draw);
             // A panic leaves at most a half-written row behind, which is emptied or thrown away.
             let read = catch_unwind(AssertUnwindSafe(|| shared.warm.dataset.read(index, &mut sample)))
                 .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)))
                 .and_then(|()| sample.check_complete());
             let Err(error) = read else { continue };
+            let error = error.at_sample(number, shared.warm.dataset.origin(index));
             if shared.warm.allowed_bad == 0 {
-                return Err(error.at_sample(index));
+                return Err(error);
             }
             for field in 0..self.layout.fields().len() {
                 self.memory[self.layout.row(field, at)].fill(0);
             }
-            let origin = shared.warm.dataset.origin(index).map_or(String::new(), |origin| format!(" ({origin})"));
-            bad.push(BadRow { row, message: format!("sample {index}{origin}: {error}") });
+            bad.push(BadRow { row, message: error.to_string() });
         }
         Ok(bad)
     }
