@@ -67,6 +67,7 @@ mod stream_steps;
 mod subset;
 mod tar_shards;
 mod tensor_dataset;
+pub mod text;
 mod workers;
 
 pub use batch::HostBatch;

@@ -1,0 +1,64 @@
+//! Texts as tokens: tokenizing, padding, packing, masking, and lengths that keep the number of shapes small.
+//!
+//! ```
+//! use fulmen_data::text::{CausalLabels, TokenArray, TokenBlocks, TokenSamples};
+//! use fulmen_data::{DataLoader, Dataset};
+//!
+//! // Three tokenized documents, each ended by token 0, in blocks of 4.
+//! let mut tokens = TokenArray::new(100)?.separator(0);
+//! for document in [&[11, 12, 13][..], &[21, 22], &[31]] {
+//!     tokens.push(document)?;
+//! }
+//! let samples = TokenSamples::new(4, 0).causal(CausalLabels::Shifted).dataset(TokenBlocks::new(tokens, 4)?)?;
+//! assert_eq!(samples.fields()[0].to_string(), "input_ids i32[4]");
+//!
+//! let loader = DataLoader::builder(samples).batch_size(2).build()?;
+//! let batch = loader.epoch(0).next().ok_or("no batch")??;
+//! assert_eq!(batch.values::<i32>(0)?, [11, 12, 13, 0, 21, 22, 0, 31]);
+//! assert_eq!(batch.values::<i32>(2)?, [12, 13, 0, 21, 22, 0, 31, 0]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The steps fit together through one type, [`Encoding`]: the tokens of a text, or of a block of several.
+//!
+//! | step | map-style | from the beginning to the end |
+//! | --- | --- | --- |
+//! | text to tokens | `Tokenizer::tokenize` | the same |
+//! | many documents, kept | [`TokenArray`] in memory, [`TokenFile`] on disk | [`TokenFileWriter`] |
+//! | joined and cut into blocks | [`TokenBlocks`] | [`PackedStream`] |
+//! | whole documents side by side | [`FirstFit`] | [`PackedStream::first_fit`] |
+//! | samples of one length | [`TokenSamples::dataset`] | [`TokenSamples::write`] |
+//! | which lengths | [`choose_boundaries`] | |
+//!
+//! Not here: reading texts from files (`tables`), batches of several lengths (the loader), attention (`fulmen_nn`).
+
+mod boundaries;
+mod document_reader;
+mod encoding;
+mod first_fit;
+mod masking;
+mod packed_stream;
+mod samples;
+mod token_array;
+mod token_blocks;
+mod token_file;
+mod token_store;
+#[cfg(feature = "text")]
+mod tokenized;
+#[cfg(feature = "text")]
+mod tokenizer;
+
+pub use boundaries::{Boundaries, choose_boundaries, token_lengths};
+pub use encoding::{Encoding, Side, pad_to};
+pub use first_fit::{FirstFit, LongDocuments};
+pub use masking::MaskedLanguageModel;
+pub use packed_stream::PackedStream;
+pub use samples::{CausalLabels, IGNORE_INDEX, TokenDataset, TokenSamples};
+pub use token_array::TokenArray;
+pub use token_blocks::TokenBlocks;
+pub use token_file::{TokenFile, TokenFileWriter};
+pub use token_store::TokenStore;
+#[cfg(feature = "text")]
+pub use tokenized::{TextInput, Tokenized};
+#[cfg(feature = "text")]
+pub use tokenizer::{Tokenizer, Truncation};

@@ -1,0 +1,424 @@
+//! A file of the tokens of documents: written once, then read anywhere by any thread.
+//!
+//! The format, all numbers little-endian: a head of 64 bytes, the tokens in 2 or 4 bytes each, then for each document
+//! the number of tokens up to its end, in 8 bytes.
+//!
+//! | bytes of the head | |
+//! | --- | --- |
+//! | 0..8 | `FULMTOKS` |
+//! | 8..12 | the version, 1 |
+//! | 12..16 | bytes a token, 2 or 4 |
+//! | 16..24, 24..32 | how many tokens, how many documents |
+//! | 32..40 | the size of the vocabulary |
+//! | 40..44 | the CRC-32 of all that follows the head |
+//! | 44..60 | zero |
+//! | 60..64 | the CRC-32 of the 60 bytes before |
+//!
+//! Not here: how documents become tokens, and blocks of tokens.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use flate2::Crc;
+use tempfile::NamedTempFile;
+
+use super::TokenStore;
+use super::document_reader::in_order;
+use super::token_array::{check_range, check_tokens, width};
+use crate::{Error, Fingerprint, Result, Source};
+
+const MAGIC: &[u8; 8] = b"FULMTOKS";
+const VERSION: u32 = 1;
+const HEAD: u64 = 64;
+
+/// Writes a [`TokenFile`].
+///
+/// The file appears under its name when it is [finished](TokenFileWriter::finish) and on the disk; until then it has a
+/// temporary name beside it, and is removed if it is dropped. A document without tokens is left out.
+///
+/// ```
+/// use fulmen_data::text::{TokenFile, TokenFileWriter, TokenStore};
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("train.tokens");
+/// let mut writer = TokenFileWriter::create(&path, 50_257)?.separator(50_256);
+/// writer.push([15496, 995])?;
+/// writer.push([11, 12, 13])?;
+/// let file: TokenFile = writer.finish()?;
+/// assert_eq!((file.num_tokens(), file.document_ends()), (7, &[3, 7][..]));
+/// let mut tokens = [0; 3];
+/// file.read(2, &mut tokens)?;
+/// assert_eq!(tokens, [50_256, 11, 12]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TokenFileWriter {
+    path: PathBuf,
+    file: BufWriter<NamedTempFile>,
+    crc: Crc,
+    width: usize,
+    tokens: u64,
+    ends: Vec<u64>,
+    vocab_size: usize,
+    separator: Option<u32>,
+    bytes: Vec<u8>,
+}
+
+impl TokenFileWriter {
+    /// Begins a file of tokens below `vocab_size`. A file of this name stays what it is until the new one is finished.
+    ///
+    /// # Errors
+    /// A folder that is not there or cannot be written to; a vocabulary of none.
+    pub fn create(path: impl AsRef<Path>, vocab_size: usize) -> Result<TokenFileWriter> {
+        let path = path.as_ref().to_owned();
+        let width = width(vocab_size)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".tokens-").suffix(".part");
+        #[cfg(unix)]
+        {
+            // As any other file of the user's, under the umask; a temporary file would be readable by its owner alone.
+            use std::os::unix::fs::PermissionsExt;
+            builder.permissions(std::fs::Permissions::from_mode(0o666));
+        }
+        let file = builder
+            .tempfile_in(folder)
+            .and_then(|mut file| file.write_all(&[0; HEAD as usize]).map(|()| file))
+            .map_err(|source| Error::io(&path, "cannot begin the token file", source))?;
+        Ok(TokenFileWriter {
+            path,
+            file: BufWriter::with_capacity(1 << 20, file),
+            crc: Crc::new(),
+            width,
+            tokens: 0,
+            ends: Vec::new(),
+            vocab_size,
+            separator: None,
+            bytes: Vec::new(),
+        })
+    }
+
+    /// A token that is put after each document, such as `<|endoftext|>`. It counts as the document's last.
+    pub fn separator(mut self, separator: u32) -> TokenFileWriter {
+        self.separator = Some(separator);
+        self
+    }
+
+    /// Adds a document.
+    ///
+    /// # Errors
+    /// A token outside the vocabulary, and a disk that takes no more.
+    pub fn push(&mut self, document: impl AsRef<[u32]>) -> Result<()> {
+        let document = document.as_ref();
+        check_tokens(document, self.separator, self.vocab_size)?;
+        if document.is_empty() {
+            return Ok(());
+        }
+        self.bytes.clear();
+        for token in document.iter().copied().chain(self.separator) {
+            self.bytes.extend_from_slice(&token.to_le_bytes()[..self.width]);
+            self.tokens += 1;
+        }
+        self.ends.push(self.tokens);
+        self.write()
+    }
+
+    /// Adds the documents of a source, which `threads` threads read and tokenize. The order is the source's.
+    /// `progress` is told after each document how many have been added.
+    ///
+    /// # Errors
+    /// The first document that cannot be read or written.
+    pub fn extend<S>(&mut self, documents: &S, threads: usize, mut progress: impl FnMut(usize)) -> Result<()>
+    where
+        S: Source<Item: AsRef<[u32]>>,
+    {
+        in_order(
+            documents,
+            threads,
+            |document| document,
+            |index, document| {
+                self.push(document).map_err(|error| error.at_sample(index))?;
+                progress(index + 1);
+                Ok(())
+            },
+        )
+    }
+
+    fn write(&mut self) -> Result<()> {
+        self.crc.update(&self.bytes);
+        self.file.write_all(&self.bytes).map_err(|source| Error::io(&self.path, "cannot write the tokens", source))
+    }
+
+    /// Writes what is left, brings the file to the disk and gives it its name.
+    ///
+    /// # Errors
+    /// A disk that takes no more; then there is no new file, and an old one is still there.
+    pub fn finish(mut self) -> Result<TokenFile> {
+        for chunk in std::mem::take(&mut self.ends).chunks(1 << 16) {
+            self.bytes.clear();
+            self.bytes.extend(chunk.iter().flat_map(|end| end.to_le_bytes()));
+            self.write()?;
+            self.ends.extend_from_slice(chunk);
+        }
+        let head = Head {
+            width: self.width as u32,
+            tokens: self.tokens,
+            documents: self.ends.len() as u64,
+            vocab_size: self.vocab_size as u64,
+            crc: self.crc.sum(),
+        };
+        let path = self.path;
+        let finish = |file: BufWriter<NamedTempFile>| -> io::Result<()> {
+            let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.seek(SeekFrom::Start(0))?;
+            file.write_all(&head.to_bytes())?;
+            file.as_file().sync_all()?;
+            file.persist(&path).map_err(|error| error.error)?;
+            // The name too: a folder is on the disk when it is synced itself.
+            #[cfg(unix)]
+            File::open(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
+                .sync_all()?;
+            Ok(())
+        };
+        finish(self.file).map_err(|source| Error::io(&path, "cannot finish the token file", source))?;
+        TokenFile::open(path)
+    }
+}
+
+/// A file of the tokens of documents, as [`TokenFileWriter`] writes it.
+///
+/// The ends of the documents are held in memory, 8 bytes each; the tokens are read where they are needed.
+#[derive(Clone, Debug)]
+pub struct TokenFile {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    file: File,
+    head: Head,
+    ends: Vec<u64>,
+}
+
+impl TokenFile {
+    /// Opens a file. Its size and the ends of its documents are checked; its tokens by
+    /// [`verify`](TokenFile::verify) alone.
+    ///
+    /// # Errors
+    /// A file that is not there, is no token file, of another version, cut off, or damaged.
+    pub fn open(path: impl AsRef<Path>) -> Result<TokenFile> {
+        let path = path.as_ref().to_owned();
+        let io = |source| Error::io(&path, "cannot read the token file", source);
+        // Looked at before it is opened: to open a pipe would wait for a writer.
+        let metadata = std::fs::metadata(&path).map_err(io)?;
+        if !metadata.is_file() {
+            return Err(Error::file(&path, "this is no regular file; expected a token file of fulmen"));
+        }
+        let mut file = File::open(&path).map_err(io)?;
+        let size = metadata.len();
+        if size < HEAD {
+            let message = format!("this is no token file: it has {size} bytes, fewer than the {HEAD} of its head");
+            return Err(Error::file(&path, message));
+        }
+        let mut bytes = [0; HEAD as usize];
+        file.read_exact(&mut bytes).map_err(io)?;
+        let head = Head::from_bytes(&bytes).map_err(|message| Error::file(&path, message))?;
+        let expected = head.size();
+        if expected != Some(size) {
+            let expected = expected.map_or("more than 2^64".to_owned(), |size| size.to_string());
+            return Err(Error::file(
+                &path,
+                format!(
+                    "the file has {size} bytes, but its head promises {} tokens and {} documents, which take {expected}; \
+                     it was cut off or written over: make it anew",
+                    head.tokens, head.documents
+                ),
+            ));
+        }
+        // Of a size that the file is known to have.
+        let mut bytes = vec![0; head.documents as usize * 8];
+        file.seek(SeekFrom::Start(size - bytes.len() as u64)).and_then(|_| file.read_exact(&mut bytes)).map_err(io)?;
+        let ends: Vec<u64> = bytes.chunks_exact(8).map(|end| number(end)).collect();
+        let ascending = ends.first().is_none_or(|&end| end > 0) && ends.windows(2).all(|pair| pair[0] < pair[1]);
+        if !ascending || ends.last().copied().unwrap_or(0) != head.tokens {
+            return Err(Error::file(
+                &path,
+                format!("the ends of its documents do not ascend to its {} tokens; the file is damaged", head.tokens),
+            ));
+        }
+        Ok(TokenFile { inner: Arc::new(Inner { path, file, head, ends }) })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// The size of the vocabulary that the tokens are of.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.head.vocab_size as usize
+    }
+
+    /// Reads the whole file and compares its checksum.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or has changed since it was written.
+    pub fn verify(&self) -> Result<()> {
+        let Inner { path, head, .. } = &*self.inner;
+        let io = |source| Error::io(path, "cannot read the token file", source);
+        // Not through the shared file, whose place others may use where reading moves it.
+        let mut file = File::open(path).map_err(io)?;
+        file.seek(SeekFrom::Start(HEAD)).map_err(io)?;
+        let (mut crc, mut bytes) = (Crc::new(), vec![0; 1 << 20]);
+        loop {
+            match file.read(&mut bytes).map_err(io)? {
+                0 => break,
+                count => crc.update(&bytes[..count]),
+            }
+        }
+        match crc.sum() == head.crc {
+            true => Ok(()),
+            false => Err(Error::file(
+                path,
+                format!("its checksum is {:08x}, not {:08x}: the file is damaged; make it anew", crc.sum(), head.crc),
+            )),
+        }
+    }
+}
+
+impl TokenStore for TokenFile {
+    fn num_tokens(&self) -> u64 {
+        self.inner.head.tokens
+    }
+
+    fn document_ends(&self) -> &[u64] {
+        &self.inner.ends
+    }
+
+    fn read(&self, start: u64, tokens: &mut [u32]) -> Result<()> {
+        let Inner { path, file, head, .. } = &*self.inner;
+        check_range(start, tokens.len(), head.tokens)?;
+        let width = head.width as usize;
+        let mut bytes = vec![0; tokens.len() * width];
+        read_at(file, &mut bytes, HEAD + start * width as u64)
+            .map_err(|source| Error::io(path, "cannot read tokens", source))?;
+        for (place, token) in tokens.iter_mut().zip(bytes.chunks_exact(width)) {
+            *place = number(token) as u32;
+        }
+        match tokens.iter().position(|&token| u64::from(token) >= head.vocab_size) {
+            None => Ok(()),
+            Some(place) => Err(Error::file(
+                path,
+                format!(
+                    "token {} is {}, outside its vocabulary of {}: the file is damaged; make it anew",
+                    start + place as u64,
+                    tokens[place],
+                    head.vocab_size
+                ),
+            )),
+        }
+    }
+
+    fn origin(&self, document: usize) -> String {
+        format!("{}, document {document}", self.inner.path.display())
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        // The checksum tells the content; the file's time would change with a copy.
+        fingerprint.add("token file", self.inner.head.to_bytes());
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
+}
+
+#[cfg(windows)]
+fn read_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_read(file, bytes, offset)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                bytes = &mut bytes[count..];
+                offset += count as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A number of up to 8 bytes.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// What the head says.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    width: u32,
+    tokens: u64,
+    documents: u64,
+    vocab_size: u64,
+    crc: u32,
+}
+
+impl Head {
+    /// Of the whole file, if that is a number.
+    fn size(&self) -> Option<u64> {
+        let tokens = self.tokens.checked_mul(u64::from(self.width))?;
+        self.documents.checked_mul(8)?.checked_add(tokens)?.checked_add(HEAD)
+    }
+
+    fn to_bytes(self) -> [u8; HEAD as usize] {
+        let mut bytes = [0; HEAD as usize];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.width.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.tokens.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.documents.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.vocab_size.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.crc.to_le_bytes());
+        let crc = crc_of(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; HEAD as usize]) -> Result<Head, String> {
+        if bytes[..8] != *MAGIC {
+            return Err("this is no token file of fulmen, which begins with FULMTOKS".to_owned());
+        }
+        let at = |place: usize, size: usize| number(&bytes[place..place + size]);
+        if at(8, 4) != u64::from(VERSION) {
+            return Err(format!("this token file is of version {}; this release reads version {VERSION}", at(8, 4)));
+        }
+        if at(60, 4) != u64::from(crc_of(&bytes[..60])) {
+            return Err("the head of this token file is damaged; make it anew".to_owned());
+        }
+        let head = Head {
+            width: at(12, 4) as u32,
+            tokens: at(16, 8),
+            documents: at(24, 8),
+            vocab_size: at(32, 8),
+            crc: at(40, 4) as u32,
+        };
+        let vocabulary = usize::try_from(head.vocab_size).ok().and_then(|size| width(size).ok());
+        match vocabulary == Some(head.width as usize) {
+            true => Ok(head),
+            false => Err(format!(
+                "this token file has {} bytes a token, which do not fit its vocabulary of {}",
+                head.width, head.vocab_size
+            )),
+        }
+    }
+}
+
+fn crc_of(bytes: &[u8]) -> u32 {
+    let mut crc = Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}

@@ -1,0 +1,89 @@
+//! The texts of a source or a stream as tokens.
+//!
+//! Not here: the tokenizer itself.
+
+use super::{Encoding, Tokenizer};
+use crate::{Fingerprint, Items, Result, Source, Stream, StreamItem};
+
+/// What a tokenizer can take: a text, or a pair of them.
+pub trait TextInput: Send + 'static {
+    /// The tokens.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    fn encode(&self, tokenizer: &Tokenizer) -> Result<Encoding>;
+}
+
+impl TextInput for String {
+    fn encode(&self, tokenizer: &Tokenizer) -> Result<Encoding> {
+        tokenizer.encode(self)
+    }
+}
+
+impl TextInput for &'static str {
+    fn encode(&self, tokenizer: &Tokenizer) -> Result<Encoding> {
+        tokenizer.encode(self)
+    }
+}
+
+impl TextInput for (String, String) {
+    fn encode(&self, tokenizer: &Tokenizer) -> Result<Encoding> {
+        tokenizer.encode_pair(&self.0, &self.1)
+    }
+}
+
+/// The texts of a [`Source`] or a [`Stream`] as tokens. Made by [`Tokenizer::tokenize`].
+#[derive(Clone, Debug)]
+pub struct Tokenized<S> {
+    texts: S,
+    tokenizer: Tokenizer,
+}
+
+impl<S> Tokenized<S> {
+    pub(super) fn new(texts: S, tokenizer: Tokenizer) -> Tokenized<S> {
+        Tokenized { texts, tokenizer }
+    }
+}
+
+impl<S: Source<Item: TextInput>> Source for Tokenized<S> {
+    type Item = Encoding;
+
+    fn len(&self) -> usize {
+        self.texts.len()
+    }
+
+    fn get(&self, index: usize) -> Result<Encoding> {
+        self.texts.get(index)?.encode(&self.tokenizer)
+    }
+
+    fn origin(&self, index: usize) -> String {
+        self.texts.origin(index)
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        self.tokenizer.fingerprint(fingerprint);
+        self.texts.fingerprint(fingerprint)
+    }
+}
+
+impl<S: Stream<Item: TextInput>> Stream for Tokenized<S> {
+    type Item = Encoding;
+
+    fn len(&self) -> Option<usize> {
+        self.texts.len()
+    }
+
+    fn items(&self, epoch: u64) -> Result<Items<Encoding>> {
+        let tokenizer = self.tokenizer.clone();
+        let items = self.texts.items(epoch)?.map(move |item| {
+            let StreamItem { index, origin, item } = item?;
+            Ok(StreamItem { index, origin, item: item.encode(&tokenizer)? })
+        });
+        Ok(Box::new(items))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        self.tokenizer.fingerprint(fingerprint);
+        self.texts.fingerprint(fingerprint)
+    }
+}
