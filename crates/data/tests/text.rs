@@ -9,7 +9,7 @@ use fulmen_data::text::{
     TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore, Tokenizer, Truncation, token_lengths,
 };
 use fulmen_data::{
-    DataLoader, Dataset, Fingerprint, HostBatch, Items, Result, SampleRandom, Source, Stream, StreamItem,
+    DataLoader, Dataset, Fingerprint, HostBatch, Items, Result, Sample, SampleRandom, Source, Stream, StreamItem,
 };
 use serde_json::Value;
 
@@ -439,6 +439,47 @@ fn lines_become_batches_through_a_token_file() {
 }
 
 #[test]
+fn a_stream_of_lines_gives_the_same_batches_for_any_number_of_workers_and_after_a_pause() {
+    let tokenizer = tokenizer("bpe");
+    let end = tokenizer.special_id("<|endoftext|>").unwrap();
+    let lines: Vec<String> = list(&reference()["packing"]["texts"]);
+    let samples = TokenSamples::new(24, end).documents(true).causal(CausalLabels::Shifted);
+    let loader = |first_fit, workers, threads| {
+        let documents = tokenizer.tokenize(Memory(lines.clone()).shuffle(8, 5));
+        let packed = match first_fit {
+            true => PackedStream::first_fit(documents, 24, 4).unwrap(),
+            false => PackedStream::new(documents, 24).unwrap(),
+        };
+        let data = samples.clone().dataset(packed.separator(end).threads(threads)).unwrap();
+        DataLoader::from_stream(data).num_samples(24).batch_size(4).num_workers(workers).build().unwrap()
+    };
+    let fields = |batch: Result<HostBatch>| -> Vec<u8> {
+        let batch = batch.unwrap();
+        (0..5).flat_map(|field| batch.field_bytes(field).unwrap().to_vec()).collect()
+    };
+    for first_fit in [false, true] {
+        let expected: Vec<Vec<u8>> = loader(first_fit, 0, 0).epochs(0..2, 0).map(fields).collect();
+        assert_eq!(expected.len(), 12);
+        assert_ne!(expected[..6], expected[6..]);
+        for (workers, threads) in [(1, 0), (2, 0), (7, 0), (0, 2), (2, 3)] {
+            let loader = loader(first_fit, workers, threads);
+            assert_eq!(loader.epochs(0..2, 0).map(fields).collect::<Vec<_>>(), expected, "{workers} {threads}");
+            assert_eq!(loader.epochs(0..2, 4).map(fields).collect::<Vec<_>>(), expected[4..], "{workers} {threads}");
+        }
+    }
+    // A token file of a stream is that of the same documents by index.
+    let folder = tempfile::tempdir().unwrap();
+    let write =
+        |name: &str| TokenFileWriter::create(folder.path().join(name), tokenizer.vocab_size()).unwrap().separator(end);
+    let (mut by_index, mut by_stream) = (write("index"), write("stream"));
+    let documents = tokenizer.tokenize(Memory(lines.clone()));
+    by_index.extend(&documents, 2, |_| ()).unwrap();
+    by_stream.extend_from_stream(&documents, 2, |_| ()).unwrap();
+    let bytes = |writer: TokenFileWriter| std::fs::read(writer.finish().unwrap().path()).unwrap();
+    assert_eq!(bytes(by_index), bytes(by_stream));
+}
+
+#[test]
 fn large_vocabularies_take_four_bytes() {
     let folder = tempfile::tempdir().unwrap();
     for (vocab_size, width) in [(65_536, 2), (65_537, 4)] {
@@ -529,12 +570,13 @@ fn what_does_not_fit_says_what_to_do() {
     let mask = MaskedLanguageModel::new(4, 300, []).replacements(0.8, 0.3);
     says(TokenSamples::new(6, 0).masked(mask).dataset(texts.clone()).unwrap_err(), &["0.8", "0.3", "at most 1"]);
     says(TokenBlocks::new(TokenArray::new(9).unwrap(), 4).unwrap_err(), &["0 tokens in all", "block of 4"]);
-    let data = texts.into_dataset(vec![], |encoding, sample| TokenSamples::new(6, 0).write(encoding, sample, 0));
+    let write = |encoding, sample: &mut Sample<'_>| TokenSamples::new(6, 0).write(encoding, sample, 0);
+    let data = Source::into_dataset(texts, vec![], write);
     says(HostBatch::collate(&data, &[0]).unwrap_err(), &["field 0", "there is none"]);
 }
 
 #[test]
-fn an_error_of_a_document_ends_a_packed_stream() {
+fn a_document_that_cannot_be_read_is_missing_from_the_blocks() {
     struct Broken;
     impl Stream for Broken {
         type Item = Vec<u32>;
@@ -552,11 +594,17 @@ fn an_error_of_a_document_ends_a_packed_stream() {
             Ok(())
         }
     }
-    for stream in [PackedStream::new(Broken, 4).unwrap(), PackedStream::first_fit(Broken, 4, 2).unwrap()] {
-        let items: Vec<_> = stream.items(0).unwrap().collect();
-        let (last, sound) = items.split_last().unwrap();
-        assert!(last.as_ref().unwrap_err().to_string().contains("document 3"));
-        assert!(sound.len() > 2 && sound.iter().all(Result::is_ok));
+    for threads in [0, 1, 3] {
+        for stream in [PackedStream::new(Broken, 4).unwrap(), PackedStream::first_fit(Broken, 4, 2).unwrap()] {
+            let items: Vec<_> = stream.threads(threads).items(0).unwrap().collect();
+            let errors: Vec<String> = items.iter().filter_map(|item| Some(item.as_ref().err()?.to_string())).collect();
+            assert!(matches!(&errors[..], [one] if one.contains("document 3 is gone")), "{errors:?}");
+            let tokens: Vec<u32> = items.into_iter().flatten().flat_map(|block| block.item.ids).collect();
+            for document in [0, 1, 2, 4, 5, 6, 7, 8] {
+                assert_eq!(tokens.iter().filter(|&&token| token == document).count(), 5);
+            }
+            assert!(!tokens.contains(&3));
+        }
     }
 }
 

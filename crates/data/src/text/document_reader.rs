@@ -22,7 +22,7 @@ pub(super) fn in_order<S: Source, T: Send>(
     let read = |index: usize| {
         catch_unwind(AssertUnwindSafe(|| source.get(index).map(&map)))
             .unwrap_or_else(|payload| Err(panicked("the source panicked", payload)))
-            .map_err(|error| error.at_sample(index))
+            .map_err(|error| error.at_sample(index as u64, Some(source.origin(index))))
     };
     if threads <= 1 {
         return (0..len).try_for_each(|index| take(index, read(index)?));

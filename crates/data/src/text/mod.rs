@@ -27,11 +27,12 @@
 //! | many documents, kept | [`TokenArray`] in memory, [`TokenFile`] on disk | [`TokenFileWriter`] |
 //! | joined and cut into blocks | [`TokenBlocks`] | [`PackedStream`] |
 //! | whole documents side by side | [`FirstFit`] | [`PackedStream::first_fit`] |
-//! | samples of one length | [`TokenSamples::dataset`] | [`TokenSamples::write`] |
+//! | samples of one length | [`TokenSamples::dataset`] | the same |
 //! | which lengths | [`choose_boundaries`] | |
 //!
 //! Not here: reading texts from files (`tables`), batches of several lengths (the loader), attention (`fulmen_nn`).
 
+mod ahead;
 mod boundaries;
 mod document_reader;
 mod encoding;

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use super::ahead::Ahead;
 use super::first_fit::parts;
 use super::token_blocks::check_length;
 use super::{Encoding, LongDocuments};
@@ -13,7 +14,7 @@ use crate::{Error, Fingerprint, Items, Result, Stream, StreamItem};
 /// whole ones side by side ([`first_fit`](PackedStream::first_fit)).
 ///
 /// The blocks follow from the documents, their order and the options alone, so that a loader that continues in the middle of
-/// an epoch goes on with the very next one. A document without tokens is left out. A block's origin is that of its
+/// an epoch goes on with the very next one. A document that cannot be read is told of, and missing from the blocks. A document without tokens is left out. A block's origin is that of its
 /// first document.
 ///
 /// ```
@@ -58,6 +59,7 @@ struct Options {
     /// Where whole documents stand side by side: how many blocks are open at once.
     open_blocks: Option<usize>,
     long: LongDocuments,
+    threads: usize,
 }
 
 impl<S> PackedStream<S> {
@@ -68,7 +70,7 @@ impl<S> PackedStream<S> {
     pub fn new(documents: S, length: usize) -> Result<PackedStream<S>> {
         check_length(length)?;
         let long = LongDocuments::default();
-        let options = Options { length, separator: None, keep_remainder: false, open_blocks: None, long };
+        let options = Options { length, separator: None, keep_remainder: false, open_blocks: None, long, threads: 0 };
         Ok(PackedStream { documents, options })
     }
 
@@ -99,6 +101,14 @@ impl<S> PackedStream<S> {
         self
     }
 
+    /// How many threads tokenize documents ahead of the packing, as far as the stream leaves that for later
+    /// ([`Stream::deferred`]); none unless said otherwise, where the thread that reads the stream does it all. It changes
+    /// nothing about the blocks.
+    pub fn threads(mut self, threads: usize) -> PackedStream<S> {
+        self.options.threads = threads;
+        self
+    }
+
     /// What becomes of documents that are longer than a block, where they stand side by side.
     pub fn long_documents(mut self, long: LongDocuments) -> PackedStream<S> {
         self.options.long = long;
@@ -115,43 +125,50 @@ impl<S: Stream<Item: AsRef<[u32]>>> Stream for PackedStream<S> {
     }
 
     fn items(&self, epoch: u64) -> Result<Items<Encoding>> {
-        let documents = self.documents.items(epoch)?;
+        let documents = Ahead::new(self.documents.deferred(epoch)?, self.options.threads)?;
         let blocks = Blocks {
             documents,
             options: self.options,
             open: VecDeque::new(),
             closed: VecDeque::new(),
             index: 0,
-            state: State::Reading,
+            ended: false,
         };
         Ok(Box::new(blocks))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("packed", format!("{:?}", self.options));
+        fingerprint.add("packed", self.options.describe());
         self.documents.fingerprint(fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, packed ({})", self.documents.describe(), self.options.describe())
+    }
+}
+
+impl Options {
+    /// All that the blocks depend on.
+    fn describe(&self) -> String {
+        let Options { length, separator, keep_remainder, open_blocks, long, threads: _ } = self;
+        format!(
+            "length {length}, separator {separator:?}, keep_remainder {keep_remainder}, open_blocks {open_blocks:?}, long \
+             documents {long:?}"
+        )
     }
 }
 
 /// The blocks of an epoch.
 struct Blocks<T> {
-    documents: Items<T>,
+    documents: Ahead<T>,
     options: Options,
     /// Blocks with room, the oldest first; of joined documents there is at most one.
     open: VecDeque<Block>,
     closed: VecDeque<Block>,
     /// Of the next block.
     index: u64,
-    state: State,
-}
-
-#[derive(PartialEq)]
-enum State {
-    Reading,
     /// The documents are at their end.
-    Flushing,
-    /// After an error.
-    Failed,
+    ended: bool,
 }
 
 struct Block {
@@ -174,13 +191,13 @@ impl Block {
     }
 }
 
-impl<T: AsRef<[u32]>> Iterator for Blocks<T> {
+impl<T: AsRef<[u32]> + Send + 'static> Iterator for Blocks<T> {
     type Item = Result<StreamItem<Encoding>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             // A joined block waits for the token after it, which is its last label.
-            let waits = self.options.open_blocks.is_none() && self.state == State::Reading;
+            let waits = self.options.open_blocks.is_none() && !self.ended;
             if self.closed.front().is_some_and(|block| !waits || block.encoding.next.is_some())
                 && let Some(Block { origin, encoding }) = self.closed.pop_front()
             {
@@ -188,23 +205,20 @@ impl<T: AsRef<[u32]>> Iterator for Blocks<T> {
                 self.index += 1;
                 return Some(Ok(StreamItem { index, origin, item: encoding }));
             }
-            match self.state {
-                State::Failed => return None,
-                State::Flushing if self.open.is_empty() => return None,
-                State::Flushing => {
-                    let keep = self.options.open_blocks.is_some() || self.options.keep_remainder;
-                    let rest = self.open.drain(..).filter(|_| keep);
-                    self.closed.extend(rest);
-                }
-                State::Reading => match self.documents.next() {
-                    None => self.state = State::Flushing,
-                    Some(Ok(document)) => self.add(&document.origin, document.item.as_ref()),
-                    Some(Err(error)) => {
-                        self.state = State::Failed;
-                        self.closed.clear();
-                        return Some(Err(error));
-                    }
-                },
+            if self.ended && self.open.is_empty() {
+                return None;
+            }
+            if self.ended {
+                let keep = self.options.open_blocks.is_some() || self.options.keep_remainder;
+                let rest = self.open.drain(..).filter(|_| keep);
+                self.closed.extend(rest);
+                continue;
+            }
+            match self.documents.next() {
+                None => self.ended = true,
+                Some(Ok(document)) => self.add(&document.origin, document.item.as_ref()),
+                // Whoever goes on behind it gets blocks of the other documents.
+                Some(Err(error)) => return Some(Err(error)),
             }
         }
     }

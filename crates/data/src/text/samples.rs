@@ -2,10 +2,15 @@
 //!
 //! Not here: where the tokens come from, and which of them are hidden (`masking`).
 
+use std::sync::Arc;
+
 use super::encoding::place;
 use super::masking::label_of;
 use super::{Encoding, MaskedLanguageModel, Side};
-use crate::{DType, Dataset, Error, Field, Fingerprint, Result, Sample, Source};
+use crate::{
+    DType, Dataset, Error, Field, Fingerprint, IterableDataset, Record, Records, Result, Sample, Source, Stage, Stream,
+    StreamItem,
+};
 
 /// The label of a position that a loss leaves out, as in PyTorch and `transformers`:
 /// `CrossEntropyLoss::new().ignore_index(-100)`.
@@ -232,7 +237,7 @@ impl TokenSamples {
         Ok(Some(labels))
     }
 
-    /// Tokens as samples.
+    /// The tokens of a [`Source`] as a [`Dataset`], or those of a [`Stream`] as an [`IterableDataset`].
     ///
     /// ```
     /// use fulmen_data::text::{FirstFit, TokenArray, TokenSamples};
@@ -252,9 +257,9 @@ impl TokenSamples {
     ///
     /// # Errors
     /// A length of 0 or one that no i32 counts; masking with probabilities that are none.
-    pub fn dataset<S: Source<Item = Encoding>>(self, source: S) -> Result<TokenDataset<S>> {
+    pub fn dataset<S>(self, tokens: S) -> Result<TokenDataset<S>> {
         self.check()?;
-        Ok(TokenDataset { source, samples: self })
+        Ok(TokenDataset { source: tokens, samples: self })
     }
 
     fn check(&self) -> Result<()> {
@@ -301,7 +306,7 @@ impl Values<'_, '_> {
     }
 }
 
-/// The tokens of a source as samples of one length. Made by [`TokenSamples::dataset`].
+/// The tokens of a source or a stream as samples of one length. Made by [`TokenSamples::dataset`].
 #[derive(Clone, Debug)]
 pub struct TokenDataset<S> {
     source: S,
@@ -319,7 +324,7 @@ impl<S: Source<Item = Encoding>> Dataset for TokenDataset<S> {
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
         let encoding = self.source.get(index)?;
-        self.samples.write(encoding, sample, 0)
+        Stage::Transform.timed(|| self.samples.write(encoding, sample, 0))
     }
 
     fn origin(&self, index: usize) -> Option<String> {
@@ -329,5 +334,36 @@ impl<S: Source<Item = Encoding>> Dataset for TokenDataset<S> {
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add("token samples", self.samples.describe());
         self.source.fingerprint(fingerprint)
+    }
+}
+
+impl<S: Stream<Item = Encoding>> IterableDataset for TokenDataset<S> {
+    fn len(&self) -> Option<usize> {
+        self.source.len()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.samples.fields()
+    }
+
+    fn records(&self, epoch: u64) -> Result<Records> {
+        let samples = Arc::new(self.samples.clone());
+        Ok(Box::new(self.source.deferred(epoch)?.map(move |item| {
+            let StreamItem { index, origin, item } = item?;
+            let samples = Arc::clone(&samples);
+            Ok(Record::new(index, origin, move |sample| {
+                let encoding = item.make()?;
+                Stage::Transform.timed(|| samples.write(encoding, sample, 0))
+            }))
+        })))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("token samples", self.samples.describe());
+        self.source.fingerprint(fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        self.source.describe()
     }
 }

@@ -85,7 +85,9 @@ impl TokenArray {
             documents,
             threads,
             |document| document,
-            |index, document| self.push(document).map_err(|error| error.at_sample(index)),
+            |index, document| {
+                self.push(document).map_err(|error| error.at_sample(index as u64, Some(documents.origin(index))))
+            },
         )
     }
 }

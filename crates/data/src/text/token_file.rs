@@ -25,9 +25,10 @@ use flate2::Crc;
 use tempfile::NamedTempFile;
 
 use super::TokenStore;
+use super::ahead::Ahead;
 use super::document_reader::in_order;
 use super::token_array::{check_range, check_tokens, width};
-use crate::{Error, Fingerprint, Result, Source};
+use crate::{Error, Fingerprint, Result, Source, Stream, StreamItem};
 
 const MAGIC: &[u8; 8] = b"FULMTOKS";
 const VERSION: u32 = 1;
@@ -139,11 +140,33 @@ impl TokenFileWriter {
             threads,
             |document| document,
             |index, document| {
-                self.push(document).map_err(|error| error.at_sample(index))?;
+                self.push(document).map_err(|error| error.at_sample(index as u64, Some(documents.origin(index))))?;
                 progress(index + 1);
                 Ok(())
             },
         )
+    }
+
+    /// Adds the documents of a stream's first epoch. They are read in order by this thread, and tokenized by `threads`
+    /// others. `progress` is told after each document how many have been added.
+    ///
+    /// # Errors
+    /// The first document that cannot be read or written.
+    pub fn extend_from_stream<S>(
+        &mut self,
+        documents: &S,
+        threads: usize,
+        mut progress: impl FnMut(usize),
+    ) -> Result<()>
+    where
+        S: Stream<Item: AsRef<[u32]>>,
+    {
+        for (count, document) in Ahead::new(documents.deferred(0)?, threads)?.enumerate() {
+            let StreamItem { index, origin, item } = document?;
+            self.push(item).map_err(|error| error.at_sample(index, Some(origin)))?;
+            progress(count + 1);
+        }
+        Ok(())
     }
 
     fn write(&mut self) -> Result<()> {
@@ -241,7 +264,7 @@ impl TokenFile {
         // Of a size that the file is known to have.
         let mut bytes = vec![0; head.documents as usize * 8];
         file.seek(SeekFrom::Start(size - bytes.len() as u64)).and_then(|_| file.read_exact(&mut bytes)).map_err(io)?;
-        let ends: Vec<u64> = bytes.chunks_exact(8).map(|end| number(end)).collect();
+        let ends: Vec<u64> = bytes.chunks_exact(8).map(number).collect();
         let ascending = ends.first().is_none_or(|&end| end > 0) && ends.windows(2).all(|pair| pair[0] < pair[1]);
         if !ascending || ends.last().copied().unwrap_or(0) != head.tokens {
             return Err(Error::file(

@@ -3,7 +3,8 @@
 //! Not here: the tokenizer itself.
 
 use super::{Encoding, Tokenizer};
-use crate::{Fingerprint, Items, Result, Source, Stream, StreamItem};
+use crate::stream::make;
+use crate::{Deferred, Fingerprint, Items, Result, Source, Stage, Stream, StreamItem};
 
 /// What a tokenizer can take: a text, or a pair of them.
 pub trait TextInput: Send + 'static {
@@ -53,7 +54,8 @@ impl<S: Source<Item: TextInput>> Source for Tokenized<S> {
     }
 
     fn get(&self, index: usize) -> Result<Encoding> {
-        self.texts.get(index)?.encode(&self.tokenizer)
+        let text = self.texts.get(index)?;
+        Stage::Transform.timed(|| text.encode(&self.tokenizer))
     }
 
     fn origin(&self, index: usize) -> String {
@@ -74,12 +76,26 @@ impl<S: Stream<Item: TextInput>> Stream for Tokenized<S> {
     }
 
     fn items(&self, epoch: u64) -> Result<Items<Encoding>> {
+        self.deferred(epoch).map(make)
+    }
+
+    /// In a loader the workers tokenize, several at once.
+    fn deferred(&self, epoch: u64) -> Result<Items<Deferred<Encoding>>> {
         let tokenizer = self.tokenizer.clone();
-        let items = self.texts.items(epoch)?.map(move |item| {
+        let items = self.texts.deferred(epoch)?.map(move |item| {
             let StreamItem { index, origin, item } = item?;
-            Ok(StreamItem { index, origin, item: item.encode(&tokenizer)? })
+            let tokenizer = tokenizer.clone();
+            let encode = move || {
+                let text = item.make()?;
+                Stage::Transform.timed(|| text.encode(&tokenizer))
+            };
+            Ok(StreamItem { index, origin, item: Deferred::new(encode) })
         });
         Ok(Box::new(items))
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, {}", self.texts.describe(), self.tokenizer.describe())
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
