@@ -14,9 +14,9 @@ use fulmen_tensor::Element;
 
 use crate::fill::{Filling, memory};
 use crate::layout::Layout;
+use crate::monitor::Monitor;
 use crate::plan::Rows;
 use crate::pool::Pool;
-use crate::report::Monitor;
 use crate::{Dataset, Error, Field, OnError, Result};
 
 /// Samples side by side in one allocation, and a mask that tells real samples from padding.

@@ -63,6 +63,7 @@ pub(crate) struct Config {
     pub(crate) seed: u64,
     pub(crate) shuffled: bool,
     pub(crate) on_error: OnError,
+    pub(crate) ordered: bool,
     pub(crate) last_batch: LastBatch,
     pub(crate) num_workers: usize,
     pub(crate) prefetch: usize,
@@ -74,6 +75,7 @@ pub struct DataLoaderBuilder {
     given: Given,
     num_samples: Option<usize>,
     on_error: OnError,
+    ordered: bool,
     batch_size: Option<usize>,
     per_device_batch_size: Option<usize>,
     shuffle: bool,
@@ -99,6 +101,7 @@ impl DataLoaderBuilder {
             given,
             num_samples: None,
             on_error: OnError::default(),
+            ordered: true,
             batch_size: None,
             per_device_batch_size: None,
             shuffle: false,
@@ -138,6 +141,14 @@ impl DataLoaderBuilder {
     /// they were.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = on_error;
+        self
+    }
+
+    /// Whether the batches come in their order; yes unless set. If not, the one that is done first comes first, so that a
+    /// slow one holds nobody up. Then only the set of an epoch's batches is fixed, and what is in each: two runs differ, one
+    /// cannot be resumed in the middle of an epoch, and several processes cannot share the batches.
+    pub fn ordered(mut self, ordered: bool) -> Self {
+        self.ordered = ordered;
         self
     }
 
@@ -230,6 +241,7 @@ impl DataLoaderBuilder {
             seed: self.seed,
             shuffled,
             on_error: self.on_error,
+            ordered: self.ordered,
             last_batch: self.last_batch,
             // A thread more than there are batches in flight would only wait.
             num_workers: self.num_workers.min(prefetch),

@@ -4,13 +4,15 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
 
 use fulmen_tensor::{DType, DeviceArray, Runtime, Sharding, TensorType};
 
 use crate::batch::panicked;
+use crate::monitor::{Meter, Monitor};
 use crate::{Error, HostBatch, HostBatches, Result};
 
 /// A batch in the memory of a runtime's devices.
@@ -115,30 +117,47 @@ pub struct DeviceBatches {
     stop: Arc<AtomicBool>,
     /// The thread could not be started.
     failed: Option<Error>,
+    /// Batches that are on the devices, and that nobody has taken.
+    ready: Arc<AtomicUsize>,
+    monitor: Arc<Monitor>,
+    meter: Option<Meter>,
 }
 
 impl HostBatches {
     /// Moves these batches to devices, their rows split as `sharding` says, some of them ahead of the consumer.
-    pub fn prefetch_to(self, runtime: &Runtime, sharding: &Sharding) -> DeviceBatches {
-        let stop = self.stop_flag();
+    pub fn prefetch_to(mut self, runtime: &Runtime, sharding: &Sharding) -> DeviceBatches {
+        let (stop, meter) = (self.stop_flag(), self.take_meter());
+        let monitor = Arc::clone(&self.core().monitor);
         // One more waits in the thread's hands when the channel is full.
-        let (sender, receiver) = sync_channel(self.device_prefetch() - 1);
+        let (sender, receiver) = sync_channel(self.core().config.device_prefetch - 1);
         let (runtime, sharding) = (runtime.clone(), sharding.clone());
+        let ready = Arc::new(AtomicUsize::new(0));
+        let of_thread = Arc::clone(&ready);
         let thread = Builder::new()
             .name("fulmen-transfer".to_owned())
-            .spawn(move || transfer(self, &runtime, &sharding, &sender))
+            .spawn(move || transfer(self, &runtime, &sharding, &sender, &of_thread))
             .map_err(|source| Error::usage(format!("cannot start the transfer thread: {source}")));
         let (thread, failed) = match thread {
             Ok(thread) => (Some(thread), None),
             Err(error) => (None, Some(error)),
         };
-        DeviceBatches { batches: Some(receiver), thread, stop, failed }
+        DeviceBatches { batches: Some(receiver), thread, stop, failed, ready, monitor, meter }
     }
 }
 
 /// The life of the transfer thread. It ends when the batches do, or when nobody takes them any more.
-fn transfer(batches: HostBatches, runtime: &Runtime, sharding: &Sharding, sender: &SyncSender<Result<DeviceBatch>>) {
-    for batch in batches {
+fn transfer(
+    mut batches: HostBatches,
+    runtime: &Runtime,
+    sharding: &Sharding,
+    sender: &SyncSender<Result<DeviceBatch>>,
+    ready: &AtomicUsize,
+) {
+    let monitor = Arc::clone(&batches.core().monitor);
+    loop {
+        let start = Instant::now();
+        let Some(batch) = batches.next() else { return };
+        let came = Instant::now();
         let moved = batch.and_then(|batch| {
             let moved = batch.to_devices(runtime, sharding)?;
             for (i, array) in moved.arrays.iter().enumerate() {
@@ -147,9 +166,17 @@ fn transfer(batches: HostBatches, runtime: &Runtime, sharding: &Sharding, sender
             }
             Ok(moved)
         });
+        let done = Instant::now();
+        ready.fetch_add(1, Ordering::Relaxed);
         if sender.send(moved).is_err() {
             return;
         }
+        monitor.transfer(|transfer| {
+            transfer.batches += 1;
+            transfer.waited_for_batches += came - start;
+            transfer.busy += done - came;
+            transfer.waited_for_space += done.elapsed();
+        });
     }
 }
 
@@ -160,7 +187,15 @@ impl Iterator for DeviceBatches {
         if let Some(error) = self.failed.take() {
             return Some(Err(error));
         }
-        if let Ok(batch) = self.batches.as_ref()?.recv() {
+        let batches = self.batches.as_ref()?;
+        self.monitor.device_queue(self.ready.load(Ordering::Relaxed));
+        let wait = || batches.recv();
+        let batch = match &mut self.meter {
+            Some(meter) => meter.take(wait, |batch| batch.as_ref().ok()?.as_ref().ok().map(|batch| batch.index)),
+            None => wait(),
+        };
+        if let Ok(batch) = batch {
+            self.ready.fetch_sub(1, Ordering::Relaxed);
             return Some(batch);
         }
         // The thread has ended: because there are no more batches, or in a panic, which must not look like an end.

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::batch::panicked;
 use crate::layout::Layout;
+use crate::monitor::Monitor;
 use crate::plan::Rows;
 use crate::pull::Drawn;
 use crate::random::{Purpose, below, generator};
-use crate::report::Monitor;
 use crate::sample::Draw;
 use crate::{Dataset, Error, OnError, Result, Sample};
 

@@ -7,16 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::loader::Core;
+use crate::monitor::{Meter, index_of};
 use crate::plan::Plan;
 use crate::workers::Workers;
 use crate::{Error, HostBatch, Result};
 
-/// Batches in host memory, in order. Made by [`DataLoader::epoch`](crate::DataLoader::epoch) and its relatives.
+/// Batches in host memory, in order unless the loader is [not ordered](crate::DataLoaderBuilder::ordered). Made by [`DataLoader::epoch`](crate::DataLoader::epoch) and its relatives.
 ///
 /// A batch that could not be read is an `Err` at its place, and the batches after it still come. Dropping the iterator
 /// ends the worker threads; it waits for the samples that are being read at that moment.
 pub struct HostBatches {
     source: Source,
+    /// None where the consumer is not the user, but the thread that moves the batches on.
+    meter: Option<Meter>,
     core: Arc<Core>,
     stop: Arc<AtomicBool>,
 }
@@ -34,13 +37,17 @@ impl HostBatches {
         let stop = Arc::new(AtomicBool::new(false));
         let plan = Plan::new(Arc::clone(&core), epochs, start_batch);
         let source = match core.config.num_workers {
+            _ if start_batch > 0 && !core.config.ordered => Source::Failed(Some(Error::usage(format!(
+                "cannot start at batch {start_batch}: with ordered(false) nobody knows which batches of the epoch came before"
+            )))),
             0 => Source::Inline(plan),
             count => match Workers::start(Arc::clone(&core), plan, count, Arc::clone(&stop)) {
                 Ok(workers) => Source::Threads(workers),
                 Err(error) => Source::Failed(Some(error)),
             },
         };
-        HostBatches { source, core, stop }
+        let meter = Some(Meter::new(&core.monitor));
+        HostBatches { source, meter, core, stop }
     }
 
     /// Set to true, it makes the reading of batches end early, with errors.
@@ -48,8 +55,26 @@ impl HostBatches {
         Arc::clone(&self.stop)
     }
 
-    pub(crate) fn device_prefetch(&self) -> usize {
-        self.core.config.device_prefetch
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// Lets somebody else measure how the batches are taken, who hands them on.
+    pub(crate) fn take_meter(&mut self) -> Option<Meter> {
+        self.meter.take()
+    }
+}
+
+impl Source {
+    fn next(&mut self, core: &Core, stop: &AtomicBool) -> Option<Result<HostBatch>> {
+        match self {
+            Source::Inline(plan) => {
+                let work = plan.next(stop)?;
+                Some(work.and_then(|work| core.fill(work, stop)))
+            }
+            Source::Threads(workers) => workers.next(),
+            Source::Failed(error) => error.take().map(Err),
+        }
     }
 }
 
@@ -57,13 +82,10 @@ impl Iterator for HostBatches {
     type Item = Result<HostBatch>;
 
     fn next(&mut self) -> Option<Result<HostBatch>> {
-        match &mut self.source {
-            Source::Inline(plan) => {
-                let work = plan.next(&self.stop)?;
-                Some(work.and_then(|work| self.core.fill(work, &self.stop)))
-            }
-            Source::Threads(workers) => workers.next(),
-            Source::Failed(error) => error.take().map(Err),
+        let HostBatches { source, meter, core, stop } = self;
+        match meter {
+            Some(meter) => meter.take(|| source.next(core, stop), index_of),
+            None => source.next(core, stop),
         }
     }
 }

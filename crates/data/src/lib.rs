@@ -33,6 +33,7 @@
 //! Not here: models, training loops, decoding of images, augmentation, caching.
 
 mod batch;
+mod bench_loader;
 mod builder;
 mod cache;
 mod classification;
@@ -49,6 +50,7 @@ mod images;
 mod iterable;
 mod layout;
 mod loader;
+mod monitor;
 mod on_error;
 mod plan;
 mod pool;
@@ -71,6 +73,7 @@ pub mod text;
 mod workers;
 
 pub use batch::HostBatch;
+pub use bench_loader::{LoaderBench, bench_loader};
 pub use builder::{DataLoaderBuilder, LastBatch};
 pub use cache::{
     Access, CacheBuilder, CacheEstimate, CacheEvent, CacheInfo, CachedDataset, cache_info, clear_cache, repair_cache,
@@ -92,6 +95,7 @@ pub use loader::DataLoader;
 pub use on_error::{BadSample, BadSamples, OnError};
 pub use random::SampleRandom;
 pub use replicas::{Replica, Replicas};
+pub use report::{LoaderReport, QueueDepth, TransferReport};
 pub use sample::Sample;
 pub use sampler::{RandomSampler, Sampler, SequentialSampler};
 pub use source::{MapSource, Source, SourceDataset};

@@ -12,13 +12,13 @@ use fulmen_tensor::{Runtime, Sharding};
 use crate::builder::{BatchSize, Config, Data};
 use crate::fill::{Filling, memory};
 use crate::layout::Layout;
+use crate::monitor::{Monitor, Watch};
 use crate::plan::Work;
 use crate::pool::Pool;
 use crate::replicas::Replica;
-use crate::report::Monitor;
 use crate::{
     BadSamples, DataLoaderBuilder, Dataset, DeviceBatches, Error, Field, HostBatch, HostBatches, IterableDataset,
-    LastBatch, OnError, Replicas, Result, Sampler,
+    LastBatch, LoaderReport, OnError, Replicas, Result, Sampler,
 };
 
 /// Reads a dataset in batches of one size, epoch after epoch.
@@ -93,6 +93,11 @@ impl Core {
             monitor,
             compared: AtomicBool::new(false),
         };
+        if !core.config.ordered && replicas.num_processes > 1 {
+            return Err(Error::usage(
+                "ordered(false) is for one process: several take their rows of the same batch, which comes in order",
+            ));
+        }
         if core.batches() == 0 {
             return Err(Error::usage(format!(
                 "no batch is left: an epoch has {} samples, fewer than the batch size {batch_size}, and \
@@ -150,9 +155,11 @@ impl Core {
             monitor: &self.monitor,
             stop,
         };
+        let watch = Watch::start();
         let mut bytes = self.pool.take()?;
         let valid = filling.fill(rows, memory(&mut bytes)?)?;
         self.pool.remember(&bytes);
+        self.monitor.filled(valid, &watch);
         Ok(HostBatch {
             bytes,
             layout: Arc::clone(&self.layout),
@@ -381,6 +388,9 @@ impl DataLoader {
         if config.seed != 0 && !config.shuffled {
             text.push_str(&format!(", seed {}", config.seed));
         }
+        if !config.ordered {
+            text.push_str(", unordered");
+        }
         if config.on_error != OnError::Fail {
             text.push_str(&format!(", on_error {:?}", config.on_error));
         }
@@ -390,13 +400,47 @@ impl DataLoader {
         text
     }
 
+    /// Where the time went since the loader was built, in it and in those that were
+    /// [distributed](DataLoader::distributed) from it: busy and waiting threads, the consumer's waiting, the depths of the
+    /// queues. Its last line says whether the data is too slow, why, and what to do.
+    ///
+    /// ```
+    /// use fulmen_data::{DataLoader, TensorDataset};
+    ///
+    /// let data = TensorDataset::builder().array("x", [100], vec![0.5f32; 100]).build()?;
+    /// let loader = DataLoader::builder(data).batch_size(10).build()?;
+    /// for batch in loader.epoch(0) {
+    ///     batch?;
+    ///     std::thread::sleep(std::time::Duration::from_millis(1));
+    /// }
+    /// let report = loader.report();
+    /// assert_eq!((report.batches, report.samples, report.steps), (10, 100, 9));
+    /// println!("{report}");
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    pub fn report(&self) -> LoaderReport {
+        LoaderReport::new(&self.core.config, self.core.monitor.get())
+    }
+
+    /// Lets [`report`](DataLoader::report) begin anew. Bad samples stay counted.
+    pub fn reset_report(&self) {
+        self.core.monitor.reset();
+    }
+
+    /// The same loader with a report of its own.
+    pub(crate) fn with_own_report(&self) -> Result<DataLoader> {
+        let Core { config, replicas, .. } = &*self.core;
+        Core::new(Arc::clone(config), *replicas, Arc::default()).map(DataLoader::new)
+    }
+
     /// The batches of epoch `epoch`.
     pub fn epoch(&self, epoch: u64) -> HostBatches {
         self.epochs(epoch..epoch.saturating_add(1), 0)
     }
 
     /// The batches of several epochs, the first epoch from batch `start_batch` on. Reading ahead goes across the end of
-    /// an epoch, so that the next one starts without a pause. Nothing is read of the batches before `start_batch`.
+    /// an epoch, so that the next one starts without a pause. Nothing is read of the batches before `start_batch`, but for
+    /// the records of a stream, which are not decoded.
     pub fn epochs(&self, epochs: Range<u64>, start_batch: usize) -> HostBatches {
         HostBatches::new(Arc::clone(&self.core), epochs, start_batch)
     }

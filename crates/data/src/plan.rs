@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicBool;
 use crate::batch::panicked;
 use crate::builder::Data;
 use crate::loader::Core;
+use crate::monitor::Watch;
 use crate::pull::{Drawn, Pull};
 use crate::{Error, Result, Sampler};
 
@@ -72,7 +73,11 @@ impl Plan {
             return None;
         }
         let (epoch, index) = (self.epochs.start, self.next);
+        let watch = Watch::start();
         let rows = self.check_start(batches).and_then(|()| self.rows(epoch, stop));
+        if let Epoch::Stream(_) = &self.epoch {
+            self.core.monitor.drew_records(&watch);
+        }
         self.issued += 1;
         self.next += 1;
         if rows.is_err() {
@@ -123,7 +128,7 @@ impl Plan {
     fn open(&self, epoch: u64, stop: &AtomicBool) -> Result<Epoch> {
         match &self.core.config.data {
             Data::Map { len, sampler, .. } => Ok(Epoch::Order(Arc::new(self.make_order(epoch, *len, &**sampler)?))),
-            Data::Stream { dataset, length } => {
+            Data::Stream { dataset, length, .. } => {
                 let mut pull = Pull::new(Arc::clone(&self.core), Arc::clone(dataset), *length, epoch);
                 for _ in 0..self.next * self.core.stride() {
                     pull.next(stop)?;

@@ -1,11 +1,400 @@
-//! What a loader notices of its own running.
+//! What a loader says about itself: where the time goes, who waits for whom, and what would help.
 //!
-//! Not here: bad samples' treatment (`on_error`).
+//! Not here: the measuring (`monitor`).
 
-use crate::on_error::BadList;
+use std::fmt;
+use std::thread::available_parallelism;
+use std::time::Duration;
 
-/// Counters that all threads of a loader share.
-#[derive(Debug, Default)]
-pub(crate) struct Monitor {
-    pub(crate) bad: BadList,
+use crate::Stage;
+use crate::builder::{Config, Data};
+use crate::monitor::{Counts, Depth};
+
+/// Below this part of the step time, waiting is not worth a word.
+const LITTLE: f64 = 0.03;
+
+/// Where a loader's time went. Made by [`DataLoader::report`](crate::DataLoader::report).
+///
+/// Times of workers are added up over all of them, and are times on the clock: on a machine with fewer free cores than
+/// workers, work seems to take longer than it would alone.
+#[derive(Clone, Debug)]
+pub struct LoaderReport {
+    /// Threads that fill batches; with 0 the consumer does it itself.
+    pub num_workers: usize,
+    /// The machine's cores, as far as this process may use them.
+    pub cores: usize,
+    /// Batches that were filled.
+    pub batches: u64,
+    /// Samples in them, without padding.
+    pub samples: u64,
+    /// The time that filling took, by [`Stage`], in the order of [`Stage::ALL`].
+    pub stages: Vec<(Stage, Duration)>,
+    /// The time of filling that was in no stage: what a dataset does that does not say, and the copying into the batch.
+    pub writing: Duration,
+    /// The part of the above in which the records of a stream are read, which one thread does at a time.
+    pub in_order: Duration,
+    /// Workers that waited until the consumer took a batch: good, as it means that they are fast enough.
+    pub waited_for_space: Duration,
+    /// Workers that waited until another one had read its records of a stream.
+    pub waited_for_reading: Duration,
+    /// Batches that the consumer took, not counting the first of each epoch, before which it does other things.
+    pub steps: u64,
+    /// How long the consumer waited for those.
+    pub waiting: Duration,
+    /// How long the consumer was busy before it came for those.
+    pub busy: Duration,
+    /// From the start of the latest iterator to its first batch.
+    pub first_batch: Option<Duration>,
+    /// Of batches in host memory that are ready.
+    pub host_queue: QueueDepth,
+    /// What the transfer to the devices did, if there was one.
+    pub transfer: Option<TransferReport>,
+    sequential: bool,
+}
+
+/// How many batches lay in a queue when somebody came to take one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueueDepth {
+    /// On average.
+    pub mean: f64,
+    /// At most.
+    pub peak: usize,
+    /// How many there can be.
+    pub capacity: usize,
+}
+
+/// Where the time of the thread went that moves batches to the devices.
+#[derive(Clone, Copy, Debug)]
+pub struct TransferReport {
+    /// Batches that it moved.
+    pub batches: u64,
+    /// How long it took until they were there.
+    pub busy: Duration,
+    /// How long it waited for batches.
+    pub waited_for_batches: Duration,
+    /// How long it waited until the consumer took one.
+    pub waited_for_space: Duration,
+    /// Of batches on the devices that are ready.
+    pub queue: QueueDepth,
+}
+
+impl QueueDepth {
+    fn new(depth: Depth, capacity: usize) -> QueueDepth {
+        QueueDepth { mean: depth.sum as f64 / depth.looks.max(1) as f64, peak: depth.peak, capacity }
+    }
+}
+
+impl LoaderReport {
+    pub(crate) fn new(config: &Config, counts: Counts) -> LoaderReport {
+        let transfer = (counts.transfer.batches > 0).then(|| TransferReport {
+            batches: counts.transfer.batches,
+            busy: counts.transfer.busy,
+            waited_for_batches: counts.transfer.waited_for_batches,
+            waited_for_space: counts.transfer.waited_for_space,
+            queue: QueueDepth::new(counts.device_queue, config.device_prefetch),
+        });
+        LoaderReport {
+            num_workers: config.num_workers,
+            cores: available_parallelism().map_or(1, usize::from),
+            batches: counts.batches,
+            samples: counts.samples,
+            stages: Stage::ALL.iter().map(|&stage| (stage, counts.stages[stage as usize])).collect(),
+            writing: counts.other,
+            in_order: counts.in_order,
+            waited_for_space: counts.waited_for_space,
+            waited_for_reading: counts.waited_for_reading,
+            steps: counts.steps.count,
+            waiting: counts.steps.waited,
+            busy: counts.steps.busy,
+            first_batch: counts.steps.first_batch,
+            host_queue: QueueDepth::new(counts.host_queue, config.prefetch),
+            transfer,
+            sequential: matches!(config.data, Data::Stream { .. }),
+        }
+    }
+
+    /// The part of the step time in which the consumer waited for data, from 0 to 1; 0 before the second batch.
+    pub fn waiting_share(&self) -> f64 {
+        share(self.waiting, self.waiting + self.busy)
+    }
+
+    /// What the threads spent on filling batches, all stages together.
+    pub fn work(&self) -> Duration {
+        self.stages.iter().map(|stage| stage.1).sum::<Duration>() + self.writing
+    }
+
+    /// The stage that takes most of the threads' time, and its part of it; none before the first batch. Without a stage
+    /// it is the writing.
+    pub fn slow_stage(&self) -> Option<(Option<Stage>, f64)> {
+        let stages = self.stages.iter().map(|&(stage, time)| (Some(stage), time)).chain([(None, self.writing)]);
+        let (stage, time) = stages.max_by_key(|&(_, time)| time)?;
+        (self.batches > 0).then(|| (stage, share(time, self.work())))
+    }
+
+    /// How many threads it would take to fill batches as fast as the consumer takes them, if each goes on as fast as the
+    /// ones that there are; none as long as that cannot be told, as where the consumer does nothing else.
+    pub fn threads_needed(&self) -> Option<usize> {
+        let step = self.busy.as_secs_f64() / self.steps as f64;
+        let threads = (self.work().as_secs_f64() / self.batches as f64 / step).ceil();
+        (threads.is_finite() && threads < 1e4).then_some(threads as usize)
+    }
+
+    /// Whether the data is too slow, which part of it, and what to do, in one sentence.
+    pub fn verdict(&self) -> String {
+        let waiting = self.waiting_share();
+        let percent = 100.0 * waiting;
+        if self.steps == 0 {
+            return "too few batches were taken to say what is slow".to_owned();
+        }
+        if waiting < LITTLE {
+            return format!("not input-bound: {percent:.1} % of step time waits");
+        }
+        format!("input-bound: {percent:.0} % of step time waits; {}", self.remedy())
+    }
+
+    fn remedy(&self) -> String {
+        if let Some(transfer) = &self.transfer {
+            let all = transfer.busy + transfer.waited_for_batches + transfer.waited_for_space;
+            if share(transfer.busy, all) > 0.5 {
+                return "the transfer to the device is the slow stage; send fewer bytes: u8 in place of f32, smaller rows"
+                    .to_owned();
+            }
+        }
+        let Some((slow, _)) = self.slow_stage() else { return "no batch was filled yet".to_owned() };
+        let reading = self.in_order.as_secs_f64() / self.batches as f64;
+        if self.sequential && reading > self.busy.as_secs_f64() / self.steps as f64 {
+            return "reading the stream is the slow stage, which one thread does at a time; leave decoding to Stream::map, \
+                    mix several streams, read from faster storage, or cache it"
+                .to_owned();
+        }
+        let (name, cure) = match slow {
+            Some(Stage::Read) => ("read", "read from faster storage or fewer, larger files, cache it,"),
+            Some(Stage::Decode) => ("decode", "cache it"),
+            Some(Stage::Transform) => ("transform", "cache it"),
+            None => ("write", "make what Dataset::read does faster"),
+        };
+        let slow = format!("{name} is the slow stage");
+        // The consumer's own thread is the only one that fills batches where there are no workers.
+        let have = self.num_workers;
+        match self.threads_needed() {
+            None => format!("{slow}; nothing else is done between two batches, so that no number of threads is enough"),
+            Some(needed) if needed <= have && have > self.cores => {
+                format!("{slow}; {have} threads are more than the {} cores of this machine, {cure}", self.cores)
+            }
+            Some(needed) if needed <= have => {
+                format!(
+                    "{slow}; {have} threads are enough on average: raise prefetch, so that they can read further ahead"
+                )
+            }
+            Some(needed) if needed <= self.cores => {
+                format!("{slow}; {cure} or add {}", threads(needed - have))
+            }
+            Some(needed) => format!(
+                "{slow}; {cure}: it would take {}, and this machine has {}",
+                threads(needed),
+                if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) }
+            ),
+        }
+    }
+}
+
+fn threads(count: usize) -> String {
+    if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") }
+}
+
+fn share(part: Duration, whole: Duration) -> f64 {
+    if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
+}
+
+/// Seconds with as many digits as are of use.
+struct Time(Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs_f64();
+        let (value, unit) = match seconds {
+            ..1e-3 => (1e6 * seconds, "us"),
+            1e-3..1.0 => (1e3 * seconds, "ms"),
+            _ => (seconds, "s"),
+        };
+        let digits = if value < 10.0 {
+            2
+        } else if value < 100.0 {
+            1
+        } else {
+            0
+        };
+        write!(f, "{value:.digits$} {unit}")
+    }
+}
+
+/// A time with a unit, as reports show it.
+pub(crate) fn time(duration: Duration) -> impl fmt::Display {
+    Time(duration)
+}
+
+impl fmt::Display for QueueDepth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} of {} ready on average, {} at most", self.mean, self.capacity, self.peak)
+    }
+}
+
+impl fmt::Display for LoaderReport {
+    /// A line for each stage and queue; the last one is the [verdict](LoaderReport::verdict).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by = match self.num_workers {
+            0 => "the consumer's own thread".to_owned(),
+            count => threads(count),
+        };
+        writeln!(f, "{} batches, {} samples, filled by {by}", self.batches, self.samples)?;
+        let work = self.work();
+        for (stage, spent) in &self.stages {
+            let name = format!("{stage:?}").to_lowercase();
+            writeln!(f, "{name:<10} {:>9}  {:>3.0} %", Time(*spent).to_string(), 100.0 * share(*spent, work))?;
+        }
+        writeln!(
+            f,
+            "{:<10} {:>9}  {:>3.0} %",
+            "write",
+            Time(self.writing).to_string(),
+            100.0 * share(self.writing, work)
+        )?;
+        if self.num_workers > 0 {
+            write!(f, "workers waited {} for space", Time(self.waited_for_space))?;
+            if self.sequential {
+                write!(
+                    f,
+                    ", {} for the reading of the stream ({} in all)",
+                    Time(self.waited_for_reading),
+                    Time(self.in_order)
+                )?;
+            }
+            writeln!(f, "; batches: {}", self.host_queue)?;
+        }
+        if let Some(transfer) = &self.transfer {
+            writeln!(
+                f,
+                "transfer of {} batches took {}, waited {} for batches and {} for space; on the device: {}",
+                transfer.batches,
+                Time(transfer.busy),
+                Time(transfer.waited_for_batches),
+                Time(transfer.waited_for_space),
+                transfer.queue
+            )?;
+        }
+        if let Some(first) = self.first_batch {
+            writeln!(f, "first batch after {}", Time(first))?;
+        }
+        writeln!(f, "{} steps: {} busy, {} waiting", self.steps, Time(self.busy), Time(self.waiting))?;
+        f.write_str(&self.verdict())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    /// 100 batches of 64, decoded in 30 ms each by two threads, for steps of 10 ms that wait for 5 ms.
+    fn report() -> LoaderReport {
+        let ms = Duration::from_millis;
+        LoaderReport {
+            num_workers: 2,
+            cores: 8,
+            batches: 101,
+            samples: 6464,
+            stages: vec![(Stage::Read, ms(101)), (Stage::Decode, ms(2500)), (Stage::Transform, ms(400))],
+            writing: ms(29),
+            in_order: Duration::ZERO,
+            waited_for_space: ms(3),
+            waited_for_reading: Duration::ZERO,
+            steps: 100,
+            waiting: ms(500),
+            busy: ms(1000),
+            first_batch: Some(ms(31)),
+            host_queue: QueueDepth { mean: 0.25, peak: 2, capacity: 4 },
+            transfer: None,
+            sequential: false,
+        }
+    }
+
+    #[track_caller]
+    fn check(report: LoaderReport, expect: Expect) {
+        expect.assert_eq(&report.verdict());
+    }
+
+    #[test]
+    fn the_sentence_names_the_slow_stage_and_what_helps() {
+        let ms = Duration::from_millis;
+        check(
+            report(),
+            expect!["input-bound: 33 % of step time waits; decode is the slow stage; cache it or add 1 thread"],
+        );
+        check(
+            LoaderReport { cores: 2, ..report() },
+            expect![
+                "input-bound: 33 % of step time waits; decode is the slow stage; cache it: it would take 3 threads, and this machine has 2 cores"
+            ],
+        );
+        check(LoaderReport { waiting: ms(20), ..report() }, expect!["not input-bound: 2.0 % of step time waits"]);
+        check(
+            LoaderReport { num_workers: 3, ..report() },
+            expect![
+                "input-bound: 33 % of step time waits; decode is the slow stage; 3 threads are enough on average: raise prefetch, so that they can read further ahead"
+            ],
+        );
+        check(
+            LoaderReport { num_workers: 0, ..report() },
+            expect!["input-bound: 33 % of step time waits; decode is the slow stage; cache it or add 3 threads"],
+        );
+        check(
+            LoaderReport { num_workers: 4, cores: 2, ..report() },
+            expect![
+                "input-bound: 33 % of step time waits; decode is the slow stage; 4 threads are more than the 2 cores of this machine, cache it"
+            ],
+        );
+        check(
+            LoaderReport { busy: Duration::from_nanos(9), ..report() },
+            expect![
+                "input-bound: 100 % of step time waits; decode is the slow stage; nothing else is done between two batches, so that no number of threads is enough"
+            ],
+        );
+        check(
+            LoaderReport { sequential: true, in_order: ms(1400), ..report() },
+            expect![
+                "input-bound: 33 % of step time waits; reading the stream is the slow stage, which one thread does at a time; leave decoding to Stream::map, mix several streams, read from faster storage, or cache it"
+            ],
+        );
+        let queue = QueueDepth { mean: 0.0, peak: 0, capacity: 2 };
+        let slow = TransferReport {
+            batches: 100,
+            busy: ms(1300),
+            waited_for_batches: ms(100),
+            waited_for_space: ms(10),
+            queue,
+        };
+        check(
+            LoaderReport { transfer: Some(slow), ..report() },
+            expect![
+                "input-bound: 33 % of step time waits; the transfer to the device is the slow stage; send fewer bytes: u8 in place of f32, smaller rows"
+            ],
+        );
+        check(LoaderReport { steps: 0, ..report() }, expect!["too few batches were taken to say what is slow"]);
+    }
+
+    #[test]
+    fn the_report_is_a_line_for_each_part() {
+        expect![[r#"
+            101 batches, 6464 samples, filled by 2 threads
+            read          101 ms    3 %
+            decode        2.50 s   83 %
+            transform     400 ms   13 %
+            write        29.0 ms    1 %
+            workers waited 3.00 ms for space; batches: 0.2 of 4 ready on average, 2 at most
+            first batch after 31.0 ms
+            100 steps: 1.00 s busy, 500 ms waiting
+            input-bound: 33 % of step time waits; decode is the slow stage; cache it or add 1 thread"#]]
+        .assert_eq(&report().to_string());
+    }
 }

@@ -1,6 +1,6 @@
 //! The parts of reading a sample whose time is told apart.
 //!
-//! Not here: adding the times of all threads up and judging them (`report`).
+//! Not here: adding up the times of all threads (`monitor`) and judging them (`report`).
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -57,6 +57,10 @@ impl StageTimes {
 
     pub(crate) fn of(&self, stage: Stage) -> Duration {
         self.0[stage as usize]
+    }
+
+    pub(crate) fn sum(&self) -> Duration {
+        self.0.iter().sum()
     }
 }
 

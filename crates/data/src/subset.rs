@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::random::{Purpose, permutation};
-use crate::{Dataset, Error, Field, Result, Sample};
+use crate::{Dataset, Error, Field, Fingerprint, Result, Sample};
 
 /// Some samples of another dataset, in the order of `indices`; an index may appear more than once.
 #[derive(Clone, Debug)]
@@ -48,6 +48,16 @@ impl<D: Dataset> Dataset for Subset<D> {
             Some(&original) => self.dataset.read(original, sample),
             None => Err(Error::usage(format!("there is no sample {index}; the subset has {}", self.indices.len()))),
         }
+    }
+
+    fn origin(&self, index: usize) -> Option<String> {
+        self.dataset.origin(*self.indices.get(index)?)
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        let indices: Vec<u8> = self.indices.iter().flat_map(|&index| (index as u64).to_le_bytes()).collect();
+        fingerprint.add("subset", indices);
+        self.dataset.fingerprint(fingerprint)
     }
 }
 
@@ -119,6 +129,15 @@ impl ConcatDataset {
     }
 }
 
+impl ConcatDataset {
+    /// The dataset that sample `index` belongs to, and its index there.
+    fn part(&self, index: usize) -> Option<(&dyn Dataset, usize)> {
+        let part = self.ends.partition_point(|&end| end <= index);
+        let start = if part == 0 { 0 } else { self.ends[part - 1] };
+        self.parts.get(part).map(|dataset| (&**dataset, index - start))
+    }
+}
+
 impl Dataset for ConcatDataset {
     fn len(&self) -> usize {
         self.ends.last().copied().unwrap_or(0)
@@ -129,10 +148,19 @@ impl Dataset for ConcatDataset {
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-        let part = self.ends.partition_point(|&end| end <= index);
-        match self.parts.get(part) {
-            Some(dataset) => dataset.read(index - if part == 0 { 0 } else { self.ends[part - 1] }, sample),
+        match self.part(index) {
+            Some((dataset, index)) => dataset.read(index, sample),
             None => Err(Error::usage(format!("there is no sample {index}; the datasets have {}", self.len()))),
         }
+    }
+
+    fn origin(&self, index: usize) -> Option<String> {
+        let (dataset, index) = self.part(index)?;
+        dataset.origin(index)
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("concat", (self.parts.len() as u64).to_le_bytes());
+        self.parts.iter().try_for_each(|part| part.fingerprint(fingerprint))
     }
 }

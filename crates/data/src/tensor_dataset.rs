@@ -5,7 +5,7 @@
 use bytemuck::NoUninit;
 use fulmen_tensor::Element;
 
-use crate::{Dataset, Error, Field, Result, Sample};
+use crate::{Dataset, Error, Field, Fingerprint, Result, Sample};
 
 /// Arrays in memory with the same first axis, which counts the samples.
 ///
@@ -115,6 +115,13 @@ impl Dataset for TensorDataset {
             }
             let start = index * array.sample_bytes;
             sample.write(i, &array.bytes[start..start + array.sample_bytes])?;
+        }
+        Ok(())
+    }
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        for Array { field, bytes, .. } in &self.arrays {
+            fingerprint.add("array", field.to_string());
+            fingerprint.add("values", bytes);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Threads that fill batches ahead of the consumer, each a whole batch at a time, delivered in order.
+//! Threads that fill batches ahead of the consumer, each a whole batch at a time, delivered in order or as they are done.
 //!
 //! Not here: the content of a batch, which the plan decides before any thread sees it. That is why the number of
 //! threads cannot change it.
@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
 
 use crate::loader::Core;
 use crate::plan::Plan;
@@ -36,11 +37,33 @@ struct Queue {
     done: BTreeMap<u64, Result<HostBatch>>,
     /// How many batches there will be, once that is known.
     end: Option<u64>,
+    /// The first batch of the next epoch: batches that come in any order still do not cross the end of their epoch.
+    epoch_end: u64,
+}
+
+impl Queue {
+    /// Takes the next batch, if it is done.
+    fn take(&mut self, ordered: bool, batches: u64) -> Option<Result<HostBatch>> {
+        let batch = if ordered {
+            self.done.remove(&self.taken)?
+        } else {
+            let first = self.done.first_entry()?;
+            if *first.key() >= self.epoch_end {
+                return None;
+            }
+            first.remove()
+        };
+        self.taken += 1;
+        if self.taken == self.epoch_end {
+            self.epoch_end = self.epoch_end.saturating_add(batches);
+        }
+        Some(batch)
+    }
 }
 
 impl Workers {
     pub(crate) fn start(core: Arc<Core>, plan: Plan, count: usize, stop: Arc<AtomicBool>) -> Result<Workers> {
-        let queue = Queue { taken: 0, done: BTreeMap::new(), end: None };
+        let queue = Queue { taken: 0, done: BTreeMap::new(), end: None, epoch_end: core.batches() as u64 };
         let shared = Arc::new(Shared {
             core,
             stop,
@@ -63,16 +86,16 @@ impl Workers {
 
     /// Waits for the next batch.
     pub(crate) fn next(&mut self) -> Option<Result<HostBatch>> {
+        let core = &self.shared.core;
         let mut queue = self.shared.queue();
+        core.monitor.host_queue(queue.done.len());
         loop {
-            let next = queue.taken;
-            if let Some(batch) = queue.done.remove(&next) {
-                queue.taken += 1;
+            if let Some(batch) = queue.take(core.config.ordered, core.batches() as u64) {
                 drop(queue);
                 self.shared.space.notify_all();
                 return Some(batch);
             }
-            if queue.end == Some(next) {
+            if queue.end == Some(queue.taken) {
                 return None;
             }
             queue = self.shared.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +125,10 @@ impl Shared {
     /// The life of a thread.
     fn work(&self) {
         loop {
+            let (came, drawn) = (Instant::now(), self.core.monitor.in_order());
             let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
+            let drawn = self.core.monitor.in_order().saturating_sub(drawn);
+            self.core.monitor.waited_for_plan(came.elapsed(), drawn);
             let number = plan.issued;
             let work = match self.wait_for_space(number) {
                 true => plan.next(&self.stop),
@@ -123,9 +149,11 @@ impl Shared {
 
     /// Waits until batch `number` is within the prefetch window. False after a stop.
     fn wait_for_space(&self, number: u64) -> bool {
+        let came = Instant::now();
         let mut queue = self.queue();
         while !self.stop.load(Ordering::Relaxed) {
             if number - queue.taken < self.core.config.prefetch as u64 {
+                self.core.monitor.waited_for_space(came.elapsed());
                 return true;
             }
             queue = self.space.wait(queue).unwrap_or_else(PoisonError::into_inner);

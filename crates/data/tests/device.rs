@@ -171,3 +171,18 @@ fn a_consumer_that_stops_early_leaves_no_thread_behind_and_does_not_wait_long() 
         }
     }
 }
+
+#[test]
+fn the_report_tells_what_the_transfer_did() {
+    let loader = DataLoader::builder(data(20)).batch_size(4).num_workers(1).device_prefetch(2).build().unwrap();
+    let batches = loader.epochs(0..2, 0).prefetch_to(&runtime(), &rows());
+    for batch in batches {
+        assert!(batch.is_ok());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let report = loader.report();
+    let transfer = report.transfer.unwrap();
+    assert_eq!((report.batches, report.steps, transfer.batches), (10, 8, 10));
+    assert!(transfer.busy > Duration::ZERO && report.busy >= 8 * Duration::from_millis(2));
+    assert!(transfer.queue.peak <= 2, "{report}");
+}

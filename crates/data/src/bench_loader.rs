@@ -1,0 +1,102 @@
+//! How fast a loader is by itself, with nobody but a stopwatch at its end.
+//!
+//! Not here: comparing it with other loaders, and the waiting of a real training loop (`report`).
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::report::time;
+use crate::{DataLoader, LoaderReport, Result};
+
+/// What [`bench_loader`] measured.
+#[derive(Clone, Debug)]
+pub struct LoaderBench {
+    /// From the start to the end of the epoch.
+    pub elapsed: Duration,
+    /// From the start to the first batch.
+    pub first_batch: Duration,
+    /// Batches that came.
+    pub batches: usize,
+    /// Samples in them, without padding.
+    pub samples: usize,
+    /// Bytes in them, with padding and masks.
+    pub bytes: u64,
+    /// Samples that could not be read.
+    pub bad_samples: u64,
+    /// Where the time of the threads went, and how full the queue was.
+    pub report: LoaderReport,
+}
+
+/// Reads epoch 0 of a loader with no device and throws the batches away.
+///
+/// ```
+/// use fulmen_data::{DataLoader, TensorDataset, bench_loader};
+///
+/// let data = TensorDataset::builder().array("x", [1000, 8], vec![0.5f32; 8000]).build()?;
+/// let bench = bench_loader(&DataLoader::builder(data).batch_size(100).num_workers(2).build()?)?;
+/// assert_eq!((bench.batches, bench.samples), (10, 1000));
+/// assert!(bench.samples_per_second() > 0.0);
+/// println!("{bench}");
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+///
+/// # Errors
+/// The first batch that cannot be read.
+pub fn bench_loader(loader: &DataLoader) -> Result<LoaderBench> {
+    let loader = loader.with_own_report()?;
+    let start = Instant::now();
+    let (mut batches, mut samples, mut bytes, mut first_batch) = (0, 0, 0, Duration::ZERO);
+    for batch in loader.epoch(0) {
+        let batch = batch?;
+        if batches == 0 {
+            first_batch = start.elapsed();
+        }
+        batches += 1;
+        samples += batch.valid();
+        bytes += batch.layout().size() as u64;
+    }
+    let elapsed = start.elapsed();
+    let (bad_samples, report) = (loader.bad_samples().count, loader.report());
+    Ok(LoaderBench { elapsed, first_batch, batches, samples, bytes, bad_samples, report })
+}
+
+impl LoaderBench {
+    /// Samples a second over the whole epoch, the time to the first batch included.
+    pub fn samples_per_second(&self) -> f64 {
+        self.samples as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// Batches a second over the whole epoch.
+    pub fn batches_per_second(&self) -> f64 {
+        self.batches as f64 / self.elapsed.as_secs_f64()
+    }
+}
+
+impl fmt::Display for LoaderBench {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{:.0} samples/s, {:.1} batches/s, {:.1} MB/s: {} samples in {}, the first batch after {}",
+            self.samples_per_second(),
+            self.batches_per_second(),
+            self.bytes as f64 / 1e6 / self.elapsed.as_secs_f64(),
+            self.samples,
+            time(self.elapsed),
+            time(self.first_batch)
+        )?;
+        let LoaderReport { stages, writing, num_workers, cores, .. } = &self.report;
+        let parts = stages.iter().map(|(stage, spent)| (format!("{stage:?}").to_lowercase(), *spent));
+        for (name, spent) in parts.chain([("write".to_owned(), *writing)]) {
+            let a_sample = spent.div_f64(self.samples.max(1) as f64);
+            let share = 100.0 * spent.as_secs_f64() / self.report.work().as_secs_f64().max(f64::MIN_POSITIVE);
+            writeln!(f, "{name:<10} {:>9} a sample  {share:>3.0} %", time(a_sample).to_string())?;
+        }
+        if *num_workers > 0 {
+            writeln!(f, "batches: {}", self.report.host_queue)?;
+        }
+        if self.bad_samples > 0 {
+            writeln!(f, "{} samples could not be read", self.bad_samples)?;
+        }
+        write!(f, "{num_workers} workers on {cores} cores")
+    }
+}

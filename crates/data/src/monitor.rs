@@ -1,0 +1,198 @@
+//! What a loader notices of its own running: where its threads' time goes, how long the consumer waits, how full the
+//! queues are.
+//!
+//! Not here: what is made of it (`report`).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::on_error::BadList;
+use crate::stage::StageTimes;
+use crate::{HostBatch, Stage};
+
+/// What all threads of a loader write down, and of those that are distributed from it.
+#[derive(Debug, Default)]
+pub(crate) struct Monitor {
+    pub(crate) bad: BadList,
+    counts: Mutex<Counts>,
+}
+
+/// Sums since the loader was built, or since they were set to zero.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    /// Batches that were filled, and the samples in them.
+    pub(crate) batches: u64,
+    pub(crate) samples: u64,
+    /// By [`Stage`]; what was in none of them is apart.
+    pub(crate) stages: [Duration; Stage::ALL.len()],
+    pub(crate) other: Duration,
+    /// The part of all that in which records of a stream are drawn, which one thread does at a time.
+    pub(crate) in_order: Duration,
+    /// Workers that waited until the consumer took a batch.
+    pub(crate) waited_for_space: Duration,
+    /// Workers that waited until another one had drawn its records.
+    pub(crate) waited_for_reading: Duration,
+    pub(crate) steps: Steps,
+    pub(crate) transfer: Transfer,
+    pub(crate) host_queue: Depth,
+    pub(crate) device_queue: Depth,
+}
+
+/// What the consumer of the batches did between one batch and the next.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Steps {
+    pub(crate) count: u64,
+    pub(crate) waited: Duration,
+    pub(crate) busy: Duration,
+    /// From the start to the first batch, the latest time.
+    pub(crate) first_batch: Option<Duration>,
+}
+
+/// What the thread did that moves batches to devices.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Transfer {
+    pub(crate) batches: u64,
+    pub(crate) busy: Duration,
+    pub(crate) waited_for_batches: Duration,
+    pub(crate) waited_for_space: Duration,
+}
+
+/// How many batches lay ready when somebody came for one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Depth {
+    pub(crate) looks: u64,
+    pub(crate) sum: u64,
+    pub(crate) peak: usize,
+}
+
+impl Depth {
+    fn look(&mut self, ready: usize) {
+        self.looks += 1;
+        self.sum += ready as u64;
+        self.peak = self.peak.max(ready);
+    }
+}
+
+impl Monitor {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn get(&self) -> Counts {
+        self.counts().clone()
+    }
+
+    pub(crate) fn reset(&self) {
+        *self.counts() = Counts::default();
+    }
+
+    /// How long records were drawn so far, by all threads.
+    pub(crate) fn in_order(&self) -> Duration {
+        self.counts().in_order
+    }
+
+    pub(crate) fn filled(&self, samples: usize, watch: &Watch) {
+        let (total, stages) = watch.read();
+        let mut counts = self.counts();
+        counts.batches += 1;
+        counts.samples += samples as u64;
+        counts.add_stages(&stages);
+        counts.other += total.saturating_sub(stages.sum());
+    }
+
+    /// Of a stream; what was in none of the stages was reading.
+    pub(crate) fn drew_records(&self, watch: &Watch) {
+        let (total, stages) = watch.read();
+        let mut counts = self.counts();
+        counts.in_order += total;
+        counts.add_stages(&stages);
+        counts.stages[Stage::Read as usize] += total.saturating_sub(stages.sum());
+    }
+
+    /// A worker waited for the plan, since when so much of the time went into drawing records.
+    pub(crate) fn waited_for_plan(&self, waited: Duration, drawn: Duration) {
+        let mut counts = self.counts();
+        // The one that has the plan waits for space with it.
+        let reading = drawn.min(waited);
+        counts.waited_for_reading += reading;
+        counts.waited_for_space += waited - reading;
+    }
+
+    pub(crate) fn waited_for_space(&self, waited: Duration) {
+        self.counts().waited_for_space += waited;
+    }
+
+    pub(crate) fn host_queue(&self, ready: usize) {
+        self.counts().host_queue.look(ready);
+    }
+
+    pub(crate) fn device_queue(&self, ready: usize) {
+        self.counts().device_queue.look(ready);
+    }
+
+    pub(crate) fn transfer(&self, of: impl FnOnce(&mut Transfer)) {
+        of(&mut self.counts().transfer);
+    }
+}
+
+impl Counts {
+    fn add_stages(&mut self, stages: &StageTimes) {
+        Stage::ALL.iter().for_each(|&stage| self.stages[stage as usize] += stages.of(stage));
+    }
+}
+
+/// Takes the time of some work on this thread.
+pub(crate) struct Watch {
+    start: Instant,
+    stages: StageTimes,
+}
+
+impl Watch {
+    pub(crate) fn start() -> Watch {
+        Watch { start: Instant::now(), stages: StageTimes::of_this_thread() }
+    }
+
+    fn read(&self) -> (Duration, StageTimes) {
+        (self.start.elapsed(), StageTimes::of_this_thread().since(&self.stages))
+    }
+}
+
+/// Measures how a consumer takes batches: how long it waits for one, and how long it is away until it wants the next.
+pub(crate) struct Meter {
+    monitor: Arc<Monitor>,
+    started: Option<Instant>,
+    /// When the consumer left with the batch before.
+    left: Option<Instant>,
+}
+
+impl Meter {
+    pub(crate) fn new(monitor: &Arc<Monitor>) -> Meter {
+        Meter { monitor: Arc::clone(monitor), started: Some(Instant::now()), left: None }
+    }
+
+    /// Lets the consumer wait. `index` tells a batch's number in its epoch.
+    pub(crate) fn take<T>(&mut self, wait: impl FnOnce() -> T, index: impl FnOnce(&T) -> Option<usize>) -> T {
+        let came = Instant::now();
+        let batch = wait();
+        let now = Instant::now();
+        let steps = &mut self.monitor.counts().steps;
+        let index = index(&batch);
+        if let (Some(started), Some(_)) = (self.started, index) {
+            self.started = None;
+            steps.first_batch = Some(now - started);
+        }
+        // Between two epochs a consumer validates and saves; that is no part of a step.
+        if let (Some(left), Some(1..)) = (self.left, index) {
+            steps.count += 1;
+            steps.busy += came - left;
+            steps.waited += now - came;
+        }
+        self.left = Some(now);
+        batch
+    }
+}
+
+/// A batch's number in its epoch, of what an iterator gave.
+pub(crate) fn index_of(batch: &Option<crate::Result<HostBatch>>) -> Option<usize> {
+    batch.as_ref()?.as_ref().ok().map(HostBatch::index)
+}
