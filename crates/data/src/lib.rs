@@ -89,7 +89,14 @@ pub use fulmen_tensor::{DType, Element};
 pub use host_batches::HostBatches;
 pub use idx::IdxFile;
 #[cfg(feature = "images")]
-pub use images::{Interpolation, Picture, PictureTransform};
+pub use images::{
+    Amount, AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, GaussianBlur, Pad, RandAugment,
+    RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast, RandomChoice, RandomEqualize, RandomErasing,
+    RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize,
+    TrivialAugmentWide,
+};
+#[cfg(feature = "images")]
+pub use images::{Interpolation, Picture, PictureTransform, functional};
 pub use iterable::{IterableDataset, Record, Records, StreamDataset};
 pub use loader::DataLoader;
 pub use on_error::{BadSample, BadSamples, OnError};

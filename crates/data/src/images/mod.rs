@@ -5,10 +5,18 @@
 //!
 //! Not here: where the bytes come from (`image_folder`, tar shards, tables), and what is done on the device.
 
+mod augment;
+pub mod functional;
 mod interpolation;
 mod picture;
 mod transform;
 
+pub use augment::{
+    Amount, AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, GaussianBlur, Pad, RandAugment,
+    RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast, RandomChoice, RandomEqualize, RandomErasing,
+    RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize,
+    TrivialAugmentWide,
+};
 pub use interpolation::Interpolation;
 pub use picture::Picture;
 pub use transform::PictureTransform;

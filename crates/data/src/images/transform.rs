@@ -38,6 +38,12 @@ pub trait PictureTransform: Send + Sync + 'static {
     /// elsewhere are still those that this makes.
     fn describe(&self) -> String;
 
+    /// Refuses options that no picture can be changed with: a negative factor, a probability of 2. A pipeline asks when it
+    /// is built; what is used without one finds out when it is applied.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The height and width of what it makes, from those of what it is given, where they are known. The same, unless said
     /// otherwise.
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
