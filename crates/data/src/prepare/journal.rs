@@ -28,11 +28,13 @@ pub(crate) enum Line {
     Verified(Verified),
     /// A shard stands under its name.
     Shard(ShardRecord),
-    /// A shard stands in a store.
+    /// A file is going to be brought to a store; what is there under its name from now on is ours.
+    Uploading { name: String, to: String },
+    /// A file stands in a store.
     Uploaded(Uploaded),
 }
 
-/// A shard that stands in a store too.
+/// A file that stands in a store too.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Uploaded {
     pub(crate) name: String,
@@ -54,6 +56,7 @@ struct Inside {
     plan: Option<BTreeMap<String, String>>,
     verified: Vec<Verified>,
     shards: BTreeMap<String, ShardRecord>,
+    uploading: BTreeSet<(String, String)>,
     uploaded: BTreeSet<Uploaded>,
 }
 
@@ -87,8 +90,14 @@ impl Journal {
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(io("reading the list of what is done"))?;
-        let mut inside =
-            Inside { file, plan: None, verified: Vec::new(), shards: BTreeMap::new(), uploaded: BTreeSet::new() };
+        let mut inside = Inside {
+            file,
+            plan: None,
+            verified: Vec::new(),
+            shards: BTreeMap::new(),
+            uploading: BTreeSet::new(),
+            uploaded: BTreeSet::new(),
+        };
         let mut whole = 0;
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
             let Some(text) = line.strip_suffix(b"\n") else { break };
@@ -147,6 +156,10 @@ impl Journal {
         self.lock().shards.get(name).cloned()
     }
 
+    pub(crate) fn has_begun_upload(&self, name: &str, to: &str) -> bool {
+        self.lock().uploading.contains(&(name.to_owned(), to.to_owned()))
+    }
+
     pub(crate) fn has_uploaded(&self, shard: &Uploaded) -> bool {
         self.lock().uploaded.contains(shard)
     }
@@ -163,6 +176,9 @@ impl Inside {
             Line::Verified(archive) => self.verified.push(archive),
             Line::Shard(shard) => {
                 self.shards.insert(shard.name.clone(), shard);
+            }
+            Line::Uploading { name, to } => {
+                self.uploading.insert((name, to));
             }
             Line::Uploaded(shard) => {
                 self.uploaded.insert(shard);

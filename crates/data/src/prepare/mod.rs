@@ -1,6 +1,6 @@
 //! The official archives of well-known datasets, made into shards that are read from beginning to end.
 //!
-//! [`imagenet`] takes the archives as they were downloaded. Which sample goes into which shard is decided by a seed
+//! [`imagenet`] and [`coco`] take the archives as they were downloaded. Which sample goes into which shard is decided by a seed
 //! before anything is written, so a run that was ended goes on where it was, and any number of threads writes the same
 //! bytes. Beside the shards stands a [`Manifest`] with counts, checksums and classes. What the archives must hold is
 //! [`Expected`]; how shards are made, [`PrepareOptions`]; [`Progress`] is told how far it is.
@@ -8,6 +8,8 @@
 //! Not here: reading shards for training, and downloading archives.
 
 mod archives;
+mod coco;
+mod coco_annotations;
 mod devkit;
 mod expected;
 mod imagenet;
@@ -23,8 +25,12 @@ mod sample_set;
 mod section;
 mod shard_file;
 mod tar_index;
+mod upload;
+mod work;
+mod zip_index;
 
 pub use archives::SourceFile;
+pub use coco::coco;
 pub use expected::{Expected, ExpectedArchive};
 pub use imagenet::imagenet;
 pub use info::{ShardInfo, ShardsInfo, shards_info};

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{Error, Result};
+use crate::{Error, Location, Result};
 
 /// Where shards go and what they are like.
 ///
@@ -22,6 +22,8 @@ pub struct PrepareOptions {
     pub(crate) max_bytes: u64,
     pub(crate) threads: usize,
     pub(crate) verify: bool,
+    pub(crate) upload: Option<Location>,
+    pub(crate) delete_uploaded: bool,
 }
 
 impl PrepareOptions {
@@ -35,6 +37,8 @@ impl PrepareOptions {
             max_bytes: 256 << 20,
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             verify: true,
+            upload: None,
+            delete_uploaded: false,
         }
     }
 
@@ -74,6 +78,22 @@ impl PrepareOptions {
         self
     }
 
+    /// Brings each shard to this folder too as soon as it is written, `gs://` and `s3://` or another local one, and at the
+    /// end the manifest.
+    #[must_use]
+    pub fn upload(mut self, to: impl Into<Location>) -> PrepareOptions {
+        self.upload = Some(to.into());
+        self
+    }
+
+    /// Whether a shard is deleted in the output's folder once it has been brought to the other one, so that the disk needs
+    /// room for a few shards only. The list of what is done stays there, by which an ended run goes on.
+    #[must_use]
+    pub fn delete_uploaded(mut self, delete: bool) -> PrepareOptions {
+        self.delete_uploaded = delete;
+        self
+    }
+
     /// The folder that the shards go into.
     pub fn output(&self) -> &Path {
         &self.output
@@ -88,6 +108,11 @@ impl PrepareOptions {
             if is {
                 return Err(Error::usage(format!("the {name} may not be 0")));
             }
+        }
+        if self.delete_uploaded && self.upload.is_none() {
+            return Err(Error::usage(
+                "shards are to be deleted once they are uploaded, but no place to upload to was given",
+            ));
         }
         Ok(())
     }

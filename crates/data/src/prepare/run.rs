@@ -4,8 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::archives::{SourceFile, verify_archives};
 use super::expected::Expected;
@@ -15,11 +13,9 @@ use super::options::PrepareOptions;
 use super::plan::{Plan, PlannedShard};
 use super::progress::Progress;
 use super::sample_set::SampleSet;
-use super::shard_file::{TarShard, sha256_of};
+use super::shard_file::TarShard;
+use super::work::{State, Work, check_room, in_parallel};
 use crate::{Error, Result};
-
-/// What a disk should have left when all is written.
-const SPARE: u64 = 64 << 20;
 
 /// Checks the archives, and writes those shards that are not there yet, and the manifest.
 pub(crate) fn prepare<S: SampleSet>(
@@ -49,61 +45,54 @@ pub(crate) fn prepare<S: SampleSet>(
     all.insert("the list of samples".to_owned(), plan.samples.clone());
     journal.begin(all, &names)?;
 
-    let done = done(&plan, options, &journal, progress)?;
-    let missing: Vec<&PlannedShard> =
-        plan.shards.iter().filter(|shard| !done.contains_key(shard.name.as_str())).collect();
-    let bytes = missing.iter().map(|shard| shard.bytes).fold(0, u64::saturating_add);
-    check_room(&options.output, bytes)?;
-    if !done.is_empty() {
-        progress.note(&format!("{} of {} shards are there already", done.len(), plan.shards.len()));
+    let work = Work { options, journal: &journal, progress };
+    let states = work.states(&plan.shards)?;
+    let missing: Vec<(&PlannedShard, Option<ShardRecord>)> = plan
+        .shards
+        .iter()
+        .zip(&states)
+        .filter(|(_, state)| !matches!(state, State::Done(_)))
+        .map(|(shard, state)| (shard, state.record()))
+        .collect();
+    let unwritten = missing.iter().filter(|(_, written)| written.is_none()).map(|(shard, _)| shard.bytes);
+    let (bytes, largest) = (unwritten.clone().fold(0, u64::saturating_add), unwritten.max().unwrap_or(0));
+    check_room(
+        &options.output,
+        match options.delete_uploaded {
+            true => bytes.min(largest.saturating_mul(options.threads as u64)),
+            false => bytes,
+        },
+    )?;
+    if missing.len() < plan.shards.len() {
+        progress.note(&format!(
+            "{} of {} shards are there already",
+            plan.shards.len() - missing.len(),
+            plan.shards.len()
+        ));
     }
-    progress.begin("writing shards", bytes);
-    let mut records = in_parallel(&missing, options.threads, |shard| {
-        let record = write_shard(&set, &plan, shard, &options.output, progress)?;
-        journal.add(Line::Shard(record.clone()))?;
+    let uploads = missing.iter().filter(|_| options.upload.is_some()).map(|(shard, _)| shard.bytes);
+    let total = uploads.fold(bytes, u64::saturating_add);
+    progress.begin(if options.upload.is_some() { "writing and uploading shards" } else { "writing shards" }, total);
+    let mut records = in_parallel(&missing, options.threads, |(shard, written)| {
+        let record = match written {
+            Some(record) => record.clone(),
+            None => {
+                let record = write_shard(&set, &plan, shard, &options.output, progress)?;
+                journal.add(Line::Shard(record.clone()))?;
+                record
+            }
+        };
+        work.upload(&record)?;
         progress.note(&format!("{}: {} samples, {} bytes", record.name, record.samples, record.bytes));
         Ok(record)
     })?;
-    records.extend(done.into_values());
-    let manifest = manifest(dataset, &set, &plan, records, sources, facts)?;
-    manifest.write(&options.output)?;
+    records.extend(states.into_iter().filter_map(|state| match state {
+        State::Done(record) => Some(record),
+        _ => None,
+    }));
+    let manifest = manifest_of(dataset, &set, &plan, records, sources, facts)?;
+    work.finish(&manifest)?;
     Ok(manifest)
-}
-
-/// The shards that an earlier run has written and that are still what they were.
-fn done(
-    plan: &Plan,
-    options: &PrepareOptions,
-    journal: &Journal,
-    progress: &dyn Progress,
-) -> Result<BTreeMap<String, ShardRecord>> {
-    let written: Vec<ShardRecord> = plan
-        .shards
-        .iter()
-        .filter_map(|shard| journal.shard(&shard.name).filter(|record| record.bytes == shard.bytes))
-        .filter(|record| {
-            let size = options.output.join(&record.name).metadata().map(|metadata| metadata.len());
-            size.is_ok_and(|size| size == record.bytes)
-        })
-        .collect();
-    if options.verify && !written.is_empty() {
-        progress.begin("verifying the shards that are there", written.iter().map(|record| record.bytes).sum());
-    }
-    let records: Vec<&ShardRecord> = written.iter().collect();
-    let whole = in_parallel(&records, options.threads, |record| {
-        if !options.verify {
-            return Ok(true);
-        }
-        let path = options.output.join(&record.name);
-        let found = sha256_of(&path, |bytes| progress.advance(bytes))
-            .map_err(|source| Error::io(&path, "reading the shard", source))?;
-        if found != record.sha256 {
-            progress.note(&format!("{}: its checksum is not what it was; it is written again", record.name));
-        }
-        Ok(found == record.sha256)
-    })?;
-    let whole = written.iter().zip(whole).filter(|(_, whole)| *whole);
-    Ok(whole.map(|(record, _)| (record.name.clone(), record.clone())).collect())
 }
 
 fn write_shard(
@@ -128,7 +117,7 @@ fn write_shard(
     Ok(record)
 }
 
-fn manifest(
+fn manifest_of(
     dataset: &str,
     set: &dyn SampleSet,
     plan: &Plan,
@@ -154,87 +143,4 @@ fn manifest(
         splits.push(split);
     }
     Ok(Manifest { version: 1, dataset: dataset.to_owned(), splits, classes: set.classes(), sources, options, remarks })
-}
-
-/// Refuses to begin what the disk has no room for.
-pub(crate) fn check_room(folder: &Path, bytes: u64) -> Result<()> {
-    let room =
-        fs4::available_space(folder).map_err(|source| Error::io(folder, "asking for room on the disk", source))?;
-    let needed = bytes.saturating_add(if bytes == 0 { 0 } else { SPARE });
-    if needed <= room {
-        return Ok(());
-    }
-    let gigabytes = |bytes: u64| bytes as f64 / 1e9;
-    Err(Error::file(
-        folder,
-        format!(
-            "the shards still to be written need {:.1} GB and the disk has room for {:.1} GB: {:.1} GB are missing; make \
-             room, or give a folder on another disk",
-            gigabytes(needed),
-            gigabytes(room),
-            gigabytes(needed - room)
-        ),
-    ))
-}
-
-/// The results for all items, in their order, by several threads. The first error ends the work.
-pub(crate) fn in_parallel<T: Sync, R: Send>(
-    items: &[T],
-    threads: usize,
-    work: impl Fn(&T) -> Result<R> + Sync,
-) -> Result<Vec<R>> {
-    let next = AtomicUsize::new(0);
-    let failed = AtomicBool::new(false);
-    let results = Mutex::new((items.iter().map(|_| None).collect::<Vec<Option<R>>>(), None));
-    let one = || {
-        while !failed.load(Ordering::Relaxed) {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(at) else { return };
-            let result = work(item);
-            let mut results = results.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            match result {
-                Ok(result) => results.0[at] = Some(result),
-                Err(error) => {
-                    failed.store(true, Ordering::Relaxed);
-                    results.1.get_or_insert(error);
-                }
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(items.len()) {
-            // Where no thread can be had, those that are there do the work.
-            let _ = std::thread::Builder::new().name("fulmen-prepare".to_owned()).spawn_scoped(scope, one);
-        }
-        one();
-    });
-    let (results, error) = results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    match error {
-        Some(error) => Err(error),
-        None => Ok(results.into_iter().flatten().collect()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_disk_without_room_is_refused_with_numbers() {
-        let folder = tempfile::tempdir().unwrap();
-        check_room(folder.path(), 0).unwrap();
-        let error = check_room(folder.path(), 1 << 60).unwrap_err().to_string();
-        assert!(error.contains("need 1152921504.7 GB") && error.contains("are missing"), "{error}");
-    }
-
-    #[test]
-    fn work_in_parallel_keeps_order_and_ends_at_an_error() {
-        let items: Vec<u32> = (0..100).collect();
-        assert_eq!(in_parallel(&items, 7, |&item| Ok(item * 2)).unwrap()[99], 198);
-        let error = in_parallel(&items, 3, |&item| match item {
-            40 => Err(Error::new("forty")),
-            _ => Ok(item),
-        });
-        assert_eq!(error.unwrap_err().to_string(), "forty");
-    }
 }

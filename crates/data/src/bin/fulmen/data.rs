@@ -36,6 +36,10 @@ enum Dataset {
         ILSVRC2012_devkit_t12.tar.gz become tar shards train-000000.tar ... and val-000000.tar ..., a sample with a .jpg \
         and its class in a .cls")]
     Imagenet(Archives),
+    /// COCO 2017: pictures with boxes, outlines and captions
+    #[command(long_about = "COCO 2017: train2017.zip, val2017.zip and annotations_trainval2017.zip become tar shards \
+        train-000000.tar ... and val-000000.tar ..., a sample with a .jpg and what is in it in a .json")]
+    Coco(Archives),
 }
 
 #[derive(Debug, Args)]
@@ -70,6 +74,12 @@ struct Making {
     /// Do not compare checksums, neither of the archives nor of the shards that are there
     #[arg(long)]
     no_verify: bool,
+    /// Bring each shard there too as soon as it is written: gs://bucket/folder, s3://bucket/folder or a local folder
+    #[arg(long, value_name = "PLACE")]
+    upload: Option<String>,
+    /// Delete each shard here once it is there, so that the disk needs room for a few only
+    #[arg(long, requires = "upload")]
+    delete_uploaded: bool,
 }
 
 impl Making {
@@ -78,9 +88,14 @@ impl Making {
             .seed(self.seed)
             .max_samples(self.max_samples)
             .max_bytes(self.max_bytes)
-            .verify(!self.no_verify);
-        match self.threads {
+            .verify(!self.no_verify)
+            .delete_uploaded(self.delete_uploaded);
+        let options = match self.threads {
             Some(threads) => options.threads(threads),
+            None => options,
+        };
+        match self.upload {
+            Some(place) => options.upload(place),
             None => options,
         }
     }
@@ -91,10 +106,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         Command::Prepare(dataset) => {
             let reporter = Reporter::new();
             let manifest = match dataset {
-                Dataset::Imagenet(archives) => {
-                    let expected =
-                        archives.expected.as_deref().map_or_else(|| Ok(Expected::imagenet()), Expected::read)?;
-                    prepare::imagenet(archives.archives, &expected, &archives.making.options(), &reporter)?
+                Dataset::Imagenet(Archives { archives, expected, making }) => {
+                    let expected = expected.as_deref().map_or_else(|| Ok(Expected::imagenet()), Expected::read)?;
+                    prepare::imagenet(archives, &expected, &making.options(), &reporter)?
+                }
+                Dataset::Coco(Archives { archives, expected, making }) => {
+                    let expected = expected.as_deref().map_or_else(|| Ok(Expected::coco()), Expected::read)?;
+                    prepare::coco(archives, &expected, &making.options(), &reporter)?
                 }
             };
             drop(reporter);
