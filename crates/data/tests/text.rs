@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fulmen_data::text::{
-    CausalLabels, Encoding, FirstFit, IGNORE_INDEX, LongDocuments, MaskedLanguageModel, PackedStream, Side, TokenArray,
-    TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore, Tokenizer, Truncation, token_lengths,
+    CausalLabels, Encoding, FirstFit, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel, PackedStream,
+    Side, TokenArray, TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore, Tokenizer, Truncation,
+    token_lengths,
 };
 use fulmen_data::{
     DataLoader, Dataset, Fingerprint, HostBatch, Items, Result, Sample, SampleRandom, Source, Stream, StreamItem,
@@ -75,7 +77,7 @@ fn blocks(stream: &impl Stream<Item = Encoding>) -> Vec<Encoding> {
 #[test]
 fn tokens_are_those_of_the_python_library() {
     let reference = reference();
-    for name in ["bpe", "wordpiece"] {
+    for name in ["bpe", "wordpiece", "unigram", "split"] {
         let expected = &reference[name];
         let tokenizer = tokenizer(name);
         let (worded, plain) = (tokenizer.clone().words(true), tokenizer.clone().special_tokens(false));
@@ -108,7 +110,7 @@ fn tokens_are_those_of_the_python_library() {
 #[test]
 fn pairs_are_cut_as_the_python_library_cuts_them() {
     let mut refused = 0;
-    for name in ["bpe", "wordpiece"] {
+    for name in ["bpe", "wordpiece", "unigram", "split"] {
         for case in array(&reference()[name]["truncated"]) {
             let strategy = match case["strategy"].as_str().unwrap() {
                 "longest_first" => Truncation::LongestFirst,
@@ -406,7 +408,7 @@ fn lines_become_batches_through_a_token_file() {
             TokenFileWriter::create(folder.path().join(name), tokenizer.vocab_size()).unwrap().separator(end);
         let mut told = 0;
         writer.extend(&documents, threads, |count| told = count).unwrap();
-        assert_eq!(told, 30);
+        assert_eq!(told, 31);
         writer.finish().unwrap()
     };
     let file = write("tokens", 1);
@@ -428,9 +430,14 @@ fn lines_become_batches_through_a_token_file() {
     for workers in [1, 2, 7] {
         assert_eq!(read(workers), expected, "{workers} workers");
     }
+    let read_whole = TokenBlocks::new(TokenArray::open(file.path()).unwrap(), 24).unwrap();
+    let indexed = TokenBlocks::new(IndexedDocuments::new(documents.clone(), Some(end), 2).unwrap(), 24).unwrap();
     let (from_file, in_memory) = (TokenBlocks::new(file, 24).unwrap(), TokenBlocks::new(array, 24).unwrap());
     for index in 0..from_file.len() {
-        assert_eq!(from_file.get(index).unwrap(), in_memory.get(index).unwrap());
+        let expected = in_memory.get(index).unwrap();
+        assert_eq!(from_file.get(index).unwrap(), expected);
+        assert_eq!(read_whole.get(index).unwrap(), expected);
+        assert_eq!(indexed.get(index).unwrap(), expected);
     }
     let mut before = 0;
     let lengths = token_lengths(&documents, 1).unwrap();
@@ -506,7 +513,10 @@ fn damaged_token_files_are_refused() {
     let sound = std::fs::read(&path).unwrap();
     let open = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        TokenFile::open(&path).and_then(|file| file.verify().map(|()| file))
+        let whole = TokenArray::open(&*path);
+        let file = TokenFile::open(&path).and_then(|file| file.verify().map(|()| file));
+        assert_eq!(whole.is_ok(), file.is_ok());
+        file
     };
     open(&sound).unwrap();
     // Cut off anywhere, and any byte changed.
@@ -609,11 +619,34 @@ fn a_document_that_cannot_be_read_is_missing_from_the_blocks() {
 }
 
 #[test]
+fn a_document_that_changes_after_it_was_counted_is_named() {
+    struct Growing(AtomicUsize);
+    impl Source for Growing {
+        type Item = Vec<u32>;
+        fn len(&self) -> usize {
+            1
+        }
+        fn get(&self, _: usize) -> Result<Vec<u32>> {
+            Ok(vec![7; 3 + self.0.fetch_add(1, Ordering::Relaxed)])
+        }
+        fn origin(&self, _: usize) -> String {
+            "growing.txt".to_owned()
+        }
+        fn fingerprint(&self, _: &mut Fingerprint) -> Result<()> {
+            Ok(())
+        }
+    }
+    let tokens = IndexedDocuments::new(Growing(AtomicUsize::new(0)), None, 1).unwrap();
+    let error = tokens.read(0, &mut [0; 2]).unwrap_err().to_string();
+    assert!(error.contains("growing.txt: 4 tokens, but 3"), "{error}");
+}
+
+#[test]
 fn lengths_and_fingerprints() {
     let bpe = tokenizer("bpe");
     let texts = Memory(list::<String>(&reference()["packing"]["texts"]));
     let tokens = bpe.tokenize(texts.clone());
-    let lengths: Vec<usize> = (0..30).map(|index| Source::get(&tokens, index).unwrap().len()).collect();
+    let lengths: Vec<usize> = (0..31).map(|index| Source::get(&tokens, index).unwrap().len()).collect();
     for threads in [0, 1, 2, 7] {
         assert_eq!(token_lengths(&tokens, threads).unwrap(), lengths);
     }

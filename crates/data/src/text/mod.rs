@@ -25,6 +25,7 @@
 //! | --- | --- | --- |
 //! | text to tokens | `Tokenizer::tokenize` | the same |
 //! | many documents, kept | [`TokenArray`] in memory, [`TokenFile`] on disk | [`TokenFileWriter`] |
+//! | many documents, tokenized when they are read | [`IndexedDocuments`] | |
 //! | joined and cut into blocks | [`TokenBlocks`] | [`PackedStream`] |
 //! | whole documents side by side | [`FirstFit`] | [`PackedStream::first_fit`] |
 //! | samples of one length | [`TokenSamples::dataset`] | the same |
@@ -37,12 +38,14 @@ mod boundaries;
 mod document_reader;
 mod encoding;
 mod first_fit;
+mod indexed_documents;
 mod masking;
 mod packed_stream;
 mod samples;
 mod token_array;
 mod token_blocks;
 mod token_file;
+mod token_format;
 mod token_store;
 #[cfg(feature = "text")]
 mod tokenized;
@@ -52,6 +55,7 @@ mod tokenizer;
 pub use boundaries::{Boundaries, choose_boundaries, token_lengths};
 pub use encoding::{Encoding, Side, pad_to};
 pub use first_fit::{FirstFit, LongDocuments};
+pub use indexed_documents::IndexedDocuments;
 pub use masking::MaskedLanguageModel;
 pub use packed_stream::PackedStream;
 pub use samples::{CausalLabels, IGNORE_INDEX, TokenDataset, TokenSamples};

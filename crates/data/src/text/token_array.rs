@@ -2,9 +2,15 @@
 //!
 //! Not here: the same on disk (`token_file`).
 
+use std::io::Read;
+use std::path::Path;
+
+use flate2::Crc;
+
 use super::TokenStore;
 use super::document_reader::in_order;
-use crate::{Error, Fingerprint, Result, Source};
+use super::token_format::{Head, number};
+use crate::{Error, Fingerprint, Location, Result, Source};
 
 /// The tokens of documents in memory.
 ///
@@ -52,6 +58,41 @@ impl TokenArray {
     pub fn separator(mut self, separator: u32) -> TokenArray {
         self.separator = Some(separator);
         self
+    }
+
+    /// Reads a whole [`TokenFile`](super::TokenFile) into memory, from wherever it lies, and compares its checksum. A local
+    /// file need not be read whole: open it.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is no token file, or is damaged.
+    pub fn open(file: impl Into<Location>) -> Result<TokenArray> {
+        let location = file.into();
+        let name = location.to_string();
+        let path = location.local().unwrap_or(Path::new(&name));
+        let io = |source| Error::io(path, "cannot read the token file", source);
+        let size = location.size()?;
+        let mut file = location.open()?;
+        let head = Head::read(&mut file, size, path)?;
+        let mut array = TokenArray::new(usize::try_from(head.vocab_size).unwrap_or(usize::MAX))?;
+        let (mut crc, mut bytes) = (Crc::new(), vec![0; 1 << 18]);
+        // As long as bytes come, and not as many as the head says.
+        let mut left = head.tokens * u64::from(head.width);
+        while left > 0 {
+            let chunk = &mut bytes[..left.min(1 << 18) as usize];
+            file.read_exact(chunk).map_err(io)?;
+            crc.update(chunk);
+            left -= chunk.len() as u64;
+            match &mut array.tokens {
+                Tokens::Narrow(tokens) => tokens.extend(chunk.chunks_exact(2).map(|token| number(token) as u16)),
+                Tokens::Wide(tokens) => tokens.extend(chunk.chunks_exact(4).map(|token| number(token) as u32)),
+            }
+        }
+        let mut ends = Vec::new();
+        file.read_to_end(&mut ends).map_err(io)?;
+        crc.update(&ends);
+        head.check(&crc, path)?;
+        array.ends = head.ends(&ends, path)?;
+        Ok(array)
     }
 
     /// Adds a document.

@@ -1,20 +1,6 @@
 //! A file of the tokens of documents: written once, then read anywhere by any thread.
 //!
-//! The format, all numbers little-endian: a head of 64 bytes, the tokens in 2 or 4 bytes each, then for each document
-//! the number of tokens up to its end, in 8 bytes.
-//!
-//! | bytes of the head | |
-//! | --- | --- |
-//! | 0..8 | `FULMTOKS` |
-//! | 8..12 | the version, 1 |
-//! | 12..16 | bytes a token, 2 or 4 |
-//! | 16..24, 24..32 | how many tokens, how many documents |
-//! | 32..40 | the size of the vocabulary |
-//! | 40..44 | the CRC-32 of all that follows the head |
-//! | 44..60 | zero |
-//! | 60..64 | the CRC-32 of the 60 bytes before |
-//!
-//! Not here: how documents become tokens, and blocks of tokens.
+//! Not here: its layout (`token_format`), how documents become tokens, and blocks of tokens.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
@@ -28,11 +14,8 @@ use super::TokenStore;
 use super::ahead::Ahead;
 use super::document_reader::in_order;
 use super::token_array::{check_range, check_tokens, width};
+use super::token_format::{HEAD, Head, number};
 use crate::{Error, Fingerprint, Result, Source, Stream, StreamItem};
-
-const MAGIC: &[u8; 8] = b"FULMTOKS";
-const VERSION: u32 = 1;
-const HEAD: u64 = 64;
 
 /// Writes a [`TokenFile`].
 ///
@@ -242,36 +225,11 @@ impl TokenFile {
         }
         let mut file = File::open(&path).map_err(io)?;
         let size = metadata.len();
-        if size < HEAD {
-            let message = format!("this is no token file: it has {size} bytes, fewer than the {HEAD} of its head");
-            return Err(Error::file(&path, message));
-        }
-        let mut bytes = [0; HEAD as usize];
-        file.read_exact(&mut bytes).map_err(io)?;
-        let head = Head::from_bytes(&bytes).map_err(|message| Error::file(&path, message))?;
-        let expected = head.size();
-        if expected != Some(size) {
-            let expected = expected.map_or("more than 2^64".to_owned(), |size| size.to_string());
-            return Err(Error::file(
-                &path,
-                format!(
-                    "the file has {size} bytes, but its head promises {} tokens and {} documents, which take {expected}; \
-                     it was cut off or written over: make it anew",
-                    head.tokens, head.documents
-                ),
-            ));
-        }
+        let head = Head::read(&mut file, size, &path)?;
         // Of a size that the file is known to have.
         let mut bytes = vec![0; head.documents as usize * 8];
         file.seek(SeekFrom::Start(size - bytes.len() as u64)).and_then(|_| file.read_exact(&mut bytes)).map_err(io)?;
-        let ends: Vec<u64> = bytes.chunks_exact(8).map(number).collect();
-        let ascending = ends.first().is_none_or(|&end| end > 0) && ends.windows(2).all(|pair| pair[0] < pair[1]);
-        if !ascending || ends.last().copied().unwrap_or(0) != head.tokens {
-            return Err(Error::file(
-                &path,
-                format!("the ends of its documents do not ascend to its {} tokens; the file is damaged", head.tokens),
-            ));
-        }
+        let ends = head.ends(&bytes, &path)?;
         Ok(TokenFile { inner: Arc::new(Inner { path, file, head, ends }) })
     }
 
@@ -302,13 +260,7 @@ impl TokenFile {
                 count => crc.update(&bytes[..count]),
             }
         }
-        match crc.sum() == head.crc {
-            true => Ok(()),
-            false => Err(Error::file(
-                path,
-                format!("its checksum is {:08x}, not {:08x}: the file is damaged; make it anew", crc.sum(), head.crc),
-            )),
-        }
+        head.check(&crc, path)
     }
 }
 
@@ -373,75 +325,4 @@ fn read_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()>
         }
     }
     Ok(())
-}
-
-/// A number of up to 8 bytes.
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
-}
-
-/// What the head says.
-#[derive(Clone, Copy, Debug)]
-struct Head {
-    width: u32,
-    tokens: u64,
-    documents: u64,
-    vocab_size: u64,
-    crc: u32,
-}
-
-impl Head {
-    /// Of the whole file, if that is a number.
-    fn size(&self) -> Option<u64> {
-        let tokens = self.tokens.checked_mul(u64::from(self.width))?;
-        self.documents.checked_mul(8)?.checked_add(tokens)?.checked_add(HEAD)
-    }
-
-    fn to_bytes(self) -> [u8; HEAD as usize] {
-        let mut bytes = [0; HEAD as usize];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.width.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.tokens.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.documents.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.vocab_size.to_le_bytes());
-        bytes[40..44].copy_from_slice(&self.crc.to_le_bytes());
-        let crc = crc_of(&bytes[..60]);
-        bytes[60..].copy_from_slice(&crc.to_le_bytes());
-        bytes
-    }
-
-    fn from_bytes(bytes: &[u8; HEAD as usize]) -> Result<Head, String> {
-        if bytes[..8] != *MAGIC {
-            return Err("this is no token file of fulmen, which begins with FULMTOKS".to_owned());
-        }
-        let at = |place: usize, size: usize| number(&bytes[place..place + size]);
-        if at(8, 4) != u64::from(VERSION) {
-            return Err(format!("this token file is of version {}; this release reads version {VERSION}", at(8, 4)));
-        }
-        if at(60, 4) != u64::from(crc_of(&bytes[..60])) {
-            return Err("the head of this token file is damaged; make it anew".to_owned());
-        }
-        let head = Head {
-            width: at(12, 4) as u32,
-            tokens: at(16, 8),
-            documents: at(24, 8),
-            vocab_size: at(32, 8),
-            crc: at(40, 4) as u32,
-        };
-        let vocabulary = usize::try_from(head.vocab_size).ok().and_then(|size| width(size).ok());
-        match vocabulary == Some(head.width as usize) {
-            true => Ok(head),
-            false => Err(format!(
-                "this token file has {} bytes a token, which do not fit its vocabulary of {}",
-                head.width, head.vocab_size
-            )),
-        }
-    }
-}
-
-fn crc_of(bytes: &[u8]) -> u32 {
-    let mut crc = Crc::new();
-    crc.update(bytes);
-    crc.sum()
 }

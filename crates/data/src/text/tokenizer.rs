@@ -12,7 +12,7 @@ use tokenizers::{EncodeInput, ModelWrapper, PostProcessor, TruncationDirection, 
 use super::tokenized::Tokenized;
 use super::{Encoding, Side};
 use crate::batch::panicked;
-use crate::{Error, Fingerprint, Result};
+use crate::{Error, Fingerprint, Location, Result};
 
 /// A tokenizer as Hugging Face's libraries keep it, in a `tokenizer.json`.
 ///
@@ -67,14 +67,15 @@ pub enum Truncation {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`.
+    /// Reads a `tokenizer.json`, local or in an object store.
     ///
     /// # Errors
     /// A file that cannot be read or is no such file; a BPE model with dropout.
-    pub fn from_file(path: impl AsRef<Path>) -> Result<Tokenizer> {
-        let path = path.as_ref();
-        let bytes = std::fs::read(path).map_err(|source| Error::io(path, "cannot read the tokenizer", source))?;
-        Tokenizer::new(&bytes, Some(path.to_owned())).map_err(|message| Error::file(path, message))
+    pub fn from_file(file: impl Into<Location>) -> Result<Tokenizer> {
+        let location = file.into();
+        let name = location.to_string();
+        let path = location.local().unwrap_or(Path::new(&name));
+        Tokenizer::new(&location.read()?, Some(path.to_owned())).map_err(|message| Error::file(path, message))
     }
 
     /// The same, from the file's content.

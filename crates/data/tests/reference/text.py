@@ -4,15 +4,15 @@ Made with Python 3.13, tokenizers 0.23.3, transformers 5.23.0, torch 2.15.0:
 
     python crates/data/tests/reference/text.py
 
-It trains two small tokenizers on the sentences below and writes, beside itself, text_bpe.json and text_wordpiece.json
-(the tokenizers) and text.json (what they, and the collators of transformers, give).
+It trains four small tokenizers on the sentences below and writes, beside itself, text_bpe.json, text_wordpiece.json,
+text_unigram.json and text_split.json (the tokenizers) and text.json (what they, and the collators of transformers, give).
 """
 
 import json
 import pathlib
 
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
 HERE = pathlib.Path(__file__).parent
@@ -50,6 +50,7 @@ TEXTS = [
     "words-with-dashes, and words'with'quotes",
     "A literal [MASK] and a literal [SEP] and <|endoftext|> too",
     "thunderthunderthunderthunder",
+    "It's 12345 steps, we'll see;   three  spaces and\r\n\r\n  a ﬁne ligature ①",
     "The tallest tree, the highest tower, the lonely walker: these are in danger. " * 3,
 ]
 
@@ -94,6 +95,54 @@ def train_wordpiece():
     # What a file says of padding and truncation is not to be followed.
     tokenizer.enable_padding(length=64, pad_id=0, pad_token="[PAD]")
     tokenizer.enable_truncation(max_length=9)
+    return tokenizer
+
+
+def train_unigram():
+    """As T5's and XLM-R's: SentencePiece's unigram model."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    end = tokenizer.token_to_id("</s>")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", end)]
+    )
+    return tokenizer
+
+
+def train_split():
+    """As Llama 3's: words by a regular expression with a look-ahead, bytes, and a token at the beginning."""
+    pattern = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|begin_of_text|>", "<|end_of_text|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    begin = tokenizer.token_to_id("<|begin_of_text|>")
+    tokenizer.post_processor = processors.Sequence([
+        processors.ByteLevel(trim_offsets=True),
+        processors.TemplateProcessing(
+            single="<|begin_of_text|> $A",
+            pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1",
+            special_tokens=[("<|begin_of_text|>", begin)],
+        ),
+    ])
     return tokenizer
 
 
@@ -243,9 +292,14 @@ def main():
     bpe, wordpiece = train_bpe(), train_wordpiece()
     bpe.save(str(HERE / "text_bpe.json"), pretty=False)
     wordpiece.save(str(HERE / "text_wordpiece.json"), pretty=False)
+    unigram, split = train_unigram(), train_split()
+    unigram.save(str(HERE / "text_unigram.json"), pretty=False)
+    split.save(str(HERE / "text_split.json"), pretty=False)
     result = {
         "bpe": encodings(bpe),
         "wordpiece": encodings(wordpiece),
+        "unigram": encodings(unigram),
+        "split": encodings(split),
         "samples": samples(wordpiece),
         "causal": causal(bpe),
         "packing": packing(bpe),
