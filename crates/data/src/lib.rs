@@ -111,5 +111,5 @@ pub use store::{Location, StoreOptions};
 pub use stream::{Deferred, Items, Stream, StreamItem};
 pub use stream_steps::{ChainStream, MapStream, ShuffleStream, SkipStream, TakeStream};
 pub use subset::{ConcatDataset, Subset, random_split};
-pub use tar_shards::{TarShardWriter, TarShardWriterBuilder, WrittenShard};
+pub use tar_shards::{TarSample, TarShardWriter, TarShardWriterBuilder, TarShards, TarSource, WrittenShard};
 pub use tensor_dataset::{TensorDataset, TensorDatasetBuilder};

@@ -75,6 +75,7 @@ pub(crate) enum Purpose {
     Mix = 5,
     Substitute = 6,
     Shards = 16,
+    ShardOrder = 17,
 }
 
 /// A generator of its own for each purpose and each three numbers.

@@ -15,6 +15,9 @@ use crate::{Error, Fingerprint, Result};
 /// How much is read from the disk at a time.
 const BUFFER: usize = 256 << 10;
 
+/// So many threads ask a store at the same time.
+const MOST_ASKING: usize = 16;
+
 /// A file or a folder: a local path, `gs://bucket/path` or `s3://bucket/path`.
 ///
 /// It is made from a path or a text; what is wrong with the text is told when it is first used. Names of local files need
@@ -373,6 +376,30 @@ impl Location {
             None => Error::io(Path::new(&self.to_string()), "cannot read the object", error),
         }
     }
+}
+
+/// Adds many files. Stores are asked by several threads, because each answer takes its time.
+pub(crate) fn fingerprint_all(files: &[Location], fingerprint: &mut Fingerprint) -> Result<()> {
+    if files.len() < 2 || files.iter().all(|file| file.local().is_some()) {
+        return files.iter().try_for_each(|file| file.fingerprint(fingerprint));
+    }
+    let each = |part: &[Location]| -> Result<Vec<Fingerprint>> {
+        let of = |file: &Location| {
+            let mut fingerprint = Fingerprint::new();
+            file.fingerprint(&mut fingerprint).map(|()| fingerprint)
+        };
+        part.iter().map(of).collect()
+    };
+    let found = std::thread::scope(|scope| {
+        let parts = files.chunks(files.len().div_ceil(MOST_ASKING));
+        let workers: Vec<_> = parts.map(|part| scope.spawn(|| each(part))).collect();
+        let join = |worker: std::thread::ScopedJoinHandle<'_, Result<Vec<Fingerprint>>>| {
+            worker.join().map_err(|_| Error::panic("asking a store panicked"))?
+        };
+        workers.into_iter().map(join).collect::<Result<Vec<_>>>()
+    })?;
+    found.concat().iter().for_each(|of| fingerprint.add("file", of.to_string()));
+    Ok(())
 }
 
 /// A place that can be asked.

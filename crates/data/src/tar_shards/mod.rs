@@ -2,6 +2,14 @@
 //!
 //! Not here: where the files lie (`store`), and what is in the members of a sample.
 
+mod group;
+mod header;
+mod source;
+mod stream;
+mod walk;
 mod writer;
 
+pub use group::TarSample;
+pub use source::TarSource;
+pub use stream::TarShards;
 pub use writer::{TarShardWriter, TarShardWriterBuilder, WrittenShard};
