@@ -1,4 +1,5 @@
 //! Locations on the local disk: listing, patterns, ranges, copies, and names that are not UTF-8.
+#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
 use std::cell::RefCell;
 use std::ffi::OsStr;

@@ -1,4 +1,5 @@
 //! WebDataset shards: written, read, and read where they are damaged.
+#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -231,22 +232,92 @@ fn a_damaged_tar_is_refused_with_the_place() {
     let huge = b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff";
     let cases: Vec<(Vec<u8>, expect_test::Expect)> = vec![
         (vec![], expect!["FILE: the file is empty; expected a tar"]),
-        (b"<html>".repeat(100), expect![]),
-        (good.clone(), expect![]),
-        (good[..700].to_vec(), expect![]),
-        ([&good[..], &[1; 100]].concat(), expect![]),
-        (flipped, expect![]),
-        ([file(b"77777777777"), end.clone()].concat(), expect![]),
-        ([file(huge), end.clone()].concat(), expect![]),
-        ([file(b"9"), end.clone()].concat(), expect![]),
-        ([header(b"a.txt", b"4", b'S'), block(b"text"), end.clone()].concat(), expect![]),
-        ([header(b"x", b"77777777", b'L'), end.clone()].concat(), expect![]),
-        ([header(b"x", b"4", b'x'), block(b"no\n"), end.clone()].concat(), expect![]),
-        ([header(b"x", b"5", b'L'), block(b"name"), end.clone()].concat(), expect![]),
-        ([good.clone(), good.clone(), end.clone()].concat(), expect![]),
-        ([good.clone(), end.clone(), good.clone(), end.clone()].concat(), expect![]),
-        (gzip[..gzip.len() - 4].to_vec(), expect![]),
-        (bad_gzip, expect![]),
+        (
+            b"<html>".repeat(100),
+            expect![
+                "FILE: this is no tar file, plain or gzip: its checksum is no number (it looks like a web page: did the download fail?)"
+            ],
+        ),
+        (
+            good.clone(),
+            expect![
+                "FILE: entry a.txt, at byte 512: the file ends without the zeros that end a tar; it is cut short: copy or download it again"
+            ],
+        ),
+        (
+            good[..700].to_vec(),
+            expect![
+                "FILE: entry a.txt, at byte 512: the file ends 324 bytes before the entry does; it is cut short: copy or download it again"
+            ],
+        ),
+        (
+            [&good[..], &[1; 100]].concat(),
+            expect![
+                "FILE: entry a.txt, at byte 512: the file ends within a header, at byte 1124; it is cut short: copy or download it again"
+            ],
+        ),
+        (
+            flipped,
+            expect![
+                "FILE: the header at byte 1024, after the entry a.txt, is damaged: its checksum should be 853, but is 852; copy or download the file again"
+            ],
+        ),
+        (
+            [file(b"77777777777"), end.clone()].concat(),
+            expect![
+                "FILE: entry a.txt, at byte 512: the file ends after 1024 of the entry's 8589934591 bytes; it is cut short: copy or download it again"
+            ],
+        ),
+        (
+            [file(huge), end.clone()].concat(),
+            expect![
+                "FILE: entry a.txt, at byte 512: with its 9223372036854775807 bytes the sample would have 9223372036854775807, over the limit of 1099511627776; if that is right, raise the limit with max_sample_bytes"
+            ],
+        ),
+        (
+            [file(b"9"), end.clone()].concat(),
+            expect!["FILE: this is no tar file, plain or gzip: its size is no number"],
+        ),
+        (
+            [header(b"a.txt", b"4", b'S'), block(b"text"), end.clone()].concat(),
+            expect![
+                "FILE: entry a.txt, at byte 512: it is a file with holes (GNU tar --sparse); pack it without --sparse"
+            ],
+        ),
+        (
+            [header(b"x", b"77777777", b'L'), end.clone()].concat(),
+            expect![
+                "FILE: the name or extended header before byte 512 claims 16777215 bytes, and more than 1048576 are refused"
+            ],
+        ),
+        (
+            [header(b"x", b"4", b'x'), block(b"no\n"), end.clone()].concat(),
+            expect!["FILE: at byte 0: a record of an extended header is not `length key=value`"],
+        ),
+        (
+            [header(b"x", b"5", b'L'), block(b"name"), end.clone()].concat(),
+            expect!["FILE: it ends after the name of an entry, without the entry"],
+        ),
+        (
+            [good.clone(), good.clone(), end.clone()].concat(),
+            expect!["FILE: entry a.txt, at byte 1536: the sample `a` has a file with the extension `txt` already"],
+        ),
+        (
+            [good.clone(), end.clone(), good.clone(), end.clone()].concat(),
+            expect![
+                "FILE: entry a.txt, at byte 512: after the zeros at byte 1024 that end the tar there are more bytes, as when tars are written one after the other into a file; make one tar of them"
+            ],
+        ),
+        (
+            gzip[..gzip.len() - 4].to_vec(),
+            expect!["FILE: entry a.txt, at byte 512: the gzip file is cut short; copy or download it again"],
+        ),
+        (
+            bad_gzip,
+            expect![
+                "FILE: entry a.txt, at byte 512: the gzip file is damaged (corrupt gzip stream does not have a matching checksum); copy or download it again"
+            ],
+        ),
     ];
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bad.tar");
@@ -262,21 +333,21 @@ fn a_damaged_tar_is_refused_with_the_place() {
     }
     fs::write(&path, [file(b"4"), block(b"text"), end.clone()].concat()).unwrap();
     let error = stream(&TarShards::open(&path).unwrap().max_sample_bytes(3), 0).unwrap_err();
-    expect![].assert_eq(&error.to_string().replace(&path.display().to_string(), "FILE"));
+    expect!["FILE: entry a.txt, at byte 512: with its 4 bytes the sample would have 4, over the limit of 3; if that is right, raise the limit with max_sample_bytes"].assert_eq(&error.to_string().replace(&path.display().to_string(), "FILE"));
     fs::write(&path, &end).unwrap();
     let error = TarSource::open(&path).unwrap_err();
-    expect![].assert_eq(&error.to_string().replace(&path.display().to_string(), "FILE"));
+    expect!["FILE: there are no samples in this tar: expected files named `key.extension`"]
+        .assert_eq(&error.to_string().replace(&path.display().to_string(), "FILE"));
 }
 
 #[test]
 fn shards_go_through_a_loader() {
     let (_dir, shards) = three();
-    let data = shards
-        .num_samples(12)
-        .shuffle(5, 1)
-        .into_dataset(vec![Field::new("n", DType::U8, [1])], |mut sample, row| row.write(0, &sample.take("bin")?));
     let read = |workers| -> Vec<u8> {
-        let loader = DataLoader::from_stream(data.clone()).batch_size(4).num_workers(workers).build().unwrap();
+        let shuffled = shards.clone().num_samples(12).shuffle(5, 1);
+        let data = shuffled
+            .into_dataset(vec![Field::new("n", DType::U8, [1])], |mut sample, row| row.write(0, &sample.take("bin")?));
+        let loader = DataLoader::from_stream(data).batch_size(4).num_workers(workers).build().unwrap();
         loader.epoch(2).flat_map(|batch| batch.unwrap().values::<u8>(0).unwrap().to_vec()).collect()
     };
     let mut once = read(0);

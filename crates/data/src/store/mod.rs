@@ -4,6 +4,7 @@
 
 mod local;
 mod location;
+mod open;
 mod options;
 mod pattern;
 mod remote;

@@ -48,8 +48,11 @@ fn too_many() -> String {
     format!("its braces stand for more than {MOST_NAMES} names")
 }
 
-/// What the group of braces at the start of `text` stands for, and how long it is.
-fn group(text: &[u8], depth: usize) -> Result<Option<(Vec<Vec<u8>>, usize)>, String> {
+/// What a group of braces stands for, and how long it is.
+type Group = (Vec<Vec<u8>>, usize);
+
+/// The group of braces at the start of `text`, if it is one.
+fn group(text: &[u8], depth: usize) -> Result<Option<Group>, String> {
     let mut open = 0usize;
     let mut commas = vec![0];
     let end = text.iter().enumerate().find_map(|(at, byte)| {

@@ -74,16 +74,8 @@ fn until_zero(bytes: &[u8]) -> &[u8] {
 fn number(field: &[u8]) -> Option<u64> {
     if field[0] & 0x80 != 0 {
         // Negative ones begin with 0xff.
-        let (high, low) = field.split_at(field.len() - 8);
-        let fits = high[0] == 0x80 && high[1..].iter().all(|&byte| byte == 0);
-        let inside = field.len() == 8 && field[0] != 0xff;
-        return match (high.is_empty(), fits, inside) {
-            (false, true, _) => Some(low.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))),
-            (true, _, true) => {
-                Some(low.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)) & (u64::MAX >> 1))
-            }
-            _ => None,
-        };
+        let first = (field[0] != 0xff).then_some(u64::from(field[0] & 0x7f))?;
+        return field[1..].iter().try_fold(first, |number, &byte| Some(number.checked_mul(256)? | u64::from(byte)));
     }
     let digits = std::str::from_utf8(until_zero(field)).ok()?.trim_matches(' ');
     match digits {
@@ -163,6 +155,6 @@ mod tests {
         {
             assert!(read(broken).is_err(), "{broken:?}");
         }
-        assert!(read("11 size=-12\n").unwrap_err().contains("`-12`"));
+        assert!(read("12 size=-12\n").unwrap_err().contains("`-12`"));
     }
 }

@@ -79,8 +79,8 @@ pub(super) struct Walk<B> {
     at: u64,
     /// Where the next header begins.
     next: u64,
-    /// The latest entry, for messages.
-    latest: Option<String>,
+    /// The latest entry and where its content begins, for messages.
+    latest: Option<(String, u64)>,
     ended: bool,
 }
 
@@ -138,7 +138,7 @@ impl<B: Bytes> Walk<B> {
                     // A pax name counts more than GNU's, and both more than the header's.
                     let long_name = long_name.map(|name| name.strip_suffix(b"\0").unwrap_or(&name).to_vec());
                     let name = readable(&extended.name.or(long_name).unwrap_or(header.name));
-                    self.latest = Some(name.clone());
+                    self.latest = Some((name.clone(), self.at));
                     if header.kind == Kind::Sparse || extended.sparse {
                         return Err(self.error("it is a file with holes (GNU tar --sparse); pack it without --sparse"));
                     }
@@ -233,14 +233,14 @@ impl<B: Bytes> Walk<B> {
     /// An error at the latest entry.
     fn error(&self, message: impl std::fmt::Display) -> Error {
         match &self.latest {
-            Some(name) => self.location.error(format!("entry {name}, before byte {}: {message}", self.next)),
+            Some((name, at)) => self.location.error(format!("entry {name}, at byte {at}: {message}")),
             None => self.location.error(message.to_string()),
         }
     }
 
     fn bad_header(&self, begins: u64, block: &[u8; BLOCK], why: &str) -> Error {
         if begins > 0 {
-            let latest = self.latest.as_deref().unwrap_or_default();
+            let latest = self.latest.as_ref().map_or("", |(name, _)| name);
             return self.location.error(format!(
                 "the header at byte {begins}, after the entry {latest}, is damaged: {why}; copy or download the file again"
             ));
