@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::{CacheBuilder, CachedDataset, Error, Field, Fingerprint, Result, Sample};
+use crate::{CacheBuilder, CachedDataset, Error, Field, Fingerprint, Result, Sample, Subset};
 
 /// A collection of samples that can be read by index, in any order and from any thread.
 ///
@@ -75,6 +75,24 @@ pub trait Dataset: Send + Sync + 'static {
     /// Whether there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The first `count` samples, or all where there are fewer.
+    fn take(self, count: usize) -> Subset<Self>
+    where
+        Self: Sized,
+    {
+        let end = count.min(self.len());
+        Subset::range(self, 0..end)
+    }
+
+    /// The samples behind the first `count`.
+    fn skip(self, count: usize) -> Subset<Self>
+    where
+        Self: Sized,
+    {
+        let len = self.len();
+        Subset::range(self, count.min(len)..len)
     }
 }
 

@@ -38,9 +38,7 @@ impl SampleRandom {
 
     /// A number in `[low, high)`, uniform; `low` where the two are equal.
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
-        // 53 bits, as many as a mantissa has.
-        let unit = (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
-        low + (high - low) * unit
+        low + (high - low) * unit(&mut self.0)
     }
 
     /// A whole number from 0 to `bound - 1`, each with the same probability; 0 where `bound` is 0.
@@ -74,6 +72,8 @@ pub(crate) enum Purpose {
     Shuffle = 4,
     Mix = 5,
     Substitute = 6,
+    Folds = 7,
+    Weighted = 8,
     Shards = 16,
     ShardOrder = 17,
 }
@@ -92,13 +92,23 @@ pub(crate) fn generator(purpose: Purpose, numbers: [u64; 3]) -> ChaCha8Rng {
 ///
 /// Fisher-Yates is written out here, and not taken from a crate, because a crate may change how it draws.
 pub(crate) fn permutation(purpose: Purpose, seed: u64, epoch: u64, len: usize) -> Vec<usize> {
-    let mut random = generator(purpose, [seed, epoch, len as u64]);
     let mut order: Vec<usize> = (0..len).collect();
-    for last in (1..len).rev() {
-        let other = below(&mut random, last as u64 + 1) as usize;
-        order.swap(last, other);
-    }
+    shuffle(purpose, [seed, epoch, len as u64], &mut order);
     order
+}
+
+/// Puts values into an order that is uniform over all of them.
+pub(crate) fn shuffle<T>(purpose: Purpose, numbers: [u64; 3], values: &mut [T]) {
+    let mut random = generator(purpose, numbers);
+    for last in (1..values.len()).rev() {
+        let other = below(&mut random, last as u64 + 1) as usize;
+        values.swap(last, other);
+    }
+}
+
+/// A number in `[0, 1)`, of 53 bits, as many as a mantissa has.
+pub(crate) fn unit(random: &mut impl RngCore) -> f64 {
+    (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// A number below `bound`, each with the same probability (Lemire's multiplication with rejection); 0 below 0.

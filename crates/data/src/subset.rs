@@ -2,10 +2,11 @@
 //!
 //! Not here: the order in which a loader reads (`sampler`).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::random::{Purpose, permutation};
-use crate::{Dataset, Error, Field, Fingerprint, Result, Sample};
+use crate::{Dataset, Error, Field, Fingerprint, MixSampler, Result, Sample};
 
 /// Some samples of another dataset, in the order of `indices`; an index may appear more than once.
 #[derive(Clone, Debug)]
@@ -26,6 +27,11 @@ impl<D: Dataset> Subset<D> {
                 indices[at]
             ))),
         }
+    }
+
+    /// The samples in a range, which must lie within the dataset.
+    pub(crate) fn range(dataset: D, range: Range<usize>) -> Subset<D> {
+        Subset { dataset, indices: range.collect() }
     }
 
     /// Which samples of the other dataset these are.
@@ -130,6 +136,15 @@ impl ConcatDataset {
 }
 
 impl ConcatDataset {
+    /// A sampler that mixes the datasets: see [`MixSampler`].
+    ///
+    /// # Errors
+    /// As [`MixSampler::new`].
+    pub fn mix(&self, weights: &[f64], num_samples: usize, seed: u64) -> Result<MixSampler> {
+        let lengths: Vec<usize> = self.parts.iter().map(|part| part.len()).collect();
+        MixSampler::new(&lengths, weights, num_samples, seed)
+    }
+
     /// The dataset that sample `index` belongs to, and its index there.
     fn part(&self, index: usize) -> Option<(&dyn Dataset, usize)> {
         let part = self.ends.partition_point(|&end| end <= index);

@@ -49,7 +49,8 @@ fn batches_that_are_done_first_come_first_but_never_before_the_end_of_the_epoch_
     for (epoch, batches) in batches.chunks(10).enumerate() {
         assert!(batches.iter().all(|batch| batch.epoch() == epoch as u64));
         let order: Vec<usize> = batches.iter().map(HostBatch::index).collect();
-        assert_eq!(order[8..].iter().min(), Some(&0), "{order:?}: all but the last overtake the first");
+        // The last one is begun when at most three are not taken yet, and the first is done after that.
+        assert!(order[7..].contains(&0), "{order:?}");
         assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 10);
         for batch in batches {
             let first = 4 * batch.index() as i32;

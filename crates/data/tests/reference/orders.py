@@ -49,6 +49,44 @@ def shuffle_buffer(count, buffer, seed, epoch):
         held.pop()
 
 
+def unit(random):
+    return (next(random) >> 11) / 2**53
+
+
+def shuffled(key, values):
+    random = chacha8(key)
+    for last in range(len(values) - 1, 0, -1):
+        other = below(random, last + 1)
+        values[last], values[other] = values[other], values[last]
+    return values
+
+
+def draw(weights, number):
+    total, sums = 0.0, []
+    for weight in weights:
+        total += weight
+        sums.append(total)
+    return next(i for i, end in enumerate(sums) if end > number * total)
+
+
+def mix(lengths, weights, count, seed, epoch):
+    random = chacha8([seed, epoch, 2**64 - 1, 5])
+    rest, passes, order = [[] for _ in lengths], [0] * len(lengths), []
+    while len(order) < count:
+        part = draw(weights, unit(random))
+        if not rest[part]:
+            start = sum(lengths[:part])
+            rest[part] = shuffled([seed, epoch, part << 40 | passes[part], 5], list(range(start, start + lengths[part])))
+            passes[part] += 1
+        order.append(rest[part].pop())
+    return order
+
+
+def weighted(weights, count, seed, epoch):
+    random = chacha8([seed, epoch, len(weights), 8])
+    return [draw(weights, unit(random)) for _ in range(count)]
+
+
 def fnv(order):
     value = 0xCBF29CE484222325
     for number in order:
@@ -59,3 +97,5 @@ def fnv(order):
 if __name__ == "__main__":
     order = shuffle_buffer(200, 10, 5, 0)
     print("shuffle_buffer(200, 10, seed 5, epoch 0):", order[:12], hex(fnv(order)))
+    print("MixSampler([5, 3], [1, 1], 12, seed 9), epoch 2:", mix([5, 3], [1.0, 1.0], 12, 9, 2))
+    print("WeightedRandomSampler([1, 0, 3, 2], 12, seed 9), epoch 2:", weighted([1.0, 0.0, 3.0, 2.0], 12, 9, 2))

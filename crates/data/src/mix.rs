@@ -1,0 +1,195 @@
+//! Orders in which some samples are read more often than others, by weights: of several datasets, or of each sample.
+//!
+//! Not here: streams, which no sampler can order (`mix_stream`).
+
+use crate::random::{Purpose, generator, shuffle, unit};
+use crate::{Error, Replica, Result, Sampler};
+
+/// Draws by weights.
+#[derive(Clone, Debug)]
+pub(crate) struct Weights {
+    weights: Vec<f64>,
+    /// Of the weights up to each.
+    sums: Vec<f64>,
+}
+
+impl Weights {
+    /// Weights for a number of things; `what` names them.
+    pub(crate) fn new(name: &str, weights: &[f64], count: usize, what: &str) -> Result<Weights> {
+        if weights.len() != count {
+            return Err(Error::usage(format!(
+                "{name}: {} weights for {count} {what}; give one for each",
+                weights.len()
+            )));
+        }
+        if let Some(place) = weights.iter().position(|weight| !weight.is_finite() || *weight < 0.0) {
+            return Err(Error::usage(format!(
+                "{name}: weight {place} is {}; weights must be finite and not negative",
+                weights[place]
+            )));
+        }
+        let mut sum = 0.0;
+        let sums: Vec<f64> = weights
+            .iter()
+            .map(|weight| {
+                sum += weight;
+                sum
+            })
+            .collect();
+        match sum > 0.0 && sum.is_finite() {
+            true => Ok(Weights { weights: weights.to_vec(), sums }),
+            false => {
+                Err(Error::usage(format!("{name}: the weights add up to {sum}; the sum must be positive and finite")))
+            }
+        }
+    }
+
+    /// One of the things, for a number in `[0, 1)`.
+    pub(crate) fn draw(&self, unit: f64) -> usize {
+        let total = self.sums.last().copied().unwrap_or(0.0);
+        let place = self.sums.partition_point(|&sum| sum <= unit * total);
+        // Rounding up to the total would be the only way past the end.
+        place.min(self.weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0))
+    }
+
+    pub(crate) fn get(&self) -> &[f64] {
+        &self.weights
+    }
+}
+
+/// Mixes the parts of a [`ConcatDataset`](crate::ConcatDataset): each sample of an epoch is of a part that is drawn by the
+/// parts' weights.
+///
+/// Within a part no sample comes again before all of that part have come; then they come again in another order. Each epoch
+/// begins with an order of its own. All is decided by the seed and the epoch.
+///
+/// ```
+/// use fulmen_data::{ConcatDataset, DataLoader, TensorDataset};
+///
+/// let part = |value: u8, count: usize| TensorDataset::builder().array("x", [count], vec![value; count]).build();
+/// let both = ConcatDataset::new(vec![Box::new(part(0, 1000)?), Box::new(part(1, 10)?)])?;
+/// let sampler = both.mix(&[0.5, 0.5], 400, 42)?;
+/// let loader = DataLoader::builder(both).sampler(sampler).batch_size(400).build()?;
+/// let batch = loader.epoch(0).next().ok_or("no batch")??;
+/// let ones = batch.values::<u8>(0)?.iter().filter(|&&x| x == 1).count();
+/// assert!((150..250).contains(&ones));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MixSampler {
+    lengths: Vec<usize>,
+    weights: Weights,
+    num_samples: usize,
+    seed: u64,
+}
+
+impl MixSampler {
+    /// A sampler for parts of these lengths that lie one after another, with a weight for each; an epoch has `num_samples`
+    /// samples. Weights need not add up to 1.
+    ///
+    /// # Errors
+    /// Not one weight a part; weights that are negative, infinite or all 0; a part without samples that has a weight.
+    pub fn new(lengths: &[usize], weights: &[f64], num_samples: usize, seed: u64) -> Result<MixSampler> {
+        let weights = Weights::new("MixSampler", weights, lengths.len(), "datasets")?;
+        if let Some(part) = (0..lengths.len()).find(|&part| lengths[part] == 0 && weights.get()[part] > 0.0) {
+            return Err(Error::usage(format!(
+                "MixSampler: dataset {part} is empty; give it the weight 0 or leave it out"
+            )));
+        }
+        if lengths.iter().try_fold(0usize, |sum, &len| sum.checked_add(len)).is_none() {
+            return Err(Error::usage("MixSampler: the datasets have more samples than can be counted"));
+        }
+        Ok(MixSampler { lengths: lengths.to_vec(), weights, num_samples, seed })
+    }
+}
+
+impl Sampler for MixSampler {
+    fn num_samples(&self, _len: usize, _: Replica) -> usize {
+        self.num_samples
+    }
+
+    fn order(&self, epoch: u64, _len: usize, _: Replica) -> Vec<usize> {
+        let starts: Vec<usize> =
+            self.lengths.iter().scan(0, |end, len| Some(std::mem::replace(end, *end + len))).collect();
+        // Of each part what is still to come of its current pass, and the number of passes.
+        let mut left: Vec<(Vec<usize>, u64)> = vec![(Vec::new(), 0); self.lengths.len()];
+        let mut random = generator(Purpose::Mix, [self.seed, epoch, u64::MAX]);
+        let mut order = Vec::with_capacity(self.num_samples);
+        while order.len() < self.num_samples {
+            let part = self.weights.draw(unit(&mut random));
+            let (rest, passes) = &mut left[part];
+            if rest.is_empty() {
+                *rest = (starts[part]..starts[part] + self.lengths[part]).collect();
+                shuffle(Purpose::Mix, [self.seed, epoch, (part as u64) << 40 | *passes], rest);
+                *passes += 1;
+            }
+            order.extend(rest.pop());
+        }
+        order
+    }
+
+    fn describe(&self) -> String {
+        let weights = self.weights.get();
+        format!("MixSampler(lengths {:?}, weights {weights:?}, seed {})", self.lengths, self.seed)
+    }
+}
+
+/// Draws each sample of an epoch by a weight of its own, with replacement (PyTorch's `WeightedRandomSampler`): classes that
+/// are rare can be made as frequent as others.
+///
+/// ```
+/// use fulmen_data::{Replica, Sampler, WeightedRandomSampler};
+///
+/// let labels = [0, 0, 0, 0, 0, 0, 0, 1];
+/// let sampler = WeightedRandomSampler::balanced(&labels, 1000, 7)?;
+/// let order = sampler.order(0, labels.len(), Replica::ONLY);
+/// let ones = order.iter().filter(|&&index| labels[index] == 1).count();
+/// assert!((400..600).contains(&ones));
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct WeightedRandomSampler {
+    weights: Weights,
+    num_samples: usize,
+    seed: u64,
+}
+
+impl WeightedRandomSampler {
+    /// A sampler with a weight for each sample of the dataset; an epoch draws `num_samples` of them.
+    ///
+    /// # Errors
+    /// Weights that are negative, infinite or all 0.
+    pub fn new(weights: &[f64], num_samples: usize, seed: u64) -> Result<WeightedRandomSampler> {
+        let weights = Weights::new("WeightedRandomSampler", weights, weights.len(), "samples")?;
+        Ok(WeightedRandomSampler { weights, num_samples, seed })
+    }
+
+    /// One that draws each class as often as any other. `labels` has the class of each sample.
+    ///
+    /// # Errors
+    /// No labels.
+    pub fn balanced<L: Eq + std::hash::Hash>(labels: &[L], num_samples: usize, seed: u64) -> Result<Self> {
+        let mut counts = std::collections::HashMap::new();
+        labels.iter().for_each(|label| *counts.entry(label).or_insert(0u32) += 1);
+        let weights: Vec<f64> = labels.iter().map(|label| 1.0 / f64::from(counts[label])).collect();
+        WeightedRandomSampler::new(&weights, num_samples, seed)
+    }
+}
+
+impl Sampler for WeightedRandomSampler {
+    fn num_samples(&self, _len: usize, _: Replica) -> usize {
+        self.num_samples
+    }
+
+    fn order(&self, epoch: u64, _len: usize, _: Replica) -> Vec<usize> {
+        let mut random = generator(Purpose::Weighted, [self.seed, epoch, self.weights.get().len() as u64]);
+        (0..self.num_samples).map(|_| self.weights.draw(unit(&mut random))).collect()
+    }
+
+    fn describe(&self) -> String {
+        let weights = self.weights.get();
+        // All of them would fill pages; a sum that weighs their places tells most changes.
+        let check: f64 = weights.iter().enumerate().map(|(place, weight)| weight * (place + 1) as f64).sum();
+        format!("WeightedRandomSampler({} weights, check {check:e}, seed {})", weights.len(), self.seed)
+    }
+}
