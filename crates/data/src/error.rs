@@ -34,6 +34,7 @@ enum Kind {
     Label(String),
     File { path: PathBuf, message: String, source: Option<io::Error> },
     Missing(String),
+    Content(String),
     Sample { index: u64, origin: Option<String>, source: Error },
     Panic(String),
     Runtime { doing: String, source: Box<dyn StdError + Send + Sync> },
@@ -71,6 +72,11 @@ impl Error {
     /// A file operation that the system refused.
     pub(crate) fn io(path: &Path, doing: &str, source: io::Error) -> Error {
         Error(Box::new(Kind::File { path: path.to_owned(), message: doing.to_owned(), source: Some(source) }))
+    }
+
+    /// Bytes of a file, whose name is not known here, that cannot be used.
+    pub(crate) fn content(message: impl Into<String>) -> Error {
+        Error(Box::new(Kind::Content(message.into())))
     }
 
     pub(crate) fn missing(message: impl Into<String>) -> Error {
@@ -134,7 +140,7 @@ impl Error {
 
     /// Whether a file could not be read, or its content is not what it should be.
     pub fn is_file(&self) -> bool {
-        matches!(self.root(), Kind::File { .. } | Kind::Missing(_))
+        matches!(self.root(), Kind::File { .. } | Kind::Missing(_) | Kind::Content(_))
     }
 
     /// Whether a file is not there.
@@ -176,6 +182,7 @@ impl fmt::Display for Error {
             | Kind::Field(message)
             | Kind::Label(message)
             | Kind::Missing(message)
+            | Kind::Content(message)
             | Kind::Panic(message) => f.write_str(message),
             Kind::File { path, message, source: None } => write!(f, "{}: {message}", path.display()),
             Kind::File { path, message, source: Some(source) } => {

@@ -47,6 +47,8 @@ mod folds;
 mod host_batches;
 mod idx;
 #[cfg(feature = "images")]
+mod image_folder;
+#[cfg(feature = "images")]
 mod images;
 mod iterable;
 mod layout;
@@ -93,6 +95,8 @@ pub use fulmen_tensor::{DType, Element};
 pub use host_batches::HostBatches;
 pub use idx::IdxFile;
 #[cfg(feature = "images")]
+pub use image_folder::ImageFolder;
+#[cfg(feature = "images")]
 pub use images::{
     Amount, AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, GaussianBlur, Pad, RandAugment,
     RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast, RandomChoice, RandomEqualize, RandomErasing,
@@ -100,7 +104,9 @@ pub use images::{
     TrivialAugmentWide,
 };
 #[cfg(feature = "images")]
-pub use images::{Interpolation, Picture, PictureTransform, functional};
+pub use images::{
+    EncodedImage, Interpolation, Picture, PictureDataset, PictureSize, PictureTransform, Pictures, functional,
+};
 pub use iterable::{IterableDataset, Record, Records, StreamDataset};
 pub use loader::DataLoader;
 pub use mix::{MixSampler, WeightedRandomSampler};

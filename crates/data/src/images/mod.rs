@@ -1,15 +1,25 @@
 //! Pictures: from the bytes of files to `u8` values in a batch.
 //!
-//! A `Pictures` pipeline has a geometric head (crop, resize, flip), which the decoder is told, so that it decodes no more
+//! A [`Pictures`] pipeline has a geometric head (crop, resize, flip), which the decoder is told, so that it decodes no more
 //! than is needed, and after it any [`PictureTransform`]s.
 //!
 //! Not here: where the bytes come from (`image_folder`, tar shards, tables), and what is done on the device.
 
 mod augment;
+mod decode;
+mod encoded;
+mod exif;
 pub mod functional;
+mod geometry;
 mod interpolation;
+mod jpeg;
 mod picture;
+mod pictures;
+mod pipeline;
+mod png;
+mod resize;
 mod transform;
+mod webp;
 
 pub use augment::{
     Amount, AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, GaussianBlur, Pad, RandAugment,
@@ -17,6 +27,9 @@ pub use augment::{
     RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize,
     TrivialAugmentWide,
 };
+pub use encoded::{EncodedImage, PictureDataset};
+pub use geometry::PictureSize;
 pub use interpolation::Interpolation;
 pub use picture::Picture;
+pub use pictures::Pictures;
 pub use transform::PictureTransform;

@@ -1,0 +1,71 @@
+//! How a camera was held, from the EXIF data of a file.
+//!
+//! Not here: everything else in there.
+
+use super::geometry::Orientation;
+
+/// What to do to pixels for EXIF's orientation 1 to 8.
+fn orientation(value: u16) -> Orientation {
+    let (transpose, flip_x, flip_y) = match value {
+        2 => (false, true, false),
+        3 => (false, true, true),
+        4 => (false, false, true),
+        5 => (true, false, false),
+        6 => (true, true, false),
+        7 => (true, true, true),
+        8 => (true, false, true),
+        _ => (false, false, false),
+    };
+    Orientation { transpose, flip_x, flip_y }
+}
+
+/// The orientation that EXIF data state, which begin with a TIFF header. Data that make no sense state none.
+pub(crate) fn of_exif(exif: &[u8]) -> Orientation {
+    find(exif).map(orientation).unwrap_or_default()
+}
+
+fn find(exif: &[u8]) -> Option<u16> {
+    let exif = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
+    let little = match exif.get(..4)? {
+        b"II*\0" => true,
+        b"MM\0*" => false,
+        _ => return None,
+    };
+    let short = |at: usize| {
+        let bytes: [u8; 2] = exif.get(at..at.checked_add(2)?)?.try_into().ok()?;
+        Some(if little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
+    };
+    let long = |at: usize| {
+        let bytes: [u8; 4] = exif.get(at..at.checked_add(4)?)?.try_into().ok()?;
+        Some(if little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) })
+    };
+    let directory = long(4)? as usize;
+    let entries = short(directory)? as usize;
+    // Entries of 12 bytes: tag, type, count, value. The orientation is tag 0x0112, of type 3 (16 bits).
+    let mut places = (0..entries).map(|entry| directory + 2 + 12 * entry);
+    let place = places.find(|&place| short(place) == Some(0x0112) && short(place + 2) == Some(3))?;
+    short(place + 8)
+}
+
+/// The orientation of a JPEG file, from its APP1 segment.
+pub(crate) fn of_jpeg(file: &[u8]) -> Orientation {
+    let mut rest = file.get(2..).unwrap_or_default();
+    while let [0xff, marker, tail @ ..] = rest {
+        match marker {
+            // Filling before a marker.
+            0xff => rest = &rest[1..],
+            // The scan: no more segments of this kind.
+            0xda | 0xd9 => break,
+            _ => {
+                let [high, low, ..] = tail else { break };
+                let length = usize::from(u16::from_be_bytes([*high, *low]));
+                let (Some(segment), Some(after)) = (tail.get(2..length), tail.get(length..)) else { break };
+                if *marker == 0xe1 && segment.starts_with(b"Exif\0\0") {
+                    return of_exif(segment);
+                }
+                rest = after;
+            }
+        }
+    }
+    Orientation::default()
+}

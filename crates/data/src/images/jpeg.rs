@@ -1,0 +1,95 @@
+//! JPEG files, by libjpeg-turbo, no more of them than is needed.
+//!
+//! Not here: libjpeg-turbo's interface (the crate `fulmen-jpeg`).
+
+use fulmen_jpeg::{Decoder, Part, Region, Space};
+
+use super::decode::{Buffers, Limits};
+use super::exif;
+use super::geometry::{Orientation, PictureSize, Rect};
+use super::resize::Pixels;
+use crate::{Error, Result};
+
+pub(crate) struct Jpeg<'a> {
+    file: &'a [u8],
+    jpeg: fulmen_jpeg::Jpeg<'a>,
+}
+
+fn refuse(error: fulmen_jpeg::Error) -> Error {
+    let hint = if error.is_cut_short() { "; copy or download it again" } else { "" };
+    Error::content(format!("cannot decode this JPEG: {error}{hint}"))
+}
+
+impl<'a> Jpeg<'a> {
+    pub(crate) fn open(file: &'a [u8], decoder: &'a mut Option<Decoder>) -> Result<Jpeg<'a>> {
+        let decoder = match decoder {
+            Some(decoder) => decoder,
+            none => none.insert(Decoder::new().map_err(refuse)?),
+        };
+        Ok(Jpeg { file, jpeg: decoder.open(file).map_err(refuse)? })
+    }
+
+    pub(crate) fn size(&self) -> PictureSize {
+        PictureSize { height: self.jpeg.height(), width: self.jpeg.width() }
+    }
+
+    pub(crate) fn orientation(&self) -> Orientation {
+        exif::of_jpeg(self.file)
+    }
+
+    pub(crate) fn decode<'b>(
+        mut self,
+        rect: Rect,
+        eighths: usize,
+        channels: usize,
+        limits: &Limits,
+        buffers: &'b mut Buffers,
+    ) -> Result<Pixels<'b>> {
+        let (width, height) = self.jpeg.scaled(eighths);
+        let axis = |start: isize, length: usize, all: usize| {
+            let low = start as usize * eighths / 8;
+            (low, ((start as usize + length) * eighths).div_ceil(8).min(all) - low)
+        };
+        let (x, width) = axis(rect.x, rect.width, width);
+        let (y, height) = axis(rect.y, rect.height, height);
+        let region = Region { x, y, width, height };
+        let space = match (self.jpeg.is_cmyk(), channels) {
+            (true, _) => Space::Cmyk,
+            (false, 1) => Space::Gray,
+            (false, _) => Space::Rgb,
+        };
+        let Buffers { raw, pixels } = buffers;
+        let part = self.jpeg.decode(space, eighths, region, raw).map_err(refuse)?;
+        if let Some(damage) = self.jpeg.damage().filter(|_| !limits.keep_damaged) {
+            return Err(Error::content(format!(
+                "this JPEG is damaged ({damage}), so that some pixels are wrong; copy or download it again, or accept it \
+                 with Pictures::keep_damaged"
+            )));
+        }
+        let Part { x, y, width, height, stride } = part;
+        let rect = Rect { x: x as isize, y: y as isize, width, height };
+        if space.channels() == channels && space != Space::Cmyk {
+            return Ok(Pixels { bytes: raw, stride, channels, rect, eighths });
+        }
+        pixels.clear();
+        for row in raw.chunks_exact(stride).take(height) {
+            let row = &row[..width * space.channels()];
+            match space {
+                Space::Cmyk => row.chunks_exact(4).for_each(|cmyk| push_cmyk(cmyk, pixels, channels)),
+                _ => super::picture::convert(row, space.channels(), pixels, channels),
+            }
+        }
+        Ok(Pixels { bytes: pixels, stride: width * channels, channels, rect, eighths })
+    }
+}
+
+/// Ink as Adobe stores it (255 is none) made light, as Pillow's conversion from CMYK rounds it.
+fn push_cmyk(cmyk: &[u8], into: &mut Vec<u8>, channels: usize) {
+    let black = u32::from(cmyk[3]);
+    let light = |ink: u8| {
+        let product = (255 - u32::from(ink)) * black + 128;
+        (black - (((product >> 8) + product) >> 8)) as u8
+    };
+    let rgb = [light(cmyk[0]), light(cmyk[1]), light(cmyk[2])];
+    super::picture::convert(&rgb, 3, into, channels);
+}

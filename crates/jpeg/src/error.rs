@@ -1,0 +1,45 @@
+//! Why a file could not be decoded.
+//!
+//! Not here: which file it was; the caller knows.
+
+use std::fmt;
+
+use crate::ffi::Failure;
+
+/// What is wrong with a file, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    message: String,
+    cut_short: bool,
+}
+
+impl Error {
+    pub(crate) fn other(message: impl Into<String>) -> Error {
+        Error { message: message.into(), cut_short: false }
+    }
+
+    pub(crate) fn cut_short(message: impl Into<String>) -> Error {
+        Error { message: message.into(), cut_short: true }
+    }
+
+    pub(crate) fn of(failure: Failure) -> Error {
+        match failure {
+            Failure::Failed(message) => Error::other(message),
+            Failure::CutShort => Error::cut_short("the file is cut short"),
+            Failure::TooManyScans => Error::other("it has more than 500 scans, as no honest file does"),
+        }
+    }
+
+    /// Whether the file ends too early.
+    pub fn is_cut_short(&self) -> bool {
+        self.cut_short
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}

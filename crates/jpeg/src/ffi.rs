@@ -1,0 +1,179 @@
+//! The C half, `shim.c`, behind functions that are safe to call: all of the crate's `unsafe` is in this file.
+//!
+//! Not here: what is decoded of a picture, and what errors say.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+// The library itself; the shim calls it by its C names.
+use turbojpeg_sys as _;
+
+/// A decoder of libjpeg-turbo's, with its memory.
+pub(crate) struct Handle(NonNull<RawHandle>);
+
+#[repr(C)]
+struct RawHandle {
+    _opaque: [u8; 0],
+}
+
+/// What stands before the pixels.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Header {
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+    pub(crate) components: u32,
+    /// J_COLOR_SPACE.
+    pub(crate) space: u32,
+    pub(crate) precision: u32,
+    pub(crate) progressive: u32,
+    /// Bytes up to the first scan's data.
+    pub(crate) consumed: usize,
+}
+
+/// Why the C half did not do what it was asked to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// With libjpeg-turbo's words.
+    Failed(String),
+    CutShort,
+    TooManyScans,
+}
+
+/// Columns and rows, in pixels of the scaled picture.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    pub(crate) left: u32,
+    pub(crate) width: u32,
+    pub(crate) top: u32,
+    pub(crate) rows: u32,
+}
+
+unsafe extern "C" {
+    fn fulmen_jpeg_new() -> *mut RawHandle;
+    fn fulmen_jpeg_free(handle: *mut RawHandle);
+    fn fulmen_jpeg_message(handle: *const RawHandle) -> *const c_char;
+    fn fulmen_jpeg_damaged(handle: *const RawHandle) -> c_int;
+    fn fulmen_jpeg_header(handle: *mut RawHandle, data: *const u8, size: usize, header: *mut Header) -> c_int;
+    #[allow(clippy::too_many_arguments)]
+    fn fulmen_jpeg_decode(
+        handle: *mut RawHandle,
+        space: u32,
+        eighths: u32,
+        left: *mut u32,
+        width: *mut u32,
+        top: u32,
+        rows: u32,
+        into: *mut u8,
+        stride: usize,
+    ) -> c_int;
+    fn fulmen_jpeg_end(handle: *mut RawHandle);
+}
+
+impl Handle {
+    /// None where there is no memory.
+    pub(crate) fn new() -> Option<Handle> {
+        // SAFETY: it takes nothing, and gives a new object or null.
+        NonNull::new(unsafe { fulmen_jpeg_new() }).map(Handle)
+    }
+
+    /// Reads the header of a file, which stays borrowed until its decoding ends.
+    pub(crate) fn open<'a>(&'a mut self, data: &'a [u8]) -> Result<(Opened<'a>, Header), Failure> {
+        let mut header = Header::default();
+        let opened = Opened { handle: self, data: PhantomData };
+        // SAFETY: the handle is live and used by nobody else; `data` outlives `opened`, whose drop makes the C half forget
+        // it, on an error as well; `header` has the C struct's layout.
+        let status =
+            unsafe { fulmen_jpeg_header(opened.handle.0.as_ptr(), data.as_ptr(), data.len(), &raw mut header) };
+        opened.handle.check(status)?;
+        Ok((opened, header))
+    }
+
+    fn check(&self, status: c_int) -> Result<(), Failure> {
+        match status {
+            0 => Ok(()),
+            2 => Err(Failure::CutShort),
+            3 => Err(Failure::TooManyScans),
+            _ => Err(Failure::Failed(self.message())),
+        }
+    }
+
+    /// libjpeg-turbo's words for the last error or damage.
+    fn message(&self) -> String {
+        // SAFETY: the handle is live; its message is an array of it that always ends with a zero, since formatting and the
+        // allocation write one, and nothing writes it while `self` is borrowed.
+        let message = unsafe { CStr::from_ptr(fulmen_jpeg_message(self.0.as_ptr())) };
+        message.to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: the handle is live, and not used after this.
+        unsafe { fulmen_jpeg_free(self.0.as_ptr()) }
+    }
+}
+
+/// A file whose header has been read.
+pub(crate) struct Opened<'a> {
+    handle: &'a mut Handle,
+    data: PhantomData<&'a [u8]>,
+}
+
+impl Opened<'_> {
+    /// Decodes a window. `space` is a J_COLOR_SPACE with `channels` values a pixel. Afterwards `into` holds `rows` rows of
+    /// `stride` bytes, and the window says which columns they begin with.
+    pub(crate) fn decode(
+        &mut self,
+        (space, channels): (u32, usize),
+        eighths: u32,
+        window: Window,
+        into: &mut Vec<u8>,
+        stride: usize,
+    ) -> Result<Window, Failure> {
+        let bytes = stride.checked_mul(window.rows as usize).ok_or_else(|| no_memory(window))?;
+        if into.len() < bytes {
+            into.try_reserve(bytes - into.len()).map_err(|_| no_memory(window))?;
+            into.resize(bytes, 0);
+        }
+        let Window { mut left, mut width, top, rows } = window;
+        // SAFETY: the handle is live, was opened, and its data is borrowed by `self`. The C half writes rows of its output
+        // width, which it checks to be no longer than `stride`, and no more than `rows` of them, for which `into` has room.
+        let status = unsafe {
+            fulmen_jpeg_decode(
+                self.handle.0.as_ptr(),
+                space,
+                eighths,
+                &raw mut left,
+                &raw mut width,
+                top,
+                rows,
+                into.as_mut_ptr(),
+                stride,
+            )
+        };
+        self.handle.check(status)?;
+        debug_assert!(width as usize * channels <= stride);
+        Ok(Window { left, width, top, rows })
+    }
+
+    /// If some of the data decoded so far made no sense: what.
+    pub(crate) fn damage(&self) -> Option<String> {
+        // SAFETY: the handle is live.
+        let damaged = unsafe { fulmen_jpeg_damaged(self.handle.0.as_ptr()) != 0 };
+        damaged.then(|| self.handle.message())
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the handle is live. Afterwards it has no pointer to the data.
+        unsafe { fulmen_jpeg_end(self.handle.0.as_ptr()) }
+    }
+}
+
+fn no_memory(Window { width, rows, .. }: Window) -> Failure {
+    Failure::Failed(format!("there is no memory for {width} x {rows} pixels"))
+}

@@ -1,0 +1,221 @@
+//! libjpeg-turbo's decoder, safe, for those who want a part of a picture: only the blocks of the wanted columns are
+//! transformed, the rows above them are only read over, and what lies below is not read at all.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let pixels = (0..64 * 48 * 3).map(|i| (i % 251) as u8).collect::<Vec<_>>();
+//! # let image = turbojpeg::Image { pixels: &pixels[..], width: 64, pitch: 192, height: 48, format: turbojpeg::PixelFormat::RGB };
+//! # let file = turbojpeg::compress(image, 90, turbojpeg::Subsamp::Sub2x2)?;
+//! use fulmen_jpeg::{Decoder, Region, Space};
+//!
+//! let mut decoder = Decoder::new()?;
+//! let mut jpeg = decoder.open(&file)?;
+//! assert_eq!((jpeg.width(), jpeg.height()), (64, 48));
+//! let mut pixels = Vec::new();
+//! let part = jpeg.decode(Space::Rgb, 8, Region { x: 20, y: 10, width: 8, height: 4 }, &mut pixels)?;
+//! // It begins with a whole block, and has at least what was asked for.
+//! assert!(part.x <= 20 && part.x + part.width >= 28 && part.y <= 10 && part.y + part.height >= 14);
+//! assert_eq!(part.stride % 3, 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Not here: resizing, CMYK made red, green and blue, orientation, and other formats.
+
+mod error;
+mod ffi;
+
+pub use error::Error;
+
+use crate::ffi::{Failure, Handle, Header, Opened, Window};
+
+/// The values of a pixel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// One: luma.
+    Gray,
+    /// Red, green and blue.
+    Rgb,
+    /// As stored, with Adobe's inversion: 255 is no ink.
+    Cmyk,
+}
+
+impl Space {
+    /// Values of a pixel.
+    pub fn channels(self) -> usize {
+        match self {
+            Space::Gray => 1,
+            Space::Rgb => 3,
+            Space::Cmyk => 4,
+        }
+    }
+
+    /// J_COLOR_SPACE.
+    fn code(self) -> u32 {
+        match self {
+            Space::Gray => 1,
+            Space::Rgb => 2,
+            Space::Cmyk => 4,
+        }
+    }
+}
+
+/// A part of a picture, in pixels from its upper left corner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Region {
+    /// Columns to the left of it.
+    pub x: usize,
+    /// Rows above it.
+    pub y: usize,
+    /// Columns of it.
+    pub width: usize,
+    /// Rows of it.
+    pub height: usize,
+}
+
+/// Where decoded pixels lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Part {
+    /// Columns to the left of the first one, in pixels of the scaled picture.
+    pub x: usize,
+    /// Rows above the first one.
+    pub y: usize,
+    /// Columns.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
+    /// Bytes from one row to the next.
+    pub stride: usize,
+}
+
+/// A decoder, with memory that it keeps from one picture to the next.
+pub struct Decoder(Handle);
+
+impl Decoder {
+    /// A new one.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new() -> Result<Decoder, Error> {
+        Handle::new().map(Decoder).ok_or_else(|| Error::other("there is no memory for a JPEG decoder"))
+    }
+
+    /// Reads the header of a file.
+    ///
+    /// # Errors
+    /// Bytes that are no JPEG file, and one that ends before its pixels begin; 12 bits a value.
+    pub fn open<'a>(&'a mut self, file: &'a [u8]) -> Result<Jpeg<'a>, Error> {
+        let (opened, header) = self.0.open(file).map_err(|failure| match failure {
+            Failure::CutShort => Error::cut_short("the file ends before its pixels begin"),
+            failure => Error::of(failure),
+        })?;
+        if header.precision != 8 {
+            return Err(Error::other(format!("it has {} bits a value; only 8 are supported", header.precision)));
+        }
+        // In a scan's data no end marker can stand; where there is none at all, the file was cut.
+        let complete = file.get(header.consumed..).is_some_and(has_end);
+        Ok(Jpeg { opened: Some(opened), header, complete, damage: None })
+    }
+}
+
+/// Whether the marker of a picture's end is in there. It is looked for from the end, where it stands if all is well.
+fn has_end(data: &[u8]) -> bool {
+    data.windows(2).rev().any(|pair| pair == [0xff, 0xd9])
+}
+
+/// A file whose header has been read.
+pub struct Jpeg<'a> {
+    /// None when it has been decoded.
+    opened: Option<Opened<'a>>,
+    header: Header,
+    complete: bool,
+    damage: Option<String>,
+}
+
+impl Jpeg<'_> {
+    /// Columns of the picture.
+    pub fn width(&self) -> usize {
+        self.header.width as usize
+    }
+
+    /// Rows of the picture.
+    pub fn height(&self) -> usize {
+        self.header.height as usize
+    }
+
+    /// Whether it has to be decoded as CMYK: libjpeg-turbo makes no other colours of it.
+    pub fn is_cmyk(&self) -> bool {
+        // JCS_CMYK, JCS_YCCK.
+        matches!(self.header.space, 4 | 5)
+    }
+
+    /// Whether the picture comes in passes over the whole of it, so that nothing can be left unread.
+    pub fn is_progressive(&self) -> bool {
+        self.header.progressive != 0
+    }
+
+    /// The size at a scale of `eighths` / 8: what does not divide is rounded up.
+    pub fn scaled(&self, eighths: usize) -> (usize, usize) {
+        ((self.width() * eighths).div_ceil(8), (self.height() * eighths).div_ceil(8))
+    }
+
+    /// Decodes a part of the picture at a scale of `eighths` / 8, once. The region counts in pixels of the scaled picture.
+    ///
+    /// `pixels` is made longer where it must be; what it holds beyond the part is of no meaning. The part has at least the
+    /// region. Its pixels are those that decoding the whole would give, since neighbours that the interpolation of colour
+    /// needs are decoded as well.
+    ///
+    /// A file without an end marker is decoded to its last row even if the region ends before, so that whether it is
+    /// cut short does not depend on the region.
+    ///
+    /// # Errors
+    /// A scale that is not 1 to 8, a region that is empty or not inside; a file that is cut short or cannot be decoded; a
+    /// second call.
+    pub fn decode(
+        &mut self,
+        space: Space,
+        eighths: usize,
+        region: Region,
+        pixels: &mut Vec<u8>,
+    ) -> Result<Part, Error> {
+        if !(1..=8).contains(&eighths) {
+            return Err(Error::other(format!("a scale of {eighths} / 8 is none of 1/8 to 8/8")));
+        }
+        let (width, height) = self.scaled(eighths);
+        let Region { x, y, .. } = region;
+        let inside =
+            |start: usize, size: usize, all: usize| size > 0 && start.checked_add(size).is_some_and(|end| end <= all);
+        if !inside(x, region.width, width) || !inside(y, region.height, height) {
+            return Err(Error::other(format!("{region:?} is not inside the {width} x {height} pixels of the picture")));
+        }
+        let Some(mut opened) = self.opened.take() else {
+            return Err(Error::other("the picture was decoded before; open it again"));
+        };
+        // Colour at half the resolution is interpolated between neighbours, which a cut must not take away.
+        let left = x.saturating_sub(MARGIN);
+        let right = (x + region.width + MARGIN).min(width);
+        let bottom = if self.complete { y + region.height } else { height };
+        // The left edge moves to the beginning of a block, at most 4 * 8 columns wide.
+        let stride = (right - left + BLOCK).min(width) * space.channels();
+        let window =
+            Window { left: left as u32, width: (right - left) as u32, top: y as u32, rows: (bottom - y) as u32 };
+        let window = opened.decode((space.code(), space.channels()), eighths as u32, window, pixels, stride);
+        self.damage = opened.damage();
+        let window = window.map_err(|failure| match failure {
+            Failure::CutShort => Error::cut_short("the file is cut short: its data end before its last row"),
+            failure => Error::of(failure),
+        })?;
+        Ok(Part { x: window.left as usize, y, width: window.width as usize, height: region.height, stride })
+    }
+
+    /// If some data that was decoded made no sense, so that pixels are wrong: what libjpeg-turbo says of it.
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
+    }
+}
+
+/// Columns decoded beside a region.
+const MARGIN: usize = 8;
+
+/// The widest block of columns that are decoded together.
+const BLOCK: usize = 32;
