@@ -29,3 +29,21 @@ pub use dataset::CachedDataset;
 pub use event::{CacheEstimate, CacheEvent};
 pub use mapped::Access;
 pub(crate) use notes::Notes;
+
+/// What opening a cache does with the bytes of its manifest and of a part, for the fuzzer. Gives the bytes of the
+/// columns, all of which lie in the part.
+#[doc(hidden)]
+pub fn read_cache_bytes(manifest: &[u8], part: usize, bytes: &[u8]) -> Result<Vec<usize>, String> {
+    let plan = manifest::parse(manifest)?;
+    if part >= plan.num_parts() {
+        return Err("there is no such part".to_owned());
+    }
+    // Those of the finished parts are asked for again when a cache goes on.
+    let frame = plan.frame(part).map_err(|error| error.to_string())?;
+    let read = |at: u64, length: usize| Ok(bytes[at as usize..][..length].to_vec());
+    let rows = plan.rows_of(part);
+    let columns = arrow::locate(&read, bytes.len() as u64, &plan.fields, rows, &plan.manifest.key, part);
+    let columns = columns.map_err(|error| error.to_string())??;
+    assert_eq!(columns.len(), frame.columns.len());
+    Ok(columns.into_iter().map(|column| bytes[column.start as usize..column.end as usize].len()).collect())
+}
