@@ -81,8 +81,8 @@ pub use batch::HostBatch;
 pub use bench_loader::{LoaderBench, bench_loader};
 pub use builder::{DataLoaderBuilder, LastBatch};
 pub use cache::{
-    Access, CacheBuilder, CacheEstimate, CacheEvent, CacheInfo, CachedDataset, cache_info, clear_cache, read_cache_bytes,
-    repair_cache, verify_cache,
+    Access, CacheBuilder, CacheEstimate, CacheEvent, CacheInfo, CachedDataset, cache_info, clear_cache,
+    read_cache_bytes, repair_cache, verify_cache,
 };
 pub use classification::{IdxClassification, Mnist, Split};
 pub use dataset::Dataset;

@@ -553,3 +553,33 @@ fn pyarrow_reads_the_same_values() {
     }
     assert_eq!(last["metadata"]["fulmen.cache.key"], cache_info(folder.path()).unwrap()[0].key);
 }
+
+/// Runs the program, and gives whether it succeeded and what it said.
+fn fulmen(arguments: &[&str], path: &Path) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_fulmen")).arg("cache").args(arguments).arg(path).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn the_program_shows_verifies_repairs_and_clears() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cache");
+    let data = Noise::new(60);
+    let made = small(&data, &path).version("v1").open().unwrap();
+    let (done, text) = fulmen(&["info"], &path);
+    assert!(done && text.contains("60 samples × 1 variants × 43 bytes") && text.contains("version: `v1`"), "{text}");
+    let (done, text) = fulmen(&["verify"], &path);
+    assert!(done && text.contains("bytes are as they were written"), "{text}");
+    fs::remove_file(made.path().join("part-00002.arrow")).unwrap();
+    let (done, text) = fulmen(&["verify"], &path);
+    assert!(!done && text.contains("1 parts are damaged") && text.contains("--repair"), "{text}");
+    let (done, text) = fulmen(&["verify", "--repair"], &path);
+    assert!(done && text.contains("1 parts removed"), "{text}");
+    let (done, text) = fulmen(&["info"], &path);
+    assert!(done && text.contains("of which 1 files") && text.contains("not finished"), "{text}");
+    let (done, text) = fulmen(&["clear"], &path);
+    assert!(done && text.contains("bytes are free again") && !path.exists(), "{text}");
+    let (done, text) = fulmen(&["info"], &path);
+    assert!(!done && text.contains("there is no cache here"), "{text}");
+}

@@ -2,6 +2,7 @@
 //!
 //! Not here: what the subcommands do, each in its own file, and how; that is the library's.
 
+mod cache;
 mod data;
 mod progress;
 mod size;
@@ -21,11 +22,13 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Cache(cache::Arguments),
     Data(data::Arguments),
 }
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
+        Command::Cache(arguments) => cache::run(arguments),
         Command::Data(arguments) => data::run(arguments),
     };
     match done {
