@@ -57,6 +57,7 @@ mod mix;
 mod mix_stream;
 mod monitor;
 mod on_error;
+mod parallel;
 mod plan;
 mod pool;
 pub mod prepare;
@@ -75,6 +76,7 @@ mod subset;
 mod tar_shards;
 mod tensor_dataset;
 pub mod text;
+mod tfrecord;
 mod workers;
 
 pub use batch::HostBatch;
@@ -125,3 +127,4 @@ pub use stream_steps::{ChainStream, MapStream, ShuffleStream, SkipStream, TakeSt
 pub use subset::{ConcatDataset, Subset, random_split};
 pub use tar_shards::{TarSample, TarShardWriter, TarShardWriterBuilder, TarShards, TarSource, WrittenShard};
 pub use tensor_dataset::{TensorDataset, TensorDatasetBuilder};
+pub use tfrecord::{Example, Feature, TfRecordSource, TfRecordWriter, TfRecords};

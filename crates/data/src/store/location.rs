@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::{StoreOptions, local, pattern, remote};
+use crate::parallel::in_parallel;
 use crate::{Error, Fingerprint, Result};
 
 /// How much is read from the disk at a time.
@@ -383,22 +384,11 @@ pub(crate) fn fingerprint_all(files: &[Location], fingerprint: &mut Fingerprint)
     if files.len() < 2 || files.iter().all(|file| file.local().is_some()) {
         return files.iter().try_for_each(|file| file.fingerprint(fingerprint));
     }
-    let each = |part: &[Location]| -> Result<Vec<Fingerprint>> {
-        let of = |file: &Location| {
-            let mut fingerprint = Fingerprint::new();
-            file.fingerprint(&mut fingerprint).map(|()| fingerprint)
-        };
-        part.iter().map(of).collect()
-    };
-    let found = std::thread::scope(|scope| {
-        let parts = files.chunks(files.len().div_ceil(MOST_ASKING));
-        let workers: Vec<_> = parts.map(|part| scope.spawn(|| each(part))).collect();
-        let join = |worker: std::thread::ScopedJoinHandle<'_, Result<Vec<Fingerprint>>>| {
-            worker.join().map_err(|_| Error::panic("asking a store panicked"))?
-        };
-        workers.into_iter().map(join).collect::<Result<Vec<_>>>()
+    let found = in_parallel(files, MOST_ASKING, |file| {
+        let mut fingerprint = Fingerprint::new();
+        file.fingerprint(&mut fingerprint).map(|()| fingerprint)
     })?;
-    found.concat().iter().for_each(|of| fingerprint.add("file", of.to_string()));
+    found.iter().for_each(|of| fingerprint.add("file", of.to_string()));
     Ok(())
 }
 

@@ -12,5 +12,5 @@ mod remote;
 pub(crate) use local::keep;
 pub use location::Location;
 pub(crate) use location::fingerprint_all;
-pub(crate) use open::open_unpacked;
+pub(crate) use open::{explain, fill, gunzip, open_unpacked};
 pub use options::StoreOptions;

@@ -7,22 +7,46 @@ use std::io::{self, BufReader, Cursor, Read};
 use flate2::read::MultiGzDecoder;
 
 use super::Location;
-use crate::Result;
+use crate::{Error, Result};
 
 /// Opens a file, and unpacks it where it begins as gzip does, whatever its name is.
 pub(crate) fn open_unpacked(location: &Location) -> Result<Box<dyn Read + Send>> {
-    let reader = location.open()?;
-    unpacked(reader).map_err(|error| location.read_error(error))
+    let mut reader = location.open()?;
+    let mut start = [0; 2];
+    let found = fill(&mut reader, &mut start).map_err(|error| location.read_error(error))?;
+    let whole = Cursor::new(start[..found].to_vec()).chain(reader);
+    Ok(if start == [0x1f, 0x8b] { gunzip(whole) } else { Box::new(whole) })
 }
 
-/// The same for what is open already.
-pub(crate) fn unpacked(mut reader: Box<dyn Read + Send>) -> io::Result<Box<dyn Read + Send>> {
-    let mut start = Vec::with_capacity(2);
-    reader.by_ref().take(2).read_to_end(&mut start)?;
-    let packed = start == [0x1f, 0x8b];
-    let whole = Cursor::new(start).chain(reader);
-    match packed {
-        true => Ok(Box::new(BufReader::with_capacity(64 << 10, MultiGzDecoder::new(BufReader::new(whole))))),
-        false => Ok(Box::new(whole)),
+/// What is compressed with gzip, in one part or several.
+pub(crate) fn gunzip(packed: impl Read + Send + 'static) -> Box<dyn Read + Send> {
+    Box::new(BufReader::with_capacity(64 << 10, MultiGzDecoder::new(BufReader::with_capacity(64 << 10, packed))))
+}
+
+/// Fills `into` as far as the reader reaches, and says how far that was.
+pub(crate) fn fill(reader: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match reader.read(&mut into[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// The error for a read that failed at a place in the file: a gzip file that is damaged is told apart from a disk or a
+/// store that fails.
+pub(crate) fn explain(location: &Location, place: &str, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            location.error(format!("{place}: the gzip file is cut short; copy or download it again"))
+        }
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+            location.error(format!("{place}: the gzip file is damaged ({source}); copy or download it again"))
+        }
+        _ => location.read_error(source),
     }
 }

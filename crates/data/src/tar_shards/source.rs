@@ -7,13 +7,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread;
 
 use super::TarSample;
 use super::group::{Groups, Selection};
 use super::walk::Positioned;
+use crate::parallel::{cores, in_parallel};
 use crate::{Error, Fingerprint, Location, Result, Source};
 
 /// So many shards stay open once they have been read; more are opened for each sample, because the number of files that a
@@ -93,7 +92,7 @@ impl TarSource {
         let shards: Vec<Location> = shards.into_iter().map(Into::into).collect();
         let extensions = extensions.iter().map(|extension| (*extension).to_owned()).collect();
         let selection = Arc::new(Selection { extensions, max_sample_bytes: u64::MAX });
-        let found = index_all(&shards, &selection)?;
+        let found = in_parallel(&shards, cores(), |shard| index(shard, &selection))?;
         let mut source = TarSource { shards: Vec::new(), starts: vec![0], extensions: Vec::new(), selection };
         let mut known = HashMap::new();
         for (location, found) in shards.into_iter().zip(found) {
@@ -150,36 +149,6 @@ impl TarSource {
 
 /// The files of a sample by their extensions, each with its offset and size.
 type Found = (Box<str>, BTreeMap<String, (u64, u64)>);
-
-/// What is in each shard, found by several threads.
-fn index_all(shards: &[Location], selection: &Arc<Selection>) -> Result<Vec<Vec<Found>>> {
-    let threads = thread::available_parallelism().map_or(1, |threads| threads.get()).min(shards.len().max(1));
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut found = Vec::new();
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(shard) = shards.get(number) else { return found };
-            let result = index(shard, selection);
-            let failed = result.is_err();
-            found.push((number, result));
-            if failed {
-                // Nobody needs the rest.
-                next.store(shards.len(), Ordering::Relaxed);
-            }
-        }
-    };
-    let mut found = thread::scope(|scope| {
-        let workers: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
-        let mut found = work();
-        for worker in workers {
-            found.extend(worker.join().map_err(|_| Error::panic("indexing tar shards panicked"))?);
-        }
-        Ok::<_, Error>(found)
-    })?;
-    found.sort_by_key(|(number, _)| *number);
-    found.into_iter().map(|(_, result)| result).collect()
-}
 
 fn index(location: &Location, selection: &Arc<Selection>) -> Result<Vec<Found>> {
     let Some(path) = location.local() else {

@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
 use super::header::{BLOCK, Extended, Header, Kind, parse, parse_extended};
+use crate::store::{explain, fill};
 use crate::{Error, Location, Result};
 
 /// Names and extended headers are refused when they are larger: no file system has such names.
@@ -187,15 +188,7 @@ impl<B: Bytes> Walk<B> {
     /// The next block, unless it is all zeros, which ends the tar.
     fn block(&mut self) -> Result<Option<[u8; BLOCK]>> {
         let mut block = [0; BLOCK];
-        let mut filled = 0;
-        while filled < BLOCK {
-            match self.bytes.read(&mut block[filled..]) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(self.broken(source)),
-            }
-        }
+        let filled = fill(&mut self.bytes, &mut block).map_err(|source| self.broken(source))?;
         self.at += filled as u64;
         match filled {
             BLOCK if block == [0; BLOCK] => Ok(None),
@@ -258,17 +251,12 @@ impl<B: Bytes> Walk<B> {
         self.error(format!("the file ends {place}; it is cut short: copy or download it again"))
     }
 
-    /// What became of a read: a gzip file that is damaged is told apart from a disk or a store that fails.
     fn broken(&self, source: io::Error) -> Error {
-        match source.kind() {
-            io::ErrorKind::UnexpectedEof if source.get_ref().is_none_or(|inner| !inner.is::<Error>()) => {
-                self.error("the gzip file is cut short; copy or download it again")
-            }
-            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
-                self.error(format!("the gzip file is damaged ({source}); copy or download it again"))
-            }
-            _ => self.location.read_error(source),
-        }
+        let place = match &self.latest {
+            Some((name, at)) => format!("entry {name}, at byte {at}"),
+            None => format!("after {} bytes", self.at),
+        };
+        explain(&self.location, &place, source)
     }
 }
 

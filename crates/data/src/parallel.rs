@@ -1,0 +1,45 @@
+//! The same work on each of a list of things, by several threads.
+//!
+//! Not here: the workers of a loader (`workers`).
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use crate::{Error, Result};
+
+/// What `work` makes of each item, in their order. After an error no new work begins; the error of the earliest item that
+/// has one is returned.
+pub(crate) fn in_parallel<T: Sync, R: Send>(
+    items: &[T],
+    most_threads: usize,
+    work: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let run = || {
+        let mut done = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(number) else { return done };
+            let result = work(item);
+            if result.is_err() {
+                next.store(items.len(), Ordering::Relaxed);
+            }
+            done.push((number, result));
+        }
+    };
+    let mut done = thread::scope(|scope| {
+        let workers: Vec<_> = (1..most_threads.min(items.len())).map(|_| scope.spawn(run)).collect();
+        let mut done = run();
+        for worker in workers {
+            done.extend(worker.join().map_err(|_| Error::panic("a thread that looked through files panicked"))?);
+        }
+        Ok::<_, Error>(done)
+    })?;
+    done.sort_by_key(|(number, _)| *number);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// As many threads as the machine has cores.
+pub(crate) fn cores() -> usize {
+    thread::available_parallelism().map_or(1, |threads| threads.get())
+}

@@ -1,0 +1,14 @@
+//! TensorFlow's record files, and the `tf.train.Example` messages that mostly are in them.
+//!
+//! Not here: where the files lie (`store`).
+
+mod example;
+mod record;
+mod source;
+mod stream;
+mod writer;
+
+pub use example::{Example, Feature};
+pub use source::TfRecordSource;
+pub use stream::TfRecords;
+pub use writer::TfRecordWriter;

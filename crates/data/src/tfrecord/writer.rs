@@ -1,0 +1,99 @@
+//! Writing TFRecord files.
+//!
+//! Not here: reading them (`stream`, `source`).
+
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tempfile::NamedTempFile;
+
+use super::Example;
+use super::record::masked;
+use crate::{Error, Result, store};
+
+/// Writes one TFRecord file. It has a temporary name until [`finish`](TfRecordWriter::finish).
+///
+/// ```
+/// use fulmen_data::TfRecordWriter;
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("train-00000-of-00001.tfrecord.gz");
+/// let mut writer = TfRecordWriter::create_gzip(&path)?;
+/// writer.write(b"a record")?;
+/// assert_eq!(writer.finish()?, 1);
+/// assert!(path.is_file());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TfRecordWriter {
+    path: PathBuf,
+    output: Output,
+    records: u64,
+}
+
+#[derive(Debug)]
+enum Output {
+    Plain(BufWriter<NamedTempFile>),
+    Gzip(GzEncoder<BufWriter<NamedTempFile>>),
+}
+
+impl TfRecordWriter {
+    /// A plain file. Folders that are missing are made; a file that is there already is replaced in the end.
+    pub fn create(path: impl AsRef<Path>) -> Result<TfRecordWriter> {
+        TfRecordWriter::open(path.as_ref(), Output::Plain)
+    }
+
+    /// A file compressed with gzip.
+    pub fn create_gzip(path: impl AsRef<Path>) -> Result<TfRecordWriter> {
+        TfRecordWriter::open(path.as_ref(), |file| Output::Gzip(GzEncoder::new(file, Compression::default())))
+    }
+
+    fn open(path: &Path, output: impl FnOnce(BufWriter<NamedTempFile>) -> Output) -> Result<TfRecordWriter> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::create_dir_all(folder).map_err(|source| Error::io(folder, "cannot make the folder", source))?;
+        let file = tempfile::Builder::new()
+            .prefix(".part-")
+            .permissions(PermissionsExt::from_mode(0o666))
+            .tempfile_in(folder)
+            .map_err(|source| Error::io(folder, "cannot make a temporary file", source))?;
+        let output = output(BufWriter::with_capacity(1 << 20, file));
+        Ok(TfRecordWriter { path: path.to_owned(), output, records: 0 })
+    }
+
+    /// Writes a record.
+    pub fn write(&mut self, record: &[u8]) -> Result<()> {
+        let length = (record.len() as u64).to_le_bytes();
+        let parts = [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()];
+        let to: &mut dyn Write = match &mut self.output {
+            Output::Plain(file) => file,
+            Output::Gzip(file) => file,
+        };
+        let written = parts.into_iter().try_for_each(|part| to.write_all(part));
+        let doing = || format!("writing record {}", self.records);
+        written.map_err(|source| Error::io(&self.path, &doing(), source))?;
+        self.records += 1;
+        Ok(())
+    }
+
+    /// Writes a `tf.train.Example` message as a record.
+    pub fn write_example(&mut self, example: &Example) -> Result<()> {
+        self.write(&example.encode())
+    }
+
+    /// Completes the file on the disk and gives it its name; how many records are in it.
+    pub fn finish(self) -> Result<u64> {
+        let TfRecordWriter { path, output, records } = self;
+        let refused = |source: io::Error| Error::io(&path, "cannot write the file", source);
+        let file = match output {
+            Output::Plain(file) => file,
+            Output::Gzip(file) => file.finish().map_err(refused)?,
+        };
+        let file = file.into_inner().map_err(|error| refused(error.into_error()))?;
+        store::keep(file, &path)?;
+        Ok(records)
+    }
+}
