@@ -69,6 +69,16 @@ impl IdxFile {
         }
     }
 
+    /// Reads what would be a file's content.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn parse(bytes: &[u8], limit: u64) -> Result<IdxFile> {
+        let (path, size) = (Path::new("bytes"), bytes.len() as u64);
+        match bytes.starts_with(&[0x1f, 0x8b]) {
+            true => Reader { path, limit, size, reader: MultiGzDecoder::new(bytes), compressed: true }.read(),
+            false => Reader { path, limit, size, reader: bytes, compressed: false }.read(),
+        }
+    }
+
     /// The file that the array came from.
     pub fn path(&self) -> &Path {
         &self.path

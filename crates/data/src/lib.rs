@@ -44,6 +44,9 @@ mod field;
 mod fill;
 mod fingerprint;
 mod folds;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod host_batches;
 mod idx;
 #[cfg(feature = "images")]

@@ -100,6 +100,8 @@ pub(super) struct Groups<B, T> {
     selection: Arc<Selection>,
     /// The first file of the next sample, which ended the one before.
     begun: Option<Group<T>>,
+    /// What was wrong behind a sample that was complete.
+    failed: Option<Error>,
 }
 
 /// A sample: its key, and what is kept of its files by their extensions.
@@ -112,11 +114,14 @@ pub(super) struct Group<T> {
 impl<B: Bytes, T> Groups<B, T> {
     pub(super) fn new(location: &Location, bytes: B, selection: &Arc<Selection>) -> Groups<B, T> {
         let walk = Walk::new(location.clone(), bytes);
-        Groups { location: location.clone(), walk, selection: selection.clone(), begun: None }
+        Groups { location: location.clone(), walk, selection: selection.clone(), begun: None, failed: None }
     }
 
     /// The next sample. `keep` makes of a file what is kept of it.
     pub(super) fn next(&mut self, mut keep: impl FnMut(Member<'_, B>) -> Result<T>) -> Result<Option<Group<T>>> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         loop {
             let Some(entry) = self.walk.next()? else {
                 return Ok(self.begun.take().filter(|group| !group.files.is_empty()));
@@ -127,34 +132,48 @@ impl<B: Bytes, T> Groups<B, T> {
                 Some(group) if group.key == key => None,
                 _ => {
                     let group = Group { key: key.to_owned(), files: BTreeMap::new(), bytes: 0 };
-                    self.begun.replace(group)
+                    // A sample of which nothing was wanted is none.
+                    self.begun.replace(group).filter(|group| !group.files.is_empty())
                 }
             };
-            let Some(group) = &mut self.begun else { continue };
-            if group.files.contains_key(&extension) {
-                let at = entry.offset;
-                return Err(self.location.error(format!(
-                    "entry {}, at byte {at}: the sample `{}` has a file with the extension `{extension}` already",
-                    entry.name, group.key
-                )));
-            }
-            if self.selection.takes(&extension) {
-                group.bytes = group.bytes.saturating_add(entry.size);
-                if group.bytes > self.selection.max_sample_bytes {
-                    return Err(self.location.error(format!(
-                        "entry {}, at byte {}: with its {} bytes the sample would have {}, over the limit of {}; if that \
-                         is right, raise the limit with max_sample_bytes",
-                        entry.name, entry.offset, entry.size, group.bytes, self.selection.max_sample_bytes
-                    )));
-                }
-                let kept = keep(Member { walk: &mut self.walk, entry })?;
-                group.files.insert(extension, kept);
-            }
-            // A sample of which nothing was wanted is none.
-            if let Some(ended) = ended.filter(|group| !group.files.is_empty()) {
-                return Ok(Some(ended));
-            }
+            let added = self.add(entry, extension, &mut keep);
+            let Some(ended) = ended else {
+                added?;
+                continue;
+            };
+            self.failed = added.err();
+            return Ok(Some(ended));
         }
+    }
+
+    /// Adds a file to the sample that has begun.
+    fn add(
+        &mut self,
+        entry: Entry,
+        extension: String,
+        keep: &mut impl FnMut(Member<'_, B>) -> Result<T>,
+    ) -> Result<()> {
+        let Some(group) = &mut self.begun else { return Ok(()) };
+        let refuse =
+            |why: String| Err(self.location.error(format!("entry {}, at byte {}: {why}", entry.name, entry.offset)));
+        if group.files.contains_key(&extension) {
+            return refuse(format!("the sample `{}` has a file with the extension `{extension}` already", group.key));
+        }
+        if !self.selection.takes(&extension) {
+            return Ok(());
+        }
+        group.bytes = group.bytes.saturating_add(entry.size);
+        let limit = self.selection.max_sample_bytes;
+        if group.bytes > limit {
+            return refuse(format!(
+                "with its {} bytes the sample would have {}, over the limit of {limit}; if that is right, raise the limit \
+                 with max_sample_bytes",
+                entry.size, group.bytes
+            ));
+        }
+        let kept = keep(Member { walk: &mut self.walk, entry })?;
+        group.files.insert(extension, kept);
+        Ok(())
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Not here: where the files lie (`store`), and what is in the members of a sample.
 
+#[cfg(feature = "fuzzing")]
+mod fuzz;
 mod group;
 mod header;
 mod source;
@@ -9,6 +11,8 @@ mod stream;
 mod walk;
 mod writer;
 
+#[cfg(feature = "fuzzing")]
+pub(crate) use fuzz::fuzz;
 pub use group::TarSample;
 pub use source::TarSource;
 pub use stream::TarShards;
