@@ -1,6 +1,7 @@
 //! Races Fulmen against its peers: both run on this machine in turns, block by block, and what is reported is the
 //! ratio of the medians.
 
+mod cache;
 mod models;
 mod peer;
 mod preflight;
@@ -31,6 +32,8 @@ enum Command {
     Scan(scan::Args),
     /// Memory of a deep model's step with and without checkpoints, as preflight reports it; needs libtpu, and no TPU.
     Remat(remat::Args),
+    /// Cached datasets: beside decoding, beside copying memory, and in a training that is input-bound.
+    Cache(cache::Args),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Command::Preflight(args) => preflight::run(&args),
         Command::Scan(args) => scan::run(&args),
         Command::Remat(args) => remat::run(&args),
+        Command::Cache(args) => cache::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

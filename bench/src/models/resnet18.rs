@@ -1,0 +1,91 @@
+//! ResNet-18 for pictures of any size from 32 × 32 on, which come as bytes.
+
+use fulmen::nn::loss::{Reduction, cross_entropy};
+use fulmen::nn::{AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Linear, MaxPool2d};
+use fulmen::prelude::*;
+
+#[derive(Module)]
+struct BasicBlock {
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+    conv2: Conv2d,
+    bn2: BatchNorm2d,
+    shortcut: Option<Shortcut>,
+}
+
+/// The way past a block that changes the shape.
+#[derive(Module)]
+struct Shortcut {
+    conv: Conv2d,
+    bn: BatchNorm2d,
+}
+
+fn conv(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> Conv2d {
+    Conv2d::new(inputs, outputs, kernel).stride(stride).padding(kernel / 2).bias(false)
+}
+
+impl BasicBlock {
+    fn new(inputs: usize, outputs: usize, stride: usize) -> BasicBlock {
+        BasicBlock {
+            conv1: conv(inputs, outputs, 3, stride),
+            bn1: BatchNorm2d::new(outputs),
+            conv2: conv(outputs, outputs, 3, 1),
+            bn2: BatchNorm2d::new(outputs),
+            shortcut: (stride != 1 || inputs != outputs)
+                .then(|| Shortcut { conv: conv(inputs, outputs, 1, stride), bn: BatchNorm2d::new(outputs) }),
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let y = self.bn1.forward(&self.conv1.forward(x)).relu();
+        let y = self.bn2.forward(&self.conv2.forward(&y));
+        match &self.shortcut {
+            Some(shortcut) => (y + shortcut.bn.forward(&shortcut.conv.forward(x))).relu(),
+            None => (y + x).relu(),
+        }
+    }
+}
+
+#[derive(Module)]
+pub(crate) struct ResNet18 {
+    conv: Conv2d,
+    bn: BatchNorm2d,
+    blocks: Vec<BasicBlock>,
+    fc: Linear,
+}
+
+impl ResNet18 {
+    pub(crate) fn new(classes: usize) -> ResNet18 {
+        let mut blocks = vec![];
+        let mut inputs = 64;
+        for stage in 0..4 {
+            let outputs = 64 << stage;
+            for block in 0..2 {
+                blocks.push(BasicBlock::new(inputs, outputs, if stage > 0 && block == 0 { 2 } else { 1 }));
+                inputs = outputs;
+            }
+        }
+        ResNet18 { conv: conv(3, 64, 7, 2), bn: BatchNorm2d::new(64), blocks, fc: Linear::new(inputs, classes) }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let x = self.bn.forward(&self.conv.forward(x)).relu();
+        let mut x = MaxPool2d::new(3).stride(2).padding(1).forward(&x);
+        for block in &self.blocks {
+            x = block.forward(&x);
+        }
+        self.fc.forward(&AdaptiveAvgPool2d::new(1).forward(&x).flatten(1, -1))
+    }
+}
+
+impl TrainingModule for ResNet18 {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        // Bytes come over the link, and become numbers from -1 to 1 on the device.
+        let pictures = batch.get("image").to_dtype(DType::F32) * (2.0 / 255.0) - 1.0;
+        cross_entropy(&self.forward(&pictures), &batch.get("label"), Reduction::Mean)
+    }
+
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(optim::Sgd::new(0.01).momentum(0.9))
+    }
+}
