@@ -189,15 +189,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let mut lines = vec![];
     for platform in &args.platforms {
         let (mut long, mut short, mut ended) = (vec![], vec![], true);
-        for _ in 0..args.rounds.max(1) {
+        while ended && short.len() < args.rounds.max(1) {
             let scan = compile(args, platform, Form::Scan, None)?.ok_or("the scan did not end")?;
-            short.push(scan);
-            if ended {
-                let limit = scan * args.limit;
-                let unrolled = compile(args, platform, Form::Unrolled, Some(Duration::from_secs_f64(limit)))?;
-                ended = unrolled.is_some();
-                long.push(unrolled.unwrap_or(limit));
+            let limit = scan * args.limit;
+            let unrolled = compile(args, platform, Form::Unrolled, Some(Duration::from_secs_f64(limit)))?;
+            ended = unrolled.is_some();
+            if !ended {
+                // What was given up is compared with the scan of its own round.
+                (long, short) = (vec![], vec![]);
             }
+            long.push(unrolled.unwrap_or(limit));
+            short.push(scan);
         }
         let (long, short) = (median(&long), median(&short));
         let than = if ended { "" } else { "more than " };

@@ -32,6 +32,11 @@ impl<'a> InFlight<'a> {
         Ok(full)
     }
 
+    /// Whether the device has done all that it was given.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.steps.back().is_none_or(Done::is_ready)
+    }
+
     pub(crate) fn push(&mut self, done: Done) {
         self.steps.push_back(done);
     }

@@ -39,6 +39,10 @@ pub struct FitSummary {
     pub step_time_p50: Duration,
     /// Samples trained on each second, the first step and validation not counted.
     pub samples_per_second: f64,
+    /// The share of the steps' time, from 0 to 1, in which the device had nothing to do because no batch was there; the
+    /// first step not counted. At most: a wait counts from where the loop asked for the batch, if the device was done
+    /// with all steps when it came.
+    pub data_wait_share: f64,
 }
 
 /// The times of steps: all of them summed up, the latest kept.
@@ -46,6 +50,7 @@ pub struct FitSummary {
 pub(crate) struct StepTimes {
     count: u64,
     total: Duration,
+    waits: Duration,
     latest: VecDeque<Duration>,
 }
 
@@ -70,6 +75,15 @@ impl StepTimes {
     /// Adds time in which the device finished steps that were counted before.
     pub(crate) fn finish(&mut self, time: Duration) {
         self.total += time;
+    }
+
+    /// Adds time of counted steps in which the device waited for a batch.
+    pub(crate) fn waited(&mut self, time: Duration) {
+        self.waits += time;
+    }
+
+    pub(crate) fn wait_share(&self) -> f64 {
+        if self.total.is_zero() { 0.0 } else { (self.waits.as_secs_f64() / self.total.as_secs_f64()).min(1.0) }
     }
 
     pub(crate) fn median(&self) -> Duration {

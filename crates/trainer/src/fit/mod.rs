@@ -104,6 +104,7 @@ impl<'a> Fit<'a> {
         // A padded batch has fewer samples than rows.
         let samples = self.train.num_samples().min(self.train.len() * self.train.batch_size());
         let samples_a_step = samples as f64 / self.train.len().max(1) as f64;
+        self.summary.data_wait_share = running.times.wait_share();
         self.summary.samples_per_second = running.times.steps_per_second() * samples_a_step;
         Ok(())
     }
@@ -118,7 +119,11 @@ impl<'a> Fit<'a> {
         let batches = self.train.len() as u64;
         let mut last: Option<Instant> = None;
         while self.position.batch < batches {
+            let asked = Instant::now();
             let batch = stream.next().ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
+            if last.is_some() && running.in_flight.is_idle() {
+                running.times.waited(asked.elapsed());
+            }
             let busy = running.in_flight.make_room()?;
             let done = self.step(running, &batch.arrays)?;
             if self.summary.time_to_first_step.is_zero() {
