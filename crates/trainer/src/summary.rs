@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fulmen_data::LoaderReport;
+
 use crate::LogPoint;
 
 /// What a fit did.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct FitSummary {
     /// Finished epochs, those before a resume included.
     pub epochs: u64,
@@ -43,6 +45,12 @@ pub struct FitSummary {
     /// first step not counted. At most: a wait counts from where the loop asked for the batch, if the device was done
     /// with all steps when it came.
     pub data_wait_share: f64,
+    /// Where the time of the training loader went, by its stages and queues. Its
+    /// [verdict](fulmen_data::LoaderReport::verdict) names what is slow.
+    pub loader: Option<LoaderReport>,
+    /// How often a training sample could not be read and was skipped or replaced
+    /// ([`OnError`](fulmen_data::OnError)).
+    pub bad_samples: u64,
 }
 
 /// The times of steps: all of them summed up, the latest kept.
@@ -50,7 +58,8 @@ pub struct FitSummary {
 pub(crate) struct StepTimes {
     count: u64,
     total: Duration,
-    waits: Duration,
+    /// In which the device waited for a batch.
+    pub(crate) waits: Duration,
     latest: VecDeque<Duration>,
 }
 

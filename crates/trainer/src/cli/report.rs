@@ -38,6 +38,8 @@ pub(crate) fn fit(trainer: &Trainer, fit: &FitSummary, tested: Option<&LogPoint>
         "log_points": trainer.log_points(),
         "images_per_second": fit.samples_per_second,
         "step_ms_p50": fit.step_time_p50.as_secs_f64() * 1e3,
+        "data_wait_share": fit.data_wait_share,
+        "bad_samples": fit.bad_samples,
         "time_to_first_step_s": (before_fit + fit.time_to_first_step).as_secs_f64(),
         "accelerator": trainer.runtime().client().platform_name(),
         "devices": trainer.num_devices(),

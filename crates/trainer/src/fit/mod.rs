@@ -8,7 +8,7 @@ pub(crate) use saving::numbered;
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fulmen_data::{DataLoader, DeviceBatches};
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, Literal, PendingLiterals, Runtime, Sharding};
@@ -21,9 +21,13 @@ use crate::in_flight::InFlight;
 use crate::interrupt;
 use crate::loggers::Logger;
 use crate::program::TrainProgram;
+use crate::say::{note, say};
 use crate::state::{LR_FACTOR, State};
 use crate::summary::StepTimes;
 use crate::{Error, FitSummary, Options, Result, Strategy};
+
+/// Waiting for data is worth a word from this share of the step time on, and when it took so long.
+const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));
 
 /// What a fit works with; made by [`Trainer::fit`](crate::Trainer::fit).
 pub(crate) struct Fit<'a> {
@@ -105,6 +109,11 @@ impl<'a> Fit<'a> {
         let samples = self.train.num_samples().min(self.train.len() * self.train.batch_size());
         let samples_a_step = samples as f64 / self.train.len().max(1) as f64;
         self.summary.data_wait_share = running.times.wait_share();
+        let report = self.train.report();
+        if self.summary.data_wait_share > INPUT_BOUND.0 && running.times.waits > INPUT_BOUND.1 {
+            note(&report.verdict());
+        }
+        self.summary.loader = Some(report);
         self.summary.samples_per_second = running.times.steps_per_second() * samples_a_step;
         Ok(())
     }
@@ -251,8 +260,19 @@ impl<'a> Fit<'a> {
         Ok(convert.call(arrays)?.arrays)
     }
 
+    /// Tells of training samples that could not be read since the last time.
+    fn tell_of_bad_samples(&mut self) {
+        let bad = self.train.bad_samples();
+        if bad.count > self.summary.bad_samples {
+            // Of each process its own: they read different samples.
+            say(&format!("warning: {bad}"));
+            self.summary.bad_samples = bad.count;
+        }
+    }
+
     /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch.
     fn end_epoch(&mut self, running: &mut Running<'a>) -> Result<()> {
+        self.tell_of_bad_samples();
         let due = (self.position.epoch + 1).is_multiple_of(self.options.check_val_every_n_epoch);
         let validated = match &self.validation {
             Some((loader, evaluation)) if due => {

@@ -1,0 +1,78 @@
+//! What the Trainer says of its data: how long the device waited for it, and which samples could not be read.
+#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
+
+mod common;
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use common::trainer;
+use fulmen_data::{DataLoader, Dataset, Error, Field, OnError, Sample};
+use fulmen_nn::optim::{Optimizer, Sgd};
+use fulmen_nn::{Linear, Module};
+use fulmen_tensor::{DType, Tensor};
+use fulmen_trainer::{Batch, Plan, StepContext, TrainingModule};
+
+/// One number a sample; some take long, and some are not there.
+struct Numbers {
+    delay: Duration,
+    missing: Option<usize>,
+}
+
+impl Dataset for Numbers {
+    fn len(&self) -> usize {
+        32
+    }
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("x", DType::F32, [1])]
+    }
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<(), Error> {
+        sleep(self.delay);
+        match self.missing == Some(index) {
+            true => Err(Error::new("it is not there")),
+            false => sample.write_value(0, index as f32),
+        }
+    }
+}
+
+#[derive(Module)]
+struct Line {
+    linear: Linear,
+}
+
+impl TrainingModule for Line {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        cx.log("seen", &batch.get("x").reshape([batch.size()]));
+        let y = self.linear.forward(&batch.get("x")).reshape([batch.size()]);
+        batch.mean(&(&y * &y))
+    }
+
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(1e-6))
+    }
+}
+
+#[test]
+fn a_fit_whose_data_is_slow_is_input_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = Numbers { delay: Duration::from_millis(4), missing: None };
+    let loader = DataLoader::builder(data).batch_size(4).build().unwrap();
+    let mut trainer = trainer(dir.path()).max_epochs(2u64).build().unwrap();
+    let summary = trainer.fit(&Line { linear: Linear::new(1, 1) }, &loader, None).unwrap();
+    // 16 ms of sleep a batch, and a step that is nearly nothing.
+    assert!(summary.data_wait_share > 0.3, "{}", summary.data_wait_share);
+    let verdict = summary.loader.unwrap().verdict();
+    assert!(verdict.starts_with("input-bound: ") && verdict.contains("write is the slow stage"), "{verdict}");
+}
+
+#[test]
+fn samples_that_are_skipped_are_counted_and_leave_no_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = Numbers { delay: Duration::ZERO, missing: Some(7) };
+    let loader = DataLoader::builder(data).batch_size(4).on_error(OnError::Skip).build().unwrap();
+    let mut trainer = trainer(dir.path()).max_epochs(2u64).build().unwrap();
+    let summary = trainer.fit(&Line { linear: Linear::new(1, 1) }, &loader, None).unwrap();
+    assert_eq!(summary.bad_samples, 2);
+    let mean = (31.0 * 32.0 / 2.0 - 7.0) / 31.0;
+    assert!((summary.last_epoch.unwrap().get("seen_epoch").unwrap() - mean).abs() < 1e-5);
+}
