@@ -76,6 +76,7 @@ mod store;
 mod stream;
 mod stream_steps;
 mod subset;
+mod tables;
 mod tar_shards;
 mod tensor_dataset;
 pub mod text;
@@ -128,6 +129,12 @@ pub use store::{Location, StoreOptions};
 pub use stream::{Deferred, Items, Stream, StreamItem};
 pub use stream_steps::{ChainStream, MapStream, ShuffleStream, SkipStream, TakeStream};
 pub use subset::{ConcatDataset, Subset, random_split};
+#[cfg(feature = "parquet")]
+pub use tables::Parquet;
+pub use tables::{
+    ArrowFiles, ColumnRef, Csv, CsvOptions, CsvRow, CsvStream, HfDataset, HfFeature, HfFeatures, HfFolder, JsonLines,
+    JsonLinesStream, Row, RowStream, Table, TableBuilder, TableDataset, TextFile, TextFolder, TextStream, Value,
+};
 pub use tar_shards::{TarSample, TarShardWriter, TarShardWriterBuilder, TarShards, TarSource, WrittenShard};
 pub use tensor_dataset::{TensorDataset, TensorDatasetBuilder};
 pub use tfrecord::{Example, Feature, TfRecordSource, TfRecordWriter, TfRecords};

@@ -1,0 +1,291 @@
+//! One value of a row, and its way into a dtype or a Rust type. What is allowed is the same for all kinds of tables.
+//!
+//! Not here: where the value comes from (`array_cell` for Arrow, `csv_row`, `json_cell`).
+
+use arrow_array::Array;
+use fulmen_tensor::DType;
+use half::{bf16, f16};
+
+/// One value, borrowed from its row.
+#[derive(Clone, Copy)]
+pub enum Cell<'a> {
+    /// None: a null, or one of the markers of CSV.
+    Missing,
+    Bool(bool),
+    Int(i64),
+    Unsigned(u64),
+    Float(f64),
+    Text(&'a str),
+    /// Text that may be a number: CSV knows no types.
+    Written(&'a str),
+    Bytes(&'a [u8]),
+    /// The elements `start..end` of an array.
+    List(&'a dyn Array, usize, usize),
+    /// Something that is no value, such as a struct: what it is.
+    Other(&'a str),
+}
+
+/// Why a value is not what was asked for.
+#[derive(Debug)]
+pub enum Mismatch {
+    Missing,
+    /// What is there, and what was expected.
+    Kind(String, String),
+}
+
+impl Mismatch {
+    pub(crate) fn kind(cell: &Cell<'_>, expected: impl Into<String>) -> Mismatch {
+        match cell {
+            Cell::Missing => Mismatch::Missing,
+            _ => Mismatch::Kind(cell.describe(), expected.into()),
+        }
+    }
+
+    /// In words, after the column's name.
+    pub(crate) fn message(&self) -> String {
+        match self {
+            Mismatch::Missing => {
+                "has no value here; fill it with `.fill(..)`, read it as an Option, or leave the row out".to_owned()
+            }
+            Mismatch::Kind(found, expected) => format!("holds {found}, expected {expected}"),
+        }
+    }
+}
+
+/// Text that is too long for a message ends in an ellipsis.
+pub(crate) fn shorten(text: &str) -> String {
+    match text.char_indices().nth(40) {
+        Some((end, _)) => format!("`{}…`", &text[..end]),
+        None => format!("`{text}`"),
+    }
+}
+
+impl Cell<'_> {
+    /// What this is, for messages.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Cell::Missing => "no value".to_owned(),
+            Cell::Bool(value) => format!("the truth value {value}"),
+            Cell::Int(value) => format!("the integer {value}"),
+            Cell::Unsigned(value) => format!("the integer {value}"),
+            Cell::Float(value) => format!("the number {value}"),
+            Cell::Text(text) => format!("the text {}", shorten(text)),
+            Cell::Written(text) => shorten(text),
+            Cell::Bytes(bytes) => format!("{} bytes", bytes.len()),
+            Cell::List(_, start, end) => format!("a list of {} elements", end - start),
+            Cell::Other(what) => (*what).to_owned(),
+        }
+    }
+
+    /// As a float: floats, integers and truth values are.
+    #[inline]
+    pub(crate) fn float(&self, dtype: &str) -> Result<f64, Mismatch> {
+        match *self {
+            Cell::Float(value) => Ok(value),
+            Cell::Int(value) => Ok(value as f64),
+            Cell::Unsigned(value) => Ok(value as f64),
+            Cell::Bool(value) => Ok(f64::from(u8::from(value))),
+            Cell::Written(text) => match (text.trim().parse(), truth(text)) {
+                (Ok(value), _) => Ok(value),
+                (Err(_), Some(value)) => Ok(f64::from(u8::from(value))),
+                _ => Err(Mismatch::kind(self, format!("a number for {dtype}"))),
+            },
+            _ => Err(Mismatch::kind(self, format!("a number for {dtype}"))),
+        }
+    }
+
+    /// As an integer: integers, truth values, and in CSV whole numbers that are written as `3.0`.
+    #[inline]
+    pub(crate) fn integer(&self, dtype: &str) -> Result<i128, Mismatch> {
+        match *self {
+            Cell::Int(value) => Ok(i128::from(value)),
+            Cell::Unsigned(value) => Ok(i128::from(value)),
+            Cell::Bool(value) => Ok(i128::from(value)),
+            Cell::Written(text) => {
+                let trimmed = text.trim();
+                if let Ok(value) = trimmed.parse::<i64>() {
+                    return Ok(i128::from(value));
+                }
+                if let Ok(value) = trimmed.parse::<u64>() {
+                    return Ok(i128::from(value));
+                }
+                // Whoever wrote a column of integers with gaps may have made floats of them.
+                match (trimmed.parse::<f64>(), truth(text)) {
+                    (Ok(value), _) if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 => {
+                        Ok(value as i128)
+                    }
+                    (Err(_), Some(value)) => Ok(i128::from(value)),
+                    _ => Err(Mismatch::kind(self, format!("an integer for {dtype}"))),
+                }
+            }
+            _ => Err(Mismatch::kind(self, format!("an integer for {dtype}"))),
+        }
+    }
+
+    /// As a truth value: those, and the integers 0 and 1.
+    #[inline]
+    pub(crate) fn bool(&self) -> Result<bool, Mismatch> {
+        match *self {
+            Cell::Bool(value) => Ok(value),
+            Cell::Int(0) | Cell::Unsigned(0) => Ok(false),
+            Cell::Int(1) | Cell::Unsigned(1) => Ok(true),
+            Cell::Written(text) => match (truth(text), text.trim()) {
+                (Some(value), _) => Ok(value),
+                (None, "0" | "0.0") => Ok(false),
+                (None, "1" | "1.0") => Ok(true),
+                _ => Err(Mismatch::kind(self, "true or false")),
+            },
+            _ => Err(Mismatch::kind(self, "true or false")),
+        }
+    }
+
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self, Cell::Missing)
+    }
+}
+
+fn truth(text: &str) -> Option<bool> {
+    match text.trim() {
+        "true" | "True" | "TRUE" => Some(true),
+        "false" | "False" | "FALSE" => Some(false),
+        _ => None,
+    }
+}
+
+/// An integer of a narrower type, or what it should have been.
+#[inline]
+fn narrow<T: TryFrom<i128>>(cell: &Cell<'_>, dtype: &str) -> Result<T, Mismatch> {
+    let value = cell.integer(dtype)?;
+    T::try_from(value).map_err(|_| Mismatch::Kind(format!("the integer {value}"), format!("one that fits in {dtype}")))
+}
+
+/// Writes cells one after another as elements of `dtype`. There must be as many as fit into `out`; `fill` stands in for
+/// those that are missing.
+pub(crate) fn store<'a>(
+    cells: impl Iterator<Item = Result<Cell<'a>, Mismatch>>,
+    dtype: DType,
+    fill: Option<f64>,
+    out: &mut [u8],
+) -> Result<(), Mismatch> {
+    let cells = cells.map(|cell| match (cell?, fill) {
+        (Cell::Missing, Some(fill)) if dtype.is_float() => Ok(Cell::Float(fill)),
+        (Cell::Missing, Some(fill)) => Ok(Cell::Int(fill as i64)),
+        (cell, _) => Ok(cell),
+    });
+    macro_rules! each {
+        ($type:ty, $cell:ident => $value:expr) => {
+            for (cell, place) in cells.zip(out.chunks_exact_mut(size_of::<$type>())) {
+                let $cell = &cell?;
+                let value: $type = $value;
+                place.copy_from_slice(bytemuck::bytes_of(&value));
+            }
+        };
+    }
+    match dtype {
+        DType::F32 => each!(f32, cell => cell.float("f32")? as f32),
+        DType::F64 => each!(f64, cell => cell.float("f64")?),
+        DType::F16 => each!(f16, cell => f16::from_f64(cell.float("f16")?)),
+        DType::Bf16 => each!(bf16, cell => bf16::from_f64(cell.float("bf16")?)),
+        DType::I8 => each!(i8, cell => narrow(cell, "i8")?),
+        DType::I16 => each!(i16, cell => narrow(cell, "i16")?),
+        DType::I32 => each!(i32, cell => narrow(cell, "i32")?),
+        DType::I64 => each!(i64, cell => narrow(cell, "i64")?),
+        DType::U8 => each!(u8, cell => narrow(cell, "u8")?),
+        DType::U16 => each!(u16, cell => narrow(cell, "u16")?),
+        DType::U32 => each!(u32, cell => narrow(cell, "u32")?),
+        DType::U64 => each!(u64, cell => narrow(cell, "u64")?),
+        DType::Bool => each!(u8, cell => u8::from(cell.bool()?)),
+        DType::C64 | DType::C128 => {
+            return Err(Mismatch::Kind("real values".to_owned(), format!("complex ones for {dtype}")));
+        }
+    }
+    Ok(())
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type in which a row hands out a value: numbers, `bool`, `String`, bytes as `Vec<u8>`, lists of numbers or texts as
+/// `Vec<T>`, and an `Option` of any of them where a value may be missing.
+///
+/// Integers must fit; integers and truth values may be read as floats, but floats not as integers.
+pub trait Value: sealed::Sealed + Sized {
+    #[doc(hidden)]
+    fn from_cell(cell: Cell<'_>) -> Result<Self, Mismatch>;
+}
+
+macro_rules! values {
+    ($($type:ty: $cell:ident => $value:expr;)*) => {$(
+        impl sealed::Sealed for $type {}
+        impl Value for $type {
+            fn from_cell(cell: Cell<'_>) -> Result<Self, Mismatch> {
+                let $cell = &cell;
+                $value
+            }
+        }
+    )*};
+}
+
+values! {
+    f32: cell => cell.float("f32").map(|value| value as f32);
+    f64: cell => cell.float("f64");
+    i8: cell => narrow(cell, "i8");
+    i16: cell => narrow(cell, "i16");
+    i32: cell => narrow(cell, "i32");
+    i64: cell => narrow(cell, "i64");
+    u16: cell => narrow(cell, "u16");
+    u32: cell => narrow(cell, "u32");
+    u64: cell => narrow(cell, "u64");
+    usize: cell => narrow(cell, "usize");
+    bool: cell => cell.bool();
+    String: cell => text(cell).map(str::to_owned);
+}
+
+impl sealed::Sealed for u8 {}
+impl Value for u8 {
+    fn from_cell(cell: Cell<'_>) -> Result<u8, Mismatch> {
+        narrow(&cell, "u8")
+    }
+}
+
+impl<T: Value> sealed::Sealed for Option<T> {}
+impl<T: Value> Value for Option<T> {
+    fn from_cell(cell: Cell<'_>) -> Result<Option<T>, Mismatch> {
+        match cell.is_missing() {
+            true => Ok(None),
+            false => T::from_cell(cell).map(Some),
+        }
+    }
+}
+
+impl<T: Value> sealed::Sealed for Vec<T> {}
+impl<T: Value> Value for Vec<T> {
+    fn from_cell(cell: Cell<'_>) -> Result<Vec<T>, Mismatch> {
+        match cell {
+            Cell::List(values, start, end) => {
+                (start..end).map(|row| T::from_cell(super::array_cell::cell(values, row))).collect()
+            }
+            // Only u8 takes integers up to 255 without complaint, which is what makes these bytes of a Vec<u8>.
+            Cell::Bytes(bytes) => bytes.iter().map(|&byte| T::from_cell(Cell::Unsigned(u64::from(byte)))).collect(),
+            cell => Err(Mismatch::kind(&cell, "a list")),
+        }
+    }
+}
+
+/// As text.
+pub(crate) fn text<'a>(cell: &Cell<'a>) -> Result<&'a str, Mismatch> {
+    match *cell {
+        Cell::Text(text) | Cell::Written(text) => Ok(text),
+        _ => Err(Mismatch::kind(cell, "text")),
+    }
+}
+
+/// As bytes: those, and text.
+pub(crate) fn bytes<'a>(cell: &Cell<'a>) -> Result<&'a [u8], Mismatch> {
+    match *cell {
+        Cell::Bytes(bytes) => Ok(bytes),
+        Cell::Text(text) | Cell::Written(text) => Ok(text.as_bytes()),
+        _ => Err(Mismatch::kind(cell, "bytes")),
+    }
+}

@@ -1,0 +1,162 @@
+//! JSON lines: one JSON value a line, by index or in order.
+//!
+//! Not here: JSON itself, which `serde_json` reads.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::input::{Input, expand};
+use super::lines::{Lines, index, trim};
+use super::records::RecordFiles;
+use crate::{Error, Fingerprint, Items, Location, Result, Source, Stream, StreamItem};
+
+/// The values of JSON lines files by index: as [`serde_json::Value`]s, or as a type of the user's
+/// ([`typed`](JsonLines::typed)). Blank lines do not count.
+///
+/// ```
+/// use fulmen_data::{JsonLines, Source};
+/// use serde::Deserialize;
+///
+/// #[derive(Deserialize)]
+/// struct Review {
+///     text: String,
+///     stars: u8,
+/// }
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("reviews.jsonl");
+/// std::fs::write(&path, "{\"text\": \"good\", \"stars\": 5}\n\n{\"text\": \"bad\", \"stars\": \"one\"}\n")?;
+///
+/// let reviews = JsonLines::open(&path)?;
+/// assert_eq!(reviews.get(1)?["stars"], "one");
+///
+/// let reviews = reviews.typed::<Review>();
+/// let review = reviews.get(0)?;
+/// assert_eq!((review.text.as_str(), review.stars), ("good", 5));
+/// let error = reviews.get(1).err().ok_or("a text is no number")?;
+/// assert!(error.to_string().contains("reviews.jsonl: line 3: "));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct JsonLines<T = Value> {
+    files: RecordFiles,
+    item: PhantomData<fn() -> T>,
+}
+
+impl JsonLines {
+    /// Opens a file, the files of a pattern, or all `.jsonl` and `.ndjson` files under a folder.
+    ///
+    /// # Errors
+    /// Files that are not there, or compressed ones: those are read by [`stream`](JsonLines::stream).
+    pub fn open(location: impl Into<Location>) -> Result<JsonLines> {
+        let files = index(&location.into(), &[".jsonl", ".ndjson"], false, "`JsonLines::stream`")?;
+        Ok(JsonLines { files, item: PhantomData })
+    }
+
+    /// The values in order, of files that may be compressed by gzip or zstd.
+    pub fn stream(location: impl Into<Location>) -> Result<JsonLinesStream> {
+        const EXTENSIONS: [&str; 6] = [".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst"];
+        let files = Input::open_all(&expand(&location.into(), &EXTENSIONS)?)?;
+        Ok(JsonLinesStream { files: Arc::new(files), item: PhantomData })
+    }
+}
+
+impl<T> JsonLines<T> {
+    /// The same lines read as another type.
+    pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> JsonLines<U> {
+        JsonLines { files: self.files, item: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for JsonLines<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JsonLines").field("values", &self.files.len()).finish_non_exhaustive()
+    }
+}
+
+fn parse<T: DeserializeOwned>(line: &[u8], failed: impl FnOnce(String) -> Error) -> Result<T> {
+    serde_json::from_slice(line).map_err(|error| {
+        let column = error.column();
+        let reason = error.to_string();
+        // Each line is a text of its own: `at line 1` would mislead.
+        let reason = reason.split(" at line ").next().unwrap_or_default();
+        let what = if error.is_data() { "the value is not as expected" } else { "this is no JSON" };
+        failed(format!("{what} at character {column}: {reason}"))
+    })
+}
+
+impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
+    type Item = T;
+
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn get(&self, index: usize) -> Result<T> {
+        let (file, record) = self.files.locate(index)?;
+        let mut scratch = Vec::new();
+        let line = trim(file.read(record, &mut scratch)?, file.line(record));
+        parse(line, |message| file.error(record, message))
+    }
+
+    fn origin(&self, index: usize) -> String {
+        self.files.origin(index)
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("JSON lines", std::any::type_name::<T>());
+        self.files.fingerprint(fingerprint)
+    }
+}
+
+/// The values of JSON lines files in order. Made by [`JsonLines::stream`].
+pub struct JsonLinesStream<T = Value> {
+    files: Arc<Vec<Input>>,
+    item: PhantomData<fn() -> T>,
+}
+
+impl<T> JsonLinesStream<T> {
+    /// The same lines read as another type.
+    pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> JsonLinesStream<U> {
+        JsonLinesStream { files: self.files, item: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for JsonLinesStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JsonLinesStream").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> Stream for JsonLinesStream<T> {
+    type Item = T;
+
+    fn len(&self) -> Option<usize> {
+        None
+    }
+
+    fn items(&self, _epoch: u64) -> Result<Items<T>> {
+        let mut lines = Lines::new(&self.files, false);
+        let mut index = 0;
+        let mut failed = false;
+        Ok(Box::new(std::iter::from_fn(move || {
+            let line = if failed { None } else { lines.next() };
+            let item = line?.and_then(|line| {
+                let item = parse(line.bytes, |message| line.file.error(format!("line {}: {message}", line.number)))?;
+                let origin = format!("{}, line {}", line.file.name(), line.number);
+                index += 1;
+                Ok(StreamItem { index: index - 1, origin, item })
+            });
+            failed = item.is_err();
+            Some(item)
+        })))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("JSON lines", std::any::type_name::<T>());
+        self.files.iter().try_for_each(|file| file.fingerprint(fingerprint))
+    }
+}

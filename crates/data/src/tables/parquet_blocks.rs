@@ -1,0 +1,265 @@
+//! The row groups of Parquet files as blocks of rows, each a whole row group or a part of a large one.
+//!
+//! Not here: the table that is made of them (`parquet`), and the format, which the `parquet` crate reads.
+
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use bytes::Bytes;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::PageIndexPolicy;
+use parquet::file::reader::{ChunkReader, Length};
+
+use super::blocks::{self, Block, Decode, Place, guard};
+use super::input::Input;
+use crate::{Error, Fingerprint, Result};
+
+/// A row group whose columns have more bytes than this, before compression, is read in parts of about this size.
+const BLOCK_BYTES: u64 = 32 << 20;
+
+/// A block has no more rows than this: what a dictionary keeps small is large when it is decoded.
+const BLOCK_ROWS: usize = 1 << 16;
+
+/// How much is read ahead where a reader goes through pages.
+const READ_AHEAD: usize = 64 << 10;
+
+/// One file and its metadata.
+pub(crate) struct ParquetFile {
+    pub(crate) input: Arc<Input>,
+    pub(crate) metadata: ArrowReaderMetadata,
+}
+
+/// Bytes of a file for the `parquet` crate.
+struct Bytewise(Arc<Input>);
+
+impl Length for Bytewise {
+    fn len(&self) -> u64 {
+        self.0.size()
+    }
+}
+
+impl ChunkReader for Bytewise {
+    type T = Ahead;
+
+    fn get_read(&self, start: u64) -> parquet::errors::Result<Ahead> {
+        Ok(Ahead { input: Arc::clone(&self.0), next: start, buffer: Vec::new(), taken: 0, size: 4096 })
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
+        let bytes = self.0.read_range(start, length).map_err(|error| ParquetError::External(Box::new(error)))?;
+        Ok(Bytes::from(bytes))
+    }
+}
+
+/// A reader from some byte on, which reads more at a time the further it gets.
+struct Ahead {
+    input: Arc<Input>,
+    next: u64,
+    buffer: Vec<u8>,
+    taken: usize,
+    size: usize,
+}
+
+impl Read for Ahead {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.buffer.len() {
+            let rest = self.input.size().saturating_sub(self.next);
+            let size = rest.min(self.size as u64) as usize;
+            self.buffer.resize(size, 0);
+            self.input.read_at(self.next, &mut self.buffer).map_err(io::Error::other)?;
+            self.next += size as u64;
+            self.taken = 0;
+            self.size = (self.size * 2).min(READ_AHEAD);
+        }
+        let count = into.len().min(self.buffer.len() - self.taken);
+        into[..count].copy_from_slice(&self.buffer[self.taken..self.taken + count]);
+        self.taken += count;
+        Ok(count)
+    }
+}
+
+impl ParquetFile {
+    /// Reads a file's metadata.
+    pub(crate) fn open(input: Input) -> Result<ParquetFile> {
+        let input = Arc::new(input);
+        let mut start = [0; 4];
+        if input.size() < 12 {
+            return Err(input.error(format!(
+                "the file has {} bytes, too few for a Parquet file; copy or download it again",
+                input.size()
+            )));
+        }
+        input.read_at(0, &mut start)?;
+        if &start != b"PAR1" {
+            return Err(
+                input.error(format!("this is no Parquet file: it starts with the bytes {start:02x?}, expected `PAR1`"))
+            );
+        }
+        let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
+        let metadata = guard(&input, || {
+            ArrowReaderMetadata::load(&Bytewise(Arc::clone(&input)), options).map_err(|error| damaged(&input, error))
+        })?;
+        Ok(ParquetFile { input, metadata })
+    }
+
+    /// The places of the columns in the file.
+    fn mask(&self, columns: Option<&[usize]>) -> ProjectionMask {
+        match columns {
+            Some(columns) => ProjectionMask::roots(self.metadata.parquet_schema(), columns.iter().copied()),
+            None => ProjectionMask::all(),
+        }
+    }
+
+    /// How many rows of a row group are read at a time.
+    fn block_rows(&self, group: usize, mask: &ProjectionMask) -> usize {
+        let group = self.metadata.metadata().row_group(group);
+        let columns = group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf));
+        let bytes: u64 = columns.map(|(_, column)| column.uncompressed_size().max(0) as u64).sum();
+        let rows = group.num_rows().max(0) as u64;
+        let parts = bytes.div_ceil(BLOCK_BYTES).max(1);
+        (rows.div_ceil(parts).max(1) as usize).min(BLOCK_ROWS)
+    }
+
+    /// A reader of some rows of a row group, `batch` at a time.
+    fn reader(
+        &self,
+        group: usize,
+        mask: &ProjectionMask,
+        rows: Range<usize>,
+        batch: usize,
+    ) -> Result<ParquetRecordBatchReader> {
+        let bytes = Bytewise(Arc::clone(&self.input));
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, self.metadata.clone())
+            .with_row_groups(vec![group])
+            .with_projection(mask.clone())
+            .with_batch_size(batch)
+            .with_offset(rows.start)
+            .with_limit(rows.len());
+        builder.build().map_err(|error| damaged(&self.input, error))
+    }
+}
+
+fn damaged(input: &Input, error: impl std::fmt::Display) -> Error {
+    let prefix = format!("{}: ", input.name());
+    let error = error.to_string().replace(&prefix, "");
+    input.error(format!("the Parquet file is damaged or cut short ({error}); copy or download it again"))
+}
+
+/// A part of a row group.
+struct Part {
+    file: usize,
+    group: usize,
+    /// In the row group.
+    rows: Range<usize>,
+    /// In the file.
+    first_row: usize,
+}
+
+/// Several files, with the same columns read of each.
+pub(crate) struct ParquetBlocks {
+    files: Arc<Vec<ParquetFile>>,
+    masks: Vec<ProjectionMask>,
+    parts: Vec<Part>,
+}
+
+impl ParquetBlocks {
+    pub(crate) fn new(files: Arc<Vec<ParquetFile>>, columns: Option<&[usize]>) -> Result<ParquetBlocks> {
+        let masks: Vec<ProjectionMask> = files.iter().map(|file| file.mask(columns)).collect();
+        let mut parts = Vec::new();
+        for (number, (file, mask)) in files.iter().zip(&masks).enumerate() {
+            let mut first_row = 0;
+            for group in 0..file.metadata.metadata().num_row_groups() {
+                let rows = usize::try_from(file.metadata.metadata().row_group(group).num_rows())
+                    .map_err(|_| damaged(&file.input, format!("row group {group} has a negative number of rows")))?;
+                let size = file.block_rows(group, mask);
+                let mut start = 0;
+                while start < rows {
+                    let end = rows.min(start + size);
+                    parts.push(Part { file: number, group, rows: start..end, first_row: first_row + start });
+                    start = end;
+                }
+                first_row += rows;
+            }
+        }
+        Ok(ParquetBlocks { files, masks, parts })
+    }
+}
+
+impl Decode for ParquetBlocks {
+    fn block_rows(&self) -> Vec<usize> {
+        self.parts.iter().map(|part| part.rows.len()).collect()
+    }
+
+    fn place(&self, block: usize) -> Place {
+        let part = &self.parts[block];
+        Place { file: Arc::clone(&self.files[part.file].input), first_row: part.first_row }
+    }
+
+    fn decode(&self, block: usize) -> Result<(RecordBatch, usize)> {
+        let part = &self.parts[block];
+        let file = &self.files[part.file];
+        let rows = part.rows.len();
+        guard(&file.input, || {
+            let mut reader = file.reader(part.group, &self.masks[part.file], part.rows.clone(), rows)?;
+            match reader.next() {
+                Some(Ok(batch)) => {
+                    let bytes = batch.get_array_memory_size();
+                    Ok((batch, bytes))
+                }
+                Some(Err(error)) => Err(damaged(&file.input, error)),
+                None => Err(damaged(&file.input, format!("row group {} has fewer rows than it says", part.group))),
+            }
+        })
+    }
+
+    fn sequence(self: Arc<Self>) -> Box<dyn Iterator<Item = Result<Block>> + Send> {
+        Box::new(Sequence { blocks: self, part: 0, reader: None, failed: false })
+    }
+
+    fn select(&self, columns: &[usize]) -> Result<Arc<dyn Decode>> {
+        Ok(Arc::new(ParquetBlocks::new(Arc::clone(&self.files), Some(columns))?))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        self.files.iter().try_for_each(|file| file.input.fingerprint(fingerprint))
+    }
+}
+
+/// All parts in order. The parts of a row group come from one reader, which decodes each page once.
+struct Sequence {
+    blocks: Arc<ParquetBlocks>,
+    part: usize,
+    reader: Option<ParquetRecordBatchReader>,
+    failed: bool,
+}
+
+impl Iterator for Sequence {
+    type Item = Result<Block>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let blocks = Arc::clone(&self.blocks);
+        let part = blocks.parts.get(self.part).filter(|_| !self.failed)?;
+        let file = &blocks.files[part.file];
+        let read = guard(&file.input, || {
+            if part.rows.start == 0 {
+                let rows = file.metadata.metadata().row_group(part.group).num_rows() as usize;
+                self.reader = Some(file.reader(part.group, &blocks.masks[part.file], 0..rows, part.rows.len())?);
+            }
+            match self.reader.as_mut().and_then(Iterator::next) {
+                Some(Ok(batch)) if batch.num_rows() == part.rows.len() => Ok(batch),
+                Some(Err(error)) => Err(damaged(&file.input, error)),
+                _ => Err(damaged(&file.input, format!("row group {} has not the rows that it says", part.group))),
+            }
+        });
+        let place = blocks.place(self.part);
+        self.part += 1;
+        self.failed = read.is_err();
+        Some(read.map(|batch| blocks::block(batch, place)))
+    }
+}

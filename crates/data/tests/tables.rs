@@ -1,0 +1,410 @@
+//! Parquet, Arrow and Hugging Face folders as Python wrote them, and what is wrong with other files.
+#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
+#![cfg(feature = "parquet")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use expect_test::{Expect, expect};
+use fulmen_data::{
+    ArrowFiles, DType, DataLoader, Dataset, Error, Fingerprint, HfDataset, HfFeature, HfFolder, HostBatch, Parquet,
+    Row, RowStream, Source, Stream, Table,
+};
+use serde_json::Value;
+
+fn reference() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/tables")
+}
+
+fn expected() -> Value {
+    serde_json::from_slice(&fs::read(reference().join("expected.json")).unwrap()).unwrap()
+}
+
+/// The message without the folder of the files.
+fn check(error: Error, expect: Expect) {
+    expect.assert_eq(&error.to_string().replace(&format!("{}/", reference().display()), ""));
+}
+
+fn bytes(value: &Value) -> Vec<u8> {
+    value.as_array().unwrap().iter().map(|byte| byte.as_u64().unwrap() as u8).collect()
+}
+
+/// Compares every column of a row with what pyarrow says.
+fn compare(row: &Row, expected: &Value) {
+    for (column, value) in expected.as_object().unwrap() {
+        let context = format!("{} of {}", column, row.origin());
+        if value.is_null() {
+            assert!(row.is_missing(column).unwrap(), "{context}");
+            assert!(row.get::<Option<f64>>(column).ok().flatten().is_none(), "{context}");
+            continue;
+        }
+        match column.as_str() {
+            "f64" | "f32" | "f16" => assert_eq!(row.get::<f64>(column).unwrap(), value.as_f64().unwrap(), "{context}"),
+            "i8" | "i64" | "day" => assert_eq!(row.get::<i64>(column).unwrap(), value.as_i64().unwrap(), "{context}"),
+            "u16" | "u64" => assert_eq!(row.get::<u64>(column).unwrap(), value.as_u64().unwrap(), "{context}"),
+            "flag" => assert_eq!(row.get::<bool>(column).unwrap(), value.as_bool().unwrap(), "{context}"),
+            "text" | "large" | "category" => {
+                assert_eq!(row.str(column).unwrap(), value.as_str().unwrap(), "{context}");
+            }
+            "raw" => {
+                assert_eq!(row.bytes(column).unwrap(), bytes(value), "{context}");
+                assert_eq!(row.get::<Vec<u8>>(column).unwrap(), bytes(value), "{context}");
+            }
+            "vector" => {
+                let expected: Vec<f64> = value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+                assert_eq!(row.get::<Vec<f64>>(column).unwrap(), expected, "{context}");
+            }
+            "fixed" | "ragged" => {
+                let expected: Vec<i64> = value.as_array().unwrap().iter().map(|x| x.as_i64().unwrap()).collect();
+                assert_eq!(row.get::<Vec<i64>>(column).unwrap(), expected, "{context}");
+            }
+            "matrix" => {
+                let found: Value = serde_json::to_value(row.get::<Vec<Vec<i64>>>(column).unwrap()).unwrap();
+                assert_eq!(&found, value, "{context}");
+            }
+            "picture" => {
+                assert_eq!(row.bytes("picture.bytes").unwrap(), bytes(&value["bytes"]), "{context}");
+                assert_eq!(row.media("picture").unwrap(), bytes(&value["bytes"]), "{context}");
+                assert_eq!(row.row("picture").unwrap().str("path").unwrap(), value["path"], "{context}");
+            }
+            "boxes" => {
+                let boxes = row.rows(column).unwrap();
+                assert_eq!(boxes.len(), value.as_array().unwrap().len(), "{context}");
+                for (found, expected) in boxes.iter().zip(value.as_array().unwrap()) {
+                    assert_eq!(found.get::<f64>("x").unwrap(), expected["x"].as_f64().unwrap(), "{context}");
+                    assert_eq!(found.str("kind").unwrap(), expected["kind"], "{context}");
+                }
+            }
+            other => panic!("the column {other} is not compared"),
+        }
+    }
+}
+
+fn compare_all(source: &impl Source<Item = Row>, stream: &RowStream, rows: usize) {
+    let expected = expected();
+    assert_eq!((source.len(), stream.len()), (rows, Some(rows)));
+    let items: Vec<_> = stream.items(0).unwrap().map(|item| item.unwrap()).collect();
+    assert_eq!(items.len(), rows);
+    let mut compared = 0;
+    for (index, expected) in expected["rows"].as_object().unwrap() {
+        let index: usize = index.parse().unwrap();
+        if index < rows {
+            compare(&source.get(index).unwrap(), expected);
+            compare(&items[index].item, expected);
+            assert_eq!((items[index].index, &items[index].origin), (index as u64, &source.origin(index)));
+            assert!(source.origin(index).ends_with(&format!(", row {index}")), "{}", source.origin(index));
+            compared += 1;
+        }
+    }
+    assert!(compared >= 4);
+    assert!(source.get(rows).unwrap_err().is_usage());
+}
+
+#[test]
+fn parquet_of_every_compression_reads_as_pyarrow_reads_it() {
+    for (name, rows) in [("plain", 300), ("paged", 300)]
+        .into_iter()
+        .chain(["snappy", "gzip", "brotli", "lz4", "zstd"].map(|name| (name, 60)))
+    {
+        let parquet = Parquet::open(reference().join(format!("{name}.parquet"))).unwrap();
+        compare_all(&parquet, &parquet.stream(), rows);
+        // With no room for what was decoded, each row is decoded anew.
+        let parquet = parquet.cache_bytes(0);
+        compare_all(&parquet, &parquet.stream(), rows);
+    }
+}
+
+#[test]
+fn arrow_files_of_both_formats_read_as_pyarrow_reads_them() {
+    for name in ["plain.arrow", "lz4.arrow", "zstd.arrow", "stream.arrows"] {
+        let arrow = ArrowFiles::open(reference().join(name)).unwrap();
+        compare_all(&arrow, &arrow.stream(), 300);
+    }
+    let pandas = ArrowFiles::open(reference().join("pandas.feather")).unwrap();
+    assert_eq!(pandas.get(2).unwrap().get::<i64>("a").unwrap(), 3);
+    assert_eq!(pandas.get(1).unwrap().get::<Option<String>>("b").unwrap(), None);
+}
+
+#[test]
+fn columns_become_fields_alike_from_all_formats() {
+    fn fields(table: impl Table) {
+        let label = ["cat", "dog", "eel"];
+        let dataset = table
+            .columns("numbers", ["f32", "f64"], DType::F32)
+            .fill(-1.0)
+            .column("i8", DType::I16)
+            .column("u64", DType::U64)
+            .column("flag", DType::Bool)
+            .fill(0.0)
+            .array("vector", DType::F32, [4])
+            .array("fixed", DType::I64, [3])
+            .array("matrix", DType::I64, [3, 2])
+            .array("matrix", DType::Bf16, [6])
+            .named("flat")
+            .array("raw", DType::U8, [3])
+            .label("category")
+            .build()
+            .unwrap();
+        assert_eq!(dataset.classes("category").unwrap(), label);
+        let order = [299, 3, 64, 0, 100, 99, 7];
+        let batch = HostBatch::collate(&dataset, &order).unwrap();
+        let expected = expected();
+        let (category, flat) = (batch.field_index("category").unwrap(), batch.field_index("flat").unwrap());
+        for (place, index) in order.iter().enumerate() {
+            let row = &expected["rows"][index.to_string()];
+            let numbers = &batch.values::<f32>(0).unwrap()[2 * place..];
+            assert_eq!(f64::from(numbers[0]), row["f32"].as_f64().unwrap());
+            assert_eq!(numbers[1], row["f64"].as_f64().map_or(-1.0, |x| x as f32));
+            assert_eq!(i64::from(batch.values::<i16>(1).unwrap()[place]), row["i8"]);
+            assert_eq!(batch.values::<u64>(2).unwrap()[place], row["u64"]);
+            assert_eq!(batch.values::<bool>(3).unwrap()[place], row["flag"].as_bool().unwrap_or(false));
+            let vector = &batch.values::<f32>(4).unwrap()[4 * place..4 * place + 4];
+            let expected_vector: Vec<f32> =
+                row["vector"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect();
+            assert_eq!(vector, expected_vector);
+            let i = *index as i64;
+            assert_eq!(batch.values::<i64>(5).unwrap()[3 * place..3 * place + 3], [i, i + 1, -i]);
+            assert_eq!(batch.values::<i64>(6).unwrap()[6 * place..6 * place + 6], [i, 1, 2, 3, 4, -i]);
+            let flat = batch.values::<half::bf16>(flat).unwrap()[6 * place + 4];
+            assert_eq!(flat.to_f32(), 4.0);
+            assert_eq!(batch.field_bytes(8).unwrap()[3 * place..3 * place + 3], bytes(&row["raw"])[..]);
+            assert_eq!(
+                label[batch.values::<i32>(category).unwrap()[place] as usize],
+                row["category"].as_str().unwrap()
+            );
+        }
+    }
+    fields(Parquet::open(reference().join("plain.parquet")).unwrap());
+    fields(Parquet::open(reference().join("paged.parquet")).unwrap().cache_bytes(1));
+    fields(ArrowFiles::open(reference().join("zstd.arrow")).unwrap());
+    fields(ArrowFiles::open(reference().join("stream.arrows")).unwrap());
+}
+
+#[test]
+fn values_and_columns_of_another_type_are_named_with_their_place() {
+    let open = || Parquet::open(reference().join("plain.parquet")).unwrap();
+    check(
+        open().column("f64", DType::I32).build().unwrap_err(),
+        expect!["plain.parquet: column `f64` has the type float64, expected values that can be read as i32"],
+    );
+    check(
+        open().column("text", DType::F32).build().unwrap_err(),
+        expect!["plain.parquet: column `text` has the type string, expected values that can be read as f32"],
+    );
+    check(
+        open().array("matrix", DType::C64, [6]).build().unwrap_err(),
+        expect![
+            "plain.parquet: column `matrix` has the type list<list<int64>>, expected lists whose elements can be read as c64"
+        ],
+    );
+    check(
+        open().label("picture").build().unwrap_err(),
+        expect![
+            "plain.parquet: column `picture` has the type struct<bytes: binary, path: string>, expected texts or integers, to number classes by"
+        ],
+    );
+    let error = open().column("height", DType::F32).build().unwrap_err();
+    assert!(error.is_field() && error.to_string().contains("no column `height`; its 19 columns are `f64`"), "{error}");
+    check(
+        open().column("i8", DType::U8).fill(0.5).build().unwrap_err(),
+        expect!["field `i8 u8[]` cannot be filled with 0.5"],
+    );
+    let read = |dataset: &dyn Dataset, index| HostBatch::collate(dataset, &[index]).map(|_| ()).unwrap_err();
+    let missing = open().column("f64", DType::F32).build().unwrap();
+    check(
+        read(&missing, 3),
+        expect![
+            "sample 3 (plain.parquet, row 3): column `f64` has no value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"
+        ],
+    );
+    let ragged = open().array("ragged", DType::I64, [3]).build().unwrap();
+    check(
+        read(&ragged, 4),
+        expect!["sample 4 (plain.parquet, row 4): column `ragged` holds a list of 4 elements, expected the shape [3]"],
+    );
+    let range = open().column("i64", DType::I16).build().unwrap();
+    let error = read(&range, 0).to_string();
+    assert!(error.contains("row 0): column `i64` holds the integer") && error.ends_with("fits in i16"), "{error}");
+    let classes = open().label_of("category", ["cat", "dog"]).build().unwrap();
+    let error = read(&classes, 2).to_string();
+    assert!(error.ends_with("holds the class `eel`, expected one of the 2 classes `cat`, `dog`"), "{error}");
+    check(
+        open().get(7).unwrap().get::<f32>("text").unwrap_err(),
+        expect!["plain.parquet: row 7: column `text` holds the text `row 7 é`, expected a number for f32"],
+    );
+    let error = open().get(0).unwrap().str("picture.size").unwrap_err().to_string();
+    assert!(error.contains("plain.parquet, row 0 has no column `picture.size`"), "{error}");
+}
+
+#[test]
+fn only_the_columns_that_are_used_are_read() {
+    let parquet = Parquet::open(reference().join("plain.parquet")).unwrap().select(["i8", "text"]).unwrap();
+    let row = parquet.get(150).unwrap();
+    assert_eq!(row.columns(), ["i8", "text"]);
+    assert!(row.get::<f64>("f32").unwrap_err().is_field());
+    let item = parquet.stream().items(0).unwrap().nth(299).unwrap().unwrap().item;
+    assert_eq!((item.columns(), item.str("text").unwrap()), (vec!["i8", "text"], "row 299 é"));
+    let print = |parquet: &Parquet| {
+        let mut fingerprint = Fingerprint::new();
+        parquet.fingerprint(&mut fingerprint).unwrap();
+        fingerprint.to_string()
+    };
+    let all = Parquet::open(reference().join("plain.parquet")).unwrap();
+    assert_ne!(print(&parquet), print(&all));
+    assert_eq!(print(&all), print(&Parquet::open(reference().join("plain.parquet")).unwrap()));
+}
+
+#[test]
+fn files_that_are_cut_short_or_are_something_else_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.parquet");
+    let open = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        Parquet::open(&path).map(|_| ()).unwrap_err()
+    };
+    let whole = fs::read(reference().join("snappy.parquet")).unwrap();
+    for end in [0, 3, 11, 100, whole.len() / 2, whole.len() - 1] {
+        let error = open(&whole[..end]);
+        assert!(error.is_file() && error.to_string().contains("copy or download it again"), "{error}");
+    }
+    let error = open(b"<html>no parquet here</html>");
+    assert!(error.to_string().contains("this is no Parquet file"), "{error}");
+    let arrow = folder.path().join("x.arrow");
+    for name in ["plain.arrow", "stream.arrows"] {
+        let whole = fs::read(reference().join(name)).unwrap();
+        for end in [5, 9, 1000, whole.len() / 2, whole.len() - 20] {
+            fs::write(&arrow, &whole[..end]).unwrap();
+            let error = ArrowFiles::open(&arrow).map(|_| ()).unwrap_err();
+            assert!(error.is_file(), "{name} up to {end}: {error}");
+        }
+    }
+    fs::write(&arrow, "a,b\n1,2\n".repeat(10)).unwrap();
+    assert!(ArrowFiles::open(&arrow).unwrap_err().to_string().contains("this is no Arrow IPC file"));
+    assert!(ArrowFiles::open(folder.path().join("none.arrow")).unwrap_err().is_not_found());
+    assert!(Parquet::open(reference().join("saved")).unwrap_err().is_not_found());
+}
+
+#[test]
+fn damage_within_a_file_is_an_error_of_the_rows_it_hits_and_never_a_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["snappy.parquet", "plain.arrow", "stream.arrows", "lz4.arrow"] {
+        let whole = fs::read(reference().join(name)).unwrap();
+        let path = folder.path().join(name);
+        for step in 0..60 {
+            let mut bytes = whole.clone();
+            let place = whole.len() * step / 60 + 7;
+            bytes[place..place + 2].iter_mut().for_each(|byte| *byte ^= 0xa5);
+            fs::write(&path, &bytes).unwrap();
+            let read = |source: &dyn Fn(usize) -> fulmen_data::Result<Row>| {
+                for index in (0..60).step_by(13) {
+                    let _ = source(index).map(|row| row.get::<Vec<i64>>("ragged"));
+                }
+            };
+            match name.ends_with("parquet") {
+                true => drop(Parquet::open(&path).map(|table| read(&|index| table.get(index)))),
+                false => drop(ArrowFiles::open(&path).map(|table| read(&|index| table.get(index)))),
+            }
+        }
+    }
+}
+
+#[test]
+fn several_files_are_one_table_if_their_columns_are_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, to) in [("gzip", "b"), ("snappy", "a"), ("empty", "c")] {
+        fs::copy(reference().join(format!("{name}.parquet")), folder.path().join(format!("{to}.parquet"))).unwrap();
+    }
+    let table = Parquet::open(folder.path()).unwrap();
+    assert_eq!(table.len(), 120);
+    assert!(table.origin(61).ends_with("b.parquet, row 1"), "{}", table.origin(61));
+    compare(&table.get(63).unwrap(), &expected()["rows"]["3"]);
+    let pattern = Parquet::open(folder.path().join("{b,a}.parquet")).unwrap();
+    assert!(pattern.origin(0).ends_with("b.parquet, row 0"));
+    fs::copy(reference().join("hub/data/test-00000-of-00001.parquet"), folder.path().join("d.parquet")).unwrap();
+    let error = Parquet::open(folder.path()).unwrap_err().to_string();
+    assert!(
+        error.contains("d.parquet: the file has the column `image` where") && error.contains("has `f64`"),
+        "{error}"
+    );
+}
+
+/// What is known of the pictures of the reference datasets.
+fn check_animals(dataset: &HfDataset, first: usize) {
+    for index in 0..dataset.len() {
+        let number = (first + index) as i64;
+        let row = dataset.get(index).unwrap();
+        assert_eq!(row.get::<i64>("label").unwrap(), number % 3);
+        assert_eq!(row.str("caption").unwrap(), format!("caption {number}"));
+        assert!(row.media("image").unwrap().starts_with(b"\x89PNG"));
+        assert_eq!(row.get::<Vec<i64>>("tokens").unwrap(), [number, number + 1, number + 2, number + 3]);
+    }
+}
+
+#[test]
+fn hugging_face_folders_are_read_as_they_are() {
+    for (name, splits) in [("saved", ["train", "test"]), ("hub", ["train", "test"])] {
+        let folder = HfFolder::open(reference().join(name)).unwrap();
+        assert_eq!(folder.splits(), splits);
+        let train = folder.split("train").unwrap();
+        assert_eq!(train.len(), 23);
+        check_animals(&train, 0);
+        let test = HfDataset::open_split(reference().join(name), "test").unwrap();
+        assert_eq!(test.len(), 5);
+        check_animals(&test, 100);
+        assert_eq!(train.features().get("image"), Some(&HfFeature::Image));
+        assert_eq!(
+            train.features().get("tokens"),
+            Some(&HfFeature::List(Box::new(HfFeature::Value("int32".to_owned()))))
+        );
+        let dataset =
+            train.label("label").array("grid", DType::F32, [2, 3]).array("tokens", DType::I32, [4]).build().unwrap();
+        assert_eq!(dataset.classes("label").unwrap(), ["zebra", "ant", "moose"]);
+        let loader = DataLoader::builder(dataset).batch_size(23).shuffle(true).seed(3).build().unwrap();
+        let batch = loader.epoch(0).next().unwrap().unwrap();
+        for (row, label) in batch.values::<i32>(0).unwrap().iter().enumerate() {
+            let grid = &batch.values::<f32>(1).unwrap()[6 * row..];
+            assert_eq!(grid[0] as i32 % 3, *label);
+            assert_eq!((grid[1], grid[5]), (1.0, grid[0]));
+            assert_eq!(batch.values::<i32>(2).unwrap()[4 * row], grid[0] as i32);
+        }
+    }
+    let one = HfDataset::open(reference().join("saved_one")).unwrap();
+    assert_eq!(one.len(), 23);
+    check_animals(&one, 0);
+    let selected = HfDataset::open(reference().join("saved_selected")).unwrap();
+    let captions: Vec<String> = (0..3).map(|index| selected.get(index).unwrap().get("caption").unwrap()).collect();
+    assert_eq!(captions, ["caption 3", "caption 1", "caption 2"]);
+}
+
+#[test]
+fn a_card_says_which_files_belong_to_which_split() {
+    let folder = HfFolder::open(reference().join("configured")).unwrap();
+    assert_eq!((folder.configs(), folder.splits()), (vec!["small", "full"], vec!["train", "test"]));
+    check_animals(&folder.split("test").unwrap(), 100);
+    let small = folder.config("small").unwrap();
+    assert_eq!(small.splits(), ["train"]);
+    check_animals(&small.split("train").unwrap(), 100);
+    let error = small.config("large").unwrap_err().to_string();
+    assert!(error.ends_with("there is no configuration `large`; there are small, full"), "{error}");
+}
+
+#[test]
+fn what_is_no_folder_of_a_dataset_says_what_is_missing() {
+    check(
+        HfDataset::open(reference().join("saved")).unwrap_err(),
+        expect!["saved: the dataset has the splits train, test; say which with `HfDataset::open_split`"],
+    );
+    check(
+        HfDataset::open_split(reference().join("hub"), "validation").unwrap_err(),
+        expect!["hub: there is no split `validation`; there are train, test"],
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let error = HfFolder::open(folder.path()).unwrap_err();
+    assert!(error.is_not_found() && error.to_string().contains("no folder of Hugging Face's `datasets`"), "{error}");
+    fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "../x.arrow"}]}"#).unwrap();
+    assert!(HfFolder::open(folder.path()).unwrap_err().to_string().contains("does not lie in the folder"));
+    fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "gone.arrow"}]}"#).unwrap();
+    assert!(HfDataset::open(folder.path()).unwrap_err().is_not_found());
+    fs::write(folder.path().join("state.json"), "{").unwrap();
+    assert!(HfDataset::open(folder.path()).unwrap_err().to_string().contains("state.json: this is no JSON"));
+}
