@@ -47,6 +47,7 @@ pub struct HostBatch {
     pub(crate) valid: usize,
     pub(crate) epoch: u64,
     pub(crate) index: usize,
+    pub(crate) bucket: usize,
 }
 
 impl HostBatch {
@@ -79,11 +80,12 @@ impl HostBatch {
             monitor: &Monitor::default(),
             stop: &AtomicBool::new(false),
         };
-        let rows = Rows::Indices { order: Arc::new(samples.to_vec()), range: 0..samples.len(), first: 0 };
+        let order = Arc::new(samples.to_vec());
+        let rows = Rows::Indices { order: Arc::clone(&order), range: 0..samples.len(), first: 0, others: order };
         let mut bytes = Pool::new(layout.size(), 0).take()?;
         let valid = filling.fill(rows, memory(&mut bytes)?)?;
         let (rows, global_batch_size) = (0..samples.len(), samples.len());
-        Ok(HostBatch { bytes, layout, rows, global_batch_size, valid, epoch, index: 0 })
+        Ok(HostBatch { bytes, layout, rows, global_batch_size, valid, epoch, index: 0, bucket: 0 })
     }
 
     /// Rows of every field, padding included.
@@ -115,6 +117,11 @@ impl HostBatch {
     /// The batch's number in its epoch, from 0.
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// Which of the loader's [`shapes`](crate::DataLoader::shapes) the batch has; 0 where there is one.
+    pub fn bucket(&self) -> usize {
+        self.bucket
     }
 
     /// The fields, without the batch axis and without the mask.

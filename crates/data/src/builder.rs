@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use crate::buckets::Buckets;
 use crate::loader::Core;
 use crate::pull::EpochLength;
 use crate::{
@@ -57,7 +58,9 @@ enum Given {
 /// The choices, checked as far as they do not depend on devices and processes.
 pub(crate) struct Config {
     pub(crate) data: Data,
-    pub(crate) fields: Vec<Field>,
+    /// The fields, for each bucket; one where there are no buckets.
+    pub(crate) shapes: Vec<Vec<Field>>,
+    pub(crate) buckets: Option<Buckets>,
     pub(crate) batch_size: BatchSize,
     /// Of the samples' random numbers; of the order too, where that is `shuffled`.
     pub(crate) seed: u64,
@@ -76,6 +79,7 @@ pub struct DataLoaderBuilder {
     num_samples: Option<usize>,
     on_error: OnError,
     ordered: bool,
+    buckets: Option<Buckets>,
     batch_size: Option<usize>,
     per_device_batch_size: Option<usize>,
     shuffle: bool,
@@ -102,6 +106,7 @@ impl DataLoaderBuilder {
             num_samples: None,
             on_error: OnError::default(),
             ordered: true,
+            buckets: None,
             batch_size: None,
             per_device_batch_size: None,
             shuffle: false,
@@ -141,6 +146,15 @@ impl DataLoaderBuilder {
     /// they were.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = on_error;
+        self
+    }
+
+    /// Samples of different length in batches of a few shapes, one for each bucket. A batch is of samples of one bucket; it
+    /// comes as soon as the order of the epoch has filled it, and the short last ones of all buckets at the end, as
+    /// [`last_batch`](DataLoaderBuilder::last_batch) says. Only for datasets that are read in order or
+    /// [shuffled](DataLoaderBuilder::shuffle), so that each epoch has as many batches of each shape.
+    pub fn buckets(mut self, buckets: Buckets) -> Self {
+        self.buckets = Some(buckets);
         self
     }
 
@@ -235,8 +249,22 @@ impl DataLoaderBuilder {
             Given::Map(dataset) => (dataset.fields(), self.shuffle),
             Given::Stream(dataset) => (dataset.fields(), false),
         };
+        let shapes = match &self.buckets {
+            Some(buckets) => buckets.shapes(&fields)?,
+            None => vec![fields],
+        };
+        if self.buckets.is_some() && (self.sampler.is_some() || matches!(self.given, Given::Stream(_))) {
+            return Err(Error::usage(
+                "buckets are for datasets that are read in order or with shuffle(true): with a sampler or of a stream, the \
+                 number of batches of a shape would differ from epoch to epoch",
+            ));
+        }
+        if let (Some(buckets), Given::Map(dataset)) = (&self.buckets, &self.given) {
+            buckets.check_len(dataset.len())?;
+        }
         let config = Config {
-            fields,
+            shapes,
+            buckets: self.buckets,
             batch_size,
             seed: self.seed,
             shuffled,

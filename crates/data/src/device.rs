@@ -26,6 +26,8 @@ pub struct DeviceBatch {
     pub epoch: u64,
     /// The batch's number in its epoch, from 0.
     pub index: usize,
+    /// Which of the loader's [`shapes`](crate::DataLoader::shapes) the batch has; 0 where there is one.
+    pub bucket: usize,
 }
 
 impl HostBatch {
@@ -60,7 +62,7 @@ impl HostBatch {
             });
             arrays.push(array.map_err(|source| self.transfer_error(name, source))?);
         }
-        Ok(DeviceBatch { arrays, valid: self.valid(), epoch: self.epoch(), index: self.index() })
+        Ok(DeviceBatch { arrays, valid: self.valid(), epoch: self.epoch(), index: self.index(), bucket: self.bucket() })
     }
 
     /// Checks that the devices of this process need no other rows than these.

@@ -2,7 +2,6 @@
 //!
 //! Not here: which samples these are (`plan`), and on which thread it happens (`workers`).
 
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,28 +35,37 @@ impl Filling<'_> {
     pub(crate) fn fill(&self, rows: Rows, memory: &mut [u8]) -> Result<usize> {
         let mut place = Place { memory, written: vec![false; self.layout.fields().len()] };
         let valid = match rows {
-            Rows::Indices { order, range, first } => self.indices(&mut place, &order, range, first)?,
+            Rows::Indices { order, range, first, others } => {
+                self.indices(&mut place, (&order[range.clone()], range.start == first), order.get(first), &others)?
+            }
             Rows::Records { records, padding } => self.records(&mut place, records, padding)?,
         };
         write_mask(self.layout, place.memory, valid);
         Ok(valid)
     }
 
-    fn indices(&self, place: &mut Place<'_>, order: &[usize], range: Range<usize>, first: usize) -> Result<usize> {
+    /// Reads the samples of this process, which have the batch's first one among them or not, and pads what is left.
+    fn indices(
+        &self,
+        place: &mut Place<'_>,
+        (samples, has_first): (&[usize], bool),
+        first: Option<&usize>,
+        others: &[usize],
+    ) -> Result<usize> {
         let mut row = 0;
-        for &index in &order[range.clone()] {
+        for &index in samples {
             let written = self.read_index(place, row, index)?
-                || (self.on_error == OnError::Substitute && self.read_another(place, row, order, index)?);
+                || (self.on_error == OnError::Substitute && self.read_another(place, row, others, index)?);
             row += usize::from(written);
         }
-        if row < self.layout.batch_size() {
-            let from = if range.start != first && self.read_index(place, row, order[first])? {
+        if let Some(&first) = first.filter(|_| row < self.layout.batch_size()) {
+            let from = if !has_first && self.read_index(place, row, first)? {
                 // The batch's first sample is another process's; here it is read for the padding alone.
                 row
             } else {
                 if row == 0 {
                     // None could be read. What pads the batch then has no weight; it only must be a sample.
-                    self.read_another(place, 0, order, order[first])?;
+                    self.read_another(place, 0, others, first)?;
                 }
                 0
             };
@@ -110,10 +118,10 @@ impl Filling<'_> {
     }
 
     /// Reads another sample of the epoch, as the place of the bad one in it decides.
-    fn read_another(&self, place: &mut Place<'_>, row: usize, order: &[usize], bad: usize) -> Result<bool> {
+    fn read_another(&self, place: &mut Place<'_>, row: usize, others: &[usize], bad: usize) -> Result<bool> {
         let mut random = generator(Purpose::Substitute, [self.seed, self.epoch, bad as u64]);
         for _ in 0..TRIES {
-            let index = order[below(&mut random, order.len() as u64) as usize];
+            let index = others[below(&mut random, others.len() as u64) as usize];
             if self.read_index(place, row, index)? {
                 return Ok(true);
             }

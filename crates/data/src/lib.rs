@@ -34,6 +34,7 @@
 
 mod batch;
 mod bench_loader;
+mod buckets;
 mod builder;
 mod cache;
 mod classification;
@@ -85,6 +86,7 @@ mod workers;
 
 pub use batch::HostBatch;
 pub use bench_loader::{LoaderBench, bench_loader};
+pub use buckets::Buckets;
 pub use builder::{DataLoaderBuilder, LastBatch};
 pub use cache::{
     Access, CacheBuilder, CacheEstimate, CacheEvent, CacheInfo, CachedDataset, cache_info, clear_cache,

@@ -54,9 +54,13 @@ pub(crate) struct Core {
     pub(crate) num_samples: usize,
     /// Whether the sampler has divided the samples among the processes.
     is_final: bool,
-    /// Of this process's part of a batch.
-    layout: Arc<Layout>,
+    /// Of this process's part of a batch, for each bucket; at least one. The last is the largest.
+    layouts: Vec<Arc<Layout>>,
     pool: Pool,
+    /// The samples of each bucket, if there are buckets.
+    pub(crate) members: Vec<Arc<Vec<usize>>>,
+    /// Samples of each bucket, or of all.
+    counts: Vec<usize>,
     /// One for a loader and all that are made from it.
     pub(crate) monitor: Arc<Monitor>,
     /// The sampler was asked whether all ranks have the same order.
@@ -79,17 +83,27 @@ impl Core {
             Data::Map { len, sampler, .. } => (num_samples(*len, &**sampler, replicas)?, sampler.is_final()),
             Data::Stream { length, .. } => (length.get(), false),
         };
-        let layout = Arc::new(Layout::new(config.fields.clone(), replicas.local_rows(batch_size).len())?);
-        // Enough for all that can be in flight at once: read ahead, on the device, and in the consumer's hands.
-        let pool = Pool::new(layout.size(), config.prefetch.saturating_add(config.device_prefetch).saturating_add(2));
+        let local = replicas.local_rows(batch_size).len();
+        let layouts = config.shapes.iter().map(|fields| Layout::new(fields.clone(), local).map(Arc::new));
+        let layouts = layouts.collect::<Result<Vec<_>>>()?;
+        let (counts, members) = match &config.buckets {
+            Some(buckets) => (buckets.counts(), buckets.members()),
+            None => (vec![num_samples], Vec::new()),
+        };
+        // Enough for all that can be in flight at once: read ahead, on the device, and in the consumer's hands. The batches
+        // of all buckets share it.
+        let largest = layouts.iter().map(|layout| layout.size()).max().unwrap_or(0);
+        let pool = Pool::new(largest, config.prefetch.saturating_add(config.device_prefetch).saturating_add(2));
         let core = Core {
             config,
             replicas,
             batch_size,
             num_samples,
             is_final,
-            layout,
+            layouts,
             pool,
+            members,
+            counts,
             monitor,
             compared: AtomicBool::new(false),
         };
@@ -97,6 +111,12 @@ impl Core {
             return Err(Error::usage(
                 "ordered(false) is for one process: several take their rows of the same batch, which comes in order",
             ));
+        }
+        if core.batches() == 0 && core.config.buckets.is_some() {
+            return Err(Error::usage(format!(
+                "no batch is left: no bucket has as many samples as the batch size {batch_size}, and LastBatch::Drop drops \
+                 the rest; use a smaller batch size, fewer buckets or LastBatch::Pad"
+            )));
         }
         if core.batches() == 0 {
             return Err(Error::usage(format!(
@@ -117,20 +137,27 @@ impl Core {
 
     /// How far apart in the order the starts of two batches are.
     pub(crate) fn stride(&self) -> usize {
-        if self.is_final { self.layout.batch_size() } else { self.batch_size }
+        if self.is_final { self.layout().batch_size() } else { self.batch_size }
+    }
+
+    /// That of the largest bucket.
+    fn layout(&self) -> &Layout {
+        // There is one for each shape, and always a shape.
+        &self.layouts[self.layouts.len() - 1]
     }
 
     /// Which of the order's indices from the start of a batch on are for this process.
     pub(crate) fn rows_of_order(&self) -> Range<usize> {
-        if self.is_final { 0..self.layout.batch_size() } else { self.replicas.local_rows(self.batch_size) }
+        if self.is_final { 0..self.layout().batch_size() } else { self.replicas.local_rows(self.batch_size) }
     }
 
     /// Batches in an epoch.
     pub(crate) fn batches(&self) -> usize {
-        match self.config.last_batch {
-            LastBatch::Drop => self.num_samples / self.stride(),
-            LastBatch::Pad => self.num_samples.div_ceil(self.stride()),
-        }
+        let of_bucket = |count: &usize| match self.config.last_batch {
+            LastBatch::Drop => count / self.stride(),
+            LastBatch::Pad => count.div_ceil(self.stride()),
+        };
+        self.counts.iter().map(of_bucket).sum()
     }
 
     /// Samples in an epoch of all processes together, before a short batch is dropped.
@@ -142,13 +169,14 @@ impl Core {
     }
 
     pub(crate) fn fill(&self, work: Work, stop: &AtomicBool) -> Result<HostBatch> {
-        let Work { rows, epoch, index } = work;
+        let Work { rows, bucket, epoch, index } = work;
+        let layout = &self.layouts[bucket];
         let filling = Filling {
             dataset: match &self.config.data {
                 Data::Map { dataset, .. } => Some(&**dataset),
                 Data::Stream { .. } => None,
             },
-            layout: &self.layout,
+            layout,
             seed: self.config.seed,
             epoch,
             on_error: self.config.on_error,
@@ -162,12 +190,13 @@ impl Core {
         self.monitor.filled(valid, &watch);
         Ok(HostBatch {
             bytes,
-            layout: Arc::clone(&self.layout),
+            layout: Arc::clone(layout),
             rows: self.replicas.local_rows(self.batch_size),
             global_batch_size: self.batch_size,
             valid,
             epoch,
             index,
+            bucket,
         })
     }
 }
@@ -299,7 +328,7 @@ impl DataLoader {
 
     /// Rows of every batch that this process reads.
     pub fn local_batch_size(&self) -> usize {
-        self.core.layout.batch_size()
+        self.core.layout().batch_size()
     }
 
     /// Rows of every batch that one device works on.
@@ -307,17 +336,29 @@ impl DataLoader {
         self.core.batch_size / self.core.replicas.devices
     }
 
-    /// The parts of a sample, without the batch axis and without the mask.
+    /// The parts of a sample, without the batch axis and without the mask; with [buckets](DataLoaderBuilder::buckets), those
+    /// of the longest.
     pub fn fields(&self) -> &[Field] {
-        self.core.layout.fields()
+        self.core.layout().fields()
     }
 
-    /// Whether a batch may have padding in it: the last one of an epoch, or any where bad samples are skipped
+    /// The parts of a sample in each of the shapes that batches have: one, or with [buckets](DataLoaderBuilder::buckets)
+    /// one for each. [`HostBatch::bucket`] is an index into it.
+    pub fn shapes(&self) -> &[Vec<Field>] {
+        &self.core.config.shapes
+    }
+
+    /// Whether a batch may have padding in it: the last one of an epoch or a bucket, or any where bad samples are skipped
     /// ([`OnError::Skip`]).
     pub fn pads(&self) -> bool {
         let Config { last_batch, on_error, .. } = &*self.core.config;
-        let last = *last_batch == LastBatch::Pad && !self.core.num_samples.is_multiple_of(self.core.stride());
-        last || *on_error == OnError::Skip
+        let short = self.core.counts.iter().any(|count| !count.is_multiple_of(self.core.stride()));
+        (*last_batch == LastBatch::Pad && short) || *on_error == OnError::Skip
+    }
+
+    /// What becomes of a sample that cannot be read.
+    pub fn on_error(&self) -> OnError {
+        self.core.config.on_error
     }
 
     /// The samples that could not be read so far, by this loader and by those that were
@@ -387,6 +428,9 @@ impl DataLoader {
         // The shuffling's seed is told already, and is the same.
         if config.seed != 0 && !config.shuffled {
             text.push_str(&format!(", seed {}", config.seed));
+        }
+        if let Some(buckets) = &config.buckets {
+            text.push_str(&format!(", {}", buckets.describe()));
         }
         if !config.ordered {
             text.push_str(", unordered");

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::batch::panicked;
-use crate::builder::Data;
+use crate::buckets::Span;
+use crate::builder::{Config, Data};
 use crate::loader::Core;
 use crate::monitor::Watch;
 use crate::pull::{Drawn, Pull};
@@ -18,6 +19,8 @@ use crate::{Error, Result, Sampler};
 /// One batch that is to be read, or this process's part of it.
 pub(crate) struct Work {
     pub(crate) rows: Rows,
+    /// Which of the loader's shapes it has.
+    pub(crate) bucket: usize,
     pub(crate) epoch: u64,
     pub(crate) index: usize,
 }
@@ -30,6 +33,8 @@ pub(crate) enum Rows {
         range: Range<usize>,
         /// The place of the batch's first sample, which pads it.
         first: usize,
+        /// Samples of which one may take the place of a bad one.
+        others: Arc<Vec<usize>>,
     },
     Records {
         records: Vec<Drawn>,
@@ -53,6 +58,8 @@ pub(crate) struct Plan {
 enum Epoch {
     Unopened,
     Order(Arc<Vec<usize>>),
+    /// Batches lie in the order where the spans say.
+    Buckets(Arc<Vec<usize>>, Vec<Span>),
     Stream(Pull),
 }
 
@@ -83,7 +90,7 @@ impl Plan {
         if rows.is_err() {
             self.epochs = 0..0;
         }
-        Some(rows.map(|rows| Work { rows, epoch, index }))
+        Some(rows.map(|(rows, bucket)| Work { rows, bucket, epoch, index }))
     }
 
     fn check_start(&self, batches: usize) -> Result<()> {
@@ -93,8 +100,8 @@ impl Plan {
         }
     }
 
-    /// What batch `next` is read from.
-    fn rows(&mut self, epoch: u64, stop: &AtomicBool) -> Result<Rows> {
+    /// What batch `next` is read from, and its bucket.
+    fn rows(&mut self, epoch: u64, stop: &AtomicBool) -> Result<(Rows, usize)> {
         if matches!(self.epoch, Epoch::Unopened) {
             self.epoch = self.open(epoch, stop)?;
         }
@@ -105,7 +112,15 @@ impl Plan {
             Epoch::Order(order) => {
                 // A process may have none of the samples of a short batch.
                 let range = (first + rows.start).min(order.len())..(first + rows.end).min(order.len());
-                Ok(Rows::Indices { order: Arc::clone(order), range, first })
+                Ok((Rows::Indices { order: Arc::clone(order), range, first, others: Arc::clone(order) }, 0))
+            }
+            Epoch::Buckets(order, spans) => {
+                let Some(&Span { start, end, bucket }) = spans.get(self.next) else {
+                    return Err(Error::usage("an epoch has fewer batches than planned; this is a bug in fulmen-data"));
+                };
+                let range = (start + rows.start).min(end)..(start + rows.end).min(end);
+                let others = Arc::clone(&self.core.members[bucket]);
+                Ok((Rows::Indices { order: Arc::clone(order), range, first: start, others }, bucket))
             }
             Epoch::Stream(pull) => {
                 let of_all = self.core.num_samples.saturating_sub(first).min(self.core.stride());
@@ -120,14 +135,24 @@ impl Plan {
                         padding = Some(drawn);
                     }
                 }
-                Ok(Rows::Records { records, padding })
+                Ok((Rows::Records { records, padding }, 0))
             }
         }
     }
 
     fn open(&self, epoch: u64, stop: &AtomicBool) -> Result<Epoch> {
         match &self.core.config.data {
-            Data::Map { len, sampler, .. } => Ok(Epoch::Order(Arc::new(self.make_order(epoch, *len, &**sampler)?))),
+            Data::Map { len, sampler, .. } => {
+                let order = self.make_order(epoch, *len, &**sampler)?;
+                let Config { buckets, last_batch, .. } = &*self.core.config;
+                Ok(match buckets {
+                    None => Epoch::Order(Arc::new(order)),
+                    Some(buckets) => {
+                        let (order, spans) = buckets.batches(&order, self.core.stride(), *last_batch);
+                        Epoch::Buckets(Arc::new(order), spans)
+                    }
+                })
+            }
             Data::Stream { dataset, length, .. } => {
                 let mut pull = Pull::new(Arc::clone(&self.core), Arc::clone(dataset), *length, epoch);
                 for _ in 0..self.next * self.core.stride() {

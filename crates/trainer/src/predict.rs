@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use fulmen_data::{DataLoader, DeviceBatches};
+use fulmen_data::{DataLoader, DeviceBatches, OnError};
 use fulmen_tensor::{
     Argument, Compiled, DeviceArray, Function, Literal, PendingLiterals, Runtime, Tensor, TensorType, autocast, random,
 };
@@ -89,6 +89,12 @@ pub(crate) fn program(
         return Err(Error::usage(
             "the loader's sampler is final: it divides the samples among the processes itself, so that predictions have no \
              order that all share. Predict with another sampler, or in one process",
+        ));
+    }
+    if loader.on_error() == OnError::Skip {
+        return Err(Error::usage(
+            "the loader skips samples that cannot be read (OnError::Skip), so that nobody knows whose a prediction is. Predict \
+             with a loader that fails or substitutes",
         ));
     }
     let batch = Batch::placeholders(loader, setting.precision.whole());

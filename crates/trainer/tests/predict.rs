@@ -5,7 +5,7 @@
 mod common;
 
 use common::{FEATURES, isolated, samples, trainer as builder};
-use fulmen_data::{DataLoader, Dataset, Field, Sample};
+use fulmen_data::{DataLoader, Dataset, Field, OnError, Sample};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor};
@@ -182,4 +182,17 @@ fn a_sample_that_cannot_be_read_ends_the_predictions() {
     let failed = batches.last().unwrap().as_ref().unwrap_err();
     assert!(failed.is_data() && failed.to_string().contains("a scratch"), "{failed}");
     assert!(batches.len() == 3 && batches[..2].iter().all(Result::is_ok), "those before it arrive");
+}
+
+#[test]
+fn a_loader_that_skips_samples_is_refused() {
+    let runs = tempfile::tempdir().unwrap();
+    let loader = |on_error| DataLoader::builder(Broken).batch_size(2).on_error(on_error).build().unwrap();
+    let net = Net::new(|net, batch| net.linear.forward(&batch.get("x")).into());
+    let mut trainer = builder(runs.path()).build().unwrap();
+    let error = trainer.predict(&net, &loader(OnError::Skip), Weights::Current).err().unwrap();
+    assert!(error.is_usage() && error.to_string().contains("nobody knows whose a prediction is"), "{error}");
+    let substituting = loader(OnError::Substitute);
+    assert_eq!(trainer.predict(&net, &substituting, Weights::Current).unwrap().filter(Result::is_ok).count(), 3);
+    assert_eq!(substituting.bad_samples().first[0].index, Some(4));
 }

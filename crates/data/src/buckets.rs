@@ -1,0 +1,191 @@
+//! Samples of different length in batches of a few shapes: each batch is of samples that fit into one length.
+//!
+//! Not here: which lengths are good ones (`text::choose_boundaries`), and the padding of a sample within its row, which its
+//! dataset writes.
+
+use std::sync::Arc;
+
+use crate::{Error, Field, LastBatch, Result};
+
+/// A few lengths that samples are padded to, and which sample belongs to which.
+///
+/// The dataset declares its fields with the longest length on their first axis. In a batch of a shorter one the rows are
+/// shorter: [`Sample::fields`](crate::Sample::fields) tells [`Dataset::read`](crate::Dataset::read) how long, and it writes
+/// as much. All batches have the same number of rows.
+///
+/// ```
+/// use fulmen_data::{Buckets, DType, DataLoader, Dataset, Field, Result, Sample};
+///
+/// struct Words(Vec<&'static str>);
+///
+/// impl Dataset for Words {
+///     fn len(&self) -> usize {
+///         self.0.len()
+///     }
+///     fn fields(&self) -> Vec<Field> {
+///         vec![Field::new("letters", DType::U8, [8])]
+///     }
+///     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+///         let letters = self.0[index].as_bytes();
+///         // Of as many letters as the row has; the rest stays 0.
+///         sample.field_mut(0)?[..letters.len()].copy_from_slice(letters);
+///         Ok(())
+///     }
+/// }
+///
+/// let words = Words(vec!["a", "umbrella", "cat", "thunder", "bolt"]);
+/// let lengths: Vec<usize> = words.0.iter().map(|word| word.len()).collect();
+/// let loader = DataLoader::builder(words).batch_size(2).buckets(Buckets::new(lengths, &[4, 8])?).build()?;
+/// let shapes: Vec<String> = loader.shapes().iter().map(|fields| fields[0].to_string()).collect();
+/// assert_eq!(shapes, ["letters u8[4]", "letters u8[8]"]);
+/// let batches: Vec<_> = loader.epoch(0).collect::<Result<_>>()?;
+/// let read: Vec<(usize, &[u8])> = batches.iter().map(|batch| Ok((batch.bucket(), batch.values(0)?))).collect::<Result<_>>()?;
+/// assert_eq!(read, [(0, &b"a\0\0\0cat\0"[..]), (1, b"umbrellathunder\0"), (0, b"boltbolt")]);
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Buckets {
+    /// What samples are padded to, ascending.
+    boundaries: Vec<usize>,
+    bucket_of: Vec<u32>,
+    /// All that are as long as the longest, if not given.
+    names: Option<Vec<String>>,
+}
+
+impl Buckets {
+    /// Buckets of these lengths, each of which is what its samples are padded to; `lengths` has the length of each sample of
+    /// the dataset.
+    ///
+    /// # Errors
+    /// Boundaries that do not ascend from 1 on, and a sample longer than the last.
+    pub fn new(lengths: impl AsRef<[usize]>, boundaries: &[usize]) -> Result<Buckets> {
+        let ascend = boundaries.windows(2).all(|pair| pair[0] < pair[1]);
+        let (Some(&longest), true) = (boundaries.last(), ascend && boundaries.first() != Some(&0)) else {
+            return Err(Error::usage(format!("the lengths of buckets are {boundaries:?}; they must ascend from 1 on")));
+        };
+        let mut bucket_of = Vec::with_capacity(lengths.as_ref().len());
+        for (index, &length) in lengths.as_ref().iter().enumerate() {
+            if length > longest {
+                return Err(Error::usage(format!(
+                    "sample {index} has the length {length}, and the longest bucket {longest}; add a longer one, or cut the \
+                     samples"
+                )));
+            }
+            bucket_of.push(boundaries.partition_point(|&boundary| boundary < length) as u32);
+        }
+        Ok(Buckets { boundaries: boundaries.to_vec(), bucket_of, names: None })
+    }
+
+    /// The fields whose first axis is the length; all whose first axis is as long as the longest bucket unless set.
+    pub fn fields<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Buckets {
+        self.names = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// What samples are padded to, ascending.
+    pub fn lengths(&self) -> &[usize] {
+        &self.boundaries
+    }
+
+    /// The fields of each bucket, of those that the dataset declares.
+    pub(crate) fn shapes(&self, fields: &[Field]) -> Result<Vec<Vec<Field>>> {
+        let longest = self.boundaries.last().copied().unwrap_or(0);
+        let list = || fields.iter().map(Field::to_string).collect::<Vec<_>>().join(", ");
+        let names: Vec<&str> = match &self.names {
+            Some(names) => names.iter().map(String::as_str).collect(),
+            None => {
+                let varies = |field: &&Field| field.shape.first() == Some(&longest);
+                fields.iter().filter(varies).map(|field| field.name.as_str()).collect()
+            }
+        };
+        if names.is_empty() {
+            return Err(Error::usage(format!(
+                "no field has the first axis {longest}, the longest bucket: the dataset has {}; declare those of varying \
+                 length with it",
+                list()
+            )));
+        }
+        for name in &names {
+            let field = fields.iter().find(|field| field.name == *name);
+            if field.is_none_or(|field| field.shape.first() != Some(&longest)) {
+                return Err(Error::usage(format!(
+                    "buckets vary the first axis of `{name}`, which must be a field with the first axis {longest}, the \
+                     longest bucket; the dataset has {}",
+                    list()
+                )));
+            }
+        }
+        let shape = |&boundary: &usize| {
+            let mut fields = fields.to_vec();
+            for field in fields.iter_mut().filter(|field| names.contains(&field.name.as_str())) {
+                field.shape[0] = boundary;
+            }
+            fields
+        };
+        Ok(self.boundaries.iter().map(shape).collect())
+    }
+
+    pub(crate) fn check_len(&self, len: usize) -> Result<()> {
+        match self.bucket_of.len() == len {
+            true => Ok(()),
+            false => Err(Error::usage(format!(
+                "the buckets were made for {} samples, and the dataset has {len}",
+                self.bucket_of.len()
+            ))),
+        }
+    }
+
+    /// How many samples are in each bucket.
+    pub(crate) fn counts(&self) -> Vec<usize> {
+        let mut counts = vec![0; self.boundaries.len()];
+        self.bucket_of.iter().for_each(|&bucket| counts[bucket as usize] += 1);
+        counts
+    }
+
+    /// The samples of each bucket.
+    pub(crate) fn members(&self) -> Vec<Arc<Vec<usize>>> {
+        let mut members = vec![Vec::new(); self.boundaries.len()];
+        self.bucket_of.iter().enumerate().for_each(|(index, &bucket)| members[bucket as usize].push(index));
+        members.into_iter().map(Arc::new).collect()
+    }
+
+    /// Sorts an epoch's order into batches: the samples of each side by side, and where each lies. A batch stands where its
+    /// last sample stood; what is left over comes at the end.
+    pub(crate) fn batches(&self, order: &[usize], size: usize, last: LastBatch) -> (Vec<usize>, Vec<Span>) {
+        let mut open: Vec<Vec<usize>> =
+            self.boundaries.iter().map(|_| Vec::with_capacity(size.min(order.len()))).collect();
+        let (mut sorted, mut spans) = (Vec::with_capacity(order.len()), Vec::new());
+        let mut close = |samples: &mut Vec<usize>, bucket| {
+            let start = sorted.len();
+            sorted.append(samples);
+            spans.push(Span { start, end: sorted.len(), bucket });
+        };
+        for &index in order {
+            let bucket = self.bucket_of[index] as usize;
+            open[bucket].push(index);
+            if open[bucket].len() == size {
+                close(&mut open[bucket], bucket);
+            }
+        }
+        if last == LastBatch::Pad {
+            open.iter_mut().enumerate().filter(|(_, samples)| !samples.is_empty()).for_each(|(i, rest)| close(rest, i));
+        }
+        (sorted, spans)
+    }
+
+    /// What the batches depend on, in a few words.
+    pub(crate) fn describe(&self) -> String {
+        // FNV-1a over the samples' buckets.
+        let hash = |hash: u64, bucket: &u32| (hash ^ u64::from(*bucket)).wrapping_mul(0x0100_0000_01b3);
+        let check = self.bucket_of.iter().fold(0xcbf2_9ce4_8422_2325, hash);
+        format!("buckets {:?} ({check:016x})", self.boundaries)
+    }
+}
+
+/// Where the samples of a batch lie in an epoch's order, and which bucket they are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) bucket: usize,
+}
