@@ -28,6 +28,8 @@ pub(crate) enum Line {
     Verified(Verified),
     /// A shard stands under its name.
     Shard(ShardRecord),
+    /// All shards of a set are written whose number was not known before.
+    Complete,
     /// A file is going to be brought to a store; what is there under its name from now on is ours.
     Uploading { name: String, to: String },
     /// A file stands in a store.
@@ -56,6 +58,7 @@ struct Inside {
     plan: Option<BTreeMap<String, String>>,
     verified: Vec<Verified>,
     shards: BTreeMap<String, ShardRecord>,
+    complete: bool,
     uploading: BTreeSet<(String, String)>,
     uploaded: BTreeSet<Uploaded>,
 }
@@ -95,6 +98,7 @@ impl Journal {
             plan: None,
             verified: Vec::new(),
             shards: BTreeMap::new(),
+            complete: false,
             uploading: BTreeSet::new(),
             uploaded: BTreeSet::new(),
         };
@@ -156,6 +160,10 @@ impl Journal {
         self.lock().shards.get(name).cloned()
     }
 
+    pub(crate) fn is_complete(&self) -> bool {
+        self.lock().complete
+    }
+
     pub(crate) fn has_begun_upload(&self, name: &str, to: &str) -> bool {
         self.lock().uploading.contains(&(name.to_owned(), to.to_owned()))
     }
@@ -177,6 +185,7 @@ impl Inside {
             Line::Shard(shard) => {
                 self.shards.insert(shard.name.clone(), shard);
             }
+            Line::Complete => self.complete = true,
             Line::Uploading { name, to } => {
                 self.uploading.insert((name, to));
             }

@@ -5,6 +5,8 @@
 //! bytes. Beside the shards stands a [`Manifest`] with counts, checksums and classes. What the archives must hold is
 //! [`Expected`]; how shards are made, [`PrepareOptions`]; [`Progress`] is told how far it is.
 //!
+//! [`text`] takes files of texts, of which neither number nor sizes are known beforehand; it goes on where it was, too.
+//!
 //! Not here: reading shards for training, and downloading archives.
 
 mod archives;
@@ -25,6 +27,10 @@ mod sample_set;
 mod section;
 mod shard_file;
 mod tar_index;
+mod text;
+mod text_files;
+mod text_options;
+mod text_shard;
 mod upload;
 mod work;
 mod zip_index;
@@ -37,3 +43,5 @@ pub use info::{ShardInfo, ShardsInfo, shards_info};
 pub use manifest::{Class, Manifest, Remark, ShardRecord, SplitManifest};
 pub use options::PrepareOptions;
 pub use progress::Progress;
+pub use text::text;
+pub use text_options::TextOptions;

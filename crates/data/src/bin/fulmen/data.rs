@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use fulmen_data::Result;
-use fulmen_data::prepare::{self, Expected, Manifest, PrepareOptions, shards_info};
+use fulmen_data::prepare::{self, Expected, Manifest, PrepareOptions, TextOptions, shards_info};
+#[cfg(feature = "text")]
+use fulmen_data::text::Tokenizer;
+use fulmen_data::{Location, Result};
 
 use crate::progress::Reporter;
 use crate::size::parse_size;
@@ -40,6 +42,13 @@ enum Dataset {
     #[command(long_about = "COCO 2017: train2017.zip, val2017.zip and annotations_trainval2017.zip become tar shards \
         train-000000.tar ... and val-000000.tar ..., a sample with a .jpg and what is in it in a .json")]
     Coco(Archives),
+    /// Files of texts: tokens by a tokenizer, or documents
+    #[command(
+        long_about = "Files of texts (.txt, .jsonl, either compressed by gzip or zstd, and .parquet) become token \
+        files train-000000.tokens ... with --tokenizer, and else tar shards with a .txt each; documents for validation are \
+        chosen by a hash of their text"
+    )]
+    Text(Texts),
 }
 
 #[derive(Debug, Args)]
@@ -55,6 +64,35 @@ struct Archives {
 }
 
 #[derive(Debug, Args)]
+struct Texts {
+    /// Files, patterns such as 'texts/*.jsonl', and folders, local or gs:// or s3://
+    #[arg(required = true)]
+    files: Vec<String>,
+    /// A tokenizer.json of Hugging Face's tokenizers
+    #[cfg(feature = "text")]
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<String>,
+    /// Add the special tokens that the tokenizer's file names to each document
+    #[cfg(feature = "text")]
+    #[arg(long, requires = "tokenizer")]
+    special_tokens: bool,
+    /// A token to put after each document, such as '<|endoftext|>'
+    #[arg(long, value_name = "TOKEN")]
+    separator: Option<String>,
+    /// The field of JSON lines, or the column of Parquet files, that has the text
+    #[arg(long, default_value = "text", value_name = "NAME")]
+    field: String,
+    /// Each line of a text file is a document, and not the whole file
+    #[arg(long)]
+    lines: bool,
+    /// The share of documents for validation, as in 0.005
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    validation: f64,
+    #[command(flatten)]
+    making: Making,
+}
+
+#[derive(Debug, Args)]
 struct Making {
     /// The folder that the shards go into; where a run was ended, the next one goes on with what is there
     #[arg(long, short, value_name = "FOLDER")]
@@ -62,9 +100,9 @@ struct Making {
     /// Decides the order of the samples
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// The most samples of a shard
-    #[arg(long, default_value_t = 10_000, value_name = "NUMBER")]
-    max_samples: usize,
+    /// The most samples of a shard [default: 10000 pictures, or any number of documents]
+    #[arg(long, value_name = "NUMBER")]
+    max_samples: Option<usize>,
     /// The most bytes of a shard
     #[arg(long, default_value = "256MiB", value_parser = parse_size, value_name = "SIZE")]
     max_bytes: u64,
@@ -83,10 +121,10 @@ struct Making {
 }
 
 impl Making {
-    fn options(self) -> PrepareOptions {
+    fn options(self, max_samples: usize) -> PrepareOptions {
         let options = PrepareOptions::new(self.output)
             .seed(self.seed)
-            .max_samples(self.max_samples)
+            .max_samples(self.max_samples.unwrap_or(max_samples))
             .max_bytes(self.max_bytes)
             .verify(!self.no_verify)
             .delete_uploaded(self.delete_uploaded);
@@ -108,11 +146,29 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             let manifest = match dataset {
                 Dataset::Imagenet(Archives { archives, expected, making }) => {
                     let expected = expected.as_deref().map_or_else(|| Ok(Expected::imagenet()), Expected::read)?;
-                    prepare::imagenet(archives, &expected, &making.options(), &reporter)?
+                    prepare::imagenet(archives, &expected, &making.options(10_000), &reporter)?
                 }
                 Dataset::Coco(Archives { archives, expected, making }) => {
                     let expected = expected.as_deref().map_or_else(|| Ok(Expected::coco()), Expected::read)?;
-                    prepare::coco(archives, &expected, &making.options(), &reporter)?
+                    prepare::coco(archives, &expected, &making.options(10_000), &reporter)?
+                }
+                Dataset::Text(texts) => {
+                    let options =
+                        TextOptions::new().field(&texts.field).lines(texts.lines).validation(texts.validation);
+                    #[cfg(feature = "text")]
+                    let options = match texts.tokenizer {
+                        Some(file) => {
+                            options.tokenizer(Tokenizer::from_file(file)?.special_tokens(texts.special_tokens))
+                        }
+                        None => options,
+                    };
+                    let options = match texts.separator {
+                        Some(token) => options.separator(&token),
+                        None => options,
+                    };
+                    let files: Vec<Location> = texts.files.into_iter().map(Location::from).collect();
+                    // Documents are small, and so many of them are no reason for a new shard.
+                    prepare::text(&files, &options, &texts.making.options(usize::MAX), &reporter)?
                 }
             };
             drop(reporter);
@@ -138,7 +194,8 @@ fn tell(manifest: &Manifest) {
         println!("{} classes", manifest.classes.len());
     }
     for remark in manifest.remarks.iter().take(20) {
-        println!("remark: {}: {}", remark.sample, remark.what);
+        let of = if remark.sample.is_empty() { String::new() } else { format!("{}: ", remark.sample) };
+        println!("remark: {of}{}", remark.what);
     }
     if manifest.remarks.len() > 20 {
         println!("{} more remarks stand in manifest.json", manifest.remarks.len() - 20);

@@ -1,4 +1,5 @@
 //! COCO with few pictures.
+#![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
 use std::fs;
 use std::io::{Cursor, Write};
@@ -8,7 +9,7 @@ use fulmen_data::prepare::Expected;
 use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
-use super::{expected, jpeg};
+use crate::archives::{expected, jpeg};
 
 /// Numbers of pictures: those of the official archives have gaps too.
 pub(crate) fn number(split: &str, at: usize) -> usize {

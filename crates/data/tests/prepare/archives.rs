@@ -1,8 +1,6 @@
 //! Small archives in the layout of the official ones.
 #![allow(clippy::unwrap_used, reason = "a helper of a test may panic as the test may")]
 
-pub(crate) mod coco;
-
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,0 +1,174 @@
+//! One shard of documents that is being written: their texts in a tar file, or their tokens in a token file.
+//!
+//! Not here: which documents are in it (`text`).
+
+use std::path::Path;
+
+use super::manifest::ShardRecord;
+use super::plan::tar_bytes;
+use super::sample_set::SampleFiles;
+use super::shard_file::TarShard;
+use super::text_options::TextOptions;
+use crate::Result;
+
+#[cfg(feature = "text")]
+use super::shard_file::sha256_of;
+#[cfg(feature = "text")]
+use crate::Error;
+#[cfg(feature = "text")]
+use crate::text::{TokenFileWriter, TokenStore, Tokenizer};
+
+/// What becomes of each document.
+pub(crate) enum Form {
+    Texts,
+    #[cfg(feature = "text")]
+    Tokens {
+        tokenizer: Tokenizer,
+        separator: Option<u32>,
+    },
+}
+
+/// A document as it is written.
+pub(crate) enum Document {
+    Text(String),
+    #[cfg(feature = "text")]
+    Tokens(Vec<u32>),
+}
+
+/// A shard that is open.
+pub(crate) struct TextShard {
+    name: String,
+    documents: u64,
+    /// About as many as the file will have.
+    bytes: u64,
+    writer: Writer,
+}
+
+enum Writer {
+    Texts(TarShard),
+    #[cfg(feature = "text")]
+    Tokens(TokenFileWriter),
+}
+
+impl Form {
+    pub(crate) fn of(options: &TextOptions) -> Result<Form> {
+        #[cfg(feature = "text")]
+        if let Some(tokenizer) = &options.tokenizer {
+            let separator = match &options.separator {
+                None => None,
+                Some(token) => Some(tokenizer.token_id(token).ok_or_else(|| {
+                    Error::usage(format!("the tokenizer has no token {token:?} to put between documents"))
+                })?),
+            };
+            return Ok(Form::Tokens { tokenizer: tokenizer.clone(), separator });
+        }
+        let _ = options;
+        Ok(Form::Texts)
+    }
+
+    /// What shards' names end with.
+    pub(crate) fn extension(&self) -> &'static str {
+        match self {
+            Form::Texts => "tar",
+            #[cfg(feature = "text")]
+            Form::Tokens { .. } => "tokens",
+        }
+    }
+
+    /// What the tokens depend on.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Form::Texts => "none".to_owned(),
+            #[cfg(feature = "text")]
+            Form::Tokens { tokenizer, .. } => {
+                let mut hash = crate::Fingerprint::new();
+                tokenizer.fingerprint(&mut hash);
+                hash.to_string()
+            }
+        }
+    }
+
+    pub(crate) fn document(&self, text: &str) -> Result<Document> {
+        match self {
+            Form::Texts => Ok(Document::Text(text.to_owned())),
+            #[cfg(feature = "text")]
+            Form::Tokens { tokenizer, .. } => Ok(Document::Tokens(tokenizer.encode(text)?.ids)),
+        }
+    }
+
+    /// How many bytes a document adds to a shard.
+    pub(crate) fn bytes(&self, document: &Document) -> u64 {
+        match (self, document) {
+            #[cfg(feature = "text")]
+            (Form::Tokens { tokenizer, separator }, Document::Tokens(ids)) => {
+                let width = if tokenizer.vocab_size() <= 1 << 16 { 2 } else { 4 };
+                // The end of each document is written down too.
+                8 + width * (ids.len() as u64 + u64::from(separator.is_some()))
+            }
+            #[cfg(feature = "text")]
+            (_, Document::Tokens(ids)) => 4 * ids.len() as u64,
+            (_, Document::Text(text)) => tar_bytes([text.len() as u64]),
+        }
+    }
+}
+
+impl TextShard {
+    pub(crate) fn create(folder: &Path, name: &str, form: &Form) -> Result<TextShard> {
+        let writer = match form {
+            Form::Texts => Writer::Texts(TarShard::create(folder, name)?),
+            #[cfg(feature = "text")]
+            Form::Tokens { tokenizer, separator } => {
+                let writer = TokenFileWriter::create(folder.join(name), tokenizer.vocab_size())?;
+                Writer::Tokens(match separator {
+                    Some(separator) => writer.separator(*separator),
+                    None => writer,
+                })
+            }
+        };
+        Ok(TextShard { name: name.to_owned(), documents: 0, bytes: 4096, writer })
+    }
+
+    pub(crate) fn documents(&self) -> u64 {
+        self.documents
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Adds document `number` of its split.
+    pub(crate) fn add(&mut self, number: u64, document: Document, bytes: u64) -> Result<()> {
+        match (&mut self.writer, document) {
+            (Writer::Texts(tar), Document::Text(text)) => {
+                let files = vec![("txt", text.into_bytes())];
+                tar.add(&format!("{number:012}"), SampleFiles { files, remark: None })?;
+            }
+            #[cfg(feature = "text")]
+            (Writer::Tokens(writer), Document::Tokens(ids)) => writer.push(ids)?,
+            #[cfg(feature = "text")]
+            _ => return Err(Error::new("a document of another form than its shard's")),
+        }
+        self.documents += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        Ok(())
+    }
+
+    pub(crate) fn finish(self) -> Result<ShardRecord> {
+        match self.writer {
+            Writer::Texts(tar) => tar.finish(),
+            #[cfg(feature = "text")]
+            Writer::Tokens(writer) => {
+                let file = writer.finish()?;
+                let io = |source| Error::io(file.path(), "reading the shard", source);
+                Ok(ShardRecord {
+                    name: self.name,
+                    samples: self.documents,
+                    tokens: Some(file.num_tokens()),
+                    bytes: file.path().metadata().map_err(io)?.len(),
+                    sha256: sha256_of(file.path(), |_| ()).map_err(io)?,
+                    remarks: Vec::new(),
+                })
+            }
+        }
+    }
+}
