@@ -583,3 +583,41 @@ fn the_program_shows_verifies_repairs_and_clears() {
     let (done, text) = fulmen(&["info"], &path);
     assert!(!done && text.contains("there is no cache here"), "{text}");
 }
+
+#[test]
+#[cfg(feature = "images")]
+fn the_program_caches_a_folder_of_pictures() {
+    use fulmen_data::{ImageFolder, Picture, Pictures};
+    let folder = tempfile::tempdir().unwrap();
+    let (images, out) = (folder.path().join("images"), folder.path().join("cache"));
+    for (i, class) in ["cat", "dog", "dog"].into_iter().enumerate() {
+        fs::create_dir_all(images.join(class)).unwrap();
+        let picture = Picture::new(30, 20, 3, (0..30 * 20 * 3).map(|p| (p * (i + 1)) as u8).collect()).unwrap();
+        let file = fs::File::create(images.join(class).join(format!("{i}.png"))).unwrap();
+        let mut encoder = png::Encoder::new(file, 30, 20);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.write_header().unwrap().write_image_data(picture.pixels()).unwrap();
+    }
+    let options = ["warm", "--size", "16", "--resize", "18", "--variants", "2", "--data-version", "v1", "--images"];
+    let arguments = |more: &'static str| [&options[..], &[images.to_str().unwrap(), more]].concat();
+    let (done, text) = fulmen(&[arguments("--dry-run"), vec!["--out"]].concat(), &out);
+    assert!(done && text.contains("3 samples × 2 variants × 772 bytes") && !out.exists(), "{text}");
+    let (done, text) = fulmen(&arguments("--out"), &out);
+    assert!(done && text.contains("3 samples in"), "{text}");
+
+    // A training with the same pipeline finds it.
+    let data = ImageFolder::open(&images).unwrap().decode(Pictures::rgb().resize(18).center_crop(16)).unwrap();
+    let expected = HostBatch::collate(&data, &[0, 1, 2]).unwrap();
+    let cached = data.cache(&out).version("v1").variants(2).on_event(|event| panic!("{event:?}")).open().unwrap();
+    let found = HostBatch::collate(&cached, &[0, 1, 2]).unwrap();
+    assert_eq!(found.field_bytes(0).unwrap(), expected.field_bytes(0).unwrap());
+    assert_eq!(found.values::<i32>(1).unwrap(), [0, 1, 1]);
+
+    fs::write(images.join("cat/0.png"), b"").unwrap();
+    let (done, text) = fulmen(&[arguments("--refuse-others"), vec!["--out"]].concat(), &out);
+    assert!(!done && text.contains("size: some of the 3 values differ"), "{text}");
+    let (done, text) = fulmen(&arguments("--out"), &out);
+    assert!(!done && text.contains("cat/0.png"), "{text}");
+    let (done, text) = fulmen(&[arguments("--allow-bad"), vec!["2", "--out"]].concat(), &out);
+    assert!(done && text.contains("bad: sample 0"), "{text}");
+}
