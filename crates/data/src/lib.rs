@@ -40,6 +40,7 @@ mod cache;
 mod classification;
 mod dataset;
 mod device;
+pub mod device_transforms;
 mod error;
 mod field;
 mod fill;

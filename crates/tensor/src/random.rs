@@ -16,10 +16,12 @@
 
 mod continuous;
 mod discrete;
+mod gamma;
 mod order;
 
 pub use self::continuous::{exponential, gumbel, normal, truncated_normal, uniform};
 pub use self::discrete::{bernoulli, categorical, randint};
+pub use self::gamma::{beta, gamma};
 pub use self::order::{choice, permutation, shuffle};
 use crate::ops::threefry::{threefry2x32, threefry2x32_on_host};
 use crate::{DType, Shape, Tensor, TensorType};

@@ -11,7 +11,7 @@ use crate::{DType, Shape, Tensor};
 
 /// The dtype in which numbers of `dtype` are drawn, or a fault.
 #[track_caller]
-fn drawn_as(method: &str, dtype: DType) -> Result<DType, Tensor> {
+pub(super) fn drawn_as(method: &str, dtype: DType) -> Result<DType, Tensor> {
     match dtype {
         DType::F64 => Ok(DType::F64),
         dtype if dtype.is_float() => Ok(DType::F32),

@@ -393,6 +393,8 @@ const DRAWN: &[(&str, Call)] = &[
         let t = c.pick(x);
         vec![random::shuffle(&random::key(7), t, c.axis(t))]
     }),
+    ("random::gamma", |c, x| vec![random::gamma(&random::key(7), c.dtype(), c.shape(), c.pick(x))]),
+    ("random::beta", |c, _| vec![random::beta(&random::key(7), c.dtype(), c.shape(), c.number(), c.number())]),
     ("random::exponential", |c, _| vec![random::exponential(&random::key(7), c.dtype(), c.shape())]),
     ("random::gumbel", |c, _| vec![random::gumbel(&random::key(7), c.dtype(), c.shape())]),
     ("random::truncated_normal", |c, _| {

@@ -26,6 +26,15 @@ fn draws() {
             random::choice(&key, 3, [2], true, Some(&zeros([4]))),
             random::shuffle(&key, &zeros([2]), 1),
             random::bits(&key, [1 << 60]),
+            random::gamma(&key, DType::I32, [2], 1.0),
+            random::gamma(&key, DType::F32, [2], 0.0),
+            random::gamma(&key, DType::F32, [2], f64::NAN),
+            random::gamma(&key, DType::F32, [2], &zeros([3])),
+            random::gamma(&key, DType::F32, [2], &integers([2])),
+            random::gamma(&zeros([2]), DType::F32, [2], 1.0),
+            random::beta(&key, DType::F32, [2], -1.0, 1.0),
+            random::beta(&key, DType::F32, [2], 1.0, 0.0),
+            random::beta(&zeros([2]), DType::F32, [2], 1.0, 1.0),
         ],
         expect![[r#"
             fold_in: a random key is u32[2], this is f32[2]; make one with random::key()
@@ -44,6 +53,15 @@ fn draws() {
             choice: the probabilities must be a vector of 3 floats, they are f32[4]
             shuffle: axis 1 is not one of the 1 axes of [2]
             bits: [1152921504606846976] has more elements than one draw gives, 4294967295
+            gamma: draws floating-point numbers, not i32
+            gamma: alpha must be above 0, it is 0
+            gamma: alpha must be above 0, it is NaN
+            gamma: alpha, f32[3], does not broadcast to [2]
+            gamma: alpha must be floating-point numbers, they are i32[2]
+            gamma: a random key is u32[2], this is f32[2]; make one with random::key()
+            beta: a must be above 0, it is -1
+            beta: b must be above 0, it is 0
+            beta: a random key is u32[2], this is f32[2]; make one with random::key()
         "#]],
     );
 }

@@ -23,6 +23,8 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("with_sharding", "the identity on one device: sharding.rs"),
     ("random::fold_in_tensor", "fold_in is it for a number"),
     ("random::fold_in_name", "fold_in of a hash"),
+    ("random::gamma", "drawn otherwise than by JAX: gamma.rs has the distribution"),
+    ("random::beta", "made of gamma: gamma.rs"),
     ("grad", "every gradient of this folder"),
     ("value_and_grad", "grad"),
     ("from_slice", "no operation: every constant of this folder"),
