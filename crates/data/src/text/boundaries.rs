@@ -82,7 +82,8 @@ fn share(padded: u128, tokens: u128) -> f64 {
 
 impl fmt::Display for Boundaries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} lengths, {:.1} % padding:", self.lengths.len(), 100.0 * self.padding_share())?;
+        let plural = if self.lengths.len() == 1 { "" } else { "s" };
+        write!(f, "{} length{plural}, {:.1} % padding:", self.lengths.len(), 100.0 * self.padding_share())?;
         for (bucket, (length, (samples, tokens))) in self.lengths.iter().zip(&self.counts).enumerate() {
             let separator = if bucket == 0 { "" } else { ";" };
             let share = 100.0 * share(self.padded(bucket), u128::from(*tokens));
