@@ -19,6 +19,36 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! From a file of lines to a file of tokens, once, and from there to batches in any number of runs:
+//!
+#![cfg_attr(feature = "text", doc = "```")]
+#![cfg_attr(not(feature = "text"), doc = "```ignore")]
+//! use fulmen_data::text::{CausalLabels, TokenBlocks, TokenFileWriter, TokenSamples, Tokenizer};
+//! use fulmen_data::{DataLoader, TextFile};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let at = |name: &str| folder.path().join(name);
+//! # std::fs::write(at("train.txt"), "thunder rolls\nlightning and thunder\nrolls and rolls\n")?;
+//! # let words = r#"{"[UNK]": 0, "<|endoftext|>": 1, "thunder": 2, "lightning": 3, "and": 4, "rolls": 5}"#;
+//! # let token = r#""single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true"#;
+//! # std::fs::write(at("tokenizer.json"), format!(r#"{{"version": "1.0", "truncation": null, "padding": null,
+//! #     "added_tokens": [{{"id": 1, "content": "<|endoftext|>", {token}}}], "normalizer": null,
+//! #     "pre_tokenizer": {{"type": "Whitespace"}}, "post_processor": null, "decoder": null,
+//! #     "model": {{"type": "WordLevel", "vocab": {words}, "unk_token": "[UNK]"}}}}"#))?;
+//! let tokenizer = Tokenizer::from_file(at("tokenizer.json"))?.special_tokens(false);
+//! let lines = TextFile::open(at("train.txt"))?;
+//! let end = tokenizer.special_id("<|endoftext|>")?;
+//! let mut writer = TokenFileWriter::create(at("train.tokens"), tokenizer.vocab_size())?.separator(end);
+//! writer.extend(&tokenizer.tokenize(lines), 2, |_lines| ())?;
+//! let tokens = writer.finish()?;
+//!
+//! let samples = TokenSamples::new(4, end).causal(CausalLabels::Shifted);
+//! let data = samples.dataset(TokenBlocks::new(tokens, 4)?)?;
+//! let loader = DataLoader::builder(data).batch_size(2).shuffle(true).seed(1).num_workers(2).build()?;
+//! assert_eq!(loader.epoch(0).count(), 1); // 11 tokens: two blocks of 4
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+#![doc = "```"]
+//!
 //! The steps fit together through one type, [`Encoding`]: the tokens of a text, or of a block of several.
 //!
 //! | step | map-style | from the beginning to the end |
