@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use fulmen_data::text::{
     CausalLabels, Encoding, FirstFit, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel, PackedStream,
     Side, TokenArray, TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore, Tokenizer, Truncation,
-    token_lengths,
+    choose_boundaries, token_lengths,
 };
 use fulmen_data::{
-    DataLoader, Dataset, Fingerprint, HostBatch, Items, Result, Sample, SampleRandom, Source, Stream, StreamItem,
+    Buckets, DataLoader, Dataset, Fingerprint, HostBatch, Items, Result, Sample, SampleRandom, Source, Stream,
+    StreamItem,
 };
 use serde_json::Value;
 
@@ -484,6 +485,52 @@ fn a_stream_of_lines_gives_the_same_batches_for_any_number_of_workers_and_after_
     by_stream.extend_from_stream(&documents, 2, |_| ()).unwrap();
     let bytes = |writer: TokenFileWriter| std::fs::read(writer.finish().unwrap().path()).unwrap();
     assert_eq!(bytes(by_index), bytes(by_stream));
+}
+
+#[test]
+fn chosen_lengths_are_the_shapes_of_the_batches() {
+    let texts: Vec<String> = list(&reference()["packing"]["texts"]);
+    let tokens = tokenizer("wordpiece").tokenize(Memory(texts));
+    let lengths = token_lengths(&tokens, 2).unwrap();
+    let best = choose_boundaries(&lengths, 3).unwrap();
+    assert_eq!(best.lengths().len(), 3);
+    let samples = TokenSamples::new(best.lengths()[2], 0).causal(CausalLabels::Shifted);
+    let read = |workers| -> Vec<(usize, usize, Vec<i32>, Vec<bool>, Vec<i32>)> {
+        let buckets = Buckets::new(&lengths, best.lengths()).unwrap();
+        let data = samples.clone().dataset(tokens.clone()).unwrap();
+        let loader = DataLoader::builder(data).batch_size(4).shuffle(true).seed(2).buckets(buckets);
+        let loader = loader.num_workers(workers).build().unwrap();
+        let content = |batch: HostBatch| {
+            let (ids, mask, labels) = (batch.values(0).unwrap(), batch.values(1).unwrap(), batch.values(2).unwrap());
+            (batch.bucket(), batch.valid(), ids.to_vec(), mask.to_vec(), labels.to_vec())
+        };
+        loader.epoch(0).map(|batch| content(batch.unwrap())).collect()
+    };
+    let batches = read(0);
+    let (mut found, mut positions) = (Vec::new(), 0);
+    for (bucket, valid, ids, mask, labels) in &batches {
+        let length = best.lengths()[*bucket];
+        assert_eq!(ids.len(), 4 * length);
+        positions += valid * length;
+        for row in 0..*valid {
+            let row = row * length..(row + 1) * length;
+            let count = mask[row.clone()].iter().filter(|&&token| token).count();
+            assert!(ids[row.clone()][count..].iter().all(|&id| id == 0));
+            assert_eq!(labels[row.clone()][..count - 1], ids[row.clone()][1..count]);
+            assert!(labels[row.clone()][count - 1..].iter().all(|&label| label == IGNORE_INDEX));
+            found.push(ids[row][..count].iter().map(|&id| id as u32).collect::<Vec<_>>());
+        }
+    }
+    let mut expected: Vec<Vec<u32>> = (0..lengths.len()).map(|i| Source::get(&tokens, i).unwrap().ids).collect();
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+    // Padding is what was promised.
+    let share = 1.0 - lengths.iter().sum::<usize>() as f64 / positions as f64;
+    assert!((share - best.padding_share()).abs() < 1e-12);
+    for workers in [1, 2, 7] {
+        assert_eq!(read(workers), batches, "{workers} workers");
+    }
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::fmt;
 use super::document_reader::in_order;
 use crate::{Error, Result, Source};
 
-/// Lengths to pad to, and how much padding that makes.
+/// Lengths to pad to, and how much padding that makes. A loader makes batches of these lengths with
+/// [`Buckets`](crate::Buckets): `Buckets::new(&lengths, boundaries.lengths())`.
 ///
 /// ```
 /// use fulmen_data::text::{Boundaries, choose_boundaries};
