@@ -112,7 +112,7 @@ fn a_copy_takes_its_name_when_it_is_whole() {
     assert_eq!(told.borrow().last(), Some(&3_000_000));
     assert!(told.borrow().is_sorted());
     // Nothing else is left there, and a copy that fails takes nothing away.
-    assert_eq!(Location::from(dir.path().join("new")).list().unwrap(), [to.clone()]);
+    assert_eq!(Location::from(dir.path().join("new")).list().unwrap(), std::slice::from_ref(&to));
     assert!(to.upload(&dir.path().join("missing"), &|_| {}).unwrap_err().is_not_found());
     assert_eq!(to.read().unwrap(), bytes);
 }

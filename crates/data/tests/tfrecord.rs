@@ -230,6 +230,6 @@ fn a_plain_file_may_begin_as_gzip_does() {
     writer.write(&record).unwrap();
     writer.finish().unwrap();
     assert_eq!(fs::read(&path).unwrap()[..2], [0x1f, 0x8b]);
-    assert_eq!(records(&TfRecords::open(&path).unwrap()).unwrap(), [record.clone()]);
+    assert_eq!(records(&TfRecords::open(&path).unwrap()).unwrap(), std::slice::from_ref(&record));
     assert_eq!(TfRecordSource::open(&path).unwrap().get(0).unwrap(), record);
 }

@@ -372,9 +372,10 @@ impl Location {
 
     /// What became of reading from [`open`](Location::open): what a store said stands in the error itself.
     pub(crate) fn read_error(&self, error: io::Error) -> Error {
-        match self.local() {
-            Some(path) => Error::io(path, "cannot read the file", error),
-            None => Error::io(Path::new(&self.to_string()), "cannot read the object", error),
+        match (error.downcast::<Error>(), self.local()) {
+            (Ok(error), _) => error,
+            (Err(error), Some(path)) => Error::io(path, "cannot read the file", error),
+            (Err(error), None) => Error::io(Path::new(&self.to_string()), "cannot read the object", error),
         }
     }
 }

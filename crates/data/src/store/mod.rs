@@ -2,15 +2,28 @@
 //!
 //! Not here: what is in the files.
 
+#[cfg(feature = "cloud")]
+mod connect;
 mod local;
 mod location;
+#[cfg(not(feature = "cloud"))]
+mod offline;
 mod open;
 mod options;
 mod pattern;
+#[cfg(feature = "cloud")]
+mod read_ahead;
+#[cfg(feature = "cloud")]
 mod remote;
+#[cfg(feature = "cloud")]
+mod retry;
+#[cfg(feature = "cloud")]
+mod upload;
 
 pub(crate) use local::keep;
 pub use location::Location;
 pub(crate) use location::fingerprint_all;
+#[cfg(not(feature = "cloud"))]
+use offline as remote;
 pub(crate) use open::{explain, fill, gunzip, open_unpacked};
 pub use options::StoreOptions;

@@ -38,7 +38,7 @@ pub struct TfRecordWriter {
 #[derive(Debug)]
 enum Output {
     Plain(BufWriter<NamedTempFile>),
-    Gzip(GzEncoder<BufWriter<NamedTempFile>>),
+    Gzip(Box<GzEncoder<BufWriter<NamedTempFile>>>),
 }
 
 impl TfRecordWriter {
@@ -49,7 +49,7 @@ impl TfRecordWriter {
 
     /// A file compressed with gzip.
     pub fn create_gzip(path: impl AsRef<Path>) -> Result<TfRecordWriter> {
-        TfRecordWriter::open(path.as_ref(), |file| Output::Gzip(GzEncoder::new(file, Compression::default())))
+        TfRecordWriter::open(path.as_ref(), |file| Output::Gzip(Box::new(GzEncoder::new(file, Compression::default()))))
     }
 
     fn open(path: &Path, output: impl FnOnce(BufWriter<NamedTempFile>) -> Output) -> Result<TfRecordWriter> {
@@ -70,7 +70,7 @@ impl TfRecordWriter {
         let parts = [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()];
         let to: &mut dyn Write = match &mut self.output {
             Output::Plain(file) => file,
-            Output::Gzip(file) => file,
+            Output::Gzip(file) => file.as_mut(),
         };
         let written = parts.into_iter().try_for_each(|part| to.write_all(part));
         let doing = || format!("writing record {}", self.records);
