@@ -28,7 +28,8 @@ pub struct Sample<'a> {
     row: usize,
     written: &'a mut [bool],
     draw: Draw,
-    random: SampleRandom,
+    /// Made when it is wanted: copying a small sample takes less time than that.
+    random: Option<SampleRandom>,
 }
 
 impl<'a> Sample<'a> {
@@ -41,8 +42,7 @@ impl<'a> Sample<'a> {
         draw: Draw,
     ) -> Sample<'a> {
         written.fill(false);
-        let random = SampleRandom::new(draw.seed, draw.random_epoch, draw.index);
-        Sample { layout, bytes, row, written, draw, random }
+        Sample { layout, bytes, row, written, draw, random: None }
     }
 
     /// The epoch for which the sample is read.
@@ -53,7 +53,8 @@ impl<'a> Sample<'a> {
     /// Random numbers for this sample: the loader's seed, the epoch and the sample's index as the loader's dataset counts
     /// decide them, and nothing else does. Each draw goes on from the last.
     pub fn random(&mut self) -> &mut SampleRandom {
-        &mut self.random
+        let Draw { seed, random_epoch, index, .. } = self.draw;
+        self.random.get_or_insert_with(|| SampleRandom::new(seed, random_epoch, index))
     }
 
     /// Does some work and counts its time as that of a stage; [`Stage::timed`] does the same without a sample.
