@@ -4,7 +4,10 @@
 mod common;
 
 use common::{Record, trainer};
-use fulmen_data::{DataLoader, LastBatch, Replica, Sampler, TensorDataset};
+use fulmen_data::{
+    DType, DataLoader, Error, Field, Fingerprint, Items, LastBatch, OnError, Replica, Sampler, Stream, StreamItem,
+    TensorDataset,
+};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{Mesh, Tensor};
@@ -178,5 +181,54 @@ fn a_sampler_of_the_users_own_is_respected() {
             let loader = builder.last_batch(LastBatch::Pad).build().unwrap();
             assert_eq!(validated(74, devices, &loader).get("square"), Some(mean(37, |x| x * x)), "{devices} devices");
         }
+    }
+}
+
+/// The numbers of so many samples, one after another.
+struct Numbers(usize);
+
+impl Stream for Numbers {
+    type Item = usize;
+    fn len(&self) -> Option<usize> {
+        Some(self.0)
+    }
+    fn items(&self, _epoch: u64) -> fulmen_data::Result<Items<usize>> {
+        let item = |i| Ok(StreamItem { index: i as u64, origin: format!("sample {i}"), item: i });
+        Ok(Box::new((0..self.0).map(item)))
+    }
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> fulmen_data::Result<()> {
+        fingerprint.add("count", self.0.to_le_bytes());
+        Ok(())
+    }
+}
+
+#[test]
+fn of_a_stream_with_bad_records_every_good_one_counts_once_on_any_number_of_devices() {
+    const LEN: usize = 203;
+    let good = |sample: usize| sample % 10 != 3 && !(32..40).contains(&sample);
+    for devices in DEVICES {
+        let folder = tempfile::tempdir().unwrap();
+        let record = Record::default();
+        let builder = trainer(folder.path()).devices(devices).max_epochs(2u64).enable_checkpointing(false);
+        let mut trainer = builder.callback(record.clone()).build().unwrap();
+        let values = Numbers(LEN).map(move |sample| match good(sample) {
+            true => Ok(value(sample)),
+            false => Err(Error::new("torn")),
+        });
+        let samples = values
+            .shuffle(40, 1)
+            .into_dataset(vec![Field::new("x", DType::F32, [])], |x, sample| sample.write_value(0, x));
+        let builder = DataLoader::from_stream(samples).batch_size(BATCH_SIZE).num_workers(2).on_error(OnError::Skip);
+        let loader = builder.build().unwrap();
+        trainer.fit(&Probe::new(), &loader, None).unwrap();
+        let all: Vec<f64> = (0..LEN).filter(|&i| good(i)).map(|i| f64::from(value(i))).collect();
+        let mean = |of: fn(f64) -> f64| all.iter().map(|&x| of(x)).sum::<f64>() / all.len() as f64;
+        let epochs = record.epochs.lock().unwrap();
+        assert_eq!(epochs.len(), 2);
+        for point in epochs.iter() {
+            assert_eq!(point.get("seen_epoch"), Some(mean(|x| x)), "{devices} devices");
+            assert_eq!(point.get("seen_square_epoch"), Some(mean(|x| x * x)), "{devices} devices");
+        }
+        assert_eq!(loader.bad_samples().count, 2 * (LEN - all.len()) as u64);
     }
 }
