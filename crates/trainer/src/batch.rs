@@ -1,6 +1,6 @@
 //! [`Batch`]: the symbolic batch that a step is traced with.
 
-use fulmen_data::DataLoader;
+use fulmen_data::{DataLoader, Field};
 use fulmen_tensor::{DType, Tensor, TensorType};
 
 /// A batch of samples as a step sees it: the data set's fields by name, each with the batch axis first, and the mask
@@ -16,15 +16,21 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Placeholders for the batches of a loader; a step sees floating-point fields in `floats`, if that is given.
-    pub(crate) fn placeholders(loader: &DataLoader, floats: Option<DType>) -> Batch {
-        Batch::of_size(loader, loader.batch_size(), floats)
+    /// Placeholders for the batches of a loader, for each of their shapes; a step sees floating-point fields in `floats`, if
+    /// that is given.
+    pub(crate) fn placeholders(loader: &DataLoader, floats: Option<DType>) -> Vec<Batch> {
+        let of_shape = |fields: &Vec<Field>| Batch::new(fields, loader.batch_size(), loader.pads(), floats);
+        loader.shapes().iter().map(of_shape).collect()
     }
 
-    /// Placeholders for batches like a loader's but of another size.
+    /// Placeholders for batches like a loader's but of another size; of its largest shape.
     pub(crate) fn of_size(loader: &DataLoader, batch: usize, floats: Option<DType>) -> Batch {
+        Batch::new(loader.fields(), batch, loader.pads(), floats)
+    }
+
+    fn new(declared: &[Field], batch: usize, padded: bool, floats: Option<DType>) -> Batch {
         let (mut inputs, mut fields) = (vec![], vec![]);
-        for field in loader.fields() {
+        for field in declared {
             let ty = TensorType::new(field.dtype, [&[batch], &field.shape[..]].concat());
             let input = Tensor::placeholder(format!("batch.{}", field.name), ty);
             let seen = match floats.filter(|_| field.dtype.is_float()) {
@@ -36,7 +42,7 @@ impl Batch {
         }
         let mask = Tensor::placeholder("batch.mask", TensorType::new(DType::F32, [batch]));
         inputs.push(mask.clone());
-        Batch { inputs, fields, mask, padded: loader.pads() }
+        Batch { inputs, fields, mask, padded }
     }
 
     /// The placeholders in the order of the loader's buffers: the fields, then the mask.

@@ -10,9 +10,17 @@ use crate::in_flight::InFlight;
 use crate::logs::LogLayout;
 use crate::{Error, Result, Strategy};
 
+/// Which of the programs for a loader's shapes is that of a batch.
+pub(crate) fn for_shape(compiled: &[Compiled], bucket: usize) -> Result<&Compiled> {
+    compiled
+        .get(bucket)
+        .ok_or_else(|| Error::data(format!("the loader gave a batch of shape {bucket}, which it did not name")))
+}
+
 /// A compiled evaluation step with where its logged values stand.
 pub(crate) struct Evaluation {
-    pub(crate) compiled: Compiled,
+    /// One for each shape of batches.
+    pub(crate) compiled: Vec<Compiled>,
     pub(crate) layout: LogLayout,
 }
 
@@ -33,7 +41,7 @@ impl Evaluation {
             let mut arguments: Vec<Argument<'_>> = values.iter().map(|&value| Argument::Borrow(value)).collect();
             arguments.push(Argument::Donate(logs));
             arguments.extend(batch.arrays.iter().map(Argument::Borrow));
-            let mut outputs = self.compiled.call(arguments)?;
+            let mut outputs = for_shape(&self.compiled, batch.bucket)?.call(arguments)?;
             in_flight.push(outputs.done);
             logs = outputs.arrays.pop().ok_or_else(|| Error::data("the evaluation step gave no result"))?;
         }

@@ -149,6 +149,20 @@ impl LogLayout {
         self.entries.iter().map(|entry| entry.name.as_str())
     }
 
+    /// Checks that a step logs the same values for batches of another length.
+    pub(crate) fn check_same(&self, other: &LogLayout, step: &str) -> Result<()> {
+        let keys = |layout: &LogLayout| -> Vec<String> { layout.entries.iter().map(|e| e.key.clone()).collect() };
+        match keys(self) == keys(other) && self.ty() == other.ty() {
+            true => Ok(()),
+            false => Err(Error::usage(format!(
+                "{step} logs [{}] for batches of one length and [{}] for those of another; what it logs must not depend on \
+                 the length",
+                keys(self).join(", "),
+                keys(other).join(", ")
+            ))),
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

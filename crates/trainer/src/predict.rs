@@ -97,14 +97,19 @@ pub(crate) fn program(
              with a loader that fails or substitutes",
         ));
     }
-    let batch = Batch::placeholders(loader, setting.precision.whole());
+    let [batch] = &Batch::placeholders(loader, setting.precision.whole())[..] else {
+        return Err(Error::usage(
+            "the loader has buckets, so that its batches are not in the order of its samples. Predict with a loader without \
+             buckets, whose samples are all padded to the longest",
+        ));
+    };
     let cells = Placeholders::new(module, entries);
     module.eval();
     module.set_random_key(&random::key(seed));
-    let predictions = autocast(setting.precision.autocast(), || module.predict_step(&batch));
+    let predictions = autocast(setting.precision.autocast(), || module.predict_step(batch));
     let placeholders = cells.placeholders();
     drop(cells);
-    predictions.check(&batch)?;
+    predictions.check(batch)?;
     let (names, results) = predictions.0.into_iter().unzip();
     let inputs = placeholders.into_iter().chain(batch.inputs().cloned()).collect();
     // The results are whole on every device, so that each process can read them.

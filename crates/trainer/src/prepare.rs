@@ -34,8 +34,8 @@ pub(crate) fn prepare(
     let train = setting.distribute(train, "training")?;
     let batches = train.len() as u64;
     let plan = setting.plan(batches, max_epochs);
-    let batch = Batch::placeholders(&train, setting.precision.whole());
-    let (entries, program) = training_step(module, setting, &plan, (&batch, batches), seed)?;
+    let shapes = Batch::placeholders(&train, setting.precision.whole());
+    let (entries, program) = training_step(module, setting, &plan, (&shapes, batches), seed)?;
     let validation = match validation {
         Some(loader) => {
             let loader = setting.distribute(loader, "validation")?;
@@ -49,12 +49,12 @@ pub(crate) fn prepare(
     Ok(Prepared { plan, train, entries, program, validation })
 }
 
-/// Records the training step on a batch, of which an epoch has so many, and says what its state is made of.
+/// Records the training step on a batch of each shape, of which an epoch has so many, and says what its state is made of.
 pub(crate) fn training_step(
     module: &dyn TrainingModule,
     setting: &Setting,
     plan: &Plan,
-    (batch, batches): (&Batch, u64),
+    (shapes, batches): (&[Batch], u64),
     seed: u64,
 ) -> Result<(Vec<Entry>, TrainProgram)> {
     set_up(module, setting)?;
@@ -64,7 +64,7 @@ pub(crate) fn training_step(
     check_shardings(module, setting)?;
     let entries = state::entries(module, &*optimizer, setting);
     check_entries(&entries)?;
-    let program = program::train(module, &*optimizer, batch, batches, &entries, setting, seed)?;
+    let program = program::train(module, &*optimizer, shapes, batches, &entries, setting, seed)?;
     Ok((entries, program))
 }
 

@@ -168,10 +168,11 @@ impl Trainer {
         Ok(folder)
     }
 
-    /// Compiles a step and says how many compilations that took: one, or none if the same was compiled before.
-    fn compile(&self, function: &Function) -> Result<(Compiled, u64)> {
-        let compiled = self.runtime.compile(function)?;
-        let count = u64::from(!compiled.was_cached());
+    /// Compiles a step for each shape of batches and says how many compilations that took: one each, or none for what was
+    /// compiled before.
+    fn compile(&self, functions: &[Function]) -> Result<(Vec<Compiled>, u64)> {
+        let compiled: Vec<Compiled> = functions.iter().map(|f| self.runtime.compile(f)).collect::<Result<_, _>>()?;
+        let count = compiled.iter().filter(|c| !c.was_cached()).count() as u64;
         Ok((compiled, count))
     }
 
@@ -217,9 +218,9 @@ impl Trainer {
     }
 
     /// As [`Trainer::agree`], for a program that runs with weights that do not change.
-    fn agree_on(&self, what: &str, function: &Function, loader: &DataLoader, weights: &[Entry]) -> Result<()> {
+    fn agree_on(&self, what: &str, functions: &[Function], loader: &DataLoader, weights: &[Entry]) -> Result<()> {
         self.agree(what, |facts| {
-            hosts::add_program(facts, what, function, loader, &self.runtime)?;
+            hosts::add_program(facts, what, functions, loader, &self.runtime)?;
             facts.insert("weights".into(), state::to_compute(weights).fingerprint(self.runtime.mesh())?);
             Ok(())
         })
@@ -242,9 +243,9 @@ impl Trainer {
             prepare(module, &setting, self.options.max_epochs, seed, train, validation)?;
         let saved = from.take_state(&train, &entries, &program, &setting)?;
         self.agree("fit", |facts| {
-            hosts::add_program(facts, "training", &program.function, &train, &self.runtime)?;
+            hosts::add_program(facts, "training", &program.functions, &train, &self.runtime)?;
             if let Some((loader, eval)) = &validation {
-                hosts::add_program(facts, "validation", &eval.function, loader, &self.runtime)?;
+                hosts::add_program(facts, "validation", &eval.functions, loader, &self.runtime)?;
             }
             match &saved {
                 Some(saved) => hosts::add_checkpoint(facts, &from.position, &saved.values),
@@ -292,11 +293,11 @@ impl Trainer {
                 callback.load_state(saved);
             }
         }
-        let (step, train_compilations) = self.compile(&program.function)?;
+        let (steps, train_compilations) = self.compile(&program.functions)?;
         summary.train_compilations = train_compilations;
         let validation = match validation {
             Some((loader, eval)) => {
-                let (compiled, count) = self.compile(&eval.function)?;
+                let (compiled, count) = self.compile(&eval.functions)?;
                 summary.eval_compilations = count;
                 Some((loader, Evaluation { compiled, layout: eval.layout }))
             }
@@ -316,7 +317,7 @@ impl Trainer {
             callbacks: &mut self.callbacks,
             loggers: &mut self.loggers,
             program: &program,
-            step: &step,
+            steps: &steps,
             train: &train,
             validation,
             averages,
@@ -396,10 +397,10 @@ impl Trainer {
         let loader = &setting.distribute(loader, "prediction")?;
         let entries = state::of_module(module, &setting);
         let program = predict::program(module, loader, &entries, &setting, self.options.seed)?;
-        self.agree_on("predict", &program.function, loader, &entries)?;
+        self.agree_on("predict", std::slice::from_ref(&program.function), loader, &entries)?;
         let values = state::compute(&self.runtime, &entries)?;
-        let (compiled, count) = self.compile(&program.function)?;
-        self.eval_compilations += count;
+        let compiled = self.runtime.compile(&program.function)?;
+        self.eval_compilations += u64::from(!compiled.was_cached());
         Ok(PredictedBatches::new(&self.runtime, compiled, program, values, loader, self.hosts.as_ref()))
     }
 
@@ -426,16 +427,16 @@ impl Trainer {
         let entries = state::of_module(module, &setting);
         let program = program::eval(module, stage, loader, &entries, &setting, self.options.seed)?;
         if program.layout.is_empty() {
-            let step = if stage == Stage::Test { "test_step" } else { "validation_step" };
+            let step = stage.step();
             return Err(Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate")));
         }
         let what = if stage == Stage::Test { "test" } else { "validate" };
-        self.agree_on(what, &program.function, loader, &entries)?;
+        self.agree_on(what, &program.functions, loader, &entries)?;
         if self.run_dir.is_none() {
             self.start_run()?;
         }
         let values = state::compute(&self.runtime, &entries)?;
-        let (compiled, count) = self.compile(&program.function)?;
+        let (compiled, count) = self.compile(&program.functions)?;
         self.eval_compilations += count;
         let evaluation = Evaluation { compiled, layout: program.layout };
         let hosts = self.hosts.as_ref();

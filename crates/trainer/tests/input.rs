@@ -7,11 +7,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use common::trainer;
-use fulmen_data::{DataLoader, Dataset, Error, Field, OnError, Sample};
+use fulmen_data::{Buckets, DataLoader, Dataset, Error, Field, OnError, Sample};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor};
-use fulmen_trainer::{Batch, Plan, StepContext, TrainingModule};
+use fulmen_trainer::{Batch, Plan, StepContext, TrainingModule, Weights};
 
 /// One number a sample; some take long, and some are not there.
 struct Numbers {
@@ -75,4 +75,77 @@ fn samples_that_are_skipped_are_counted_and_leave_no_trace() {
     assert_eq!(summary.bad_samples, 2);
     let mean = (31.0 * 32.0 / 2.0 - 7.0) / 31.0;
     assert!((summary.last_epoch.unwrap().get("seen_epoch").unwrap() - mean).abs() < 1e-5);
+}
+
+/// Numbers of different length, whose sum is what counts.
+struct Lists(Vec<usize>);
+
+impl Dataset for Lists {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("x", DType::F32, [8])]
+    }
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<(), Error> {
+        sample.values_mut::<f32>(0)?[..self.0[index]].fill(1.0);
+        Ok(())
+    }
+}
+
+#[derive(Module)]
+struct Sum {
+    linear: Linear,
+}
+
+impl TrainingModule for Sum {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        let sum = batch.get("x").sum(&[-1], true);
+        cx.log("sum", &sum.reshape([batch.size()]));
+        let y = self.linear.forward(&sum).reshape([batch.size()]);
+        batch.mean(&(&y * &y))
+    }
+
+    fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+        cx.log("val_sum", &batch.get("x").sum(&[-1], false));
+        let width = batch.get("x").size(1) as f64;
+        cx.log("val_width", &(batch.get("x").sum(&[-1], false) * 0.0 + width));
+    }
+
+    fn predict_step(&self, batch: &Batch) -> fulmen_trainer::Predictions {
+        batch.get("x").sum(&[-1], false).into()
+    }
+
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(1e-3))
+    }
+}
+
+#[test]
+fn samples_of_different_length_train_with_a_program_for_each_bucket() {
+    let lengths: Vec<usize> = (0..40).map(|i| 1 + i * 5 % 8).collect();
+    let loader = |buckets: bool| {
+        let builder = DataLoader::builder(Lists(lengths.clone())).batch_size(4);
+        let builder = if buckets { builder.buckets(Buckets::new(&lengths, &[2, 4, 8]).unwrap()) } else { builder };
+        builder.build().unwrap()
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(dir.path()).max_epochs(2u64).build().unwrap();
+    let module = Sum { linear: Linear::new(1, 1) };
+    let summary = trainer.fit(&module, &loader(true), Some(&loader(true))).unwrap();
+    assert_eq!(summary.train_compilations, 3);
+    assert_eq!(summary.global_step, 2 * loader(true).len() as u64);
+
+    // What is padded, and by how much, changes nothing.
+    let mean = |f: &dyn Fn(usize) -> usize| lengths.iter().map(|&l| f(l) as f64).sum::<f64>() / 40.0;
+    let epoch = summary.last_epoch.unwrap();
+    for name in ["sum_epoch", "val_sum"] {
+        assert!((epoch.get(name).unwrap() - mean(&|length| length)).abs() < 1e-6, "{name}");
+    }
+    let width = mean(&|length| [2, 4, 8].into_iter().find(|&bucket| length <= bucket).unwrap());
+    assert!((epoch.get("val_width").unwrap() - width).abs() < 1e-6);
+
+    let error = trainer.predict(&module, &loader(true), Weights::Current).err().unwrap();
+    assert!(error.to_string().contains("without buckets"), "{error}");
+    assert!(trainer.predict(&module, &loader(false), Weights::Current).is_ok());
 }

@@ -10,12 +10,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fulmen_data::{DataLoader, DeviceBatches};
+use fulmen_data::{DataLoader, DeviceBatch, DeviceBatches};
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, Literal, PendingLiterals, Runtime, Sharding};
 
 use crate::callback::{Actions, Callback, LogPoint, Progress};
 use crate::checkpoint::Position;
-use crate::evaluate::Evaluation;
+use crate::evaluate::{Evaluation, for_shape};
 use crate::hosts::{self, Hosts};
 use crate::in_flight::InFlight;
 use crate::interrupt;
@@ -39,7 +39,8 @@ pub(crate) struct Fit<'a> {
     pub(crate) callbacks: &'a mut [Box<dyn Callback>],
     pub(crate) loggers: &'a mut [Box<dyn Logger>],
     pub(crate) program: &'a TrainProgram,
-    pub(crate) step: &'a Compiled,
+    /// One for each shape of batches.
+    pub(crate) steps: &'a [Compiled],
     pub(crate) train: &'a DataLoader,
     pub(crate) validation: Option<(DataLoader, Evaluation)>,
     /// What converts averages to the module's dtypes, and the places of those.
@@ -134,7 +135,7 @@ impl<'a> Fit<'a> {
                 running.times.waited(asked.elapsed());
             }
             let busy = running.in_flight.make_room()?;
-            let done = self.step(running, &batch.arrays)?;
+            let done = self.step(running, &batch)?;
             if self.summary.time_to_first_step.is_zero() {
                 // Waiting once tells when training really began, compilation and first transfers included.
                 if let Some(hosts) = self.hosts {
@@ -199,7 +200,7 @@ impl<'a> Fit<'a> {
     }
 
     /// Hands one step to the device.
-    fn step(&mut self, running: &mut Running<'a>, batch: &[DeviceArray]) -> Result<Done> {
+    fn step(&mut self, running: &mut Running<'a>, batch: &DeviceBatch) -> Result<Done> {
         let logs = match running.logs.take() {
             Some(logs) => logs,
             None => self.runtime.to_device(&self.program.layout.start()?)?,
@@ -210,7 +211,7 @@ impl<'a> Fit<'a> {
         }
         let mut donated = donated.into_iter();
         let mut changes = self.program.changes.iter().peekable();
-        let mut arguments = Vec::with_capacity(self.state.entries().len() + batch.len() + 2);
+        let mut arguments = Vec::with_capacity(self.state.entries().len() + batch.arrays.len() + 2);
         for entry in 0..self.state.entries().len() {
             let changed = changes.next_if(|&&c| c == entry).and_then(|_| donated.next());
             arguments.push(match changed {
@@ -220,8 +221,8 @@ impl<'a> Fit<'a> {
         }
         arguments.push(Argument::Donate(logs));
         arguments.push(Argument::Borrow(&self.key));
-        arguments.extend(batch.iter().map(Argument::Borrow));
-        let outputs = self.step.call(arguments)?;
+        arguments.extend(batch.arrays.iter().map(Argument::Borrow));
+        let outputs = for_shape(self.steps, batch.bucket)?.call(arguments)?;
         let mut arrays = outputs.arrays.into_iter();
         for &entry in &self.program.changes {
             if let Some(array) = arrays.next() {

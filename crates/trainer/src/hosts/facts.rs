@@ -31,15 +31,16 @@ pub(crate) fn of_run(options: &Options, runtime: &Runtime) -> Result<Facts> {
     Ok(facts)
 }
 
-/// Adds a program and the batches that it runs on.
+/// Adds a program, for each shape of the batches that it runs on, and those.
 pub(crate) fn add_program(
     facts: &mut Facts,
     name: &str,
-    function: &Function,
+    functions: &[Function],
     loader: &DataLoader,
     runtime: &Runtime,
 ) -> Result<()> {
-    facts.insert(format!("{name} program"), function.fingerprint(runtime.mesh())?);
+    let of_shapes = functions.iter().map(|function| Ok(function.fingerprint(runtime.mesh())?));
+    facts.insert(format!("{name} program"), of_shapes.collect::<Result<Vec<_>>>()?.join(" "));
     facts.insert(format!("{name} data"), loader.description());
     Ok(())
 }

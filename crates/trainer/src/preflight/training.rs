@@ -88,7 +88,8 @@ fn record<M: TrainingModule>(
     let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
     let plan = setting.plan(steps_per_epoch, options.max_epochs);
     let batch = Batch::of_size(train, batch_size, setting.precision.whole());
-    let function = prepare::training_step(module, &setting, &plan, (&batch, steps_per_epoch), options.seed)?.1.function;
+    let program = prepare::training_step(module, &setting, &plan, (&[batch], steps_per_epoch), options.seed)?.1;
+    let function = program.functions.into_iter().next().ok_or_else(|| Error::data("no step was recorded"))?;
     let parts = function.parameters().iter().zip(function.parameter_shardings()).map(|(parameter, sharding)| {
         let shape = &parameter.ty().shape;
         let shard = sharding.shard_shape(&setting.mesh, shape).map_or(0, |shard| shard.num_elements());

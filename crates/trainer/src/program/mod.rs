@@ -24,7 +24,8 @@ use crate::setting::Setting;
 /// Inputs: the entries of the state, the vector of logged values, the random key, the batch. Results: the entries that
 /// change, then the vector.
 pub(crate) struct TrainProgram {
-    pub(crate) function: Function,
+    /// One for each shape of batches.
+    pub(crate) functions: Vec<Function>,
     pub(crate) layout: LogLayout,
     /// The entries that the step changes, in the order of the results.
     pub(crate) changes: Vec<usize>,
@@ -36,7 +37,8 @@ pub(crate) struct TrainProgram {
 ///
 /// Inputs: the module's values, the vector of logged values, the batch. Result: the vector.
 pub(crate) struct EvalProgram {
-    pub(crate) function: Function,
+    /// One for each shape of batches.
+    pub(crate) functions: Vec<Function>,
     pub(crate) layout: LogLayout,
 }
 
@@ -128,7 +130,7 @@ mod tests {
         let eval = eval(&net, Stage::Validation, &loader, &of_module(&net, &setting), &setting, 0).unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();
-        for function in [&train.function, &eval.function] {
+        for function in train.functions.iter().chain(&eval.functions) {
             let text = function.stablehlo_for(&setting.mesh).unwrap();
             let compiled = plugin.compile(&topology, &text, &CompileOptions::new().partitions(4)).unwrap();
             let signature = compiled.signature();

@@ -14,10 +14,37 @@ use crate::epoch::Epoch;
 use crate::logs::StepFacts;
 use crate::setting::Setting;
 use crate::state::{Entry, LR_FACTOR, STEP, UPDATES};
-use crate::{Batch, Result, TrainingModule, accumulate};
+use crate::{Batch, Error, Result, TrainingModule, accumulate};
 
-/// Records the training step on a batch, of which an epoch has so many.
+/// Records the training step on a batch of each shape; an epoch has so many of all of them together.
 pub(crate) fn train(
+    module: &dyn TrainingModule,
+    optimizer: &dyn Optimizer,
+    shapes: &[Batch],
+    batches: u64,
+    entries: &[Entry],
+    setting: &Setting,
+    seed: u64,
+) -> Result<TrainProgram> {
+    let record = |batch| record(module, optimizer, batch, batches, entries, setting, seed);
+    let (first, others) = shapes.split_first().ok_or_else(|| Error::data("the loader has batches of no shape"))?;
+    let mut program = record(first)?;
+    for batch in others {
+        let other = record(batch)?;
+        program.layout.check_same(&other.layout, "training_step")?;
+        if program.changes != other.changes {
+            return Err(Error::usage(
+                "training_step changes other values of the module for batches of one length than for those of another; which \
+                 ones it changes must not depend on the length",
+            ));
+        }
+        program.functions.extend(other.functions);
+    }
+    Ok(program)
+}
+
+/// Records the training step on a batch.
+fn record(
     module: &dyn TrainingModule,
     optimizer: &dyn Optimizer,
     batch: &Batch,
@@ -82,7 +109,7 @@ pub(crate) fn train(
         function = function.donate(entry, result)?.shard_result(result, entries[entry].sharding.clone());
     }
     let function = for_setting(function, first_of_batch, setting).donate(logs_in, logs_out)?;
-    Ok(TrainProgram { function, layout: forward.layout, changes, loss: forward.loss_name })
+    Ok(TrainProgram { functions: vec![function], layout: forward.layout, changes, loss: forward.loss_name })
 }
 
 /// Moves the averages to the new weights.
