@@ -2,6 +2,7 @@
 //! ratio of the medians.
 
 mod cache;
+mod loader;
 mod models;
 mod peer;
 mod preflight;
@@ -26,6 +27,8 @@ struct Args {
 enum Command {
     /// Steady step time of training, against JAX's jitted and donated step.
     Steps(steps::Args),
+    /// JPEG files to batches for training, against torch's, torchvision's, Grain's and TensorFlow's loaders.
+    Loader(loader::Args),
     /// What libtpu's compiler says of training steps, against JAX's; needs libtpu, and no TPU.
     Preflight(preflight::Args),
     /// Time to compile many layers, as a scan against one after the other; libtpu needs no TPU.
@@ -39,6 +42,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Steps(args) => steps::run(&args),
+        Command::Loader(args) => loader::run(&args),
         Command::Preflight(args) => preflight::run(&args),
         Command::Scan(args) => scan::run(&args),
         Command::Remat(args) => remat::run(&args),

@@ -77,22 +77,32 @@ fn read<T: for<'de> Deserialize<'de>>(output: &mut impl std::io::BufRead) -> Res
     serde_json::from_str(&line).map_err(|e| format!("the peer said `{}`: {e}", line.trim()).into())
 }
 
-/// The Python of the peers' virtual environment, which is made if it is not there.
-pub(crate) fn python() -> Result<PathBuf, Box<dyn Error>> {
+/// The folder for what is made once.
+pub(crate) fn cache() -> Result<PathBuf, Box<dyn Error>> {
     let cache = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")))
         .ok_or("neither XDG_CACHE_HOME nor HOME is set, so there is no cache folder")?;
-    let environment = cache.join("fulmen").join("bench-venv");
+    Ok(cache.join("fulmen"))
+}
+
+/// The Python of the JAX peer's virtual environment, which is made if it is not there.
+pub(crate) fn python() -> Result<PathBuf, Box<dyn Error>> {
+    python_with("requirements.txt", "bench-venv", "JAX, about 300 MB")
+}
+
+/// The Python of a virtual environment in the cache folder, with what a file beside the peers names.
+pub(crate) fn python_with(requirements: &str, name: &str, what: &str) -> Result<PathBuf, Box<dyn Error>> {
+    let environment = cache()?.join(name);
     let python = environment.join("bin").join("python");
     // The mark of a finished installation is what was installed, so that a changed pin installs anew.
-    let requirements = Path::new(PEERS).join("requirements.txt");
+    let requirements = Path::new(PEERS).join(requirements);
     let wanted = std::fs::read_to_string(&requirements)?;
     let done = environment.join("installed");
     if std::fs::read_to_string(&done).is_ok_and(|installed| installed == wanted) {
         return Ok(python);
     }
-    eprintln!("Making the peers' Python environment (JAX, about 300 MB, once) in {}", environment.display());
+    eprintln!("Making the peers' Python environment ({what}, once) in {}", environment.display());
     let run = |command: &mut Command| -> Result<(), Box<dyn Error>> {
         let status = command.stdout(Stdio::null()).status().map_err(|e| format!("{command:?}: {e}"))?;
         if status.success() { Ok(()) } else { Err(format!("{command:?} failed").into()) }

@@ -37,6 +37,8 @@ mod bench_loader;
 mod buckets;
 mod builder;
 mod cache;
+#[cfg(feature = "images")]
+mod cifar;
 mod classification;
 mod dataset;
 mod device;
@@ -93,6 +95,8 @@ pub use cache::{
     Access, CacheBuilder, CacheEstimate, CacheEvent, CacheInfo, CachedDataset, cache_info, clear_cache,
     read_cache_bytes, repair_cache, verify_cache,
 };
+#[cfg(feature = "images")]
+pub use cifar::Cifar;
 pub use classification::{IdxClassification, Mnist, Split};
 pub use dataset::Dataset;
 pub use device::{DeviceBatch, DeviceBatches};
@@ -114,7 +118,8 @@ pub use images::{
 };
 #[cfg(feature = "images")]
 pub use images::{
-    EncodedImage, Interpolation, Picture, PictureDataset, PictureSize, PictureTransform, Pictures, functional,
+    EncodedImage, Encoding, Interpolation, Picture, PictureDataset, PictureSize, PictureTransform, Pictures,
+    encode_picture, functional, presize,
 };
 pub use iterable::{IterableDataset, Record, Records, StreamDataset};
 pub use loader::DataLoader;

@@ -83,18 +83,34 @@ impl Pictures {
             let picture = sample.timed(Stage::Transform, || {
                 self.finish(picture(&rendered, self.channels, scratch)?, rendered.done, &mut random)
             })?;
-            let size = PictureSize { height: picture.height(), width: picture.width() };
-            if picture.channels() != self.channels {
-                return Err(Error::field(format!(
-                    "the steps of {self} made a picture of {} channels; {} are wanted",
-                    picture.channels(),
-                    self.channels
-                )));
-            }
-            self.put(picture.pixels(), size, Orientation::default(), sample, field)
+            self.put_picture(&picture, sample, field)
         });
         *sample.random() = random;
         result
+    }
+
+    /// The same for a picture that has been decoded.
+    ///
+    /// # Errors
+    /// What the steps refuse; a picture of another size than the field's.
+    pub fn write_picture(&self, picture: Picture, sample: &mut Sample<'_>, field: usize) -> Result<()> {
+        let mut random = sample.random().clone();
+        let picture =
+            sample.timed(Stage::Transform, || self.finish(picture.with_channels(self.channels)?, 0, &mut random));
+        *sample.random() = random;
+        self.put_picture(&picture?, sample, field)
+    }
+
+    fn put_picture(&self, picture: &Picture, sample: &mut Sample<'_>, field: usize) -> Result<()> {
+        let size = PictureSize { height: picture.height(), width: picture.width() };
+        if picture.channels() != self.channels {
+            return Err(Error::field(format!(
+                "the steps of {self} made a picture of {} channels; {} are wanted",
+                picture.channels(),
+                self.channels
+            )));
+        }
+        self.put(picture.pixels(), size, Orientation::default(), sample, field)
     }
 
     /// Writes pixels into a field.
@@ -114,12 +130,21 @@ impl Pictures {
         let declared = sample.fields().get(field);
         if let Some(declared) = declared.filter(|declared| declared.shape != shape) {
             return Err(Error::field(format!(
-                "the picture is u8{shape:?}, but field `{declared}` takes another shape; declare it with Pictures::field, or \
+                "the picture is {shape:?}, but field `{declared}` takes another shape; declare it with Pictures::field, or \
                  give all pictures one size (random_resized_crop, resize_exact, center_crop)"
             )));
         }
-        let into = sample.values_mut::<u8>(field)?;
-        resize::write(pixels, size, self.channels, orientation, self.channels_first, into);
+        let to = resize::Target { size, channels: self.channels, orientation, channels_first: self.channels_first };
+        match &self.normalize {
+            None => to.write(pixels, sample.values_mut::<u8>(field)?, |_, value| value),
+            Some(normalize) => {
+                let tables = &*normalize.tables;
+                to.write(pixels, sample.values_mut::<f32>(field)?, |channel, value| match tables.get(channel) {
+                    Some(table) => table[usize::from(value)],
+                    None => f32::from(value) / 255.0,
+                });
+            }
+        }
         Ok(())
     }
 
@@ -206,6 +231,7 @@ fn picture(rendered: &Rendered, channels: usize, scratch: &Scratch) -> Result<Pi
 fn oriented(pixels: &[u8], size: PictureSize, orientation: Orientation, channels: usize) -> Result<Picture> {
     let PictureSize { height, width } = orientation.size(size);
     let mut picture = Picture::black(width, height, channels)?;
-    resize::write(pixels, size, channels, orientation, false, picture.pixels_mut());
+    let to = resize::Target { size, channels, orientation, channels_first: false };
+    to.write(pixels, picture.pixels_mut(), |_, value| value);
     Ok(picture)
 }

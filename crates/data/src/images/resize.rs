@@ -133,75 +133,75 @@ fn sample(
     resizer.resize(&source, &mut target, &options).map_err(|why| refuse(why.to_string()))
 }
 
-/// Writes pixels where and how they are wanted: turned, mirrored, and channel by channel or pixel by pixel.
-pub(crate) fn write(
-    from: &[u8],
-    size: PictureSize,
-    channels: usize,
-    orientation: Orientation,
-    channels_first: bool,
-    into: &mut [u8],
-) {
-    let Orientation { transpose, flip_x, flip_y } = orientation;
-    let out = orientation.size(size);
-    let plane = out.width * out.height;
-    if plane == 0 {
-        return;
-    }
-    if transpose {
-        for y in 0..out.height {
-            for x in 0..out.width {
+/// Where and how pixels are wanted: turned, mirrored, and channel by channel or pixel by pixel.
+pub(crate) struct Target {
+    /// The size before they are turned.
+    pub(crate) size: PictureSize,
+    pub(crate) channels: usize,
+    pub(crate) orientation: Orientation,
+    pub(crate) channels_first: bool,
+}
+
+impl Target {
+    /// Writes pixels, of each channel and value what `make` makes of them.
+    pub(crate) fn write<T: Copy>(&self, from: &[u8], into: &mut [T], make: impl Fn(usize, u8) -> T) {
+        let &Target { size, channels, orientation, channels_first } = self;
+        let Orientation { transpose, flip_x, flip_y } = orientation;
+        let out = orientation.size(size);
+        let plane = out.width * out.height;
+        if plane == 0 {
+            return;
+        }
+        if transpose {
+            for (at, (y, x)) in (0..out.height).flat_map(|y| (0..out.width).map(move |x| (y, x))).enumerate() {
                 let column = if flip_y { out.height - 1 - y } else { y };
                 let row = if flip_x { out.width - 1 - x } else { x };
                 let pixel = &from[(row * size.width + column) * channels..][..channels];
                 for (channel, &value) in pixel.iter().enumerate() {
-                    let at = y * out.width + x;
-                    into[if channels_first { channel * plane + at } else { at * channels + channel }] = value;
+                    let place = if channels_first { channel * plane + at } else { at * channels + channel };
+                    into[place] = make(channel, value);
                 }
             }
+            return;
         }
-        return;
-    }
-    for y in 0..out.height {
-        let row = if flip_y { out.height - 1 - y } else { y };
-        let row = &from[row * size.width * channels..][..size.width * channels];
-        if !channels_first {
-            let to = &mut into[y * row.len()..][..row.len()];
-            match flip_x {
-                false => to.copy_from_slice(row),
-                true => to
-                    .chunks_exact_mut(channels)
-                    .zip(row.chunks_exact(channels).rev())
-                    .for_each(|(to, from)| to.copy_from_slice(from)),
-            }
-            continue;
-        }
-        if channels == 3 {
-            let (red, rest) = into.split_at_mut(plane);
-            let (green, blue) = rest.split_at_mut(plane);
-            let at = y * size.width;
-            let planes = [&mut red[at..][..size.width], &mut green[at..][..size.width], &mut blue[at..][..size.width]];
-            split(row, planes, flip_x);
-            continue;
-        }
-        for channel in 0..channels {
-            let to = &mut into[channel * plane + y * size.width..][..size.width];
-            let values = row[channel..].iter().step_by(channels);
-            match flip_x {
-                false => to.iter_mut().zip(values).for_each(|(to, from)| *to = *from),
-                true => to.iter_mut().rev().zip(values).for_each(|(to, from)| *to = *from),
+        for y in 0..out.height {
+            let row = if flip_y { out.height - 1 - y } else { y };
+            let row = &from[row * size.width * channels..][..size.width * channels];
+            if !channels_first {
+                let to = into[y * row.len()..][..row.len()].chunks_exact_mut(channels);
+                let put = |(to, from): (&mut [T], &[u8])| {
+                    to.iter_mut().zip(from).enumerate().for_each(|(channel, (to, from))| *to = make(channel, *from));
+                };
+                match flip_x {
+                    false => to.zip(row.chunks_exact(channels)).for_each(put),
+                    true => to.zip(row.chunks_exact(channels).rev()).for_each(put),
+                }
+            } else if channels == 3 {
+                let (red, rest) = into.split_at_mut(plane);
+                let (green, blue) = rest.split_at_mut(plane);
+                let at = y * size.width..(y + 1) * size.width;
+                split(row, [&mut red[at.clone()], &mut green[at.clone()], &mut blue[at]], flip_x, &make);
+            } else {
+                for channel in 0..channels {
+                    let to = into[channel * plane + y * size.width..][..size.width].iter_mut();
+                    let values = row[channel..].iter().step_by(channels);
+                    match flip_x {
+                        false => to.zip(values).for_each(|(to, from)| *to = make(channel, *from)),
+                        true => to.rev().zip(values).for_each(|(to, from)| *to = make(channel, *from)),
+                    }
+                }
             }
         }
     }
 }
 
 /// One row of three channels, each into a row of its own.
-fn split(row: &[u8], [red, green, blue]: [&mut [u8]; 3], flip: bool) {
+fn split<T: Copy>(row: &[u8], [red, green, blue]: [&mut [T]; 3], flip: bool, make: &impl Fn(usize, u8) -> T) {
     let places = red.iter_mut().zip(green.iter_mut()).zip(blue.iter_mut());
-    let put = |(((r, g), b), pixel): (((&mut u8, &mut u8), &mut u8), &[u8])| {
-        *r = pixel[0];
-        *g = pixel[1];
-        *b = pixel[2];
+    let put = |(((r, g), b), pixel): (((&mut T, &mut T), &mut T), &[u8])| {
+        *r = make(0, pixel[0]);
+        *g = make(1, pixel[1]);
+        *b = make(2, pixel[2]);
     };
     match flip {
         false => places.zip(row.chunks_exact(3)).for_each(put),

@@ -1,0 +1,308 @@
+//! `loader`: JPEG files to batches for training, against the loaders that Python has, in turns on this machine.
+//!
+//! Every contender is a process of its own, so that its memory can be told: it is sent `epoch`, reads every file once, and says
+//! how many images came after the first batch, and in how many seconds.
+//!
+//! Not here: the peers (`peers/loader_peer.py`) and the files (`peers/make_jpegs.py`).
+
+use std::error::Error;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use fulmen::data::{DataLoader, ImageFolder, LastBatch, Pictures, Source};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::peer::{PEERS, python_with};
+use crate::stats::median;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where the JPEGs are; they are made there if the folder does not exist. In the cache folder unless given.
+    #[arg(long)]
+    folder: Option<PathBuf>,
+    /// How many to make.
+    #[arg(long, default_value_t = 2000)]
+    count: usize,
+    /// Worker threads of ours, and worker processes or parallel calls of the peers.
+    #[arg(long, default_value_t = 2)]
+    workers: usize,
+    /// How often each contender reads all files, after one time that does not count.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Who runs, separated by commas.
+    #[arg(long, default_values_t = WAYS.map(String::from), value_delimiter = ',')]
+    ways: Vec<String>,
+    /// The Python to run the peers with, which has what loader_requirements.txt names. An environment is made unless given.
+    #[arg(long)]
+    python: Option<PathBuf>,
+    /// End with one line of JSON.
+    #[arg(long)]
+    json: bool,
+    /// Be a contender: read `epoch` from the standard input.
+    #[arg(long, hide = true)]
+    serve: Option<String>,
+}
+
+/// Ours: batches of u8, which the device normalizes; the same normalized on the host; libjpeg-turbo's decoding of all pixels of
+/// all files and nothing else. Then the peers.
+const WAYS: [&str; 7] = ["u8", "f32", "decode", "pillow", "torchvision", "grain", "tfdata"];
+const OURS: [&str; 3] = ["u8", "f32", "decode"];
+
+const BATCH: usize = 64;
+
+/// A contender's answer to `epoch`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Epoch {
+    images: usize,
+    seconds: f64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    if let Some(way) = &args.serve {
+        let folder = args.folder.as_deref().ok_or("--serve needs --folder")?;
+        return serve(way, folder, args.workers);
+    }
+    if let Some(unknown) = args.ways.iter().find(|way| !WAYS.contains(&way.as_str())) {
+        return Err(format!("there is no way `{unknown}`; the ways are {}", WAYS.join(", ")).into());
+    }
+    let python = match &args.python {
+        Some(python) => python.clone(),
+        None => python_with("loader_requirements.txt", "loader-venv", "PyTorch, TensorFlow and Grain, about 3 GB")?,
+    };
+    let folder = files(args, &python)?;
+    let mut contenders = Vec::new();
+    for way in &args.ways {
+        let mut contender = Contender::start(way, &folder, args.workers, &python)?;
+        contender.epoch()?;
+        contender.rates.clear();
+        contenders.push(contender);
+    }
+    for round in 0..args.rounds {
+        for contender in &mut contenders {
+            contender.epoch()?;
+            eprintln!("round {}: {} {:.0} images/s", round + 1, contender.way, contender.rates[round]);
+        }
+    }
+    report(args, &contenders)
+}
+
+fn report(args: &Args, contenders: &[Contender]) -> Result<(), Box<dyn Error>> {
+    println!("{:<12} {:>10} {:>22} {:>14}", "way", "images/s", "from - to", "peak memory");
+    for Contender { way, rates, peak, .. } in contenders {
+        let low = rates.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = rates.iter().copied().fold(0.0, f64::max);
+        let range = format!("{low:.0} - {high:.0}");
+        println!("{way:<12} {:>10.0} {range:>22} {:>10} MiB", median(rates), peak >> 20);
+    }
+    let of = |name: &str| contenders.iter().find(|contender| contender.way == name);
+    for ours in ["u8", "f32"].iter().filter_map(|name| of(name)) {
+        for other in contenders.iter().filter(|other| other.way != ours.way) {
+            // Of the same rounds, which ran one right after the other.
+            let ratios: Vec<f64> = ours.rates.iter().zip(&other.rates).map(|(a, b)| a / b).collect();
+            println!(
+                "{} / {}: {:.2} x by medians, {:.2} x by the median round; memory {:.2} x",
+                ours.way,
+                other.way,
+                median(&ours.rates) / median(&other.rates),
+                median(&ratios),
+                ours.peak as f64 / other.peak as f64
+            );
+        }
+    }
+    if args.json {
+        let ways = contenders.iter().map(|contender| {
+            json!({
+                "way": contender.way,
+                "images_per_s": median(&contender.rates),
+                "rounds": contender.rates,
+                "peak_bytes": contender.peak,
+            })
+        });
+        println!("{}", json!({"bench": "loader", "workers": args.workers, "ways": ways.collect::<Vec<_>>()}));
+    }
+    Ok(())
+}
+
+/// The folder of the files, which are made if it is not there.
+fn files(args: &Args, python: &Path) -> Result<PathBuf, Box<dyn Error>> {
+    let folder = match &args.folder {
+        Some(folder) => folder.clone(),
+        None => crate::peer::cache()?.join(format!("jpegs-{}", args.count)),
+    };
+    if folder.exists() {
+        return Ok(folder);
+    }
+    eprintln!("Making {} JPEGs, once, in {}", args.count, folder.display());
+    // Under another name until all are there.
+    let making = folder.with_extension("making");
+    let script = Path::new(PEERS).join("make_jpegs.py");
+    let status = Command::new(python).arg(script).arg(&making).arg(args.count.to_string()).status()?;
+    if !status.success() {
+        return Err("make_jpegs.py failed; what it said stands above".into());
+    }
+    fs::rename(&making, &folder)?;
+    Ok(folder)
+}
+
+/// A process that takes part.
+struct Contender {
+    way: String,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    /// Images a second.
+    rates: Vec<f64>,
+    /// The most memory that it and its children held at a time, in bytes; what they share counts once.
+    peak: u64,
+}
+
+impl Contender {
+    fn start(way: &str, folder: &Path, workers: usize, python: &Path) -> Result<Contender, Box<dyn Error>> {
+        let mut command = match OURS.contains(&way) {
+            true => {
+                let mut command = Command::new(env::current_exe()?);
+                command.args(["loader", "--serve", way]);
+                command
+            }
+            false => {
+                let mut command = Command::new(python);
+                command.arg(Path::new(PEERS).join("loader_peer.py")).args(["--way", way]);
+                command
+            }
+        };
+        command.arg("--folder").arg(folder).arg("--workers").arg(workers.to_string());
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("the process has no pipes".into());
+        };
+        let mut contender =
+            Contender { way: way.to_owned(), child, input, output: BufReader::new(output), rates: Vec::new(), peak: 0 };
+        contender.line()?;
+        Ok(contender)
+    }
+
+    fn line(&mut self) -> Result<String, Box<dyn Error>> {
+        let mut line = String::new();
+        match self.output.read_line(&mut line)? {
+            0 => Err(format!("{} ended early; what it said stands above", self.way).into()),
+            _ => Ok(line),
+        }
+    }
+
+    fn epoch(&mut self) -> Result<(), Box<dyn Error>> {
+        let done = AtomicBool::new(false);
+        let peak = AtomicU64::new(self.peak);
+        let pid = self.child.id();
+        let line = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    peak.fetch_max(memory(pid), Ordering::Relaxed);
+                    thread::sleep(Duration::from_millis(200));
+                }
+            });
+            let line = writeln!(self.input, "epoch")
+                .and_then(|()| self.input.flush())
+                .map_err(Box::from)
+                .and_then(|()| self.line());
+            done.store(true, Ordering::Relaxed);
+            line
+        })?;
+        self.peak = peak.into_inner();
+        let epoch: Epoch = serde_json::from_str(&line).map_err(|why| format!("{} said `{line}`: {why}", self.way))?;
+        self.rates.push(epoch.images as f64 / epoch.seconds);
+        Ok(())
+    }
+}
+
+impl Drop for Contender {
+    fn drop(&mut self) {
+        let _ = writeln!(self.input, "quit");
+        let _ = self.input.flush();
+        let _ = self.child.wait();
+    }
+}
+
+/// The memory of a process and all below it: proportional set sizes, in bytes. What has ended has none.
+fn memory(pid: u32) -> u64 {
+    let own = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let pss = own.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kib: u64 = pss.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0);
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let below: u64 = children
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().map_or(0, memory)).collect::<Vec<_>>())
+        .sum();
+    (kib << 10) + below
+}
+
+/// Ours, in a process of its own.
+fn serve(way: &str, folder: &Path, workers: usize) -> Result<(), Box<dyn Error>> {
+    let files = ImageFolder::open(folder)?;
+    let mut epochs: Box<dyn FnMut(u64) -> Result<Epoch, Box<dyn Error>>> = match way {
+        "decode" => Box::new(move |_| decode(&files, workers)),
+        _ => {
+            let pictures = Pictures::rgb().random_resized_crop(224).horizontal_flip(0.5);
+            let pictures = match way {
+                "f32" => pictures.normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+                _ => pictures,
+            };
+            let loader = DataLoader::builder(files.decode(pictures)?)
+                .batch_size(BATCH)
+                .shuffle(true)
+                .last_batch(LastBatch::Drop)
+                .num_workers(workers)
+                .build()?;
+            Box::new(move |epoch| batches(&loader, epoch))
+        }
+    };
+    println!("{}", json!({"ready": way}));
+    for (number, line) in std::io::stdin().lock().lines().enumerate() {
+        if line?.trim() != "epoch" {
+            break;
+        }
+        println!("{}", serde_json::to_string(&epochs(number as u64)?)?);
+    }
+    Ok(())
+}
+
+fn batches(loader: &DataLoader, epoch: u64) -> Result<Epoch, Box<dyn Error>> {
+    let mut batches = loader.epoch(epoch);
+    batches.next().ok_or("there are fewer files than a batch has")??;
+    let start = Instant::now();
+    let mut images = 0;
+    for batch in batches {
+        images += batch?.valid();
+    }
+    Ok(Epoch { images, seconds: start.elapsed().as_secs_f64() })
+}
+
+/// All pixels of all files, on some threads, and nothing done with them.
+fn decode(files: &ImageFolder, workers: usize) -> Result<Epoch, Box<dyn Error>> {
+    use fulmen_jpeg::{Decoder, Region, Space};
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let start = Instant::now();
+    let work = || -> Result<(), String> {
+        let mut decoder = Decoder::new().map_err(|why| why.to_string())?;
+        let mut pixels = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= files.len() {
+                return Ok(());
+            }
+            let file = files.get(index).map_err(|why| why.to_string())?;
+            let mut jpeg = decoder.open(&file.bytes).map_err(|why| why.to_string())?;
+            let all = Region { x: 0, y: 0, width: jpeg.width(), height: jpeg.height() };
+            jpeg.decode(Space::Rgb, 8, all, &mut pixels).map_err(|why| why.to_string())?;
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers.max(1)).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked".to_owned())?)
+    })?;
+    Ok(Epoch { images: files.len(), seconds: start.elapsed().as_secs_f64() })
+}
