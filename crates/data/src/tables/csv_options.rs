@@ -111,9 +111,7 @@ impl CsvOptions {
     }
 
     pub(crate) fn is_missing(&self, value: &str) -> bool {
-        // The markers are short.
-        value.len() <= 8 && self.missing.iter().any(|marker| marker == value)
-            || value.len() > 8 && self.missing.iter().any(|marker| marker.len() > 8 && marker == value)
+        self.missing.iter().any(|marker| marker == value)
     }
 
     /// What a parser is built for.
