@@ -334,7 +334,7 @@ fn run_step(devices: usize) -> Vec<Vec<f64>> {
         Literal::from_slice(&weights, [PIXELS, CLASSES]).unwrap(),
     ];
     let types: Vec<TensorType> = inputs.iter().map(|literal| literal.ty().clone()).collect();
-    let mut function = Function::trace("step", &types, |x| step(x));
+    let mut function = Function::trace("step", &types, step);
     for batch in 1..4 {
         function = function.shard_parameter(batch, rows.clone());
     }

@@ -107,7 +107,7 @@ impl RandomErasing {
         let area = draw(of_area, self.scale, [n, TRIES]) * (height * width) as f64;
         let ratio = draw(of_ratio, (self.ratio.0.ln(), self.ratio.1.ln()), [n, TRIES]).exp();
         let (heights, widths) = ((&area * &ratio).sqrt().round(), (&area / &ratio).sqrt().round());
-        let fits = heights.lt(height as f64).and(&widths.lt(width as f64));
+        let fits = heights.lt(height as f64).and(widths.lt(width as f64));
         let first = fits.to_dtype(DType::I32).argmax(1, true);
         let chosen = |of: &Tensor| of.take_along_axis(1, &first);
         let (erased_height, erased_width) = (chosen(&heights), chosen(&widths));
@@ -116,7 +116,7 @@ impl RandomErasing {
             (random::uniform(key, DType::F32, [n, 1], 0.0, 1.0) * &places).floor().minimum(&places - 1.0)
         };
         let (top, left) = (place(of_top, height, &erased_height), place(of_left, width, &erased_width));
-        let done = fits.any(&[1], true).and(&random::bernoulli(of_chance, self.p, [n, 1]));
+        let done = fits.any(&[1], true).and(random::bernoulli(of_chance, self.p, [n, 1]));
         let [top, left, erased_height, erased_width] = [top, left, erased_height, erased_width].map(beforehand);
         let done = beforehand(done);
 
@@ -124,12 +124,12 @@ impl RandomErasing {
         let within = |axis_shape: [usize; 4], axis: isize, start: &Tensor, length: &Tensor| {
             let shape = [n, 1, 1, 1];
             let place = Tensor::iota(DType::F32, axis_shape, axis);
-            place.ge(start.reshape(shape)).and(&place.lt((start + length).reshape(shape)))
+            place.ge(start.reshape(shape)).and(place.lt((start + length).reshape(shape)))
         };
-        let rows = within([n, 1, height, 1], 2, &top, &erased_height).and(&done.reshape([n, 1, 1, 1]));
+        let rows = within([n, 1, height, 1], 2, &top, &erased_height).and(done.reshape([n, 1, 1, 1]));
         let columns = within([n, 1, 1, width], 3, &left, &erased_width);
         let shape = images.shape();
-        let erased = rows.broadcast_to(shape).and(&columns.broadcast_to(shape));
+        let erased = rows.broadcast_to(shape).and(columns.broadcast_to(shape));
         match self.random {
             true => erased.select(&random::normal(of_noise, images.dtype(), shape), images),
             false => images.masked_fill(&erased, self.value),

@@ -103,13 +103,13 @@ impl Options {
             let (start, end) = ((&centre - &reach).maximum(0.0), (&centre + &reach).minimum(size as f64));
             let (start, end) = (beforehand(start), beforehand(end));
             let place = Tensor::iota(DType::I32, shape, axis);
-            (place.ge(&start).and(&place.lt(&end)), (end - start).to_dtype(DType::F32))
+            (place.ge(&start).and(place.lt(&end)), (end - start).to_dtype(DType::F32))
         };
         let (rows, high) = side(2, height, 2, [1, 1, height, 1]);
         let (columns, wide) = side(3, width, 3, [1, 1, 1, width]);
         let shape = [1, 1, height, width];
         let kept = -(high * wide / (height * width) as f64) + 1.0;
-        (rows.broadcast_to(shape).and(&columns.broadcast_to(shape)), kept)
+        (rows.broadcast_to(shape).and(columns.broadcast_to(shape)), kept)
     }
 }
 

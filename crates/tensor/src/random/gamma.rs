@@ -44,9 +44,9 @@ fn marsaglia_tsang(method: &str, key: &Tensor, alpha: &Tensor) -> Result<Draw, T
             // comparison with NaN is false.
             let squeezed = u.lt(&squared * &squared * -0.0331 + 1.0);
             let exact = u.log().lt(&squared * 0.5 + &d * (tried.log() - &tried + 1.0));
-            let accepted = root.gt(0.0).and(&squeezed.or(&exact));
+            let accepted = root.gt(0.0).and(squeezed.or(&exact));
             let v = pending.and(&accepted).select(&tried, v);
-            vec![number + 1.0, pending.and(&accepted.not()), v]
+            vec![number + 1.0, pending.and(accepted.not()), v]
         },
     );
     Ok(Draw { d, v: last[2].clone(), log_boost })
