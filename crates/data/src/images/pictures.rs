@@ -228,7 +228,7 @@ impl Pictures {
         }
         self.steps.iter().try_for_each(|step| match step {
             Step::Geometric(step) => step.check(),
-            Step::Other(_) => Ok(()),
+            Step::Other(step) => step.check(),
         })
     }
 
