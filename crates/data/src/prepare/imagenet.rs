@@ -32,7 +32,7 @@ const SPLITS: &[&str] = &["train", "val"];
 /// torchvision. Names of samples are the pictures' own (`n01440764_10026`).
 ///
 /// The pictures are shuffled over all the shards by the seed, so that shards can be read from beginning to end. They are
-/// not copied for that: the archives' headers are read once (the names and places of the pictures take about 130 MB of
+/// not copied for that: the archives' headers are read once (the names and places of the pictures take about 150 MB of
 /// memory), and then each picture where it lies. A picture that does not begin or end as a JPEG does is kept as it is and
 /// stands in the manifest's remarks; the official archive has one PNG file.
 ///

@@ -37,7 +37,6 @@ pub(crate) enum Document {
 
 /// A shard that is open.
 pub(crate) struct TextShard {
-    name: String,
     documents: u64,
     /// About as many as the file will have.
     bytes: u64,
@@ -47,7 +46,10 @@ pub(crate) struct TextShard {
 enum Writer {
     Texts(TarShard),
     #[cfg(feature = "text")]
-    Tokens(TokenFileWriter),
+    Tokens {
+        writer: TokenFileWriter,
+        name: String,
+    },
 }
 
 impl Form {
@@ -119,13 +121,14 @@ impl TextShard {
             #[cfg(feature = "text")]
             Form::Tokens { tokenizer, separator } => {
                 let writer = TokenFileWriter::create(folder.join(name), tokenizer.vocab_size())?;
-                Writer::Tokens(match separator {
+                let writer = match separator {
                     Some(separator) => writer.separator(*separator),
                     None => writer,
-                })
+                };
+                Writer::Tokens { writer, name: name.to_owned() }
             }
         };
-        Ok(TextShard { name: name.to_owned(), documents: 0, bytes: 4096, writer })
+        Ok(TextShard { documents: 0, bytes: 4096, writer })
     }
 
     pub(crate) fn documents(&self) -> u64 {
@@ -144,7 +147,7 @@ impl TextShard {
                 tar.add(&format!("{number:012}"), SampleFiles { files, remark: None })?;
             }
             #[cfg(feature = "text")]
-            (Writer::Tokens(writer), Document::Tokens(ids)) => writer.push(ids)?,
+            (Writer::Tokens { writer, .. }, Document::Tokens(ids)) => writer.push(ids)?,
             #[cfg(feature = "text")]
             _ => return Err(Error::new("a document of another form than its shard's")),
         }
@@ -157,11 +160,11 @@ impl TextShard {
         match self.writer {
             Writer::Texts(tar) => tar.finish(),
             #[cfg(feature = "text")]
-            Writer::Tokens(writer) => {
+            Writer::Tokens { writer, name } => {
                 let file = writer.finish()?;
                 let io = |source| Error::io(file.path(), "reading the shard", source);
                 Ok(ShardRecord {
-                    name: self.name,
+                    name,
                     samples: self.documents,
                     tokens: Some(file.num_tokens()),
                     bytes: file.path().metadata().map_err(io)?.len(),

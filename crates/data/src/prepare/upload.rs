@@ -23,12 +23,15 @@ pub(crate) struct Destination<'a> {
 impl Destination<'_> {
     /// Whether a run has brought this shard there, and it is there still with the same size.
     pub(crate) fn has(&self, shard: &ShardRecord) -> Result<bool> {
-        if !self.journal.has_uploaded(&self.line(&shard.name, &shard.sha256)) {
+        self.has_file(&shard.name, shard.bytes, &shard.sha256)
+    }
+
+    fn has_file(&self, name: &str, bytes: u64, sha256: &str) -> Result<bool> {
+        if !self.journal.has_uploaded(&self.line(name, sha256)) {
             return Ok(false);
         }
-        let there = self.folder.join(&shard.name);
-        match there.size() {
-            Ok(size) => Ok(size == shard.bytes),
+        match self.folder.join(name).size() {
+            Ok(size) => Ok(size == bytes),
             Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error),
         }
@@ -44,6 +47,10 @@ impl Destination<'_> {
     pub(crate) fn upload(&self, from: &Path, name: &str, bytes: u64, sha256: &str) -> Result<()> {
         let to = self.folder.join(name);
         let line = self.line(name, sha256);
+        if self.has_file(name, bytes, sha256)? {
+            self.progress.advance(bytes);
+            return Ok(());
+        }
         if !self.journal.has_begun_upload(&line.name, &line.to) {
             if to.exists()? {
                 if to.size()? == bytes && self.sha256_of(&to)? == sha256 {

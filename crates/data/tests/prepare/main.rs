@@ -5,6 +5,7 @@ mod coco;
 mod coco_archives;
 mod imagenet;
 mod resume;
+#[cfg(all(feature = "parquet", feature = "text"))]
 mod text;
 
 use std::path::Path;
