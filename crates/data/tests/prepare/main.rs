@@ -5,8 +5,14 @@ mod coco;
 mod coco_archives;
 mod imagenet;
 mod resume;
+#[cfg(feature = "cloud")]
+#[path = "../common/s3.rs"]
+#[allow(dead_code, reason = "other tests ask for more")]
+mod s3;
 #[cfg(all(feature = "parquet", feature = "text"))]
 mod text;
+#[cfg(feature = "cloud")]
+mod upload;
 
 use std::path::Path;
 use std::process::Command;
