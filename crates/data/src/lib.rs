@@ -68,6 +68,8 @@ mod parallel;
 mod plan;
 mod pool;
 pub mod prepare;
+#[cfg(feature = "images")]
+mod presize;
 mod pull;
 mod random;
 mod replicas;
@@ -126,6 +128,8 @@ pub use loader::DataLoader;
 pub use mix::{MixSampler, WeightedRandomSampler};
 pub use mix_stream::{MixStream, MixUntil};
 pub use on_error::{BadSample, BadSamples, OnError};
+#[cfg(feature = "images")]
+pub use presize::Presize;
 pub use random::SampleRandom;
 pub use replicas::{Replica, Replicas};
 pub use report::{LoaderReport, QueueDepth, TransferReport};

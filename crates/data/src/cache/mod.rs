@@ -27,6 +27,8 @@ pub use builder::CacheBuilder;
 pub use care::{CacheInfo, cache_info, clear_cache, repair_cache, verify_cache};
 pub use dataset::CachedDataset;
 pub use event::{CacheEstimate, CacheEvent};
+#[cfg(feature = "images")]
+pub(crate) use files::write_whole;
 pub use mapped::Access;
 pub(crate) use notes::Notes;
 

@@ -118,6 +118,15 @@ fn unknown(file: &[u8]) -> String {
 }
 
 impl Encoded<'_> {
+    /// What the names of such files end in.
+    pub(crate) fn extension(&self) -> &'static str {
+        match self {
+            Encoded::Jpeg(_) => "jpg",
+            Encoded::Png(_) => "png",
+            Encoded::WebP(_) => "webp",
+        }
+    }
+
     /// Height and width as stored.
     pub(crate) fn size(&self) -> PictureSize {
         match self {

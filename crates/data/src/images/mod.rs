@@ -6,7 +6,7 @@
 //! Not here: where the bytes come from (`image_folder`, tar shards, tables), and what is done on the device.
 
 mod augment;
-mod decode;
+pub(crate) mod decode;
 mod encoded;
 mod exif;
 pub mod functional;

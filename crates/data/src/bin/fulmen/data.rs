@@ -23,6 +23,9 @@ enum Command {
     /// Makes the official archives of a dataset, as downloaded, into shards
     #[command(subcommand)]
     Prepare(Dataset),
+    /// Makes the pictures of a folder by class smaller, and writes them into a few tar shards
+    #[cfg(feature = "images")]
+    Presize(crate::presize::Arguments),
     /// Says what is in tar shards: samples, files by extension, classes
     Info {
         /// Tar files, or folders of them
@@ -175,6 +178,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             tell(&manifest);
             Ok(())
         }
+        #[cfg(feature = "images")]
+        Command::Presize(arguments) => crate::presize::run(arguments),
         Command::Info { shards } => info(&shards),
     }
 }

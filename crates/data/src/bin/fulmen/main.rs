@@ -4,6 +4,8 @@
 
 mod cache;
 mod data;
+#[cfg(feature = "images")]
+mod presize;
 mod progress;
 mod size;
 

@@ -1,0 +1,301 @@
+//! Pre-sizing: the pictures of a folder, made smaller once and written into a few tar shards.
+//!
+//! Pictures are read in rounds, decoded by several threads, and written in order, so the shards come out the same for any
+//! number of threads.
+//!
+//! Not here: the tar files (`tar_shards`), and samples that are kept decoded (`cache`).
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::images::decode::{self, Limits};
+use crate::prepare::{Progress, shards_info};
+use crate::random::{Purpose, permutation};
+use crate::{
+    Error, Fingerprint, ImageFolder, Picture, Pictures, Result, SampleRandom, Source, TarShardWriter, WrittenShard,
+};
+
+/// The file beside the shards that says what they were made of.
+const MADE_OF: &str = "presize.json";
+/// Pictures that are in memory at a time, for each thread.
+const ROUND: usize = 32;
+
+/// How pictures are made smaller, and where they go.
+///
+/// ```no_run
+/// use fulmen_data::{ImageFolder, Presize};
+///
+/// let shards = Presize::new("imagenet-256").shorter_side(256).run(&ImageFolder::open("imagenet/train")?, &())?;
+/// println!("{} shards", shards.len());
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Presize {
+    folder: PathBuf,
+    side: usize,
+    quality: u8,
+    exif: bool,
+    seed: u64,
+    max_samples: u64,
+    max_bytes: u64,
+    threads: Option<usize>,
+    allow_bad: usize,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct MadeOf {
+    options: String,
+    pictures: String,
+    /// Pictures in the order of the shards that could not be read, by their index, with the reason.
+    left_out: Vec<(usize, String)>,
+}
+
+impl Presize {
+    /// Shards in this folder: a shorter side of 256 pixels, JPEGs of quality 95, shards of at most 1 GiB.
+    pub fn new(folder: impl Into<PathBuf>) -> Presize {
+        Presize {
+            folder: folder.into(),
+            side: 256,
+            quality: 95,
+            exif: false,
+            seed: 0,
+            max_samples: 100_000,
+            max_bytes: 1 << 30,
+            threads: None,
+            allow_bad: 0,
+        }
+    }
+
+    /// The shorter side of the pictures, in pixels. Pictures whose shorter side is no longer are copied as they are, byte
+    /// by byte.
+    pub fn shorter_side(mut self, pixels: usize) -> Presize {
+        self.side = pixels;
+        self
+    }
+
+    /// The quality of the JPEGs, from 1 to 100.
+    pub fn quality(mut self, quality: u8) -> Presize {
+        self.quality = quality;
+        self
+    }
+
+    /// Turns the pictures that are made smaller as their EXIF data say, which they lose. Off unless set: a training that
+    /// does not look at EXIF data either sees the same.
+    pub fn exif_orientation(mut self, turn: bool) -> Presize {
+        self.exif = turn;
+        self
+    }
+
+    /// Decides the order of the pictures, which are shuffled, so that a shard has pictures of all classes.
+    pub fn seed(mut self, seed: u64) -> Presize {
+        self.seed = seed;
+        self
+    }
+
+    /// No shard gets more pictures.
+    pub fn max_samples(mut self, samples: u64) -> Presize {
+        self.max_samples = samples;
+        self
+    }
+
+    /// No shard gets larger, but for one picture that is.
+    pub fn max_bytes(mut self, bytes: u64) -> Presize {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// Threads that decode; as many as there are cores unless set.
+    pub fn threads(mut self, threads: usize) -> Presize {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// How many pictures may be left out because they cannot be decoded; none unless set.
+    pub fn allow_bad(mut self, pictures: usize) -> Presize {
+        self.allow_bad = pictures;
+        self
+    }
+
+    /// Writes the shards: samples of a picture (`.jpg`, or as it was), its class's number (`.cls`), and its class and path
+    /// (`.json`). Where an earlier run ended, this one goes on after the last whole shard.
+    ///
+    /// # Errors
+    /// Options that make no sense; shards of other pictures or options in the folder; a picture that cannot be decoded; a
+    /// full disk.
+    pub fn run(&self, pictures: &ImageFolder, progress: &dyn Progress) -> Result<Vec<WrittenShard>> {
+        if self.side == 0 || !(1..=100).contains(&self.quality) {
+            return Err(Error::usage(format!(
+                "a shorter side of {} pixels and a quality of {}: expected at least 1, and 1 to 100",
+                self.side, self.quality
+            )));
+        }
+        std::fs::create_dir_all(&self.folder)
+            .map_err(|source| Error::io(&self.folder, "cannot make the folder of the shards", source))?;
+        let mut made_of = self.made_of(pictures)?;
+        let (skip, mut shards) = self.resume(&mut made_of)?;
+        let order = permutation(Purpose::Split, self.seed, 0, pictures.len());
+        // Those that were left out are in no shard.
+        let bad = |index: &usize| made_of.left_out.iter().any(|(left_out, _)| left_out == index);
+        let rest: Vec<usize> = order.into_iter().filter(|index| !bad(index)).skip(skip).collect();
+        let mut writer = TarShardWriter::builder(&self.folder)
+            .max_samples(self.max_samples)
+            .max_bytes(self.max_bytes)
+            .first_shard(shards.len() as u64)
+            .build()?;
+        let threads = self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let bytes = rest.iter().filter_map(|&index| pictures.path(index).metadata().ok()).map(|file| file.len()).sum();
+        progress.begin("pre-sizing", bytes);
+        for round in rest.chunks(ROUND * threads.max(1)) {
+            for (&index, done) in round.iter().zip(self.shrink_all(pictures, round, threads)) {
+                match done {
+                    Ok(Small { extension, bytes, read }) => {
+                        write(&mut writer, pictures, index, extension, &bytes)?;
+                        progress.advance(read);
+                    }
+                    Err(error) => {
+                        let error = error.at_sample(index as u64, Some(pictures.origin(index)));
+                        if made_of.left_out.len() >= self.allow_bad {
+                            return Err(error);
+                        }
+                        progress.note(&error.to_string());
+                        made_of.left_out.push((index, error.to_string()));
+                        self.save(&made_of)?;
+                    }
+                }
+            }
+        }
+        shards.extend(writer.finish()?);
+        Ok(shards)
+    }
+
+    fn made_of(&self, pictures: &ImageFolder) -> Result<MadeOf> {
+        let mut fingerprint = Fingerprint::new();
+        pictures.fingerprint(&mut fingerprint)?;
+        let Presize { side, quality, exif, seed, max_samples, max_bytes, .. } = self;
+        let options = format!(
+            "shorter side {side}, quality {quality}, exif {exif}, seed {seed}, at most {max_samples} samples and {max_bytes} \
+             bytes a shard"
+        );
+        Ok(MadeOf { options, pictures: fingerprint.to_string(), left_out: Vec::new() })
+    }
+
+    fn save(&self, made_of: &MadeOf) -> Result<()> {
+        let text = serde_json::to_vec_pretty(made_of).map_err(|why| Error::runtime("writing presize.json", why))?;
+        crate::cache::write_whole(&self.folder.join(MADE_OF), &text)
+    }
+
+    /// How many pictures are in whole shards, and these.
+    fn resume(&self, made_of: &mut MadeOf) -> Result<(usize, Vec<WrittenShard>)> {
+        let path = self.folder.join(MADE_OF);
+        match std::fs::read(&path) {
+            Ok(text) => {
+                let earlier: MadeOf = serde_json::from_slice(&text)
+                    .map_err(|why| Error::file(&path, format!("it is damaged: {why}; remove the folder")))?;
+                if earlier.options != made_of.options || earlier.pictures != made_of.pictures {
+                    let what = match earlier.options == made_of.options {
+                        true => "their files have changed".to_owned(),
+                        false => format!("with {}, now it is {}", earlier.options, made_of.options),
+                    };
+                    return Err(Error::file(
+                        &path,
+                        format!("there are shards of other pictures here: {what}; choose another folder"),
+                    ));
+                }
+                made_of.left_out = earlier.left_out;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.save(made_of)?,
+            Err(source) => return Err(Error::io(&path, "cannot read the file", source)),
+        }
+        let mut shards = Vec::new();
+        loop {
+            let path = self.folder.join(format!("shard-{:06}.tar", shards.len()));
+            if !path.exists() {
+                break;
+            }
+            let info = shards_info(&[&path])?;
+            shards.push(WrittenShard { path, samples: info.samples(), bytes: info.bytes() });
+        }
+        let samples: u64 = shards.iter().map(|shard| shard.samples).sum();
+        Ok((samples as usize, shards))
+    }
+
+    /// Some pictures, each made smaller, in their order.
+    fn shrink_all(&self, pictures: &ImageFolder, indices: &[usize], threads: usize) -> Vec<Result<Small>> {
+        let next = AtomicUsize::new(0);
+        let done = Mutex::new(Vec::with_capacity(indices.len()));
+        let work = || {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(&index) = indices.get(at) else { return };
+                let made = self.shrink(pictures, index);
+                done.lock().unwrap_or_else(PoisonError::into_inner).push((at, made));
+            }
+        };
+        std::thread::scope(|scope| {
+            (1..threads.min(indices.len())).for_each(|_| drop(scope.spawn(work)));
+            work();
+        });
+        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        done.sort_by_key(|(at, _)| *at);
+        done.into_iter().map(|(_, made)| made).collect()
+    }
+
+    fn shrink(&self, pictures: &ImageFolder, index: usize) -> Result<Small> {
+        let file = pictures.get(index)?.bytes;
+        let read = file.len() as u64;
+        let steps = Pictures::rgb().exif_orientation(self.exif).resize(self.side);
+        let (extension, side) = {
+            let mut decoder = None;
+            let encoded = decode::open(&file, &mut decoder, &Limits::default())?;
+            let size = encoded.size();
+            (encoded.extension(), size.width.min(size.height))
+        };
+        // None of the steps draws.
+        let mut random = SampleRandom::new(0, 0, 0);
+        if side <= self.side {
+            // Decoded all the same: what cannot be read is to be known now.
+            Pictures::rgb().decode(&file, &mut random)?;
+            return Ok(Small { extension, bytes: file, read });
+        }
+        let bytes = encode(&steps.decode(&file, &mut random)?, self.quality)?;
+        Ok(Small { extension: "jpg", bytes, read })
+    }
+}
+
+/// A picture that is small enough.
+struct Small {
+    extension: &'static str,
+    bytes: Vec<u8>,
+    /// Bytes of the file that it came from.
+    read: u64,
+}
+
+/// The JPEG of a picture, with colours at half the resolution as cameras write them.
+fn encode(picture: &Picture, quality: u8) -> Result<Vec<u8>> {
+    let image = turbojpeg::Image {
+        pixels: picture.pixels(),
+        width: picture.width(),
+        pitch: picture.width() * 3,
+        height: picture.height(),
+        format: turbojpeg::PixelFormat::RGB,
+    };
+    let bytes = turbojpeg::compress(image, i32::from(quality), turbojpeg::Subsamp::Sub2x2);
+    bytes.map(|bytes| bytes.to_vec()).map_err(|why| Error::runtime("encoding a picture as JPEG", why))
+}
+
+fn write(
+    writer: &mut TarShardWriter,
+    pictures: &ImageFolder,
+    index: usize,
+    extension: &str,
+    bytes: &[u8],
+) -> Result<()> {
+    let label = pictures.label(index);
+    let class = usize::try_from(label).ok().and_then(|label| pictures.classes().get(label));
+    let about = serde_json::json!({ "class": class, "path": pictures.path(index).to_string_lossy() }).to_string();
+    let label = label.to_string();
+    writer.write(&format!("{index:08}"), &[(extension, bytes), ("cls", label.as_bytes()), ("json", about.as_bytes())])
+}

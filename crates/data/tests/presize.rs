@@ -1,0 +1,111 @@
+//! Pre-sizing: folders of pictures into shards of smaller ones.
+#![cfg(feature = "images")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fulmen_data::prepare::shards_info;
+use fulmen_data::{ImageFolder, Picture, Pictures, Presize, SampleRandom};
+
+/// A folder of 23 pictures of two classes, each 60 × 40 but for one of 20 × 30.
+fn folder(root: &Path) -> ImageFolder {
+    for i in 0..23usize {
+        let class = root.join(["cat", "dog"][i % 2]);
+        fs::create_dir_all(&class).unwrap();
+        let (width, height) = if i == 4 { (20, 30) } else { (60, 40) };
+        let pixels = (0..width * height * 3).map(|p| (p / 7 + i * 9) as u8).collect();
+        let picture = Picture::new(width, height, 3, pixels).unwrap();
+        let file = fs::File::create(class.join(format!("{i:02}.png"))).unwrap();
+        let mut encoder = png::Encoder::new(file, width as u32, height as u32);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.write_header().unwrap().write_image_data(picture.pixels()).unwrap();
+    }
+    ImageFolder::open(root).unwrap()
+}
+
+fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files.into_iter().map(|path| (path.strip_prefix(folder).unwrap().to_owned(), fs::read(path).unwrap())).collect()
+}
+
+/// The files of a tar by their names.
+fn entries(path: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut archive = tar::Archive::new(fs::File::open(path).unwrap());
+    let entries = archive.entries().unwrap().map(|entry| {
+        let mut entry = entry.unwrap();
+        let mut bytes = vec![];
+        std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
+        (entry.path().unwrap().to_str().unwrap().to_owned(), bytes)
+    });
+    entries.collect()
+}
+
+#[test]
+fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
+    let pictures = folder(&images);
+    let presize = || Presize::new(&out).shorter_side(32).max_samples(10);
+    let shards = presize().threads(3).run(&pictures, &()).unwrap();
+    assert_eq!(shards.iter().map(|shard| shard.samples).collect::<Vec<_>>(), [10, 10, 3]);
+    let info = shards_info(&[&out]).unwrap();
+    assert_eq!((info.samples(), info.extensions["jpg"].0, info.extensions["png"].0), (23, 22, 1));
+    assert_eq!(info.classes.values().copied().collect::<Vec<_>>(), [12, 11]);
+    // Shuffled: the first shard has both classes.
+    assert_eq!(shards_info(&[&shards[0].path]).unwrap().classes.len(), 2);
+
+    let all: Vec<_> = shards.iter().flat_map(|shard| entries(&shard.path)).collect();
+    let small = all.iter().find(|(name, _)| name.ends_with(".png")).unwrap();
+    assert_eq!(small.1, fs::read(images.join("cat/04.png")).unwrap());
+    let mut random = SampleRandom::new(0, 0, 0);
+    for (name, bytes) in all.iter().filter(|(name, _)| name.ends_with(".jpg")) {
+        let found = Pictures::rgb().decode(bytes, &mut random).unwrap();
+        assert_eq!((found.width(), found.height()), (48, 32));
+        let index: usize = name.trim_end_matches(".jpg").parse().unwrap();
+        let about = &all.iter().find(|(other, _)| *other == name.replace(".jpg", ".json")).unwrap().1;
+        let about: serde_json::Value = serde_json::from_slice(about).unwrap();
+        assert_eq!(about["path"], pictures.path(index).to_str().unwrap());
+        // The JPEG is near to the picture that was resized.
+        let file = fs::read(pictures.path(index)).unwrap();
+        let expected = Pictures::rgb().resize(32).decode(&file, &mut random).unwrap();
+        let distance: i64 =
+            found.pixels().iter().zip(expected.pixels()).map(|(a, b)| (i64::from(*a) - i64::from(*b)).abs()).sum();
+        assert!(distance < 12 * found.pixels().len() as i64, "{name}: {distance}");
+    }
+
+    // The same for another number of threads, and where a run was ended after its first shard.
+    let sound = files(&out);
+    fs::remove_file(&shards[1].path).unwrap();
+    fs::remove_file(&shards[2].path).unwrap();
+    assert_eq!(presize().threads(1).run(&pictures, &()).unwrap(), shards);
+    assert!(files(&out) == sound);
+
+    let error = presize().quality(50).run(&pictures, &()).unwrap_err().to_string();
+    assert!(error.contains("quality 95") && error.contains("now it is") && error.contains("quality 50"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_decoded_is_named_or_left_out() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
+    folder(&images);
+    fs::write(images.join("dog/03.png"), b"GIF89a").unwrap();
+    let run = |more: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_fulmen"))
+            .args(["data", "presize", "--size", "32"])
+            .args(more)
+            .args([&images, Path::new("--out"), &out].map(|path| path as &Path))
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    let (code, text) = run(&[]);
+    assert!(code == Some(1) && text.contains("dog/03.png") && text.contains("a GIF"), "{text}");
+    let (code, text) = run(&["--allow-bad", "1"]);
+    assert!(code == Some(0) && text.contains("22 pictures in 1 shards") && text.contains("dog/03.png"), "{text}");
+    let error = Presize::new(&out).shorter_side(0).run(&ImageFolder::open(&images).unwrap(), &()).unwrap_err();
+    assert!(error.is_usage(), "{error}");
+}
