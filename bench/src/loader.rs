@@ -240,10 +240,13 @@ fn memory(pid: u32) -> u64 {
     (kib << 10) + below
 }
 
+/// Reads the epoch of that number.
+type ReadEpoch = Box<dyn FnMut(u64) -> Result<Epoch, Box<dyn Error>>>;
+
 /// Ours, in a process of its own.
 fn serve(way: &str, folder: &Path, workers: usize) -> Result<(), Box<dyn Error>> {
     let files = ImageFolder::open(folder)?;
-    let mut epochs: Box<dyn FnMut(u64) -> Result<Epoch, Box<dyn Error>>> = match way {
+    let mut epochs: ReadEpoch = match way {
         "decode" => Box::new(move |_| decode(&files, workers)),
         _ => {
             let pictures = Pictures::rgb().random_resized_crop(224).horizontal_flip(0.5);

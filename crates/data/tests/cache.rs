@@ -57,7 +57,7 @@ impl Dataset for Noise {
         let weight = [sample.random().uniform(-1.0, 1.0), index as f64];
         sample.write(0, &image)?;
         sample.write_value(1, index as i32)?;
-        sample.write_slice(2, &[index % 2 == 0, true])?;
+        sample.write_slice(2, &[index.is_multiple_of(2), true])?;
         sample.write_slice(3, &weight)
     }
     fn origin(&self, index: usize) -> Option<String> {
@@ -427,7 +427,7 @@ fn a_killed_writer_leaves_whole_parts_and_the_one_that_waits_takes_over() {
     };
     let cached = small(&data, folder.path()).on_event(kill).open().unwrap();
     let read = data.count();
-    assert!(read <= 400 - 30 && read % 10 == 0, "{read}");
+    assert!(read <= 400 - 30 && read.is_multiple_of(10), "{read}");
     verify_cache(folder.path(), |_, _| {}).unwrap();
     assert!(files_of(folder.path()).iter().all(|(name, _)| !name.ends_with(".tmp")));
     assert_eq!(epochs(cached, 1), epochs(Noise::new(400), 1));

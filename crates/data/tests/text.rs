@@ -495,7 +495,9 @@ fn chosen_lengths_are_the_shapes_of_the_batches() {
     let best = choose_boundaries(&lengths, 3).unwrap();
     assert_eq!(best.lengths().len(), 3);
     let samples = TokenSamples::new(best.lengths()[2], 0).causal(CausalLabels::Shifted);
-    let read = |workers| -> Vec<(usize, usize, Vec<i32>, Vec<bool>, Vec<i32>)> {
+    // Bucket, valid rows, ids, mask, labels.
+    type Content = (usize, usize, Vec<i32>, Vec<bool>, Vec<i32>);
+    let read = |workers| -> Vec<Content> {
         let buckets = Buckets::new(&lengths, best.lengths()).unwrap();
         let data = samples.clone().dataset(tokens.clone()).unwrap();
         let loader = DataLoader::builder(data).batch_size(4).shuffle(true).seed(2).buckets(buckets);

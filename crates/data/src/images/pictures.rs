@@ -221,10 +221,10 @@ impl Pictures {
         if self.reducing_gap.is_some_and(|gap| gap.is_nan() || gap < 1.0) {
             return Err(Error::usage("Pictures::reducing_gap: a gap is at least 1"));
         }
-        if let Some(Normalize { mean, std, .. }) = &self.normalize {
-            if !(mean.iter().all(|mean| mean.is_finite()) && std.iter().all(|std| std.is_finite() && *std > 0.0)) {
-                return Err(Error::usage("Pictures::normalize: a mean is not finite, or a deviation not above 0"));
-            }
+        if let Some(Normalize { mean, std, .. }) = &self.normalize
+            && !(mean.iter().all(|mean| mean.is_finite()) && std.iter().all(|std| std.is_finite() && *std > 0.0))
+        {
+            return Err(Error::usage("Pictures::normalize: a mean is not finite, or a deviation not above 0"));
         }
         self.steps.iter().try_for_each(|step| match step {
             Step::Geometric(step) => step.check(),
