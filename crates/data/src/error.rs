@@ -75,6 +75,7 @@ impl Error {
     }
 
     /// Bytes of a file, whose name is not known here, that cannot be used.
+    #[cfg_attr(not(feature = "images"), expect(dead_code, reason = "pictures alone are decoded from bytes"))]
     pub(crate) fn content(message: impl Into<String>) -> Error {
         Error(Box::new(Kind::Content(message.into())))
     }

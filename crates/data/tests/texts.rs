@@ -244,9 +244,12 @@ fn lines_of_text_come_whole_and_what_is_no_utf8_is_named() {
     let lines: Vec<String> = (0..text.len()).map(|index| text.get(index).unwrap()).collect();
     assert_eq!(lines, expected);
     let packed = files.write("x.txt.gz", gzip(&fs::read(&path).unwrap()));
-    let mut names = vec![path.clone(), packed];
-    #[cfg(feature = "parquet")]
-    names.push(files.write("x.txt.zst", zstd::encode_all(&fs::read(&path).unwrap()[..], 1).unwrap()));
+    let names = [
+        path.clone(),
+        packed,
+        #[cfg(feature = "parquet")]
+        files.write("x.txt.zst", zstd::encode_all(&fs::read(&path).unwrap()[..], 1).unwrap()),
+    ];
     for name in names {
         let stream = TextFile::stream(name).unwrap();
         let items: Vec<_> = stream.items(0).unwrap().map(|item| item.unwrap()).collect();

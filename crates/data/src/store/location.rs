@@ -92,6 +92,7 @@ impl fmt::Display for ObjectPath {
     }
 }
 
+#[cfg(feature = "cloud")]
 impl ObjectPath {
     /// An error about this object.
     pub(super) fn error(&self, message: impl Into<String>) -> Error {
