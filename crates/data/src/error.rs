@@ -2,6 +2,7 @@
 //!
 //! Not here: how the messages are worded. Each is written where the mistake is found.
 
+use std::any::Any;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
@@ -214,4 +215,16 @@ impl StdError for Error {
             _ => None,
         }
     }
+}
+
+/// The error for a panic in code that is not ours, with the message if it has one.
+pub(crate) fn panicked(what: &str, payload: Box<dyn Any + Send>) -> Error {
+    let message = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "(no message)".to_owned());
+    // Not dropped: a value that panics in its own drop would end the thread that catches it.
+    std::mem::forget(payload);
+    Error::panic(format!("{what}: {message}"))
 }

@@ -30,117 +30,62 @@
 //! dataset, sampler, batch size and epoch. Several processes divide the rows of each batch among them
 //! ([`DataLoader::distributed`]).
 //!
-//! Not here: models, training loops, decoding of images, augmentation, caching.
+//! What samples come from: arrays (`TensorDataset`), any [`Source`] or [`Stream`], pictures ([`ImageFolder`], [`Cifar`],
+//! [`Mnist`]), tables ([`Csv`], [`JsonLines`], [`Parquet`], [`ArrowFiles`], [`HfFolder`]), shards ([`TarShards`],
+//! [`TfRecords`]) and [`text`]; local, or in an object store ([`Location`]). `Dataset::cache` keeps what was decoded.
+//!
+//! Not here: models and training loops.
 
-mod batch;
-mod bench_loader;
-mod buckets;
-mod builder;
 mod cache;
-#[cfg(feature = "images")]
-mod cifar;
-mod classification;
 mod dataset;
-mod device;
 pub mod device_transforms;
 mod error;
-mod field;
-mod fill;
-mod fingerprint;
-mod folds;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod host_batches;
-mod idx;
-#[cfg(feature = "images")]
-mod image_folder;
 #[cfg(feature = "images")]
 mod images;
-mod iterable;
-mod layout;
 mod loader;
-mod mix;
-mod mix_stream;
-mod monitor;
-mod on_error;
 mod parallel;
-mod plan;
-mod pool;
 pub mod prepare;
-#[cfg(feature = "images")]
-mod presize;
-mod pull;
-mod random;
-mod replicas;
-mod report;
-mod sample;
 mod sampler;
-mod source;
-mod stage;
 mod store;
 mod stream;
-mod stream_steps;
-mod subset;
 mod tables;
 mod tar_shards;
-mod tensor_dataset;
 pub mod text;
 mod tfrecord;
-mod workers;
+mod vision;
 
-pub use batch::HostBatch;
-pub use bench_loader::{LoaderBench, bench_loader};
-pub use buckets::Buckets;
-pub use builder::{DataLoaderBuilder, LastBatch};
 pub use cache::{
     Access, CacheBuilder, CacheEstimate, CacheEvent, CacheInfo, CachedDataset, cache_info, clear_cache,
     read_cache_bytes, repair_cache, verify_cache,
 };
-#[cfg(feature = "images")]
-pub use cifar::Cifar;
-pub use classification::{IdxClassification, Mnist, Split};
-pub use dataset::Dataset;
-pub use device::{DeviceBatch, DeviceBatches};
+pub use dataset::{
+    ConcatDataset, Dataset, Field, Fingerprint, Fold, MapSource, Sample, SampleRandom, Source, SourceDataset, Stage,
+    Subset, TensorDataset, TensorDatasetBuilder, group_k_fold, group_split, k_fold, random_split, stratified_k_fold,
+    stratified_split,
+};
 pub use error::{Error, Result};
-pub use field::Field;
-pub use fingerprint::Fingerprint;
-pub use folds::{Fold, group_k_fold, group_split, k_fold, stratified_k_fold, stratified_split};
 pub use fulmen_tensor::{DType, Element};
-pub use host_batches::HostBatches;
-pub use idx::IdxFile;
-#[cfg(feature = "images")]
-pub use image_folder::ImageFolder;
 #[cfg(feature = "images")]
 pub use images::{
-    Amount, AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, GaussianBlur, Pad, RandAugment,
+    Amount, AutoAugment, AutoAugmentPolicy, ColorJitter, EncodedImage, Encoding, ErasingValue, GaussianBlur,
+    Interpolation, Pad, Picture, PictureDataset, PictureSize, PictureTransform, Pictures, RandAugment,
     RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast, RandomChoice, RandomEqualize, RandomErasing,
     RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize,
-    TrivialAugmentWide,
+    TrivialAugmentWide, encode_picture, functional, presize,
 };
-#[cfg(feature = "images")]
-pub use images::{
-    EncodedImage, Encoding, Interpolation, Picture, PictureDataset, PictureSize, PictureTransform, Pictures,
-    encode_picture, functional, presize,
+pub use loader::{
+    BadSample, BadSamples, Buckets, DataLoader, DataLoaderBuilder, DeviceBatch, DeviceBatches, HostBatch, HostBatches,
+    LastBatch, LoaderBench, LoaderReport, OnError, QueueDepth, Replica, Replicas, TransferReport, bench_loader,
 };
-pub use iterable::{IterableDataset, Record, Records, StreamDataset};
-pub use loader::DataLoader;
-pub use mix::{MixSampler, WeightedRandomSampler};
-pub use mix_stream::{MixStream, MixUntil};
-pub use on_error::{BadSample, BadSamples, OnError};
-#[cfg(feature = "images")]
-pub use presize::Presize;
-pub use random::SampleRandom;
-pub use replicas::{Replica, Replicas};
-pub use report::{LoaderReport, QueueDepth, TransferReport};
-pub use sample::Sample;
-pub use sampler::{RandomSampler, Sampler, SequentialSampler};
-pub use source::{MapSource, Source, SourceDataset};
-pub use stage::Stage;
+pub use sampler::{MixSampler, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler};
 pub use store::{Location, StoreOptions};
-pub use stream::{Deferred, Items, Stream, StreamItem};
-pub use stream_steps::{ChainStream, MapStream, ShuffleStream, SkipStream, TakeStream};
-pub use subset::{ConcatDataset, Subset, random_split};
+pub use stream::{
+    ChainStream, Deferred, Items, IterableDataset, MapStream, MixStream, MixUntil, Record, Records, ShuffleStream,
+    SkipStream, Stream, StreamDataset, StreamItem, TakeStream,
+};
 #[cfg(feature = "parquet")]
 pub use tables::Parquet;
 pub use tables::{
@@ -148,5 +93,7 @@ pub use tables::{
     JsonLinesStream, Row, RowStream, Table, TableBuilder, TableDataset, TextFile, TextFolder, TextStream, Value,
 };
 pub use tar_shards::{TarSample, TarShardWriter, TarShardWriterBuilder, TarShards, TarSource, WrittenShard};
-pub use tensor_dataset::{TensorDataset, TensorDatasetBuilder};
 pub use tfrecord::{Example, Feature, TfRecordSource, TfRecordWriter, TfRecords};
+#[cfg(feature = "images")]
+pub use vision::{Cifar, ImageFolder, Presize};
+pub use vision::{IdxClassification, IdxFile, Mnist, Split};

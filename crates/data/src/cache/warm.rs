@@ -18,9 +18,9 @@ use super::arrow::Frame;
 use super::event::CacheEvent;
 use super::files::{Disk, NewFile};
 use super::manifest::{self, BadRow, PartEntry, Plan, part_name};
-use crate::batch::panicked;
-use crate::layout::Layout;
-use crate::sample::Draw;
+use crate::dataset::sample::Draw;
+use crate::error::panicked;
+use crate::loader::layout::Layout;
 use crate::{Dataset, Error, Result, Sample};
 
 /// Parts that are filled or finished at the same time.

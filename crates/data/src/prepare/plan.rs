@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::options::PrepareOptions;
 use super::sample_set::SampleSet;
-use crate::random::{Purpose, permutation};
+use crate::dataset::random::{Purpose, permutation};
 use crate::{Error, Fingerprint, Result};
 
 /// A tar file's end: two blocks of zeros.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::TarSample;
 use super::group::{Groups, Selection};
 use super::walk::Sequential;
-use crate::random::{Purpose, permutation};
+use crate::dataset::random::{Purpose, permutation};
 use crate::store::{fingerprint_all, open_unpacked};
 use crate::{Fingerprint, Items, Location, Result, Stream, StreamItem};
 

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 
-use crate::batch::panicked;
+use crate::error::panicked;
 use crate::{Deferred, Error, Items, Result, StreamItem};
 
 /// Items in flight for each thread.

@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::sync_channel;
 
-use crate::batch::panicked;
+use crate::error::panicked;
 use crate::{Error, Result, Source};
 
 /// Items a thread reads before it hands them on.

@@ -11,7 +11,7 @@ use tokenizers::{EncodeInput, ModelWrapper, PostProcessor, TruncationDirection, 
 
 use super::tokenized::Tokenized;
 use super::{Encoding, Side};
-use crate::batch::panicked;
+use crate::error::panicked;
 use crate::{Error, Fingerprint, Location, Result};
 
 /// A tokenizer as Hugging Face's libraries keep it, in a `tokenizer.json`.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Example;
 use super::record::{DEFAULT_LIMIT, HEADER, Records, length};
-use crate::random::{Purpose, permutation};
+use crate::dataset::random::{Purpose, permutation};
 use crate::store::{fill, fingerprint_all, gunzip};
 use crate::{Error, Fingerprint, Items, Location, Result, Stream, StreamItem};
 

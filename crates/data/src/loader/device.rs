@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use fulmen_tensor::{DType, DeviceArray, Runtime, Sharding, TensorType};
 
-use crate::batch::panicked;
-use crate::monitor::{Meter, Monitor};
+use crate::error::panicked;
+use crate::loader::monitor::{Meter, Monitor};
 use crate::{Error, HostBatch, HostBatches, Result};
 
 /// A batch in the memory of a runtime's devices.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-use crate::random::{Purpose, permutation, shuffle};
+use crate::dataset::random::{Purpose, permutation, shuffle};
 use crate::{Dataset, Error, Result, Subset};
 
 /// A division of samples into those to train on and those to validate with, by their indices, in rising order.

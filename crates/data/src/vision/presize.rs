@@ -11,9 +11,9 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::dataset::random::{Purpose, permutation};
 use crate::images::decode::{self, Limits};
 use crate::prepare::{Progress, shards_info};
-use crate::random::{Purpose, permutation};
 use crate::{
     Error, Fingerprint, ImageFolder, Picture, Pictures, Result, SampleRandom, Source, TarShardWriter, WrittenShard,
 };

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use crate::buckets::Buckets;
-use crate::loader::Core;
-use crate::pull::EpochLength;
+use crate::loader::buckets::Buckets;
+use crate::loader::data_loader::Core;
+use crate::loader::pull::EpochLength;
 use crate::{
     DataLoader, Dataset, Error, Field, IterableDataset, OnError, RandomSampler, Replicas, Result, Sampler,
     SequentialSampler,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::random::{Purpose, below, generator};
+use crate::dataset::random::{Purpose, below, generator};
 use crate::stream::make;
 use crate::{Deferred, Error, Fingerprint, Items, Result, Stage, Stream, StreamItem};
 

@@ -1,11 +1,32 @@
 //! What a dataset is: a number of samples, their fields, and how to read one of them by index.
 //!
-//! Not here: the datasets themselves, or the order in which samples are read.
+//! Beside it: datasets of arrays and of items, parts and divisions of others. Not here: the datasets of file formats, or
+//! the order in which samples are read.
+
+mod field;
+mod fingerprint;
+mod folds;
+pub(crate) mod random;
+pub(crate) mod sample;
+mod source;
+pub(crate) mod stage;
+mod subset;
+mod tensor_dataset;
 
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::{CacheBuilder, CachedDataset, Error, Field, Fingerprint, Result, Sample, Subset};
+use crate::{CacheBuilder, CachedDataset, Error, Result};
+
+pub use field::Field;
+pub use fingerprint::Fingerprint;
+pub use folds::{Fold, group_k_fold, group_split, k_fold, stratified_k_fold, stratified_split};
+pub use random::SampleRandom;
+pub use sample::Sample;
+pub use source::{MapSource, Source, SourceDataset};
+pub use stage::Stage;
+pub use subset::{ConcatDataset, Subset, random_split};
+pub use tensor_dataset::{TensorDataset, TensorDatasetBuilder};
 
 /// A collection of samples that can be read by index, in any order and from any thread.
 ///

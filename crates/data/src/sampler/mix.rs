@@ -2,7 +2,7 @@
 //!
 //! Not here: streams, which no sampler can order (`mix_stream`).
 
-use crate::random::{Purpose, generator, shuffle, unit};
+use crate::dataset::random::{Purpose, generator, shuffle, unit};
 use crate::{Error, Replica, Result, Sampler};
 
 /// Draws by weights.

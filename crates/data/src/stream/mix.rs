@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::mix::Weights;
-use crate::random::{Purpose, generator, unit};
+use crate::dataset::random::{Purpose, generator, unit};
+use crate::sampler::mix::Weights;
 use crate::stream::make;
 use crate::{Deferred, Fingerprint, Items, Result, Stream, StreamItem};
 

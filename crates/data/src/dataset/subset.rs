@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::random::{Purpose, permutation};
+use crate::dataset::random::{Purpose, permutation};
 use crate::{Dataset, Error, Field, Fingerprint, MixSampler, Result, Sample};
 
 /// Some samples of another dataset, in the order of `indices`; an index may appear more than once.

@@ -2,8 +2,12 @@
 //!
 //! Not here: batches. A sampler knows neither the batch size nor the workers, so neither can change the order.
 
+pub(crate) mod mix;
+
 use crate::Replica;
-use crate::random::{Purpose, permutation};
+use crate::dataset::random::{Purpose, permutation};
+
+pub use mix::{MixSampler, WeightedRandomSampler};
 
 /// Decides which samples an epoch reads, and in which order.
 ///

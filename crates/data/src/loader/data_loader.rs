@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fulmen_tensor::{Runtime, Sharding};
 
-use crate::builder::{BatchSize, Config, Data};
-use crate::fill::{Filling, memory};
-use crate::layout::Layout;
-use crate::monitor::{Monitor, Watch};
-use crate::plan::Work;
-use crate::pool::Pool;
-use crate::replicas::Replica;
+use crate::loader::builder::{BatchSize, Config, Data};
+use crate::loader::fill::{Filling, memory};
+use crate::loader::layout::Layout;
+use crate::loader::monitor::{Monitor, Watch};
+use crate::loader::plan::Work;
+use crate::loader::pool::Pool;
+use crate::loader::replicas::Replica;
 use crate::{
     BadSamples, DataLoaderBuilder, Dataset, DeviceBatches, Error, Field, HostBatch, HostBatches, IterableDataset,
     LastBatch, LoaderReport, OnError, Replicas, Result, Sampler,

@@ -8,12 +8,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::batch::panicked;
-use crate::buckets::Span;
-use crate::builder::{Config, Data};
-use crate::loader::Core;
-use crate::monitor::Watch;
-use crate::pull::{Drawn, Pull};
+use crate::error::panicked;
+use crate::loader::buckets::Span;
+use crate::loader::builder::{Config, Data};
+use crate::loader::data_loader::Core;
+use crate::loader::monitor::Watch;
+use crate::loader::pull::{Drawn, Pull};
 use crate::{Error, Result, Sampler};
 
 /// One batch that is to be read, or this process's part of it.

@@ -5,7 +5,7 @@
 use bytemuck::{NoUninit, Pod};
 use fulmen_tensor::Element;
 
-use crate::layout::Layout;
+use crate::loader::layout::Layout;
 use crate::{Error, Field, Result, SampleRandom, Stage};
 
 /// Which sample is read: all that its content may depend on, with the dataset.

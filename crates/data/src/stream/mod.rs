@@ -3,12 +3,18 @@
 //! Not here: the streams themselves, what `map`, `shuffle` and `chain` make (`stream_steps`), and items by index
 //! (`source`).
 
+pub(crate) mod iterable;
+mod mix;
+mod steps;
+
 use std::sync::Arc;
 
-use crate::stream_steps::stop_after_error;
-use crate::{
-    ChainStream, Field, Fingerprint, MapStream, Result, Sample, ShuffleStream, SkipStream, StreamDataset, TakeStream,
-};
+use crate::stream::steps::stop_after_error;
+use crate::{Field, Fingerprint, Result, Sample};
+
+pub use iterable::{IterableDataset, Record, Records, StreamDataset};
+pub use mix::{MixStream, MixUntil};
+pub use steps::{ChainStream, MapStream, ShuffleStream, SkipStream, TakeStream};
 
 /// The items of one epoch, in order.
 pub type Items<T> = Box<dyn Iterator<Item = Result<StreamItem<T>>> + Send>;

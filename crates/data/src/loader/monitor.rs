@@ -6,8 +6,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::on_error::BadList;
-use crate::stage::StageTimes;
+use crate::dataset::stage::StageTimes;
+use crate::loader::on_error::BadList;
 use crate::{HostBatch, Stage};
 
 /// What all threads of a loader write down, and of those that are distributed from it.

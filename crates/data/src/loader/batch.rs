@@ -2,7 +2,6 @@
 //!
 //! Not here: which samples go into it (`plan`), how they are read (`fill`), and the way to a device (`device`).
 
-use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,11 +11,11 @@ use bytemuck::CheckedBitPattern;
 use fulmen_pjrt::HostBuffer;
 use fulmen_tensor::Element;
 
-use crate::fill::{Filling, memory};
-use crate::layout::Layout;
-use crate::monitor::Monitor;
-use crate::plan::Rows;
-use crate::pool::Pool;
+use crate::loader::fill::{Filling, memory};
+use crate::loader::layout::Layout;
+use crate::loader::monitor::Monitor;
+use crate::loader::plan::Rows;
+use crate::loader::pool::Pool;
 use crate::{Dataset, Error, Field, OnError, Result};
 
 /// Samples side by side in one allocation, and a mask that tells real samples from padding.
@@ -176,16 +175,4 @@ impl fmt::Debug for HostBatch {
             .field("fields", &fields)
             .finish()
     }
-}
-
-/// The error for a panic in code that is not ours, with the message if it has one.
-pub(crate) fn panicked(what: &str, payload: Box<dyn Any + Send>) -> Error {
-    let message = payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "(no message)".to_owned());
-    // Not dropped: a value that panics in its own drop would end the thread that catches it.
-    std::mem::forget(payload);
-    Error::panic(format!("{what}: {message}"))
 }

@@ -6,13 +6,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::batch::panicked;
-use crate::layout::Layout;
-use crate::monitor::Monitor;
-use crate::plan::Rows;
-use crate::pull::Drawn;
-use crate::random::{Purpose, below, generator};
-use crate::sample::Draw;
+use crate::dataset::random::{Purpose, below, generator};
+use crate::dataset::sample::Draw;
+use crate::error::panicked;
+use crate::loader::layout::Layout;
+use crate::loader::monitor::Monitor;
+use crate::loader::plan::Rows;
+use crate::loader::pull::Drawn;
 use crate::{Dataset, Error, OnError, Result, Sample};
 
 /// How many samples are tried in the place of a bad one.

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::report::time;
+use crate::loader::report::time;
 use crate::{DataLoader, LoaderReport, Result};
 
 /// What [`bench_loader`] measured.

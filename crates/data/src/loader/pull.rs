@@ -6,9 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::batch::panicked;
-use crate::iterable::{Record, Records};
-use crate::loader::Core;
+use crate::error::panicked;
+use crate::loader::data_loader::Core;
+use crate::stream::iterable::{Record, Records};
 use crate::{Error, IterableDataset, OnError, Result};
 
 /// Errors in a row after which a stream is given up, even if it would go on.

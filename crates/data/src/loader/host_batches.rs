@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::loader::Core;
-use crate::monitor::{Meter, index_of};
-use crate::plan::Plan;
-use crate::workers::Workers;
+use crate::loader::data_loader::Core;
+use crate::loader::monitor::{Meter, index_of};
+use crate::loader::plan::Plan;
+use crate::loader::workers::Workers;
 use crate::{Error, HostBatch, Result};
 
 /// Batches in host memory, in order unless the loader is [not ordered](crate::DataLoaderBuilder::ordered). Made by [`DataLoader::epoch`](crate::DataLoader::epoch) and its relatives.

@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-use crate::loader::Core;
-use crate::plan::Plan;
+use crate::loader::data_loader::Core;
+use crate::loader::plan::Plan;
 use crate::{Error, HostBatch, Result};
 
 /// The threads and what they have finished. Dropping it stops and joins them.
