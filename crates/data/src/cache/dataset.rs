@@ -4,12 +4,12 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::builder::CacheBuilder;
 use super::care;
-use super::files::read_exact_at;
 use super::manifest::{self, BadRow, Plan, part_name};
 use super::mapped::{Access, Mapped};
 use crate::{Dataset, Error, Field, Fingerprint, Result, Sample};
@@ -203,7 +203,7 @@ impl Part {
 /// Reads some bytes of a part.
 pub(crate) fn read_at(path: &Path, file: &File, at: u64, length: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; length];
-    read_exact_at(file, &mut bytes, at).map_err(|source| Error::io(path, "cannot read the file", source))?;
+    file.read_exact_at(&mut bytes, at).map_err(|source| Error::io(path, "cannot read the file", source))?;
     Ok(bytes)
 }
 

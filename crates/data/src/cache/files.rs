@@ -4,6 +4,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -72,7 +73,7 @@ impl NewFile {
 
     /// Writes at a place in the file.
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        write_all_at(&self.file, bytes, offset).map_err(|source| self.refused(source))
+        self.file.write_all_at(bytes, offset).map_err(|source| self.refused(source))
     }
 
     /// Brings the file to the disk, gives it its name, and says the SHA-256 of what stands in it.
@@ -177,40 +178,6 @@ pub(crate) fn sha256(path: &Path, read: &mut dyn FnMut(u64)) -> Result<String> {
             Err(error) => return Err(failed(error)),
         }
     }
-}
-
-#[cfg(unix)]
-fn write_all_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::write_all_at(file, bytes, offset)
-}
-
-#[cfg(windows)]
-fn write_all_at(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let written = std::os::windows::fs::FileExt::seek_write(file, bytes, offset)?;
-        bytes = &bytes[written..];
-        offset += written as u64;
-    }
-    Ok(())
-}
-
-#[cfg(unix)]
-pub(crate) fn read_exact_at(file: &File, into: &mut [u8], offset: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, into, offset)
-}
-
-#[cfg(windows)]
-pub(crate) fn read_exact_at(file: &File, mut into: &mut [u8], mut offset: u64) -> io::Result<()> {
-    while !into.is_empty() {
-        match std::os::windows::fs::FileExt::seek_read(file, into, offset)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            read => {
-                into = &mut into[read..];
-                offset += read as u64;
-            }
-        }
-    }
-    Ok(())
 }
 
 /// A number of bytes in words, as disks are sold: 1 GB is 10⁹ bytes.

@@ -95,14 +95,8 @@ fn host() -> String {
     }
 }
 
-#[cfg(unix)]
 fn is_same(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
     file.metadata().map(identity).ok() == path.metadata().map(identity).ok()
-}
-
-#[cfg(not(unix))]
-fn is_same(_file: &File, path: &Path) -> bool {
-    path.exists()
 }

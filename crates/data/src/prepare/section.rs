@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -59,7 +60,7 @@ impl Read for Section {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let left = self.len.saturating_sub(self.at);
         let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
-        let read = read_at(&self.file, &mut buffer[..wanted], self.start + self.at)?;
+        let read = self.file.read_at(&mut buffer[..wanted], self.start + self.at)?;
         self.at += read as u64;
         Ok(read)
     }
@@ -75,16 +76,6 @@ impl Seek for Section {
         self.at = place.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.at)
     }
-}
-
-#[cfg(unix)]
-fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    std::os::unix::fs::FileExt::read_at(file, buffer, offset)
-}
-
-#[cfg(windows)]
-fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    std::os::windows::fs::FileExt::seek_read(file, buffer, offset)
 }
 
 #[cfg(test)]

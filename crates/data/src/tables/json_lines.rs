@@ -10,9 +10,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::input::{Input, expand};
-use super::lines::{Lines, index, trim};
+use super::lines::{index, items, trim};
 use super::records::RecordFiles;
-use crate::{Error, Fingerprint, Items, Location, Result, Source, Stream, StreamItem};
+use crate::{Error, Fingerprint, Items, Location, Result, Source, Stream};
 
 /// The values of JSON lines files by index: as [`serde_json::Value`]s, or as a type of the user's
 /// ([`typed`](JsonLines::typed)). Blank lines do not count.
@@ -139,20 +139,7 @@ impl<T: DeserializeOwned + Send + 'static> Stream for JsonLinesStream<T> {
     }
 
     fn items(&self, _epoch: u64) -> Result<Items<T>> {
-        let mut lines = Lines::new(&self.files, false);
-        let mut index = 0;
-        let mut failed = false;
-        Ok(Box::new(std::iter::from_fn(move || {
-            let line = if failed { None } else { lines.next() };
-            let item = line?.and_then(|line| {
-                let item = parse(line.bytes, |message| line.file.error(format!("line {}: {message}", line.number)))?;
-                let origin = format!("{}, line {}", line.file.name(), line.number);
-                index += 1;
-                Ok(StreamItem { index: index - 1, origin, item })
-            });
-            failed = item.is_err();
-            Some(item)
-        })))
+        Ok(items(&self.files, false, |line| parse(line.bytes, |message| line.error(&message))))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {

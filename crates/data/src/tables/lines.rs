@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::input::{Input, expand, reading_failed};
 use super::records::{KEPT, LONGEST, RecordFile, RecordFiles};
-use crate::{Location, Result};
+use crate::{Error, Items, Location, Result, StreamItem};
 
 /// Finds the lines of files. With `blank`, lines of white space alone count too.
 pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, instead: &str) -> Result<RecordFiles> {
@@ -86,8 +86,31 @@ pub(crate) fn trim(line: &[u8], number: u64) -> &[u8] {
     }
 }
 
+/// What `read` makes of each line, in order. With `blank`, lines of white space alone count too. Nothing comes after an
+/// error.
+pub(crate) fn items<T>(
+    files: &Arc<Vec<Input>>,
+    blank: bool,
+    read: impl Fn(&Line<'_>) -> Result<T> + Send + 'static,
+) -> Items<T> {
+    let mut lines = Lines::new(files, blank);
+    let mut index = 0;
+    let mut failed = false;
+    Box::new(std::iter::from_fn(move || {
+        let line = if failed { None } else { lines.next() };
+        let item = line?.and_then(|line| {
+            let item = read(&line)?;
+            let origin = format!("{}, line {}", line.file.name(), line.number);
+            index += 1;
+            Ok(StreamItem { index: index - 1, origin, item })
+        });
+        failed = item.is_err();
+        Some(item)
+    }))
+}
+
 /// The lines of files in order.
-pub(crate) struct Lines {
+struct Lines {
     files: Arc<Vec<Input>>,
     waiting: VecDeque<usize>,
     reader: Option<(usize, Box<dyn BufRead + Send>)>,
@@ -99,18 +122,24 @@ pub(crate) struct Lines {
 /// A line, its file and its number.
 pub(crate) struct Line<'a> {
     pub(crate) bytes: &'a [u8],
-    pub(crate) file: &'a Input,
-    pub(crate) number: u64,
+    file: &'a Input,
+    number: u64,
+}
+
+impl Line<'_> {
+    pub(crate) fn error(&self, message: &str) -> Error {
+        self.file.error(format!("line {}: {message}", self.number))
+    }
 }
 
 impl Lines {
-    pub(crate) fn new(files: &Arc<Vec<Input>>, blank: bool) -> Lines {
+    fn new(files: &Arc<Vec<Input>>, blank: bool) -> Lines {
         let waiting = (0..files.len()).collect();
         Lines { files: Arc::clone(files), waiting, reader: None, number: 0, line: Vec::new(), blank }
     }
 
     /// The next line; nothing comes after an error.
-    pub(crate) fn next(&mut self) -> Option<Result<Line<'_>>> {
+    fn next(&mut self) -> Option<Result<Line<'_>>> {
         match self.read() {
             Ok(None) => None,
             Ok(Some(file)) => {

@@ -6,9 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::input::{Input, expand, read_small};
-use super::lines::{Lines, index, trim};
+use super::lines::{index, items, trim};
 use super::records::{RecordFiles, outside};
-use crate::{Error, Fingerprint, Items, Location, Result, Source, Stream, StreamItem};
+use crate::{Error, Fingerprint, Items, Location, Result, Source, Stream};
 
 const EXTENSIONS: [&str; 1] = [".txt"];
 
@@ -106,20 +106,7 @@ impl Stream for TextStream {
     }
 
     fn items(&self, _epoch: u64) -> Result<Items<String>> {
-        let mut lines = Lines::new(&self.files, true);
-        let mut index = 0;
-        let mut failed = false;
-        Ok(Box::new(std::iter::from_fn(move || {
-            let line = if failed { None } else { lines.next() };
-            let item = line?.and_then(|line| {
-                let item = utf8(line.bytes, |message| line.file.error(format!("line {}: {message}", line.number)))?;
-                let origin = format!("{}, line {}", line.file.name(), line.number);
-                index += 1;
-                Ok(StreamItem { index: index - 1, origin, item })
-            });
-            failed = item.is_err();
-            Some(item)
-        })))
+        Ok(items(&self.files, true, |line| utf8(line.bytes, |message| line.error(&message))))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {

@@ -2,8 +2,9 @@
 //!
 //! Not here: its layout (`token_format`), how documents become tokens, and blocks of tokens.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use super::ahead::Ahead;
 use super::document_reader::in_order;
 use super::token_array::{check_range, check_tokens, width};
 use super::token_format::{HEAD, Head, number};
+use crate::store::keep;
 use crate::{Error, Fingerprint, Result, Source, Stream, StreamItem};
 
 /// Writes a [`TokenFile`].
@@ -61,12 +63,8 @@ impl TokenFileWriter {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut builder = tempfile::Builder::new();
         builder.prefix(".tokens-").suffix(".part");
-        #[cfg(unix)]
-        {
-            // As any other file of the user's, under the umask; a temporary file would be readable by its owner alone.
-            use std::os::unix::fs::PermissionsExt;
-            builder.permissions(std::fs::Permissions::from_mode(0o666));
-        }
+        // As any other file of the user's, under the umask; a temporary file would be readable by its owner alone.
+        builder.permissions(Permissions::from_mode(0o666));
         let file = builder
             .tempfile_in(folder)
             .and_then(|mut file| file.write_all(&[0; HEAD as usize]).map(|()| file))
@@ -176,19 +174,14 @@ impl TokenFileWriter {
             crc: self.crc.sum(),
         };
         let path = self.path;
-        let finish = |file: BufWriter<NamedTempFile>| -> io::Result<()> {
+        let finish = |file: BufWriter<NamedTempFile>| -> io::Result<NamedTempFile> {
             let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
             file.seek(SeekFrom::Start(0))?;
             file.write_all(&head.to_bytes())?;
-            file.as_file().sync_all()?;
-            file.persist(&path).map_err(|error| error.error)?;
-            // The name too: a folder is on the disk when it is synced itself.
-            #[cfg(unix)]
-            File::open(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
-                .sync_all()?;
-            Ok(())
+            Ok(file)
         };
-        finish(self.file).map_err(|source| Error::io(&path, "cannot finish the token file", source))?;
+        let file = finish(self.file).map_err(|source| Error::io(&path, "cannot finish the token file", source))?;
+        keep(file, &path)?;
         TokenFile::open(path)
     }
 }
@@ -278,7 +271,7 @@ impl TokenStore for TokenFile {
         check_range(start, tokens.len(), head.tokens)?;
         let width = head.width as usize;
         let mut bytes = vec![0; tokens.len() * width];
-        read_at(file, &mut bytes, HEAD + start * width as u64)
+        file.read_exact_at(&mut bytes, HEAD + start * width as u64)
             .map_err(|source| Error::io(path, "cannot read tokens", source))?;
         for (place, token) in tokens.iter_mut().zip(bytes.chunks_exact(width)) {
             *place = number(token) as u32;
@@ -306,23 +299,4 @@ impl TokenStore for TokenFile {
         fingerprint.add("token file", self.inner.head.to_bytes());
         Ok(())
     }
-}
-
-#[cfg(unix)]
-fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::read_exact_at(file, bytes, offset)
-}
-
-#[cfg(windows)]
-fn read_at(file: &File, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match std::os::windows::fs::FileExt::seek_read(file, bytes, offset)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => {
-                bytes = &mut bytes[count..];
-                offset += count as u64;
-            }
-        }
-    }
-    Ok(())
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use fulmen_tensor::DType;
 
+use crate::store::fill;
 use crate::{Error, Result};
 
 /// More than this is refused unless the caller asks for it: a small `.gz` can hold a thousand times its size.
@@ -57,8 +58,7 @@ impl IdxFile {
         }
         let mut file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
         let mut start = [0; 2];
-        let found =
-            read_up_to(&mut file, &mut start).map_err(|source| Error::io(path, "cannot read the file", source))?;
+        let found = fill(&mut file, &mut start).map_err(|source| Error::io(path, "cannot read the file", source))?;
         file.rewind().map_err(|source| Error::io(path, "cannot read the file", source))?;
         let size = metadata.len();
         if found == 2 && start == [0x1f, 0x8b] {
@@ -165,7 +165,7 @@ impl<R: Read> Reader<'_, R> {
     }
 
     fn read_header(&mut self, into: &mut [u8], what: &str) -> Result<()> {
-        let found = read_up_to(&mut self.reader, into).map_err(|source| self.broken(0, into.len(), source))?;
+        let found = fill(&mut self.reader, into).map_err(|source| self.broken(0, into.len(), source))?;
         match found == into.len() {
             true => Ok(()),
             false => Err(self.error(format!("the file ends in its header: expected {what}, found {found} bytes"))),
@@ -242,18 +242,4 @@ impl<R: Read> Reader<'_, R> {
     fn error(&self, message: String) -> Error {
         Error::file(self.path, message)
     }
-}
-
-/// Fills `into` as far as the file reaches, and says how far that was.
-fn read_up_to(reader: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < into.len() {
-        match reader.read(&mut into[filled..]) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
 }

@@ -3,29 +3,10 @@
 //! Not here: how pixels are moved (`functional`).
 
 use super::amount::{Amount, draw};
-use super::{check_probability, named};
+use super::{check_probability, named, outside_options};
 use crate::images::functional::{self, Affine, Fill, check_interpolation};
 use crate::images::{Interpolation, Picture, PictureTransform};
 use crate::{Error, Result, SampleRandom};
-
-/// The options that all of these have, as methods.
-macro_rules! common {
-    ($name:ident) => {
-        /// How values between pixels are found.
-        #[must_use]
-        pub fn interpolation(mut self, interpolation: Interpolation) -> $name {
-            self.interpolation = interpolation;
-            self
-        }
-
-        /// The colour of what comes from outside the picture; black if not set.
-        #[must_use]
-        pub fn fill(mut self, fill: impl Into<Fill>) -> $name {
-            self.fill = fill.into();
-            self
-        }
-    };
-}
 
 const ALL: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
 
@@ -66,7 +47,7 @@ impl RandomRotation {
         }
     }
 
-    common!(RandomRotation);
+    outside_options!(RandomRotation);
 
     /// Whether the result becomes as large as the whole turned picture needs. Pictures of different sizes come out.
     #[must_use]
@@ -139,7 +120,7 @@ impl RandomAffine {
         }
     }
 
-    common!(RandomAffine);
+    outside_options!(RandomAffine);
 
     /// Moved by at most these parts of the width and of the height to both sides, by whole pixels.
     #[must_use]
@@ -256,7 +237,7 @@ impl RandomPerspective {
         RandomPerspective::default()
     }
 
-    common!(RandomPerspective);
+    outside_options!(RandomPerspective);
 
     /// Another part of the way to the middle, from 0 to 1.
     #[must_use]

@@ -32,6 +32,26 @@ pub use random_erasing::{ErasingValue, RandomErasing};
 
 use crate::{Error, Result};
 
+/// The options of what moves pixels, as methods: how those between pixels are found, and what comes from outside.
+macro_rules! outside_options {
+    ($name:ident) => {
+        /// How values between pixels are found.
+        #[must_use]
+        pub fn interpolation(mut self, interpolation: Interpolation) -> $name {
+            self.interpolation = interpolation;
+            self
+        }
+
+        /// The colour of what comes from outside the picture; black if not set.
+        #[must_use]
+        pub fn fill(mut self, fill: impl Into<Fill>) -> $name {
+            self.fill = fill.into();
+            self
+        }
+    };
+}
+use outside_options;
+
 /// Refuses what is no probability.
 fn check_probability(transform: &str, p: f64) -> Result<()> {
     match (0.0..=1.0).contains(&p) {

@@ -8,8 +8,7 @@ use super::operation::Operation::{
     Solarize, TranslateX, TranslateY,
 };
 use super::operation::Space;
-use super::outside;
-use crate::images::augment::named;
+use crate::images::augment::{named, outside_options};
 use crate::images::functional::{Fill, check_interpolation};
 use crate::images::{Interpolation, Picture, PictureTransform};
 use crate::{Result, SampleRandom};
@@ -60,7 +59,7 @@ impl AutoAugment {
         AutoAugment { policy, interpolation: Interpolation::Nearest, fill: Fill::default() }
     }
 
-    outside!(AutoAugment);
+    outside_options!(AutoAugment);
 }
 
 impl PictureTransform for AutoAugment {

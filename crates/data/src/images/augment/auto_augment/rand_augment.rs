@@ -3,8 +3,7 @@
 //! Not here: what the operations do (`operation`).
 
 use super::operation::{CHOICES, Space};
-use super::outside;
-use crate::images::augment::named;
+use crate::images::augment::{named, outside_options};
 use crate::images::functional::{Fill, check_interpolation};
 use crate::images::{Interpolation, Picture, PictureTransform};
 use crate::{Error, Result, SampleRandom};
@@ -47,7 +46,7 @@ impl RandAugment {
         RandAugment::default()
     }
 
-    outside!(RandAugment);
+    outside_options!(RandAugment);
 
     /// Another number of operations.
     #[must_use]

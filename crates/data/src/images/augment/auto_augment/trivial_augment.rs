@@ -3,8 +3,7 @@
 //! Not here: what the operations do (`operation`).
 
 use super::operation::{CHOICES, Space};
-use super::outside;
-use crate::images::augment::named;
+use crate::images::augment::{named, outside_options};
 use crate::images::functional::{Fill, check_interpolation};
 use crate::images::{Interpolation, Picture, PictureTransform};
 use crate::{Error, Result, SampleRandom};
@@ -30,7 +29,7 @@ impl TrivialAugmentWide {
         TrivialAugmentWide::default()
     }
 
-    outside!(TrivialAugmentWide);
+    outside_options!(TrivialAugmentWide);
 
     /// Another number of magnitudes.
     #[must_use]
