@@ -41,6 +41,18 @@ mod book {
     mod models {}
     #[doc = include_str!("../../../docs/src/data.md")]
     mod data {}
+    #[doc = include_str!("../../../docs/src/files.md")]
+    mod files {}
+    #[doc = include_str!("../../../docs/src/pictures.md")]
+    mod pictures {}
+    #[doc = include_str!("../../../docs/src/text.md")]
+    mod text {}
+    #[doc = include_str!("../../../docs/src/cache.md")]
+    mod cache {}
+    #[doc = include_str!("../../../docs/src/preparing.md")]
+    mod preparing {}
+    #[doc = include_str!("../../../docs/src/bottleneck.md")]
+    mod bottleneck {}
     #[doc = include_str!("../../../docs/src/training.md")]
     mod training {}
     #[doc = include_str!("../../../docs/src/metrics.md")]

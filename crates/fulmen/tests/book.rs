@@ -134,7 +134,7 @@ fn every_variable_is_told_of() {
     }
     variables(&repository().join("bench/src"), &mut found);
     assert!(found.contains("FULMEN_PJRT_PLUGIN") && found.contains("FULMEN_MAX_EPOCHS"), "{found:?}");
-    let book = ["options.md", "devices.md", "many-hosts.md", "performance.md"]
+    let book = ["options.md", "devices.md", "many-hosts.md", "performance.md", "files.md"]
         .map(|name| read(chapters().join(name)))
         .concat();
     for name in found {
