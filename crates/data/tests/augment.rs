@@ -211,6 +211,21 @@ fn small_pictures_are_changed_or_refused_but_never_a_panic() {
 }
 
 #[test]
+fn perspectives_of_small_pictures_are_drawn_until_there_is_one() {
+    for side in 2..=8 {
+        let picture = noise(side, side, 3);
+        let transform = RandomPerspective::new().p(1.0).distortion_scale(1.0);
+        for index in 0..500 {
+            let seen = transform.apply(picture.clone(), &mut random(index)).unwrap();
+            assert_eq!((seen.width(), seen.height()), (side, side));
+        }
+    }
+    // What is wrong with the options stays an error.
+    let colours = RandomPerspective::new().p(1.0).fill([1, 2]);
+    assert!(colours.apply(noise(8, 8, 3), &mut random(0)).unwrap_err().is_usage());
+}
+
+#[test]
 fn alpha_stays_where_colours_change() {
     let picture = noise(30, 24, 4);
     let alpha = |picture: &Picture| picture.pixels().iter().skip(3).step_by(4).copied().collect::<Vec<_>>();

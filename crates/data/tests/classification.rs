@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fulmen_data::{DataLoader, Dataset, Error, IdxClassification, IdxFile, Mnist, Split};
+use fulmen_data::{DataLoader, Dataset, Error, Fingerprint, HostBatch, IdxClassification, IdxFile, Mnist, Split};
 
 fn digits() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/mnist/data")
@@ -61,6 +61,32 @@ fn the_real_digits_are_read() {
         middle += (0..28).map(|i| at(13, i) + at(14, i) + at(i, 13) + at(i, 14)).sum::<u64>();
     }
     assert!(middle > 20 * rim, "{middle} in the middle, {rim} on the rim");
+}
+
+#[test]
+fn idx_samples_can_be_cached_and_are_told_apart() {
+    let images: Vec<u8> = (0..3 * 784).map(|byte| (byte % 253) as u8).collect();
+    let pair = Pair::new(&idx(8, &[3, 28, 28], &images), &idx(8, &[3], &[1, 9, 4]));
+    let open = || Mnist::open(pair.0.path(), Split::Train).unwrap();
+    assert_eq!(
+        open().origin(2).unwrap(),
+        format!("{}, image 2", pair.0.path().join("train-images-idx3-ubyte").display())
+    );
+    let cached = open().cache(pair.0.path().join("cache")).open().unwrap();
+    let batch = HostBatch::collate(&cached, &[2, 0]).unwrap();
+    assert_eq!(batch.values::<u8>(0).unwrap(), [&images[2 * 784..], &images[..784]].concat());
+    assert_eq!(batch.values::<i32>(1).unwrap(), [4, 1]);
+
+    let of = |data: &dyn Dataset| {
+        let mut fingerprint = Fingerprint::new();
+        data.fingerprint(&mut fingerprint).unwrap();
+        fingerprint.to_string()
+    };
+    let first = of(&open());
+    assert_eq!(first, of(&pair.open(10).unwrap()));
+    assert_ne!(first, of(&pair.open(11).unwrap()));
+    fs::write(pair.0.path().join("train-labels-idx1-ubyte"), idx(8, &[3], &[1, 9, 5])).unwrap();
+    assert_ne!(first, of(&open()));
 }
 
 #[test]

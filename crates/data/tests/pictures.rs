@@ -7,8 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fulmen_data::{
-    DataLoader, Dataset, Fingerprint, HostBatch, ImageFolder, Interpolation, Picture, Pictures, SampleRandom, Source,
+    ColorJitter, DataLoader, Dataset, Fingerprint, HostBatch, ImageFolder, Interpolation, Picture, Pictures,
+    RandAugment, RandomAffine, RandomErasing, SampleRandom, Source,
 };
+
+const JPEGS: [&str; 11] =
+    ["s420", "s422", "s444", "s411", "s440", "progressive", "restarts", "gray", "gray_factors", "cmyk", "ycck"];
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/pictures").join(name)
@@ -46,7 +50,7 @@ fn check_near(what: &str, found: &Picture, expected: &Picture, most: u8) {
 
 #[test]
 fn jpegs_decode_as_pillow_decodes_them() {
-    for name in ["s420", "s422", "s444", "progressive", "restarts", "gray", "cmyk"] {
+    for name in JPEGS {
         check_near(name, &decode(&Pictures::rgb(), &format!("{name}.jpg")), &expected(name), 0);
     }
 }
@@ -117,7 +121,7 @@ fn pictures_are_resized_as_torchvision_resizes_them() {
 /// All parts of a file that a decoder can be asked for give the pixels of the whole, to the bit.
 #[test]
 fn a_part_of_a_jpeg_has_the_pixels_of_the_whole() {
-    for name in ["s420", "s422", "s444", "progressive", "restarts", "gray", "cmyk"] {
+    for name in JPEGS {
         let file = bytes(&format!("{name}.jpg"));
         for pictures in [Pictures::rgb(), Pictures::gray()] {
             let whole = pictures.decode(&file, &mut none()).unwrap();
@@ -193,7 +197,8 @@ fn refused(file: &[u8], pictures: &Pictures, words: &[&str]) {
 #[test]
 fn files_that_are_cut_short_are_refused_wherever_the_crop_lies() {
     let crops = [Pictures::rgb(), Pictures::rgb().center_crop(4), Pictures::rgb().random_crop(2, 0)];
-    for name in ["s420.jpg", "progressive.jpg", "gray.jpg", "rgba.png", "palette.png", "lossless.webp", "lossy.webp"] {
+    let others = ["rgba.png", "palette.png", "lossless.webp", "lossy.webp"].map(String::from);
+    for name in JPEGS.map(|name| format!("{name}.jpg")).iter().chain(&others) {
         let file = bytes(name);
         for pictures in &crops {
             for share in [0.3, 0.6, 0.9] {
@@ -246,6 +251,35 @@ fn a_header_alone_takes_no_memory() {
     bomb[29..33].copy_from_slice(&checksum.to_be_bytes());
     refused(&bomb, &Pictures::rgb(), &["20000 x 20000", "max_pixels"]);
     refused(&bytes("s420.jpg"), &Pictures::rgb().max_pixels(100), &["101 x 75", "limit of 100"]);
+    // A WebP of each kind: 14 bits a side.
+    let mut bomb = bytes("lossless.webp");
+    bomb[21..25].copy_from_slice(&[0xfe, 0xbf, 0xff, 0x0f]);
+    refused(&bomb, &Pictures::rgb(), &["16383 x 16383", "max_pixels"]);
+    let mut bomb = bytes("lossy.webp");
+    bomb[26..30].copy_from_slice(&[0xff, 0x3f, 0xff, 0x3f]);
+    refused(&bomb, &Pictures::rgb(), &["16383 x 16383", "max_pixels"]);
+}
+
+/// A strip of few pixels whose shorter side is made longer has as many more of them as it is long.
+#[test]
+fn a_strip_that_becomes_too_great_is_refused() {
+    let mut strip = bytes("rgba.png");
+    strip[16..24].copy_from_slice(&[0, 0, 0, 1, 4, 0xc4, 0xb4, 0]);
+    let checksum = crc(&strip[12..29]);
+    strip[29..33].copy_from_slice(&checksum.to_be_bytes());
+    let great = Pictures::rgb().resize(256);
+    for steps in [great.clone(), great.clone().then(RandAugment::new()).center_crop(224)] {
+        refused(&strip, &steps, &["256 x 20480000000 pixels of 1 x 80000000", "resize_exact", "max_pixels"]);
+    }
+    let strip = Picture::black(1, 600_000, 1).unwrap();
+    let error = great.apply(strip.clone(), &mut none()).unwrap_err();
+    assert!(error.is_file() && error.to_string().contains("256 x 153600000"), "{error}");
+    // What is seen of it counts.
+    let middle = Pictures::gray().resize(256).center_crop(224).apply(strip, &mut none()).unwrap();
+    assert_eq!((middle.width(), middle.height()), (224, 224));
+    // A great picture that was given may stay as great.
+    let flipped = Pictures::gray().max_pixels(10).horizontal_flip(1.0);
+    assert!(flipped.apply(Picture::black(8, 8, 1).unwrap(), &mut none()).is_ok());
 }
 
 /// PNG's checksum.
@@ -330,18 +364,31 @@ fn a_bad_file_and_a_deleted_one_are_named_with_the_sample() {
 #[test]
 fn pixels_are_the_same_on_any_number_of_workers() {
     let root = folder();
-    let pictures = Pictures::rgb().random_resized_crop(24).horizontal_flip(0.5);
-    let batches = |workers: usize, epoch: u64| -> Vec<Vec<u8>> {
+    let plain = Pictures::rgb().random_resized_crop(24).horizontal_flip(0.5);
+    let augmented = plain
+        .clone()
+        .then(RandAugment::new())
+        .then(ColorJitter::new().brightness(0.4).contrast(0.4).saturation(0.4).hue(0.1))
+        .then(RandomAffine::new(15.0).translate(0.1, 0.1).scale(0.8, 1.2).shear(5.0))
+        .then(RandomErasing::new().p(0.8));
+    // Batches of two epochs, from the middle of the first on: pixels and labels.
+    let read = |pictures: &Pictures, workers: usize, start: usize| -> Vec<(Vec<u8>, Vec<i32>)> {
         let data = ImageFolder::open(root.path()).unwrap().decode(pictures.clone()).unwrap();
         let loader =
             DataLoader::builder(data).batch_size(2).shuffle(true).seed(5).num_workers(workers).build().unwrap();
-        loader.epoch(epoch).map(|batch| batch.unwrap().values::<u8>(0).unwrap().to_vec()).collect()
+        let batches = loader.epochs(3..5, start).map(Result::unwrap);
+        batches.map(|batch| (batch.values(0).unwrap().to_vec(), batch.values(1).unwrap().to_vec())).collect()
     };
-    let alone = batches(0, 3);
-    for workers in [1, 2, 7] {
-        assert_eq!(batches(workers, 3), alone, "{workers} workers");
+    for pictures in [plain, augmented] {
+        let alone = read(&pictures, 0, 0);
+        assert_eq!(alone.len(), 6);
+        assert_ne!(alone[..3], alone[3..]);
+        for workers in [0, 1, 2, 7] {
+            assert_eq!(read(&pictures, workers, 0), alone, "{workers} workers");
+            // As after a restore in the middle of an epoch.
+            assert_eq!(read(&pictures, workers, 2), alone[2..], "{workers} workers");
+        }
     }
-    assert_ne!(batches(0, 4), alone);
 }
 
 #[test]
@@ -356,6 +403,8 @@ fn fingerprints_tell_files_and_steps_apart() {
     let first = of(Pictures::rgb().resize_exact(8));
     assert_eq!(of(Pictures::rgb().resize_exact(8)), first);
     assert_ne!(of(Pictures::rgb().resize_exact(8).interpolation(Interpolation::Lanczos)), first);
+    // The limit decides which samples there are.
+    assert_ne!(of(Pictures::rgb().resize_exact(8).max_pixels(1 << 30)), first);
     fs::write(root.path().join("dog/a.png"), bytes("gray.jpg")).unwrap();
     assert_ne!(of(Pictures::rgb().resize_exact(8)), first);
 }

@@ -29,6 +29,7 @@ pub(crate) struct Header {
     pub(crate) space: u32,
     pub(crate) precision: u32,
     pub(crate) progressive: u32,
+    pub(crate) lossless: u32,
     /// Bytes up to the first scan's data.
     pub(crate) consumed: usize,
 }

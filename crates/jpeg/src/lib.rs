@@ -103,7 +103,8 @@ impl Decoder {
     /// Reads the header of a file.
     ///
     /// # Errors
-    /// Bytes that are no JPEG file, and one that ends before its pixels begin; 12 bits a value.
+    /// Bytes that are no JPEG file, and one that ends before its pixels begin; 12 bits a value; a lossless JPEG, whose
+    /// pixels depend on all those before them.
     pub fn open<'a>(&'a mut self, file: &'a [u8]) -> Result<Jpeg<'a>, Error> {
         let (opened, header) = self.0.open(file).map_err(|failure| match failure {
             Failure::CutShort => Error::cut_short("the file ends before its pixels begin"),
@@ -111,6 +112,9 @@ impl Decoder {
         })?;
         if header.precision != 8 {
             return Err(Error::other(format!("it has {} bits a value; only 8 are supported", header.precision)));
+        }
+        if header.lossless != 0 {
+            return Err(Error::other("it is a lossless JPEG, of which no part can be decoded; convert it to PNG"));
         }
         // In a scan's data no end marker can stand; where there is none at all, the file was cut.
         let complete = file.get(header.consumed..).is_some_and(has_end);
@@ -191,8 +195,10 @@ impl Jpeg<'_> {
         let Some(mut opened) = self.opened.take() else {
             return Err(Error::other("the picture was decoded before; open it again"));
         };
-        // Colour at half the resolution is interpolated between neighbours, which a cut must not take away.
-        let left = x.saturating_sub(MARGIN);
+        // Colour at half the resolution is interpolated between neighbours, which a cut must not take away. A progressive
+        // file without all its scans is smoothed as well, by the two blocks to the left too.
+        let smoothed = if self.is_progressive() { 2 * BLOCK } else { 0 };
+        let left = x.saturating_sub(MARGIN + smoothed);
         let right = (x + region.width + MARGIN).min(width);
         let bottom = if self.complete { y + region.height } else { height };
         // The left edge moves to the beginning of a block, at most 4 * 8 columns wide.

@@ -16,7 +16,7 @@
 /* A progressive file of a few kilobytes can claim so many scans that it decodes for minutes. */
 #define MOST_SCANS 500
 
-/* As `Status` in ffi.rs. */
+/* As `Handle::check` in ffi.rs. */
 #define OK 0
 #define FAILED 1
 #define CUT_SHORT 2
@@ -38,7 +38,7 @@ struct fulmen_jpeg {
 
 /* As `Header` in ffi.rs. */
 struct fulmen_jpeg_header {
-  uint32_t width, height, components, space, precision, progressive;
+  uint32_t width, height, components, space, precision, progressive, lossless;
   size_t consumed;
 };
 
@@ -150,6 +150,8 @@ int fulmen_jpeg_header(struct fulmen_jpeg *self, const uint8_t *data, size_t siz
   header->space = (uint32_t)self->info.jpeg_color_space;
   header->precision = (uint32_t)self->info.data_precision;
   header->progressive = (uint32_t)(jpeg_has_multiple_scans(&self->info) != FALSE);
+  /* A scan of coefficients does not end before it begins; a lossless one has its predictor's number there, and 0. */
+  header->lossless = (uint32_t)(!self->info.progressive_mode && self->info.Ss > 0 && self->info.Se == 0);
   header->consumed = size - self->source.bytes_in_buffer;
   return OK;
 }

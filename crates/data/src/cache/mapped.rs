@@ -1,4 +1,4 @@
-//! A file as memory. This is the one place outside `fulmen-pjrt` that needs `unsafe`.
+//! A file as memory. Outside `fulmen-pjrt`, this and `fulmen-jpeg`'s `ffi.rs` are the places that need `unsafe`.
 //!
 //! Not here: what the bytes mean, and where in them anything lies; that is checked before (`arrow`).
 

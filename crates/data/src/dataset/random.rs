@@ -51,6 +51,11 @@ impl SampleRandom {
         range.start + self.below(range.len())
     }
 
+    /// Puts values into an order that is uniform over all of them.
+    pub fn shuffle<T>(&mut self, values: &mut [T]) {
+        shuffle_by(&mut self.0, values);
+    }
+
     /// True with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.uniform(0.0, 1.0) < probability
@@ -89,8 +94,6 @@ pub(crate) fn generator(purpose: Purpose, numbers: [u64; 3]) -> ChaCha8Rng {
 }
 
 /// A permutation of `0..len`, uniform over all of them as far as ChaCha8 can tell.
-///
-/// Fisher-Yates is written out here, and not taken from a crate, because a crate may change how it draws.
 pub(crate) fn permutation(purpose: Purpose, seed: u64, epoch: u64, len: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..len).collect();
     shuffle(purpose, [seed, epoch, len as u64], &mut order);
@@ -99,9 +102,13 @@ pub(crate) fn permutation(purpose: Purpose, seed: u64, epoch: u64, len: usize) -
 
 /// Puts values into an order that is uniform over all of them.
 pub(crate) fn shuffle<T>(purpose: Purpose, numbers: [u64; 3], values: &mut [T]) {
-    let mut random = generator(purpose, numbers);
+    shuffle_by(&mut generator(purpose, numbers), values);
+}
+
+/// Fisher and Yates's shuffle, written out and not taken from a crate, because a crate may change how it draws.
+fn shuffle_by<T>(random: &mut impl RngCore, values: &mut [T]) {
     for last in (1..values.len()).rev() {
-        let other = below(&mut random, last as u64 + 1) as usize;
+        let other = below(random, last as u64 + 1) as usize;
         values.swap(last, other);
     }
 }

@@ -37,24 +37,19 @@ pub(crate) struct Buffers {
 impl Buffers {
     /// Makes room for raw pixels.
     pub(crate) fn reserve(&mut self, bytes: usize) -> Result<()> {
-        let missing = bytes.saturating_sub(self.raw.len());
-        self.raw
+        lengthen(&mut self.raw, bytes)
+    }
+}
+
+/// Zeros after what a buffer holds, so that it has at least this length.
+pub(crate) fn lengthen(buffer: &mut Vec<u8>, bytes: usize) -> Result<()> {
+    if let Some(missing) = bytes.checked_sub(buffer.len()) {
+        buffer
             .try_reserve(missing)
             .map_err(|_| Error::content(format!("there is no memory for {bytes} bytes of pixels")))?;
-        let length = self.raw.len() + missing;
-        self.raw.resize(length, 0);
-        Ok(())
+        buffer.resize(bytes, 0);
     }
-
-    /// Gives back what one unusually great picture took.
-    pub(crate) fn trim(&mut self) {
-        const KEPT: usize = 64 << 20;
-        for buffer in [&mut self.raw, &mut self.pixels] {
-            if buffer.capacity() > KEPT {
-                *buffer = Vec::new();
-            }
-        }
-    }
+    Ok(())
 }
 
 /// A file whose header has been read.

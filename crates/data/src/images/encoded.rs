@@ -5,13 +5,11 @@
 use super::pictures::Pictures;
 use crate::{DType, Dataset, Field, Fingerprint, Result, Sample, Source};
 
-/// The bytes of a picture's file, and what is known of it.
+/// The bytes of a picture's file, and its class.
 #[derive(Clone, Debug)]
 pub struct EncodedImage {
     /// A JPEG, PNG or WebP file.
     pub bytes: Vec<u8>,
-    /// Where it comes from, for messages.
-    pub origin: String,
     /// The number of its class.
     pub label: i32,
 }

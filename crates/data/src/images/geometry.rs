@@ -93,7 +93,7 @@ impl Geometric {
             Geometric::ResizeExact(sides) | Geometric::CenterCrop(sides) => size(sides),
             Geometric::RandomCrop { size: sides, padding } => {
                 size(sides)?;
-                size((padding + 1).into())
+                size(padding.saturating_add(1).into())
             }
             Geometric::HorizontalFlip(probability) | Geometric::VerticalFlip(probability) => chance(probability),
         }

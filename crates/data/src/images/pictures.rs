@@ -149,7 +149,7 @@ impl Pictures {
         self
     }
 
-    /// Writes pixel after pixel (HWC), not channel after channel (CHW).
+    /// Writes a field pixel after pixel (HWC), not channel after channel (CHW).
     pub fn channels_last(mut self) -> Pictures {
         self.channels_first = false;
         self
@@ -170,8 +170,8 @@ impl Pictures {
         self
     }
 
-    /// The most pixels that a file's header may claim, before memory is taken for them: 89,478,485 unless said otherwise,
-    /// where Pillow begins to warn of a decompression bomb.
+    /// The most pixels that a file's header may claim, and that steps may make of fewer, before memory is taken for them:
+    /// 89,478,485 unless said otherwise, where Pillow begins to warn of a decompression bomb.
     pub fn max_pixels(mut self, pixels: u64) -> Pictures {
         self.limits.pixels = pixels;
         self
@@ -179,6 +179,10 @@ impl Pictures {
 
     /// Accepts JPEGs in which some data make no sense, with wrong pixels there, as Pillow does. Files that are cut short are
     /// errors all the same.
+    ///
+    /// Without it, such a JPEG is refused only where the damage is read: the rows below a crop are not, so that a random crop
+    /// meets it in some epochs only. What reads whole pictures, as a cache of them or [`Presize`](crate::Presize) does, meets
+    /// all of it.
     pub fn keep_damaged(mut self) -> Pictures {
         self.limits.keep_damaged = true;
         self
@@ -188,7 +192,8 @@ impl Pictures {
     /// divided by 255 alone.
     ///
     /// They take four times the memory and time on the way to the device that `u8` does. Where the model's program can
-    /// normalize, let it.
+    /// normalize, let it. A [`Picture`](crate::Picture), as [`decode`](Pictures::decode) and [`apply`](Pictures::apply) give
+    /// it, has bytes, and is not normalized.
     pub fn normalize(mut self, mean: [f32; 3], std: [f32; 3]) -> Pictures {
         let tables = std::array::from_fn(|channel| {
             std::array::from_fn(|value| (value as f32 / 255.0 - mean[channel]) / std[channel])
@@ -272,6 +277,9 @@ impl fmt::Display for Pictures {
         }
         if let Some(PictureSize { height, width }) = self.source_size {
             write!(f, ", source_size=({height}, {width})")?;
+        }
+        if self.limits.pixels != Limits::default().pixels {
+            write!(f, ", max_pixels={}", self.limits.pixels)?;
         }
         if self.limits.keep_damaged {
             f.write_str(", keep_damaged")?;

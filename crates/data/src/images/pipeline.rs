@@ -33,9 +33,24 @@ thread_local! {
 fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     let mut scratch = SCRATCH.take().unwrap_or_default();
     let result = work(&mut scratch);
-    scratch.buffers.trim();
+    scratch.trim();
     SCRATCH.set(Some(scratch));
     result
+}
+
+impl Scratch {
+    /// Gives back what one unusually great picture took.
+    fn trim(&mut self) {
+        const KEPT: usize = 64 << 20;
+        for buffer in [&mut self.buffers.raw, &mut self.buffers.pixels, &mut self.rendered] {
+            if buffer.capacity() > KEPT {
+                *buffer = Vec::new();
+            }
+        }
+        if self.resizer.size_of_internal_buffers() > KEPT {
+            self.resizer.reset_internal_buffers();
+        }
+    }
 }
 
 /// What is left to do after the first view was sampled into the scratch.
@@ -47,7 +62,9 @@ struct Rendered {
 }
 
 impl Pictures {
-    /// Decodes the bytes of a file and does all steps.
+    /// Decodes the bytes of a file and does all steps. A [`Picture`] has bytes, pixel after pixel:
+    /// [`normalize`](Pictures::normalize) and [`channels_last`](Pictures::channels_last) say how a field is written, and
+    /// change nothing here.
     ///
     /// # Errors
     /// Bytes that are no JPEG, PNG or WebP file, or not the whole of one; more pixels than
@@ -60,7 +77,10 @@ impl Pictures {
         })
     }
 
-    /// Does all steps to a picture that has been decoded.
+    /// Does all steps to a picture that has been decoded; as in [`decode`](Pictures::decode), it is not normalized.
+    ///
+    /// # Errors
+    /// What the steps refuse.
     pub fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
         self.check()?;
         self.finish(picture.with_channels(self.channels)?, 0, random)
@@ -165,7 +185,7 @@ impl Pictures {
             None => {
                 let size = view.window.size();
                 rendered.clear();
-                rendered.resize(size.width * size.height * self.channels, 0);
+                decode::lengthen(rendered, size.width * size.height * self.channels)?;
             }
         }
         Ok(Rendered { size: view.window.size(), orientation: view.orientation, done })
@@ -180,6 +200,16 @@ impl Pictures {
                 break;
             }
             done += 1;
+        }
+        // A strip whose shorter side is resized becomes endlessly long.
+        let pixels = |size: PictureSize| (size.width as u64).saturating_mul(size.height as u64);
+        let seen = view.output();
+        if pixels(seen) > self.limits.pixels.max(pixels(size)) {
+            return Err(Error::content(format!(
+                "the steps make {} x {} pixels of {} x {}, over the limit of {}; use resize_exact, crop before \
+                 augmentations, or raise the limit with Pictures::max_pixels",
+                seen.width, seen.height, size.width, size.height, self.limits.pixels
+            )));
         }
         Ok((view, done))
     }
@@ -234,4 +264,17 @@ fn oriented(pixels: &[u8], size: PictureSize, orientation: Orientation, channels
     let to = resize::Target { size, channels, orientation, channels_first: false };
     to.write(pixels, picture.pixels_mut(), |_, value| value);
     Ok(picture)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_great_picture_took_is_given_back() {
+        with_scratch(|scratch| scratch.rendered.reserve(65 << 20));
+        assert_eq!(with_scratch(|scratch| scratch.rendered.capacity()), 0);
+        with_scratch(|scratch| scratch.rendered.reserve(1 << 10));
+        assert!(with_scratch(|scratch| scratch.rendered.capacity()) >= 1 << 10);
+    }
 }

@@ -5,6 +5,7 @@
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 
+use super::decode::lengthen;
 use super::geometry::{Orientation, PictureSize, Rect, View};
 use super::interpolation::Interpolation;
 use crate::{Error, Result};
@@ -64,7 +65,7 @@ pub(crate) fn render(
     let channels = pixels.channels;
     let PictureSize { width, height } = view.window.size();
     into.clear();
-    into.resize(width * height * channels, 0);
+    lengthen(into, width * height * channels)?;
     let Some(seen) = view.window.intersection(&Rect::all(view.size)) else { return Ok(()) };
     if !view.is_resized() && pixels.eighths == 8 {
         let left = (view.crop.x + seen.x - pixels.rect.x) as usize * channels;
@@ -79,7 +80,8 @@ pub(crate) fn render(
     if seen == view.window {
         return sample(view, seen, pixels, interpolation, resizer, into);
     }
-    let mut part = vec![0; seen.width * seen.height * channels];
+    let mut part = Vec::new();
+    lengthen(&mut part, seen.width * seen.height * channels)?;
     sample(view, seen, pixels, interpolation, resizer, &mut part)?;
     for (row, from) in part.chunks_exact(seen.width * channels).enumerate() {
         let to = ((seen.y - view.window.y) as usize + row) * width + (seen.x - view.window.x) as usize;

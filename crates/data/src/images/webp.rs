@@ -20,7 +20,10 @@ fn refuse(error: DecodingError) -> Error {
 
 impl<'a> WebP<'a> {
     pub(crate) fn open(file: &'a [u8]) -> Result<WebP<'a>> {
-        Ok(WebP(WebPDecoder::new(Cursor::new(file)).map_err(refuse)?))
+        let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(refuse)?;
+        // What stands beside the pixels must not take more memory than the file has.
+        decoder.set_memory_limit(file.len());
+        Ok(WebP(decoder))
     }
 
     pub(crate) fn size(&self) -> PictureSize {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use fulmen_tensor::DType;
 
-use crate::{Dataset, Error, Field, IdxFile, Result, Sample};
+use crate::{Dataset, Error, Field, Fingerprint, IdxFile, Result, Sample};
 
 /// Images and their classes, from two IDX files.
 ///
@@ -18,6 +18,7 @@ pub struct IdxClassification {
     image: Field,
     image_bytes: usize,
     labels: Vec<i32>,
+    labels_path: PathBuf,
     num_classes: usize,
 }
 
@@ -49,8 +50,9 @@ impl IdxClassification {
         let shape = if rest.len() == 2 { [&[1], rest].concat() } else { rest.to_vec() };
         let image = Field::new("image", images.dtype(), shape);
         let image_bytes = image.sample_bytes()?;
+        let labels_path = labels.path().to_owned();
         let labels = read_labels(&labels, num_classes)?;
-        Ok(IdxClassification { images, image, image_bytes, labels, num_classes })
+        Ok(IdxClassification { images, image, image_bytes, labels, labels_path, num_classes })
     }
 
     /// The labels of all samples, in order.
@@ -105,6 +107,17 @@ impl Dataset for IdxClassification {
         let start = index * self.image_bytes;
         sample.write(0, &self.images.bytes()[start..start + self.image_bytes])?;
         sample.write_value(1, label)
+    }
+
+    fn origin(&self, index: usize) -> Option<String> {
+        Some(format!("{}, image {index}", self.images.path().display()))
+    }
+
+    /// By the two files, and how many classes there are.
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("classes", self.num_classes.to_le_bytes());
+        fingerprint.add_file(self.images.path())?;
+        fingerprint.add_file(&self.labels_path)
     }
 }
 
@@ -196,5 +209,13 @@ impl Dataset for Mnist {
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
         self.0.read(index, sample)
+    }
+
+    fn origin(&self, index: usize) -> Option<String> {
+        self.0.origin(index)
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        self.0.fingerprint(fingerprint)
     }
 }

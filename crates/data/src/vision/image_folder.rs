@@ -135,7 +135,7 @@ impl Source for ImageFolder {
             io::ErrorKind::NotFound => Error::io(&path, "the file was there when the folder was listed", source),
             _ => Error::io(&path, "reading the picture", source),
         })?;
-        Ok(EncodedImage { bytes, origin: path.display().to_string(), label: self.files[index].1 })
+        Ok(EncodedImage { bytes, label: self.files[index].1 })
     }
 
     fn origin(&self, index: usize) -> String {

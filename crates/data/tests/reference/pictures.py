@@ -1,6 +1,7 @@
 """Makes the files that pictures.rs decodes, and what Pillow and torchvision make of them, as PNG.
 
-Made with Python 3.13, Pillow 13.0.0 (libjpeg-turbo 3.2.0), torchvision 0.29.2, torch 2.15.0, numpy 2.5.
+Made with Python 3.13, Pillow 13.0.0 (libjpeg-turbo 3.2.0), torchvision 0.29.2, torch 2.15.0, numpy 2.5,
+simplejpeg 1.9.0.
 
     pictures.py FOLDER      (crates/data/tests/reference/pictures)
 """
@@ -8,6 +9,7 @@ import pathlib
 import sys
 
 import numpy
+import simplejpeg
 import torch
 import torchvision.transforms.functional as F
 from PIL import Image
@@ -48,6 +50,22 @@ base.convert("L").save(folder / "gray.jpg", quality=88)
 expect("gray", Image.open(folder / "gray.jpg").convert("RGB"))
 base.convert("CMYK").save(folder / "cmyk.jpg", quality=88)
 expect("cmyk", Image.open(folder / "cmyk.jpg").convert("RGB"))
+
+
+def expect_jpeg(name, file):
+    (folder / f"{name}.jpg").write_bytes(file)
+    expect(name, Image.open(folder / f"{name}.jpg").convert("RGB"))
+
+
+for name in "411", "440":
+    expect_jpeg(f"s{name}", simplejpeg.encode_jpeg(numpy.asarray(base), 88, "RGB", name))
+# The same data read as YCCK, and grey whose factors are not 1: Pillow writes neither.
+ycck = bytearray((folder / "cmyk.jpg").read_bytes())
+ycck[ycck.index(b"Adobe") + 11] = 2
+expect_jpeg("ycck", ycck)
+factors = bytearray((folder / "gray.jpg").read_bytes())
+factors[factors.index(b"\xff\xc0") + 11] = 0x22
+expect_jpeg("gray_factors", factors)
 
 alpha = base.convert("RGBA")
 alpha.putalpha(Image.linear_gradient("L").resize(base.size))

@@ -80,9 +80,7 @@ impl PictureTransform for ColorJitter {
     fn apply(&self, mut picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
         self.check()?;
         let mut order = [0, 1, 2, 3];
-        for last in (1..order.len()).rev() {
-            order.swap(last, random.below(last + 1));
-        }
+        random.shuffle(&mut order);
         let [brightness, contrast, saturation] =
             self.factors().map(|(_, amount)| amount.map(|amount| draw(random, amount.about(1.0, 0.0))));
         let hue = self.hue.map(|amount| draw(random, amount.about(0.0, f64::NEG_INFINITY)));

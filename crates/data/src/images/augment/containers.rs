@@ -187,9 +187,7 @@ impl PictureTransform for RandomOrder {
     fn apply(&self, mut picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
         self.check()?;
         let mut order: Vec<usize> = (0..self.transforms.0.len()).collect();
-        for last in (1..order.len()).rev() {
-            order.swap(last, random.below(last + 1));
-        }
+        random.shuffle(&mut order);
         for index in order {
             picture = self.transforms.0[index].apply(picture, random)?;
         }

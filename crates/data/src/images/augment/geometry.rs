@@ -282,10 +282,15 @@ impl PictureTransform for RandomPerspective {
             };
             (along(right, width), along(lower, height))
         };
-        let to = [corner(false, false), corner(true, false), corner(true, true), corner(false, true)];
         let (right, bottom) = ((width - 1) as f64, (height - 1) as f64);
         let from = [(0.0, 0.0), (right, 0.0), (right, bottom), (0.0, bottom)];
-        functional::perspective(&picture, from, to, self.interpolation, &self.fill)
+        // Three corners of a small picture may be drawn on one line.
+        let mut draws =
+            (0..10).map(|_| [corner(false, false), corner(true, false), corner(true, true), corner(false, true)]);
+        match draws.find(|&to| functional::is_possible(from, to)) {
+            Some(to) => functional::perspective(&picture, from, to, self.interpolation, &self.fill),
+            None => Ok(picture),
+        }
     }
 
     fn describe(&self) -> String {

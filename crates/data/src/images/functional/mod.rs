@@ -37,6 +37,7 @@ pub use fill::Fill;
 pub(super) use filter::check_gaussian;
 pub use filter::{adjust_sharpness, gaussian_blur};
 pub use pad::{Padding, PaddingMode, pad};
+pub(super) use perspective::is_possible;
 pub use perspective::{Corners, perspective};
 pub use tone::{autocontrast, equalize, invert, posterize, solarize};
 pub(super) use warp::check_interpolation;

@@ -39,6 +39,11 @@ pub fn perspective(picture: &Picture, from: Corners, to: Corners, mode: Interpol
     })
 }
 
+/// Whether there is a perspective map that brings the places `from` to the places `to`.
+pub(in crate::images) fn is_possible(from: Corners, to: Corners) -> bool {
+    coefficients(to, from).is_ok()
+}
+
 /// To the nearest 2⁻²⁰: less than an interpolation shows, more than the equations' rounding leaves.
 fn snapped(pixels: f64) -> f64 {
     (pixels * 1_048_576.0).round() / 1_048_576.0
