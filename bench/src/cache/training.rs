@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
     Ok(json!({ "batch": BATCH, "size": args.training_size, "runs": lines }))
 }
 
-/// Trains for some steps, of which the first epoch is not counted: it compiles, and reads the files into memory.
+/// Trains for some steps. All count, the first too, which waits for the first batch.
 fn train(loader: &DataLoader, steps: usize, classes: usize) -> Result<LoaderReport, Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let epochs = steps.div_ceil(loader.len()) as u64;
