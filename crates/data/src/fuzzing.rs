@@ -1,7 +1,15 @@
 //! The readers of formats, given bytes instead of files, with what must hold whatever the bytes are. For the fuzz targets
 //! alone; not a part of the public interface.
 
-use crate::{IdxFile, Location, tar_shards, tfrecord};
+use crate::{IdxFile, Location, cache, tar_shards, tfrecord};
+
+/// Opens part `part` of a cache with this manifest: the columns lie in the part.
+///
+/// # Panics
+/// If one does not.
+pub fn cache(manifest: &[u8], part: usize, bytes: &[u8]) {
+    cache::fuzz(manifest, part, bytes);
+}
 
 /// Reads an IDX file: what is read has the size that its header says.
 ///

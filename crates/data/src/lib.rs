@@ -37,6 +37,7 @@
 //! Not here: models and training loops.
 
 mod cache;
+mod checksum;
 mod dataset;
 pub mod device_transforms;
 mod error;
@@ -58,8 +59,8 @@ mod tfrecord;
 mod vision;
 
 pub use cache::{
-    Access, CacheBuilder, CacheEstimate, CacheEvent, CacheInfo, CachedDataset, cache_info, clear_cache,
-    read_cache_bytes, repair_cache, verify_cache,
+    Access, CacheBuilder, CacheEstimate, CacheEvent, CacheInfo, CachedDataset, cache_info, clear_cache, repair_cache,
+    verify_cache,
 };
 pub use dataset::{
     ConcatDataset, Dataset, Field, Fingerprint, Fold, MapSource, Sample, SampleRandom, Source, SourceDataset, Stage,

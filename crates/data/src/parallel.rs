@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use crate::error::panicked;
 use crate::{Error, Result};
 
 /// What `work` makes of each item, in their order. After an error no new work begins; the error of the earliest item that
@@ -28,10 +29,12 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(
         }
     };
     let mut done = thread::scope(|scope| {
-        let workers: Vec<_> = (1..most_threads.min(items.len())).map(|_| scope.spawn(run)).collect();
+        let worker = |_| thread::Builder::new().name("fulmen-parallel".to_owned()).spawn_scoped(scope, run);
+        // Where no thread can be had, those that are there do the work.
+        let workers: Vec<_> = (1..most_threads.min(items.len())).map_while(|number| worker(number).ok()).collect();
         let mut done = run();
         for worker in workers {
-            done.extend(worker.join().map_err(|_| Error::panic("a thread that looked through files panicked"))?);
+            done.extend(worker.join().map_err(|payload| panicked("a thread panicked", payload))?);
         }
         Ok::<_, Error>(done)
     })?;
@@ -42,4 +45,20 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(
 /// As many threads as the machine has cores.
 pub(crate) fn cores() -> usize {
     thread::available_parallelism().map_or(1, |threads| threads.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_in_parallel_keeps_order_and_ends_at_an_error() {
+        let items: Vec<u32> = (0..100).collect();
+        assert_eq!(in_parallel(&items, 7, |&item| Ok(item * 2)).unwrap()[99], 198);
+        let error = in_parallel(&items, 3, |&item| match item {
+            40 => Err(Error::new("forty")),
+            _ => Ok(item),
+        });
+        assert_eq!(error.unwrap_err().to_string(), "forty");
+    }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use fulmen_data::{
     Access, CacheBuilder, CacheEvent, CachedDataset, DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch,
-    Result, Sample, cache_info, clear_cache, repair_cache, verify_cache,
+    Result, Sample, Source, cache_info, clear_cache, repair_cache, verify_cache,
 };
 
 /// Samples with noise in them, of which some may fail or take their time.
@@ -87,7 +88,7 @@ fn files_of(path: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<(String, Vec<u8>)> = fs::read_dir(folder_of(path))
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| !path.ends_with("lock"))
+        .filter(|path| !path.ends_with("cache.lock"))
         .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(path).unwrap()))
         .collect();
     files.sort();
@@ -267,8 +268,7 @@ fn damage_is_found_named_and_repaired() {
     let data = Noise::new(60);
     let made = small(&data, folder.path()).open().unwrap();
     let sound = files_of(folder.path());
-    let total: u64 =
-        sound.iter().filter(|(name, _)| name != "manifest.json").map(|(_, bytes)| bytes.len() as u64).sum();
+    let total: u64 = sound.iter().filter(|(name, _)| name != "cache.json").map(|(_, bytes)| bytes.len() as u64).sum();
     let mut seen = vec![];
     assert_eq!(verify_cache(folder.path(), |read, of| seen.push((read, of))).unwrap(), total);
     assert_eq!(seen.last(), Some(&(total, total)));
@@ -288,7 +288,7 @@ fn damage_is_found_named_and_repaired() {
     fs::remove_file(part(4)).unwrap();
     let error = verify_cache(folder.path(), |_, _| {}).unwrap_err();
     let text = error.to_string();
-    assert!(error.is_file() && text.contains("3 parts are damaged"), "{text}");
+    assert!(error.is_file() && text.contains("3 files are damaged"), "{text}");
     for expected in [
         "part-00001.arrow: its content",
         "part-00003.arrow: it has 700 bytes, expected",
@@ -314,7 +314,7 @@ fn a_damaged_manifest_is_an_error_with_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let data = Noise::new(20);
     let made = small(&data, folder.path()).open().unwrap();
-    let manifest = made.path().join("manifest.json");
+    let manifest = made.path().join("cache.json");
     let text = fs::read_to_string(&manifest).unwrap();
     for (from, to, expected) in [
         ("\"format\": 1", "\"format\": 2", "it has the format 2, this release reads 1"),
@@ -349,6 +349,205 @@ fn clearing_removes_caches_and_nothing_else() {
     #[cfg(unix)]
     assert_eq!(epochs(open, 1), before);
     assert!(CachedDataset::open(&path).unwrap_err().is_not_found());
+}
+
+#[test]
+fn what_lies_beside_a_cache_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let foreign = [
+        // Prepared shards have a manifest too; and somebody else's files may have a cache's names.
+        ("manifest.json", "mine"),
+        ("shards/manifest.json", "{\"version\": 1}"),
+        ("shards/train-000000.tar", "a shard"),
+        ("app/cache.json", "{}"),
+        ("app/cache.lock", ""),
+        ("app/part-00000.arrow", "a table"),
+    ];
+    for (name, content) in foreign {
+        fs::create_dir_all(path.join(name).parent().unwrap()).unwrap();
+        fs::write(path.join(name), content).unwrap();
+    }
+    let check = || foreign.iter().all(|(name, content)| fs::read_to_string(path.join(name)).unwrap() == *content);
+    assert!(cache_info(path).unwrap_err().is_not_found() && clear_cache(path).unwrap_err().is_not_found());
+    assert!(clear_cache(path.join("app")).unwrap_err().to_string().contains("it is no manifest of a cache"));
+    let made = small(&Noise::new(20), path).open().unwrap();
+    assert_eq!(cache_info(path).unwrap().len(), 1);
+    assert_eq!(CachedDataset::open(path).unwrap().len(), 20);
+    verify_cache(path, |_, _| {}).unwrap();
+    assert!(repair_cache(path).unwrap().is_empty() && check());
+    // A folder of another name is a cache by its manifest.
+    fs::rename(made.path(), path.join("mine")).unwrap();
+    assert_eq!(CachedDataset::open(path.join("mine")).unwrap().len(), 20);
+    clear_cache(path).unwrap();
+    assert!(!path.join("mine").exists() && check());
+}
+
+#[test]
+fn a_cache_without_its_manifest_is_in_nobodys_way_and_can_be_cleared() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = Noise::new(20);
+    let mut other = data.clone();
+    other.source = "more noise";
+    let (first, second) = (small(&data, folder.path()).open().unwrap(), small(&other, folder.path()).open().unwrap());
+    // As after a clearing that was killed.
+    fs::remove_file(first.path().join("cache.json")).unwrap();
+    assert_eq!(cache_info(folder.path()).unwrap().len(), 1);
+    assert_eq!(CachedDataset::open(folder.path()).unwrap().path(), second.path());
+    // A damaged one is told, and taken away.
+    fs::write(second.path().join("cache.json"), "{").unwrap();
+    assert!(cache_info(folder.path()).unwrap_err().to_string().contains("it is no manifest"));
+    assert!(verify_cache(folder.path(), |_, _| {}).unwrap_err().to_string().contains("1 files are damaged"));
+    assert_eq!(repair_cache(folder.path()).unwrap(), [second.path().join("cache.json")]);
+    small(&other, folder.path()).open().unwrap();
+    verify_cache(folder.path(), |_, _| {}).unwrap();
+    assert!(clear_cache(folder.path()).unwrap() > 40 * SAMPLE);
+    assert!(!folder.path().exists());
+}
+
+#[test]
+fn repairing_what_is_sound_writes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = small(&Noise::new(20), folder.path()).open().unwrap();
+    let number = || fs::metadata(made.path().join("cache.json")).map(|file| file.ino()).unwrap();
+    let before = number();
+    assert!(repair_cache(folder.path()).unwrap().is_empty());
+    assert_eq!(number(), before);
+}
+
+/// Samples that are large, each of one byte.
+struct Large {
+    len: usize,
+    width: usize,
+}
+
+impl Dataset for Large {
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("x", DType::U8, [self.width])]
+    }
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        sample.write(0, &vec![index as u8; self.width])
+    }
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("large", self.width.to_le_bytes());
+        Ok(())
+    }
+}
+
+#[test]
+fn parts_of_many_pieces_are_filled_by_many_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    for (round, workers) in [7, 7, 3, 7, 0].into_iter().enumerate() {
+        let (len, width) = (110, 200_000 + round);
+        let data = Large { len, width };
+        let cached = data.cache(folder.path()).part_bytes(25 * width as u64).workers(workers).open().unwrap();
+        for index in 0..len {
+            let batch = HostBatch::collate(&cached, &[index]).unwrap();
+            assert!(batch.values::<u8>(0).unwrap().iter().all(|&byte| byte == index as u8), "{index}");
+        }
+    }
+}
+
+#[test]
+fn a_panic_of_the_users_ends_the_making_and_the_next_goes_on() {
+    /// Says where its samples come from by a panic.
+    struct Nowhere(Noise);
+    impl Dataset for Nowhere {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn fields(&self) -> Vec<Field> {
+            self.0.fields()
+        }
+        fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+            self.0.read(index, sample)
+        }
+        fn origin(&self, _: usize) -> Option<String> {
+            panic!("nowhere")
+        }
+        fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+            self.0.fingerprint(fingerprint)
+        }
+    }
+    for workers in [0, 3] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut data = Noise::new(60);
+        data.bad = vec![47];
+        let error = Nowhere(data.clone()).cache(folder.path()).part_bytes(10 * SAMPLE).workers(workers).open();
+        let error = error.unwrap_err();
+        assert_eq!(error.to_string(), "sample 47: this picture is cut short");
+
+        data.bad.clear();
+        let panicking = small(&data, folder.path()).workers(workers).on_event(|event| {
+            assert!(!matches!(event, CacheEvent::Progress { .. }), "nobody listens");
+        });
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| panicking.open()));
+        assert!(result.is_err());
+        // The lock is free again.
+        assert_eq!(small(&data, folder.path()).open().unwrap().len(), 60);
+    }
+}
+
+#[test]
+fn samples_of_a_function_need_a_version() {
+    struct Numbers;
+    impl Source for Numbers {
+        type Item = usize;
+        fn len(&self) -> usize {
+            5
+        }
+        fn get(&self, index: usize) -> Result<usize> {
+            Ok(index)
+        }
+        fn origin(&self, index: usize) -> String {
+            index.to_string()
+        }
+        fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+            fingerprint.add("numbers", "5");
+            Ok(())
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let data = |factor: usize| {
+        let fields = vec![Field::new("x", DType::I32, [])];
+        Numbers
+            .map(move |number| Ok(number * factor))
+            .into_dataset(fields, |number, sample| sample.write_value(0, number as i32))
+    };
+    let error = data(2).cache(folder.path()).open().unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains(".version(\"1\")"), "{error}");
+    let cached = |factor, version: &str| data(factor).cache(folder.path()).version(version).open().unwrap();
+    let values = |cached| HostBatch::collate(&cached, &[1, 4]).unwrap().values::<i32>(0).unwrap().to_vec();
+    assert_eq!(values(cached(2, "1")), [2, 8]);
+    assert_eq!(values(cached(3, "2")), [3, 12]);
+}
+
+#[test]
+fn what_changes_while_the_cache_is_made_is_refused() {
+    /// Its file is written anew while the samples are read.
+    struct Changing(Noise);
+    impl Dataset for Changing {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn fields(&self) -> Vec<Field> {
+            self.0.fields()
+        }
+        fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+            self.0.read(index, sample)
+        }
+        fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+            fingerprint.add("file", if self.0.count() > 0 { "new" } else { "old" });
+            Ok(())
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let error = Changing(Noise::new(20)).cache(folder.path()).workers(0).open().unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("file: was `old`, is `new`"), "{error}");
+    assert!(cache_info(folder.path()).unwrap_err().is_not_found());
 }
 
 #[test]
@@ -573,7 +772,7 @@ fn the_program_shows_verifies_repairs_and_clears() {
     assert!(done && text.contains("bytes are as they were written"), "{text}");
     fs::remove_file(made.path().join("part-00002.arrow")).unwrap();
     let (done, text) = fulmen(&["verify"], &path);
-    assert!(!done && text.contains("1 parts are damaged") && text.contains("--repair"), "{text}");
+    assert!(!done && text.contains("1 files are damaged") && text.contains("--repair"), "{text}");
     let (done, text) = fulmen(&["verify", "--repair"], &path);
     assert!(done && text.contains("1 parts removed"), "{text}");
     let (done, text) = fulmen(&["info"], &path);

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use fulmen_data::prepare::shards_info;
 use fulmen_data::{ImageFolder, Picture, Pictures, Presize, SampleRandom};
@@ -67,7 +67,7 @@ fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
         let index: usize = name.trim_end_matches(".jpg").parse().unwrap();
         let about = &all.iter().find(|(other, _)| *other == name.replace(".jpg", ".json")).unwrap().1;
         let about: serde_json::Value = serde_json::from_slice(about).unwrap();
-        assert_eq!(about["path"], pictures.path(index).to_str().unwrap());
+        assert_eq!(images.join(about["path"].as_str().unwrap()), pictures.path(index));
         // The JPEG is near to the picture that was resized.
         let file = fs::read(pictures.path(index)).unwrap();
         let expected = Pictures::rgb().resize(32).decode(&file, &mut random).unwrap();
@@ -82,6 +82,12 @@ fn pictures_become_smaller_and_small_ones_stay_as_they_are() {
     fs::remove_file(&shards[2].path).unwrap();
     assert_eq!(presize().threads(1).run(&pictures, &()).unwrap(), shards);
     assert!(files(&out) == sound);
+
+    // The pictures are the same wherever their folder is, and shards that are made once are not read again.
+    let moved = temporary.path().join("moved");
+    fs::rename(&images, &moved).unwrap();
+    let pictures = ImageFolder::open(&moved).unwrap();
+    assert_eq!(presize().run(&pictures, &()).unwrap(), shards);
 
     let error = presize().quality(50).run(&pictures, &()).unwrap_err().to_string();
     assert!(error.contains("quality 95") && error.contains("now it is") && error.contains("quality 50"), "{error}");
@@ -108,4 +114,57 @@ fn what_cannot_be_decoded_is_named_or_left_out() {
     assert!(code == Some(0) && text.contains("22 pictures in 1 shards") && text.contains("dog/03.png"), "{text}");
     let error = Presize::new(&out).shorter_side(0).run(&ImageFolder::open(&images).unwrap(), &()).unwrap_err();
     assert!(error.is_usage(), "{error}");
+}
+
+#[test]
+fn shards_of_others_and_a_second_run_are_refused() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
+    let pictures = folder(&images);
+    let run = || Presize::new(&out).shorter_side(32).max_samples(10).run(&pictures, &());
+    fs::create_dir(&out).unwrap();
+    fs::write(out.join("shard-000000.tar"), "mine").unwrap();
+    let error = run().unwrap_err();
+    assert!(error.is_file() && error.to_string().contains("no presize.json"), "{error}");
+    assert_eq!(fs::read(out.join("shard-000000.tar")).unwrap(), b"mine");
+    fs::remove_file(out.join("shard-000000.tar")).unwrap();
+
+    let lock = fs::File::create(out.join(".presize.lock")).unwrap();
+    fs4::FileExt::lock(&lock).unwrap();
+    let error = run().unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("is being written by"), "{error}");
+    drop(lock);
+    assert_eq!(run().unwrap().len(), 3);
+    let error = Presize::new(&out).threads(usize::MAX).run(&pictures, &()).unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("more than 1024"), "{error}");
+}
+
+#[test]
+fn a_killed_run_goes_on_and_leaves_nothing_half_written() {
+    let temporary = tempfile::tempdir().unwrap();
+    let images = temporary.path().join("images");
+    folder(&images);
+    let command = |out: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
+        command.args(["data", "presize", "--size", "32", "--max-samples", "1", "--threads", "1"]);
+        command.arg(&images).arg("--out").arg(out).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let (undisturbed, killed) = (temporary.path().join("undisturbed"), temporary.path().join("killed"));
+    assert!(command(&undisturbed).status().unwrap().success());
+    let mut child = command(&killed).spawn().unwrap();
+    while !killed.join("shard-000001.tar").exists() && child.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // Whenever it was killed: some shards are there, and one that is cut off.
+    fs::remove_file(killed.join("shard-000022.tar")).unwrap_or_default();
+    fs::write(killed.join(".part-AbCdEf.tar"), vec![1; 700]).unwrap();
+    assert!(shards_info(&[&killed]).unwrap().samples() >= 2);
+    assert!(command(&killed).status().unwrap().success());
+    let shards = |folder| {
+        files(folder).into_iter().filter(|(path, _)| path.to_str() != Some(".presize.lock")).collect::<Vec<_>>()
+    };
+    assert!(shards(&killed) == shards(&undisturbed));
 }

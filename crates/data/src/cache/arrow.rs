@@ -5,7 +5,7 @@
 //! can be filled from many threads in any order. What is read back is checked by flatbuffers' verifier and then against
 //! the sizes that it must have, since `arrow-ipc`'s reader trusts what it reads further than a damaged file deserves.
 //!
-//! Not here: the files (`part`), and what the samples are.
+//! Not here: the files (`files`), and what the samples are.
 
 use std::ops::Range;
 

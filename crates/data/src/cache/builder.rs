@@ -5,12 +5,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::care;
 use super::dataset::CachedDataset;
 use super::event::{CacheEstimate, CacheEvent};
 use super::files::{Disk, size};
 use super::key::{Key, Options};
 use super::lock::Lock;
-use super::manifest::{self, FORMAT, FieldEntry, MOST_PARTS, Manifest, Plan};
+use super::manifest::{self, FORMAT, FieldEntry, Found, MOST_PARTS, Manifest, Plan};
 use super::notes::differences;
 use super::warm::Warm;
 use crate::{Dataset, Error, Field, Result};
@@ -53,8 +54,9 @@ impl CacheBuilder {
         }
     }
 
-    /// A name for what the fingerprint cannot see, as the content of a closure; a new one makes a new cache. Empty
-    /// unless set.
+    /// A name for what the fingerprint cannot see, as what a closure does; a new one makes a new cache. Empty unless set,
+    /// which is refused where the samples depend on a function ([`Source::map`](crate::Source::map),
+    /// [`Source::into_dataset`](crate::Source::into_dataset)): without a version a change of it would go unnoticed.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.options.version = version.into();
         self
@@ -127,7 +129,7 @@ impl CacheBuilder {
     /// Where another process makes it, this one waits, and goes on with what is left if the other dies.
     ///
     /// # Errors
-    /// A dataset without a fingerprint; a disk without room, before anything is written, with numbers; a sample that
+    /// A dataset without a fingerprint, or of a function without a [`version`](CacheBuilder::version); a disk without room, before anything is written, with numbers; a sample that
     /// cannot be read. What was finished stays, and the next run goes on from there.
     pub fn open(mut self) -> Result<CachedDataset> {
         let fields = self.check()?;
@@ -140,13 +142,8 @@ impl CacheBuilder {
             return CachedDataset::from_plan(&dir, plan);
         }
         self.tell_differences(&key, &dir)?;
-        let mut last = None;
         let on_event = &mut self.on_event;
-        let lock = Lock::wait(&dir, &mut |holder| {
-            let holder = holder.to_owned();
-            last = Some(holder.clone());
-            on_event(CacheEvent::Waiting { holder });
-        })?;
+        let lock = Lock::wait(&dir, &mut |holder| on_event(CacheEvent::Waiting { holder: holder.to_owned() }))?;
         // Whoever held the lock may have finished it, or some of it.
         let mut plan = match manifest::load(&dir)? {
             Some(plan) if plan.manifest.key == key.hash => plan,
@@ -154,6 +151,15 @@ impl CacheBuilder {
         };
         if !plan.is_complete() {
             self.fill(&dir, &mut plan)?;
+            let after = Key::of(&*self.dataset, &fields, &self.options)?;
+            if after.hash != key.hash {
+                care::remove_files(&dir)?;
+                return Err(Error::usage(format!(
+                    "what the samples depend on changed while the cache was made, so some of it is of the old and some of \
+                     the new: {}; it was removed; make it again",
+                    differences(&key.notes, &after.notes).join("; ")
+                )));
+            }
         }
         drop(lock);
         CachedDataset::from_plan(&dir, plan)
@@ -223,12 +229,13 @@ impl CacheBuilder {
             return Ok(());
         }
         let mut nearest: Option<(PathBuf, Vec<String>)> = None;
-        for folder in manifest::folders(&self.path)? {
+        // What is at the path itself and no cache's is in nobody's way.
+        for Found { dir, plan } in manifest::find(&self.path).unwrap_or_default() {
             // One that cannot be read is nobody's: `verify` tells of it.
-            let Ok(Some(other)) = manifest::load(&folder) else { continue };
+            let Ok(Some(other)) = plan else { continue };
             let lines = differences(&other.manifest.notes, &key.notes);
             if nearest.as_ref().is_none_or(|(_, fewest)| lines.len() < fewest.len()) {
-                nearest = Some((folder, lines));
+                nearest = Some((dir, lines));
             }
         }
         match nearest {

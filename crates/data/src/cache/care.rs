@@ -10,9 +10,10 @@ use super::arrow;
 use super::builder::estimate;
 use super::dataset::read_at;
 use super::event::CacheEstimate;
-use super::files::{TEMPORARY, sha256};
+use super::files::sha256;
 use super::lock::{LOCK, Lock};
-use super::manifest::{self, MANIFEST, Plan, part_name};
+use super::manifest::{self, Found, MANIFEST, Plan, part_name};
+use crate::store::TEMPORARY;
 use crate::{Error, Field, Result};
 
 /// What a cache is of, and how much of it is there.
@@ -46,12 +47,25 @@ impl CacheInfo {
     }
 }
 
-/// The caches at `path`: the one whose folder it is, or those in it.
+/// The caches at `path`: the one whose folder it is, or those in it. One whose manifest is damaged is left out where there
+/// are others; [`verify_cache`] names it.
 ///
 /// # Errors
-/// No cache there; a manifest that is damaged.
+/// No cache there; the only one is damaged.
 pub fn cache_info(path: impl AsRef<Path>) -> Result<Vec<CacheInfo>> {
-    plans(path.as_ref())?.into_iter().map(|(dir, plan)| info(dir, &plan)).collect()
+    let (mut infos, mut failed) = (Vec::new(), None);
+    for Found { dir, plan } in find(path.as_ref())? {
+        match plan {
+            Ok(Some(plan)) => infos.push(info(dir, &plan)?),
+            Ok(None) => {}
+            Err(error) => failed = Some(error),
+        }
+    }
+    match (infos.is_empty(), failed) {
+        (false, _) => Ok(infos),
+        (true, Some(error)) => Err(error),
+        (true, None) => Err(none(path.as_ref())),
+    }
 }
 
 fn info(path: PathBuf, plan: &Plan) -> Result<CacheInfo> {
@@ -73,17 +87,14 @@ fn info(path: PathBuf, plan: &Plan) -> Result<CacheInfo> {
     })
 }
 
-fn plans(path: &Path) -> Result<Vec<(PathBuf, Plan)>> {
-    let mut plans = Vec::new();
-    for dir in manifest::folders(path)? {
-        if let Some(plan) = manifest::load(&dir)? {
-            plans.push((dir, plan));
-        }
-    }
-    match plans.is_empty() {
-        true => Err(Error::missing(format!("{}: there is no cache here", path.display()))),
-        false => Ok(plans),
-    }
+/// The caches at a path, of which there is at least one.
+fn find(path: &Path) -> Result<Vec<Found>> {
+    let found = manifest::find(path)?;
+    if found.is_empty() { Err(none(path)) } else { Ok(found) }
+}
+
+pub(crate) fn none(path: &Path) -> Error {
+    Error::missing(format!("{}: there is no cache here", path.display()))
 }
 
 /// Reads the finished parts of the caches at `path` and compares them with the checksums that were kept when they were
@@ -92,14 +103,22 @@ fn plans(path: &Path) -> Result<Vec<(PathBuf, Plan)>> {
 /// # Errors
 /// The parts that are missing, of another size or of other content, each by its name, and what to do.
 pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
-    let plans = plans(path.as_ref())?;
-    let total = plans.iter().flat_map(|(_, plan)| &plan.manifest.parts).map(|part| part.bytes).sum();
-    let (mut read, mut wrong) = (0, Vec::new());
+    let (mut plans, mut wrong) = (Vec::new(), Vec::new());
+    for Found { dir, plan } in find(path.as_ref())? {
+        match plan {
+            Ok(Some(plan)) => plans.push((dir, plan)),
+            Ok(None) => {}
+            Err(error) => wrong.push(error.to_string()),
+        }
+    }
+    let parts = plans.iter().flat_map(|(_, plan)| &plan.manifest.parts);
+    let total = parts.fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
+    let mut read = 0;
     for (dir, plan) in &plans {
         for entry in &plan.manifest.parts {
             let path = dir.join(part_name(entry.number));
             let checked = check(&path, plan, entry.number).and_then(|()| {
-                sha256(&path, &mut |bytes| {
+                sha256(&path, |bytes| {
                     read += bytes;
                     progress(read, total);
                 })
@@ -116,7 +135,7 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
         false => Err(Error::file(
             path.as_ref(),
             format!(
-                "{} parts are damaged: {}; remove them with repair_cache (`fulmen cache verify --repair`), and make the \
+                "{} files are damaged: {}; remove them with repair_cache (`fulmen cache verify --repair`), and make the \
                  cache again: it writes only what is missing",
                 wrong.len(),
                 wrong.join("; ")
@@ -125,24 +144,37 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
     }
 }
 
-/// Removes the parts of the caches at `path` that are missing or not what was written, so that making the caches again
-/// writes just those. Gives their files.
+/// Removes the parts of the caches at `path` that are missing or not what was written, and manifests that cannot be read, so
+/// that making the caches again writes just what is missing. Gives their files.
 ///
 /// # Errors
 /// No cache there; one that is being written; a file that cannot be removed.
 pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     let mut removed = Vec::new();
-    for (dir, mut plan) in plans(path.as_ref())? {
-        let lock = take(&dir)?;
+    for Found { dir, .. } in find(path.as_ref())? {
+        let _lock = Lock::take(&dir, LOCK)?;
+        // What was found before the lock was taken may have changed.
+        let mut plan = match manifest::load(&dir) {
+            Ok(Some(plan)) => plan,
+            Ok(None) => continue,
+            Err(_) => {
+                removed.push(dir.join(MANIFEST));
+                remove(&dir.join(MANIFEST))?;
+                continue;
+            }
+        };
         let mut wrong = Vec::new();
         for entry in &plan.manifest.parts {
             let path = dir.join(part_name(entry.number));
-            let hash = check(&path, &plan, entry.number).and_then(|()| sha256(&path, &mut |_| {}));
+            let hash = check(&path, &plan, entry.number).and_then(|()| sha256(&path, |_| {}));
             if hash.is_ok_and(|hash| hash == entry.sha256) {
                 continue;
             }
             wrong.push(entry.number);
             removed.push(path);
+        }
+        if wrong.is_empty() {
+            continue;
         }
         let rows_per_part = plan.manifest.rows_per_part;
         plan.manifest.bad.retain(|bad| !wrong.contains(&(bad.row / rows_per_part)));
@@ -152,7 +184,6 @@ pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
         for part in wrong {
             remove(&dir.join(part_name(part)))?;
         }
-        drop(lock);
     }
     Ok(removed)
 }
@@ -164,23 +195,10 @@ pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
 /// No cache there; one that is being written; a file that cannot be removed.
 pub fn clear_cache(path: impl AsRef<Path>) -> Result<u64> {
     let path = path.as_ref();
-    let folders = manifest::folders(path)?;
-    if folders.is_empty() {
-        return Err(Error::missing(format!("{}: there is no cache here", path.display())));
-    }
     let mut freed = 0;
-    for dir in &folders {
-        let lock = take(dir)?;
-        let entries = fs::read_dir(dir).map_err(|source| Error::io(dir, "cannot list the cache", source))?;
-        let names = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
-        let mut ours: Vec<PathBuf> = names.map_err(|source| Error::io(dir, "cannot list the cache", source))?;
-        ours.retain(|path| is_ours(path));
-        // The manifest goes first: a kill leaves a folder without one, which the next cache of its name fills anew.
-        ours.sort_by_key(|path| (!path.ends_with(MANIFEST), path.ends_with(LOCK)));
-        for path in ours {
-            freed += path.metadata().map_or(0, |metadata| metadata.len());
-            remove(&path)?;
-        }
+    for Found { dir, .. } in find(path)? {
+        let lock = Lock::take(&dir, LOCK)?;
+        freed += remove_files(&dir)?;
         drop(lock);
         // A folder with something else in it stays.
         let _ = fs::remove_dir(dir);
@@ -189,16 +207,27 @@ pub fn clear_cache(path: impl AsRef<Path>) -> Result<u64> {
     Ok(freed)
 }
 
+/// Removes all files of a cache, whose lock is held. Gives the bytes that became free.
+pub(crate) fn remove_files(dir: &Path) -> Result<u64> {
+    let entries = fs::read_dir(dir).map_err(|source| Error::io(dir, "cannot list the cache", source))?;
+    let names = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
+    let mut ours: Vec<PathBuf> = names.map_err(|source| Error::io(dir, "cannot list the cache", source))?;
+    ours.retain(|path| is_ours(path));
+    // The manifest goes first: a kill leaves a folder without one, which the next cache of its name fills anew. By the
+    // lock, which goes last, it is still known for a cache's.
+    ours.sort_by_key(|path| (!path.ends_with(MANIFEST), path.ends_with(LOCK)));
+    let mut freed = 0;
+    for path in ours {
+        freed += path.metadata().map_or(0, |metadata| metadata.len());
+        remove(&path)?;
+    }
+    Ok(freed)
+}
+
 fn is_ours(path: &Path) -> bool {
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
     let name = name.strip_suffix(TEMPORARY).unwrap_or(name);
     name == MANIFEST || name == LOCK || (name.starts_with("part-") && name.ends_with(".arrow"))
-}
-
-fn take(dir: &Path) -> Result<Lock> {
-    Lock::try_take(dir)?.map_err(|holder| {
-        Error::usage(format!("{} is being written by {holder}; wait for it, or end it first", dir.display()))
-    })
 }
 
 fn remove(path: &Path) -> Result<()> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::builder::CacheBuilder;
 use super::care;
-use super::manifest::{self, BadRow, Plan, part_name};
+use super::manifest::{self, BadRow, Found, Plan, part_name};
 use super::mapped::{Access, Mapped};
 use crate::{Dataset, Error, Field, Fingerprint, Result, Sample};
 
@@ -21,6 +21,9 @@ use crate::{Dataset, Error, Field, Fingerprint, Result, Sample};
 /// cache belongs to what its samples depend on: the dataset's [fingerprint](Dataset::fingerprint), its fields, the
 /// [version](CacheBuilder::version), the [variants](CacheBuilder::variants) and their seed. `path` is a folder that may
 /// hold caches of several such things, each in a folder of its own.
+///
+/// The files are mapped, not read: do not cut or overwrite one that is in use, since the system ends a process that looks
+/// at what is gone (SIGBUS). [`clear_cache`](crate::clear_cache) is safe: what is mapped stays until nobody uses it.
 ///
 /// ```
 /// use fulmen_data::{DType, DataLoader, Dataset, Field, Fingerprint, Result, Sample};
@@ -97,21 +100,19 @@ impl CachedDataset {
     /// No cache, several, or one that is not finished; files that are not what the manifest says.
     pub fn open(path: impl AsRef<Path>) -> Result<CachedDataset> {
         let path = path.as_ref();
-        let folders = manifest::folders(path)?;
-        let [dir] = folders.as_slice() else {
-            return Err(match folders.is_empty() {
-                true => Error::missing(format!("{}: there is no cache here", path.display())),
-                false => Error::usage(format!(
-                    "{} has {} caches; name one of them: {}",
-                    path.display(),
-                    folders.len(),
-                    folders.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ")
-                )),
-            });
-        };
-        let plan =
-            manifest::load(dir)?.ok_or_else(|| Error::missing(format!("{}: there is no cache here", dir.display())))?;
-        CachedDataset::from_plan(dir, plan)
+        let mut found = manifest::find(path)?;
+        // A folder without a manifest has nothing to open.
+        found.retain(|found| !matches!(found.plan, Ok(None)));
+        match <[Found; 1]>::try_from(found) {
+            Ok([Found { dir, plan }]) => CachedDataset::from_plan(&dir, plan?.ok_or_else(|| care::none(path))?),
+            Err(none) if none.is_empty() => Err(care::none(path)),
+            Err(several) => Err(Error::usage(format!(
+                "{} has {} caches; name one of them: {}",
+                path.display(),
+                several.len(),
+                several.iter().map(|found| found.dir.display().to_string()).collect::<Vec<_>>().join(", ")
+            ))),
+        }
     }
 
     pub(crate) fn from_plan(dir: &Path, plan: Plan) -> Result<CachedDataset> {

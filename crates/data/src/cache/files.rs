@@ -3,18 +3,15 @@
 //! Not here: what is written.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sha2::{Digest, Sha256};
+use sha2::Sha256;
 
-use super::notes::hex;
-use crate::{Error, Result};
-
-/// What the name of a file that is being written ends in.
-pub(crate) const TEMPORARY: &str = ".tmp";
+use crate::checksum::checksum;
+use crate::{Error, Result, store};
 
 /// Where the bytes go. A test can give it less room than the disk has.
 #[derive(Debug, Default)]
@@ -54,7 +51,7 @@ pub(crate) struct NewFile {
 impl NewFile {
     /// Makes the file and asks the disk for all its room at once, so that a full disk is noticed before any work.
     pub(crate) fn create(path: &Path, bytes: u64, disk: &Disk) -> Result<NewFile> {
-        let temporary = temporary(path);
+        let temporary = store::temporary(path);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true);
         let file = options.open(&temporary).map_err(|source| Error::io(&temporary, "cannot make the file", source))?;
@@ -80,14 +77,14 @@ impl NewFile {
     pub(crate) fn finish(self) -> Result<String> {
         let path = &self.path;
         let doing = |what: &'static str| move |source| Error::io(path, what, source);
-        let hash = sha256(&self.temporary, &mut |_| {})?;
+        let hash = sha256(&self.temporary, |_| {})?;
         self.file.sync_all().map_err(|source| self.refused(source))?;
         let permissions = self.file.metadata().map(|metadata| metadata.permissions());
         let mut permissions = permissions.map_err(doing("cannot look at the file"))?;
         permissions.set_readonly(true);
         self.file.set_permissions(permissions).map_err(doing("cannot make the file read-only"))?;
         fs::rename(&self.temporary, &self.path).map_err(doing("cannot give the file its name"))?;
-        sync_folder(&self.path)?;
+        store::sync_folder(&self.path).map_err(doing("cannot bring the folder to the disk"))?;
         Ok(hash)
     }
 
@@ -129,55 +126,15 @@ fn refused(path: &Path, bytes: u64, source: io::Error) -> Error {
     Error::io(path, &message, source)
 }
 
-fn temporary(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(TEMPORARY);
-    PathBuf::from(name)
-}
-
 /// Writes a small file, whole or not at all.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let temporary = temporary(path);
-    let write = || {
-        let mut file = File::create(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().map_err(|source| {
-        let _ = fs::remove_file(&temporary);
-        refused(path, bytes.len() as u64, source)
-    })?;
-    sync_folder(path)
+    store::write_whole(path, bytes).map_err(|source| refused(path, bytes.len() as u64, source))
 }
 
-/// Brings the names in a file's folder to the disk.
-fn sync_folder(path: &Path) -> Result<()> {
-    if cfg!(not(unix)) {
-        return Ok(());
-    }
-    let Some(folder) = path.parent() else { return Ok(()) };
-    let sync = File::open(folder).and_then(|folder| folder.sync_all());
-    sync.map_err(|source| Error::io(folder, "cannot bring the folder to the disk", source))
-}
-
-/// The SHA-256 of a file as `sha256sum` prints it. `read` is told of each piece's bytes.
-pub(crate) fn sha256(path: &Path, read: &mut dyn FnMut(u64)) -> Result<String> {
-    let failed = |source| Error::io(path, "cannot read the file", source);
-    let mut file = File::open(path).map_err(failed)?;
-    let mut hash = Sha256::new();
-    let mut piece = vec![0; 4 << 20];
-    loop {
-        match file.read(&mut piece) {
-            Ok(0) => return Ok(hex(&hash.finalize())),
-            Ok(length) => {
-                hash.update(&piece[..length]);
-                read(length as u64);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(failed(error)),
-        }
-    }
+/// The SHA-256 of a file. `read` is told of each piece's bytes.
+pub(crate) fn sha256(path: &Path, read: impl FnMut(u64)) -> Result<String> {
+    let hash = File::open(path).and_then(|file| checksum::<Sha256>(file, read));
+    hash.map_err(|source| Error::io(path, "cannot read the file", source))
 }
 
 /// A number of bytes in words, as disks are sold: 1 GB is 10⁹ bytes.

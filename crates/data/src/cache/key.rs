@@ -2,9 +2,9 @@
 //!
 //! Not here: what a dataset's own fingerprint is made of.
 
-use super::manifest::FORMAT;
+use super::manifest::{FOLDER_DIGITS, FORMAT};
 use super::notes::Note;
-use crate::{Dataset, Field, Fingerprint, Result};
+use crate::{Dataset, Error, Field, Fingerprint, Result};
 
 /// The options that the content of a cache depends on.
 #[derive(Clone, Debug)]
@@ -34,12 +34,20 @@ impl Key {
             fingerprint.add("field", field.to_string());
         }
         dataset.fingerprint(&mut fingerprint)?;
+        if options.version.is_empty()
+            && let Some(function) = fingerprint.function()
+        {
+            return Err(Error::usage(format!(
+                "the samples depend on a function ({function}), and whether that changes cannot be seen: give the cache a \
+                 version, .version(\"1\"), and another when the function changes"
+            )));
+        }
         let hash = fingerprint.to_string();
         Ok(Key { hash, notes: fingerprint.into_notes().finish() })
     }
 
     /// The name of the cache's folder.
     pub(crate) fn folder(&self) -> &str {
-        &self.hash[..16]
+        &self.hash[..FOLDER_DIGITS]
     }
 }

@@ -1,20 +1,22 @@
-//! One writer at a time: a lock on a file in the cache's folder, which the system gives back when the writer dies.
+//! One writer at a time: a lock on a file in the folder that is written, which the system gives back when the writer dies.
 //!
 //! Not here: readers. They need no lock, since parts and manifest appear whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fs4::{FileExt, TryLockError};
 
 use crate::{Error, Result};
 
-/// The name of the file that is locked. It stays when nobody writes.
-pub(crate) const LOCK: &str = "lock";
+/// The name of the file that is locked in a cache's folder. It stays when nobody writes.
+pub(crate) const LOCK: &str = "cache.lock";
+/// Who only asks who writes holds the lock for a moment.
+const MOMENT: Duration = Duration::from_millis(500);
 
-/// Held while a cache is written.
+/// Held while a folder is written.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
@@ -24,7 +26,7 @@ impl Lock {
     /// Waits until nobody else writes. `waiting` is told who does, several times a second.
     pub(crate) fn wait(dir: &Path, waiting: &mut dyn FnMut(&str)) -> Result<Lock> {
         loop {
-            match Lock::try_take(dir)? {
+            match Lock::try_take(dir, LOCK)? {
                 Ok(lock) => return Ok(lock),
                 Err(holder) => waiting(&holder),
             }
@@ -41,15 +43,31 @@ impl Lock {
         }
     }
 
-    /// The lock, or who has it.
-    pub(crate) fn try_take(dir: &Path) -> Result<Result<Lock, String>> {
-        let path = dir.join(LOCK);
+    /// The lock, or an error that says who writes.
+    pub(crate) fn take(dir: &Path, name: &str) -> Result<Lock> {
+        let begun = Instant::now();
+        loop {
+            match Lock::try_take(dir, name)? {
+                Ok(lock) => return Ok(lock),
+                Err(_) if begun.elapsed() < MOMENT => std::thread::sleep(MOMENT / 10),
+                Err(holder) => {
+                    let message =
+                        format!("{} is being written by {holder}; wait for it, or end it first", dir.display());
+                    return Err(Error::usage(message));
+                }
+            }
+        }
+    }
+
+    /// The lock by the file of this name, or who has it.
+    fn try_take(dir: &Path, name: &str) -> Result<Result<Lock, String>> {
+        let path = dir.join(name);
         let failed = |doing: &'static str| {
             let path = path.clone();
             move |source| Error::io(&path, doing, source)
         };
         loop {
-            fs::create_dir_all(dir).map_err(|source| Error::io(dir, "cannot make the cache's folder", source))?;
+            fs::create_dir_all(dir).map_err(|source| Error::io(dir, "cannot make the folder", source))?;
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false);
             let mut file = match options.open(&path) {
@@ -62,9 +80,7 @@ impl Lock {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(Err(written(&mut file))),
                 Err(TryLockError::Error(error)) => {
-                    return Err(failed("cannot lock; this file system may not have locks, put the cache on another")(
-                        error,
-                    ));
+                    return Err(failed("cannot lock; this file system may not have locks, use another")(error));
                 }
             }
             // Who waited for `clear` now holds a file that is no longer there.

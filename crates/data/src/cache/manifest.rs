@@ -1,6 +1,6 @@
 //! What a cache is of and which of its parts are finished: the JSON file beside the parts.
 //!
-//! Not here: the parts (`part`), and making the key (`key`).
+//! Not here: the parts (`arrow`, `files`), and making the key (`key`).
 
 use std::path::{Path, PathBuf};
 
@@ -8,12 +8,16 @@ use fulmen_tensor::DType;
 use serde::{Deserialize, Serialize};
 
 use super::arrow::{Frame, Identity};
-use super::files::{TEMPORARY, write_whole};
+use super::files::write_whole;
+use super::lock::LOCK;
 use super::notes::Note;
+use crate::store::temporary;
 use crate::{Error, Field, Result};
 
 /// The file's name.
-pub(crate) const MANIFEST: &str = "manifest.json";
+pub(crate) const MANIFEST: &str = "cache.json";
+/// How many digits of the key are the name of the cache's folder.
+pub(crate) const FOLDER_DIGITS: usize = 16;
 /// Of the layout of files that this describes. It goes into the key, so that another layout is another cache.
 pub(crate) const FORMAT: u32 = 1;
 /// More files than this are no few files, and a manifest that claims them is damaged.
@@ -105,6 +109,9 @@ impl Plan {
             || parts.last().is_some_and(|last| last.number >= plan.num_parts())
         {
             return Err(format!("its parts are not numbered 0 to {} in order", plan.num_parts() - 1));
+        }
+        if parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.bytes)).is_none_or(|bytes| bytes > 1 << 61) {
+            return Err("its parts claim more bytes than a disk can hold".to_owned());
         }
         let bad = &plan.manifest.bad;
         if bad.windows(2).any(|pair| pair[0].row >= pair[1].row) || bad.last().is_some_and(|last| last.row >= rows) {
@@ -210,29 +217,53 @@ pub(crate) fn save(dir: &Path, manifest: &Manifest) -> Result<()> {
     write_whole(&path, &text)
 }
 
-/// The folders of the caches under `path`: itself, or those in it; sorted.
-pub(crate) fn folders(path: &Path) -> Result<Vec<PathBuf>> {
-    if path.join(MANIFEST).exists() {
-        return Ok(vec![path.to_owned()]);
+/// A folder of a cache, and what its manifest says; no plan where the cache is only begun, or its removal was ended.
+pub(crate) struct Found {
+    pub(crate) dir: PathBuf,
+    pub(crate) plan: Result<Option<Plan>>,
+}
+
+impl Found {
+    /// What is in a folder if it is a cache's: if it has the manifest of one, or the name and the lock. Other files of the
+    /// manifest's name are somebody else's.
+    fn at(dir: PathBuf) -> Option<Found> {
+        let plan = load(&dir);
+        let is_cache = matches!(plan, Ok(Some(_))) || is_key(&dir) && dir.join(LOCK).is_file();
+        is_cache.then_some(Found { dir, plan })
+    }
+}
+
+/// Whether a folder has the name of a cache's.
+fn is_key(dir: &Path) -> bool {
+    let name = dir.file_name().unwrap_or_default().as_encoded_bytes();
+    name.len() == FOLDER_DIGITS && name.iter().all(u8::is_ascii_hexdigit)
+}
+
+/// The caches at `path`: the one whose folder it is, or those in it; sorted.
+pub(crate) fn find(path: &Path) -> Result<Vec<Found>> {
+    if let Some(found) = Found::at(path.to_owned()) {
+        return Ok(vec![found]);
     }
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries,
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(source) => return Err(Error::io(path, "cannot list the caches", source)),
     };
-    let mut folders = Vec::new();
+    let mut all = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|source| Error::io(path, "cannot list the caches", source))?;
-        if entry.path().join(MANIFEST).exists() {
-            folders.push(entry.path());
-        }
+        all.extend(Found::at(entry.path()));
     }
-    folders.sort();
-    Ok(folders)
+    all.sort_by(|a, b| a.dir.cmp(&b.dir));
+    match all.is_empty() {
+        // Where there is nothing else, what is wrong with the manifest is worth saying.
+        true => load(path).map(|_| all),
+        false => Ok(all),
+    }
 }
 
 /// Takes away what an earlier run left of a part that it did not finish.
 pub(crate) fn remove_temporary(dir: &Path, part: usize) {
     // If that does not work, the part is written over it.
-    let _ = std::fs::remove_file(dir.join(part_name(part) + TEMPORARY));
+    let _ = std::fs::remove_file(temporary(&dir.join(part_name(part))));
 }

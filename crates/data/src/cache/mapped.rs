@@ -14,8 +14,11 @@ use memmap2::{Advice, Mmap, MmapOptions};
 pub(crate) struct Mapped(Mmap);
 
 impl Mapped {
-    /// Maps the first `length` bytes of a file that has at least so many. None of them is read yet.
+    /// Maps the first `length` bytes of a file, which must have so many. None of them is read yet.
     pub(crate) fn new(file: &File, length: usize) -> io::Result<Mapped> {
+        if file.metadata()?.len() < length as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         // SAFETY: the bytes behind a `&[u8]` must not change. A part of a cache is written under a temporary name, made
         // read-only and renamed into place when it is whole; nothing in this crate opens it for writing after that, and
         // `clear` removes names, which leaves mapped pages as they are. Only someone else can break this, by writing

@@ -2,10 +2,10 @@
 //!
 //! Not here: the key itself, which is a hash over everything in order (`Fingerprint`).
 
-use std::fmt::Write;
-
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+
+use crate::checksum::hex;
 
 /// Values longer than this are cut in a message.
 const LONGEST_TEXT: usize = 300;
@@ -104,15 +104,6 @@ fn readable(value: &[u8]) -> String {
         }
         _ => format!("{}…", hex(&value[..16])),
     }
-}
-
-/// Bytes as hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing into a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

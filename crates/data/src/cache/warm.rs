@@ -159,6 +159,17 @@ impl Teller<'_> {
     }
 }
 
+/// Ends the work of all threads where one panics, which would wait for it else.
+struct FailIfPanicking<'a>(&'a Shared<'a>);
+
+impl Drop for FailIfPanicking<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(Error::panic("a thread that makes the cache panicked"));
+        }
+    }
+}
+
 impl Shared<'_> {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -173,6 +184,7 @@ impl Shared<'_> {
 
     /// The life of the thread that began: it names the full parts, tells how far it is, and reads where nobody else does.
     fn coordinate(&self, plan: &mut Plan, teller: &mut Teller<'_>) {
+        let _failing = FailIfPanicking(self);
         let mut reader = match self.warm.workers {
             0 => match Reader::new(self) {
                 Ok(reader) => Some(reader),
@@ -181,11 +193,13 @@ impl Shared<'_> {
             _ => None,
         };
         loop {
+            // Told without the lock: what it does is not ours, and may take its time.
+            let done = self.state().done;
+            teller.maybe(done);
             let mut state = self.state();
             if state.error.is_some() {
                 return;
             }
-            teller.maybe(state.done);
             if let Some(full) = state.full.pop_front() {
                 let bad = state.bad.clone();
                 drop(state);
@@ -230,6 +244,7 @@ impl Shared<'_> {
 
     /// The life of a thread that reads.
     fn work(&self) {
+        let _failing = FailIfPanicking(self);
         let mut reader = match Reader::new(self) {
             Ok(reader) => reader,
             Err(error) => return self.fail(error),
@@ -303,8 +318,9 @@ impl Reader {
     /// Reads some rows and writes them to their places.
     fn fill(&mut self, shared: &Shared<'_>, piece: Piece) {
         let result = self.read(shared, &piece).and_then(|bad| self.write(shared, &piece).map(|()| bad));
-        let Piece { open, rows, .. } = piece;
+        // Before `open`, so that it is dropped after it: whoever finds the part full then has the only reference to it.
         let mut state = shared.state();
+        let Piece { open, rows, .. } = piece;
         match result {
             Ok(bad) => state.bad.extend(bad),
             Err(error) => {
@@ -337,12 +353,15 @@ impl Reader {
             let (epoch, number) = (variant as u64, index as u64);
             let draw = Draw { seed: manifest.seed, epoch, random_epoch: epoch, index: number };
             let mut sample = Sample::new(&self.layout, &mut self.memory, at, &mut self.written, draw);
+            let dataset = shared.warm.dataset;
             // A panic leaves at most a half-written row behind, which is emptied or thrown away.
-            let read = catch_unwind(AssertUnwindSafe(|| shared.warm.dataset.read(index, &mut sample)))
+            let read = catch_unwind(AssertUnwindSafe(|| dataset.read(index, &mut sample)))
                 .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)))
                 .and_then(|()| sample.check_complete());
             let Err(error) = read else { continue };
-            let error = error.at_sample(number, shared.warm.dataset.origin(index));
+            // It is only for the message, and the error of the sample is the one that counts.
+            let origin = catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or_default();
+            let error = error.at_sample(number, origin);
             if shared.warm.allowed_bad == 0 {
                 return Err(error);
             }

@@ -31,6 +31,8 @@ pub struct Fingerprint {
     hash: Sha256,
     /// What was taken in, name by name, where someone wants to say later what differs.
     notes: Option<Notes>,
+    /// The type of the first function that takes part.
+    function: Option<&'static str>,
 }
 
 impl Fingerprint {
@@ -58,6 +60,20 @@ impl Fingerprint {
         if let Some(notes) = &mut self.notes {
             notes.add(name, value.as_ref());
         }
+    }
+
+    /// Takes in a function by its type, which does not change with what the function does. What is kept by this fingerprint
+    /// then needs a version, as [`CacheBuilder::version`](crate::CacheBuilder::version), which its user changes with the
+    /// function.
+    pub fn add_function<F>(&mut self, name: &str) {
+        let function = std::any::type_name::<F>();
+        self.add(name, function);
+        self.function.get_or_insert(function);
+    }
+
+    /// The first function that takes part, by its type.
+    pub(crate) fn function(&self) -> Option<&'static str> {
+        self.function
     }
 
     /// Takes in a file by its path, its size and its time of change; its content is not read.

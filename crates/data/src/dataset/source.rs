@@ -131,10 +131,9 @@ where
         self.source.origin(index)
     }
 
-    /// Of the function only its type is known, which does not change with its content: say it by a version where the
-    /// fingerprint is used.
+    /// Of the function only its type is known ([`Fingerprint::add_function`]).
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("map", std::any::type_name::<F>());
+        fingerprint.add_function::<F>("map");
         self.source.fingerprint(fingerprint)
     }
 }
@@ -170,7 +169,7 @@ where
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("write", std::any::type_name::<F>());
+        fingerprint.add_function::<F>("write");
         self.source.fingerprint(fingerprint)
     }
 }

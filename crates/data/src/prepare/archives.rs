@@ -2,21 +2,18 @@
 //!
 //! Not here: what is in them.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use md5::{Digest, Md5};
+use md5::Md5;
 use serde::{Deserialize, Serialize};
 
 use super::expected::Expected;
 use super::journal::{Journal, Line};
 use super::progress::Progress;
 use super::section::Section;
+use crate::checksum::checksum;
 use crate::{Error, Result};
-
-/// How much of an archive is read at a time.
-const CHUNK: usize = 1 << 20;
 
 /// A file that shards were made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,8 +33,15 @@ pub(crate) struct Verified {
     name: String,
     bytes: u64,
     /// Nanoseconds since 1970.
-    changed: u128,
+    pub(crate) changed: u128,
     md5: String,
+}
+
+impl Verified {
+    /// Whether the content is the same, whenever it was written.
+    pub(crate) fn is_as(&self, other: &Verified) -> bool {
+        (&self.name, self.bytes, &self.md5) == (&other.name, other.bytes, &other.md5)
+    }
 }
 
 /// The paths of the archives with these names. All that are missing are named at once, with where they are to be had.
@@ -72,15 +76,16 @@ pub(crate) fn find_archives(folder: &Path, names: &[&str], expected: &Expected) 
     )))
 }
 
-/// Compares the archives' checksums with the expected ones where `verify` says so, and says what the archives are. What an
-/// earlier run verified is not read again.
+/// Compares the archives' checksums with the expected ones where `verify` says so, and says what the archives are, each with
+/// its time of change in nanoseconds since 1970: by it another archive of the same size is known. What has a verified
+/// checksum has the time of the first file that had it. What an earlier run verified is not read again.
 pub(crate) fn verify_archives(
     paths: &[PathBuf],
     expected: &Expected,
     verify: bool,
     journal: &Journal,
     progress: &dyn Progress,
-) -> Result<Vec<SourceFile>> {
+) -> Result<Vec<(SourceFile, u128)>> {
     paths.iter().map(|path| verify_archive(path, expected, verify, journal, progress)).collect()
 }
 
@@ -90,17 +95,17 @@ fn verify_archive(
     verify: bool,
     journal: &Journal,
     progress: &dyn Progress,
-) -> Result<SourceFile> {
+) -> Result<(SourceFile, u128)> {
     let metadata = path.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let bytes = metadata.len();
+    let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let changed = changed.map_or(0, |time| time.as_nanos());
     let Some(md5) = expected.archive(&name).and_then(|archive| archive.md5.as_ref()).filter(|_| verify) else {
-        return Ok(SourceFile { name, bytes, md5: None });
+        return Ok((SourceFile { name, bytes, md5: None }, changed));
     };
     let md5 = md5.to_ascii_lowercase();
-    let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-    let verified =
-        Verified { name: name.clone(), bytes, changed: changed.map_or(0, |time| time.as_nanos()), md5: md5.clone() };
+    let verified = Verified { name: name.clone(), bytes, changed, md5: md5.clone() };
     if !journal.has_verified(&verified) {
         let found = md5_of(path, progress)?;
         if found != md5 {
@@ -112,27 +117,15 @@ fn verify_archive(
                 ),
             ));
         }
-        journal.add(Line::Verified(verified))?;
+        journal.add(Line::Verified(verified.clone()))?;
     }
-    Ok(SourceFile { name, bytes, md5: Some(md5) })
+    let first = journal.first_verified(&verified).map_or(changed, |first| first.changed);
+    Ok((SourceFile { name, bytes, md5: Some(md5) }, first))
 }
 
 fn md5_of(path: &Path, progress: &dyn Progress) -> Result<String> {
-    let mut section = Section::open(path)?;
+    let section = Section::open(path)?;
     progress.begin(&format!("verifying {}", path.file_name().unwrap_or_default().display()), section.len());
-    let mut hash = Md5::new();
-    let mut chunk = vec![0; CHUNK];
-    loop {
-        let read = section.read(&mut chunk).map_err(|source| Error::io(path, "reading the archive", source))?;
-        if read == 0 {
-            return Ok(hexadecimal(&hash.finalize()));
-        }
-        hash.update(&chunk[..read]);
-        progress.advance(read as u64);
-    }
-}
-
-/// Two digits a byte.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let hash = checksum::<Md5>(section, |read| progress.advance(read));
+    hash.map_err(|source| Error::io(path, "reading the archive", source))
 }

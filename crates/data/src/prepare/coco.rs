@@ -130,7 +130,8 @@ impl SampleSet for Coco {
     fn tar_bytes(&self, split: usize, index: usize) -> u64 {
         let split = &self.splits[split];
         let picture = &split.pictures[index];
-        tar_bytes([split.zip.entries[picture.entry].size, picture.json_bytes])
+        let jpg = split.zip.entries[picture.entry].size;
+        tar_bytes(&picture.key, [("jpg", jpg), ("json", picture.json_bytes)])
     }
 
     fn read(&self, split: usize, index: usize) -> Result<SampleFiles> {

@@ -163,7 +163,7 @@ impl SampleSet for ImageNet {
 
     fn tar_bytes(&self, split: usize, index: usize) -> u64 {
         let picture = &self.pictures[split][index];
-        tar_bytes([picture.size, picture.class.to_string().len() as u64])
+        tar_bytes(&picture.key, [("jpg", picture.size), ("cls", picture.class.to_string().len() as u64)])
     }
 
     fn read(&self, split: usize, index: usize) -> Result<SampleFiles> {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::section::Section;
 use super::tar_index::for_each_entry;
+use crate::tar_shards::split;
 use crate::{Error, Result};
 
 /// Larger than any number written out; what claims to be a class and is longer is none.
@@ -47,7 +48,8 @@ pub struct ShardInfo {
 }
 
 /// Looks through tar shards in WebDataset's convention: what stands in front of the first dot of a file's name is the
-/// sample's key, the rest its extension, and the files of a sample stand together.
+/// sample's key, the rest its extension, and the files of a sample stand together. Extensions are told in lower case, and
+/// what readers take for no part of a sample is not counted: files without an extension, hidden ones, `__name__`.
 ///
 /// Each path is a tar file or a folder, whose `.tar` files are taken in the order of their names. Only headers and class
 /// numbers are read.
@@ -95,7 +97,9 @@ fn tar_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in folder.read_dir().map_err(listing)? {
         let path = entry.map_err(listing)?.path();
-        if path.extension().is_some_and(|extension| extension == "tar") && path.is_file() {
+        // A hidden one is still being written.
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !hidden && path.extension().is_some_and(|extension| extension == "tar") && path.is_file() {
             files.push(path);
         }
     }
@@ -108,12 +112,14 @@ fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
     let mut samples = 0;
     let mut last: Option<String> = None;
     for_each_entry(&section, "this shard", |entry| {
-        let (key, extension) = key_and_extension(&entry.name);
+        // What belongs to no sample is left out by readers, too.
+        let Some((key, extension)) = split(&entry.name) else { return Ok(()) };
+        let extension = extension.to_lowercase();
         if last.as_deref() != Some(key) {
             samples += 1;
             last = Some(key.to_owned());
         }
-        let (files, bytes) = info.extensions.entry(extension.to_owned()).or_default();
+        let (files, bytes) = info.extensions.entry(extension.clone()).or_default();
         *files += 1;
         *bytes += entry.size;
         if extension == "cls" && entry.size <= LONGEST_CLASS {
@@ -128,24 +134,4 @@ fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
     })?;
     info.shards.push(ShardInfo { path: path.to_owned(), samples, bytes: section.len() });
     Ok(())
-}
-
-/// WebDataset's rule: the key ends at the first dot of the last part of the name.
-fn key_and_extension(name: &str) -> (&str, &str) {
-    let file = name.rfind('/').map_or(0, |slash| slash + 1);
-    match name[file..].find('.') {
-        Some(dot) => (&name[..file + dot], &name[file + dot + 1..]),
-        None => (name, ""),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_ends_at_the_first_dot_of_the_file() {
-        assert_eq!(key_and_extension("a/b.c/d.seg.png"), ("a/b.c/d", "seg.png"));
-        assert_eq!(key_and_extension("plain"), ("plain", ""));
-    }
 }

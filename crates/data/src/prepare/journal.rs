@@ -156,6 +156,11 @@ impl Journal {
         self.lock().verified.contains(archive)
     }
 
+    /// The first archive with the same content that was verified.
+    pub(crate) fn first_verified(&self, archive: &Verified) -> Option<Verified> {
+        self.lock().verified.iter().find(|verified| verified.is_as(archive)).cloned()
+    }
+
     pub(crate) fn shard(&self, name: &str) -> Option<ShardRecord> {
         self.lock().shards.get(name).cloned()
     }

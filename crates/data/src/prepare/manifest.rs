@@ -3,14 +3,12 @@
 //! Not here: what is done so far (`journal`).
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::archives::SourceFile;
-use crate::{Error, Result};
+use crate::{Error, Result, store};
 
 /// The name of the file.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -78,9 +76,19 @@ pub struct ShardRecord {
     pub bytes: u64,
     /// Its SHA-256 checksum in hexadecimal digits.
     pub sha256: String,
+    /// How many documents it was made of, where some gave no sample. Of use to a run that goes on, and in no manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) documents: Option<u64>,
     /// What was found strange in it. In a manifest all of them stand together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<Remark>,
+}
+
+impl ShardRecord {
+    /// How many documents it was made of.
+    pub(crate) fn documents(&self) -> u64 {
+        self.documents.unwrap_or(self.samples)
+    }
 }
 
 /// A class of things.
@@ -119,21 +127,11 @@ impl Manifest {
         }
     }
 
-    /// Writes it, under a temporary name first.
+    /// Writes it, whole or not at all.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(MANIFEST);
-        let temporary = folder.join(".manifest.json.partial");
         let mut text = serde_json::to_vec_pretty(self).map_err(|source| Error::runtime("writing JSON", source))?;
         text.push(b'\n');
-        File::create(&temporary)
-            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
-            .and_then(|()| std::fs::rename(&temporary, &path))
-            .and_then(|()| sync_folder(folder))
-            .map_err(|source| Error::io(&path, "writing the manifest", source))
+        store::write_whole(&path, &text).map_err(|source| Error::io(&path, "writing the manifest", source))
     }
-}
-
-/// Makes sure that a file's new name survives a loss of power.
-pub(crate) fn sync_folder(folder: &Path) -> std::io::Result<()> {
-    File::open(folder)?.sync_all()
 }

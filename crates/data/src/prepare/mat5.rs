@@ -8,7 +8,7 @@ use std::io::Read;
 
 use flate2::read::ZlibDecoder;
 
-/// More than this is refused: a small compressed variable can hold a thousand times its size.
+/// Variables of more bytes than this together are refused: a small compressed one can hold a thousand times its size.
 const LIMIT: u64 = 256 << 20;
 
 /// Structures in structures, at most.
@@ -62,15 +62,16 @@ pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
     };
     let mut cursor = Cursor { bytes: &bytes[HEADER..], big };
     let mut variables = Vec::new();
+    let mut left = LIMIT;
     while !cursor.bytes.is_empty() {
         match cursor.element()? {
             (15, data) => {
                 let mut inflated = Vec::new();
-                let read = ZlibDecoder::new(data).take(LIMIT + 1).read_to_end(&mut inflated);
+                let read = ZlibDecoder::new(data).take(left + 1).read_to_end(&mut inflated);
                 read.map_err(|source| format!("inflating a variable: {source}"))?;
-                if inflated.len() as u64 > LIMIT {
-                    return Err(format!("a variable has more than {LIMIT} bytes"));
-                }
+                left = left
+                    .checked_sub(inflated.len() as u64)
+                    .ok_or_else(|| format!("its variables have more than {LIMIT} bytes"))?;
                 let mut inside = Cursor { bytes: &inflated, big };
                 let (kind, data) = inside.element()?;
                 if kind == 14 {

@@ -8,10 +8,8 @@ use std::ops::Range;
 use super::options::PrepareOptions;
 use super::sample_set::SampleSet;
 use crate::dataset::random::{Purpose, permutation};
+use crate::tar_shards::{END, size_in_tar};
 use crate::{Error, Fingerprint, Result};
-
-/// A tar file's end: two blocks of zeros.
-const TAR_END: u64 = 1024;
 
 /// One shard to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,14 +51,14 @@ impl Plan {
             }
             let order = permutation(Purpose::Shards, options.seed, split as u64, samples);
             let mut first = 0;
-            let mut bytes = TAR_END;
+            let mut bytes = END;
             let mut number = 0;
             for (place, &index) in order.iter().enumerate() {
                 let size = set.tar_bytes(split, index);
                 let full = place - first == options.max_samples || bytes.saturating_add(size) > options.max_bytes;
                 if full && place > first {
                     plan.add(name, split, &mut number, first..place, bytes);
-                    (first, bytes) = (place, TAR_END);
+                    (first, bytes) = (place, END);
                 }
                 bytes = bytes.saturating_add(size);
             }
@@ -84,8 +82,8 @@ pub(crate) fn shard_name(split: &str, number: usize, extension: &str) -> String 
     format!("{split}-{number:06}.{extension}")
 }
 
-/// The bytes that files of these sizes take in a tar file: a header each, and the data up to a multiple of 512.
-pub(crate) fn tar_bytes(sizes: impl IntoIterator<Item = u64>) -> u64 {
-    let one = |size: u64| size.checked_next_multiple_of(512).unwrap_or(u64::MAX).saturating_add(512);
-    sizes.into_iter().map(one).fold(0, u64::saturating_add)
+/// The bytes that a sample's files, by their extensions and sizes, take in a tar file.
+pub(crate) fn tar_bytes<const FILES: usize>(key: &str, files: [(&str, u64); FILES]) -> u64 {
+    let bytes = files.map(|(extension, size)| size_in_tar(key.len() + 1 + extension.len(), size));
+    bytes.into_iter().fold(0, u64::saturating_add)
 }

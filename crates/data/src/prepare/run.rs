@@ -14,7 +14,8 @@ use super::plan::{Plan, PlannedShard};
 use super::progress::Progress;
 use super::sample_set::SampleSet;
 use super::shard_file::TarShard;
-use super::work::{State, Work, check_room, in_parallel};
+use super::work::{State, Work, check_room};
+use crate::parallel::in_parallel;
 use crate::{Error, Result};
 
 /// Checks the archives, and writes those shards that are not there yet, and the manifest.
@@ -31,7 +32,7 @@ pub(crate) fn prepare<S: SampleSet>(
     progress.begin("reading the archives' headers", 0);
     let set = open()?;
     let journal = Journal::open(&options.output)?;
-    let sources = verify_archives(archives, expected, options.verify, &journal, progress)?;
+    let archives = verify_archives(archives, expected, options.verify, &journal, progress)?;
     let plan = Plan::new(&set, options)?;
     let facts = BTreeMap::from([
         ("max_bytes".to_owned(), options.max_bytes.to_string()),
@@ -43,9 +44,17 @@ pub(crate) fn prepare<S: SampleSet>(
     let mut all = facts.clone();
     all.insert("dataset".to_owned(), dataset.to_owned());
     all.insert("the list of samples".to_owned(), plan.samples.clone());
+    let mut sources = Vec::new();
+    for (source, changed) in archives {
+        let (seconds, rest) = (changed / 1_000_000_000, changed % 1_000_000_000);
+        let what = format!("{} bytes, changed {seconds}.{rest:09} s after 1970", source.bytes);
+        all.insert(format!("the archive {}", source.name), what);
+        sources.push(source);
+    }
     journal.begin(all, &names)?;
 
     let work = Work { options, journal: &journal, progress };
+    work.begin()?;
     let states = work.states(&plan.shards)?;
     let missing: Vec<(&PlannedShard, Option<ShardRecord>)> = plan
         .shards

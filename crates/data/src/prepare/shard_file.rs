@@ -3,28 +3,32 @@
 //! Not here: which samples are in it (`plan`).
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
+use tempfile::NamedTempFile;
 
-use super::archives::hexadecimal;
-use super::manifest::{Remark, ShardRecord, sync_folder};
+use super::manifest::{Remark, ShardRecord};
 use super::sample_set::SampleFiles;
-use crate::{Error, Result};
+use crate::checksum::{checksum, hex};
+use crate::{Error, Result, store};
 
 /// How much is gathered before it is hashed and written.
 const BUFFER: usize = 256 << 10;
+/// What the name of a shard begins and ends with while it is written, as those of a `TarShardWriter`.
+const PREFIX: &str = ".part-";
+const SUFFIX: &str = ".tar";
 
 /// A file that is hashed while it is written.
 pub(crate) struct HashedFile {
     file: BufWriter<Hashing>,
-    temporary: PathBuf,
     path: PathBuf,
 }
 
 struct Hashing {
-    file: File,
+    file: NamedTempFile,
     hash: Sha256,
     bytes: u64,
 }
@@ -45,23 +49,21 @@ impl Write for Hashing {
 impl HashedFile {
     /// A file that is `name` in `folder` once it is finished.
     pub(crate) fn create(folder: &Path, name: &str) -> Result<HashedFile> {
-        let temporary = folder.join(format!(".{name}.partial"));
-        let file = File::create(&temporary).map_err(|source| Error::io(&temporary, "making the shard", source))?;
+        let path = folder.join(name);
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(PREFIX).suffix(SUFFIX).permissions(PermissionsExt::from_mode(0o666));
+        let file = builder.tempfile_in(folder).map_err(|source| Error::io(&path, "making the shard", source))?;
         let hashing = Hashing { file, hash: Sha256::new(), bytes: 0 };
-        Ok(HashedFile { file: BufWriter::with_capacity(BUFFER, hashing), temporary, path: folder.join(name) })
+        Ok(HashedFile { file: BufWriter::with_capacity(BUFFER, hashing), path })
     }
 
     /// Gives it its name; says how many bytes it has and their SHA-256.
     pub(crate) fn finish(self) -> Result<(u64, String)> {
-        let HashedFile { file, temporary, path } = self;
-        let done = || -> io::Result<(u64, String)> {
-            let Hashing { file, hash, bytes } = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.sync_all()?;
-            std::fs::rename(&temporary, &path)?;
-            path.parent().map_or(Ok(()), sync_folder)?;
-            Ok((bytes, hexadecimal(&hash.finalize())))
-        };
-        done().map_err(|source| Error::io(&path, "writing the shard", source))
+        let HashedFile { file, path } = self;
+        let written = file.into_inner().map_err(io::IntoInnerError::into_error);
+        let Hashing { file, hash, bytes } = written.map_err(|source| Error::io(&path, "writing the shard", source))?;
+        store::keep(file, &path)?;
+        Ok((bytes, hex(&hash.finalize())))
     }
 }
 
@@ -99,9 +101,8 @@ impl TarShard {
             header.set_mode(0o644);
             header.set_mtime(0);
             let written = self.tar.append_data(&mut header, format!("{key}.{extension}"), content.as_slice());
-            written.map_err(|source| {
-                Error::io(&self.tar.get_ref().temporary, &format!("writing {key}.{extension}"), source)
-            })?;
+            written
+                .map_err(|source| Error::io(&self.tar.get_ref().path, &format!("writing {key}.{extension}"), source))?;
             bytes += content.len() as u64;
         }
         self.samples += 1;
@@ -110,24 +111,59 @@ impl TarShard {
     }
 
     pub(crate) fn finish(self) -> Result<ShardRecord> {
-        let temporary = self.tar.get_ref().temporary.clone();
-        let file = self.tar.into_inner().map_err(|source| Error::io(&temporary, "ending the tar file", source))?;
+        let path = self.tar.get_ref().path.clone();
+        let file = self.tar.into_inner().map_err(|source| Error::io(&path, "ending the tar file", source))?;
         let (bytes, sha256) = file.finish()?;
-        Ok(ShardRecord { name: self.name, samples: self.samples, tokens: None, bytes, sha256, remarks: self.remarks })
+        Ok(ShardRecord {
+            name: self.name,
+            samples: self.samples,
+            tokens: None,
+            bytes,
+            sha256,
+            remarks: self.remarks,
+            documents: None,
+        })
     }
 }
 
-/// The SHA-256 of a file.
-pub(crate) fn sha256_of(path: &Path, advance: impl Fn(u64)) -> io::Result<String> {
-    let mut file = File::open(path)?;
-    let mut hash = Sha256::new();
-    let mut chunk = vec![0; BUFFER];
-    loop {
-        let read = file.read(&mut chunk)?;
-        if read == 0 {
-            return Ok(hexadecimal(&hash.finalize()));
+/// The SHA-256 of a file. `advance` is told of each piece's bytes.
+pub(crate) fn sha256_of(path: &Path, advance: impl FnMut(u64)) -> io::Result<String> {
+    checksum::<Sha256>(File::open(path)?, advance)
+}
+
+/// Removes what runs that were killed had begun to write into a folder, whose only writer this process is.
+pub(crate) fn remove_leftovers(folder: &Path) -> Result<()> {
+    let listing = |source| Error::io(folder, "listing the folder", source);
+    for entry in folder.read_dir().map_err(listing)? {
+        let path = entry.map_err(listing)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let begun = [(PREFIX, SUFFIX), (".tokens-", ".part")];
+        if begun.iter().any(|(prefix, suffix)| name.starts_with(prefix) && name.ends_with(suffix)) {
+            std::fs::remove_file(&path).map_err(|source| Error::io(&path, "removing what is half written", source))?;
         }
-        hash.update(&chunk[..read]);
-        advance(read as u64);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::tar_bytes;
+    use super::*;
+    use crate::tar_shards::END;
+
+    #[test]
+    fn a_shard_has_as_many_bytes_as_are_planned() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut planned = END;
+        let mut shard = TarShard::create(folder.path(), "a.tar").unwrap();
+        for (length, size) in [(1, 0), (96, 512), (97, 513), (600, 3)] {
+            let key = "k".repeat(length);
+            shard.add(&key, SampleFiles { files: vec![("jpg", vec![7; size])], remark: None }).unwrap();
+            planned += tar_bytes(&key, [("jpg", size as u64)]);
+        }
+        assert_eq!(shard.finish().unwrap().bytes, planned);
+        // What is not finished is gone.
+        TarShard::create(folder.path(), "b.tar").unwrap();
+        assert_eq!(folder.path().read_dir().unwrap().count(), 1);
     }
 }

@@ -15,7 +15,8 @@ use super::progress::Progress;
 use super::text_files::TextInput;
 use super::text_options::TextOptions;
 use super::text_shard::{Document, Form, TextShard};
-use super::work::{State, Work, check_room, in_parallel};
+use super::work::{State, Work, check_room};
+use crate::parallel::in_parallel;
 use crate::{Error, Fingerprint, Location, Result};
 
 const SPLITS: [&str; 2] = ["train", "validation"];
@@ -23,12 +24,16 @@ const SPLITS: [&str; 2] = ["train", "validation"];
 /// Texts that are tokenized together, at most so many bytes for each thread.
 const BATCH: usize = 1 << 20;
 
+/// What a document takes in memory beside its text and its place.
+const AROUND: usize = 64;
+
 /// Makes files of texts into shards: of tokens ([`TokenFile`](crate::text::TokenFile)s `train-000000.tokens` ...) where
 /// `text` has a tokenizer, and else of documents (tar shards with a `.txt` each).
 ///
 /// `files` are files, patterns and folders, local or in a store: `.txt` (a document each, or a document a line), `.jsonl`
 /// (a document a line) and both compressed by gzip or zstd, and `.parquet` (a document a row). Documents keep the order of
-/// the files; shuffle blocks of tokens when they are read. Documents of nothing but white space are left out.
+/// the files; shuffle blocks of tokens when they are read. Documents of nothing but white space are left out, and those of
+/// which the tokenizer makes no token.
 ///
 /// A run that was ended goes on with the next one: it reads the files again up to where it was, which is quick beside
 /// tokenizing, and leaves the shards that are there alone. The list of files, their sizes and their times of change have
@@ -68,6 +73,7 @@ pub fn text(
     journal.begin(facts.clone(), &there.iter().map(String::as_str).collect::<Vec<_>>())?;
 
     let work = Work { options, journal: &journal, progress };
+    work.begin()?;
     let mut splits = Vec::new();
     for name in SPLITS {
         let known: Vec<Option<ShardRecord>> =
@@ -98,7 +104,7 @@ pub fn text(
     for input in &inputs {
         let mut told = 0;
         let mut batch = Vec::new();
-        let mut size = 0;
+        let (mut size, mut memory) = (0, 0usize);
         for document in input.documents(text)? {
             let document = document?;
             if document.item.trim().is_empty() {
@@ -106,21 +112,31 @@ pub fn text(
                 continue;
             }
             size += document.item.len();
+            // Short ones are more than their text.
+            memory += document.item.len() + document.origin.len() + AROUND;
             batch.push((usize::from(in_validation(&document.item, options.seed, threshold)), document));
-            if size >= BATCH.saturating_mul(options.threads) {
+            if memory >= BATCH.saturating_mul(options.threads) {
                 run.take(std::mem::take(&mut batch))?;
                 let by = (size as u64).min(input.bytes - told);
                 told += by;
                 progress.advance(by);
-                size = 0;
+                (size, memory) = (0, 0);
             }
         }
         run.take(batch)?;
         progress.advance(input.bytes - told);
     }
-    let splits = run.finish()?;
+    let (splits, empty) = run.finish()?;
     journal.add(Line::Complete)?;
-    let remark = |what: String| Remark { sample: String::new(), what };
+    let left_out = |count: u64, which: &str| {
+        let what = match count {
+            0 => return None,
+            1 => format!("1 document {which} was left out"),
+            _ => format!("{count} documents {which} were left out"),
+        };
+        Some(Remark { sample: String::new(), what })
+    };
+    let remarks = [left_out(blank, "of nothing but white space"), left_out(empty, "without a token")];
     let manifest = Manifest {
         version: 1,
         dataset: "text".to_owned(),
@@ -131,11 +147,7 @@ pub fn text(
             .map(|input| SourceFile { name: input.location.name(), bytes: input.bytes, md5: None })
             .collect(),
         options: facts.into_iter().filter(|(name, _)| name != FILES).collect(),
-        remarks: match blank {
-            0 => Vec::new(),
-            1 => vec![remark("1 document of nothing but white space was left out".to_owned())],
-            _ => vec![remark(format!("{blank} documents of nothing but white space were left out"))],
-        },
+        remarks: remarks.into_iter().flatten().collect(),
     };
     work.finish(&manifest)?;
     Ok(manifest)
@@ -249,10 +261,10 @@ impl Run<'_> {
         let (options, form) = (self.work.options, self.form);
         let bytes = document.as_ref().map_or(0, |document| form.bytes(document));
         let split = &mut self.splits[at];
-        let known = split.known.get(split.next).map(|(record, _)| record.samples);
+        let known = split.known.get(split.next).map(|(record, _)| record.documents());
         let open = split.open.as_ref();
         let full = match known {
-            Some(samples) => split.inside == samples,
+            Some(documents) => split.inside == documents,
             None => open.is_some_and(|open| {
                 open.documents() == options.max_samples as u64 || open.bytes().saturating_add(bytes) > options.max_bytes
             }),
@@ -294,13 +306,14 @@ impl Run<'_> {
                 (record, false)
             }
             (None, Some((record, done))) => {
-                if split.inside != record.samples {
+                if split.inside != record.documents() {
                     return Err(Error::file(
                         &self.work.options.output.join(&record.name),
                         format!(
                             "it was made of {} documents, and now there are {} for it: the files have changed; give \
                              another folder",
-                            record.samples, split.inside
+                            record.documents(),
+                            split.inside
                         ),
                     ));
                 }
@@ -319,13 +332,18 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Ends the last shards.
-    fn finish(mut self) -> Result<Vec<SplitManifest>> {
+    /// Ends the last shards. Says how many documents gave no sample, too.
+    fn finish(mut self) -> Result<(Vec<SplitManifest>, u64)> {
+        let mut empty = 0;
         for at in 0..self.splits.len() {
             if self.splits[at].inside > 0 {
                 self.close(at)?;
             }
-            let split = &self.splits[at];
+            let split = &mut self.splits[at];
+            for record in &mut split.records {
+                empty += record.documents().saturating_sub(record.samples);
+                record.documents = None;
+            }
             if let Some((record, _)) = split.known.get(split.next) {
                 return Err(Error::file(
                     &self.work.options.output.join(&record.name),
@@ -334,7 +352,7 @@ impl Run<'_> {
             }
         }
         let splits = self.splits.into_iter().filter(|split| split.documents > 0);
-        Ok(splits.map(|split| SplitManifest::of(split.name, split.records)).collect())
+        Ok((splits.map(|split| SplitManifest::of(split.name, split.records)).collect(), empty))
     }
 }
 
@@ -342,6 +360,6 @@ impl Split {
     /// How many of the documents to come belong to shards that are there, up to the first that is not.
     fn documents_there(&self) -> u64 {
         let there = self.known.iter().skip(self.next).take_while(|(_, state)| !matches!(state, State::Missing));
-        there.map(|(record, _)| record.samples).sum::<u64>().saturating_sub(self.inside)
+        there.map(|(record, _)| record.documents()).sum::<u64>().saturating_sub(self.inside)
     }
 }

@@ -109,7 +109,7 @@ impl Form {
             }
             #[cfg(feature = "text")]
             (_, Document::Tokens(ids)) => 4 * ids.len() as u64,
-            (_, Document::Text(text)) => tar_bytes([text.len() as u64]),
+            (_, Document::Text(text)) => tar_bytes(&key(0), [("txt", text.len() as u64)]),
         }
     }
 }
@@ -144,7 +144,7 @@ impl TextShard {
         match (&mut self.writer, document) {
             (Writer::Texts(tar), Document::Text(text)) => {
                 let files = vec![("txt", text.into_bytes())];
-                tar.add(&format!("{number:012}"), SampleFiles { files, remark: None })?;
+                tar.add(&key(number), SampleFiles { files, remark: None })?;
             }
             #[cfg(feature = "text")]
             (Writer::Tokens { writer, .. }, Document::Tokens(ids)) => writer.push(ids)?,
@@ -163,9 +163,12 @@ impl TextShard {
             Writer::Tokens { writer, name } => {
                 let file = writer.finish()?;
                 let io = |source| Error::io(file.path(), "reading the shard", source);
+                // Documents without a token are none in the file.
+                let samples = file.document_ends().len() as u64;
                 Ok(ShardRecord {
                     name,
-                    samples: self.documents,
+                    samples,
+                    documents: (samples < self.documents).then_some(self.documents),
                     tokens: Some(file.num_tokens()),
                     bytes: file.path().metadata().map_err(io)?.len(),
                     sha256: sha256_of(file.path(), |_| ()).map_err(io)?,
@@ -174,4 +177,9 @@ impl TextShard {
             }
         }
     }
+}
+
+/// The key of a split's document.
+fn key(number: u64) -> String {
+    format!("{number:012}")
 }

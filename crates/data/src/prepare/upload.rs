@@ -5,12 +5,12 @@
 use std::cell::Cell;
 use std::path::Path;
 
-use sha2::{Digest, Sha256};
+use sha2::Sha256;
 
-use super::archives::hexadecimal;
 use super::journal::{Journal, Line, Uploaded};
 use super::manifest::ShardRecord;
 use super::progress::Progress;
+use crate::checksum::checksum;
 use crate::{Error, Location, Result};
 
 /// A folder of a store, or another local one.
@@ -84,17 +84,7 @@ impl Destination<'_> {
     }
 
     fn sha256_of(&self, there: &Location) -> Result<String> {
-        let mut hash = Sha256::new();
-        let mut reader = there.open()?;
-        let mut chunk = vec![0; 256 << 10];
-        loop {
-            let read = reader
-                .read(&mut chunk)
-                .map_err(|source| Error::io(Path::new(&there.to_string()), "reading what is there", source))?;
-            if read == 0 {
-                return Ok(hexadecimal(&hash.finalize()));
-            }
-            hash.update(&chunk[..read]);
-        }
+        let hash = checksum::<Sha256>(there.open()?, |_| ());
+        hash.map_err(|source| Error::io(Path::new(&there.to_string()), "reading what is there", source))
     }
 }

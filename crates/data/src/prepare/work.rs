@@ -2,17 +2,18 @@
 //!
 //! Not here: what the shards are made of (`run`, `text`).
 
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::journal::Journal;
 use super::manifest::{MANIFEST, Manifest, ShardRecord};
 use super::options::PrepareOptions;
 use super::plan::PlannedShard;
 use super::progress::Progress;
-use super::shard_file::sha256_of;
+use super::shard_file::{remove_leftovers, sha256_of};
 use super::upload::Destination;
+use crate::parallel::in_parallel;
 use crate::{Error, Result};
 
 /// What a disk should have left when all is written.
@@ -48,6 +49,23 @@ impl Work<'_> {
     fn destination(&self) -> Option<Destination<'_>> {
         let folder = self.options.upload.as_ref()?;
         Some(Destination { folder, journal: self.journal, progress: self.progress })
+    }
+
+    /// Before any work: takes away what an ended run had begun to write, and looks at the place to upload to, whose faults
+    /// are better known now than after hours.
+    pub(crate) fn begin(&self) -> Result<()> {
+        let PrepareOptions { output, upload, .. } = self.options;
+        remove_leftovers(output)?;
+        let Some(to) = upload else { return Ok(()) };
+        let Some(local) = to.local() else { return to.join(MANIFEST).exists().map(drop) };
+        std::fs::create_dir_all(local).map_err(|source| Error::io(local, "making the folder to upload to", source))?;
+        let identity = |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
+        if identity(local) == identity(output) {
+            return Err(Error::usage(format!(
+                "{to}: the place to upload to is the folder that the shards are written into; give another, or none"
+            )));
+        }
+        Ok(())
     }
 
     /// How far these shards are.
@@ -135,54 +153,14 @@ pub(crate) fn check_room(folder: &Path, bytes: u64) -> Result<()> {
         return Ok(());
     }
     let gigabytes = |bytes: u64| bytes as f64 / 1e9;
-    Err(Error::file(
-        folder,
-        format!(
-            "the shards still to be written need {:.1} GB and the disk has room for {:.1} GB: {:.1} GB are missing; make \
-             room, or give a folder on another disk",
-            gigabytes(needed),
-            gigabytes(room),
-            gigabytes(needed - room)
-        ),
-    ))
-}
-
-/// The results for all items, in their order, by several threads. The first error ends the work.
-pub(crate) fn in_parallel<T: Sync, R: Send>(
-    items: &[T],
-    threads: usize,
-    work: impl Fn(&T) -> Result<R> + Sync,
-) -> Result<Vec<R>> {
-    let next = AtomicUsize::new(0);
-    let failed = AtomicBool::new(false);
-    let results = Mutex::new((items.iter().map(|_| None).collect::<Vec<Option<R>>>(), None));
-    let one = || {
-        while !failed.load(Ordering::Relaxed) {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(at) else { return };
-            let result = work(item);
-            let mut results = results.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            match result {
-                Ok(result) => results.0[at] = Some(result),
-                Err(error) => {
-                    failed.store(true, Ordering::Relaxed);
-                    results.1.get_or_insert(error);
-                }
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.min(items.len()) {
-            // Where no thread can be had, those that are there do the work.
-            let _ = std::thread::Builder::new().name("fulmen-prepare".to_owned()).spawn_scoped(scope, one);
-        }
-        one();
-    });
-    let (results, error) = results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    match error {
-        Some(error) => Err(error),
-        None => Ok(results.into_iter().flatten().collect()),
-    }
+    let message = format!(
+        "the shards still to be written need {:.1} GB and the disk has room for {:.1} GB: {:.1} GB are missing; make room, \
+         or give a folder on another disk",
+        gigabytes(needed),
+        gigabytes(room),
+        gigabytes(needed - room)
+    );
+    Err(Error::io(folder, &message, ErrorKind::StorageFull.into()))
 }
 
 #[cfg(test)]
@@ -193,18 +171,9 @@ mod tests {
     fn a_disk_without_room_is_refused_with_numbers() {
         let folder = tempfile::tempdir().unwrap();
         check_room(folder.path(), 0).unwrap();
-        let error = check_room(folder.path(), 1 << 60).unwrap_err().to_string();
+        let error = check_room(folder.path(), 1 << 60).unwrap_err();
+        assert!(error.is_no_space());
+        let error = error.to_string();
         assert!(error.contains("need 1152921504.7 GB") && error.contains("are missing"), "{error}");
-    }
-
-    #[test]
-    fn work_in_parallel_keeps_order_and_ends_at_an_error() {
-        let items: Vec<u32> = (0..100).collect();
-        assert_eq!(in_parallel(&items, 7, |&item| Ok(item * 2)).unwrap()[99], 198);
-        let error = in_parallel(&items, 3, |&item| match item {
-            40 => Err(Error::new("forty")),
-            _ => Ok(item),
-        });
-        assert_eq!(error.unwrap_err().to_string(), "forty");
     }
 }

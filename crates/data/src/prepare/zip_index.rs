@@ -11,6 +11,9 @@ use zip::{CompressionMethod, ZipArchive};
 use super::section::Section;
 use crate::{Error, Result};
 
+/// What is larger is no picture.
+const LARGEST: u64 = 1 << 30;
+
 /// A zip file, whose list of files has been read.
 pub(crate) struct ZipIndex {
     section: Section,
@@ -77,6 +80,10 @@ impl ZipIndex {
 
     /// Reads a file that fits into memory, and compares its checksum.
     pub(crate) fn read(&self, entry: &ZipEntry) -> Result<Vec<u8>> {
+        if entry.size > LARGEST {
+            let what = format!("it claims {} bytes, more than the {LARGEST} that one sample may have", entry.size);
+            return Err(self.damaged(entry, what));
+        }
         let mut bytes = Vec::new();
         let mut reader = entry.reader();
         reader.read_to_end(&mut bytes).map_err(|source| self.damaged(entry, source))?;

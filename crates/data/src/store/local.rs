@@ -162,10 +162,35 @@ pub(crate) fn keep(file: tempfile::NamedTempFile, to: &Path) -> Result<()> {
     let refused = |error| Error::io(to, "cannot write the file", error);
     file.as_file().sync_all().map_err(refused)?;
     file.persist(to).map_err(|error| refused(error.error))?;
-    // The name itself is safe when the folder is.
-    if let Some(folder) = to.parent() {
-        let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(refused)?;
-    }
-    Ok(())
+    sync_folder(to).map_err(refused)
+}
+
+/// Writes a small file of which there is one writer at a time, whole or not at all.
+pub(crate) fn write_whole(to: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = temporary(to);
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, to)
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&temporary)))?;
+    sync_folder(to)
+}
+
+/// What the name of a file that is being written ends in.
+pub(crate) const TEMPORARY: &str = ".tmp";
+
+/// The name of a file while it is being written.
+pub(crate) fn temporary(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(TEMPORARY);
+    PathBuf::from(name)
+}
+
+/// Brings the names in a file's folder to the disk: a new name is safe when the folder is.
+pub(crate) fn sync_folder(file: &Path) -> io::Result<()> {
+    let Some(folder) = file.parent() else { return Ok(()) };
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder)?.sync_all()
 }

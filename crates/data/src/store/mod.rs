@@ -20,7 +20,7 @@ mod retry;
 #[cfg(feature = "cloud")]
 mod upload;
 
-pub(crate) use local::keep;
+pub(crate) use local::{TEMPORARY, keep, sync_folder, temporary, write_whole};
 pub use location::Location;
 pub(crate) use location::fingerprint_all;
 #[cfg(not(feature = "cloud"))]

@@ -147,7 +147,7 @@ where
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("write", std::any::type_name::<F>());
+        fingerprint.add_function::<F>("write");
         self.stream.fingerprint(fingerprint)
     }
 

@@ -53,10 +53,9 @@ where
         })))
     }
 
-    /// Of the function only its type is known, which does not change with its content: say it by a version where the
-    /// fingerprint is used.
+    /// Of the function only its type is known ([`Fingerprint::add_function`]).
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("map", std::any::type_name::<F>());
+        fingerprint.add_function::<F>("map");
         self.stream.fingerprint(fingerprint)
     }
 

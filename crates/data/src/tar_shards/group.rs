@@ -62,7 +62,7 @@ impl TarSample {
 
 /// Key and extension of a name. Files without an extension, hidden ones, and those by which the `webdataset` library
 /// describes a shard (`__name__`) belong to no sample.
-pub(super) fn split(name: &str) -> Option<(&str, &str)> {
+pub(crate) fn split(name: &str) -> Option<(&str, &str)> {
     let first = name.split('/').next().unwrap_or_default();
     if first.len() >= 4 && first.starts_with("__") && first.ends_with("__") {
         return None;

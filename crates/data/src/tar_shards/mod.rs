@@ -14,6 +14,8 @@ mod writer;
 #[cfg(feature = "fuzzing")]
 pub(crate) use fuzz::fuzz;
 pub use group::TarSample;
+pub(crate) use group::split;
 pub use source::TarSource;
 pub use stream::TarShards;
+pub(crate) use writer::{END, size_in_tar};
 pub use writer::{TarShardWriter, TarShardWriterBuilder, WrittenShard};

@@ -141,7 +141,8 @@ impl TarShardWriter {
     pub fn write(&mut self, key: &str, files: &[(&str, &[u8])]) -> Result<()> {
         self.check(key, files)?;
         let names: Vec<String> = files.iter().map(|(extension, _)| format!("{key}.{extension}")).collect();
-        let bytes: u64 = names.iter().zip(files).map(|(name, (_, content))| size_in_tar(name, content)).sum();
+        let bytes: u64 =
+            names.iter().zip(files).map(|(name, (_, content))| size_in_tar(name.len(), content.len() as u64)).sum();
         let full = self.open.as_ref().is_some_and(|shard| {
             shard.samples >= self.settings.max_samples || shard.size() + bytes + END > self.settings.max_bytes
         });
@@ -233,14 +234,14 @@ impl TarShardWriter {
 }
 
 /// A tar ends with two blocks of zeros.
-const END: u64 = 1024;
+pub(crate) const END: u64 = 1024;
 
 /// How many bytes a file takes in a tar: a header, the content in blocks of 512 bytes, and where the name does not fit
 /// into the header, the same again for the name and the byte that ends it.
-fn size_in_tar(name: &str, content: &[u8]) -> u64 {
-    let blocks = |bytes: u64| bytes.div_ceil(512) * 512;
-    let name = if name.len() > 100 { 512 + blocks(name.len() as u64 + 1) } else { 0 };
-    name + 512 + blocks(content.len() as u64)
+pub(crate) fn size_in_tar(name_bytes: usize, content_bytes: u64) -> u64 {
+    let blocks = |bytes: u64| bytes.div_ceil(512).saturating_mul(512).saturating_add(512);
+    let name = if name_bytes > 100 { blocks(name_bytes as u64 + 1) } else { 0 };
+    blocks(content_bytes).saturating_add(name)
 }
 
 struct OpenShard {

@@ -113,6 +113,11 @@ impl ImageFolder {
         self.root.join(&self.files[index].0)
     }
 
+    /// The path of picture `index` within the folder.
+    pub(crate) fn name(&self, index: usize) -> &Path {
+        &self.files[index].0
+    }
+
     /// The pictures as a pipeline makes them: the fields `image` and `label`.
     ///
     /// # Errors
@@ -142,12 +147,15 @@ impl Source for ImageFolder {
         self.path(index).display().to_string()
     }
 
-    /// By each file's name, size and time of change.
+    /// By each file's name within the folder, its size and its time of change: a folder that was moved has the same.
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         self.classes.iter().for_each(|class| fingerprint.add("class", class));
         (0..self.files.len()).try_for_each(|index| {
             fingerprint.add("label", self.files[index].1.to_le_bytes());
-            fingerprint.add_file(&self.path(index))
+            let path = self.path(index);
+            let metadata = path.metadata().map_err(|source| Error::io(&path, "looking at the file", source))?;
+            fingerprint.add_metadata(&self.files[index].0, &metadata);
+            Ok(())
         })
     }
 }

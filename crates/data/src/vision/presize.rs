@@ -6,22 +6,27 @@
 //! Not here: the tar files (`tar_shards`), and samples that are kept decoded (`cache`).
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use crate::cache::Lock;
 use crate::dataset::random::{Purpose, permutation};
 use crate::images::decode::{self, Limits};
-use crate::prepare::{Progress, shards_info};
+use crate::parallel::{cores, in_parallel};
+use crate::prepare::{Progress, remove_leftovers, shards_info};
 use crate::{
     Error, Fingerprint, ImageFolder, Picture, Pictures, Result, SampleRandom, Source, TarShardWriter, WrittenShard,
+    store,
 };
 
 /// The file beside the shards that says what they were made of.
 const MADE_OF: &str = "presize.json";
+/// The file that keeps two runs apart.
+const LOCK: &str = ".presize.lock";
 /// Pictures that are in memory at a time, for each thread.
 const ROUND: usize = 32;
+/// Threads beyond this are a mistake, not a wish.
+const MOST_THREADS: usize = 1024;
 
 /// How pictures are made smaller, and where they go.
 ///
@@ -119,12 +124,12 @@ impl Presize {
         self
     }
 
-    /// Writes the shards: samples of a picture (`.jpg`, or as it was), its class's number (`.cls`), and its class and path
-    /// (`.json`). Where an earlier run ended, this one goes on after the last whole shard.
+    /// Writes the shards: samples of a picture (`.jpg`, or as it was), its class's number (`.cls`), and its class and its path
+    /// within the folder of pictures (`.json`). Where an earlier run ended, this one goes on after the last whole shard.
     ///
     /// # Errors
-    /// Options that make no sense; shards of other pictures or options in the folder; a picture that cannot be decoded; a
-    /// full disk.
+    /// Options that make no sense; shards of other pictures or options in the folder, or a run that is at work there; a
+    /// picture that cannot be decoded; a full disk.
     pub fn run(&self, pictures: &ImageFolder, progress: &dyn Progress) -> Result<Vec<WrittenShard>> {
         if self.side == 0 || !(1..=100).contains(&self.quality) {
             return Err(Error::usage(format!(
@@ -132,10 +137,16 @@ impl Presize {
                 self.side, self.quality
             )));
         }
-        std::fs::create_dir_all(&self.folder)
-            .map_err(|source| Error::io(&self.folder, "cannot make the folder of the shards", source))?;
+        let threads = self.threads.unwrap_or_else(cores);
+        if threads > MOST_THREADS {
+            return Err(Error::usage(format!(
+                "{threads} threads; more than {MOST_THREADS} cannot help, the number of CPU cores is a good choice"
+            )));
+        }
+        let _lock = Lock::take(&self.folder, LOCK)?;
         let mut made_of = self.made_of(pictures)?;
         let (skip, mut shards) = self.resume(&mut made_of)?;
+        remove_leftovers(&self.folder)?;
         let order = permutation(Purpose::Split, self.seed, 0, pictures.len());
         // Those that were left out are in no shard.
         let bad = |index: &usize| made_of.left_out.iter().any(|(left_out, _)| left_out == index);
@@ -145,11 +156,11 @@ impl Presize {
             .max_bytes(self.max_bytes)
             .first_shard(shards.len() as u64)
             .build()?;
-        let threads = self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let bytes = rest.iter().filter_map(|&index| pictures.path(index).metadata().ok()).map(|file| file.len()).sum();
         progress.begin("pre-sizing", bytes);
         for round in rest.chunks(ROUND * threads.max(1)) {
-            for (&index, done) in round.iter().zip(self.shrink_all(pictures, round, threads)) {
+            let done = in_parallel(round, threads, |&index| Ok(self.shrink(pictures, index)))?;
+            for (&index, done) in round.iter().zip(done) {
                 match done {
                     Ok(Small { extension, bytes, read }) => {
                         write(&mut writer, pictures, index, extension, &bytes)?;
@@ -184,7 +195,8 @@ impl Presize {
 
     fn save(&self, made_of: &MadeOf) -> Result<()> {
         let text = serde_json::to_vec_pretty(made_of).map_err(|why| Error::runtime("writing presize.json", why))?;
-        crate::cache::write_whole(&self.folder.join(MADE_OF), &text)
+        let path = self.folder.join(MADE_OF);
+        store::write_whole(&path, &text).map_err(|source| Error::io(&path, "cannot write the file", source))
     }
 
     /// How many pictures are in whole shards, and these.
@@ -206,12 +218,23 @@ impl Presize {
                 }
                 made_of.left_out = earlier.left_out;
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.save(made_of)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let first = self.shard(0);
+                if first.exists() {
+                    return Err(Error::file(
+                        &first,
+                        format!(
+                            "there is a shard already, and no {MADE_OF} that says what it is of; choose another folder"
+                        ),
+                    ));
+                }
+                self.save(made_of)?;
+            }
             Err(source) => return Err(Error::io(&path, "cannot read the file", source)),
         }
         let mut shards = Vec::new();
         loop {
-            let path = self.folder.join(format!("shard-{:06}.tar", shards.len()));
+            let path = self.shard(shards.len());
             if !path.exists() {
                 break;
             }
@@ -222,25 +245,8 @@ impl Presize {
         Ok((samples as usize, shards))
     }
 
-    /// Some pictures, each made smaller, in their order.
-    fn shrink_all(&self, pictures: &ImageFolder, indices: &[usize], threads: usize) -> Vec<Result<Small>> {
-        let next = AtomicUsize::new(0);
-        let done = Mutex::new(Vec::with_capacity(indices.len()));
-        let work = || {
-            loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(&index) = indices.get(at) else { return };
-                let made = self.shrink(pictures, index);
-                done.lock().unwrap_or_else(PoisonError::into_inner).push((at, made));
-            }
-        };
-        std::thread::scope(|scope| {
-            (1..threads.min(indices.len())).for_each(|_| drop(scope.spawn(work)));
-            work();
-        });
-        let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-        done.sort_by_key(|(at, _)| *at);
-        done.into_iter().map(|(_, made)| made).collect()
+    fn shard(&self, number: usize) -> PathBuf {
+        self.folder.join(format!("shard-{number:06}.tar"))
     }
 
     fn shrink(&self, pictures: &ImageFolder, index: usize) -> Result<Small> {
@@ -295,7 +301,7 @@ fn write(
 ) -> Result<()> {
     let label = pictures.label(index);
     let class = usize::try_from(label).ok().and_then(|label| pictures.classes().get(label));
-    let about = serde_json::json!({ "class": class, "path": pictures.path(index).to_string_lossy() }).to_string();
+    let about = serde_json::json!({ "class": class, "path": pictures.name(index).to_string_lossy() }).to_string();
     let label = label.to_string();
     writer.write(&format!("{index:08}"), &[(extension, bytes), ("cls", label.as_bytes()), ("json", about.as_bytes())])
 }

@@ -1,11 +1,12 @@
 //! Runs that go on where an earlier one was ended, and uploads.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use fulmen_data::prepare::{self, Progress};
+use fulmen_data::prepare::{self, Expected, Progress, shards_info};
 
 use crate::archives::{ImageNet, contents};
 use crate::{options, program};
@@ -138,4 +139,77 @@ fn shards_are_uploaded_once_and_what_is_there_of_others_is_left_alone() {
     prepare::imagenet(folder.path(), &expected, &options, &()).unwrap();
     assert_eq!(changed("train-000000.tar"), before);
     assert_eq!(contents(&other), whole);
+}
+
+#[test]
+fn nothing_is_uploaded_into_the_folder_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = ImageNet { per_class: 9, val: 5 }.write(folder.path());
+    let output = folder.path().join("shards");
+    prepare::imagenet(folder.path(), &expected, &options(&output), &()).unwrap();
+    let whole = contents(&output);
+    std::os::unix::fs::symlink(&output, folder.path().join("link")).unwrap();
+    for place in [output.clone(), folder.path().join("shards/../shards"), folder.path().join("link")] {
+        let options = options(&output).upload(place.as_path()).delete_uploaded(true);
+        let error = prepare::imagenet(folder.path(), &expected, &options, &()).unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("is the folder that the shards"), "{error}");
+        assert_eq!(contents(&output), whole);
+    }
+    // A place where nothing can be is told before any shard is written.
+    let (other, file) = (folder.path().join("other"), folder.path().join("file"));
+    fs::write(&file, "").unwrap();
+    let options = options(&other).upload(file.join("place").as_path());
+    prepare::imagenet(folder.path(), &expected, &options, &()).unwrap_err();
+    assert!(contents(&other).is_empty());
+}
+
+#[test]
+fn other_archives_of_the_same_sizes_are_another_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut expected = ImageNet { per_class: 9, val: 5 }.write(folder.path());
+    let output = folder.path().join("shards");
+    let archive = folder.path().join("ILSVRC2012_img_val.tar");
+    let write = |bytes: &[u8], seconds: u64| {
+        let mut file = fs::File::create(&archive).unwrap();
+        file.write_all(bytes).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+    };
+    let run = |expected: &Expected, verify| {
+        let result = prepare::imagenet(folder.path(), expected, &options(&output).verify(verify), &());
+        result.map(|_| contents(&output))
+    };
+    let bytes = fs::read(&archive).unwrap();
+    let whole = run(&expected, true).unwrap();
+    // The same again, of a later time: that it is the same the checksum says, where it is looked at.
+    write(&bytes, 2_000_000_000);
+    assert_eq!(run(&expected, true).unwrap(), whole);
+    let error = run(&expected, false).unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("the archive ILSVRC2012_img_val.tar was"), "{error}");
+
+    let mut other = bytes;
+    other[520] ^= 1;
+    write(&other, 2_000_000_001);
+    fs::remove_file(output.join("val-000000.tar")).unwrap();
+    expected.archives.iter_mut().for_each(|archive| archive.md5 = None);
+    let error = run(&expected, true).unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("2000000001.000000000 s"), "{error}");
+}
+
+#[test]
+fn nothing_half_written_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = ImageNet { per_class: 9, val: 5 }.write(folder.path());
+    let output = folder.path().join("shards");
+    prepare::imagenet(folder.path(), &expected, &options(&output), &()).unwrap();
+    let names = || {
+        let names = fs::read_dir(&output).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with('.')).collect::<Vec<_>>()
+    };
+    assert_eq!(names(), [".fulmen-prepare"]);
+    // As runs that were killed leave it; not even looking into the shards minds.
+    fs::write(output.join(".part-AbCdEf.tar"), [1; 700]).unwrap();
+    fs::write(output.join(".tokens-AbCdEf.part"), [1; 700]).unwrap();
+    assert_eq!(shards_info(&[&output]).unwrap().samples(), 32);
+    prepare::imagenet(folder.path(), &expected, &options(&output), &()).unwrap();
+    assert_eq!(names(), [".fulmen-prepare"]);
 }

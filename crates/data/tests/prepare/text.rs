@@ -174,6 +174,38 @@ fn a_run_over_texts_goes_on_where_it_was() {
 }
 
 #[test]
+fn documents_without_a_token_are_counted_apart_and_a_run_goes_on_over_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("input.jsonl");
+    let line = |at: usize| match at % 3 {
+        0 => "{\"text\": \"--\"}\n".to_owned(),
+        _ => json_lines(at..at + 1),
+    };
+    fs::write(&input, (0..60).map(line).collect::<String>()).unwrap();
+    let output = folder.path().join("shards");
+    let normalizer = r#""normalizer": {"type": "Replace", "pattern": {"String": "-"}, "content": ""}"#;
+    let json = tokenizer_json().replace(r#""normalizer": null"#, normalizer);
+    let options = TextOptions::new().tokenizer(Tokenizer::from_bytes(json.as_bytes()).unwrap());
+    let run = || {
+        let making = PrepareOptions::new(&output).max_samples(7).threads(2);
+        prepare::text(&places(&input), &options, &making, &()).unwrap()
+    };
+    let manifest = run();
+    assert_eq!(manifest.splits[0].samples, 40);
+    for shard in &manifest.splits[0].shards {
+        let file = TokenFile::open(output.join(&shard.name)).unwrap();
+        assert_eq!(file.document_ends().len() as u64, shard.samples);
+    }
+    assert_eq!(manifest.remarks.len(), 1);
+    assert_eq!(manifest.remarks[0].what, "20 documents without a token were left out");
+    let whole = contents(&output);
+    assert!(!String::from_utf8_lossy(&whole["manifest.json"]).contains("\"documents\""));
+    fs::remove_file(output.join("train-000003.tokens")).unwrap();
+    assert_eq!(run(), manifest);
+    assert_eq!(contents(&output), whole);
+}
+
+#[test]
 fn a_killed_run_over_texts_makes_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("input.jsonl");

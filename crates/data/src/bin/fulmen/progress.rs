@@ -2,7 +2,7 @@
 //!
 //! Not here: what the work is.
 
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ impl Progress for Reporter {
         }
         now.bar.set_message(work.to_owned());
         if !self.terminal {
-            eprintln!("{work}");
+            say(work);
         }
     }
 
@@ -68,14 +68,14 @@ impl Progress for Reporter {
             now.told = Instant::now();
             let (done, total) = (now.bar.position(), now.bar.length().unwrap_or(0));
             let left = now.bar.eta().as_secs();
-            eprintln!("{}: {:.1} of {:.1} GB, {left} s left", now.work, done as f64 / 1e9, total as f64 / 1e9);
+            say(&format!("{}: {:.1} of {:.1} GB, {left} s left", now.work, done as f64 / 1e9, total as f64 / 1e9));
         }
     }
 
     fn note(&self, text: &str) {
         match self.terminal {
             true => self.now().bar.println(text),
-            false => eprintln!("{text}"),
+            false => say(text),
         }
     }
 }
@@ -88,4 +88,9 @@ impl Drop for Reporter {
 
 fn plain() -> ProgressStyle {
     ProgressStyle::default_bar()
+}
+
+/// Writes a line. Where nobody reads it any more the work goes on without.
+fn say(line: &str) {
+    let _ = writeln!(stderr(), "{line}");
 }
