@@ -97,6 +97,47 @@ fn lists_go_on_over_pages_and_patterns_pick_from_them() {
     assert!(folder.join("*.zip").expand().unwrap_err().is_not_found());
 }
 
+#[test]
+fn a_list_that_fails_between_two_pages_is_taken_up_where_it_was() {
+    let pages = AtomicUsize::new(0);
+    let store = S3::start(move |request| match request.path.as_str() {
+        "b" if pages.fetch_add(1, Ordering::Relaxed) % 2 == 1 => Answer::Status(503),
+        _ => Answer::Serve,
+    });
+    // Of a key that was written in another way, `%25` for `%`, a store would skip others that follow.
+    let names = ["a#1", "a#2", "a#3", "a%1", "a%2", "a%25", "a&1", "a+1", "a[1]", "a[2]", "a~1", "a~2"];
+    names.iter().for_each(|name| store.put(&format!("b/f/{}", name.replace('&', "and")), vec![1]));
+    let mut expected: Vec<String> = names.iter().map(|name| format!("s3://b/f/{}", name.replace('&', "and"))).collect();
+    expected.sort();
+    let found: Vec<String> = at(&store, "s3://b/f").list().unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_store_that_accepts_and_never_answers_is_given_up() {
+    let store = S3::start(|_| Answer::Never);
+    let hasty = at(&store, "s3://b/k").with_options(options(&store).give_up_after(Duration::from_millis(300)));
+    for error in [hasty.size().unwrap_err(), hasty.open().err().unwrap(), hasty.list().unwrap_err()] {
+        let text = error.to_string();
+        assert!(text.contains("given up after") && text.contains("nothing came for"), "{text}");
+    }
+}
+
+#[test]
+fn an_upload_that_takes_its_time_is_not_broken_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = S3::start(|request| match request.method.as_str() {
+        "PUT" => Answer::Late(Duration::from_millis(1500)),
+        _ => Answer::Serve,
+    });
+    let hasty = at(&store, "s3://b/k").with_options(options(&store).give_up_after(Duration::from_secs(1)));
+    for size in [1000, (5 << 20) + 1] {
+        fs::write(dir.path().join("file"), bytes(size)).unwrap();
+        hasty.upload(&dir.path().join("file"), &|_| {}).unwrap();
+        assert_eq!(store.get("b/k").unwrap().len(), size);
+    }
+}
+
 /// A store that answers 503 for so long, and what a reader that begins meanwhile gets.
 fn busy_for(time: Duration) {
     let began = Instant::now();
@@ -178,7 +219,9 @@ fn a_store_that_never_works_is_given_up_with_its_name() {
 
 #[test]
 fn what_will_not_pass_is_not_tried_again() {
-    for (status, why) in [(403, "AWS_ACCESS_KEY_ID"), (404, "no such object"), (400, "400")] {
+    for (status, why) in
+        [(403, "AWS_ACCESS_KEY_ID"), (404, "no such object"), (400, "400"), (301, "AWS_REGION"), (307, "AWS_REGION")]
+    {
         let store = S3::start(move |_| Answer::Status(status));
         let error = at(&store, "s3://b/k").size().unwrap_err();
         assert!(error.to_string().contains(why), "{error}");

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fulmen_data::{DType, DataLoader, Dataset, DeviceBatch, Error, Field, HostBatch, Result, Sample, TensorDataset};
+use fulmen_data::{
+    DType, DataLoader, Dataset, DeviceBatch, Error, Field, HostBatch, OnError, Result, Sample, TensorDataset,
+};
 use fulmen_pjrt::{Buffer, ElementType};
 use fulmen_tensor::{Accelerator, Devices, Runtime, Sharding};
 
@@ -151,6 +153,38 @@ fn an_error_arrives_at_its_place_and_skipped_batches_are_not_read() {
         assert_eq!(batches[2].as_ref().unwrap().index, 4);
         // Batch 2 and batch 4 wholly, batch 3 up to its fault.
         assert_eq!(read.load(Ordering::SeqCst), 4 + 1 + 4);
+    }
+}
+
+#[test]
+fn a_panic_that_no_sample_is_blamed_for_arrives_as_an_error() {
+    /// An error whose message panics.
+    #[derive(Debug)]
+    struct Unspeakable;
+    impl std::fmt::Display for Unspeakable {
+        fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            panic!("no words")
+        }
+    }
+    impl std::error::Error for Unspeakable {}
+    struct Cursed;
+    impl Dataset for Cursed {
+        fn len(&self) -> usize {
+            6
+        }
+        fn fields(&self) -> Vec<Field> {
+            vec![Field::new("x", DType::I32, [])]
+        }
+        fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+            if index == 3 { Err(Error::new(Unspeakable)) } else { sample.write_value(0, index as i32) }
+        }
+    }
+    for workers in [0, 1, 7] {
+        let builder = DataLoader::builder(Cursed).batch_size(2).num_workers(workers).on_error(OnError::Skip);
+        let (runtime, loader) = (runtime(), builder.build().unwrap());
+        let batches: Vec<Result<DeviceBatch>> = loader.prefetch_to(&runtime, &rows(), 0, 0).collect();
+        assert_eq!(batches.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true], "{workers} workers");
+        assert!(batches[1].as_ref().unwrap_err().is_panic());
     }
 }
 

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fulmen_data::{DType, DataLoader, Dataset, Error, Field, HostBatch, Replica, Result, Sample, Sampler};
+use fulmen_data::{
+    DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch, IterableDataset, OnError, Record, Records,
+    Replica, Replicas, Result, Sample, Sampler,
+};
 
 /// 20 samples, of which some fail, panic or are left unwritten. It counts what is read.
 struct Faulty {
@@ -117,7 +120,7 @@ fn skipped_batches_are_not_read() {
 fn the_workers_do_not_run_ahead_of_the_prefetch_window() {
     let data = Faulty::new(|_| Fault::None);
     let read = Arc::clone(&data.read);
-    let loader = DataLoader::builder(data).batch_size(2).num_workers(3).prefetch(2).build().unwrap();
+    let loader = DataLoader::builder(data).batch_size(2).num_workers(2).prefetch(2).build().unwrap();
     let mut batches = loader.epoch(0);
     assert!(batches.next().unwrap().is_ok());
     let patience = Instant::now();
@@ -189,5 +192,143 @@ fn a_sampler_that_lies_is_an_error_and_the_end() {
             assert_eq!(batches.next().unwrap().unwrap_err().to_string(), message);
             assert!(batches.next().is_none() && batches.next().is_none());
         }
+    }
+}
+
+/// Does something that might never come to an end.
+fn finishes<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || send.send(work()));
+    receive.recv_timeout(Duration::from_secs(60)).expect("it hangs, or it panicked")
+}
+
+/// What an epoch or two give: the first number of each batch, or its error.
+fn firsts(loader: DataLoader, start: usize) -> Vec<String> {
+    finishes(move || {
+        let text = |batch: Result<HostBatch>| match batch {
+            Ok(batch) => batch.values::<i32>(0).unwrap()[0].to_string(),
+            Err(error) => error.to_string(),
+        };
+        loader.epochs(0..2, start).map(text).collect()
+    })
+}
+
+/// Six samples, of which the fourth cannot be read; then more of the user's code panics.
+struct Cursed {
+    message: bool,
+}
+
+/// An error whose message panics.
+#[derive(Debug)]
+struct Unspeakable;
+
+impl std::fmt::Display for Unspeakable {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("no words")
+    }
+}
+
+impl std::error::Error for Unspeakable {}
+
+impl Dataset for Cursed {
+    fn len(&self) -> usize {
+        6
+    }
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("x", DType::I32, [])]
+    }
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        match index {
+            3 if self.message => Err(Error::new(Unspeakable)),
+            3 => Err(Error::new("torn")),
+            _ => sample.write_value(0, index as i32),
+        }
+    }
+    fn origin(&self, _: usize) -> Option<String> {
+        if self.message { None } else { panic!("nobody knows") }
+    }
+}
+
+#[test]
+fn a_panic_where_an_error_is_told_is_an_error_and_no_hang() {
+    for workers in [0, 1, 7] {
+        let loader = |message, on_error| {
+            let builder = DataLoader::builder(Cursed { message }).batch_size(2).num_workers(workers);
+            builder.on_error(on_error).build().unwrap()
+        };
+        assert_eq!(firsts(loader(false, OnError::Fail), 0), ["0", "sample 3: torn", "4", "0", "sample 3: torn", "4"]);
+        assert_eq!(firsts(loader(false, OnError::Skip), 0), ["0", "2", "4", "0", "2", "4"]);
+        let panicked = "the filling of a batch panicked: no words";
+        assert_eq!(firsts(loader(true, OnError::Skip), 0), ["0", panicked, "4", "0", panicked, "4"]);
+    }
+}
+
+/// Panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("boom");
+    }
+}
+
+/// Four records; what panics in its drop are the records or the stream itself.
+struct Bombs {
+    records: bool,
+}
+
+impl IterableDataset for Bombs {
+    fn len(&self) -> Option<usize> {
+        Some(4)
+    }
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("x", DType::I32, [])]
+    }
+    fn records(&self, _: u64) -> Result<Records> {
+        let (of_stream, of_records) = if self.records { (None, true) } else { (Some(Bomb), false) };
+        Ok(Box::new((0..4).map(move |i| {
+            let _held = &of_stream;
+            let bomb = of_records.then(|| Bomb);
+            Ok(Record::new(i as u64, "", move |sample| {
+                std::mem::forget(bomb);
+                sample.write_value(0, i)
+            }))
+        })))
+    }
+    fn fingerprint(&self, _: &mut Fingerprint) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_panic_in_a_drop_is_an_error_and_the_end() {
+    for workers in [0, 1, 7] {
+        let loader =
+            |records| DataLoader::from_stream(Bombs { records }).batch_size(2).num_workers(workers).build().unwrap();
+        let panicked = "the planning of a batch panicked: boom";
+        // The stream is dropped when the next epoch begins, and a record where nobody wants it.
+        assert_eq!(firsts(loader(false), 0), ["0", "2", panicked]);
+        assert_eq!(firsts(loader(true), 0), ["0", "2", "0", "2"]);
+        assert_eq!(firsts(loader(true), 1), [panicked]);
+    }
+}
+
+#[test]
+fn a_panic_while_a_sampler_is_described_is_an_error() {
+    /// Has another order for each rank, and no description.
+    struct Ranks;
+    impl Sampler for Ranks {
+        fn order(&self, _: u64, len: usize, replica: Replica) -> Vec<usize> {
+            (0..len).map(|i| (i + replica.rank) % len).collect()
+        }
+        fn describe(&self) -> String {
+            panic!("speechless")
+        }
+    }
+    for workers in [0, 1, 7] {
+        let builder = DataLoader::builder(Faulty::new(|_| Fault::None)).batch_size(4).sampler(Ranks);
+        let loader = builder.num_workers(workers).build().unwrap();
+        let part = loader.distributed(Replicas { devices: 2, num_processes: 2, process_index: 0 }).unwrap();
+        assert_eq!(firsts(part, 0), ["the planning of a batch panicked: speechless"]);
     }
 }

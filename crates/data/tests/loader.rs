@@ -142,6 +142,12 @@ fn choices_that_cannot_be_are_refused() {
         expect!["prefetch is 0; it must be at least 1, as the batch that is being made counts"],
     );
     refused(
+        builder().num_workers(8).prefetch(2),
+        expect![
+            "prefetch(2) leaves no batch for some of the 8 workers, each of which reads a batch of its own; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least 8, or leave it out for 16"
+        ],
+    );
+    refused(
         builder().device_prefetch(0),
         expect!["device_prefetch is 0; it must be at least 1, as the batch that is being made counts"],
     );

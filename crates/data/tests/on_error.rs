@@ -161,7 +161,10 @@ fn bad_samples_are_counted_with_index_origin_and_message() {
         );
         assert_eq!(bad.message, expected[i]);
     }
-    assert_eq!(bad.to_string(), format!("6 samples could not be read\n  {}", expected.join("\n  ")));
+    assert_eq!(
+        bad.to_string(),
+        format!("samples could not be read 6 times; the first 3 of them\n  {}", expected.join("\n  "))
+    );
 }
 
 #[test]
@@ -171,7 +174,7 @@ fn data_of_which_next_to_nothing_can_be_read_is_an_error() {
         let batches: Vec<Result<HostBatch>> = loader.epoch(0).collect();
         let error = batches[100].as_ref().unwrap_err().to_string();
         assert!(error.contains("nor any of 8 others that were drawn to take its place"), "{error}");
-        assert!(error.contains("samples could not be read\n  sample "), "{error}");
+        assert!(error.contains("samples could not be read ") && error.contains("of them\n  sample "), "{error}");
     }
 }
 

@@ -100,7 +100,7 @@ fn the_number_of_workers_changes_nothing() {
     };
     let expected = read(0, 0);
     assert_eq!(expected.len(), 4 * 26);
-    for (workers, prefetch) in [(1, 0), (2, 0), (7, 0), (7, 3), (2, 100), (1, 1)] {
+    for (workers, prefetch) in [(1, 0), (2, 0), (7, 0), (7, 7), (2, 100), (1, 1)] {
         assert!(read(workers, prefetch) == expected, "{workers} workers, prefetch {prefetch}");
     }
 }

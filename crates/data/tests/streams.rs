@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use expect_test::{Expect, expect};
 use fulmen_data::{
-    DType, DataLoader, DataLoaderBuilder, Error, Field, Fingerprint, HostBatch, Items, IterableDataset, LastBatch,
-    OnError, Replicas, Result, Stream, StreamItem,
+    DType, DataLoader, DataLoaderBuilder, Deferred, Error, Field, Fingerprint, HostBatch, Items, IterableDataset,
+    LastBatch, OnError, Replicas, Result, Stream, StreamItem,
 };
 
 /// The numbers from `start` on, and how many of them were read.
@@ -201,7 +201,7 @@ fn num_samples_cuts_a_longer_stream_and_begins_a_shorter_one_anew() {
 
 #[test]
 fn an_endless_stream_is_read_no_further_than_it_must_and_dropping_it_leaves_no_thread() {
-    for workers in [0, 3] {
+    for workers in [0, 2] {
         let stream = Numbers::unknown(usize::MAX);
         let read = Arc::clone(&stream.read);
         let builder = DataLoader::from_stream(samples(stream)).num_samples(1 << 40).batch_size(2);
@@ -234,6 +234,16 @@ fn chains_count_on_and_limits_cut() {
     );
     assert_eq!(items(from(0, 9).skip(2).take(3), 0), [(2, 2), (3, 3), (4, 4)]);
     assert_eq!(items(from(0, 2).take(0), 0), []);
+    // Errors are no items.
+    let faulty = Numbers { fault: |i| (i < 2).then(|| Error::new("gone")), ..Numbers::new(9) };
+    let (first, rest) = (faulty.clone().take(3), faulty.skip(3));
+    let indices = |items: Items<Deferred<u64>>| items.filter_map(|item| Some(item.ok()?.index)).collect::<Vec<u64>>();
+    assert_eq!(
+        (indices(first.deferred(0).unwrap()), indices(rest.deferred(0).unwrap())),
+        (vec![2, 3, 4], vec![5, 6, 7, 8])
+    );
+    // No two items have the same index, though the first ones are left out.
+    assert_eq!(items(from(0, 4).skip(2).chain(from(70, 2)), 0), [(2, 2), (3, 3), (4, 70), (5, 71)]);
     // A shuffled first part does not change where the second one begins to count.
     let indices: Vec<u64> = items(from(0, 5).shuffle(5, 0).chain(from(70, 2)), 0).iter().map(|item| item.0).collect();
     assert_eq!(indices[5..], [5, 6]);
@@ -335,9 +345,9 @@ fn a_batch_of_which_no_record_can_be_decoded_is_an_error() {
 }
 
 #[test]
-fn a_stream_that_breaks_ends_the_run_or_begins_anew() {
+fn a_stream_that_breaks_ends_the_run_or_goes_on_behind_the_gap() {
     let broken = |fault| Numbers { fault, ..Numbers::new(7) };
-    // One that goes on behind what it could not read has a record too few; the first of the next pass takes its place.
+    // One that goes on behind what it could not read has a record too few.
     let gap = |i| (i == 4).then(|| Error::new("shard 4 is cut off"));
     for workers in [0, 2] {
         let (batches, _) = outcome(broken(gap), OnError::Fail, workers);
@@ -345,8 +355,10 @@ fn a_stream_that_breaks_ends_the_run_or_begins_anew() {
         let (batches, loader) = outcome(broken(gap), OnError::Skip, workers);
         assert_eq!(
             batches[..3],
-            ["[0, 1, 2] [1.0, 1.0, 1.0]", "[3, 5, 6] [1.0, 1.0, 1.0]", "[0, 0, 0] [1.0, 0.0, 0.0]"]
+            ["[0, 1, 2] [1.0, 1.0, 1.0]", "[3, 5, 6] [1.0, 1.0, 1.0]", "[0, 0, 0] [0.0, 0.0, 0.0]"]
         );
+        let (substituted, _) = outcome(broken(gap), OnError::Substitute, workers);
+        assert_eq!(substituted[1..3], ["[3, 5, 6] [1.0, 1.0, 1.0]", "[0, 0, 0] [1.0, 0.0, 0.0]"]);
         assert_eq!((loader.bad_samples().count, loader.bad_samples().first[0].index), (2, None));
         let (batches, _) = outcome(broken(|_| Some(Error::new("no network"))), OnError::Skip, workers);
         assert_eq!(
@@ -359,22 +371,146 @@ fn a_stream_that_breaks_ends_the_run_or_begins_anew() {
 }
 
 #[test]
-fn a_stream_shorter_than_it_said_is_an_error() {
-    /// Says that it is longer than it is.
-    struct Boasts;
-    impl Stream for Boasts {
-        type Item = u64;
-        fn len(&self) -> Option<usize> {
-            Some(9)
-        }
-        fn items(&self, epoch: u64) -> Result<Items<u64>> {
-            Numbers::new(7).items(epoch)
-        }
-        fn fingerprint(&self, _: &mut Fingerprint) -> Result<()> {
-            Ok(())
+fn a_substitute_takes_the_row_of_the_record_that_cannot_be_decoded() {
+    let torn = || Numbers::new(8).map(|n| if [1, 4].contains(&n) { Err(Error::new("torn")) } else { Ok(n) });
+    let loader = DataLoader::from_stream(samples(torn())).batch_size(4).on_error(OnError::Substitute).build().unwrap();
+    let batches: Vec<Vec<i64>> = loader.epoch(0).map(|batch| numbers(&batch.unwrap())).collect();
+    let expected = [[0, -1, 2, 3], [-1, 5, 6, 7]];
+    for (batch, expected) in batches.iter().zip(expected) {
+        for (row, (&number, wanted)) in batch.iter().zip(expected).enumerate() {
+            match wanted {
+                -1 => assert!(expected.contains(&number), "row {row} of {batch:?} is a copy of another"),
+                _ => assert_eq!(number, wanted, "row {row} of {batch:?}"),
+            }
         }
     }
-    let (batches, _) = outcome(Boasts, OnError::Fail, 2);
+}
+
+/// A stream that loses a shard of nine records in the middle, and has some that cannot be decoded.
+fn battered() -> impl Stream<Item = u64> {
+    let lost = |i| (20..29).contains(&i).then(|| Error::new("the shard is gone"));
+    Numbers { fault: lost, ..Numbers::new(50) }.map(|n| if n % 7 == 3 { Err(Error::new("torn")) } else { dawdle(n) })
+}
+
+#[test]
+fn bad_records_change_nothing_about_workers_and_starts_in_mid_epoch() {
+    for on_error in [OnError::Skip, OnError::Substitute] {
+        let loader = |workers: usize| {
+            let builder = DataLoader::from_stream(samples(battered().shuffle(6, 2))).batch_size(4).seed(5);
+            builder.on_error(on_error).num_workers(workers).build().unwrap()
+        };
+        let whole: Vec<Content> = loader(0).epochs(1..3, 0).map(content).collect();
+        assert_eq!(whole.len(), 2 * 13);
+        if on_error == OnError::Skip {
+            // Each that can be read comes once, and the batches that are left over are padding.
+            let real = |batch: &Content| batch.4.iter().filter(|&&mask| mask == 1.0).count();
+            let mut seen: Vec<i64> = whole[..13].iter().flat_map(|batch| batch.2[..real(batch)].to_vec()).collect();
+            seen.sort_unstable();
+            let expected: Vec<i64> = (0..50).filter(|n| !(20..29).contains(n) && n % 7 != 3).collect();
+            assert_eq!(seen, expected);
+            assert_eq!((real(&whole[11]), real(&whole[12])), (0, 0));
+        }
+        for workers in [0, 1, 2, 7] {
+            let loader = loader(workers);
+            for start in [0, 1, 5, 11, 12, 13] {
+                let rest: Vec<Content> = loader.epochs(1..3, start).map(content).collect();
+                assert!(rest == whole[start..], "{on_error:?}, {workers} workers from batch {start}");
+            }
+        }
+    }
+}
+
+#[test]
+fn processes_make_the_same_batches_of_a_stream_with_bad_records() {
+    let whole = |on_error| {
+        let builder = DataLoader::from_stream(samples(battered())).batch_size(8).num_workers(2);
+        builder.on_error(on_error).build().unwrap()
+    };
+    for (on_error, count) in [(OnError::Skip, 1), (OnError::Skip, 2), (OnError::Skip, 8), (OnError::Substitute, 8)] {
+        let parts = (0..count).map(|process_index| {
+            let loader = whole(on_error).distributed(Replicas { devices: 8, num_processes: count, process_index });
+            loader.unwrap().epoch(0).map(content).collect::<Vec<_>>()
+        });
+        let parts: Vec<Vec<Content>> = parts.collect();
+        assert!(parts.iter().all(|part| part.len() == 7), "{on_error:?}, {count} processes");
+        let real = parts.iter().flatten().flat_map(|batch| batch.2.iter().zip(&batch.4));
+        let mut real: Vec<i64> = real.filter(|(_, mask)| **mask == 1.0).map(|(number, _)| *number).collect();
+        real.sort_unstable();
+        match on_error {
+            OnError::Skip => {
+                let expected: Vec<i64> = (0..50).filter(|n| !(20..29).contains(n) && n % 7 != 3).collect();
+                assert_eq!(real, expected, "{count} processes");
+            }
+            // Each row is a sample, whoever reads it.
+            _ => assert_eq!(real.len(), 50),
+        }
+    }
+}
+
+#[test]
+fn a_process_whose_own_records_are_all_bad_pads_with_those_of_others() {
+    let torn = || Numbers::new(4).map(|n| if n == 2 { Err(Error::new("torn")) } else { Ok(n) });
+    // The second batch is [bad, good]: the first process has the bad one, which the second one would pad with.
+    for (process_index, expected) in [(0, (vec![3], vec![0.0])), (1, (vec![3], vec![1.0]))] {
+        let loader = DataLoader::from_stream(samples(torn())).batch_size(2).on_error(OnError::Skip).build().unwrap();
+        let part = loader.distributed(Replicas { devices: 2, num_processes: 2, process_index }).unwrap();
+        let batch = part.epoch(0).nth(1).unwrap().unwrap();
+        assert_eq!((numbers(&batch), batch.mask().to_vec()), expected);
+    }
+    // Of a short batch of one bad record nothing can be read, here as in one process.
+    let short = || Numbers::new(3).map(|n| if n == 2 { Err(Error::new("torn")) } else { Ok(n) });
+    for num_processes in [1, 2] {
+        let loader = DataLoader::from_stream(samples(short())).batch_size(2).on_error(OnError::Skip).build().unwrap();
+        for process_index in 0..num_processes {
+            let part = loader.distributed(Replicas { devices: 2, num_processes, process_index }).unwrap();
+            let error = part.epoch(0).nth(1).unwrap().unwrap_err().to_string();
+            assert!(error.starts_with("none of the 1 records of a batch can be read"), "{error}");
+        }
+    }
+}
+
+/// Says that an epoch has another number of items than it has.
+struct Says(usize, Numbers);
+
+impl Stream for Says {
+    type Item = u64;
+    fn len(&self) -> Option<usize> {
+        Some(self.0)
+    }
+    fn items(&self, epoch: u64) -> Result<Items<u64>> {
+        self.1.items(epoch)
+    }
+    fn fingerprint(&self, _: &mut Fingerprint) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_stream_longer_than_it_said_is_an_error() {
+    for workers in [0, 2] {
+        for (said, place) in [(6, 1), (7, 2)] {
+            let (batches, _) = outcome(Says(said, Numbers::new(9)), OnError::Fail, workers);
+            assert_eq!(batches.len(), place + 1);
+            assert_eq!(
+                batches[place],
+                format!(
+                    "the stream has more records than the {said} that it said an epoch has; correct the number where the \
+                     stream was given it, or was something added since it was opened? num_samples({said}) of the loader \
+                     would read only so many of them in each epoch"
+                )
+            );
+        }
+        let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9)))).batch_size(3).num_workers(workers);
+        // What the last batch would have been is dropped, so that nobody comes to the end.
+        assert_eq!(builder.last_batch(LastBatch::Drop).build().unwrap().epoch(0).filter(Result::is_ok).count(), 2);
+        let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9)))).batch_size(3).num_workers(workers);
+        assert_eq!(builder.num_samples(7).build().unwrap().epoch(0).filter(Result::is_ok).count(), 3);
+    }
+}
+
+#[test]
+fn a_stream_shorter_than_it_said_is_an_error() {
+    let (batches, _) = outcome(Says(9, Numbers::new(7)), OnError::Fail, 2);
     assert_eq!(batches.len(), 3);
     assert_eq!(
         batches[2],

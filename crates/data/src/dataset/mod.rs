@@ -55,10 +55,10 @@ pub use tensor_dataset::{TensorDataset, TensorDatasetBuilder};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Dataset: Send + Sync + 'static {
-    /// How many samples there are. A loader asks once, when it is built.
+    /// How many samples there are. It does not change; a loader asks when it is built.
     fn len(&self) -> usize;
 
-    /// The parts of a sample, the same for every sample. A loader asks once, when it is built.
+    /// The parts of a sample, the same for every sample. A loader asks when it is built.
     fn fields(&self) -> Vec<Field>;
 
     /// Writes every field of sample `index`. `index` is below [`len`](Dataset::len).

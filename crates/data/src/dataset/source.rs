@@ -83,25 +83,29 @@ pub trait Source: Send + Sync + 'static {
     }
 }
 
-impl<S: Source + ?Sized> Source for Arc<S> {
-    type Item = S::Item;
+macro_rules! forward {
+    ($pointer:ident) => {
+        impl<S: Source + ?Sized> Source for $pointer<S> {
+            type Item = S::Item;
 
-    fn len(&self) -> usize {
-        (**self).len()
-    }
-
-    fn get(&self, index: usize) -> Result<S::Item> {
-        (**self).get(index)
-    }
-
-    fn origin(&self, index: usize) -> String {
-        (**self).origin(index)
-    }
-
-    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        (**self).fingerprint(fingerprint)
-    }
+            fn len(&self) -> usize {
+                (**self).len()
+            }
+            fn get(&self, index: usize) -> Result<S::Item> {
+                (**self).get(index)
+            }
+            fn origin(&self, index: usize) -> String {
+                (**self).origin(index)
+            }
+            fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+                (**self).fingerprint(fingerprint)
+            }
+        }
+    };
 }
+
+forward!(Arc);
+forward!(Box);
 
 /// The items of a source as a function makes them. Made by [`Source::map`].
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! The choices that make a loader, and which of them cannot be.
 //!
-//! Not here: what depends on the devices and processes that share the batches (`loader`, `replicas`).
+//! Not here: what depends on the devices and processes that share the batches (`data_loader`, `replicas`).
 
 use std::sync::Arc;
 
@@ -198,8 +198,9 @@ impl DataLoaderBuilder {
         self
     }
 
-    /// How many batches the workers may be ahead of the consumer, those that they are reading included; two a worker
-    /// unless set. Without workers it has no effect.
+    /// How many batches the workers, all together, may be ahead of the consumer, those that they are reading included; two a
+    /// worker unless set, and at least one a worker. PyTorch's `prefetch_factor` is that of each worker instead. Without
+    /// workers it has no effect.
     pub fn prefetch(mut self, batches: usize) -> Self {
         self.prefetch = Some(batches);
         self
@@ -245,6 +246,15 @@ impl DataLoaderBuilder {
             }
         }
         let prefetch = self.prefetch.unwrap_or(2 * self.num_workers);
+        if prefetch < self.num_workers {
+            return Err(Error::usage(format!(
+                "prefetch({prefetch}) leaves no batch for some of the {workers} workers, each of which reads a batch of its \
+                 own; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least \
+                 {workers}, or leave it out for {}",
+                2 * self.num_workers,
+                workers = self.num_workers
+            )));
+        }
         let (fields, shuffled) = match &self.given {
             Given::Map(dataset) => (dataset.fields(), self.shuffle),
             Given::Stream(dataset) => (dataset.fields(), false),
@@ -271,8 +281,7 @@ impl DataLoaderBuilder {
             on_error: self.on_error,
             ordered: self.ordered,
             last_batch: self.last_batch,
-            // A thread more than there are batches in flight would only wait.
-            num_workers: self.num_workers.min(prefetch),
+            num_workers: self.num_workers,
             prefetch,
             device_prefetch: self.device_prefetch,
             data: match self.given {

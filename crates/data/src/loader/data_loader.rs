@@ -1,14 +1,16 @@
 //! The loader: a dataset, a batch size, an order, and who shares the batches.
 //!
-//! Not here: the choices that make one (`builder`), the reading itself (`batch`, `workers`) and the transfer (`device`).
+//! Not here: the choices that make one (`builder`), the reading itself (`fill`, `workers`) and the transfer (`device`).
 
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fulmen_tensor::{Runtime, Sharding};
 
+use crate::error::panicked;
 use crate::loader::builder::{BatchSize, Config, Data};
 use crate::loader::fill::{Filling, memory};
 use crate::loader::layout::Layout;
@@ -168,7 +170,14 @@ impl Core {
         }
     }
 
+    /// Fills a batch. A panic in a user's code that no sample could be blamed for, in a `Drop` say, is its error: whoever
+    /// waits for the batch must get something.
     pub(crate) fn fill(&self, work: Work, stop: &AtomicBool) -> Result<HostBatch> {
+        catch_unwind(AssertUnwindSafe(|| self.try_fill(work, stop)))
+            .unwrap_or_else(|payload| Err(panicked("the filling of a batch panicked", payload)))
+    }
+
+    fn try_fill(&self, work: Work, stop: &AtomicBool) -> Result<HostBatch> {
         let Work { rows, bucket, epoch, index } = work;
         let layout = &self.layouts[bucket];
         let filling = Filling {
@@ -235,8 +244,8 @@ impl DataLoader {
 
     /// Starts to describe a loader of samples that come one after another, as [`Stream::into_dataset`] makes them.
     ///
-    /// An epoch has as many samples as the stream says; where it does not know, or to have epochs of another length, set
-    /// [`num_samples`](DataLoaderBuilder::num_samples). The stream is read by one worker at a time, in order; what is done
+    /// An epoch has as many samples as the stream says, and a stream with more or fewer of them is an error; where it does
+    /// not know, or to have epochs of another length, set [`num_samples`](DataLoaderBuilder::num_samples). The stream is read by one worker at a time, in order; what is done
     /// with a record is done by all of them. Starting in the middle of an epoch reads the records before and throws them
     /// away, undecoded. Of several processes each reads the whole stream and decodes its rows of each batch.
     ///
@@ -354,6 +363,12 @@ impl DataLoader {
         let Config { last_batch, on_error, .. } = &*self.core.config;
         let short = self.core.counts.iter().any(|count| !count.is_multiple_of(self.core.stride()));
         (*last_batch == LastBatch::Pad && short) || *on_error == OnError::Skip
+    }
+
+    /// Whether the batches come in their order ([`ordered`](DataLoaderBuilder::ordered)). Of a loader that is not ordered an
+    /// epoch cannot be resumed in its middle.
+    pub fn is_ordered(&self) -> bool {
+        self.core.config.ordered
     }
 
     /// What becomes of a sample that cannot be read.

@@ -38,7 +38,7 @@ impl Filling<'_> {
             Rows::Indices { order, range, first, others } => {
                 self.indices(&mut place, (&order[range.clone()], range.start == first), order.get(first), &others)?
             }
-            Rows::Records { records, padding } => self.records(&mut place, records, padding)?,
+            Rows::Records { records, has_first, others } => self.records(&mut place, records, has_first, others)?,
         };
         write_mask(self.layout, place.memory, valid);
         Ok(valid)
@@ -74,47 +74,60 @@ impl Filling<'_> {
         Ok(row)
     }
 
-    fn records(&self, place: &mut Place<'_>, records: Vec<Drawn>, padding: Option<Drawn>) -> Result<usize> {
-        let of_all = records.len();
-        let (mut row, mut missing, mut last) = (0, Vec::new(), None);
+    /// Reads the records of this process. Where they are substituted each keeps its row; else those behind a bad one move
+    /// up. What is left is padded.
+    fn records(
+        &self,
+        place: &mut Place<'_>,
+        records: Vec<Drawn>,
+        has_first: bool,
+        others: Vec<Drawn>,
+    ) -> Result<usize> {
+        let substitute = self.on_error == OnError::Substitute;
+        let tried = records.len() + others.len();
+        let (mut row, mut good, mut bad, mut last) = (0, Vec::new(), Vec::new(), None);
         for drawn in records {
             let index = drawn.record.index();
             match self.read_record(place, row, drawn)? {
-                None => row += 1,
+                None => good.push(row),
                 Some(error) => {
-                    missing.push(index);
                     last = Some(error);
+                    if !substitute {
+                        continue;
+                    }
+                    bad.push((row, index));
                 }
             }
+            row += 1;
         }
-        if row == 0
-            && let Some(error) = last
-        {
+        let full = row == self.layout.batch_size();
+        let mut from = 0;
+        if good.is_empty() || (!full && !has_first) {
+            // Read for the padding, or for copies, alone; where all rows are taken, none of them could be read.
+            let spare = if full { 0 } else { row };
+            for drawn in others {
+                let Some(error) = self.read_record(place, spare, drawn)? else {
+                    from = spare;
+                    if good.is_empty() {
+                        good.push(spare);
+                    }
+                    break;
+                };
+                last = Some(error);
+            }
+        }
+        if good.is_empty() {
+            let last = last.map_or(String::new(), |error| format!("; the last error: {error}"));
             return Err(Error::usage(format!(
-                "none of the {of_all} records of a batch can be read, so that nothing can take their place; the last \
-                 error: {error}"
+                "none of the {tried} records of a batch can be read, so that nothing can take their place{last}"
             )));
         }
-        let mut valid = row;
-        if self.on_error == OnError::Substitute {
-            for index in missing {
-                let mut random = generator(Purpose::Substitute, [self.seed, self.epoch, index]);
-                copy(self.layout, place.memory, below(&mut random, row as u64) as usize, valid);
-                valid += 1;
-            }
+        for (row, index) in bad {
+            let mut random = generator(Purpose::Substitute, [self.seed, self.epoch, index]);
+            copy(self.layout, place.memory, good[below(&mut random, good.len() as u64) as usize], row);
         }
-        if valid < self.layout.batch_size() {
-            let mut from = 0;
-            if let Some(padding) = padding {
-                match self.read_record(place, valid, padding)? {
-                    None => from = valid,
-                    Some(error) if valid == 0 => return Err(error),
-                    Some(_) => {}
-                }
-            }
-            pad(self.layout, place.memory, from, valid);
-        }
-        Ok(valid)
+        pad(self.layout, place.memory, from, row);
+        Ok(row)
     }
 
     /// Reads another sample of the epoch, as the place of the bad one in it decides.
@@ -139,11 +152,10 @@ impl Filling<'_> {
             return Err(Error::usage("a stream has no samples by index; this is a bug in fulmen-data"));
         };
         let read = self.read(place, row, (self.epoch, index as u64), |sample| dataset.read(index, sample));
-        let origin = || dataset.origin(index);
-        match read? {
-            Ok(()) => Ok(true),
-            Err(error) => self.judge(error.at_sample(index as u64, origin())).map(|_| false),
-        }
+        let Err(error) = read? else { return Ok(true) };
+        // A sample whose place cannot be told is still the bad one.
+        let origin = catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or(None);
+        self.judge(error.at_sample(index as u64, origin)).map(|_| false)
     }
 
     /// The error, if the record could not be read and that does not end the batch.

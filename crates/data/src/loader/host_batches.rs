@@ -14,7 +14,8 @@ use crate::{Error, HostBatch, Result};
 
 /// Batches in host memory, in order unless the loader is [not ordered](crate::DataLoaderBuilder::ordered). Made by [`DataLoader::epoch`](crate::DataLoader::epoch) and its relatives.
 ///
-/// A batch that could not be read is an `Err` at its place, and the batches after it still come. Dropping the iterator
+/// A batch that could not be read is an `Err` at its place, and the batches after it still come, unless a sampler fails or a
+/// stream cannot go on: then the error is the last thing that comes. Dropping the iterator
 /// ends the worker threads; it waits for the samples that are being read at that moment.
 pub struct HostBatches {
     source: Source,

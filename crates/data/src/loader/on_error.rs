@@ -13,19 +13,22 @@ const REMEMBERED: usize = 16;
 /// What a loader does with a sample that cannot be read: an error or a panic of its dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnError {
-    /// The batch is an error, which names the sample. The batches around it still come.
+    /// The batch is an error, which names the sample. The batches around it still come; only where a stream itself cannot go
+    /// on is the error the last thing that comes.
     #[default]
     Fail,
     /// The batch goes without it: the samples behind it move up, and the row that is left over at the end is padding, with
     /// a mask of 0. Every loss and metric must heed the mask then, so that [`DataLoader::pads`] is true of such a loader.
-    /// A batch of which nothing can be read is padded with other samples of the epoch; where none of those can be read
-    /// either, or of a stream, it is an error.
+    /// A batch of which nothing can be read is padded with other samples of the epoch; it is an error where none of those
+    /// can be read either, or all its records of a stream were read and none can be decoded. A stream that has lost some of
+    /// the records that it promised has the more padding at the end of the epoch: each of the others comes once.
     ///
     /// [`DataLoader::pads`]: crate::DataLoader::pads
     Skip,
     /// Another sample of the epoch is read in its place, drawn by seed, epoch and index; after 8 draws of which none can be
     /// read the batch is an error. A stream cannot be read at random: there a copy of another row of the same batch, drawn
-    /// in the same way, takes its place, and a batch of which nothing can be read is an error.
+    /// in the same way, takes its place, and a batch of which nothing can be read is an error; and where the stream has lost
+    /// some of the records that it promised, it begins anew.
     Substitute,
 }
 
@@ -59,10 +62,16 @@ pub struct BadSamples {
 }
 
 impl fmt::Display for BadSamples {
-    /// The number, and a line for each of the first.
+    /// How often, and a line for each of the first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let samples = if self.count == 1 { "sample" } else { "samples" };
-        write!(f, "{} {samples} could not be read", self.count)?;
+        let BadSamples { count, first } = self;
+        match first.len() {
+            known if known as u64 == *count => {
+                write!(f, "{count} {} could not be read", if known == 1 { "sample" } else { "samples" })?;
+            }
+            1 => write!(f, "a sample could not be read {count} times")?,
+            known => write!(f, "samples could not be read {count} times; the first {known} of them")?,
+        }
         self.first.iter().try_for_each(|bad| write!(f, "\n  {bad}"))
     }
 }

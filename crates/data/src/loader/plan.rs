@@ -14,7 +14,10 @@ use crate::loader::builder::{Config, Data};
 use crate::loader::data_loader::Core;
 use crate::loader::monitor::Watch;
 use crate::loader::pull::{Drawn, Pull};
-use crate::{Error, Result, Sampler};
+use crate::{Error, OnError, Result, Sampler};
+
+/// How many records of other processes are kept to pad a batch of which this one can read nothing.
+const MOST_OTHERS: usize = 8;
 
 /// One batch that is to be read, or this process's part of it.
 pub(crate) struct Work {
@@ -38,8 +41,10 @@ pub(crate) enum Rows {
     },
     Records {
         records: Vec<Drawn>,
-        /// The batch's first record, where it is another process's and has to pad this one's rows.
-        padding: Option<Drawn>,
+        /// Whether the batch's first record is among them.
+        has_first: bool,
+        /// Others, of which the first that can be read pads the batch where none of its own can.
+        others: Vec<Drawn>,
     },
 }
 
@@ -70,6 +75,19 @@ impl Plan {
 
     /// The next batch, or the reason why there can be no more. After an error comes nothing.
     pub(crate) fn next(&mut self, stop: &AtomicBool) -> Option<Result<Work>> {
+        let number = self.issued;
+        // A user's code that panics where nothing else catches it, a stream in its `Drop` say, must not end a thread that
+        // others wait for.
+        let next = catch_unwind(AssertUnwindSafe(|| self.try_next(stop)))
+            .unwrap_or_else(|payload| Some(Err(panicked("the planning of a batch panicked", payload))))?;
+        self.issued = number + 1;
+        if next.is_err() {
+            self.epochs = 0..0;
+        }
+        Some(next)
+    }
+
+    fn try_next(&mut self, stop: &AtomicBool) -> Option<Result<Work>> {
         let batches = self.core.batches();
         if self.next == batches && !self.epochs.is_empty() {
             self.epochs.start += 1;
@@ -85,11 +103,7 @@ impl Plan {
         if let Epoch::Stream(_) = &self.epoch {
             self.core.monitor.drew_records(&watch);
         }
-        self.issued += 1;
         self.next += 1;
-        if rows.is_err() {
-            self.epochs = 0..0;
-        }
         Some(rows.map(|(rows, bucket)| Work { rows, bucket, epoch, index }))
     }
 
@@ -125,17 +139,27 @@ impl Plan {
             Epoch::Stream(pull) => {
                 let of_all = self.core.num_samples.saturating_sub(first).min(self.core.stride());
                 let mine = rows.start.min(of_all)..rows.end.min(of_all);
-                let mut records = Vec::with_capacity(mine.len());
-                let mut padding = None;
-                for row in 0..of_all {
-                    let drawn = pull.next(stop)?;
-                    if mine.contains(&row) {
+                // Where no sample may be missing, the batch's first one pads a short batch, as it does in one process.
+                let most = if self.core.config.on_error == OnError::Fail { 1 } else { MOST_OTHERS };
+                let (mut records, mut others) = (Vec::with_capacity(mine.len()), Vec::new());
+                let mut read = 0;
+                while read < of_all
+                    && let Some(drawn) = pull.next(stop)?
+                {
+                    if mine.contains(&read) {
                         records.push(drawn);
-                    } else if row == 0 && mine.len() < rows.len() {
-                        padding = Some(drawn);
+                    } else if others.len() < most {
+                        others.push(drawn);
                     }
+                    read += 1;
                 }
-                Ok((Rows::Records { records, padding }, 0))
+                if read == 0 {
+                    others.push(pull.spare(stop)?);
+                }
+                if first + of_all == self.core.num_samples {
+                    pull.check_end(stop)?;
+                }
+                Ok((Rows::Records { records, has_first: mine.start == 0, others }, 0))
             }
         }
     }
@@ -155,8 +179,8 @@ impl Plan {
             }
             Data::Stream { dataset, length, .. } => {
                 let mut pull = Pull::new(Arc::clone(&self.core), Arc::clone(dataset), *length, epoch);
-                for _ in 0..self.next * self.core.stride() {
-                    pull.next(stop)?;
+                for _ in 0..self.next {
+                    pull.skip_batch(self.core.stride(), stop)?;
                 }
                 Ok(Epoch::Stream(pull))
             }

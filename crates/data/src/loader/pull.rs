@@ -48,21 +48,78 @@ pub(crate) struct Pull {
     epoch: u64,
     pass: u64,
     records: Option<Records>,
-    /// Records of this pass so far.
+    /// Records of this pass so far, and whether there are no more.
     read: usize,
+    ended: bool,
     /// Something was passed over, so that the stream cannot have all the records that it promised.
     broken: bool,
 }
 
 impl Pull {
     pub(crate) fn new(core: Arc<Core>, dataset: Arc<dyn IterableDataset>, length: EpochLength, epoch: u64) -> Pull {
-        Pull { core, dataset, length, epoch, pass: 0, records: None, read: 0, broken: false }
+        Pull { core, dataset, length, epoch, pass: 0, records: None, read: 0, ended: false, broken: false }
     }
 
-    /// The next record; after an error it must not be asked again.
-    pub(crate) fn next(&mut self, stop: &AtomicBool) -> Result<Drawn> {
-        let mut failures = 0;
+    /// The next record; after an error it must not be asked again. None where records are skipped and the stream has lost
+    /// some of those that it promised: each of the others comes once in an epoch, and nothing takes the place of the lost.
+    pub(crate) fn next(&mut self, stop: &AtomicBool) -> Result<Option<Drawn>> {
         loop {
+            // Another pass is begun for spare records alone.
+            if self.pass > 0 && self.loses() {
+                return Ok(None);
+            }
+            if let Some(drawn) = self.draw(stop)? {
+                return Ok(Some(drawn));
+            }
+            self.check_short()?;
+            if self.loses() {
+                return Ok(None);
+            }
+            self.begin_anew();
+        }
+    }
+
+    /// Reads a batch that nobody wants.
+    pub(crate) fn skip_batch(&mut self, size: usize, stop: &AtomicBool) -> Result<()> {
+        for row in 0..size {
+            if self.next(stop)?.is_none() {
+                if row == 0 {
+                    self.spare(stop)?;
+                }
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A record that comes once more, to pad a batch of which nothing is left.
+    pub(crate) fn spare(&mut self, stop: &AtomicBool) -> Result<Drawn> {
+        loop {
+            if let Some(drawn) = self.draw(stop)? {
+                return Ok(drawn);
+            }
+            self.check_short()?;
+            self.begin_anew();
+        }
+    }
+
+    /// After the last record of an epoch: a stream that told its length must have no more.
+    pub(crate) fn check_end(&mut self, stop: &AtomicBool) -> Result<()> {
+        let EpochLength::Known(count) = self.length else { return Ok(()) };
+        if self.broken || self.draw(stop)?.is_none() {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "the stream has more records than the {count} that it said an epoch has; correct the number where the stream was \
+             given it, or was something added since it was opened? num_samples({count}) of the loader would read only so many \
+             of them in each epoch"
+        )))
+    }
+
+    /// The next record of this pass, if there is one.
+    fn draw(&mut self, stop: &AtomicBool) -> Result<Option<Drawn>> {
+        let mut failures = 0;
+        while !self.ended {
             if stop.load(Ordering::Relaxed) {
                 return Err(Error::usage("the batches were dropped while the stream was read"));
             }
@@ -70,10 +127,10 @@ impl Pull {
             let error = match self.step(random_epoch)? {
                 Some(Ok(record)) => {
                     self.read += 1;
-                    return Ok(Drawn { record, random_epoch });
+                    return Ok(Some(Drawn { record, random_epoch }));
                 }
                 None => {
-                    self.begin_anew()?;
+                    self.ended = true;
                     continue;
                 }
                 Some(Err(error)) => error,
@@ -85,6 +142,12 @@ impl Pull {
             self.broken = true;
             self.core.monitor.bad.add(self.epoch, None, &error);
         }
+        Ok(None)
+    }
+
+    /// Whether the epoch goes without what the stream could not read.
+    fn loses(&self) -> bool {
+        self.broken && self.core.config.on_error == OnError::Skip && matches!(self.length, EpochLength::Known(_))
     }
 
     /// What the stream gives next. It is a user's code, and may panic.
@@ -100,8 +163,8 @@ impl Pull {
         catch_unwind(step).unwrap_or_else(|payload| Err(panicked("the stream panicked", payload)))
     }
 
-    /// After the stream's end, before that of the epoch.
-    fn begin_anew(&mut self) -> Result<()> {
+    /// After the stream's end, before that of the epoch: whether that may be.
+    fn check_short(&self) -> Result<()> {
         if self.read == 0 {
             let what = if self.broken { "nothing of the stream can be read" } else { "the stream is empty" };
             let first = self.core.monitor.bad.get().first.into_iter().next().filter(|_| self.broken);
@@ -119,7 +182,10 @@ impl Pull {
                 self.read, self.read
             )));
         }
-        (self.pass, self.read, self.records) = (self.pass + 1, 0, None);
         Ok(())
+    }
+
+    fn begin_anew(&mut self) {
+        (self.pass, self.read, self.ended, self.records) = (self.pass + 1, 0, false, None);
     }
 }

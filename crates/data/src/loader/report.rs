@@ -167,19 +167,22 @@ impl LoaderReport {
                     mix several streams, read from faster storage, or cache it"
                 .to_owned();
         }
-        let (name, cure) = match slow {
-            Some(Stage::Read) => ("read", "read from faster storage or fewer, larger files, cache it,"),
-            Some(Stage::Decode) => ("decode", "cache it"),
-            Some(Stage::Transform) => ("transform", "cache it"),
-            None => ("write", "make what Dataset::read does faster"),
+        let (name, cures): (_, &[&str]) = match slow {
+            Some(Stage::Read) => {
+                ("read", &["read from faster storage", "put many samples into one file", "cache what is read"])
+            }
+            Some(Stage::Decode) => ("decode", &["cache it"]),
+            Some(Stage::Transform) => ("transform", &["cache it"]),
+            None => ("write", &["make what Dataset::read does faster"]),
         };
+        let (cure, cores) = (one_of(cures), count(self.cores, "core"));
         let slow = format!("{name} is the slow stage");
         // The consumer's own thread is the only one that fills batches where there are no workers.
         let have = self.num_workers;
         match self.threads_needed() {
             None => format!("{slow}; nothing else is done between two batches, so that no number of threads is enough"),
             Some(needed) if needed <= have && have > self.cores => {
-                format!("{slow}; {have} threads are more than the {} cores of this machine, {cure}", self.cores)
+                format!("{slow}; {} are too many for {cores}; {cure}", threads(have))
             }
             Some(needed) if needed <= have => {
                 format!(
@@ -187,19 +190,28 @@ impl LoaderReport {
                 )
             }
             Some(needed) if needed <= self.cores => {
-                format!("{slow}; {cure} or add {}", threads(needed - have))
+                let more = format!("add {}", threads(needed - have));
+                format!("{slow}; {}", one_of(&[cures, &[&more]].concat()))
             }
-            Some(needed) => format!(
-                "{slow}; {cure}: it would take {}, and this machine has {}",
-                threads(needed),
-                if self.cores == 1 { "1 core".to_owned() } else { format!("{} cores", self.cores) }
-            ),
+            Some(needed) => format!("{slow}; {cure}: it would take {}, and this machine has {cores}", threads(needed)),
         }
     }
 }
 
-fn threads(count: usize) -> String {
-    if count == 1 { "1 thread".to_owned() } else { format!("{count} threads") }
+fn threads(number: usize) -> String {
+    count(number, "thread")
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Things of which one is enough: `a`, `a or b`, `a, b, or c`.
+fn one_of(things: &[&str]) -> String {
+    match things {
+        [some @ .., last] if some.len() > 1 => format!("{}, or {last}", some.join(", ")),
+        _ => things.join(" or "),
+    }
 }
 
 fn share(part: Duration, whole: Duration) -> f64 {
@@ -337,6 +349,36 @@ mod tests {
                 "input-bound: 33 % of step time waits; decode is the slow stage; cache it: it would take 3 threads, and this machine has 2 cores"
             ],
         );
+        let of_reading =
+            || LoaderReport { stages: vec![(Stage::Read, ms(2500)), (Stage::Decode, ms(400))], ..report() };
+        check(
+            of_reading(),
+            expect![
+                "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many samples into one file, cache what is read, or add 1 thread"
+            ],
+        );
+        check(
+            LoaderReport { num_workers: 4, cores: 1, ..of_reading() },
+            expect![
+                "input-bound: 33 % of step time waits; read is the slow stage; 4 threads are too many for 1 core; read from faster storage, put many samples into one file, or cache what is read"
+            ],
+        );
+        check(
+            LoaderReport { cores: 2, ..of_reading() },
+            expect![
+                "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many samples into one file, or cache what is read: it would take 3 threads, and this machine has 2 cores"
+            ],
+        );
+        check(
+            LoaderReport { stages: vec![(Stage::Transform, ms(2900))], ..report() },
+            expect!["input-bound: 33 % of step time waits; transform is the slow stage; cache it or add 1 thread"],
+        );
+        check(
+            LoaderReport { stages: vec![], writing: ms(2900), ..report() },
+            expect![
+                "input-bound: 33 % of step time waits; write is the slow stage; make what Dataset::read does faster or add 1 thread"
+            ],
+        );
         check(LoaderReport { waiting: ms(20), ..report() }, expect!["not input-bound: 2.0 % of step time waits"]);
         check(
             LoaderReport { num_workers: 3, ..report() },
@@ -351,7 +393,7 @@ mod tests {
         check(
             LoaderReport { num_workers: 4, cores: 2, ..report() },
             expect![
-                "input-bound: 33 % of step time waits; decode is the slow stage; 4 threads are more than the 2 cores of this machine, cache it"
+                "input-bound: 33 % of step time waits; decode is the slow stage; 4 threads are too many for 2 cores; cache it"
             ],
         );
         check(

@@ -1,6 +1,6 @@
 //! Orders in which some samples are read more often than others, by weights: of several datasets, or of each sample.
 //!
-//! Not here: streams, which no sampler can order (`mix_stream`).
+//! Not here: streams, which no sampler can order (`stream`).
 
 use crate::dataset::random::{Purpose, generator, shuffle, unit};
 use crate::{Error, Replica, Result, Sampler};

@@ -3,8 +3,14 @@
 //! Not here: which object (`location`).
 
 use std::fmt;
-use std::sync::OnceLock;
 use std::time::Duration;
+
+#[cfg(feature = "cloud")]
+use crate::{Error, Result};
+
+/// The variable that says after how many seconds without progress a store is given up.
+#[cfg(feature = "cloud")]
+const GIVE_UP: &str = "FULMEN_STORE_GIVE_UP_SECONDS";
 
 /// How an object store is spoken to. What is not set here comes from the usual environment: `AWS_ACCESS_KEY_ID`,
 /// `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_SKIP_SIGNATURE` (public buckets)
@@ -22,22 +28,17 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StoreOptions {
     settings: Vec<(String, String)>,
-    give_up_after: Duration,
+    /// What [`give_up_after`](StoreOptions::give_up_after) said, if it did.
+    give_up_after: Option<Duration>,
     chunks: usize,
     chunk_bytes: usize,
 }
 
 impl StoreOptions {
     /// Settings from the environment; giving up after three minutes without progress (`FULMEN_STORE_GIVE_UP_SECONDS`
-    /// changes that); reading ahead four times 8 MiB.
+    /// changes that; a value that is no time is an error when the store is first used); reading ahead four times 8 MiB.
     pub fn new() -> StoreOptions {
-        static PATIENCE: OnceLock<Duration> = OnceLock::new();
-        let give_up_after = *PATIENCE.get_or_init(|| {
-            let set =
-                std::env::var("FULMEN_STORE_GIVE_UP_SECONDS").ok().and_then(|seconds| seconds.trim().parse().ok());
-            Duration::from_secs(set.unwrap_or(180))
-        });
-        StoreOptions { settings: Vec::new(), give_up_after, chunks: 4, chunk_bytes: 8 << 20 }
+        StoreOptions { settings: Vec::new(), give_up_after: None, chunks: 4, chunk_bytes: 8 << 20 }
     }
 
     /// One setting, by the name of its environment variable in lower or upper case. An unknown name is an error when the
@@ -54,7 +55,7 @@ impl StoreOptions {
     /// nothing arrives.
     #[must_use]
     pub fn give_up_after(mut self, time: Duration) -> StoreOptions {
-        self.give_up_after = time;
+        self.give_up_after = Some(time);
         self
     }
 
@@ -68,14 +69,18 @@ impl StoreOptions {
     }
 }
 
-#[cfg_attr(not(feature = "cloud"), expect(dead_code, reason = "only stores elsewhere ask"))]
+#[cfg(feature = "cloud")]
 impl StoreOptions {
     pub(crate) fn settings(&self) -> &[(String, String)] {
         &self.settings
     }
 
-    pub(crate) fn patience(&self) -> Duration {
-        self.give_up_after
+    pub(crate) fn patience(&self) -> Result<Duration> {
+        match (self.give_up_after, std::env::var_os(GIVE_UP).filter(|set| !set.is_empty())) {
+            (Some(time), _) => Ok(time),
+            (None, Some(set)) => seconds(&set.to_string_lossy()),
+            (None, None) => Ok(Duration::from_secs(180)),
+        }
     }
 
     pub(crate) fn chunks(&self) -> usize {
@@ -103,5 +108,31 @@ impl fmt::Debug for StoreOptions {
             .field("chunks", &self.chunks)
             .field("chunk_bytes", &self.chunk_bytes)
             .finish()
+    }
+}
+
+/// The time that the variable sets.
+#[cfg(feature = "cloud")]
+fn seconds(text: &str) -> Result<Duration> {
+    let time = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| {
+        Error::usage(format!(
+            "{GIVE_UP} is `{text}`; expected a number of seconds that is not negative, as in 20 or 0.5"
+        ))
+    })
+}
+
+#[cfg(all(test, feature = "cloud"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_the_environment_is_a_number_of_seconds() {
+        assert_eq!(seconds("20").unwrap(), Duration::from_secs(20));
+        assert_eq!(seconds(" 0.5 ").unwrap(), Duration::from_millis(500));
+        for wrong in ["20s", "", "-1", "nan", "inf", "1e300"] {
+            let error = seconds(wrong).unwrap_err();
+            assert!(error.is_usage() && error.to_string().contains(GIVE_UP), "{error}");
+        }
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn head(object: &ObjectPath, options: &StoreOptions) -> Result<Object
         return Err(Error::usage(format!("{object}: this is a bucket; expected an object in it")));
     }
     let (store, key) = connect(object, options)?;
-    let (object, limit) = (object.clone(), options.patience());
+    let (object, limit) = (object.clone(), options.patience()?);
     wait(async move {
         let patience = Patience::new(&object, "asking for its size".to_owned(), limit);
         persist(patience, SILENCE, || store.objects.head(&key)).await
@@ -54,14 +54,14 @@ pub(super) fn read_range(
         return Ok(Err(meta.size));
     }
     let (store, key) = connect(object, options)?;
-    let part = Part { store, key, object: object.clone(), e_tag: meta.e_tag, limit: options.patience() };
+    let part = Part { store, key, object: object.clone(), e_tag: meta.e_tag, limit: options.patience()? };
     wait(async move { part.read(range).await }).map(Ok)
 }
 
 pub(super) fn open(object: &ObjectPath, options: &StoreOptions) -> Result<Box<dyn Read + Send>> {
     let meta = head(object, options)?;
     let (store, key) = connect(object, options)?;
-    let part = Part { store, key, object: object.clone(), e_tag: meta.e_tag, limit: options.patience() };
+    let part = Part { store, key, object: object.clone(), e_tag: meta.e_tag, limit: options.patience()? };
     Ok(Box::new(ReadAhead::new(Arc::new(part), meta.size, options)))
 }
 
@@ -121,21 +121,22 @@ impl Part {
 /// The keys of all objects below a name, sorted by their bytes.
 pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<String>> {
     let (store, key) = connect(object, options)?;
-    let (object, limit) = (object.clone(), options.patience());
+    let (object, limit) = (object.clone(), options.patience()?);
     wait(async move {
         let mut patience = Patience::new(&object, "listing".to_owned(), limit);
         let prefix = (!object.key.is_empty()).then_some(&key);
-        let mut found: Vec<(String, u64)> = Vec::new();
+        let mut found: Vec<(Key, u64)> = Vec::new();
         'attempt: loop {
             let mut stream = match found.last() {
-                Some((last, _)) => store.objects.list_with_offset(prefix, &Key::from(last.as_str())),
+                // The key as it came: one made of its text would have `%` and others written in another way.
+                Some((last, _)) => store.objects.list_with_offset(prefix, last),
                 None => store.objects.list(prefix),
             };
             loop {
                 let time = patience.silence(SILENCE);
                 let failure = match tokio::time::timeout(time, stream.next()).await {
                     Ok(Some(Ok(meta))) => {
-                        found.push((meta.location.to_string(), meta.size));
+                        found.push((meta.location, meta.size));
                         patience.progress();
                         continue;
                     }
@@ -154,11 +155,12 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
 }
 
 /// Without the empty objects that some programs write to have folders.
-fn files(found: Vec<(String, u64)>) -> Vec<String> {
-    let keys: std::collections::BTreeSet<&str> = found.iter().map(|(key, _)| key.as_str()).collect();
+fn files(found: Vec<(Key, u64)>) -> Vec<String> {
+    let found: Vec<(&str, u64)> = found.iter().map(|(key, size)| (key.as_ref(), *size)).collect();
+    let keys: std::collections::BTreeSet<&str> = found.iter().map(|(key, _)| *key).collect();
     let folder = |key: &str| {
         let below = format!("{key}/");
         keys.range(below.as_str()..).next().is_some_and(|next| next.starts_with(&below))
     };
-    found.iter().filter(|(key, size)| *size > 0 || !folder(key)).map(|(key, _)| key.clone()).collect()
+    found.iter().filter(|(key, size)| *size > 0 || !folder(key)).map(|(key, _)| (*key).to_owned()).collect()
 }

@@ -18,12 +18,18 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// A connection on which nothing moves for so long is given up, and the request made again.
 pub(super) const SILENCE: Duration = Duration::from_secs(30);
 
+/// So long an attempt may be silent in any case, the last one too, that is made when patience has come to its end.
+const SHORTEST: Duration = Duration::from_secs(1);
+
 /// Where there are no keys, a machine in the cloud is asked for its own; elsewhere nobody answers.
 const NO_KEYS: Duration = Duration::from_secs(15);
 
 const NO_KEYS_FOUND: &str = "no keys were found, and this machine has none of its own; set AWS_ACCESS_KEY_ID and \
      AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS; for a public bucket AWS_SKIP_SIGNATURE=true or \
      GOOGLE_SKIP_SIGNATURE=true";
+
+/// What `object_store` says where a store sends it elsewhere and does not say where: S3 does, of a bucket of another region.
+const BARE_REDIRECT: &str = "redirect without LOCATION";
 
 /// What became of one attempt.
 pub(super) enum Failure {
@@ -77,11 +83,13 @@ impl Failure {
                 | Store::Unauthenticated { .. }
                 | Store::UnknownConfigurationKey { .. },
             ) => false,
-            // The status stands in the text alone. A client's fault stays one, but for those that are about time.
+            Failure::Store(_) if text.contains(BARE_REDIRECT) => false,
+            // The status stands in the text alone. A client's fault stays one, but for those that are about time, and what is
+            // elsewhere stays there.
             Failure::Store(_) => match text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)) {
                 Some("408" | "425" | "429") => true,
                 Some("400") => text.contains("RequestTimeout"),
-                Some(status) => !status.starts_with('4'),
+                Some(status) => !status.starts_with(['3', '4']),
                 None => true,
             },
         }
@@ -99,12 +107,19 @@ pub(super) struct Patience<'a> {
     failures: u32,
     /// Failures since something arrived.
     in_a_row: u32,
+    /// An attempt may take longer than patience lasts.
+    sends: bool,
 }
 
 impl<'a> Patience<'a> {
     pub(super) fn new(object: &'a ObjectPath, doing: String, limit: Duration) -> Patience<'a> {
         let now = Instant::now();
-        Patience { object, doing, limit, began: now, progress: now, failures: 0, in_a_row: 0 }
+        Patience { object, doing, limit, began: now, progress: now, failures: 0, in_a_row: 0, sends: false }
+    }
+
+    /// For sending: how far that has come is not seen, so that an attempt is not cut short, however long it takes.
+    pub(super) fn sending(self) -> Patience<'a> {
+        Patience { sends: true, ..self }
     }
 
     /// Something arrived.
@@ -113,9 +128,12 @@ impl<'a> Patience<'a> {
         self.in_a_row = 0;
     }
 
-    /// For how long an attempt may be silent: no longer than patience lasts.
+    /// For how long an attempt may be silent: hardly longer than patience lasts, unless it sends.
     pub(super) fn silence(&self, most: Duration) -> Duration {
-        most.min(self.limit.saturating_sub(self.progress.elapsed())).max(Duration::from_millis(10))
+        if self.sends {
+            return most;
+        }
+        most.min(self.limit.saturating_sub(self.progress.elapsed())).max(SHORTEST)
     }
 
     /// Waits before the next attempt, or says that there will be none.
@@ -154,6 +172,9 @@ impl<'a> Patience<'a> {
                 "{doing}: the store refuses; look at the keys and rights that it is asked with: AWS_ACCESS_KEY_ID and \
                  AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS; for public buckets AWS_SKIP_SIGNATURE=true or \
                  GOOGLE_SKIP_SIGNATURE=true ({text})"
+            )),
+            _ if text.contains(BARE_REDIRECT) => self.object.error(format!(
+                "{doing}: the bucket is not in the region that was asked; set AWS_REGION to the bucket's ({text})"
             )),
             _ if keyless => self.object.error(format!("{doing}: {NO_KEYS_FOUND} ({text})")),
             _ => self.object.error(format!("{doing}: {text}")),

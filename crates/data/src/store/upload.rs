@@ -25,7 +25,7 @@ const MOST_PARTS: u64 = 10_000;
 /// A line that is slower than this many bytes a second counts as silent.
 const SLOWEST: u64 = 64 << 10;
 
-/// How long sending so many bytes may take.
+/// How long one attempt at sending so many bytes may take, however soon failures are given up.
 fn allowance(bytes: u64) -> Duration {
     SILENCE + Duration::from_secs(bytes / SLOWEST)
 }
@@ -39,13 +39,13 @@ pub(super) fn upload(object: &ObjectPath, options: &StoreOptions, from: &Path, p
     let (store, key) = connect(object, options)?;
     let part = (options.chunk_bytes() as u64).max(SMALLEST_PART).max(size.div_ceil(MOST_PARTS));
     if size > part {
-        let upload = Multipart { object: object.clone(), store, key, limit: options.patience(), size, part };
+        let upload = Multipart { object: object.clone(), store, key, limit: options.patience()?, size, part };
         return upload.send(&file, from, options.chunks(), progress);
     }
     let payload = PutPayload::from(read(&file, from, 0, size)?);
-    let (object, limit) = (object.clone(), options.patience());
+    let (object, limit) = (object.clone(), options.patience()?);
     wait(async move {
-        let patience = Patience::new(&object, format!("sending {size} bytes"), limit);
+        let patience = Patience::new(&object, format!("sending {size} bytes"), limit).sending();
         persist(patience, allowance(size), || store.objects.put(&key, payload.clone())).await
     })?;
     progress(size);
@@ -119,7 +119,7 @@ impl Multipart {
         // A part that panics must not leave the others waiting: its message is sent when the task is dropped.
         let mut report = Report { number, length, send: Some(send), object: object.clone() };
         runtime()?.spawn(async move {
-            let patience = Patience::new(&object, format!("sending part {number}, of {length} bytes"), limit);
+            let patience = Patience::new(&object, format!("sending part {number}, of {length} bytes"), limit).sending();
             let sent =
                 persist(patience, allowance(length), || store.parts.put_part(&key, &id, number, payload.clone()));
             report.send(sent.await);

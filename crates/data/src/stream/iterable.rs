@@ -1,7 +1,7 @@
 //! What a dataset is whose samples come one after another: records that write themselves into a batch.
 //!
 //! Not here: items that know nothing of fields (`stream`), samples by index (`dataset`), and how records become batches
-//! (`pull`).
+//! (`loader`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ pub trait IterableDataset: Send + Sync + 'static {
     /// How many records an epoch has, if that is known without reading them.
     fn len(&self) -> Option<usize>;
 
-    /// The parts of a sample, the same for every sample. A loader asks once, when it is built.
+    /// The parts of a sample, the same for every sample. A loader asks when it is built.
     fn fields(&self) -> Vec<Field>;
 
     /// The records of epoch `epoch`; the same ones in the same order each time for the same epoch. One thread at a time

@@ -1,6 +1,6 @@
 //! Several streams as one, each next item of one that is drawn by weights.
 //!
-//! Not here: datasets that are read by index (`mix`), and streams one after another (`stream_steps`).
+//! Not here: datasets that are read by index (`sampler`), and streams one after another (`steps`).
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Items that are read from the beginning to the end: shards of a tar, records behind gzip, what a server sends.
 //!
-//! Not here: the streams themselves, what `map`, `shuffle` and `chain` make (`stream_steps`), and items by index
-//! (`source`).
+//! Not here: the streams themselves, what `map`, `shuffle` and `chain` make (`steps`), and items by index
+//! (`dataset`).
 
 pub(crate) mod iterable;
 mod mix;

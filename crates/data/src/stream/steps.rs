@@ -168,7 +168,7 @@ impl<S: Stream, T: Stream<Item = S::Item>> Stream for ChainStream<S, T> {
         let second = Arc::clone(&self.second);
         let mut open: Opening<S::Item> = Some(Box::new(move || second.deferred(epoch)));
         let mut items = self.first.deferred(epoch)?;
-        // The second stream goes on counting where the first one ended.
+        // The second stream goes on counting behind the highest number of the first one.
         let (mut seen, mut offset) = (0u64, 0u64);
         Ok(Box::new(std::iter::from_fn(move || {
             loop {
@@ -176,7 +176,7 @@ impl<S: Stream, T: Stream<Item = S::Item>> Stream for ChainStream<S, T> {
                     (Some(item), again) => {
                         open = again;
                         return Some(item.map(|mut item| {
-                            seen += 1;
+                            seen = seen.max(item.index.saturating_add(1));
                             item.index = item.index.wrapping_add(offset);
                             item
                         }));
@@ -234,7 +234,13 @@ impl<S: Stream> Stream for TakeStream<S> {
     }
 
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<S::Item>>> {
-        Ok(Box::new(self.stream.deferred(epoch)?.take(self.count)))
+        let (mut items, mut left) = (self.stream.deferred(epoch)?, self.count);
+        // Not `Iterator::take`, which would count errors too.
+        Ok(Box::new(std::iter::from_fn(move || {
+            let item = if left > 0 { items.next() } else { None };
+            left -= usize::from(matches!(item, Some(Ok(_))));
+            item
+        })))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// What the store does with a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,6 +20,10 @@ pub(crate) enum Answer {
     Cut(usize),
     /// It is done, but the connection is cut before an answer.
     Lose,
+    /// What a store does, so much later.
+    Late(Duration),
+    /// Nothing, for as long as the client stays.
+    Never,
 }
 
 /// A request: method, path with query, headers in lower case.
@@ -116,8 +121,15 @@ fn connection(stream: TcpStream, state: &Mutex<State>) {
             _ => serve(&mut state, &request),
         };
         drop(state);
+        if let Answer::Late(time) = answer {
+            thread::sleep(time);
+        }
         let sent = match answer {
             Answer::Lose => return,
+            Answer::Never => {
+                let _ = reader.read(&mut [0]);
+                return;
+            }
             Answer::Cut(bytes) => {
                 let _ = response.send(&mut stream, &request.method, bytes);
                 return;
