@@ -74,7 +74,7 @@ impl NewFile {
     }
 
     /// Brings the file to the disk, gives it its name, and says the SHA-256 of what stands in it.
-    pub(crate) fn finish(self) -> Result<String> {
+    pub(crate) fn finish(&self) -> Result<String> {
         let path = &self.path;
         let doing = |what: &'static str| move |source| Error::io(path, what, source);
         let hash = sha256(&self.temporary, |_| {})?;
@@ -89,7 +89,7 @@ impl NewFile {
     }
 
     /// Takes the file away again.
-    pub(crate) fn discard(self) {
+    pub(crate) fn discard(&self) {
         // If that does not work, the next run writes over it.
         let _ = fs::remove_file(&self.temporary);
     }

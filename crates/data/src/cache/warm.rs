@@ -125,9 +125,7 @@ impl Warm<'_> {
                 // What is half filled is in nobody's way but the disk's.
                 let current = state.current.map(|(open, _)| open);
                 for open in state.full.into_iter().chain(current) {
-                    if let Some(open) = Arc::into_inner(open) {
-                        open.file.discard();
-                    }
+                    open.file.discard();
                 }
                 for (part, _) in state.missing {
                     manifest::remove_temporary(self.dir, part);
@@ -203,7 +201,7 @@ impl Shared<'_> {
             if let Some(full) = state.full.pop_front() {
                 let bad = state.bad.clone();
                 drop(state);
-                if let Err(error) = self.name(full, bad, plan) {
+                if let Err(error) = self.name(&full, bad, plan) {
                     return self.fail(error);
                 }
                 self.state().open -= 1;
@@ -226,10 +224,8 @@ impl Shared<'_> {
     }
 
     /// Finishes a full part and notes it in the manifest.
-    fn name(&self, full: Arc<Open>, mut bad: Vec<BadRow>, plan: &mut Plan) -> Result<()> {
-        let Some(Open { part, frame, file, .. }) = Arc::into_inner(full) else {
-            return Err(Error::usage("a full part of a cache is still being written; this is a bug in fulmen-data"));
-        };
+    fn name(&self, full: &Open, mut bad: Vec<BadRow>, plan: &mut Plan) -> Result<()> {
+        let &Open { part, ref frame, ref file, .. } = full;
         file.write_at(&frame.tail, frame.tail_start)?;
         let entry = PartEntry { number: part, bytes: frame.file_bytes(), sha256: file.finish()? };
         let parts = &mut plan.manifest.parts;
@@ -318,9 +314,8 @@ impl Reader {
     /// Reads some rows and writes them to their places.
     fn fill(&mut self, shared: &Shared<'_>, piece: Piece) {
         let result = self.read(shared, &piece).and_then(|bad| self.write(shared, &piece).map(|()| bad));
-        // Before `open`, so that it is dropped after it: whoever finds the part full then has the only reference to it.
-        let mut state = shared.state();
         let Piece { open, rows, .. } = piece;
+        let mut state = shared.state();
         match result {
             Ok(bad) => state.bad.extend(bad),
             Err(error) => {
