@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fulmen_data::DataLoader;
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Runtime};
 
+use crate::bad_samples::BadCount;
 use crate::hosts::Hosts;
 use crate::in_flight::InFlight;
 use crate::logs::LogLayout;
@@ -22,6 +23,8 @@ pub(crate) struct Evaluation {
     /// One for each shape of batches.
     pub(crate) compiled: Vec<Compiled>,
     pub(crate) layout: LogLayout,
+    /// What it is: validation or test.
+    pub(crate) what: &'static str,
 }
 
 impl Evaluation {
@@ -33,6 +36,7 @@ impl Evaluation {
         loader: &DataLoader,
         values: &[&DeviceArray],
     ) -> Result<DeviceArray> {
+        let mut bad = BadCount::new(loader, self.what);
         let mut logs = runtime.to_device(&self.layout.start()?)?;
         let mut in_flight = InFlight::new(hosts);
         for batch in loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0) {
@@ -45,6 +49,7 @@ impl Evaluation {
             in_flight.push(outputs.done);
             logs = outputs.arrays.pop().ok_or_else(|| Error::data("the evaluation step gave no result"))?;
         }
+        bad.tell();
         Ok(logs)
     }
 }

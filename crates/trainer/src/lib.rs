@@ -14,6 +14,7 @@
 
 mod accumulate;
 mod averaging;
+mod bad_samples;
 mod batch;
 mod builder;
 mod callback;

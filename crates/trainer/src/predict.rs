@@ -91,11 +91,12 @@ pub(crate) fn program(
              order that all share. Predict with another sampler, or in one process",
         ));
     }
-    if loader.on_error() == OnError::Skip {
-        return Err(Error::usage(
-            "the loader skips samples that cannot be read (OnError::Skip), so that nobody knows whose a prediction is. Predict \
-             with a loader that fails or substitutes",
-        ));
+    if loader.on_error() != OnError::Fail {
+        return Err(Error::usage(format!(
+            "the loader leaves out samples that cannot be read, or puts others in their place (OnError::{:?}), so that nobody \
+             knows whose a prediction is. Predict with a loader that fails (OnError::Fail), and without those samples",
+            loader.on_error()
+        )));
     }
     let [batch] = &Batch::placeholders(loader, setting.precision.whole())[..] else {
         return Err(Error::usage(

@@ -89,6 +89,13 @@ impl Start {
 
 /// A position within an epoch means something only for the same batches.
 fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
+    if position.batch > 0 && !train.is_ordered() {
+        return Err(Error::usage(format!(
+            "it was saved after batch {} of an epoch, and this loader's batches come in any order (ordered(false)), so that \
+             nobody knows which of them came before. Resume with a checkpoint of the end of an epoch",
+            position.batch
+        )));
+    }
     let here = train.description();
     if position.batch > 0 && here != position.data {
         return Err(Error::usage(format!(

@@ -45,10 +45,11 @@ pub struct FitSummary {
     /// first step not counted. At most: a wait counts from where the loop asked for the batch, if the device was done
     /// with all steps when it came.
     pub data_wait_share: f64,
-    /// Where the time of the training loader went, by its stages and queues. Its
+    /// Where the time of the training loader went in this fit, by its stages and queues; the report of the loader itself
+    /// begins anew with each fit. Its
     /// [verdict](fulmen_data::LoaderReport::verdict) names what is slow.
     pub loader: Option<LoaderReport>,
-    /// How often a training sample could not be read and was skipped or replaced
+    /// How often a training sample could not be read in this fit and was skipped or replaced
     /// ([`OnError`](fulmen_data::OnError)).
     pub bad_samples: u64,
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use fulmen_data::{DataLoader, Replicas};
+use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_tensor::{Compiled, Function, Literal, Runtime};
 
 use crate::callback::{Callback, FitStart, LogPoint};
@@ -47,6 +47,8 @@ pub struct Trainer {
     log_points: u64,
     eval_compilations: u64,
     transfers_before: u64,
+    /// Of the training loader in the latest fit.
+    loader: Option<LoaderReport>,
 }
 
 impl Trainer {
@@ -72,6 +74,7 @@ impl Trainer {
             log_points: 0,
             eval_compilations: 0,
             transfers_before,
+            loader: None,
         }
     }
 
@@ -149,9 +152,14 @@ impl Trainer {
         self.runtime.metrics().value("TransferFromDeviceTime") - self.transfers_before
     }
 
-    /// What the runtime did, in the grammar of PyTorch/XLA's `metrics_report`.
+    /// What the runtime did, in the grammar of PyTorch/XLA's `metrics_report`; behind it what the training loader did in the
+    /// latest fit, by its stages and queues, as [`LoaderReport`] writes it.
     pub fn metrics_report(&self) -> String {
-        self.runtime.metrics().report()
+        let mut text = self.runtime.metrics().report();
+        if let Some(loader) = &self.loader {
+            text.push_str(&format!("Data loader: {loader}\n"));
+        }
+        text
     }
 
     /// Makes a new folder for a run and starts the loggers in it. With several processes, process 0 makes it for all.
@@ -257,6 +265,12 @@ impl Trainer {
             }
             Ok(())
         })?;
+        if self.options.enable_checkpointing && !train.is_ordered() {
+            note(
+                "note: the training loader is not ordered (ordered(false)): a run that is interrupted within an epoch can only \
+                 be resumed from the checkpoint of an epoch's end",
+            );
+        }
         let run_dir = self.start_run()?;
         if self.options.enable_checkpointing && self.process_index() == 0 {
             checkpoint::check_writable(&run_dir.join("checkpoints"))?;
@@ -299,7 +313,7 @@ impl Trainer {
             Some((loader, eval)) => {
                 let (compiled, count) = self.compile(&eval.functions)?;
                 summary.eval_compilations = count;
-                Some((loader, Evaluation { compiled, layout: eval.layout }))
+                Some((loader, Evaluation { compiled, layout: eval.layout, what: "validation" }))
             }
             None => None,
         };
@@ -330,6 +344,7 @@ impl Trainer {
             summary: &mut summary,
         };
         let result = fit.run(&interrupt);
+        self.loader = Some(train.report());
         self.best_checkpoint.clone_from(&summary.best_checkpoint);
         self.last_checkpoint.clone_from(&summary.last_checkpoint);
         result?;
@@ -373,8 +388,8 @@ impl Trainer {
     /// loader's order. The module keeps the weights that it predicted with.
     ///
     /// # Errors
-    /// As [`Trainer::test`]; a module that predicts nothing, or something without a row for each sample. What goes wrong
-    /// later is told by the batch that it went wrong in.
+    /// As [`Trainer::test`]; a module that predicts nothing, or something without a row for each sample; a loader that skips
+    /// or substitutes samples, of which nobody knows whose a prediction is. What goes wrong later is told by the batch that it went wrong in.
     pub fn predict<M: TrainingModule>(
         &mut self,
         module: &M,
@@ -438,7 +453,7 @@ impl Trainer {
         let values = state::compute(&self.runtime, &entries)?;
         let (compiled, count) = self.compile(&program.functions)?;
         self.eval_compilations += count;
-        let evaluation = Evaluation { compiled, layout: program.layout };
+        let evaluation = Evaluation { compiled, layout: program.layout, what: which };
         let hosts = self.hosts.as_ref();
         let logs = evaluation.run(&self.runtime, hosts, loader, &values.iter().collect::<Vec<_>>())?;
         let literals = hosts::arrive(hosts, self.runtime.read(&[&logs])?)?;

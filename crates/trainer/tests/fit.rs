@@ -312,6 +312,9 @@ fn the_metrics_report_has_the_grammar_of_pytorch_xla() {
         assert!(report[at..].contains("Accumulator: ") && report[at..].contains("Percentiles: 1%="), "{report}");
     }
     assert!(report.contains("Counter: UncachedCompile\n  Value: 2\n"), "{report}");
+    for part in ["Data loader: 5 batches, 40 samples, filled by ", "\nread  ", "on the device: ", "\n4 steps: "] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
 }
 
 #[test]

@@ -47,6 +47,14 @@ impl TrainingModule for Line {
         batch.mean(&(&y * &y))
     }
 
+    fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+        cx.log("val_seen", &batch.get("x").reshape([batch.size()]));
+    }
+
+    fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
+        cx.log("test_seen", &batch.get("x").reshape([batch.size()]));
+    }
+
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         Box::new(Sgd::new(1e-6))
     }
@@ -73,8 +81,52 @@ fn samples_that_are_skipped_are_counted_and_leave_no_trace() {
     let mut trainer = trainer(dir.path()).max_epochs(2u64).build().unwrap();
     let summary = trainer.fit(&Line { linear: Linear::new(1, 1) }, &loader, None).unwrap();
     assert_eq!(summary.bad_samples, 2);
+    assert_eq!(summary.loader.unwrap().batches, 2 * 8);
     let mean = (31.0 * 32.0 / 2.0 - 7.0) / 31.0;
     assert!((summary.last_epoch.unwrap().get("seen_epoch").unwrap() - mean).abs() < 1e-5);
+}
+
+#[test]
+fn a_summary_counts_what_its_own_fit_has_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = Numbers { delay: Duration::ZERO, missing: Some(7) };
+    let loader = DataLoader::builder(data).batch_size(4).on_error(OnError::Skip).build().unwrap();
+    for epochs in [3, 1] {
+        let mut trainer = trainer(dir.path()).max_epochs(epochs).build().unwrap();
+        let summary = trainer.fit(&Line { linear: Linear::new(1, 1) }, &loader, None).unwrap();
+        assert_eq!((summary.bad_samples, summary.loader.unwrap().batches), (epochs, 8 * epochs));
+    }
+    assert_eq!(loader.bad_samples().count, 4);
+}
+
+/// In a process of its own, whose standard error is read.
+#[test]
+fn bad_samples_are_told_of_training_validation_and_test() {
+    if std::env::var_os("FULMEN_TEST_CHILD").is_some() {
+        let dir = tempfile::tempdir().unwrap();
+        let loader = |missing| {
+            let data = Numbers { delay: Duration::ZERO, missing: Some(missing) };
+            DataLoader::builder(data).batch_size(4).on_error(OnError::Skip).build().unwrap()
+        };
+        let mut trainer = trainer(dir.path()).max_epochs(3u64).build().unwrap();
+        let (module, test) = (Line { linear: Linear::new(1, 1) }, loader(13));
+        trainer.fit(&module, &loader(11), Some(&loader(12))).unwrap();
+        trainer.test(&module, &test, Weights::Current).unwrap();
+        trainer.test(&module, &test, Weights::Current).unwrap();
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["bad_samples_are_told_of_training_validation_and_test", "--exact"])
+        .env("FULMEN_TEST_CHILD", "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stderr);
+    assert!(child.status.success(), "{said}");
+    for (what, sample, times) in [("training", 11, 1), ("validation", 12, 3), ("test", 13, 2)] {
+        let line = format!("warning: {what} data: 1 sample could not be read\n  sample {sample}: it is not there");
+        assert_eq!(said.matches(&line).count(), times, "{line}\n{said}");
+    }
+    assert!(said.contains("warning: training data: a sample could not be read 3 times\n  sample 11"), "{said}");
 }
 
 /// Numbers of different length, whose sum is what counts.

@@ -185,14 +185,13 @@ fn a_sample_that_cannot_be_read_ends_the_predictions() {
 }
 
 #[test]
-fn a_loader_that_skips_samples_is_refused() {
+fn a_loader_whose_rows_may_be_of_other_samples_is_refused() {
     let runs = tempfile::tempdir().unwrap();
-    let loader = |on_error| DataLoader::builder(Broken).batch_size(2).on_error(on_error).build().unwrap();
     let net = Net::new(|net, batch| net.linear.forward(&batch.get("x")).into());
     let mut trainer = builder(runs.path()).build().unwrap();
-    let error = trainer.predict(&net, &loader(OnError::Skip), Weights::Current).err().unwrap();
-    assert!(error.is_usage() && error.to_string().contains("nobody knows whose a prediction is"), "{error}");
-    let substituting = loader(OnError::Substitute);
-    assert_eq!(trainer.predict(&net, &substituting, Weights::Current).unwrap().filter(Result::is_ok).count(), 3);
-    assert_eq!(substituting.bad_samples().first[0].index, Some(4));
+    for on_error in [OnError::Skip, OnError::Substitute] {
+        let loader = DataLoader::builder(Broken).batch_size(2).on_error(on_error).build().unwrap();
+        let error = trainer.predict(&net, &loader, Weights::Current).err().unwrap();
+        assert!(error.is_usage() && error.to_string().contains("nobody knows whose a prediction is"), "{error}");
+    }
 }

@@ -59,6 +59,13 @@ fn an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come() {
         assert!(error.contains("1000 of 1000 samples, 125 batches of 8, RandomSampler(seed 3)"), "{error}");
         assert!(error.contains(shown) && error.contains("Resume with the loader of that run"), "{error}");
     };
+    let mut trainer = builder(folder.path(), 2, &Record::default()).ckpt_path(&checkpoint).build().unwrap();
+    let error = trainer.fit(&Net::new(), &loader().ordered(false).build().unwrap(), None).unwrap_err().to_string();
+    assert!(
+        error.contains("come in any order (ordered(false))") && error.contains("of the end of an epoch"),
+        "{error}"
+    );
+    assert_eq!(trainer.runtime().metrics().value("UncachedCompile"), 0, "before anything is compiled");
     refused(loader().seed(4), "125 batches of 8, RandomSampler(seed 4)");
     refused(loader().shuffle(false), "125 batches of 8, SequentialSampler");
     refused(loader().batch_size(16), "62 batches of 16, RandomSampler(seed 3)");

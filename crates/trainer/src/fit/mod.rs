@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use fulmen_data::{DataLoader, DeviceBatch, DeviceBatches};
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, Literal, PendingLiterals, Runtime, Sharding};
 
+use crate::bad_samples::BadCount;
 use crate::callback::{Actions, Callback, LogPoint, Progress};
 use crate::checkpoint::Position;
 use crate::evaluate::{Evaluation, for_shape};
@@ -21,7 +22,7 @@ use crate::in_flight::InFlight;
 use crate::interrupt;
 use crate::loggers::Logger;
 use crate::program::TrainProgram;
-use crate::say::{note, say};
+use crate::say::note;
 use crate::state::{LR_FACTOR, State};
 use crate::summary::StepTimes;
 use crate::{Error, FitSummary, Options, Result, Strategy};
@@ -74,6 +75,7 @@ struct Running<'a> {
     times: StepTimes,
     warned_of_nan: bool,
     warned_of_logger: bool,
+    bad: BadCount,
 }
 
 impl<'a> Fit<'a> {
@@ -86,7 +88,10 @@ impl<'a> Fit<'a> {
             times: StepTimes::default(),
             warned_of_nan: false,
             warned_of_logger: false,
+            bad: BadCount::new(self.train, "training"),
         };
+        // Of this fit alone.
+        self.train.reset_report();
         self.position.data = self.train.description();
         self.position.accumulate = self.options.accumulate_grad_batches;
         // One stream over all epochs, so that the first batches of an epoch are read while the last one ends.
@@ -97,6 +102,7 @@ impl<'a> Fit<'a> {
             .prefetch_to(self.runtime, &Strategy::batch(self.runtime.mesh()));
         while self.position.epoch < self.options.max_epochs && self.summary.stopped.is_none() {
             if self.epoch(&mut batches, &mut running, interrupt)? {
+                running.bad.tell();
                 self.save_interrupted(&mut running)?;
                 break;
             }
@@ -115,6 +121,7 @@ impl<'a> Fit<'a> {
             note(&report.verdict());
         }
         self.summary.loader = Some(report);
+        self.summary.bad_samples = running.bad.count();
         self.summary.samples_per_second = running.times.steps_per_second() * samples_a_step;
         Ok(())
     }
@@ -261,19 +268,9 @@ impl<'a> Fit<'a> {
         Ok(convert.call(arrays)?.arrays)
     }
 
-    /// Tells of training samples that could not be read since the last time.
-    fn tell_of_bad_samples(&mut self) {
-        let bad = self.train.bad_samples();
-        if bad.count > self.summary.bad_samples {
-            // Of each process its own: they read different samples.
-            say(&format!("warning: {bad}"));
-            self.summary.bad_samples = bad.count;
-        }
-    }
-
     /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch.
     fn end_epoch(&mut self, running: &mut Running<'a>) -> Result<()> {
-        self.tell_of_bad_samples();
+        running.bad.tell();
         let due = (self.position.epoch + 1).is_multiple_of(self.options.check_val_every_n_epoch);
         let validated = match &self.validation {
             Some((loader, evaluation)) if due => {

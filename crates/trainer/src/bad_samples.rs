@@ -1,0 +1,43 @@
+//! [`BadCount`]: which samples a loader could not read while the Trainer used it. What becomes of them is not decided here
+//! but by the loader's `on_error`.
+
+use fulmen_data::{BadSamples, DataLoader};
+
+use crate::say::say;
+
+/// What a loader could not read from now on: it may have been used before, and counts for all that are made from it.
+pub(crate) struct BadCount {
+    loader: DataLoader,
+    /// What the samples are for.
+    what: &'static str,
+    before: BadSamples,
+    told: u64,
+}
+
+impl BadCount {
+    pub(crate) fn new(loader: &DataLoader, what: &'static str) -> BadCount {
+        BadCount { loader: loader.clone(), what, before: loader.bad_samples(), told: 0 }
+    }
+
+    /// How often a sample could not be read.
+    pub(crate) fn count(&self) -> u64 {
+        self.loader.bad_samples().count - self.before.count
+    }
+
+    /// Says on standard error which they are, if there are more than when it was last said. Of each process its own: they
+    /// read different samples.
+    pub(crate) fn tell(&mut self) {
+        let mut bad = self.loader.bad_samples();
+        bad.count -= self.before.count;
+        if bad.count == self.told {
+            return;
+        }
+        self.told = bad.count;
+        // Those that were known before are worth a line where no others are known.
+        if bad.first.len() > self.before.first.len() {
+            bad.first.drain(..self.before.first.len());
+        }
+        bad.first.truncate(usize::try_from(bad.count).unwrap_or(usize::MAX));
+        say(&format!("warning: {} data: {bad}", self.what));
+    }
+}
