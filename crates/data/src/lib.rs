@@ -50,6 +50,7 @@ mod loader;
 mod parallel;
 pub mod prepare;
 mod sampler;
+mod starts;
 mod store;
 mod stream;
 mod tables;

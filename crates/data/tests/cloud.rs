@@ -5,11 +5,15 @@
 
 use std::cell::RefCell;
 use std::fs;
-use std::io::Read;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fulmen_data::{Fingerprint, Location, Source, StoreOptions, Stream, TarShardWriter, TarShards, TarSource};
+use fulmen_data::{
+    Csv, Error, Fingerprint, JsonLines, Location, Result, Source, StoreOptions, Stream, TarShardWriter, TarShards,
+    TarSource, TextFile,
+};
 
 #[path = "common/s3.rs"]
 mod s3;
@@ -324,6 +328,69 @@ fn shards_are_read_from_a_store_that_fails_now_and_then() {
     shards.fingerprint(&mut Fingerprint::new()).unwrap();
     let error = TarSource::open(folder.join("shard-000000.tar")).unwrap_err();
     assert!(error.to_string().contains("local disk only"), "{error}");
+}
+
+/// The error that a stream gives once the store gives nothing but this status.
+fn fails_with<S: Stream>(status: u16, name: &str, content: Vec<u8>, open: impl Fn(Location) -> Result<S>) -> Error {
+    let now = Arc::new(AtomicU16::new(0));
+    let answer = now.clone();
+    let store = S3::start(move |_| match answer.load(Ordering::SeqCst) {
+        0 => Answer::Serve,
+        status => Answer::Status(status),
+    });
+    store.put(&format!("b/{name}"), content);
+    let file = at(&store, &format!("s3://b/{name}"));
+    let stream = open(file.with_options(options(&store).give_up_after(Duration::from_millis(300)))).unwrap();
+    let mut items = stream.items(0).unwrap();
+    items.next().unwrap().unwrap();
+    now.store(status, Ordering::SeqCst);
+    items.find_map(Result::err).unwrap()
+}
+
+#[test]
+fn a_store_that_fails_under_a_table_is_not_taken_for_a_damaged_file() {
+    // Numbers that gzip cannot make much smaller.
+    let number = |line: u64| line.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let lines: String = (0..20_000).map(|line| format!("{}\n", number(line))).collect();
+    let csv = format!("a\n{lines}").replace('\n', ",1\n").replacen(",1", ",b", 1);
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(lines.as_bytes()).unwrap();
+    let packed = packed.finish().unwrap();
+    let check = |status: u16, error: Error| {
+        let text = error.to_string();
+        assert!(text.contains("s3://b/x") && !text.contains("damaged"), "{text}");
+        assert_eq!(error.is_not_found(), status == 404, "{text}");
+        assert!(status == 404 || text.contains("given up after"), "{text}");
+    };
+    for status in [503, 404] {
+        check(status, fails_with(status, "x.txt", lines.clone().into_bytes(), TextFile::stream));
+        check(status, fails_with(status, "x.jsonl", lines.clone().into_bytes(), JsonLines::stream));
+        check(status, fails_with(status, "x.jsonl.gz", packed.clone(), JsonLines::stream));
+        check(status, fails_with(status, "x.csv", csv.clone().into_bytes(), Csv::stream));
+        #[cfg(feature = "parquet")]
+        {
+            let zstd = zstd::encode_all(lines.as_bytes(), 1).unwrap();
+            check(status, fails_with(status, "x.jsonl.zst", zstd, JsonLines::stream));
+            let numbers: arrow_array::ArrayRef =
+                Arc::new(arrow_array::UInt64Array::from_iter_values((0..4000).map(number)));
+            let batch = arrow_array::RecordBatch::try_from_iter([("n", numbers)]).unwrap();
+            let (mut groups, mut batches) = (Vec::new(), Vec::new());
+            let mut writer = parquet::arrow::ArrowWriter::try_new(&mut groups, batch.schema(), None).unwrap();
+            let mut arrow = arrow_ipc::writer::FileWriter::try_new(&mut batches, &batch.schema()).unwrap();
+            for _ in 0..3 {
+                writer.write(&batch).unwrap();
+                writer.flush().unwrap();
+                arrow.write(&batch).unwrap();
+            }
+            writer.close().unwrap();
+            arrow.finish().unwrap();
+            drop(arrow);
+            let parquet = |file| fulmen_data::Parquet::open(file).map(|table| table.stream());
+            check(status, fails_with(status, "x.parquet", groups, parquet));
+            let arrow = |file| fulmen_data::ArrowFiles::open(file).map(|table| table.stream());
+            check(status, fails_with(status, "x.arrow", batches, arrow));
+        }
+    }
 }
 
 /// In a process of its own, because the environment is one for all tests.

@@ -6,13 +6,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, DictionaryArray, Int8Array, Int64Array, NullArray, RecordBatch, StringArray};
+use arrow_ipc::writer::{FileWriter, StreamWriter};
 use expect_test::{Expect, expect};
 use fulmen_data::{
-    ArrowFiles, DType, DataLoader, Dataset, Error, Fingerprint, HfDataset, HfFeature, HfFolder, HostBatch, Parquet,
-    Row, RowStream, Source, Stream, Table,
+    ArrowFiles, DType, DataLoader, Dataset, Error, Field, Fingerprint, HfDataset, HfFeature, HfFolder, HostBatch,
+    OnError, Parquet, Row, RowStream, Source, Stream, Table,
 };
 use parquet::arrow::ArrowWriter;
+use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataWriter};
+use parquet::file::properties::WriterProperties;
 use serde_json::Value;
 
 fn reference() -> PathBuf {
@@ -360,6 +363,121 @@ fn damage_within_a_file_is_an_error_of_the_rows_it_hits_and_never_a_panic() {
     }
 }
 
+/// 10 blocks of 10 rows, of which the second cannot be decoded: a Parquet file, and an Arrow file.
+fn with_a_bad_block(folder: &Path) -> (PathBuf, PathBuf) {
+    let batch = |first: i64| {
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(first..first + 10));
+        let texts: ArrayRef =
+            Arc::new(StringArray::from_iter_values((first..first + 10).map(|row| format!("row{row:03}"))));
+        RecordBatch::try_from_iter([("number", numbers), ("text", texts)]).unwrap()
+    };
+    let (parquet, arrow) = (folder.join("x.parquet"), folder.join("x.arrow"));
+    let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
+    let mut rows =
+        ArrowWriter::try_new(fs::File::create(&parquet).unwrap(), batch(0).schema(), Some(properties)).unwrap();
+    let mut batches = FileWriter::try_new(fs::File::create(&arrow).unwrap(), &batch(0).schema()).unwrap();
+    for first in (0..100).step_by(10) {
+        rows.write(&batch(first)).unwrap();
+        rows.flush().unwrap();
+        batches.write(&batch(first)).unwrap();
+    }
+    let metadata = rows.close().unwrap();
+    batches.finish().unwrap();
+    let place = metadata.row_group(1).column(0).data_page_offset() as usize;
+    let mut bytes = fs::read(&parquet).unwrap();
+    bytes[place..place + 8].fill(0xff);
+    fs::write(&parquet, bytes).unwrap();
+    let mut bytes = fs::read(&arrow).unwrap();
+    let place = bytes.windows(12).position(|bytes| bytes == b"row010row011").unwrap();
+    bytes[place] = 0xff;
+    fs::write(&arrow, bytes).unwrap();
+    (parquet, arrow)
+}
+
+#[test]
+fn a_block_that_cannot_be_decoded_loses_its_rows_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let (parquet, arrow) = with_a_bad_block(folder.path());
+    for stream in [Parquet::open(parquet).unwrap().stream(), ArrowFiles::open(arrow).unwrap().stream()] {
+        let items: Vec<_> = stream.items(0).unwrap().collect();
+        assert_eq!((items.len(), items[10].is_err()), (91, true));
+        let read: Vec<(u64, u64)> =
+            items.into_iter().flatten().map(|item| (item.index, item.item.get("number").unwrap())).collect();
+        assert_eq!(read, (0..10).chain(20..100).map(|row| (row, row)).collect::<Vec<_>>());
+        assert!(stream.describe().contains("RowStream(number, text of "), "{}", stream.describe());
+        let data = stream.into_dataset(vec![Field::new("number", DType::I64, [])], |row, sample| {
+            sample.write_value(0, row.get::<i64>("number")?)
+        });
+        let loader =
+            DataLoader::from_stream(data).num_samples(90).batch_size(30).on_error(OnError::Skip).build().unwrap();
+        let read: Vec<i64> =
+            loader.epoch(0).flat_map(|batch| batch.unwrap().values::<i64>(0).unwrap().to_vec()).collect();
+        assert_eq!(read, (0..10).chain(20..100).collect::<Vec<i64>>());
+        assert_eq!(loader.bad_samples().count, 1);
+    }
+}
+
+#[test]
+fn numbers_of_rows_that_cannot_be_are_refused_before_places_are_taken_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.parquet");
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..12_345));
+    let batch = RecordBatch::try_from_iter([("number", numbers)]).unwrap();
+    let mut writer = ArrowWriter::try_new(fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    let metadata = writer.close().unwrap();
+    let whole = fs::read(&path).unwrap();
+    let length: [u8; 4] = whole[whole.len() - 8..whole.len() - 4].try_into().unwrap();
+    let footer = whole.len() - 8 - u32::from_le_bytes(length) as usize;
+    let rewritten = |rows: i64| {
+        let old = metadata.file_metadata();
+        let of_file = FileMetaData::new(old.version(), rows, None, None, old.schema_descr_ptr(), None);
+        let of_group = metadata.row_group(0).clone().into_builder().set_num_rows(rows).build().unwrap();
+        let mut bytes = whole[..footer].to_vec();
+        let metadata = ParquetMetaData::new(of_file, vec![of_group]);
+        ParquetMetaDataWriter::new(&mut bytes, &metadata).finish().unwrap();
+        fs::write(&path, bytes).unwrap();
+        Parquet::open(&path)
+    };
+    assert_eq!(rewritten(12_345).unwrap().len(), 12_345);
+    for rows in [1 << 62, i64::MAX, -1] {
+        let error = rewritten(rows).unwrap_err().to_string();
+        assert!(error.contains("damaged") && error.contains("claims to have"), "{error}");
+    }
+
+    let path = folder.path().join("x.arrow");
+    let mut writer = StreamWriter::try_new(fs::File::create(&path).unwrap(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let place = bytes.windows(8).position(|bytes| bytes == 12_345i64.to_le_bytes()).unwrap();
+    bytes[place..place + 8].copy_from_slice(&(1i64 << 62).to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let error = ArrowFiles::open(&path).unwrap_err().to_string();
+    assert!(error.contains("damaged") && error.contains("claims to have 4611686018427387904 rows"), "{error}");
+}
+
+#[test]
+fn bytes_are_no_list_of_numbers_and_nulls_of_any_kind_are_missing() {
+    let row = Parquet::open(reference().join("plain.parquet")).unwrap().get(0).unwrap();
+    assert_eq!(row.get::<Vec<u8>>("raw").unwrap(), row.bytes("raw").unwrap());
+    let error = row.get::<Vec<f32>>("raw").unwrap_err().to_string();
+    assert!(error.contains("column `raw` holds 3 bytes, expected a list (bytes are a Vec<u8>)"), "{error}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.arrow");
+    let nothing: ArrayRef = Arc::new(NullArray::new(2));
+    let values = StringArray::from(vec![None, Some("cat")]);
+    let category: ArrayRef = Arc::new(DictionaryArray::new(Int8Array::from(vec![0, 1]), Arc::new(values)));
+    let batch = RecordBatch::try_from_iter([("nothing", nothing), ("category", category)]).unwrap();
+    let mut writer = FileWriter::try_new(fs::File::create(&path).unwrap(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    let rows = ArrowFiles::open(&path).unwrap();
+    let missing = |row: usize, column| rows.get(row).unwrap().is_missing(column).unwrap();
+    assert_eq!([missing(0, "nothing"), missing(0, "category"), missing(1, "category")], [true, true, false]);
+}
+
 #[test]
 fn several_files_are_one_table_if_their_columns_are_the_same() {
     let folder = tempfile::tempdir().unwrap();
@@ -438,6 +556,65 @@ fn a_card_says_which_files_belong_to_which_split() {
     check_animals(&small.split("train").unwrap(), 100);
     let error = small.config("large").unwrap_err().to_string();
     assert!(error.ends_with("there is no configuration `large`; there are small, full"), "{error}");
+}
+
+#[test]
+fn files_that_belong_to_no_split_are_left_out() {
+    let hub = |name: &str| reference().join(format!("hub/data/{name}.parquet"));
+    let (train, test) = (hub("train-00000-of-00002"), hub("test-00000-of-00001"));
+    let rows = |path: &Path| Parquet::open(path).unwrap().len();
+    let check = |files: &[(&str, &Path)], expected: &[(&str, usize)]| {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, from) in files {
+            let to = folder.path().join(name);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(from, to).unwrap();
+        }
+        let opened = HfFolder::open(folder.path()).unwrap();
+        let found: Vec<(&str, usize)> =
+            opened.splits().into_iter().map(|split| (split, opened.split(split).unwrap().len())).collect();
+        assert_eq!(found, expected, "{files:?}");
+    };
+    let (of_train, of_test) = (rows(&train), rows(&test));
+    assert_ne!(of_train, of_test);
+    // What `datasets` 4 makes of the same names.
+    check(
+        &[
+            ("data/train-00000-of-00001.parquet", &train),
+            ("data/unsupervised-00000-of-00001.parquet", &test),
+            ("test.parquet", &train),
+            ("stray.parquet", &train),
+        ],
+        &[("train", of_train), ("unsupervised", of_test)],
+    );
+    check(
+        &[("train/0.parquet", &train), ("val/0.parquet", &test), ("0.parquet", &test), ("test.parquet", &test)],
+        &[("train", of_train), ("validation", of_test)],
+    );
+    check(
+        &[("my-train.parquet", &train), ("x/eval_0.parquet", &test), ("x/unsupervised.parquet", &test)],
+        &[("train", of_train), ("test", of_test)],
+    );
+    check(&[("a.parquet", &test), (".cache/b.parquet", &test)], &[("train", of_test)]);
+}
+
+#[test]
+fn what_a_card_lists_need_not_be_there_before_it_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let card = "---\nconfigs:\n- config_name: small\n  data_files:\n  - split: train\n    path: small/train-*\n  - split: test\n    \
+                path: small/test-*\n- config_name: large\n  data_files: large/*.parquet\n- config_name: other\n  data_dir: other\n---\n";
+    fs::write(folder.path().join("README.md"), card).unwrap();
+    fs::create_dir(folder.path().join("small")).unwrap();
+    fs::copy(reference().join("hub/data/test-00000-of-00001.parquet"), folder.path().join("small/train-0.parquet"))
+        .unwrap();
+    let open = |config: &str| HfFolder::open(folder.path()).unwrap().config(config).unwrap();
+    assert_eq!(open("small").configs(), ["small", "large", "other"]);
+    assert_eq!(open("small").splits(), ["train", "test"]);
+    assert_eq!(open("small").split("train").unwrap().len(), 5);
+    assert!(open("small").split("test").unwrap_err().is_not_found());
+    assert!(open("large").split("train").unwrap_err().is_not_found());
+    let error = open("other").split("train").unwrap_err().to_string();
+    assert!(error.ends_with("there is no split `train`; this configuration has no files here"), "{error}");
 }
 
 #[test]

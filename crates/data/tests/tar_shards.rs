@@ -72,6 +72,32 @@ fn nothing_that_is_there_is_replaced_unasked_and_nothing_half_is_left() {
     assert_eq!(fs::read(dir.path().join("shard-000000.tar")).unwrap(), before, "the same bytes each time");
 }
 
+#[test]
+fn a_shard_that_somebody_else_made_meanwhile_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("shard-000000.tar");
+    let mut writer = TarShardWriter::builder(dir.path()).build().unwrap();
+    writer.write("a", &[("x", b"1")]).unwrap();
+    fs::write(&path, "theirs").unwrap();
+    let error = writer.finish().unwrap_err();
+    assert!(error.is_file() && error.to_string().contains("shard-000000.tar"), "{error}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing half is left");
+}
+
+#[test]
+fn extensions_may_be_written_with_a_dot_and_in_upper_case() {
+    let (dir, shards) = three();
+    let all = stream(&shards, 0).unwrap();
+    let wanted = all[0].1.keys().next().unwrap().clone();
+    let written = format!(".{}", wanted.to_uppercase());
+    let few = stream(&shards.clone().extensions(&[&written]), 0).unwrap();
+    assert_eq!(few.len(), all.len());
+    assert!(few.iter().all(|(_, files)| files.keys().eq([&wanted])));
+    let source = TarSource::open_only(dir.path().join("*.tar"), &[&written]).unwrap();
+    assert_eq!(source.len(), all.len());
+}
+
 fn reference(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/tar_shards").join(name)
 }
@@ -310,12 +336,12 @@ fn a_damaged_tar_is_refused_with_the_place() {
         ),
         (
             gzip[..gzip.len() - 4].to_vec(),
-            expect!["FILE: entry a.txt, at byte 512: the gzip file is cut short; copy or download it again"],
+            expect!["FILE: entry a.txt, at byte 512: the compressed file is cut short; copy or download it again"],
         ),
         (
             bad_gzip,
             expect![
-                "FILE: entry a.txt, at byte 512: the gzip file is damaged (corrupt gzip stream does not have a matching checksum); copy or download it again"
+                "FILE: entry a.txt, at byte 512: the compressed file is damaged (corrupt gzip stream does not have a matching checksum); copy or download it again"
             ],
         ),
     ];

@@ -230,6 +230,42 @@ fn joined_documents_are_cut_into_the_blocks_of_the_reference() {
 }
 
 #[test]
+fn no_label_reaches_into_the_next_document() {
+    let documents = vec![vec![11u32, 12, 13], vec![21, 22], vec![31, 32, 33, 34, 35]];
+    let mut tokens = TokenArray::new(100).unwrap().separator(0);
+    tokens.extend(&Memory(documents.clone()), 0).unwrap();
+    let blocks = TokenBlocks::new(tokens, 4).unwrap();
+    // The first block ends where a document does, the second within one.
+    let ids = [vec![11, 12, 13, 0], vec![21, 22, 0, 31], vec![32, 33, 34, 35]];
+    let shifted = |documents| {
+        TokenSamples::new(4, 0).documents(documents).causal(CausalLabels::Shifted).dataset(blocks.clone()).unwrap()
+    };
+    assert_eq!(rows::<i32>(&shifted(true), "input_ids"), ids);
+    let labels = [vec![12, 13, 0, -100], vec![22, 0, -100, 32], vec![33, 34, 35, 0]];
+    assert_eq!(rows::<i32>(&shifted(true), "labels"), labels);
+    assert_eq!(rows::<i32>(&shifted(true), "segment_ids"), [vec![1; 4], vec![1, 1, 1, 2], vec![1; 4]]);
+    assert_eq!(rows::<i32>(&shifted(false), "labels"), [vec![12, 13, 0, 21], vec![22, 0, 31, 32], vec![33, 34, 35, 0]]);
+    let same = TokenSamples::new(4, 0).documents(true).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
+    assert_eq!(rows::<i32>(&same, "labels"), [vec![11, 12, 13, 0], vec![21, 22, 0, -100], vec![32, 33, 34, 35]]);
+
+    // The same from a stream, and where a longer text is cut.
+    let stream = PackedStream::new(Memory(documents), 4).unwrap().separator(0);
+    let by_index: Vec<Encoding> = (0..3).map(|index| blocks.get(index).unwrap()).collect();
+    assert_eq!(self::blocks(&stream), by_index);
+    assert_eq!((&by_index[0].starts, by_index[0].next), (&vec![4], Some(21)));
+    let mut whole = Encoding { starts: vec![4], ..Encoding::from_ids(vec![11, 12, 13, 0, 21, 22, 0]) };
+    whole.truncate(4, Side::Right);
+    assert_eq!(whole, by_index[0]);
+    let one =
+        TokenSamples::new(4, 0).documents(true).causal(CausalLabels::Shifted).dataset(Memory(vec![whole])).unwrap();
+    assert_eq!(rows::<i32>(&one, "labels"), [[12, 13, 0, -100]]);
+    // Nothing may begin behind tokens after which nothing is known.
+    let wrong = Encoding { starts: vec![2], ..Encoding::from_ids(vec![1, 2]) };
+    let wrong = TokenSamples::new(4, 0).dataset(Memory(vec![wrong])).unwrap();
+    assert!(HostBatch::collate(&wrong, &[0]).unwrap_err().is_usage());
+}
+
+#[test]
 fn documents_side_by_side_are_those_of_the_reference() {
     let case = &reference()["packing"];
     let length = case["length"].as_u64().unwrap() as usize;
@@ -599,8 +635,10 @@ fn an_unfinished_token_file_leaves_the_old_one() {
     drop(writer);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "what was there");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    let error = TokenFileWriter::create(folder.path().join("no/folder/tokens"), 10).unwrap_err();
-    assert!(error.is_not_found(), "{error}");
+    // Folders that are missing are made; a file is none.
+    assert!(TokenFileWriter::create(path.join("tokens"), 10).unwrap_err().is_file());
+    TokenFileWriter::create(folder.path().join("a/folder/tokens"), 10).unwrap();
+    assert!(folder.path().join("a/folder").is_dir());
 }
 
 #[test]

@@ -9,8 +9,8 @@ use expect_test::{Expect, expect};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use fulmen_data::{
-    Csv, CsvOptions, CsvRow, DType, Dataset, Error, HostBatch, JsonLines, Result, Source, Stream, Table, TextFile,
-    TextFolder,
+    Csv, CsvOptions, CsvRow, DType, DataLoader, Dataset, Error, Field, HostBatch, JsonLines, OnError, Result, Source,
+    Stream, Table, TextFile, TextFolder,
 };
 use tempfile::TempDir;
 
@@ -124,8 +124,12 @@ fn csv_that_is_not_as_it_should_be_is_named_by_file_and_line() {
         expect!["x.csv: line 3: the record has 3 values, expected 2 as in the first line"],
     );
     files.check(
-        open(b"a,b\n1,2\n\"3\n1,2\n5,6\n"),
+        open(b"a,b\n1,2\n\"3\n1,2\n5\"\n5,6\n"),
         expect!["x.csv: line 3: the record has 1 value (it goes on to line 5: is a quote not closed?), expected 2 as in the first line"],
+    );
+    files.check(
+        open(b"a,b\n1,2\n\"3\n1,2\n5,6\n"),
+        expect!["x.csv: line 3: the record that begins here has a quote that is not closed before the file ends"],
     );
     files.check(open(b"a,b,a\n1,2,3\n"), expect!["x.csv: the header names two columns `a`"]);
     files.check(
@@ -208,6 +212,140 @@ fn labels_that_are_integers_are_taken_as_they_are() {
 }
 
 #[test]
+fn labels_that_are_whole_floats_are_integers_and_numbers_as_names_are_no_indices() {
+    let files = Files::new();
+    let path = files.write("x.csv", "y,grade\n10.0,5\n2.0,3\n0,2\n");
+    let open = || Csv::open(&path).unwrap();
+    let read = |dataset: &dyn Dataset, rows: &[usize]| -> Result<Vec<i32>> {
+        Ok(HostBatch::collate(dataset, rows)?.values::<i32>(0)?.to_vec())
+    };
+    let data = open().label("y").build().unwrap();
+    assert_eq!((read(&data, &[0, 1, 2]).unwrap(), data.classes("y")), (vec![10, 2, 0], None));
+    let grades = open().label_of("grade", ["3", "4", "5"]).build().unwrap();
+    assert_eq!(read(&grades, &[0, 1]).unwrap(), [2, 0]);
+    files.check(
+        read(&grades, &[2]).unwrap_err(),
+        expect![
+            "sample 2 (x.csv, line 4): column `grade` holds the class `2`, expected one of the 3 classes `3`, `4`, `5`"
+        ],
+    );
+}
+
+#[test]
+fn a_quote_that_is_not_closed_is_an_error_and_swallows_nothing() {
+    let files = Files::new();
+    let path = files.write("a.csv", "a,b\n1,2\n3,\"x\n4,5\n6,7\n");
+    let expected =
+        expect!["a.csv: line 3: the record that begins here has a quote that is not closed before the file ends"];
+    files.check(Csv::open(&path).unwrap_err(), expected);
+    files.write("b.csv", "a,b\n8,\"9\"");
+    let items: Vec<_> = Csv::stream(files.0.path()).unwrap().items(0).unwrap().collect();
+    let read: Vec<Option<i32>> = items.iter().map(|item| item.as_ref().ok()?.item.get("a").ok()).collect();
+    assert_eq!(read, [Some(1), None, Some(8)]);
+    // A line end within quotes, and a last line without one, are as they should be.
+    let whole = files.write("c.csv", "a,b\n1,\"x\ny\"");
+    assert_eq!(read_csv(Csv::options(), &whole), [row(2, &["1", "x\ny"])]);
+    let trailing = files.write("d.csv", "a,b\n1,");
+    assert_eq!(read_csv(Csv::options(), &trailing), [row(2, &["1", ""])]);
+    // One value a line, as long as the line: there must be room for the line end that ends it.
+    let single = files.write("e.csv", "a\nx");
+    assert_eq!(read_csv(Csv::options(), &single), [row(2, &["x"])]);
+}
+
+/// The numbers of a stream's epoch, read in batches of 9 by workers that skip what is bad.
+fn skipping<S: Stream>(stream: S, records: usize, number: fn(&S::Item) -> Result<i64>) -> Vec<i64> {
+    let write = move |item, sample: &mut fulmen_data::Sample<'_>| sample.write_value(0, number(&item)?);
+    let data = stream.into_dataset(vec![Field::new("number", DType::I64, [])], write);
+    let loader = DataLoader::from_stream(data).num_samples(records).batch_size(9).on_error(OnError::Skip);
+    let loader = loader.num_workers(2).build().unwrap();
+    let numbers = loader.epoch(0).flat_map(|batch| {
+        let batch = batch.unwrap();
+        batch.values::<i64>(0).unwrap()[..batch.valid()].to_vec()
+    });
+    let numbers = numbers.collect();
+    assert_eq!(loader.bad_samples().count, 1, "{}", loader.bad_samples());
+    assert!(loader.bad_samples().first[0].message.contains("line 5"), "{}", loader.bad_samples());
+    numbers
+}
+
+#[test]
+fn a_bad_line_is_one_bad_sample_and_the_lines_behind_it_are_read() {
+    let files = Files::new();
+    let write = |name: &str, bad: &[u8], good: fn(i64) -> String| {
+        let lines = (1..=100).flat_map(|line| if line == 5 { bad.to_vec() } else { good(line).into_bytes() });
+        files.write(name, lines.collect::<Vec<u8>>())
+    };
+    let all_but_5: Vec<i64> = (1..=100).filter(|&line| line != 5).collect();
+    let text = write("x.txt", b"\xff\n", |line| format!("{line}\n"));
+    let number = |line: &String| line.parse::<i64>().map_err(Error::new);
+    assert_eq!(skipping(TextFile::stream(&text).unwrap(), 100, number), all_but_5);
+    let json = write("x.jsonl", b"{\"n\": \n", |line| format!("{{\"n\": {line}}}\n"));
+    let number = |value: &serde_json::Value| value["n"].as_i64().ok_or(Error::new("no number"));
+    assert_eq!(skipping(JsonLines::stream(&json).unwrap(), 100, number), all_but_5);
+    // Of a record of CSV it is known while reading that it is bad, so that it is none of the 99.
+    let csv = write("x.csv", b"5,6,7\n", |line| if line == 1 { "n,m\n".to_owned() } else { format!("{line},0\n") });
+    assert_eq!(skipping(Csv::stream(&csv).unwrap(), 98, |row| row.get("n")), all_but_5[1..]);
+    // A buffer that shuffles loses nothing either.
+    let mut shuffled = skipping(JsonLines::stream(&json).unwrap().shuffle(30, 7), 100, number);
+    assert_ne!(shuffled, all_but_5);
+    shuffled.sort();
+    assert_eq!(shuffled, all_but_5);
+    // In order the numbers of the items are those of the lines, and each stream says what it reads.
+    let items: Vec<_> = Csv::stream(&csv).unwrap().items(0).unwrap().collect();
+    let at = |place: usize| items[place].as_ref().map(|item| item.index).ok();
+    assert_eq!((items.len(), at(2), at(3), at(4)), (99, Some(2), None, Some(4)));
+    for told in [
+        TextFile::stream(&text).unwrap().describe(),
+        JsonLines::stream(&json).unwrap().describe(),
+        Csv::stream(&csv).unwrap().describe(),
+    ] {
+        assert!(told.contains("Stream(1 from ") && told.contains(&*files.0.path().to_string_lossy()), "{told}");
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_short_ends_there_and_the_next_one_is_read() {
+    let files = Files::new();
+    let whole = gzip((0..20_000).map(|line| format!("{line}\n")).collect::<String>().as_bytes());
+    files.write("a.txt.gz", &whole[..whole.len() / 2]);
+    files.write("b.txt", "last\n");
+    let items: Vec<_> = TextFile::stream(files.0.path()).unwrap().items(0).unwrap().collect();
+    let bad: Vec<_> = items.iter().filter_map(|item| item.as_ref().err()).collect();
+    assert!(bad.len() == 1 && bad[0].to_string().contains("compressed file is cut short"), "{bad:?}");
+    assert_eq!(items.last().unwrap().as_ref().unwrap().item, "last");
+}
+
+#[test]
+fn tabs_part_the_values_of_tsv_files() {
+    let files = Files::new();
+    files.write("a.csv", "x,y\n1,\"2\t\"\n");
+    files.write("b.tsv", "x\ty\n3\t4,5\n");
+    let csv = Csv::open(files.0.path()).unwrap();
+    let values = |index| csv.get(index).map(|row| (row.get::<i32>("x").unwrap(), row.get::<String>("y").unwrap()));
+    assert_eq!((values(1).unwrap(), values(0).unwrap()), ((3, "4,5".into()), (1, "2\t".into())));
+    let dataset = csv.column("x", DType::I32).build().unwrap();
+    assert_eq!(HostBatch::collate(&dataset, &[1, 0, 1]).unwrap().values::<i32>(0).unwrap(), [3, 1, 3]);
+    let rows: Vec<_> = Csv::stream(files.0.path()).unwrap().items(0).unwrap().map(|item| item.unwrap().item).collect();
+    assert_eq!(rows[1].str("y").unwrap(), "4,5");
+    let commas = files.write("c.tsv", "x,y\n1,2\n");
+    assert_eq!(Csv::options().delimiter(b',').open(&commas).unwrap().column_names(), ["x", "y"]);
+}
+
+#[test]
+fn what_tools_leave_in_a_folder_is_not_read() {
+    let files = Files::new();
+    for folder in [".ipynb_checkpoints", "__MACOSX", "part"] {
+        fs::create_dir(files.0.path().join(folder)).unwrap();
+    }
+    for name in ["a.csv", ".ipynb_checkpoints/a-checkpoint.csv", "__MACOSX/a.csv", "part/._b.csv", "part/b.csv"] {
+        files.write(name, "x\n1\n");
+    }
+    assert_eq!(Csv::open(files.0.path()).unwrap().len(), 2);
+    assert_eq!(Csv::stream(files.0.path()).unwrap().items(0).unwrap().count(), 2);
+    assert_eq!(Csv::open(files.0.path().join(".ipynb_checkpoints")).unwrap().len(), 1, "asked for by name it is");
+}
+
+#[test]
 fn several_csv_files_are_one_table() {
     let files = Files::new();
     files.write("b.csv", "x\n3\n");
@@ -263,7 +401,8 @@ fn lines_of_text_come_whole_and_what_is_no_utf8_is_named() {
     files.check(TextFile::open(&bad).unwrap().get(1).unwrap_err(), message);
     let stream = TextFile::stream(&bad).unwrap();
     let items: Vec<_> = stream.items(0).unwrap().collect();
-    assert_eq!((items.len(), items[1].is_err()), (2, true));
+    assert_eq!(items.iter().map(Result::is_err).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(items[2].as_ref().unwrap().index, 2);
     let empty = files.write("empty.txt", "");
     assert_eq!(TextFile::open(&empty).unwrap().len(), 0);
     assert!(TextFile::open(files.0.path().join("none.txt")).unwrap_err().is_not_found());

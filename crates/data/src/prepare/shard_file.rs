@@ -4,7 +4,6 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -17,9 +16,6 @@ use crate::{Error, Result, store};
 
 /// How much is gathered before it is hashed and written.
 const BUFFER: usize = 256 << 10;
-/// What the name of a shard begins and ends with while it is written, as those of a `TarShardWriter`.
-const PREFIX: &str = ".part-";
-const SUFFIX: &str = ".tar";
 
 /// A file that is hashed while it is written.
 pub(crate) struct HashedFile {
@@ -50,10 +46,7 @@ impl HashedFile {
     /// A file that is `name` in `folder` once it is finished.
     pub(crate) fn create(folder: &Path, name: &str) -> Result<HashedFile> {
         let path = folder.join(name);
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(PREFIX).suffix(SUFFIX).permissions(PermissionsExt::from_mode(0o666));
-        let file = builder.tempfile_in(folder).map_err(|source| Error::io(&path, "making the shard", source))?;
-        let hashing = Hashing { file, hash: Sha256::new(), bytes: 0 };
+        let hashing = Hashing { file: store::temporary_file(&path)?, hash: Sha256::new(), bytes: 0 };
         Ok(HashedFile { file: BufWriter::with_capacity(BUFFER, hashing), path })
     }
 
@@ -137,8 +130,7 @@ pub(crate) fn remove_leftovers(folder: &Path) -> Result<()> {
     for entry in folder.read_dir().map_err(listing)? {
         let path = entry.map_err(listing)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let begun = [(PREFIX, SUFFIX), (".tokens-", ".part")];
-        if begun.iter().any(|(prefix, suffix)| name.starts_with(prefix) && name.ends_with(suffix)) {
+        if name.starts_with(store::BEGUN) {
             std::fs::remove_file(&path).map_err(|source| Error::io(&path, "removing what is half written", source))?;
         }
     }

@@ -5,8 +5,10 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use tempfile::{NamedTempFile, PersistError};
 
 use super::pattern::{has_wildcard, name_fits};
 use crate::{Error, Result};
@@ -133,13 +135,7 @@ fn descend(at: PathBuf, parts: &[&[u8]], found: &mut Vec<PathBuf>) -> Result<()>
 /// missing are made.
 pub(super) fn copy(from: &Path, to: &Path, progress: &dyn Fn(u64)) -> Result<()> {
     let mut source = open(from)?;
-    let folder = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).map_err(|error| Error::io(folder, "cannot make the folder", error))?;
-    let mut file = tempfile::Builder::new()
-        .prefix(".part-")
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
-        .tempfile_in(folder)
-        .map_err(|error| Error::io(folder, "cannot make a temporary file", error))?;
+    let mut file = temporary_file(to)?;
     let mut part = vec![0; COPY];
     let mut copied = 0;
     loop {
@@ -157,11 +153,43 @@ pub(super) fn copy(from: &Path, to: &Path, progress: &dyn Fn(u64)) -> Result<()>
     keep(file, to)
 }
 
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// What the name of such a file begins with.
+pub(crate) const BEGUN: &str = ".part-";
+
+/// A temporary file in the folder of `to`, which is made if it is missing.
+pub(crate) fn temporary_file(to: &Path) -> Result<NamedTempFile> {
+    let folder = folder_of(to);
+    fs::create_dir_all(folder).map_err(|error| Error::io(folder, "cannot make the folder", error))?;
+    tempfile::Builder::new()
+        .prefix(BEGUN)
+        // As any other file of the user's, under the umask; a temporary file would be readable by its owner alone.
+        .permissions(PermissionsExt::from_mode(0o666))
+        .tempfile_in(folder)
+        .map_err(|error| Error::io(folder, "cannot make a temporary file", error))
+}
+
 /// Syncs a temporary file that lies in the folder of `to`, and gives it that name.
-pub(crate) fn keep(file: tempfile::NamedTempFile, to: &Path) -> Result<()> {
+pub(crate) fn keep(file: NamedTempFile, to: &Path) -> Result<()> {
+    give_name(file, to, |file| file.persist(to))
+}
+
+/// The same where there is no such file yet; one that is there is left as it is.
+pub(crate) fn keep_new(file: NamedTempFile, to: &Path) -> Result<()> {
+    give_name(file, to, |file| file.persist_noclobber(to))
+}
+
+fn give_name(
+    file: NamedTempFile,
+    to: &Path,
+    persist: impl FnOnce(NamedTempFile) -> Result<File, PersistError>,
+) -> Result<()> {
     let refused = |error| Error::io(to, "cannot write the file", error);
     file.as_file().sync_all().map_err(refused)?;
-    file.persist(to).map_err(|error| refused(error.error))?;
+    persist(file).map_err(|error| refused(error.error))?;
     sync_folder(to).map_err(refused)
 }
 
@@ -190,7 +218,5 @@ pub(crate) fn temporary(path: &Path) -> PathBuf {
 
 /// Brings the names in a file's folder to the disk: a new name is safe when the folder is.
 pub(crate) fn sync_folder(file: &Path) -> io::Result<()> {
-    let Some(folder) = file.parent() else { return Ok(()) };
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    File::open(folder)?.sync_all()
+    File::open(folder_of(file))?.sync_all()
 }

@@ -17,7 +17,7 @@ use crate::{Error, Fingerprint, Result};
 const BUFFER: usize = 256 << 10;
 
 /// So many threads ask a store at the same time.
-const MOST_ASKING: usize = 16;
+pub(crate) const MOST_ASKING: usize = 16;
 
 /// A file or a folder: a local path, `gs://bucket/path` or `s3://bucket/path`.
 ///

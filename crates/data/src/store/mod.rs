@@ -20,9 +20,9 @@ mod retry;
 #[cfg(feature = "cloud")]
 mod upload;
 
-pub(crate) use local::{TEMPORARY, keep, sync_folder, temporary, write_whole};
+pub(crate) use local::{BEGUN, TEMPORARY, keep, keep_new, sync_folder, temporary, temporary_file, write_whole};
 pub use location::Location;
-pub(crate) use location::fingerprint_all;
+pub(crate) use location::{MOST_ASKING, fingerprint_all};
 #[cfg(not(feature = "cloud"))]
 use offline as remote;
 pub(crate) use open::{explain, fill, gunzip, open_unpacked};

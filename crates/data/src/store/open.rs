@@ -37,16 +37,24 @@ pub(crate) fn fill(reader: &mut impl Read, into: &mut [u8]) -> io::Result<usize>
     Ok(filled)
 }
 
-/// The error for a read that failed at a place in the file: a gzip file that is damaged is told apart from a disk or a
-/// store that fails.
+/// The error for a read that failed at a place in the file: a compressed file that is damaged is told apart from a disk or
+/// a store that fails.
 pub(crate) fn explain(location: &Location, place: &str, source: io::Error) -> Error {
+    let source = match source.downcast::<Error>() {
+        Ok(of_store) => return of_store,
+        Err(source) => source,
+    };
     match source.kind() {
         io::ErrorKind::UnexpectedEof => {
-            location.error(format!("{place}: the gzip file is cut short; copy or download it again"))
+            location.error(format!("{place}: the compressed file is cut short; copy or download it again"))
         }
-        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
-            location.error(format!("{place}: the gzip file is damaged ({source}); copy or download it again"))
+        // What zstd refuses is of no kind.
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::Other => {
+            location.error(format!("{place}: the compressed file is damaged ({source}); copy or download it again"))
         }
-        _ => location.read_error(source),
+        _ => match location.local() {
+            Some(path) => Error::io(path, &format!("{place}: cannot read the file"), source),
+            None => location.read_error(source),
+        },
     }
 }

@@ -94,8 +94,11 @@ pub trait Stream: Send + Sync + 'static {
     /// How many items an epoch has, if that is known without reading them.
     fn len(&self) -> Option<usize>;
 
-    /// The items of epoch `epoch`; the same ones in the same order each time for the same epoch. After an error comes
-    /// nothing, unless the stream can go on behind what it could not read.
+    /// The items of epoch `epoch`; the same ones in the same order each time for the same epoch.
+    ///
+    /// After an error comes what stands behind it, where the stream can find that. A stream that ends after an error loses
+    /// all that stands behind it: a loader with [`OnError::Skip`](crate::OnError) or `Substitute` fills the rest of the
+    /// epoch from the stream's beginning.
     fn items(&self, epoch: u64) -> Result<Items<Self::Item>>;
 
     /// Adds all that the items depend on, as [`Source::fingerprint`](crate::Source::fingerprint) does.

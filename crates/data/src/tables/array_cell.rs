@@ -1,6 +1,6 @@
 //! One value out of an Arrow array, and what a column of such values can be read as.
 //!
-//! Not here: where the arrays come from (`parquet`, `arrow_ipc`), and rows of several columns (`row`).
+//! Not here: where the arrays come from (`parquet_blocks`, `arrow_blocks`), and rows of several columns (`row`).
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{

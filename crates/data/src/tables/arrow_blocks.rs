@@ -12,10 +12,10 @@ use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::{Block as IpcBlock, CompressionType, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 
-use super::blocks::{self, Block, Decode, Place, guard};
-use super::input::Input;
+use super::blocks::{self, Decode, Place, Sequence, guard};
+use super::input::{Input, fingerprint_inputs};
 use crate::{Error, Fingerprint, Result};
 
 const MAGIC: &[u8; 6] = b"ARROW1";
@@ -93,14 +93,13 @@ fn damaged(input: &Input, why: impl std::fmt::Display) -> Error {
 
 impl ArrowFile {
     /// Finds the batches of a file of either format.
-    pub(crate) fn open(input: Input) -> Result<ArrowFile> {
-        let input = Arc::new(input);
+    pub(crate) fn open(input: &Arc<Input>) -> Result<ArrowFile> {
         let mut start = [0; 6];
         let len = input.size().min(6) as usize;
         input.read_at(0, &mut start[..len])?;
-        guard(&input, || match &start == MAGIC {
-            true => ArrowFile::open_file(&input),
-            false => ArrowFile::open_stream(&input, start),
+        guard(input, || match &start == MAGIC {
+            true => ArrowFile::open_file(input),
+            false => ArrowFile::open_stream(input, start),
         })
     }
 
@@ -125,7 +124,7 @@ impl ArrowFile {
             let metadata = u64::try_from(block.offset()).ok().zip(usize::try_from(block.metaDataLength()).ok());
             let (offset, len) = metadata.ok_or_else(|| damaged(input, "a batch has a negative place"))?;
             let metadata = input.read_range(offset, len)?;
-            batches.push((*block, batch_rows(input, message(input, &metadata)?)?));
+            batches.push((*block, batch_rows(input, &schema, message(input, &metadata)?)?));
         }
         Ok(ArrowFile { input: Arc::clone(input), schema, version: footer.version(), dictionaries, batches })
     }
@@ -139,7 +138,7 @@ impl ArrowFile {
                  ff ff ff ff (stream format)"
             )));
         }
-        let mut schema = None;
+        let mut schema: Option<(SchemaRef, MetadataVersion)> = None;
         let (mut dictionaries, mut batches) = (Vec::new(), Vec::new());
         let mut offset = 0u64;
         while let Some((prefix, len)) = message_length(input, offset)? {
@@ -170,7 +169,10 @@ impl ArrowFile {
                          index; write it again in the file format",
                     ));
                 }
-                _ => batches.push((block, batch_rows(input, message)?)),
+                _ => match &schema {
+                    Some((schema, _)) => batches.push((block, batch_rows(input, schema, message)?)),
+                    None => return Err(damaged(input, "a batch stands before the schema")),
+                },
             }
             offset = next;
         }
@@ -219,9 +221,21 @@ fn message_length(input: &Input, offset: u64) -> Result<Option<(u64, usize)>> {
     }
 }
 
-fn batch_rows(input: &Input, message: arrow_ipc::Message<'_>) -> Result<usize> {
+/// The rows of a batch. More than its bytes can hold are refused: places would be taken for each.
+fn batch_rows(input: &Input, schema: &Schema, message: arrow_ipc::Message<'_>) -> Result<usize> {
     let batch = message.header_as_record_batch().ok_or_else(|| damaged(input, "a message of an unknown kind"))?;
-    usize::try_from(batch.length()).map_err(|_| damaged(input, "a batch has a negative number of rows"))
+    let rows = batch.length();
+    // A row takes a bit at least, but for those of types that may take nothing.
+    let takes_bits = |field: &Arc<Field>| {
+        let data_type = field.data_type();
+        data_type.is_primitive() || matches!(data_type, DataType::Boolean | DataType::Utf8 | DataType::Binary)
+    };
+    let bits = u64::try_from(message.bodyLength()).unwrap_or(0).min(input.size()).saturating_mul(8);
+    let bounded = batch.compression().is_none() && schema.fields().iter().any(takes_bits);
+    match usize::try_from(rows) {
+        Ok(count) if !bounded || count as u64 <= bits => Ok(count),
+        _ => Err(damaged(input, format!("a batch of {} bytes claims to have {rows} rows", message.bodyLength()))),
+    }
 }
 
 /// Several files, with the same columns read of each.
@@ -262,17 +276,21 @@ impl Decode for ArrowBlocks {
         let file = &self.files[number];
         let block = &file.batches[batch].0;
         let buffer = read(&file.input, block)?;
-        let bytes = buffer.len();
+        let read = buffer.len();
         let decoded = guard(&file.input, || {
             self.decoders[number].read_record_batch(block, &buffer).map_err(|error| damaged(&file.input, error))
         })?;
-        decoded.map(|decoded| (decoded, bytes)).ok_or_else(|| damaged(&file.input, "an empty message"))
+        let decoded = decoded.ok_or_else(|| damaged(&file.input, "an empty message"))?;
+        // What was compressed has memory of its own; else the arrays lie in what was read.
+        let sizes = decoded.columns().iter().filter_map(|column| column.to_data().get_slice_memory_size().ok());
+        let bytes = sizes.sum::<usize>().max(read);
+        Ok((decoded, bytes))
     }
 
-    fn sequence(self: Arc<Self>) -> Box<dyn Iterator<Item = Result<Block>> + Send> {
+    fn sequence(self: Arc<Self>) -> Sequence {
         Box::new((0..self.batches.len()).map(move |number| {
             let (batch, _) = self.decode(number)?;
-            Ok(blocks::block(batch, self.place(number)))
+            Ok((number, blocks::block(batch, self.place(number))))
         }))
     }
 
@@ -281,6 +299,6 @@ impl Decode for ArrowBlocks {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        self.files.iter().try_for_each(|file| file.input.fingerprint(fingerprint))
+        fingerprint_inputs(self.files.iter().map(|file| &*file.input), fingerprint)
     }
 }

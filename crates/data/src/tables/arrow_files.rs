@@ -13,6 +13,8 @@ use super::column::Column;
 use super::features::HfFeatures;
 use super::input::{Input, expand};
 use super::row::table_of_rows;
+use crate::parallel::in_parallel;
+use crate::store::MOST_ASKING;
 use crate::{Error, Location, Result};
 
 /// Rows of Arrow IPC files of the file format (Feather V2 too) or of the stream format, by index.
@@ -42,7 +44,7 @@ impl ArrowFiles {
 
 /// These files as one table.
 pub(crate) fn open(locations: &[Location], name: String) -> Result<Rows> {
-    let files: Vec<ArrowFile> = Input::open_all(locations)?.into_iter().map(ArrowFile::open).collect::<Result<_>>()?;
+    let files = in_parallel(&Input::open_all(locations)?, MOST_ASKING, ArrowFile::open)?;
     let Some(first) = files.first() else { return Err(Error::missing(format!("{name}: there are no Arrow files"))) };
     let (columns, features) = columns(&first.schema);
     files[1..].iter().try_for_each(|file| check_same(&first.input, &columns, &file.input, &file.schema))?;

@@ -14,6 +14,7 @@ use super::column::Column;
 use super::features::HfFeatures;
 use super::input::Input;
 use super::records::outside;
+use crate::starts::Starts;
 use crate::{Error, Fingerprint, Result};
 
 /// Bytes of decoded rows that are kept unless the user says otherwise.
@@ -50,8 +51,8 @@ pub(crate) trait Decode: Send + Sync + 'static {
     /// Decodes a block, and says how many bytes it takes.
     fn decode(&self, block: usize) -> Result<(RecordBatch, usize)>;
 
-    /// All rows in order, in batches of any size: file by file, with the first row of each batch.
-    fn sequence(self: Arc<Self>) -> Box<dyn Iterator<Item = Result<Block>> + Send>;
+    /// The blocks in order, each with its number. After what cannot be decoded comes what stands behind it.
+    fn sequence(self: Arc<Self>) -> Sequence;
 
     /// The same files with these columns alone.
     fn select(&self, columns: &[usize]) -> Result<Arc<dyn Decode>>;
@@ -59,6 +60,9 @@ pub(crate) trait Decode: Send + Sync + 'static {
     /// All files.
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
 }
+
+/// The blocks of some files, and their numbers.
+pub(crate) type Sequence = Box<dyn Iterator<Item = Result<(usize, Block)>> + Send>;
 
 /// A block as a block: the rows of a batch and their place.
 pub(crate) fn block(batch: RecordBatch, place: Place) -> Block {
@@ -68,8 +72,7 @@ pub(crate) fn block(batch: RecordBatch, place: Place) -> Block {
 /// Some files as one list of rows.
 pub(crate) struct Rows {
     decode: Arc<dyn Decode>,
-    /// Rows before each block, and how many there are.
-    before: Vec<usize>,
+    starts: Starts,
     pub(crate) columns: Vec<Column>,
     /// What Hugging Face's `datasets` says of them.
     pub(crate) features: HfFeatures,
@@ -82,11 +85,23 @@ pub(crate) struct Rows {
 impl Rows {
     pub(crate) fn new(decode: Arc<dyn Decode>, (columns, features): (Vec<Column>, HfFeatures), name: String) -> Rows {
         let positions = (0..columns.len()).map(Some).collect();
-        Rows { before: before(&*decode), decode, columns, features, positions, cache: Cache::new(DEFAULT_CACHE), name }
+        Rows {
+            starts: Starts::new(decode.block_rows()),
+            decode,
+            columns,
+            features,
+            positions,
+            cache: Cache::new(DEFAULT_CACHE),
+            name,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.before.last().copied().unwrap_or(0)
+        self.starts.len()
+    }
+
+    pub(crate) fn starts(&self) -> &Starts {
+        &self.starts
     }
 
     pub(crate) fn positions(&self) -> &[Option<usize>] {
@@ -100,7 +115,7 @@ impl Rows {
         columns.dedup();
         self.decode = self.decode.select(&columns)?;
         // Blocks may be larger where fewer columns are read.
-        self.before = before(&*self.decode);
+        self.starts = Starts::new(self.decode.block_rows());
         self.positions = (0..self.columns.len()).map(|column| columns.binary_search(&column).ok()).collect();
         self.cache = Cache::new(self.cache.limit);
         Ok(())
@@ -111,17 +126,13 @@ impl Rows {
     }
 
     fn locate(&self, index: usize) -> Result<(usize, usize)> {
-        if index >= self.len() {
-            return Err(outside(index, self.len()));
-        }
-        let block = self.before.partition_point(|&before| before <= index) - 1;
-        Ok((block, index - self.before[block]))
+        self.starts.find(index).ok_or_else(|| outside(index, self.len()))
     }
 
     /// The block in which a row stands, and its number there.
     pub(crate) fn row(&self, index: usize) -> Result<(Arc<Block>, usize)> {
         let (number, row) = self.locate(index)?;
-        let expected = self.before[number + 1] - self.before[number];
+        let expected = self.starts.first(number + 1) - self.starts.first(number);
         let found = self.cache.get(number, || {
             let place = self.decode.place(number);
             let (batch, bytes) = self.decode.decode(number)?;
@@ -172,16 +183,6 @@ impl fmt::Debug for Rows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rows").field("name", &self.name).field("rows", &self.len()).finish_non_exhaustive()
     }
-}
-
-fn before(decode: &dyn Decode) -> Vec<usize> {
-    let mut before = vec![0];
-    let mut total = 0usize;
-    for rows in decode.block_rows() {
-        total = total.saturating_add(rows);
-        before.push(total);
-    }
-    before
 }
 
 /// The blocks that were used last, up to a number of bytes; at least one.
@@ -249,8 +250,9 @@ impl State {
     fn insert(&mut self, number: usize, block: &Arc<Block>, bytes: usize, limit: usize) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.block = Some(Arc::clone(block));
+            // Another thread may have put the same block there, where it was pushed out while both decoded it.
+            self.bytes = self.bytes - entry.bytes + bytes;
             entry.bytes = bytes;
-            self.bytes += bytes;
         }
         while self.bytes > limit {
             let others = self.entries.iter().filter(|(key, entry)| **key != number && entry.block.is_some());
@@ -303,5 +305,9 @@ mod tests {
         assert!(cache.get(8, || Err(Error::new("no"))).is_err());
         get(8, 5).unwrap();
         assert_eq!(cache.state().bytes, 5);
+        // Decoded by two threads at once, where it was pushed out between.
+        let twice = get(8, 5).unwrap();
+        cache.state().insert(8, &twice, 7, 20);
+        assert_eq!(cache.state().bytes, 7);
     }
 }

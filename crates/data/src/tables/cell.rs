@@ -1,6 +1,6 @@
 //! One value of a row, and its way into a dtype or a Rust type. What is allowed is the same for all kinds of tables.
 //!
-//! Not here: where the value comes from (`array_cell` for Arrow, `csv_row`, `json_cell`).
+//! Not here: where the value comes from (`array_cell` for Arrow, `csv`).
 
 use arrow_array::Array;
 use fulmen_tensor::DType;
@@ -213,6 +213,12 @@ mod sealed {
 pub trait Value: sealed::Sealed + Sized {
     #[doc(hidden)]
     fn from_cell(cell: Cell<'_>) -> Result<Self, Mismatch>;
+
+    /// A binary value, where this is what bytes are made of.
+    #[doc(hidden)]
+    fn from_bytes(_bytes: &[u8]) -> Option<Vec<Self>> {
+        None
+    }
 }
 
 macro_rules! values {
@@ -247,6 +253,10 @@ impl Value for u8 {
     fn from_cell(cell: Cell<'_>) -> Result<u8, Mismatch> {
         narrow(&cell, "u8")
     }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Vec<u8>> {
+        Some(bytes.to_vec())
+    }
 }
 
 impl<T: Value> sealed::Sealed for Option<T> {}
@@ -266,8 +276,9 @@ impl<T: Value> Value for Vec<T> {
             Cell::List(values, start, end) => {
                 (start..end).map(|row| T::from_cell(super::array_cell::cell(values, row))).collect()
             }
-            // Only u8 takes integers up to 255 without complaint, which is what makes these bytes of a Vec<u8>.
-            Cell::Bytes(bytes) => bytes.iter().map(|&byte| T::from_cell(Cell::Unsigned(u64::from(byte)))).collect(),
+            Cell::Bytes(bytes) => {
+                T::from_bytes(bytes).ok_or_else(|| Mismatch::kind(&cell, "a list (bytes are a Vec<u8>)"))
+            }
             cell => Err(Mismatch::kind(&cell, "a list")),
         }
     }

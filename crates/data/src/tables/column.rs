@@ -12,7 +12,7 @@ use crate::{Error, Result};
 /// What the values of a column can be read as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Text that may be anything: CSV, JSON.
+    /// Text that may be anything: CSV.
     Written,
     Bool,
     Integer,

@@ -14,8 +14,9 @@ use super::csv_index::index;
 use super::csv_options::{CsvOptions, Dialect};
 use super::csv_stream::CsvStream;
 use super::input::{Input, expand};
-use super::records::{RecordFile, RecordFiles};
+use super::records::RecordFiles;
 use super::table::{Cells, RowCells};
+use crate::parallel::{cores, in_parallel};
 use crate::{Error, Fingerprint, Location, Result, Source};
 
 /// Rows of CSV files by index.
@@ -39,6 +40,8 @@ use crate::{Error, Fingerprint, Location, Result, Source};
 /// ```
 pub struct Csv {
     files: RecordFiles,
+    /// Of each file.
+    delimiters: Vec<u8>,
     shared: Arc<Shared>,
     name: String,
 }
@@ -50,8 +53,8 @@ pub(crate) struct Shared {
 }
 
 impl Csv {
-    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files under a folder: with a header, commas and double
-    /// quotes. For all else there are [`options`](Csv::options).
+    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files under a folder: with a header, commas (tabs in
+    /// `.tsv` files) and double quotes. For all else there are [`options`](Csv::options).
     ///
     /// # Errors
     /// Files that are not there, are empty, compressed (read those with [`CsvOptions::stream`]) or have other columns than
@@ -73,20 +76,14 @@ impl Csv {
     pub(crate) fn open_with(location: Location, options: CsvOptions) -> Result<Csv> {
         options.check()?;
         let inputs = Input::open_all(&expand(&location, &[".csv", ".tsv"])?)?;
-        let keep = inputs.iter().map(Input::size).fold(0, u64::saturating_add) <= options.keep_below;
-        let mut files: Vec<RecordFile> = Vec::with_capacity(inputs.len());
-        let mut columns: Vec<String> = Vec::new();
-        for input in inputs {
-            let (found, file) = index(input, keep, &options)?;
-            if let Some(first) = files.first() {
-                check_header(&file.input, &found, &first.input, &columns)?;
-            }
-            columns = found;
-            files.push(file);
-        }
-        let columns = columns.into_iter().map(Column::written).collect();
-        let shared = Arc::new(Shared { columns, options });
-        Ok(Csv { files: RecordFiles::new(files), shared, name: location.to_string() })
+        let keep = inputs.iter().map(|input| input.size()).fold(0, u64::saturating_add) <= options.keep_below;
+        let found = in_parallel(&inputs, cores(), |input| index(input, keep, &options))?;
+        let Some((columns, first)) = found.first() else { return Err(location.error("there are no files")) };
+        found.iter().try_for_each(|(found, file)| check_header(&file.input, found, &first.input, columns))?;
+        let columns = columns.iter().cloned().map(Column::written).collect();
+        let delimiters = inputs.iter().map(|input| options.delimiter_of(input)).collect();
+        let files = RecordFiles::new(found.into_iter().map(|(_, file)| file).collect());
+        Ok(Csv { files, delimiters, shared: Arc::new(Shared { columns, options }), name: location.to_string() })
     }
 }
 
@@ -170,34 +167,34 @@ impl Cells for Csv {
     }
 
     fn lease(&self, index: usize) -> Result<CsvLease<'_>> {
-        let (file, record) = self.files.locate(index)?;
+        let (number, record) = self.files.find(index)?;
+        let file = self.files.file(number);
         let mut lease = CsvLease { values: VALUES.with_borrow_mut(std::mem::take), shared: &self.shared };
         let Values { raw, bytes, ends, parser } = &mut lease.values;
-        let dialect = self.shared.options.dialect();
+        let dialect = self.shared.options.dialect(self.delimiters[number]);
         let parser = match parser {
             Some((built, parser)) if *built == dialect => {
                 parser.reset();
                 parser
             }
-            other => &mut other.insert((dialect, self.shared.options.reader())).1,
+            other => &mut other.insert((dialect, self.shared.options.reader(self.delimiters[number]))).1,
         };
         let input = file.read(record, raw)?;
         // A value is never longer than it is written. The memory stays, so that little of it is made zero.
-        if bytes.len() < input.len() {
-            bytes.resize(input.len(), 0);
+        if bytes.len() <= input.len() {
+            bytes.resize(input.len() + 1, 0);
         }
         let columns = self.shared.columns.len();
         ends.clear();
         ends.resize(columns + 1, 0);
-        let (result, _, written, mut count) = parser.read_record(input, bytes, ends);
+        let (mut result, _, written, mut count) = parser.read_record(input, bytes, ends);
         if result == ReadRecordResult::InputEmpty {
             // The last line has no line end.
-            count += parser.read_record(&[], &mut bytes[written..], &mut ends[count..]).3;
+            let last = parser.read_record(b"\n", &mut bytes[written..], &mut ends[count..]);
+            (result, count) = (last.0, count + last.3);
         }
-        if count != columns {
-            return Err(
-                file.error(record, format!("there are {count} values, expected {columns}: was the file changed?"))
-            );
+        if result != ReadRecordResult::Record || count != columns {
+            return Err(file.error(record, format!("there are not {columns} values any more: was the file changed?")));
         }
         Ok(lease)
     }

@@ -3,22 +3,23 @@
 //! Not here: the values of a record (`csv`).
 
 use std::io::BufRead;
+use std::sync::Arc;
 
 use csv_core::{ReadRecordResult, Reader};
 
 use super::csv_options::CsvOptions;
-use super::input::{Input, reading_failed};
+use super::input::Input;
 use super::records::{LONGEST, RecordFile};
 use crate::Result;
 
 /// Reads the names of the columns, and finds where each record begins.
-pub(crate) fn index(input: Input, keep: bool, options: &CsvOptions) -> Result<(Vec<String>, RecordFile)> {
+pub(crate) fn index(input: &Arc<Input>, keep: bool, options: &CsvOptions) -> Result<(Vec<String>, RecordFile)> {
     input.refuse_compressed("`CsvOptions::stream`")?;
     let kept = match keep {
         true => Some(input.read_range(0, input.size() as usize)?),
         false => None,
     };
-    let mut scan = Scan::new(options);
+    let mut scan = Scan::new(options, input);
     let mut file = RecordFile::new(input, kept);
     let header = match file.kept.take() {
         Some(kept) => {
@@ -55,9 +56,9 @@ pub(crate) struct Header {
 }
 
 impl Scan {
-    pub(crate) fn new(options: &CsvOptions) -> Scan {
+    pub(crate) fn new(options: &CsvOptions, file: &Input) -> Scan {
         Scan {
-            parser: options.reader(),
+            parser: options.reader(options.delimiter_of(file)),
             line: 1,
             offset: 0,
             comment: options.comment,
@@ -74,14 +75,14 @@ impl Scan {
     /// Reads the first line.
     pub(crate) fn header(&mut self, file: &Input, reader: &mut impl BufRead, options: &CsvOptions) -> Result<Header> {
         self.skip_mark(file, reader)?;
-        let mut first = (Vec::new(), Vec::new());
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         let more = self.skip_blank(file, reader)?;
         let start = (self.offset, self.line);
         if more {
-            self.record(file, reader, Some(&mut first))?;
+            self.record(file, reader, Some((&mut bytes, &mut ends)))?;
         }
-        let names = names(file, (&first.0, &first.1), options)?;
-        Ok(Header { names, first_row: (!options.header).then_some(first), start })
+        let names = names(file, (&bytes, &ends), options)?;
+        Ok(Header { names, first_row: (!options.header).then_some((bytes, ends)), start })
     }
 
     fn all(&mut self, file: &mut RecordFile, mut reader: impl BufRead, options: &CsvOptions) -> Result<Vec<String>> {
@@ -113,7 +114,7 @@ impl Scan {
 
     /// Passes over the mark with which some programs begin a UTF-8 file.
     fn skip_mark(&mut self, file: &Input, reader: &mut impl BufRead) -> Result<()> {
-        let buffer = reader.fill_buf().map_err(|source| reading_failed(file, "the first line", source))?;
+        let buffer = reader.fill_buf().map_err(|source| file.reading_failed("the first line", source))?;
         if buffer.starts_with(&[0xef, 0xbb, 0xbf]) {
             reader.consume(3);
             self.offset = 3;
@@ -126,7 +127,7 @@ impl Scan {
         let mut in_comment = false;
         loop {
             let line = self.line;
-            let buffer = reader.fill_buf().map_err(|source| reading_failed(file, &format!("line {line}"), source))?;
+            let buffer = reader.fill_buf().map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
             if buffer.is_empty() {
                 return Ok(false);
             }
@@ -155,18 +156,24 @@ impl Scan {
         &mut self,
         file: &Input,
         reader: &mut impl BufRead,
-        mut keep: Option<&mut (Vec<u8>, Vec<usize>)>,
+        mut keep: Option<(&mut Vec<u8>, &mut Vec<usize>)>,
     ) -> Result<usize> {
-        let mut values = 0;
-        self.parser.set_line(self.line);
+        let (mut values, begun) = (0, self.line);
+        self.parser.set_line(begun);
         loop {
             let line = self.line;
-            let buffer = reader.fill_buf().map_err(|source| reading_failed(file, &format!("line {line}"), source))?;
-            let (result, read, written, ended) = self.parser.read_record(buffer, &mut self.output, &mut self.ends);
+            let buffer = reader.fill_buf().map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
+            let at_end = buffer.is_empty();
+            // A line end ends any record that is not within quotes; csv_core takes the end of the file for one there too.
+            let buffer = if at_end { b"\n" } else { buffer };
+            let (result, mut read, written, ended) = self.parser.read_record(buffer, &mut self.output, &mut self.ends);
+            if at_end {
+                read = 0;
+            }
             reader.consume(read);
             self.offset += read as u64;
             values += ended;
-            if let Some((bytes, all)) = keep.as_deref_mut() {
+            if let Some((bytes, all)) = &mut keep {
                 bytes.extend_from_slice(&self.output[..written]);
                 all.extend_from_slice(&self.ends[..ended]);
                 if bytes.len() as u64 > LONGEST {
@@ -179,6 +186,11 @@ impl Scan {
                 ReadRecordResult::Record | ReadRecordResult::End => {
                     self.line = self.parser.line();
                     return Ok(values);
+                }
+                _ if at_end => {
+                    return Err(file.error(format!(
+                        "line {begun}: the record that begins here has a quote that is not closed before the file ends"
+                    )));
                 }
                 _ => {}
             }

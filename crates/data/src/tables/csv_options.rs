@@ -4,6 +4,7 @@
 
 use super::csv::Csv;
 use super::csv_stream::CsvStream;
+use super::input::Input;
 use crate::{Error, Fingerprint, Location, Result};
 
 /// What stands for a missing value unless the user says otherwise; `pandas` takes these so too.
@@ -28,7 +29,7 @@ pub(crate) type Dialect = (u8, Option<u8>, Option<u8>);
 /// ```
 #[derive(Clone, Debug)]
 pub struct CsvOptions {
-    pub(crate) delimiter: u8,
+    delimiter: Option<u8>,
     pub(crate) quote: Option<u8>,
     pub(crate) comment: Option<u8>,
     pub(crate) header: bool,
@@ -39,7 +40,7 @@ pub struct CsvOptions {
 impl Default for CsvOptions {
     fn default() -> CsvOptions {
         CsvOptions {
-            delimiter: b',',
+            delimiter: None,
             quote: Some(b'"'),
             comment: None,
             header: true,
@@ -50,9 +51,9 @@ impl Default for CsvOptions {
 }
 
 impl CsvOptions {
-    /// What parts the values; a comma unless this is called.
+    /// What parts the values; a tab in files whose names end in `.tsv`, and else a comma unless this is called.
     pub fn delimiter(mut self, delimiter: u8) -> CsvOptions {
-        self.delimiter = delimiter;
+        self.delimiter = Some(delimiter);
         self
     }
 
@@ -100,7 +101,7 @@ impl CsvOptions {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        let special = [Some(self.delimiter), self.quote, self.comment];
+        let special = [Some(self.delimiter.unwrap_or(b',')), self.quote, self.comment];
         let clash = (0..3).any(|one| special[one].is_some() && special[one + 1..].contains(&special[one]));
         match clash || special.iter().flatten().any(|byte| matches!(byte, b'\n' | b'\r')) {
             false => Ok(()),
@@ -114,14 +115,20 @@ impl CsvOptions {
         self.missing.iter().any(|marker| marker == value)
     }
 
-    /// What a parser is built for.
-    pub(crate) fn dialect(&self) -> Dialect {
-        (self.delimiter, self.quote, self.comment)
+    /// What parts the values of a file.
+    pub(crate) fn delimiter_of(&self, file: &Input) -> u8 {
+        let by_name = || if file.is_named(&[".tsv", ".tsv.gz", ".tsv.zst"]) { b'\t' } else { b',' };
+        self.delimiter.unwrap_or_else(by_name)
     }
 
-    pub(crate) fn reader(&self) -> csv_core::Reader {
+    /// What a parser is built for.
+    pub(crate) fn dialect(&self, delimiter: u8) -> Dialect {
+        (delimiter, self.quote, self.comment)
+    }
+
+    pub(crate) fn reader(&self, delimiter: u8) -> csv_core::Reader {
         let mut builder = csv_core::ReaderBuilder::new();
-        builder.delimiter(self.delimiter).comment(self.comment);
+        builder.delimiter(delimiter).comment(self.comment);
         match self.quote {
             Some(quote) => builder.quote(quote),
             None => builder.quoting(false),

@@ -2,7 +2,6 @@
 //!
 //! Not here: rows by index (`csv`).
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io::BufRead;
 use std::sync::Arc;
@@ -11,10 +10,13 @@ use super::column::Column;
 use super::csv::{CsvRow, Shared, check_header};
 use super::csv_index::Scan;
 use super::csv_options::CsvOptions;
-use super::input::{Input, expand};
+use super::input::{Input, describe, expand, fingerprint_inputs};
 use crate::{Fingerprint, Items, Location, Result, Stream, StreamItem};
 
 /// Rows of CSV files in order. Made by [`Csv::stream`](crate::Csv::stream) and [`CsvOptions::stream`].
+///
+/// After a record with more or fewer values than the first line comes the next record; after a file that cannot be read
+/// further, the next file.
 ///
 /// ```
 /// use fulmen_data::{Csv, Stream};
@@ -28,7 +30,7 @@ use crate::{Fingerprint, Items, Location, Result, Stream, StreamItem};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct CsvStream {
-    files: Arc<Vec<Input>>,
+    files: Arc<[Arc<Input>]>,
     shared: Arc<Shared>,
 }
 
@@ -38,9 +40,9 @@ impl CsvStream {
         let files =
             Input::open_all(&expand(location, &[".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst"])?)?;
         let Some(first) = files.first() else { return Err(location.error("there are no files")) };
-        let columns = Scan::new(&options).header(first, &mut first.decompressed()?, &options)?.names;
+        let columns = Scan::new(&options, first).header(first, &mut first.decompressed()?, &options)?.names;
         let columns = columns.into_iter().map(Column::written).collect();
-        Ok(CsvStream { files: Arc::new(files), shared: Arc::new(Shared { columns, options }) })
+        Ok(CsvStream { files: files.into(), shared: Arc::new(Shared { columns, options }) })
     }
 }
 
@@ -61,7 +63,7 @@ impl Stream for CsvStream {
         Ok(Box::new(Walk {
             files: Arc::clone(&self.files),
             shared: Arc::clone(&self.shared),
-            waiting: (0..self.files.len()).collect(),
+            next: 0,
             rows: None,
             index: 0,
         }))
@@ -69,22 +71,27 @@ impl Stream for CsvStream {
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         self.shared.options.fingerprint(fingerprint);
-        self.files.iter().try_for_each(|file| file.fingerprint(fingerprint))
+        fingerprint_inputs(self.files.iter().map(|file| &**file), fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        describe("CsvStream", &self.files)
     }
 }
 
 struct Walk {
-    files: Arc<Vec<Input>>,
+    files: Arc<[Arc<Input>]>,
     shared: Arc<Shared>,
-    /// Files that are not yet read.
-    waiting: VecDeque<usize>,
+    /// The file to be opened next.
+    next: usize,
+    /// Of the file before it.
     rows: Option<Rows>,
     index: u64,
 }
 
 /// A file that is being read.
 struct Rows {
-    number: usize,
+    file: Arc<Input>,
     name: Arc<str>,
     scan: Scan,
     reader: Box<dyn BufRead + Send>,
@@ -94,43 +101,43 @@ struct Rows {
 }
 
 impl Walk {
-    fn open(&self, number: usize) -> Result<Rows> {
-        let file = &self.files[number];
-        let mut scan = Scan::new(&self.shared.options);
+    fn open(&self, file: &Arc<Input>) -> Result<Rows> {
+        let mut scan = Scan::new(&self.shared.options, file);
         let mut reader = file.decompressed()?;
         let header = scan.header(file, &mut reader, &self.shared.options)?;
         let expected: Vec<String> = self.shared.columns.iter().map(|column| column.name.clone()).collect();
         check_header(file, &header.names, &self.files[0], &expected)?;
-        Ok(Rows { number, name: file.name().into(), scan, reader, first: header.first_row, first_line: header.start.1 })
+        let (first, first_line) = (header.first_row, header.start.1);
+        Ok(Rows { file: Arc::clone(file), name: file.name().into(), scan, reader, first, first_line })
     }
 
+    /// The next record. A file that cannot be read further is let go.
     fn read(&mut self) -> Result<Option<CsvRow>> {
         loop {
-            if self.rows.is_none() {
-                let Some(next) = self.waiting.pop_front() else { return Ok(None) };
-                self.rows = Some(self.open(next)?);
-            }
-            let Some(rows) = &mut self.rows else { return Ok(None) };
-            let file = &self.files[rows.number];
-            let row = |bytes, ends, line| CsvRow {
-                bytes,
-                ends,
-                shared: Arc::clone(&self.shared),
-                file: Arc::clone(&rows.name),
-                line,
+            let mut rows = match self.rows.take() {
+                Some(rows) => rows,
+                None => {
+                    let Some(file) = self.files.get(self.next) else { return Ok(None) };
+                    self.next += 1;
+                    self.open(file)?
+                }
             };
-            if let Some((bytes, ends)) = rows.first.take() {
-                return Ok(Some(row(bytes, ends, rows.first_line)));
-            }
-            if !rows.scan.skip_blank(file, &mut rows.reader)? {
-                self.rows = None;
+            let (mut bytes, mut ends) = (Vec::new(), Vec::new());
+            let mut line = rows.first_line;
+            let mut checked = Ok(());
+            if let Some(first) = rows.first.take() {
+                (bytes, ends) = first;
+            } else if rows.scan.skip_blank(&rows.file, &mut rows.reader)? {
+                line = rows.scan.line();
+                let count = rows.scan.record(&rows.file, &mut rows.reader, Some((&mut bytes, &mut ends)))?;
+                checked = rows.scan.check_count(&rows.file, line, count, self.shared.columns.len());
+            } else {
                 continue;
             }
-            let line = rows.scan.line();
-            let mut values = (Vec::new(), Vec::new());
-            let count = rows.scan.record(file, &mut rows.reader, Some(&mut values))?;
-            rows.scan.check_count(file, line, count, self.shared.columns.len())?;
-            return Ok(Some(row(values.0, values.1, line)));
+            let (shared, file) = (Arc::clone(&self.shared), Arc::clone(&rows.name));
+            self.index += 1;
+            self.rows = Some(rows);
+            return checked.map(|()| Some(CsvRow { bytes, ends, shared, file, line }));
         }
     }
 }
@@ -139,16 +146,8 @@ impl Iterator for Walk {
     type Item = Result<StreamItem<CsvRow>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let item = match self.read() {
-            Ok(row) => row?,
-            Err(error) => {
-                self.waiting.clear();
-                self.rows = None;
-                return Some(Err(error));
-            }
-        };
         let index = self.index;
-        self.index += 1;
-        Some(Ok(StreamItem { index, origin: item.origin(), item }))
+        let item = self.read().transpose()?;
+        Some(item.map(|item| StreamItem { index, origin: item.origin(), item }))
     }
 }

@@ -95,8 +95,8 @@ impl<T: Table> TableBuilder<T> {
 
     /// A field `i32[]` of class indices.
     ///
-    /// Texts are numbered in their sorted order over all of the table, which is read once for it; integers are taken
-    /// as they are, and must not be negative. Where the file names its classes, as Hugging Face's `ClassLabel` does, these are
+    /// Texts are numbered in their sorted order over all of the table, which is read once for it; integers (in CSV `10.0`
+    /// too) are taken as they are, and must not be negative. Where the file names its classes, as Hugging Face's `ClassLabel` does, these are
     /// the classes. A set that is validated with needs the classes of the one that is trained on:
     /// [`label_of`](TableBuilder::label_of).
     pub fn label(self, column: impl Into<ColumnRef>) -> TableBuilder<T> {
@@ -105,7 +105,8 @@ impl<T: Table> TableBuilder<T> {
         self.push(name, vec![column], DType::I32, vec![], Form::Label(None))
     }
 
-    /// The same with given classes: a text's index is its place among them, an integer must be below their number.
+    /// The same with given classes: a text's index is its place among them, an integer must be below their number. In CSV,
+    /// which knows no types, integers are taken for indices only where no class has a number for its name.
     pub fn label_of<C: Into<String>>(
         self,
         column: impl Into<ColumnRef>,

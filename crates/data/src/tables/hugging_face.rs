@@ -69,7 +69,8 @@ impl HfDataset {
 ///
 /// Known are the folders of `DatasetDict.save_to_disk` and `Dataset.save_to_disk`, and those that come from the hub: Parquet
 /// or Arrow files whose splits the card (`README.md`) lists, or which their names tell (`data/train-00000-of-00002.parquet`,
-/// `test/0.parquet`), all of them `train` where no name does.
+/// `test/0.parquet`), all of them `train` where no name does. As in `datasets`, the first of these ways counts that fits any
+/// file, and files that it does not fit are left out. Of what a card lists, only the split that is read need be there.
 pub struct HfFolder {
     place: Location,
     configs: Vec<Config>,
@@ -83,7 +84,7 @@ impl HfFolder {
     pub fn open(folder: impl Into<Location>) -> Result<HfFolder> {
         let place = folder.into();
         let (configs, saved) = match saved(&place)? {
-            Some(splits) => (vec![Config { name: "default".to_owned(), default: true, splits }], true),
+            Some(splits) => (vec![Config { name: "default".to_owned(), default: true, patterns: false, splits }], true),
             None => (configs(&place)?, false),
         };
         let only = (configs.len() == 1).then_some(0);
@@ -129,15 +130,19 @@ impl HfFolder {
                 self.configs().join(", ")
             )));
         };
-        let found = self.configs[chosen].splits.iter().find(|(split, _)| split == name);
-        let Some((_, files)) = found else {
-            return Err(Error::usage(format!(
-                "{}: there is no split `{name}`; there are {}",
-                self.place,
-                self.splits().join(", ")
-            )));
+        let Config { splits, patterns, .. } = &self.configs[chosen];
+        let Some((_, files)) = splits.iter().find(|(split, _)| split == name) else {
+            let known = match &self.splits()[..] {
+                [] => "this configuration has no files here".to_owned(),
+                splits => format!("there are {}", splits.join(", ")),
+            };
+            return Err(Error::usage(format!("{}: there is no split `{name}`; {known}", self.place)));
         };
-        let mut rows = open_files(files, format!("{} ({name})", self.place))?;
+        let mut found = Vec::new();
+        for files in files {
+            found.extend(if *patterns { files.expand()? } else { vec![files.clone()] });
+        }
+        let mut rows = open_files(&found, format!("{} ({name})", self.place))?;
         if rows.features.is_empty() && self.saved {
             self.add_features(&mut rows, name)?;
         }

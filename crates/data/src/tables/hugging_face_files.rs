@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::front_matter;
-use super::input::{ends_in, read_small};
+use super::input::{files_below, read_small};
 use crate::{Error, Location, Result};
 
 /// Cards and lists of files are small.
@@ -21,13 +21,15 @@ const KEYWORDS: [(&str, &[&str]); 3] = [
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
 
-/// The files of each split.
+/// The files of each split, or patterns of them: what a card lists need not be there before it is read.
 pub(crate) type Splits = Vec<(String, Vec<Location>)>;
 
 /// A configuration: its name, whether it is the one meant without a name, and its splits.
 pub(crate) struct Config {
     pub(crate) name: String,
     pub(crate) default: bool,
+    /// Whether the files are patterns, as a card lists them.
+    pub(crate) patterns: bool,
     pub(crate) splits: Splits,
 }
 
@@ -42,7 +44,8 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
         false => None,
     };
     let Some(configs) = configs else {
-        return Ok(vec![Config { name: "default".to_owned(), default: true, splits: by_name(folder)? }]);
+        let splits = by_name(folder)?;
+        return Ok(vec![Config { name: "default".to_owned(), default: true, patterns: false, splits }]);
     };
     let bad = || card.error("`configs` should be a list of maps with `config_name` and `data_files`");
     let configs = configs.as_array().ok_or_else(bad)?;
@@ -54,17 +57,22 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
             None => folder.clone(),
         };
         let splits = match config.get("data_files") {
-            Some(files) => listed(&within, files).ok_or_else(bad)??,
-            None => by_name(&within)?,
+            Some(files) => listed(&within, files).ok_or_else(bad)?,
+            // A configuration that was not downloaded has no splits that are known.
+            None => match by_name(&within) {
+                Err(error) if error.is_not_found() && configs.len() > 1 => Splits::new(),
+                splits => splits?,
+            },
         };
         let default = config.get("default").and_then(Value::as_bool) == Some(true) || name == "default";
-        found.push(Config { name: name.to_owned(), default, splits });
+        let patterns = config.get("data_files").is_some();
+        found.push(Config { name: name.to_owned(), default, patterns, splits });
     }
     Ok(found)
 }
 
 /// The splits as a card lists them; none where it does so in an unknown way.
-fn listed(folder: &Location, files: &Value) -> Option<Result<Splits>> {
+fn listed(folder: &Location, files: &Value) -> Option<Splits> {
     let texts = |value: &Value| -> Option<Vec<String>> {
         match value {
             Value::String(text) => Some(vec![text.clone()]),
@@ -86,29 +94,20 @@ fn listed(folder: &Location, files: &Value) -> Option<Result<Splits>> {
         }
         files => patterns.push(("train".to_owned(), texts(files)?)),
     }
-    let expand = |(split, patterns): (String, Vec<String>)| {
-        let mut found = Vec::new();
-        for pattern in patterns {
-            found.extend(folder.join(pattern).expand()?);
-        }
-        Ok((split, found))
+    let within = |(split, patterns): (String, Vec<String>)| {
+        (split, patterns.into_iter().map(|pattern| folder.join(pattern)).collect())
     };
-    Some(patterns.into_iter().map(expand).collect())
+    Some(patterns.into_iter().map(within).collect())
 }
 
-/// The splits as the names of the files tell them.
+/// How the name of a file tells its split.
+type Way<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The splits as the names of the files tell them, in the ways of `datasets`, of which the first counts that fits any file:
+/// `data/SPLIT-00000-of-00002`, words in the names of folders, words in those of files. Files that it does not fit belong
+/// to no split. If none fits any, all files are `train`.
 fn by_name(folder: &Location) -> Result<Splits> {
-    let files: Vec<Location> = folder.list()?.into_iter().filter(|file| ends_in(file, &EXTENSIONS)).collect();
-    let base = folder.to_string();
-    let mut named: Vec<(Location, String)> = Vec::new();
-    for file in files {
-        let name = file.to_string();
-        let name = name.strip_prefix(&base).unwrap_or(&name).trim_start_matches('/').to_owned();
-        // What begins so is the business of tools: caches of downloads, checkpoints of editors.
-        if !name.split('/').any(|part| part.starts_with('.') || part.starts_with("__")) {
-            named.push((file, name));
-        }
-    }
+    let named = files_below(folder, &EXTENSIONS)?;
     if named.is_empty() {
         return Err(Error::missing(format!(
             "{folder}: this is no folder of Hugging Face's `datasets`: it has no `dataset_dict.json`, no `state.json`, and \
@@ -116,14 +115,17 @@ fn by_name(folder: &Location) -> Result<Splits> {
             EXTENSIONS.map(|extension| format!("`{extension}`")).join(" or ")
         )));
     }
-    let sharded: Option<Vec<String>> = named.iter().map(|(_, name)| sharded(name)).collect();
-    let split = |name: &str| keyword(name).unwrap_or("train").to_owned();
-    let splits = sharded.unwrap_or_else(|| named.iter().map(|(_, name)| split(name)).collect());
+    let of_folder = |name: &str| keyword(name.rsplit_once('/')?.0);
+    let of_file = |name: &str| keyword(name.rsplit_once('/').map_or(name, |(_, file)| file));
+    let ways: [Way<'_>; 3] = [&sharded, &of_folder, &of_file];
+    let fits = |way: &&Way<'_>| named.iter().any(|(_, name)| way(name).is_some());
+    let way = ways.iter().find(fits);
     let mut found: Splits = Vec::new();
-    for ((file, _), split) in named.into_iter().zip(splits) {
+    for (file, name) in &named {
+        let Some(split) = way.map_or(Some("train".to_owned()), |way| way(name)) else { continue };
         match found.iter_mut().find(|(name, _)| *name == split) {
-            Some((_, files)) => files.push(file),
-            None => found.push((split, vec![file])),
+            Some((_, files)) => files.push(file.clone()),
+            None => found.push((split, vec![file.clone()])),
         }
     }
     // Train before the rest, as `datasets` has them.
@@ -148,10 +150,13 @@ fn sharded(name: &str) -> Option<String> {
 }
 
 /// The split whose word stands in a name by itself.
-fn keyword(name: &str) -> Option<&'static str> {
+fn keyword(name: &str) -> Option<String> {
     let name = name.to_lowercase();
     let words: Vec<&str> = name.split(|letter: char| !letter.is_ascii_alphabetic()).collect();
-    KEYWORDS.iter().find(|(_, keywords)| words.iter().any(|word| keywords.contains(word))).map(|(split, _)| *split)
+    KEYWORDS
+        .iter()
+        .find(|(_, keywords)| words.iter().any(|word| keywords.contains(word)))
+        .map(|(split, _)| (*split).to_owned())
 }
 
 #[cfg(test)]
@@ -160,11 +165,11 @@ mod tests {
 
     #[test]
     fn splits_are_known_by_words_that_stand_alone() {
-        assert_eq!(keyword("en/train-part1.parquet"), Some("train"));
-        assert_eq!(keyword("Dev/0001.parquet"), Some("validation"));
-        assert_eq!(keyword("my_val.parquet"), Some("validation"));
+        assert_eq!(keyword("en/train-part1.parquet").as_deref(), Some("train"));
+        assert_eq!(keyword("Dev/0001.parquet").as_deref(), Some("validation"));
+        assert_eq!(keyword("my_val.parquet").as_deref(), Some("validation"));
         assert_eq!(keyword("contest.parquet"), None);
-        assert_eq!(keyword("test0.parquet"), Some("test"));
+        assert_eq!(keyword("test0.parquet").as_deref(), Some("test"));
         assert_eq!(sharded("data/unsupervised-00000-of-00001.parquet").as_deref(), Some("unsupervised"));
         assert_eq!(sharded("data/train_sft-00001-of-00002-0123abcd.parquet").as_deref(), Some("train_sft"));
         assert_eq!(sharded("data/train.parquet"), None);

@@ -5,9 +5,12 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
 
+use crate::parallel::in_parallel;
+use crate::store::{MOST_ASKING, explain, fingerprint_all};
 use crate::{Error, Fingerprint, Location, Result};
 
 /// How much is read at once where a file is read from its beginning.
@@ -37,12 +40,13 @@ impl Input {
     }
 
     /// Opens the files of a table.
-    pub(crate) fn open_all(locations: &[Location]) -> Result<Vec<Input>> {
-        let open = |(number, location): (usize, &Location)| match number < OPEN_FILES {
-            true => Input::open(location),
-            false => Ok(Input { location: location.clone(), file: None, size: location.size()? }),
-        };
-        locations.iter().enumerate().map(open).collect()
+    pub(crate) fn open_all(locations: &[Location]) -> Result<Vec<Arc<Input>>> {
+        let numbered: Vec<(usize, &Location)> = locations.iter().enumerate().collect();
+        // A store takes its time for each answer.
+        in_parallel(&numbered, MOST_ASKING, |&(number, location)| match number < OPEN_FILES {
+            true => Input::open(location).map(Arc::new),
+            false => Ok(Arc::new(Input { location: location.clone(), file: None, size: location.size()? })),
+        })
     }
 
     /// Bytes in the file, as it was when it was opened.
@@ -53,6 +57,11 @@ impl Input {
     /// The name, for `origin`.
     pub(crate) fn name(&self) -> String {
         self.location.to_string()
+    }
+
+    /// Whether the name ends in one of these.
+    pub(crate) fn is_named(&self, extensions: &[&str]) -> bool {
+        ends_in(&self.location, extensions)
     }
 
     /// An error of this file.
@@ -119,7 +128,7 @@ impl Input {
     /// The bytes from the beginning to the end, decompressed where the content says that it is gzip or zstd.
     pub(crate) fn decompressed(&self) -> Result<Box<dyn BufRead + Send>> {
         let mut reader = self.reader()?;
-        let start = reader.fill_buf().map_err(|source| self.io("cannot read the file", source))?;
+        let start = reader.fill_buf().map_err(|source| self.location.read_error(source))?;
         match start {
             [0x1f, 0x8b, ..] => Ok(Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(reader)))),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => self.zstd(reader),
@@ -155,32 +164,34 @@ impl Input {
         )))
     }
 
-    /// All that the content depends on, short of reading it.
-    pub(crate) fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        self.location.fingerprint(fingerprint)
+    /// What went wrong in reading this file from its beginning, at some place.
+    pub(crate) fn reading_failed(&self, place: &str, source: io::Error) -> Error {
+        explain(&self.location, place, source)
     }
 }
 
-/// Turns what went wrong in reading a compressed file into words.
-pub(crate) fn reading_failed(input: &Input, place: &str, source: io::Error) -> Error {
-    match source.kind() {
-        io::ErrorKind::UnexpectedEof => {
-            input.error(format!("{place}: the compressed file is cut short ({source}); copy or download it again"))
-        }
-        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::Other => {
-            input.error(format!("{place}: the compressed file is damaged ({source}); copy or download it again"))
-        }
-        _ => input.io(&format!("{place}: cannot read the file"), source),
-    }
+/// Adds all files.
+pub(crate) fn fingerprint_inputs<'a>(
+    inputs: impl IntoIterator<Item = &'a Input>,
+    fingerprint: &mut Fingerprint,
+) -> Result<()> {
+    let locations: Vec<Location> = inputs.into_iter().map(|input| input.location.clone()).collect();
+    fingerprint_all(&locations, fingerprint)
 }
 
-/// The files that a location stands for: those of its pattern, and of folders those below whose names end in one of
-/// `extensions`.
+/// The files in a few words: `CsvStream(3 from data/a.csv)`.
+pub(crate) fn describe(name: &str, inputs: &[Arc<Input>]) -> String {
+    let first = inputs.first().map_or(String::new(), |first| format!(" from {}", first.name()));
+    format!("{name}({}{first})", inputs.len())
+}
+
+/// The files that a location stands for: those of its pattern, and of folders those [below](files_below) whose names end
+/// in one of `extensions`.
 pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Location>> {
     let mut files = Vec::new();
     for place in location.expand()? {
         match is_folder(&place)? {
-            true => files.extend(place.list()?.into_iter().filter(|file| ends_in(file, extensions))),
+            true => files.extend(files_below(&place, extensions)?.into_iter().map(|(file, _)| file)),
             false => files.push(place),
         }
     }
@@ -191,6 +202,22 @@ pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Loc
             extensions.iter().map(|extension| format!("`{extension}`")).collect::<Vec<_>>().join(" or ")
         ))),
     }
+}
+
+/// The files below a folder whose names end in one of `extensions`, each with its name as seen from there. Folders that
+/// begin with `.` or `__` are the business of tools: checkpoints of editors, caches of downloads, what archives carry along.
+pub(crate) fn files_below(folder: &Location, extensions: &[&str]) -> Result<Vec<(Location, String)>> {
+    let base = folder.to_string();
+    let named = folder.list()?.into_iter().filter(|file| ends_in(file, extensions)).map(|file| {
+        let name = file.to_string();
+        let name = name.strip_prefix(&base).unwrap_or(&name).trim_start_matches('/').to_owned();
+        (file, name)
+    });
+    let of_tools = |name: &str| {
+        let folders = name.rsplit_once('/').map_or("", |(folders, _)| folders);
+        folders.split('/').any(|folder| folder.starts_with('.') || folder.starts_with("__"))
+    };
+    Ok(named.filter(|(_, name)| !of_tools(name)).collect())
 }
 
 /// Whether this is a folder. In a store, that is a name without an ending for which there is no object.

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::input::{Input, expand};
-use super::lines::{index, items, trim};
+use super::input::{Input, describe, expand, fingerprint_inputs};
+use super::lines::{Line, deferred, index, items, trim};
 use super::records::RecordFiles;
-use crate::{Error, Fingerprint, Items, Location, Result, Source, Stream};
+use crate::{Deferred, Error, Fingerprint, Items, Location, Result, Source, Stream};
 
 /// The values of JSON lines files by index: as [`serde_json::Value`]s, or as a type of the user's
 /// ([`typed`](JsonLines::typed)). Blank lines do not count.
@@ -60,7 +60,7 @@ impl JsonLines {
     pub fn stream(location: impl Into<Location>) -> Result<JsonLinesStream> {
         const EXTENSIONS: [&str; 6] = [".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst"];
         let files = Input::open_all(&expand(&location.into(), &EXTENSIONS)?)?;
-        Ok(JsonLinesStream { files: Arc::new(files), item: PhantomData })
+        Ok(JsonLinesStream { files: files.into(), item: PhantomData })
     }
 }
 
@@ -88,6 +88,10 @@ fn parse<T: DeserializeOwned>(line: &[u8], failed: impl FnOnce(String) -> Error)
     })
 }
 
+fn parse_line<T: DeserializeOwned>(line: &Line) -> Result<T> {
+    parse(&line.bytes, |message| line.error(&message))
+}
+
 impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
     type Item = T;
 
@@ -113,8 +117,11 @@ impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
 }
 
 /// The values of JSON lines files in order. Made by [`JsonLines::stream`].
+///
+/// After a line that is no JSON, or whose value is not as expected, comes the next line; after a file that cannot be read
+/// further, the next file.
 pub struct JsonLinesStream<T = Value> {
-    files: Arc<Vec<Input>>,
+    files: Arc<[Arc<Input>]>,
     item: PhantomData<fn() -> T>,
 }
 
@@ -139,11 +146,19 @@ impl<T: DeserializeOwned + Send + 'static> Stream for JsonLinesStream<T> {
     }
 
     fn items(&self, _epoch: u64) -> Result<Items<T>> {
-        Ok(items(&self.files, false, |line| parse(line.bytes, |message| line.error(&message))))
+        Ok(items(&self.files, false, parse_line))
+    }
+
+    fn deferred(&self, _epoch: u64) -> Result<Items<Deferred<T>>> {
+        Ok(deferred(&self.files, false, parse_line))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add("JSON lines", std::any::type_name::<T>());
-        self.files.iter().try_for_each(|file| file.fingerprint(fingerprint))
+        fingerprint_inputs(self.files.iter().map(|file| &**file), fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        describe("JsonLinesStream", &self.files)
     }
 }

@@ -18,8 +18,9 @@ const MOST_CLASSES: usize = 1 << 20;
 pub(crate) enum Labels {
     /// Integers as they are, from 0 on.
     Integers,
-    /// By name, or as integers below their number.
-    Named { names: Arc<[String]>, indices: HashMap<String, i32> },
+    /// By name, or as integers below their number. In text an integer is an index only where no class has a number for its
+    /// name: else a class that is not there would be taken for another one.
+    Named { names: Arc<[String]>, indices: HashMap<String, i32>, numbers: bool },
 }
 
 impl Labels {
@@ -65,7 +66,7 @@ impl Labels {
             }
         }
         let info = &table.schema()[column];
-        if info.kind == Kind::Written && texts.iter().all(|text| text.trim().parse::<i32>().is_ok()) {
+        if info.kind == Kind::Written && texts.iter().all(|text| is_integer(text)) {
             return Ok(Labels::Integers);
         }
         Labels::named(texts.into_iter().collect(), &info.name)
@@ -80,7 +81,8 @@ impl Labels {
                 return Err(Error::label(format!("the classes of column `{column}` have `{name}` twice")));
             }
         }
-        Ok(Labels::Named { names, indices })
+        let numbers = names.iter().any(|name| name.trim().parse::<f64>().is_ok());
+        Ok(Labels::Named { names, indices, numbers })
     }
 
     /// The index of a label.
@@ -91,11 +93,11 @@ impl Labels {
                 Some(Ok(label)) if label >= 0 => Ok(label),
                 _ => Err(Mismatch::kind(cell, "a label of 0 or more")),
             },
-            (Labels::Named { indices, names }, Cell::Text(text) | Cell::Written(text)) => {
+            (Labels::Named { indices, names, numbers }, Cell::Text(text) | Cell::Written(text)) => {
                 match (indices.get(*text), text.trim().parse::<i32>()) {
                     (Some(&index), _) => Ok(index),
                     // In CSV, an index may stand for the class.
-                    (None, Ok(index)) if matches!(cell, Cell::Written(_)) => class(index.into(), names),
+                    (None, Ok(index)) if matches!(cell, Cell::Written(_)) && !numbers => class(index.into(), names),
                     _ => Err(Mismatch::Kind(format!("the class {}", shorten(text)), list(names))),
                 }
             }
@@ -110,6 +112,11 @@ impl Labels {
             Labels::Named { names, .. } => Some(names),
         }
     }
+}
+
+/// Whether a text is an integer that can be a label. A column of integers with gaps may have been written as `10.0`.
+fn is_integer(text: &str) -> bool {
+    text.trim().parse::<f64>().is_ok_and(|value| value.fract() == 0.0 && value.abs() <= f64::from(i32::MAX))
 }
 
 /// A label that is an index into the classes.

@@ -2,20 +2,19 @@
 //!
 //! Not here: what a line is taken for (`text_file`, `json_lines`).
 
-use std::collections::VecDeque;
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
-use super::input::{Input, expand, reading_failed};
+use super::input::{Input, expand};
 use super::records::{KEPT, LONGEST, RecordFile, RecordFiles};
-use crate::{Error, Items, Location, Result, StreamItem};
+use crate::parallel::{cores, in_parallel};
+use crate::{Deferred, Error, Items, Location, Result, StreamItem};
 
 /// Finds the lines of files. With `blank`, lines of white space alone count too.
 pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, instead: &str) -> Result<RecordFiles> {
     let inputs = Input::open_all(&expand(location, extensions)?)?;
-    let keep = inputs.iter().map(Input::size).fold(0, u64::saturating_add) <= KEPT;
-    let mut files = Vec::with_capacity(inputs.len());
-    for input in inputs {
+    let keep = inputs.iter().map(|input| input.size()).fold(0, u64::saturating_add) <= KEPT;
+    let files = in_parallel(&inputs, cores(), |input| {
         input.refuse_compressed(instead)?;
         let kept = match keep {
             true => Some(input.read_range(0, input.size() as usize)?),
@@ -33,8 +32,8 @@ pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, inste
             }
         }
         file.finish();
-        files.push(file);
-    }
+        Ok(file)
+    })?;
     Ok(RecordFiles::new(files))
 }
 
@@ -43,8 +42,7 @@ fn find(file: &mut RecordFile, mut reader: impl BufRead, blank: bool) -> Result<
     let (mut start, mut line, mut offset) = (0u64, 1u64, 0u64);
     let mut filled = false;
     loop {
-        let buffer =
-            reader.fill_buf().map_err(|source| reading_failed(&file.input, &format!("line {line}"), source))?;
+        let buffer = reader.fill_buf().map_err(|source| file.input.reading_failed(&format!("line {line}"), source))?;
         if buffer.is_empty() {
             break;
         }
@@ -86,95 +84,98 @@ pub(crate) fn trim(line: &[u8], number: u64) -> &[u8] {
     }
 }
 
-/// What `read` makes of each line, in order. With `blank`, lines of white space alone count too. Nothing comes after an
-/// error.
-pub(crate) fn items<T>(
-    files: &Arc<Vec<Input>>,
+/// The lines of files in order, each parsed on whatever thread needs it, so that one that cannot be parsed is one bad item.
+/// With `blank`, lines of white space alone count too. A file that cannot be read further is an error, after which the
+/// next one comes.
+pub(crate) fn deferred<T: 'static>(
+    files: &Arc<[Arc<Input>]>,
     blank: bool,
-    read: impl Fn(&Line<'_>) -> Result<T> + Send + 'static,
-) -> Items<T> {
-    let mut lines = Lines::new(files, blank);
+    parse: fn(&Line) -> Result<T>,
+) -> Items<Deferred<T>> {
+    let lines = Lines { files: Arc::clone(files), next: 0, reader: None, number: 0, line: Vec::new(), blank };
     let mut index = 0;
-    let mut failed = false;
-    Box::new(std::iter::from_fn(move || {
-        let line = if failed { None } else { lines.next() };
-        let item = line?.and_then(|line| {
-            let item = read(&line)?;
-            let origin = format!("{}, line {}", line.file.name(), line.number);
-            index += 1;
-            Ok(StreamItem { index: index - 1, origin, item })
-        });
-        failed = item.is_err();
-        Some(item)
+    Box::new(lines.map(move |line| {
+        let line = line?;
+        let origin = format!("{}, line {}", line.input().name(), line.number);
+        index += 1;
+        Ok(StreamItem { index: index - 1, origin, item: Deferred::new(move || parse(&line)) })
+    }))
+}
+
+/// The same, parsed where they are read.
+pub(crate) fn items<T: 'static>(files: &Arc<[Arc<Input>]>, blank: bool, parse: fn(&Line) -> Result<T>) -> Items<T> {
+    Box::new(deferred(files, blank, parse).map(|item| {
+        let StreamItem { index, origin, item } = item?;
+        Ok(StreamItem { index, origin, item: item.make()? })
     }))
 }
 
 /// The lines of files in order.
 struct Lines {
-    files: Arc<Vec<Input>>,
-    waiting: VecDeque<usize>,
-    reader: Option<(usize, Box<dyn BufRead + Send>)>,
+    files: Arc<[Arc<Input>]>,
+    /// The file to be opened next.
+    next: usize,
+    /// Of the file before it.
+    reader: Option<Box<dyn BufRead + Send>>,
     number: u64,
     line: Vec<u8>,
     blank: bool,
 }
 
 /// A line, its file and its number.
-pub(crate) struct Line<'a> {
-    pub(crate) bytes: &'a [u8],
-    file: &'a Input,
+pub(crate) struct Line {
+    pub(crate) bytes: Vec<u8>,
+    files: Arc<[Arc<Input>]>,
+    file: usize,
     number: u64,
 }
 
-impl Line<'_> {
+impl Line {
+    fn input(&self) -> &Input {
+        &self.files[self.file]
+    }
+
     pub(crate) fn error(&self, message: &str) -> Error {
-        self.file.error(format!("line {}: {message}", self.number))
+        self.input().error(format!("line {}: {message}", self.number))
+    }
+}
+
+impl Iterator for Lines {
+    type Item = Result<Line>;
+
+    fn next(&mut self) -> Option<Result<Line>> {
+        let line = self.read();
+        if line.is_err() {
+            self.reader = None;
+        }
+        line.transpose()
     }
 }
 
 impl Lines {
-    fn new(files: &Arc<Vec<Input>>, blank: bool) -> Lines {
-        let waiting = (0..files.len()).collect();
-        Lines { files: Arc::clone(files), waiting, reader: None, number: 0, line: Vec::new(), blank }
-    }
-
-    /// The next line; nothing comes after an error.
-    fn next(&mut self) -> Option<Result<Line<'_>>> {
-        match self.read() {
-            Ok(None) => None,
-            Ok(Some(file)) => {
-                let line = trim(&self.line, self.number);
-                Some(Ok(Line { bytes: line, file: &self.files[file], number: self.number }))
-            }
-            Err(error) => {
-                self.waiting.clear();
-                self.reader = None;
-                Some(Err(error))
-            }
-        }
-    }
-
-    fn read(&mut self) -> Result<Option<usize>> {
+    fn read(&mut self) -> Result<Option<Line>> {
         loop {
-            if self.reader.is_none() {
-                let Some(next) = self.waiting.pop_front() else { return Ok(None) };
-                self.reader = Some((next, self.files[next].decompressed()?));
-                self.number = 0;
-            }
-            let Some((number, reader)) = &mut self.reader else { return Ok(None) };
-            let file = &self.files[*number];
+            let Some(reader) = &mut self.reader else {
+                let Some(file) = self.files.get(self.next) else { return Ok(None) };
+                (self.next, self.number) = (self.next + 1, 0);
+                self.reader = Some(file.decompressed()?);
+                continue;
+            };
+            let file = self.next - 1;
+            let input = &self.files[file];
             self.line.clear();
             self.number += 1;
             let place = || format!("line {}", self.number);
             let read = reader.take(LONGEST).read_until(b'\n', &mut self.line);
-            let count = read.map_err(|source| reading_failed(file, &place(), source))?;
+            let count = read.map_err(|source| input.reading_failed(&place(), source))?;
             if count as u64 == LONGEST {
-                return Err(file.error(format!("{} has more than {LONGEST} bytes; are line ends missing?", place())));
+                return Err(input.error(format!("{} has more than {LONGEST} bytes; are line ends missing?", place())));
             }
             if count == 0 {
                 self.reader = None;
             } else if self.blank || !self.line.trim_ascii().is_empty() {
-                return Ok(Some(*number));
+                let bytes = trim(&self.line, self.number).to_vec();
+                return Ok(Some(Line { bytes, files: Arc::clone(&self.files), file, number: self.number }));
             }
         }
     }

@@ -9,6 +9,8 @@ use super::blocks::Rows;
 use super::input::{Input, expand};
 use super::parquet_blocks::{ParquetBlocks, ParquetFile};
 use super::row::table_of_rows;
+use crate::parallel::in_parallel;
+use crate::store::MOST_ASKING;
 use crate::{Error, Location, Result};
 
 /// Rows of Parquet files by index.
@@ -63,8 +65,7 @@ impl Parquet {
 
 /// These files as one table.
 pub(crate) fn open(locations: &[Location], name: String) -> Result<Rows> {
-    let files: Vec<ParquetFile> =
-        Input::open_all(locations)?.into_iter().map(ParquetFile::open).collect::<Result<_>>()?;
+    let files = in_parallel(&Input::open_all(locations)?, MOST_ASKING, ParquetFile::open)?;
     let Some(first) = files.first() else { return Err(Error::missing(format!("{name}: there are no Parquet files"))) };
     let (columns, features) = columns(first.metadata.schema());
     files[1..].iter().try_for_each(|file| check_same(&first.input, &columns, &file.input, file.metadata.schema()))?;

@@ -4,7 +4,7 @@
 
 use std::io::{self, Read};
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::RecordBatch;
 use bytes::Bytes;
@@ -13,11 +13,11 @@ use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
 use parquet::errors::ParquetError;
-use parquet::file::metadata::PageIndexPolicy;
+use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::blocks::{self, Block, Decode, Place, guard};
-use super::input::Input;
+use super::blocks::{self, Block, Decode, Place, Sequence, guard};
+use super::input::{Input, fingerprint_inputs};
 use crate::{Error, Fingerprint, Result};
 
 /// A row group whose columns have more bytes than this, before compression, is read in parts of about this size.
@@ -25,6 +25,9 @@ const BLOCK_BYTES: u64 = 32 << 20;
 
 /// A block has no more rows than this: what a dictionary keeps small is large when it is decoded.
 const BLOCK_ROWS: usize = 1 << 16;
+
+/// A row group of more rows is refused as damaged.
+const MOST_GROUP_ROWS: i64 = 1 << 32;
 
 /// How much is read ahead where a reader goes through pages.
 const READ_AHEAD: usize = 64 << 10;
@@ -35,12 +38,35 @@ pub(crate) struct ParquetFile {
     pub(crate) metadata: ArrowReaderMetadata,
 }
 
-/// Bytes of a file for the `parquet` crate.
-struct Bytewise(Arc<Input>);
+/// Bytes of a file for the `parquet` crate, and the first error of reading them, of which that crate keeps the text alone.
+#[derive(Clone)]
+struct Bytewise {
+    input: Arc<Input>,
+    failed: Arc<Mutex<Option<Error>>>,
+}
+
+impl Bytewise {
+    fn new(input: &Arc<Input>) -> Bytewise {
+        Bytewise { input: Arc::clone(input), failed: Arc::default() }
+    }
+
+    /// Keeps an error of reading, and gives its text.
+    fn keep(&self, error: Error) -> String {
+        let text = error.to_string();
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        text
+    }
+
+    /// The error of reading, if there was one, or that the file is damaged.
+    fn error(&self, why: impl std::fmt::Display) -> Error {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        failed.unwrap_or_else(|| damaged(&self.input, why))
+    }
+}
 
 impl Length for Bytewise {
     fn len(&self) -> u64 {
-        self.0.size()
+        self.input.size()
     }
 }
 
@@ -48,18 +74,18 @@ impl ChunkReader for Bytewise {
     type T = Ahead;
 
     fn get_read(&self, start: u64) -> parquet::errors::Result<Ahead> {
-        Ok(Ahead { input: Arc::clone(&self.0), next: start, buffer: Vec::new(), taken: 0, size: 4096 })
+        Ok(Ahead { bytes: self.clone(), next: start, buffer: Vec::new(), taken: 0, size: 4096 })
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
-        let bytes = self.0.read_range(start, length).map_err(|error| ParquetError::External(Box::new(error)))?;
-        Ok(Bytes::from(bytes))
+        let read = self.input.read_range(start, length);
+        read.map(Bytes::from).map_err(|error| ParquetError::General(self.keep(error)))
     }
 }
 
 /// A reader from some byte on, which reads more at a time the further it gets.
 struct Ahead {
-    input: Arc<Input>,
+    bytes: Bytewise,
     next: u64,
     buffer: Vec<u8>,
     taken: usize,
@@ -69,10 +95,12 @@ struct Ahead {
 impl Read for Ahead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.taken == self.buffer.len() {
-            let rest = self.input.size().saturating_sub(self.next);
+            let input = &self.bytes.input;
+            let rest = input.size().saturating_sub(self.next);
             let size = rest.min(self.size as u64) as usize;
             self.buffer.resize(size, 0);
-            self.input.read_at(self.next, &mut self.buffer).map_err(io::Error::other)?;
+            let read = input.read_at(self.next, &mut self.buffer);
+            read.map_err(|error| io::Error::other(self.bytes.keep(error)))?;
             self.next += size as u64;
             self.taken = 0;
             self.size = (self.size * 2).min(READ_AHEAD);
@@ -86,8 +114,7 @@ impl Read for Ahead {
 
 impl ParquetFile {
     /// Reads a file's metadata.
-    pub(crate) fn open(input: Input) -> Result<ParquetFile> {
-        let input = Arc::new(input);
+    pub(crate) fn open(input: &Arc<Input>) -> Result<ParquetFile> {
         let mut start = [0; 4];
         if input.size() < 12 {
             return Err(input.error(format!(
@@ -102,10 +129,10 @@ impl ParquetFile {
             );
         }
         let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
-        let metadata = guard(&input, || {
-            ArrowReaderMetadata::load(&Bytewise(Arc::clone(&input)), options).map_err(|error| damaged(&input, error))
-        })?;
-        Ok(ParquetFile { input, metadata })
+        let bytes = Bytewise::new(input);
+        let metadata = guard(input, || ArrowReaderMetadata::load(&bytes, options).map_err(|error| bytes.error(error)))?;
+        check_rows(metadata.metadata()).map_err(|why| damaged(input, why))?;
+        Ok(ParquetFile { input: Arc::clone(input), metadata })
     }
 
     /// The places of the columns in the file.
@@ -133,15 +160,33 @@ impl ParquetFile {
         mask: &ProjectionMask,
         rows: Range<usize>,
         batch: usize,
-    ) -> Result<ParquetRecordBatchReader> {
-        let bytes = Bytewise(Arc::clone(&self.input));
-        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, self.metadata.clone())
+    ) -> Result<(ParquetRecordBatchReader, Bytewise)> {
+        let bytes = Bytewise::new(&self.input);
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(bytes.clone(), self.metadata.clone())
             .with_row_groups(vec![group])
             .with_projection(mask.clone())
             .with_batch_size(batch)
             .with_offset(rows.start)
             .with_limit(rows.len());
-        builder.build().map_err(|error| damaged(&self.input, error))
+        match builder.build() {
+            Ok(reader) => Ok((reader, bytes)),
+            Err(error) => Err(bytes.error(error)),
+        }
+    }
+}
+
+/// Refuses numbers of rows that cannot be: places would be taken for each.
+fn check_rows(metadata: &ParquetMetaData) -> Result<(), String> {
+    let mut total = 0i64;
+    for (number, group) in metadata.row_groups().iter().enumerate() {
+        let rows = group.num_rows();
+        let sum = total.checked_add(rows).filter(|_| (0..=MOST_GROUP_ROWS).contains(&rows));
+        total = sum.ok_or_else(|| format!("row group {number} claims to have {rows} rows"))?;
+    }
+    let claim = metadata.file_metadata().num_rows();
+    match claim == total {
+        true => Ok(()),
+        false => Err(format!("it claims to have {claim} rows, but its row groups have {total}")),
     }
 }
 
@@ -175,8 +220,7 @@ impl ParquetBlocks {
         for (number, (file, mask)) in files.iter().zip(&masks).enumerate() {
             let mut first_row = 0;
             for group in 0..file.metadata.metadata().num_row_groups() {
-                let rows = usize::try_from(file.metadata.metadata().row_group(group).num_rows())
-                    .map_err(|_| damaged(&file.input, format!("row group {group} has a negative number of rows")))?;
+                let rows = file.metadata.metadata().row_group(group).num_rows() as usize;
                 let size = file.block_rows(group, mask);
                 let mut start = 0;
                 while start < rows {
@@ -206,20 +250,20 @@ impl Decode for ParquetBlocks {
         let file = &self.files[part.file];
         let rows = part.rows.len();
         guard(&file.input, || {
-            let mut reader = file.reader(part.group, &self.masks[part.file], part.rows.clone(), rows)?;
+            let (mut reader, bytes) = file.reader(part.group, &self.masks[part.file], part.rows.clone(), rows)?;
             match reader.next() {
                 Some(Ok(batch)) => {
                     let bytes = batch.get_array_memory_size();
                     Ok((batch, bytes))
                 }
-                Some(Err(error)) => Err(damaged(&file.input, error)),
+                Some(Err(error)) => Err(bytes.error(error)),
                 None => Err(damaged(&file.input, format!("row group {} has fewer rows than it says", part.group))),
             }
         })
     }
 
-    fn sequence(self: Arc<Self>) -> Box<dyn Iterator<Item = Result<Block>> + Send> {
-        Box::new(Sequence { blocks: self, part: 0, reader: None, failed: false })
+    fn sequence(self: Arc<Self>) -> Sequence {
+        Box::new(Parts { blocks: self, next: 0, reader: None })
     }
 
     fn select(&self, columns: &[usize]) -> Result<Arc<dyn Decode>> {
@@ -227,39 +271,65 @@ impl Decode for ParquetBlocks {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        self.files.iter().try_for_each(|file| file.input.fingerprint(fingerprint))
+        fingerprint_inputs(self.files.iter().map(|file| &*file.input), fingerprint)
     }
 }
 
-/// All parts in order. The parts of a row group come from one reader, which decodes each page once.
-struct Sequence {
+/// All parts in order. The parts of a row group come from one reader, which decodes each page once; after an error they
+/// are lost, and the next row group follows.
+struct Parts {
     blocks: Arc<ParquetBlocks>,
-    part: usize,
-    reader: Option<ParquetRecordBatchReader>,
-    failed: bool,
+    next: usize,
+    reader: Option<(ParquetRecordBatchReader, Bytewise)>,
 }
 
-impl Iterator for Sequence {
-    type Item = Result<Block>;
+impl Parts {
+    fn read(&mut self, part: &Part) -> Result<RecordBatch> {
+        let file = &self.blocks.files[part.file];
+        guard(&file.input, || {
+            if part.rows.start == 0 {
+                let rows = file.metadata.metadata().row_group(part.group).num_rows() as usize;
+                self.reader = Some(file.reader(part.group, &self.blocks.masks[part.file], 0..rows, part.rows.len())?);
+            }
+            match self.reader.as_mut().map(|(reader, bytes)| (reader.next(), bytes)) {
+                Some((Some(Ok(batch)), _)) if batch.num_rows() == part.rows.len() => Ok(batch),
+                Some((Some(Err(error)), bytes)) => Err(bytes.error(error)),
+                _ => Err(damaged(&file.input, format!("row group {} has not the rows that it says", part.group))),
+            }
+        })
+    }
+}
+
+impl Iterator for Parts {
+    type Item = Result<(usize, Block)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let blocks = Arc::clone(&self.blocks);
-        let part = blocks.parts.get(self.part).filter(|_| !self.failed)?;
-        let file = &blocks.files[part.file];
-        let read = guard(&file.input, || {
-            if part.rows.start == 0 {
-                let rows = file.metadata.metadata().row_group(part.group).num_rows() as usize;
-                self.reader = Some(file.reader(part.group, &blocks.masks[part.file], 0..rows, part.rows.len())?);
-            }
-            match self.reader.as_mut().and_then(Iterator::next) {
-                Some(Ok(batch)) if batch.num_rows() == part.rows.len() => Ok(batch),
-                Some(Err(error)) => Err(damaged(&file.input, error)),
-                _ => Err(damaged(&file.input, format!("row group {} has not the rows that it says", part.group))),
-            }
-        });
-        let place = blocks.place(self.part);
-        self.part += 1;
-        self.failed = read.is_err();
-        Some(read.map(|batch| blocks::block(batch, place)))
+        let (number, part) = (self.next, blocks.parts.get(self.next)?);
+        let read = self.read(part);
+        let group = (part.file, part.group);
+        let lost = |part: &&Part| read.is_err() && (part.file, part.group) == group;
+        self.next += 1 + blocks.parts[number + 1..].iter().take_while(lost).count();
+        Some(read.map(|batch| (number, blocks::block(batch, blocks.place(number)))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::file::metadata::FileMetaData;
+    use parquet::schema::types::{SchemaDescriptor, Type};
+
+    use super::*;
+
+    #[test]
+    fn a_file_has_the_rows_of_its_groups() {
+        let schema = Arc::new(Type::group_type_builder("schema").build().unwrap());
+        let schema = Arc::new(SchemaDescriptor::new(schema));
+        let without_groups = |rows| {
+            let file = FileMetaData::new(1, rows, None, None, Arc::clone(&schema), None);
+            check_rows(&ParquetMetaData::new(file, vec![]))
+        };
+        assert_eq!(without_groups(0), Ok(()));
+        assert_eq!(without_groups(5).unwrap_err(), "it claims to have 5 rows, but its row groups have 0");
     }
 }

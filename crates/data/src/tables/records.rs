@@ -3,8 +3,10 @@
 //! Not here: what a record is; `lines` and `csv_index` find them.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use super::input::Input;
+use super::input::{Input, fingerprint_inputs};
+use crate::starts::Starts;
 use crate::{Error, Fingerprint, Result};
 
 /// Files up to this size are kept in memory, all of one collection together.
@@ -16,7 +18,7 @@ pub(crate) const LONGEST: u64 = 1 << 30;
 /// The records of one file.
 #[derive(Debug)]
 pub(crate) struct RecordFile {
-    pub(crate) input: Input,
+    pub(crate) input: Arc<Input>,
     /// The whole file, where it is small.
     pub(crate) kept: Option<Vec<u8>>,
     /// Where each record begins.
@@ -27,8 +29,8 @@ pub(crate) struct RecordFile {
 }
 
 impl RecordFile {
-    pub(crate) fn new(input: Input, kept: Option<Vec<u8>>) -> RecordFile {
-        RecordFile { input, kept, starts: Vec::new(), lines: None, first_line: 1 }
+    pub(crate) fn new(input: &Arc<Input>, kept: Option<Vec<u8>>) -> RecordFile {
+        RecordFile { input: Arc::clone(input), kept, starts: Vec::new(), lines: None, first_line: 1 }
     }
 
     /// Takes in the next record, which begins at byte `start`, in line `line`.
@@ -96,32 +98,31 @@ impl RecordFile {
 #[derive(Debug)]
 pub(crate) struct RecordFiles {
     files: Vec<RecordFile>,
-    /// How many records are before each file, and how many there are.
-    before: Vec<usize>,
+    starts: Starts,
 }
 
 impl RecordFiles {
     pub(crate) fn new(files: Vec<RecordFile>) -> RecordFiles {
-        let mut before = vec![0];
-        let mut total = 0;
-        for file in &files {
-            total += file.len();
-            before.push(total);
-        }
-        RecordFiles { files, before }
+        let starts = Starts::new(files.iter().map(RecordFile::len));
+        RecordFiles { files, starts }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.before.last().copied().unwrap_or(0)
+        self.starts.len()
+    }
+
+    /// The number of a record's file, and the record's number there.
+    pub(crate) fn find(&self, index: usize) -> Result<(usize, usize)> {
+        self.starts.find(index).ok_or_else(|| outside(index, self.len()))
+    }
+
+    pub(crate) fn file(&self, number: usize) -> &RecordFile {
+        &self.files[number]
     }
 
     /// The file of a record, and its number there.
     pub(crate) fn locate(&self, index: usize) -> Result<(&RecordFile, usize)> {
-        if index >= self.len() {
-            return Err(outside(index, self.len()));
-        }
-        let file = self.before.partition_point(|&before| before <= index) - 1;
-        Ok((&self.files[file], index - self.before[file]))
+        self.find(index).map(|(file, record)| (self.file(file), record))
     }
 
     pub(crate) fn origin(&self, index: usize) -> String {
@@ -132,7 +133,7 @@ impl RecordFiles {
     }
 
     pub(crate) fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        self.files.iter().try_for_each(|file| file.input.fingerprint(fingerprint))
+        fingerprint_inputs(self.files.iter().map(|file| &*file.input), fingerprint)
     }
 }
 
@@ -150,7 +151,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         std::fs::write(&path, "a\nb\n\nc\n").unwrap();
-        let mut records = RecordFile::new(Input::open(&path.into()).unwrap(), None);
+        let mut records = RecordFile::new(&Arc::new(Input::open(&path.into()).unwrap()), None);
         records.push(0, 1);
         records.push(2, 2);
         assert!(records.lines.is_none());

@@ -75,8 +75,7 @@ impl Row {
 
     /// Whether a column has no value here.
     pub fn is_missing(&self, column: &str) -> Result<bool> {
-        let (array, row) = self.find(column)?;
-        Ok(array.is_none_or(|array| array.is_null(row)))
+        Ok(self.cell(column)?.is_missing())
     }
 
     /// The struct in a column, as a row of its parts.

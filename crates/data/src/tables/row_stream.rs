@@ -5,7 +5,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::blocks::{Block, Decode, Rows};
+use super::blocks::{Block, Decode, Rows, Sequence};
+use crate::starts::Starts;
 use crate::{Fingerprint, Items, Result, Row, Stream, StreamItem};
 
 /// The rows of some files in order. Made by `stream` of [`Parquet`](crate::Parquet), [`ArrowFiles`](crate::ArrowFiles)
@@ -13,23 +14,26 @@ use crate::{Fingerprint, Items, Result, Row, Stream, StreamItem};
 ///
 /// Only the block that is read lies in memory. A [`Row`] holds its block: before a buffer that shuffles, take out
 /// of the rows what is needed.
+///
+/// After a row group or a batch that cannot be decoded comes the next one; its rows keep their numbers.
 pub struct RowStream {
     decode: Arc<dyn Decode>,
-    len: usize,
+    starts: Starts,
     columns: Vec<String>,
+    name: String,
 }
 
 impl RowStream {
     pub(crate) fn new(rows: &Rows) -> RowStream {
         let read = rows.columns.iter().zip(rows.positions()).filter(|(_, position)| position.is_some());
         let columns = read.map(|(column, _)| column.name.clone()).collect();
-        RowStream { decode: rows.decoder(), len: rows.len(), columns }
+        RowStream { decode: rows.decoder(), starts: rows.starts().clone(), columns, name: rows.name.clone() }
     }
 }
 
 impl fmt::Debug for RowStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RowStream").field("rows", &self.len).field("columns", &self.columns).finish()
+        f.debug_struct("RowStream").field("rows", &self.starts.len()).field("columns", &self.columns).finish()
     }
 }
 
@@ -37,26 +41,29 @@ impl Stream for RowStream {
     type Item = Row;
 
     fn len(&self) -> Option<usize> {
-        Some(self.len)
+        Some(self.starts.len())
     }
 
     fn items(&self, _epoch: u64) -> Result<Items<Row>> {
         let blocks = Arc::clone(&self.decode).sequence();
-        Ok(Box::new(Walk { blocks: Some(blocks), block: None, row: 0, index: 0 }))
+        Ok(Box::new(Walk { blocks, starts: self.starts.clone(), block: None, row: 0 }))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         self.columns.iter().for_each(|column| fingerprint.add("read", column));
         self.decode.fingerprint(fingerprint)
     }
+
+    fn describe(&self) -> String {
+        format!("RowStream({} of {})", self.columns.join(", "), self.name)
+    }
 }
 
 struct Walk {
-    /// None after an error.
-    blocks: Option<Box<dyn Iterator<Item = Result<Block>> + Send>>,
-    block: Option<Block>,
+    blocks: Sequence,
+    starts: Starts,
+    block: Option<(usize, Block)>,
     row: usize,
-    index: u64,
 }
 
 impl Iterator for Walk {
@@ -65,23 +72,19 @@ impl Iterator for Walk {
     fn next(&mut self) -> Option<Self::Item> {
         use arrow_array::Array;
         loop {
-            if let Some(block) = &self.block
+            if let Some((number, block)) = &self.block
                 && self.row < block.columns.len()
             {
+                let index = (self.starts.first(*number) + self.row) as u64;
                 let item = Row::new(block, self.row);
-                let item = StreamItem { index: self.index, origin: item.origin(), item };
                 self.row += 1;
-                self.index += 1;
-                return Some(Ok(item));
+                return Some(Ok(StreamItem { index, origin: item.origin(), item }));
             }
-            self.row = 0;
-            self.block = match self.blocks.as_mut()?.next()? {
-                Ok(block) => Some(block),
-                Err(error) => {
-                    (self.blocks, self.block) = (None, None);
-                    return Some(Err(error));
-                }
-            };
+            (self.block, self.row) = (None, 0);
+            match self.blocks.next()? {
+                Ok(block) => self.block = Some(block),
+                Err(error) => return Some(Err(error)),
+            }
         }
     }
 }

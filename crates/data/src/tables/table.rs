@@ -1,6 +1,6 @@
 //! What all tables have in common: rows of named columns, and the way from columns to the fields of samples.
 //!
-//! Not here: reading a kind of file (`csv`, `parquet`, `arrow_ipc`), and what the builder makes (`fields`).
+//! Not here: reading a kind of file (`csv`, `parquet`, `arrow_files`), and what the builder makes (`fields`).
 
 use fulmen_tensor::DType;
 

@@ -5,10 +5,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::input::{Input, expand, read_small};
-use super::lines::{index, items, trim};
+use super::input::{Input, describe, expand, fingerprint_inputs, read_small};
+use super::lines::{Line, deferred, index, items, trim};
 use super::records::{RecordFiles, outside};
-use crate::{Error, Fingerprint, Items, Location, Result, Source, Stream};
+use crate::store::fingerprint_all;
+use crate::{Deferred, Error, Fingerprint, Items, Location, Result, Source, Stream};
 
 const EXTENSIONS: [&str; 1] = [".txt"];
 
@@ -61,6 +62,10 @@ fn utf8(bytes: &[u8], failed: impl FnOnce(String) -> Error) -> Result<String> {
     }
 }
 
+fn parse_line(line: &Line) -> Result<String> {
+    utf8(&line.bytes, |message| line.error(&message))
+}
+
 impl Source for TextFile {
     type Item = String;
 
@@ -86,15 +91,17 @@ impl Source for TextFile {
 }
 
 /// The lines of text files in order. Made by [`TextFile::stream`].
+///
+/// After a line that is no UTF-8 comes the next line; after a file that cannot be read further, the next file.
 #[derive(Debug)]
 pub struct TextStream {
-    files: Arc<Vec<Input>>,
+    files: Arc<[Arc<Input>]>,
 }
 
 impl TextStream {
     fn open(location: impl Into<Location>) -> Result<TextStream> {
         let files = expand(&location.into(), &[".txt", ".txt.gz", ".txt.zst"])?;
-        Ok(TextStream { files: Arc::new(Input::open_all(&files)?) })
+        Ok(TextStream { files: Input::open_all(&files)?.into() })
     }
 }
 
@@ -106,12 +113,20 @@ impl Stream for TextStream {
     }
 
     fn items(&self, _epoch: u64) -> Result<Items<String>> {
-        Ok(items(&self.files, true, |line| utf8(line.bytes, |message| line.error(&message))))
+        Ok(items(&self.files, true, parse_line))
+    }
+
+    fn deferred(&self, _epoch: u64) -> Result<Items<Deferred<String>>> {
+        Ok(deferred(&self.files, true, parse_line))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add("lines", "");
-        self.files.iter().try_for_each(|file| file.fingerprint(fingerprint))
+        fingerprint_inputs(self.files.iter().map(|file| &**file), fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        describe("TextStream", &self.files)
     }
 }
 
@@ -176,6 +191,6 @@ impl Source for TextFolder {
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add("documents", "");
-        self.files.iter().try_for_each(|file| file.fingerprint(fingerprint))
+        fingerprint_all(&self.files, fingerprint)
     }
 }

@@ -81,6 +81,12 @@ pub(super) struct Selection {
 }
 
 impl Selection {
+    /// These extensions, however they are written: `.JPG` is `jpg`.
+    pub(super) fn new(extensions: &[&str], max_sample_bytes: u64) -> Selection {
+        let extensions = extensions.iter().map(|extension| extension.trim_start_matches('.').to_lowercase()).collect();
+        Selection { extensions, max_sample_bytes }
+    }
+
     /// Whether files with this extension, in lower case, are wanted.
     pub(super) fn takes(&self, extension: &str) -> bool {
         self.extensions.is_empty() || self.extensions.iter().any(|wanted| wanted == extension)

@@ -13,6 +13,7 @@ use super::TarSample;
 use super::group::{Groups, Selection};
 use super::walk::Positioned;
 use crate::parallel::{cores, in_parallel};
+use crate::starts::Starts;
 use crate::{Error, Fingerprint, Location, Result, Source};
 
 /// So many shards stay open once they have been read; more are opened for each sample, because the number of files that a
@@ -41,8 +42,7 @@ const KEPT_OPEN: usize = 256;
 #[derive(Debug)]
 pub struct TarSource {
     shards: Vec<Shard>,
-    /// The number of the first sample of each shard, and of all of them.
-    starts: Vec<usize>,
+    starts: Starts,
     extensions: Vec<String>,
     selection: Arc<Selection>,
 }
@@ -82,7 +82,7 @@ impl TarSource {
         TarSource::open_only(shards, &[])
     }
 
-    /// The same, of which only the files with these extensions are read, given in lower case and without a leading dot.
+    /// The same, of which only the files with these extensions are read, such as `jpg`.
     pub fn open_only(shards: impl Into<Location>, extensions: &[&str]) -> Result<TarSource> {
         TarSource::from_list(shards.into().expand()?, extensions)
     }
@@ -90,10 +90,10 @@ impl TarSource {
     /// These shards; of each sample the files with these extensions, or all where there is none.
     pub fn from_list(shards: impl IntoIterator<Item = impl Into<Location>>, extensions: &[&str]) -> Result<TarSource> {
         let shards: Vec<Location> = shards.into_iter().map(Into::into).collect();
-        let extensions = extensions.iter().map(|extension| (*extension).to_owned()).collect();
-        let selection = Arc::new(Selection { extensions, max_sample_bytes: u64::MAX });
+        let selection = Arc::new(Selection::new(extensions, u64::MAX));
         let found = in_parallel(&shards, cores(), |shard| index(shard, &selection))?;
-        let mut source = TarSource { shards: Vec::new(), starts: vec![0], extensions: Vec::new(), selection };
+        let starts = Starts::new(found.iter().map(Vec::len));
+        let mut source = TarSource { shards: Vec::new(), starts, extensions: Vec::new(), selection };
         let mut known = HashMap::new();
         for (location, found) in shards.into_iter().zip(found) {
             source.add(location, found, &mut known)?;
@@ -125,7 +125,6 @@ impl TarSource {
             };
             return Err(shard.location.error(format!("there are no samples in this tar: expected {what}")));
         }
-        self.starts.push(self.len() + shard.samples.len());
         self.shards.push(shard);
         Ok(())
     }
@@ -141,9 +140,9 @@ impl TarSource {
     }
 
     fn find(&self, index: usize) -> Option<(&Shard, &Place)> {
-        let number = self.starts.partition_point(|&start| start <= index).checked_sub(1)?;
+        let (number, sample) = self.starts.find(index)?;
         let shard = self.shards.get(number)?;
-        Some((shard, shard.samples.get(index - self.starts[number])?))
+        Some((shard, shard.samples.get(sample)?))
     }
 }
 
@@ -212,14 +211,14 @@ impl Source for TarSource {
     type Item = TarSample;
 
     fn len(&self) -> usize {
-        self.starts.last().copied().unwrap_or(0)
+        self.starts.len()
     }
 
     fn get(&self, index: usize) -> Result<TarSample> {
         let Some((shard, place)) = self.find(index) else {
             return Err(Error::usage(format!("there is no sample {index}; there are {}", self.len())));
         };
-        let keep = self.shards.len() <= KEPT_OPEN || index < self.starts[KEPT_OPEN];
+        let keep = index < self.starts.first(KEPT_OPEN);
         shard.with_file(keep, |file| {
             let members = &shard.files[place.first..place.first + place.count];
             let files = members.iter().map(|member| {

@@ -61,7 +61,7 @@ impl TarShards {
         if shards.is_empty() {
             return Err(crate::Error::usage("there are no shards to read; expected one tar file at least"));
         }
-        let selection = Arc::new(Selection { extensions: Vec::new(), max_sample_bytes: DEFAULT_LIMIT });
+        let selection = Arc::new(Selection::new(&[], DEFAULT_LIMIT));
         Ok(TarShards { shards, selection, seed: None, num_samples: None })
     }
 
@@ -73,11 +73,10 @@ impl TarShards {
         self
     }
 
-    /// Passes over all files but those with these extensions, given in lower case and without a leading dot.
+    /// Passes over all files but those with these extensions, such as `jpg`.
     #[must_use]
     pub fn extensions(mut self, extensions: &[&str]) -> TarShards {
-        let extensions = extensions.iter().map(|extension| (*extension).to_owned()).collect();
-        self.selection = Arc::new(Selection { extensions, ..(*self.selection).clone() });
+        self.selection = Arc::new(Selection::new(extensions, self.selection.max_sample_bytes));
         self
     }
 

@@ -5,7 +5,6 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -40,6 +39,8 @@ pub struct TarShardWriter {
     written: Vec<WrittenShard>,
     /// The sample before, which the next one must not join.
     last_key: Option<String>,
+    /// A write failed, so that a shard lacks a part of what it was given.
+    failed: bool,
 }
 
 /// A shard that is complete.
@@ -112,7 +113,7 @@ impl TarShardWriterBuilder {
             )));
         }
         fs::create_dir_all(&self.folder).map_err(|source| Error::io(&self.folder, "cannot make the folder", source))?;
-        let writer = TarShardWriter { settings: self, open: None, written: Vec::new(), last_key: None };
+        let writer = TarShardWriter { settings: self, open: None, written: Vec::new(), last_key: None, failed: false };
         // Told now rather than after the first shard's work.
         writer.refuse_existing(&writer.next_path())?;
         Ok(writer)
@@ -137,9 +138,11 @@ impl TarShardWriter {
     ///
     /// # Errors
     /// A key or an extension by which a reader would not find the sample again: empty, with a dot in the key's last part,
-    /// the key of the sample before, an extension twice. A disk without room, or a shard that is there already.
+    /// the key of the sample before, an extension twice. A disk without room, or a shard that is there already. After a
+    /// failed write this shard never gets its name, and nothing more can be written.
     pub fn write(&mut self, key: &str, files: &[(&str, &[u8])]) -> Result<()> {
         self.check(key, files)?;
+        self.refuse_after_failure()?;
         let names: Vec<String> = files.iter().map(|(extension, _)| format!("{key}.{extension}")).collect();
         let bytes: u64 =
             names.iter().zip(files).map(|(name, (_, content))| size_in_tar(name.len(), content.len() as u64)).sum();
@@ -154,12 +157,12 @@ impl TarShardWriter {
             None => {
                 let path = self.next_path();
                 self.refuse_existing(&path)?;
-                self.open.insert(OpenShard::create(&self.settings.folder, path)?)
+                self.open.insert(OpenShard::create(path)?)
             }
         };
-        for (name, (_, content)) in names.iter().zip(files) {
-            shard.append(name, content)?;
-        }
+        let written = names.iter().zip(files).try_for_each(|(name, (_, content))| shard.append(name, content));
+        self.failed = written.is_err();
+        written?;
         shard.samples += 1;
         self.last_key = Some(key.to_owned());
         Ok(())
@@ -167,6 +170,7 @@ impl TarShardWriter {
 
     /// Completes the last shard, and says which there are.
     pub fn finish(mut self) -> Result<Vec<WrittenShard>> {
+        self.refuse_after_failure()?;
         self.close_shard()?;
         Ok(self.written)
     }
@@ -226,10 +230,22 @@ impl TarShardWriter {
 
     fn close_shard(&mut self) -> Result<()> {
         if let Some(shard) = self.open.take() {
-            let written = shard.close()?;
-            self.written.push(written);
+            let written = shard.close(self.settings.overwrite);
+            self.failed = written.is_err();
+            self.written.push(written?);
         }
         Ok(())
+    }
+
+    fn refuse_after_failure(&self) -> Result<()> {
+        match self.failed {
+            true => Err(Error::file(
+                &self.next_path(),
+                "writing failed before, so that samples are missing from this shard; begin again with a new writer, after \
+                 the shards that are complete with first_shard",
+            )),
+            false => Ok(()),
+        }
     }
 }
 
@@ -257,14 +273,8 @@ impl std::fmt::Debug for OpenShard {
 }
 
 impl OpenShard {
-    fn create(folder: &Path, path: PathBuf) -> Result<OpenShard> {
-        let file = tempfile::Builder::new()
-            .prefix(".part-")
-            .suffix(".tar")
-            .permissions(PermissionsExt::from_mode(0o666))
-            .tempfile_in(folder)
-            .map_err(|source| Error::io(folder, "cannot make a temporary file", source))?;
-        let file = Counted { file: BufWriter::with_capacity(1 << 20, file), bytes: 0 };
+    fn create(path: PathBuf) -> Result<OpenShard> {
+        let file = Counted { file: BufWriter::with_capacity(1 << 20, store::temporary_file(&path)?), bytes: 0 };
         Ok(OpenShard { path, tar: tar::Builder::new(file), samples: 0 })
     }
 
@@ -281,12 +291,12 @@ impl OpenShard {
         result.map_err(|source| Error::io(&self.path, &format!("writing the entry {name}"), source))
     }
 
-    fn close(self) -> Result<WrittenShard> {
+    fn close(self, overwrite: bool) -> Result<WrittenShard> {
         let OpenShard { path, tar, samples } = self;
         let refused = |source| Error::io(&path, "cannot write the file", source);
         let Counted { file, bytes } = tar.into_inner().map_err(refused)?;
         let file = file.into_inner().map_err(|error| refused(error.into_error()))?;
-        store::keep(file, &path)?;
+        if overwrite { store::keep(file, &path) } else { store::keep_new(file, &path) }?;
         Ok(WrittenShard { path, samples, bytes })
     }
 }
@@ -306,5 +316,28 @@ impl Write for Counted {
 
     fn flush(&mut self) -> io::Result<()> {
         self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_failed_write_no_shard_gets_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = TarShardWriter::builder(dir.path()).build().unwrap();
+        writer.write("a", &[("x", b"1")]).unwrap();
+        // A file that is open for reading alone takes nothing, as a disk without room does.
+        let (_, name) = store::temporary_file(&dir.path().join("x")).unwrap().into_parts();
+        let file = NamedTempFile::from_parts(fs::File::open(&name).unwrap(), name);
+        let shard = writer.open.as_mut().unwrap();
+        shard.tar.get_mut().file = BufWriter::with_capacity(16, file);
+        let refused = writer.write("b", &[("x", b"2")]).unwrap_err();
+        assert!(refused.to_string().contains("writing the entry b.x"), "{refused}");
+        let again = writer.write("c", &[("x", b"3")]).unwrap_err();
+        assert!(again.to_string().contains("writing failed before"), "{again}");
+        assert!(writer.finish().is_err());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -23,7 +23,8 @@ pub struct Encoding {
     pub special: Vec<bool>,
     /// For each token, the word it is a part of, and `None` for special tokens; empty where words were not asked for.
     pub words: Vec<Option<u32>>,
-    /// Where a document begins, other than at 0: ascending, and empty where there is but one.
+    /// Where a document begins, other than at 0: ascending, and empty where there is but one. The last place is the number
+    /// of tokens where [`next`](Encoding::next) begins a document.
     pub starts: Vec<usize>,
     /// The token that follows the last one, where a longer text was cut: the label of the last position.
     pub next: Option<u32>,
@@ -59,7 +60,7 @@ impl Encoding {
                 self.type_ids.truncate(length);
                 self.special.truncate(length);
                 self.words.truncate(length);
-                self.starts.retain(|&start| start < length);
+                self.starts.retain(|&start| start <= length);
             }
             Side::Left => {
                 self.ids.drain(..excess);
@@ -83,12 +84,12 @@ impl Encoding {
         }
         let ascending = self.starts.windows(2).all(|pair| pair[0] < pair[1]);
         let inside = self.starts.first().is_none_or(|&first| first > 0)
-            && self.starts.last().is_none_or(|&last| last < self.len());
+            && self.starts.last().is_none_or(|&last| last < self.len() + usize::from(self.next.is_some()));
         match ascending && inside {
             true => Ok(()),
             false => Err(Error::usage(format!(
                 "an encoding of {} ids has documents that begin at {:?}; the places must ascend, from 1 on and within \
-                 the ids",
+                 the ids, or right behind them where the next token is known",
                 self.len(),
                 self.starts
             ))),

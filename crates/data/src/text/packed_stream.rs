@@ -248,9 +248,13 @@ impl<T> Blocks<T> {
         while let Some(&first) = tokens.first() {
             let mut block = self.open.pop_front().unwrap_or_else(|| Block::new(origin));
             if block.encoding.is_empty()
-                && let Some(before) = self.closed.back_mut()
+                && let Some(Block { encoding: before, .. }) = self.closed.back_mut()
+                && before.next.is_none()
             {
-                before.encoding.next.get_or_insert(first);
+                before.next = Some(first);
+                if begins {
+                    before.starts.push(before.len());
+                }
             }
             let (now, rest) = tokens.split_at(tokens.len().min(self.options.length - block.encoding.len()));
             block.push(now, begins);

@@ -231,7 +231,9 @@ impl TokenSamples {
             // The first token of a document is told from no other one: it is the label of the place before, or, where
             // the model moves the labels, its own.
             for &start in &encoding.starts {
-                labels[start - usize::from(shifted)] = IGNORE_INDEX;
+                if let Some(label) = labels.get_mut(start - usize::from(shifted)) {
+                    *label = IGNORE_INDEX;
+                }
             }
         }
         Ok(Some(labels))

@@ -2,9 +2,9 @@
 //!
 //! Not here: its layout (`token_format`), how documents become tokens, and blocks of tokens.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::ahead::Ahead;
 use super::document_reader::in_order;
 use super::token_array::{check_range, check_tokens, width};
 use super::token_format::{HEAD, Head, number};
-use crate::store::keep;
+use crate::store::{keep, temporary_file};
 use crate::{Error, Fingerprint, Result, Source, Stream, StreamItem};
 
 /// Writes a [`TokenFile`].
@@ -50,25 +50,22 @@ pub struct TokenFileWriter {
     vocab_size: usize,
     separator: Option<u32>,
     bytes: Vec<u8>,
+    /// A write failed, so that tokens are missing.
+    failed: bool,
 }
 
 impl TokenFileWriter {
-    /// Begins a file of tokens below `vocab_size`. A file of this name stays what it is until the new one is finished.
+    /// Begins a file of tokens below `vocab_size`. Folders that are missing are made. A file of this name stays what it is
+    /// until the new one is finished.
     ///
     /// # Errors
-    /// A folder that is not there or cannot be written to; a vocabulary of none.
+    /// A folder that cannot be made or written to; a vocabulary of none.
     pub fn create(path: impl AsRef<Path>, vocab_size: usize) -> Result<TokenFileWriter> {
         let path = path.as_ref().to_owned();
         let width = width(vocab_size)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".tokens-").suffix(".part");
-        // As any other file of the user's, under the umask; a temporary file would be readable by its owner alone.
-        builder.permissions(Permissions::from_mode(0o666));
-        let file = builder
-            .tempfile_in(folder)
-            .and_then(|mut file| file.write_all(&[0; HEAD as usize]).map(|()| file))
-            .map_err(|source| Error::io(&path, "cannot begin the token file", source))?;
+        let mut file = temporary_file(&path)?;
+        let begun = file.write_all(&[0; HEAD as usize]);
+        begun.map_err(|source| Error::io(&path, "cannot begin the token file", source))?;
         Ok(TokenFileWriter {
             path,
             file: BufWriter::with_capacity(1 << 20, file),
@@ -79,6 +76,7 @@ impl TokenFileWriter {
             vocab_size,
             separator: None,
             bytes: Vec::new(),
+            failed: false,
         })
     }
 
@@ -91,7 +89,8 @@ impl TokenFileWriter {
     /// Adds a document.
     ///
     /// # Errors
-    /// A token outside the vocabulary, and a disk that takes no more.
+    /// A token outside the vocabulary, and a disk that takes no more; after that nothing more can be added, and the file
+    /// never gets its name.
     pub fn push(&mut self, document: impl AsRef<[u32]>) -> Result<()> {
         let document = document.as_ref();
         check_tokens(document, self.separator, self.vocab_size)?;
@@ -151,8 +150,13 @@ impl TokenFileWriter {
     }
 
     fn write(&mut self) -> Result<()> {
+        if self.failed {
+            return Err(Error::file(&self.path, "writing failed before; begin again with a new writer"));
+        }
         self.crc.update(&self.bytes);
-        self.file.write_all(&self.bytes).map_err(|source| Error::io(&self.path, "cannot write the tokens", source))
+        let written = self.file.write_all(&self.bytes);
+        self.failed = written.is_err();
+        written.map_err(|source| Error::io(&self.path, "cannot write the tokens", source))
     }
 
     /// Writes what is left, brings the file to the disk and gives it its name.
@@ -298,5 +302,26 @@ impl TokenStore for TokenFile {
         // The checksum tells the content; the file's time would change with a copy.
         fingerprint.add("token file", self.inner.head.to_bytes());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_failed_write_the_file_does_not_get_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.tokens");
+        let mut writer = TokenFileWriter::create(&path, 100).unwrap();
+        writer.push([1, 2]).unwrap();
+        // A file that is open for reading alone takes nothing, as a disk without room does.
+        let (_, name) = temporary_file(&path).unwrap().into_parts();
+        let file = NamedTempFile::from_parts(File::open(&name).unwrap(), name);
+        writer.file = BufWriter::with_capacity(16, file);
+        assert!(writer.push([3; 100]).unwrap_err().to_string().contains("cannot write the tokens"));
+        assert!(writer.push([4]).unwrap_err().to_string().contains("writing failed before"));
+        assert!(writer.finish().unwrap_err().to_string().contains("writing failed before"));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

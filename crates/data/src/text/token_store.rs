@@ -66,6 +66,8 @@ pub(super) fn read_block(store: &impl TokenStore, start: u64, length: usize) -> 
     store.read(start, &mut ids)?;
     let next = if more == 1 { ids.pop() } else { None };
     let ends = &store.document_ends()[document_at(store, start)..];
-    let starts = ends.iter().take_while(|&&document| document < end).map(|document| (document - start) as usize);
+    // The token that follows counts too: whether it begins a document decides whether it may be a label.
+    let starts = ends.iter().take_while(|&&document| document < end + more as u64);
+    let starts = starts.map(|document| (document - start) as usize);
     Ok(Encoding { starts: starts.collect(), ids, next, ..Encoding::default() })
 }

@@ -58,9 +58,9 @@ impl<R: Read> Records<R> {
             return Ok(None);
         }
         self.ended = true;
+        self.number += 1;
         let mut header = [0; HEADER];
         let found = fill(&mut self.reader, &mut header).map_err(|source| self.broken(source))?;
-        self.number += 1;
         match found {
             0 if self.at == 0 => return Err(self.location.error("the file is empty; expected a TFRecord file")),
             0 => return Ok(None),
@@ -101,7 +101,7 @@ impl<R: Read> Records<R> {
     }
 
     fn broken(&self, source: io::Error) -> Error {
-        explain(&self.location, &format!("record {}, at byte {}", self.number, self.at), source)
+        explain(&self.location, &format!("record {}, at byte {}", self.last(), self.at), source)
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use super::Example;
 use super::record::{FOOTER, HEADER, at_record, bad_header, check, length};
 use crate::parallel::{cores, in_parallel};
+use crate::starts::Starts;
 use crate::{Error, Fingerprint, Location, Result, Source};
 
 /// So many files stay open once they have been read; more are opened for each record.
@@ -35,8 +36,7 @@ const KEPT_OPEN: usize = 256;
 #[derive(Debug)]
 pub struct TfRecordSource {
     files: Vec<Indexed>,
-    /// The number of the first record of each file, and of all of them.
-    starts: Vec<usize>,
+    starts: Starts,
 }
 
 #[derive(Debug)]
@@ -64,21 +64,13 @@ impl TfRecordSource {
             return Err(Error::usage("there are no files to read; expected one TFRecord file at least"));
         }
         let files = in_parallel(&files, cores(), Indexed::open)?;
-        let mut starts = vec![0];
-        for file in &files {
-            starts.push(starts[starts.len() - 1] + file.offsets.len() - 1);
-        }
+        let starts = Starts::new(files.iter().map(|file| file.offsets.len() - 1));
         Ok(TfRecordSource { files, starts })
     }
 
     /// The records as `tf.train.Example` messages.
     pub fn examples(self) -> impl Source<Item = Example> {
         self.map(|record: Vec<u8>| Example::parse(&record))
-    }
-
-    fn find(&self, index: usize) -> Option<(usize, usize)> {
-        let number = self.starts.partition_point(|&start| start <= index).checked_sub(1)?;
-        self.files.get(number).map(|_| (number, index - self.starts[number]))
     }
 }
 
@@ -148,18 +140,18 @@ impl Source for TfRecordSource {
     type Item = Vec<u8>;
 
     fn len(&self) -> usize {
-        self.starts.last().copied().unwrap_or(0)
+        self.starts.len()
     }
 
     fn get(&self, index: usize) -> Result<Vec<u8>> {
-        match self.find(index) {
+        match self.starts.find(index) {
             Some((file, number)) => self.files[file].read(number, file < KEPT_OPEN),
             None => Err(Error::usage(format!("there is no record {index}; there are {}", self.len()))),
         }
     }
 
     fn origin(&self, index: usize) -> String {
-        match self.find(index) {
+        match self.starts.find(index) {
             Some((file, number)) => format!("{}, record {number}", self.files[file].location),
             None => format!("record {index} of {}", self.len()),
         }

@@ -2,9 +2,7 @@
 //!
 //! Not here: reading them (`stream`, `source`).
 
-use std::fs;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use flate2::Compression;
@@ -33,6 +31,8 @@ pub struct TfRecordWriter {
     path: PathBuf,
     output: Output,
     records: u64,
+    /// A write failed, so that the file ends within a record.
+    failed: bool,
 }
 
 #[derive(Debug)]
@@ -53,19 +53,23 @@ impl TfRecordWriter {
     }
 
     fn open(path: &Path, output: impl FnOnce(BufWriter<NamedTempFile>) -> Output) -> Result<TfRecordWriter> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(folder).map_err(|source| Error::io(folder, "cannot make the folder", source))?;
-        let file = tempfile::Builder::new()
-            .prefix(".part-")
-            .permissions(PermissionsExt::from_mode(0o666))
-            .tempfile_in(folder)
-            .map_err(|source| Error::io(folder, "cannot make a temporary file", source))?;
-        let output = output(BufWriter::with_capacity(1 << 20, file));
-        Ok(TfRecordWriter { path: path.to_owned(), output, records: 0 })
+        let output = output(BufWriter::with_capacity(1 << 20, store::temporary_file(path)?));
+        Ok(TfRecordWriter { path: path.to_owned(), output, records: 0, failed: false })
+    }
+
+    fn refuse_after_failure(&self) -> Result<()> {
+        match self.failed {
+            true => Err(Error::file(&self.path, "writing failed before; begin again with a new writer")),
+            false => Ok(()),
+        }
     }
 
     /// Writes a record.
+    ///
+    /// # Errors
+    /// A disk that takes no more; after that nothing more can be written, and the file never gets its name.
     pub fn write(&mut self, record: &[u8]) -> Result<()> {
+        self.refuse_after_failure()?;
         let length = (record.len() as u64).to_le_bytes();
         let parts = [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()];
         let to: &mut dyn Write = match &mut self.output {
@@ -73,6 +77,7 @@ impl TfRecordWriter {
             Output::Gzip(file) => file.as_mut(),
         };
         let written = parts.into_iter().try_for_each(|part| to.write_all(part));
+        self.failed = written.is_err();
         let doing = || format!("writing record {}", self.records);
         written.map_err(|source| Error::io(&self.path, &doing(), source))?;
         self.records += 1;
@@ -86,7 +91,8 @@ impl TfRecordWriter {
 
     /// Completes the file on the disk and gives it its name; how many records are in it.
     pub fn finish(self) -> Result<u64> {
-        let TfRecordWriter { path, output, records } = self;
+        self.refuse_after_failure()?;
+        let TfRecordWriter { path, output, records, .. } = self;
         let refused = |source: io::Error| Error::io(&path, "cannot write the file", source);
         let file = match output {
             Output::Plain(file) => file,
@@ -95,5 +101,26 @@ impl TfRecordWriter {
         let file = file.into_inner().map_err(|error| refused(error.into_error()))?;
         store::keep(file, &path)?;
         Ok(records)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_failed_write_the_file_does_not_get_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.tfrecord");
+        let mut writer = TfRecordWriter::create(&path).unwrap();
+        writer.write(b"first").unwrap();
+        // A file that is open for reading alone takes nothing, as a disk without room does.
+        let (_, name) = store::temporary_file(&path).unwrap().into_parts();
+        let file = NamedTempFile::from_parts(std::fs::File::open(&name).unwrap(), name);
+        writer.output = Output::Plain(BufWriter::with_capacity(16, file));
+        assert!(writer.write(&[7; 100]).unwrap_err().to_string().contains("writing record 1"));
+        assert!(writer.write(b"second").unwrap_err().to_string().contains("writing failed before"));
+        assert!(writer.finish().unwrap_err().to_string().contains("writing failed before"));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

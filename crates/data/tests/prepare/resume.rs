@@ -207,8 +207,8 @@ fn nothing_half_written_stays() {
     };
     assert_eq!(names(), [".fulmen-prepare"]);
     // As runs that were killed leave it; not even looking into the shards minds.
-    fs::write(output.join(".part-AbCdEf.tar"), [1; 700]).unwrap();
-    fs::write(output.join(".tokens-AbCdEf.part"), [1; 700]).unwrap();
+    fs::write(output.join(".part-AbCdEf"), [1; 700]).unwrap();
+    fs::write(output.join(".part-GhIjKl"), [1; 700]).unwrap();
     assert_eq!(shards_info(&[&output]).unwrap().samples(), 32);
     prepare::imagenet(folder.path(), &expected, &options(&output), &()).unwrap();
     assert_eq!(names(), [".fulmen-prepare"]);

@@ -1,0 +1,52 @@
+//! Several parts as one list: which part has the item of a number.
+//!
+//! Not here: what the parts are (files, shards, blocks of rows).
+
+/// How many items are before each part, and how many there are.
+#[derive(Clone, Debug)]
+pub(crate) struct Starts(Vec<usize>);
+
+impl Starts {
+    /// Of parts with so many items each.
+    pub(crate) fn new(parts: impl IntoIterator<Item = usize>) -> Starts {
+        let mut starts = vec![0usize];
+        let mut total = 0usize;
+        starts.extend(parts.into_iter().map(|part| {
+            total = total.saturating_add(part);
+            total
+        }));
+        Starts(starts)
+    }
+
+    /// All items.
+    pub(crate) fn len(&self) -> usize {
+        self.0.last().copied().unwrap_or(0)
+    }
+
+    /// The number of the first item of a part.
+    pub(crate) fn first(&self, part: usize) -> usize {
+        self.0.get(part).copied().unwrap_or_else(|| self.len())
+    }
+
+    /// The part of an item, and its number there; none where there is no such item.
+    pub(crate) fn find(&self, item: usize) -> Option<(usize, usize)> {
+        let part = self.0.partition_point(|&start| start <= item).checked_sub(1).filter(|_| item < self.len())?;
+        Some((part, item - self.0[part]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_without_items_have_none() {
+        let starts = Starts::new([0, 2, 0, 0, 1, 0]);
+        assert_eq!(
+            (0..4).map(|item| starts.find(item)).collect::<Vec<_>>(),
+            [Some((1, 0)), Some((1, 1)), Some((4, 0)), None]
+        );
+        assert_eq!((starts.len(), starts.first(4), starts.first(9)), (3, 2, 3));
+        assert_eq!((Starts::new([]).len(), Starts::new([]).find(0)), (0, None));
+    }
+}
