@@ -174,7 +174,7 @@ fn damaged_files_are_refused_with_the_place() {
         ),
         (
             gzip[..gzip.len() / 2].to_vec(),
-            expect!["FILE: record 3, at byte 221: the compressed file is cut short; copy or download it again"],
+            expect!["FILE: record 2, at byte 221: the compressed file is cut short; copy or download it again"],
         ),
     ];
     for (bytes, expect) in cases {
