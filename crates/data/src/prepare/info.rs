@@ -135,3 +135,24 @@ fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
     info.shards.push(ShardInfo { path: path.to_owned(), samples, bytes: section.len() });
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_readers_take_for_no_part_of_a_sample_is_not_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tar = tar::Builder::new(std::fs::File::create(folder.path().join("a.tar")).unwrap());
+        for name in ["a/b.JPG", "a/b.seg.png", "readme", "__meta__/x.json", "a/._b.jpg", "c.jpg"] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(3);
+            tar.append_data(&mut header, name, &b"..."[..]).unwrap();
+        }
+        tar.finish().unwrap();
+        let info = shards_info(&[folder.path()]).unwrap();
+        assert_eq!(info.samples(), 2);
+        let extensions = [("jpg".to_owned(), (2, 6)), ("seg.png".to_owned(), (1, 3))];
+        assert_eq!(info.extensions.into_iter().collect::<Vec<_>>(), extensions);
+    }
+}

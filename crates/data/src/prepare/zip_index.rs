@@ -172,10 +172,13 @@ mod tests {
             ("a/plain.txt", b"stored", CompressionMethod::Stored),
             ("a/small.txt", &text, CompressionMethod::Deflated),
         ]);
-        let zip = index(&bytes).unwrap();
+        let mut zip = index(&bytes).unwrap();
         assert_eq!(zip.read(zip.find("plain.txt").unwrap()).unwrap(), b"stored");
         assert_eq!(zip.read(zip.find("a/small.txt").unwrap()).unwrap(), text);
         assert!(zip.find("lain.txt").is_none());
+        zip.entries[1].size = LARGEST + 1;
+        let error = zip.read(&zip.entries[1]).unwrap_err().to_string();
+        assert!(error.contains("entry a/small.txt: it claims 1073741825 bytes"), "{error}");
 
         let place = bytes.windows(6).position(|window| window == b"stored").unwrap();
         let mut damaged = bytes.clone();

@@ -15,8 +15,8 @@ use crate::images::decode::{self, Limits};
 use crate::parallel::{cores, in_parallel};
 use crate::prepare::{Progress, remove_leftovers, shards_info};
 use crate::{
-    Error, Fingerprint, ImageFolder, Picture, Pictures, Result, SampleRandom, Source, TarShardWriter, WrittenShard,
-    store,
+    Encoding, Error, Fingerprint, ImageFolder, Pictures, Result, SampleRandom, Source, TarShardWriter, WrittenShard,
+    encode_picture, store,
 };
 
 /// The file beside the shards that says what they were made of.
@@ -266,7 +266,7 @@ impl Presize {
             Pictures::rgb().decode(&file, &mut random)?;
             return Ok(Small { extension, bytes: file, read });
         }
-        let bytes = encode(&steps.decode(&file, &mut random)?, self.quality)?;
+        let bytes = encode_picture(&steps.decode(&file, &mut random)?, Encoding::Jpeg { quality: self.quality })?;
         Ok(Small { extension: "jpg", bytes, read })
     }
 }
@@ -277,19 +277,6 @@ struct Small {
     bytes: Vec<u8>,
     /// Bytes of the file that it came from.
     read: u64,
-}
-
-/// The JPEG of a picture, with colours at half the resolution as cameras write them.
-fn encode(picture: &Picture, quality: u8) -> Result<Vec<u8>> {
-    let image = turbojpeg::Image {
-        pixels: picture.pixels(),
-        width: picture.width(),
-        pitch: picture.width() * 3,
-        height: picture.height(),
-        format: turbojpeg::PixelFormat::RGB,
-    };
-    let bytes = turbojpeg::compress(image, i32::from(quality), turbojpeg::Subsamp::Sub2x2);
-    bytes.map(|bytes| bytes.to_vec()).map_err(|why| Error::runtime("encoding a picture as JPEG", why))
 }
 
 fn write(

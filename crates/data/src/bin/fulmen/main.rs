@@ -9,6 +9,7 @@ mod presize;
 mod progress;
 mod size;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -36,7 +37,8 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            // Where nobody reads it any more there is still the status.
+            let _ = writeln!(std::io::stderr(), "error: {error}");
             failure(&error)
         }
     }
