@@ -577,7 +577,7 @@ fn files_that_belong_to_no_split_are_left_out() {
     };
     let (of_train, of_test) = (rows(&train), rows(&test));
     assert_ne!(of_train, of_test);
-    // What `datasets` 4 makes of the same names.
+    // What `datasets` 5.2 makes of the same names.
     check(
         &[
             ("data/train-00000-of-00001.parquet", &train),

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "cloud")]
 mod connect;
+mod kept;
 mod local;
 mod location;
 #[cfg(not(feature = "cloud"))]
@@ -20,6 +21,7 @@ mod retry;
 #[cfg(feature = "cloud")]
 mod upload;
 
+pub(crate) use kept::KeptFile;
 pub(crate) use local::{BEGUN, TEMPORARY, keep, keep_new, sync_folder, temporary, temporary_file, write_whole};
 pub use location::Location;
 pub(crate) use location::{MOST_ASKING, fingerprint_all};

@@ -6,19 +6,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::path::Path;
+use std::sync::Arc;
 
 use super::TarSample;
 use super::group::{Groups, Selection};
 use super::walk::Positioned;
 use crate::parallel::{cores, in_parallel};
 use crate::starts::Starts;
+use crate::store::KeptFile;
 use crate::{Error, Fingerprint, Location, Result, Source};
-
-/// So many shards stay open once they have been read; more are opened for each sample, because the number of files that a
-/// process may have open is often 1,024.
-const KEPT_OPEN: usize = 256;
 
 /// Local tar files, not compressed, as samples by index: read in any order, from any thread, without reading what lies
 /// between. The headers are gone through once, when it is opened; only places are kept.
@@ -50,8 +47,7 @@ pub struct TarSource {
 #[derive(Debug)]
 struct Shard {
     location: Location,
-    path: PathBuf,
-    file: OnceLock<File>,
+    file: KeptFile,
     samples: Vec<Place>,
     files: Vec<Member>,
 }
@@ -105,8 +101,8 @@ impl TarSource {
     }
 
     fn add(&mut self, location: Location, found: Vec<Found>, known: &mut HashMap<String, u32>) -> Result<()> {
-        let path = location.local().map(Into::into).unwrap_or_default();
-        let mut shard = Shard { location, path, file: OnceLock::new(), samples: Vec::new(), files: Vec::new() };
+        let file = KeptFile::new(location.local().unwrap_or(Path::new("")), self.shards.len());
+        let mut shard = Shard { location, file, samples: Vec::new(), files: Vec::new() };
         for (key, files) in found {
             shard.samples.push(Place { key, first: shard.files.len(), count: files.len() });
             for (extension, (offset, size)) in files {
@@ -178,7 +174,7 @@ impl Shard {
                 _ => "cannot read the file",
             };
             Error::io(
-                &self.path,
+                self.file.path(),
                 &format!("entry {}.{extension}, at byte {}: {message}", place.key, member.offset),
                 source,
             )
@@ -193,18 +189,6 @@ impl Shard {
         file.read_exact_at(&mut bytes, member.offset).map_err(refused)?;
         Ok(bytes)
     }
-
-    /// Calls `read` with the file open.
-    fn with_file<T>(&self, keep: bool, read: impl FnOnce(&File) -> Result<T>) -> Result<T> {
-        if let Some(file) = self.file.get() {
-            return read(file);
-        }
-        let file = File::open(&self.path).map_err(|source| Error::io(&self.path, "cannot open the file", source))?;
-        match keep {
-            true => read(self.file.get_or_init(|| file)),
-            false => read(&file),
-        }
-    }
 }
 
 impl Source for TarSource {
@@ -218,8 +202,7 @@ impl Source for TarSource {
         let Some((shard, place)) = self.find(index) else {
             return Err(Error::usage(format!("there is no sample {index}; there are {}", self.len())));
         };
-        let keep = index < self.starts.first(KEPT_OPEN);
-        shard.with_file(keep, |file| {
+        shard.file.with(|file| {
             let members = &shard.files[place.first..place.first + place.count];
             let files = members.iter().map(|member| {
                 let extension = &self.extensions[member.extension as usize];

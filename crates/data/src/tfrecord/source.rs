@@ -5,17 +5,13 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::sync::OnceLock;
 
 use super::Example;
 use super::record::{FOOTER, HEADER, at_record, bad_header, check, length};
 use crate::parallel::{cores, in_parallel};
 use crate::starts::Starts;
+use crate::store::KeptFile;
 use crate::{Error, Fingerprint, Location, Result, Source};
-
-/// So many files stay open once they have been read; more are opened for each record.
-const KEPT_OPEN: usize = 256;
 
 /// Local TFRecord files, not compressed, as records by index. The lengths are gone through once, when it is opened; a
 /// record's checksum is checked when it is read.
@@ -42,8 +38,7 @@ pub struct TfRecordSource {
 #[derive(Debug)]
 struct Indexed {
     location: Location,
-    path: PathBuf,
-    file: OnceLock<File>,
+    file: KeptFile,
     /// Where each record begins, with its header, and where the last one ends.
     offsets: Vec<u64>,
 }
@@ -63,7 +58,8 @@ impl TfRecordSource {
         if files.is_empty() {
             return Err(Error::usage("there are no files to read; expected one TFRecord file at least"));
         }
-        let files = in_parallel(&files, cores(), Indexed::open)?;
+        let numbered: Vec<(usize, Location)> = files.into_iter().enumerate().collect();
+        let files = in_parallel(&numbered, cores(), |(number, location)| Indexed::open(*number, location))?;
         let starts = Starts::new(files.iter().map(|file| file.offsets.len() - 1));
         Ok(TfRecordSource { files, starts })
     }
@@ -75,7 +71,7 @@ impl TfRecordSource {
 }
 
 impl Indexed {
-    fn open(location: &Location) -> Result<Indexed> {
+    fn open(number: usize, location: &Location) -> Result<Indexed> {
         let Some(path) = location.local() else {
             return Err(location.error("records are read by index on a local disk only; read it with TfRecords"));
         };
@@ -84,8 +80,8 @@ impl Indexed {
         let mut offsets = vec![0];
         let mut at = 0;
         while at < size {
-            let number = offsets.len() as u64 - 1;
-            let cut_short = || at_record(location, number, at, "the file ends within it; copy or download it again");
+            let record = offsets.len() as u64 - 1;
+            let cut_short = || at_record(location, record, at, "the file ends within it; copy or download it again");
             let mut header = [0; HEADER];
             if size - at < HEADER as u64 {
                 return Err(cut_short());
@@ -96,7 +92,7 @@ impl Indexed {
                     location.error("records behind gzip cannot be read by index; unpack it, or read it with TfRecords")
                 );
             }
-            let length = length(&header).ok_or_else(|| bad_header(location, number, at, &header))?;
+            let length = length(&header).ok_or_else(|| bad_header(location, record, at, &header))?;
             let end = length.checked_add((HEADER + FOOTER) as u64).and_then(|length| length.checked_add(at));
             at = end.filter(|&end| end <= size).ok_or_else(cut_short)?;
             offsets.push(at);
@@ -104,19 +100,10 @@ impl Indexed {
         if size == 0 {
             return Err(location.error("the file is empty; expected a TFRecord file"));
         }
-        Ok(Indexed { location: location.clone(), path: path.to_owned(), file: OnceLock::new(), offsets })
+        Ok(Indexed { location: location.clone(), file: KeptFile::new(path, number), offsets })
     }
 
-    fn read(&self, number: usize, keep: bool) -> Result<Vec<u8>> {
-        let opened;
-        let file = match self.file.get() {
-            Some(file) => file,
-            None => {
-                let open = File::open(&self.path);
-                opened = open.map_err(|source| Error::io(&self.path, "cannot open the file", source))?;
-                if keep { self.file.get_or_init(|| opened) } else { &opened }
-            }
-        };
+    fn read(&self, number: usize, file: &File) -> Result<Vec<u8>> {
         let at = self.offsets[number];
         let refused = |message: &str| at_record(&self.location, number as u64, at, message);
         let size = usize::try_from(self.offsets[number + 1] - at - HEADER as u64);
@@ -126,7 +113,7 @@ impl Indexed {
         record.resize(size, 0);
         file.read_exact_at(&mut record, at + HEADER as u64).map_err(|source| match source.kind() {
             io::ErrorKind::UnexpectedEof => refused("the file is shorter than when it was opened"),
-            _ => Error::io(&self.path, &format!("record {number}, at byte {at}: cannot read the file"), source),
+            _ => Error::io(self.file.path(), &format!("record {number}, at byte {at}: cannot read the file"), source),
         })?;
         let mut footer = [0; FOOTER];
         footer.copy_from_slice(&record[size - FOOTER..]);
@@ -145,7 +132,10 @@ impl Source for TfRecordSource {
 
     fn get(&self, index: usize) -> Result<Vec<u8>> {
         match self.starts.find(index) {
-            Some((file, number)) => self.files[file].read(number, file < KEPT_OPEN),
+            Some((number, record)) => {
+                let indexed = &self.files[number];
+                indexed.file.with(|file| indexed.read(record, file))
+            }
             None => Err(Error::usage(format!("there is no record {index}; there are {}", self.len()))),
         }
     }
