@@ -774,7 +774,7 @@ fn the_program_shows_verifies_repairs_and_clears() {
     let (done, text) = fulmen(&["verify"], &path);
     assert!(!done && text.contains("1 files are damaged") && text.contains("--repair"), "{text}");
     let (done, text) = fulmen(&["verify", "--repair"], &path);
-    assert!(done && text.contains("1 parts removed"), "{text}");
+    assert!(done && text.contains("1 files removed"), "{text}");
     let (done, text) = fulmen(&["info"], &path);
     assert!(done && text.contains("of which 1 files") && text.contains("not finished"), "{text}");
     let (done, text) = fulmen(&["clear"], &path);

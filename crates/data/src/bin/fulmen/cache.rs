@@ -188,7 +188,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             removed.iter().for_each(|file| println!("removed {}", file.display()));
             match removed.len() {
                 0 => println!("all is as it was written"),
-                count => println!("{count} parts removed; make the cache again, and it writes just those"),
+                count => println!("{count} files removed; make the cache again, and it writes what is missing"),
             }
             Ok(())
         }
