@@ -116,7 +116,7 @@ impl Warm {
             builder = builder.workers(workers);
         }
         if self.dry_run {
-            println!("{}", builder.estimate()?);
+            say!("{}", builder.estimate()?);
             return Ok(());
         }
         let reporter = Arc::new(Reporter::new());
@@ -124,9 +124,9 @@ impl Warm {
         let cached =
             builder.on_event(move |event| teller.lock().unwrap_or_else(PoisonError::into_inner).tell(event)).open()?;
         drop(reporter);
-        println!("{} samples in {}", cached.len(), cached.path().display());
+        say!("{} samples in {}", cached.len(), cached.path().display());
         for message in cached.bad_samples().take(20) {
-            println!("  bad: {message}");
+            say!("  bad: {message}");
         }
         Ok(())
     }
@@ -185,16 +185,18 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         }
         Command::Verify { place: Place { path }, repair: true } => {
             let removed = repair_cache(path)?;
-            removed.iter().for_each(|file| println!("removed {}", file.display()));
+            for file in &removed {
+                say!("removed {}", file.display());
+            }
             match removed.len() {
-                0 => println!("all is as it was written"),
-                count => println!("{count} files removed; make the cache again, and it writes what is missing"),
+                0 => say!("all is as it was written"),
+                count => say!("{count} files removed; make the cache again, and it writes what is missing"),
             }
             Ok(())
         }
         Command::Verify { place: Place { path }, repair: false } => verify(path),
         Command::Clear(Place { path }) => {
-            println!("{} bytes are free again", clear_cache(path)?);
+            say!("{} bytes are free again", clear_cache(path)?);
             Ok(())
         }
     }
@@ -210,26 +212,26 @@ fn verify(path: PathBuf) -> Result<()> {
         reporter.advance(read - before.replace(read).unwrap_or(0));
     })?;
     drop(reporter);
-    println!("{bytes} bytes are as they were written");
+    say!("{bytes} bytes are as they were written");
     Ok(())
 }
 
 fn show(info: &CacheInfo) {
-    println!("{}", info.path.display());
-    println!("  {}", info.estimate);
+    say!("{}", info.path.display());
+    say!("  {}", info.estimate);
     for field in &info.fields {
-        println!("  field {field}");
+        say!("  field {field}");
     }
-    println!("  key {}", info.key);
+    say!("  key {}", info.key);
     for line in &info.depends_on {
-        println!("    {line}");
+        say!("    {line}");
     }
     if info.bad_samples > 0 {
-        println!("  {} samples could not be read", info.bad_samples);
+        say!("  {} samples could not be read", info.bad_samples);
     }
     match (&info.writer, info.is_complete()) {
-        (Some(writer), _) => println!("  being written by {writer}"),
-        (None, false) => println!("  not finished; make it again, and it goes on from there"),
+        (Some(writer), _) => say!("  being written by {writer}"),
+        (None, false) => say!("  not finished; make it again, and it goes on from there"),
         (None, true) => {}
     }
 }

@@ -187,7 +187,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
 fn tell(manifest: &Manifest) {
     for split in &manifest.splits {
         let tokens = split.tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
-        println!(
+        say!(
             "{}: {} samples{tokens} in {} shards, {} bytes",
             split.name,
             split.samples,
@@ -196,28 +196,28 @@ fn tell(manifest: &Manifest) {
         );
     }
     if !manifest.classes.is_empty() {
-        println!("{} classes", manifest.classes.len());
+        say!("{} classes", manifest.classes.len());
     }
     for remark in manifest.remarks.iter().take(20) {
         let of = if remark.sample.is_empty() { String::new() } else { format!("{}: ", remark.sample) };
-        println!("remark: {of}{}", remark.what);
+        say!("remark: {of}{}", remark.what);
     }
     if manifest.remarks.len() > 20 {
-        println!("{} more remarks stand in manifest.json", manifest.remarks.len() - 20);
+        say!("{} more remarks stand in manifest.json", manifest.remarks.len() - 20);
     }
 }
 
 fn info(paths: &[PathBuf]) -> Result<()> {
     let info = shards_info(paths)?;
     for shard in &info.shards {
-        println!("{}: {} samples, {} bytes", shard.path.display(), shard.samples, shard.bytes);
+        say!("{}: {} samples, {} bytes", shard.path.display(), shard.samples, shard.bytes);
     }
-    println!("{} samples in {} shards, {} bytes", info.samples(), info.shards.len(), info.bytes());
+    say!("{} samples in {} shards, {} bytes", info.samples(), info.shards.len(), info.bytes());
     for (extension, (files, bytes)) in &info.extensions {
-        println!("  .{extension}: {files} files, {bytes} bytes");
+        say!("  .{extension}: {files} files, {bytes} bytes");
     }
     if let (Some(fewest), Some(most)) = (info.classes.values().min(), info.classes.values().max()) {
-        println!("{} classes, with {fewest} to {most} samples each", info.classes.len());
+        say!("{} classes, with {fewest} to {most} samples each", info.classes.len());
     }
     Ok(())
 }

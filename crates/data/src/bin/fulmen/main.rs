@@ -2,6 +2,13 @@
 //!
 //! Not here: what the subcommands do, each in its own file, and how; that is the library's.
 
+/// A line for the user. Where nobody reads it any more (`| head`), the work still goes on.
+macro_rules! say {
+    ($($arguments:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($arguments)*)));
+    }};
+}
+
 mod cache;
 mod data;
 #[cfg(feature = "images")]

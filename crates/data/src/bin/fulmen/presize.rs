@@ -60,6 +60,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let shards = presize.run(&pictures, &reporter)?;
     drop(reporter);
     let (samples, bytes) = shards.iter().fold((0, 0), |sum, shard| (sum.0 + shard.samples, sum.1 + shard.bytes));
-    println!("{samples} pictures in {} shards, {bytes} bytes", shards.len());
+    say!("{samples} pictures in {} shards, {bytes} bytes", shards.len());
     Ok(())
 }
