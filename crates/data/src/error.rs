@@ -192,9 +192,11 @@ impl fmt::Display for Error {
             }
             Kind::Sample { index, origin, source } => {
                 let message = source.to_string();
+                // A message about a file names the place already, as `file: place: …` where the origin is `file, place`.
+                let named =
+                    |origin: &str| message.contains(origin) || message.starts_with(&origin.replacen(", ", ": ", 1));
                 match origin {
-                    // A message about a file names it already.
-                    Some(origin) if !message.contains(origin.as_str()) => {
+                    Some(origin) if !named(origin) => {
                         write!(f, "sample {index} ({origin}): {message}")
                     }
                     _ => write!(f, "sample {index}: {message}"),
