@@ -76,7 +76,7 @@ pub use images::{
     Interpolation, Pad, Picture, PictureDataset, PictureSize, PictureTransform, Pictures, RandAugment,
     RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast, RandomChoice, RandomEqualize, RandomErasing,
     RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize,
-    TrivialAugmentWide, encode_picture, functional, presize,
+    TrivialAugmentWide, encode_picture, functional,
 };
 pub use loader::{
     BadSample, BadSamples, Buckets, DataLoader, DataLoaderBuilder, DeviceBatch, DeviceBatches, HostBatch, HostBatches,

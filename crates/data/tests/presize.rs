@@ -117,6 +117,48 @@ fn what_cannot_be_decoded_is_named_or_left_out() {
 }
 
 #[test]
+fn limits_are_those_of_pictures() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
+    folder(&images);
+    let mut damaged =
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/pictures/s444.jpg")).unwrap();
+    let middle = damaged.len() / 2;
+    damaged[middle..middle + 2].copy_from_slice(&[0xff, 0xd9]);
+    fs::write(images.join("dog/99.jpg"), damaged).unwrap();
+    let pictures = ImageFolder::open(&images).unwrap();
+    let error = Presize::new(&out).shorter_side(32).run(&pictures, &()).unwrap_err().to_string();
+    assert!(error.contains("99.jpg") && error.contains("keep_damaged"), "{error}");
+    let run = |out: &Path, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
+        let output = command.args(["data", "presize", "--size", "32"]).args(more);
+        let output = output.arg(&images).arg("--out").arg(out).output().unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    let (code, text) = run(&out, &["--keep-damaged"]);
+    assert!(code == Some(1) && text.contains("damaged ones kept false, "), "{text}");
+    let other = temporary.path().join("other");
+    let (code, text) = run(&other, &["--keep-damaged", "--max-pixels", "2000"]);
+    assert!(code == Some(1) && text.contains("over the limit of 2000"), "{text}");
+    let (code, text) = run(&temporary.path().join("third"), &["--keep-damaged", "--max-pixels", "7575"]);
+    assert!(code == Some(0) && text.contains("24 pictures"), "{text}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_ends_the_run_and_is_not_left_out() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
+    let pictures = folder(&images);
+    let path = images.join("dog/03.png");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    let error = Presize::new(&out).shorter_side(32).allow_bad(9).run(&pictures, &()).unwrap_err();
+    assert!(error.to_string().contains("03.png") && !error.is_usage(), "{error}");
+    let made_of: serde_json::Value = serde_json::from_slice(&fs::read(out.join("presize.json")).unwrap()).unwrap();
+    assert_eq!(made_of["left_out"].as_array().unwrap().len(), 0);
+}
+
+#[test]
 fn shards_of_others_and_a_second_run_are_refused() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));

@@ -7,6 +7,7 @@
 
 mod augment;
 pub(crate) mod decode;
+mod encode;
 mod encoded;
 mod exif;
 pub mod functional;
@@ -17,7 +18,6 @@ mod picture;
 mod pictures;
 mod pipeline;
 mod png;
-mod presize;
 mod resize;
 mod transform;
 mod webp;
@@ -28,10 +28,10 @@ pub use augment::{
     RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize,
     TrivialAugmentWide,
 };
+pub use encode::{Encoding, encode_picture};
 pub use encoded::{EncodedImage, PictureDataset};
 pub use geometry::PictureSize;
 pub use interpolation::Interpolation;
 pub use picture::Picture;
 pub use pictures::Pictures;
-pub use presize::{Encoding, encode_picture, presize};
 pub use transform::PictureTransform;

@@ -5,12 +5,14 @@
 //!
 //! Not here: the tar files (`tar_shards`), and samples that are kept decoded (`cache`).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cache::Lock;
 use crate::dataset::random::{Purpose, permutation};
+use crate::error::panicked;
 use crate::images::decode::{self, Limits};
 use crate::parallel::{cores, in_parallel};
 use crate::prepare::{Progress, remove_leftovers, shards_info};
@@ -43,6 +45,7 @@ pub struct Presize {
     side: usize,
     quality: u8,
     exif: bool,
+    limits: Limits,
     seed: u64,
     max_samples: u64,
     max_bytes: u64,
@@ -66,6 +69,7 @@ impl Presize {
             side: 256,
             quality: 95,
             exif: false,
+            limits: Limits::default(),
             seed: 0,
             max_samples: 100_000,
             max_bytes: 1 << 30,
@@ -94,6 +98,19 @@ impl Presize {
         self
     }
 
+    /// The most pixels of a picture, as [`Pictures::max_pixels`] has it.
+    pub fn max_pixels(mut self, pixels: u64) -> Presize {
+        self.limits.pixels = pixels;
+        self
+    }
+
+    /// Accepts JPEGs in which some data make no sense, with wrong pixels there. A training needs
+    /// [`Pictures::keep_damaged`] for those of them that are copied as they are.
+    pub fn keep_damaged(mut self) -> Presize {
+        self.limits.keep_damaged = true;
+        self
+    }
+
     /// Decides the order of the pictures, which are shuffled, so that a shard has pictures of all classes.
     pub fn seed(mut self, seed: u64) -> Presize {
         self.seed = seed;
@@ -118,7 +135,8 @@ impl Presize {
         self
     }
 
-    /// How many pictures may be left out because they cannot be decoded; none unless set.
+    /// How many pictures may be left out because they cannot be decoded; none unless set. A file that cannot be read ends
+    /// the run all the same: the next one may well read it.
     pub fn allow_bad(mut self, pictures: usize) -> Presize {
         self.allow_bad = pictures;
         self
@@ -129,7 +147,7 @@ impl Presize {
     ///
     /// # Errors
     /// Options that make no sense; shards of other pictures or options in the folder, or a run that is at work there; a
-    /// picture that cannot be decoded; a full disk.
+    /// file that cannot be read, a picture that cannot be decoded; a full disk.
     pub fn run(&self, pictures: &ImageFolder, progress: &dyn Progress) -> Result<Vec<WrittenShard>> {
         if self.side == 0 || !(1..=100).contains(&self.quality) {
             return Err(Error::usage(format!(
@@ -159,7 +177,13 @@ impl Presize {
         let bytes = rest.iter().filter_map(|&index| pictures.path(index).metadata().ok()).map(|file| file.len()).sum();
         progress.begin("pre-sizing", bytes);
         for round in rest.chunks(ROUND * threads.max(1)) {
-            let done = in_parallel(round, threads, |&index| Ok(self.shrink(pictures, index)))?;
+            let done = in_parallel(round, threads, |&index| {
+                let at = |error: Error| error.at_sample(index as u64, Some(pictures.origin(index)));
+                let file = pictures.get(index).map_err(at)?.bytes;
+                let small = catch_unwind(AssertUnwindSafe(|| self.shrink(file)));
+                let small = small.unwrap_or_else(|payload| Err(panicked("decoding the picture panicked", payload)));
+                Ok(small.map_err(at))
+            })?;
             for (&index, done) in round.iter().zip(done) {
                 match done {
                     Ok(Small { extension, bytes, read }) => {
@@ -167,7 +191,6 @@ impl Presize {
                         progress.advance(read);
                     }
                     Err(error) => {
-                        let error = error.at_sample(index as u64, Some(pictures.origin(index)));
                         if made_of.left_out.len() >= self.allow_bad {
                             return Err(error);
                         }
@@ -185,10 +208,11 @@ impl Presize {
     fn made_of(&self, pictures: &ImageFolder) -> Result<MadeOf> {
         let mut fingerprint = Fingerprint::new();
         pictures.fingerprint(&mut fingerprint)?;
-        let Presize { side, quality, exif, seed, max_samples, max_bytes, .. } = self;
+        let Presize { side, quality, exif, limits, seed, max_samples, max_bytes, .. } = self;
+        let Limits { pixels, keep_damaged } = limits;
         let options = format!(
-            "shorter side {side}, quality {quality}, exif {exif}, seed {seed}, at most {max_samples} samples and {max_bytes} \
-             bytes a shard"
+            "shorter side {side}, quality {quality}, exif {exif}, at most {pixels} pixels, damaged ones kept {keep_damaged}, \
+             seed {seed}, at most {max_samples} samples and {max_bytes} bytes a shard"
         );
         Ok(MadeOf { options, pictures: fingerprint.to_string(), left_out: Vec::new() })
     }
@@ -249,24 +273,25 @@ impl Presize {
         self.folder.join(format!("shard-{number:06}.tar"))
     }
 
-    fn shrink(&self, pictures: &ImageFolder, index: usize) -> Result<Small> {
-        let file = pictures.get(index)?.bytes;
+    fn shrink(&self, file: Vec<u8>) -> Result<Small> {
         let read = file.len() as u64;
-        let steps = Pictures::rgb().exif_orientation(self.exif).resize(self.side);
         let (extension, side) = {
             let mut decoder = None;
-            let encoded = decode::open(&file, &mut decoder, &Limits::default())?;
+            let encoded = decode::open(&file, &mut decoder, &self.limits)?;
             let size = encoded.size();
             (encoded.extension(), size.width.min(size.height))
         };
+        let mut pictures = Pictures::rgb().exif_orientation(self.exif);
+        pictures.limits = self.limits;
         // None of the steps draws.
         let mut random = SampleRandom::new(0, 0, 0);
         if side <= self.side {
-            // Decoded all the same: what cannot be read is to be known now.
-            Pictures::rgb().decode(&file, &mut random)?;
+            // Decoded all the same: what makes no sense is to be known now.
+            pictures.decode(&file, &mut random)?;
             return Ok(Small { extension, bytes: file, read });
         }
-        let bytes = encode_picture(&steps.decode(&file, &mut random)?, Encoding::Jpeg { quality: self.quality })?;
+        let small = pictures.resize(self.side).decode(&file, &mut random)?;
+        let bytes = encode_picture(&small, Encoding::Jpeg { quality: self.quality })?;
         Ok(Small { extension: "jpg", bytes, read })
     }
 }

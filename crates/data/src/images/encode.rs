@@ -1,12 +1,10 @@
-//! Pictures made smaller once, so that each epoch decodes less: from a file's bytes to those of a smaller file.
+//! From a picture to the bytes of a file.
 //!
-//! Not here: which files, and where the small ones go (the command).
+//! Not here: the way back (`decode`), and which pictures are kept so (`presize`).
 
-use super::decode;
-use super::pictures::Pictures;
-use crate::{Error, Picture, Result, SampleRandom};
+use crate::{Error, Picture, Result};
 
-/// In which format smaller copies are kept.
+/// In which format a picture is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// JPEG of a quality from 1 to 100, with colour at half the resolution.
@@ -18,48 +16,17 @@ pub enum Encoding {
     Png,
 }
 
-impl Encoding {
-    /// What the names of such files end in.
-    pub fn extension(self) -> &'static str {
-        match self {
-            Encoding::Jpeg { .. } => "jpg",
-            Encoding::Png => "png",
-        }
-    }
-}
-
-/// A file's bytes with the shorter side of its picture resized to `side` pixels, or as they were where it is not longer.
-///
-/// A picture that is made smaller is turned as its EXIF data say, since a copy has none, if `turn` is set, and has red, green and
-/// blue.
+/// A file's bytes of a picture. JPEG drops alpha.
 ///
 /// ```
-/// use fulmen_data::{Encoding, Picture, Pictures, SampleRandom, encode_picture, presize};
+/// use fulmen_data::{Encoding, Picture, Pictures, SampleRandom, encode_picture};
 ///
 /// let photo = Picture::new(60, 40, 3, vec![120; 60 * 40 * 3])?;
 /// let file = encode_picture(&photo, Encoding::Png)?;
-/// let small = presize(&file, 20, Encoding::Jpeg { quality: 90 }, false)?.ok_or("it was small before")?;
-/// let small = Pictures::rgb().decode(&small, &mut SampleRandom::new(0, 0, 0))?;
-/// assert_eq!((small.width(), small.height()), (30, 20));
-/// assert!(presize(&file, 40, Encoding::Png, false)?.is_none());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// assert_eq!(Pictures::rgb().decode(&file, &mut SampleRandom::new(0, 0, 0))?, photo);
+/// assert!(encode_picture(&photo, Encoding::Jpeg { quality: 0 }).is_err());
+/// # Ok::<(), fulmen_data::Error>(())
 /// ```
-///
-/// # Errors
-/// As [`Pictures::decode`], and a quality that is not between 1 and 100. None stands for a file to be kept as it is.
-pub fn presize(file: &[u8], side: usize, encoding: Encoding, turn: bool) -> Result<Option<Vec<u8>>> {
-    let pictures = Pictures::rgb().resize(side).exif_orientation(turn);
-    pictures.check()?;
-    let mut decoder = None;
-    let size = decode::open(file, &mut decoder, &pictures.limits)?.size();
-    if size.width.min(size.height) <= side {
-        return Ok(None);
-    }
-    let picture = pictures.decode(file, &mut SampleRandom::new(0, 0, 0))?;
-    encode_picture(&picture, encoding).map(Some)
-}
-
-/// A file's bytes of a picture. JPEG drops alpha.
 ///
 /// # Errors
 /// A quality that is not between 1 and 100, and a picture without pixels or greater than the format allows.
