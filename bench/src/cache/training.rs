@@ -1,14 +1,15 @@
 //! ResNet-18 on pictures that take longer to decode than to train on: how much of the step time the device waits for data,
 //! with decoding and with the cache.
 //!
-//! Pictures are small, so that even a CPU is faster than the decoder. The waiting is the loader's own count: from when the
-//! Trainer asks for a batch on the device until it has one.
+//! The pictures that are trained on are small, so that even a CPU may be faster than the decoder; with photographs of 12
+//! megapixels it is (`bench/peers/make_jpegs.py FOLDER 64 4000 3000`). The waiting is what the Trainer says of it.
 
 use std::error::Error;
 use std::path::Path;
 
-use fulmen::data::{DataLoader, Dataset, ImageFolder, LoaderReport, Pictures};
+use fulmen::data::{DataLoader, Dataset, ImageFolder, Pictures, Subset};
 use fulmen::prelude::*;
+use fulmen::trainer::FitSummary;
 use serde_json::{Value, json};
 
 use super::Args;
@@ -23,32 +24,31 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
     let cached = data()?.cache(folder).workers(args.workers).open()?;
     let mut lines = vec![];
     for (name, workers) in [("decoded, no workers", 0), ("decoded, 1 worker", 1), ("cached, 1 worker", 1)] {
-        let builder = match name.starts_with("cached") {
-            true => DataLoader::builder(cached.clone()),
-            false => DataLoader::builder(data()?),
+        let fit = match name.starts_with("cached") {
+            true => train(cached.clone(), workers, args.steps, classes)?,
+            false => train(data()?, workers, args.steps, classes)?,
         };
-        let loader =
-            builder.batch_size(BATCH).shuffle(true).num_workers(workers).last_batch(LastBatch::Drop).build()?;
-        let report = train(&loader, args.steps, classes)?;
-        let step = (report.waiting + report.busy).as_secs_f64() / report.steps.max(1) as f64;
-        let share = report.waiting_share();
-        println!("ResNet-18, {name}: {:.1} ms a step, of which {:.2} % wait for data", step * 1e3, 100.0 * share);
-        println!("  {}", report.verdict());
-        lines.push(json!({ "data": name, "steps": report.steps, "step_s": step, "waiting_share": share }));
+        let (rate, share) = (fit.samples_per_second, fit.data_wait_share);
+        println!("ResNet-18, {name}: {rate:.1} images/s, at most {:.2} % of step time waits for data", 100.0 * share);
+        if let Some(loader) = &fit.loader {
+            println!("  {}", loader.verdict());
+        }
+        lines.push(json!({ "data": name, "steps": fit.global_step, "images_per_s": rate, "waiting_share": share }));
     }
     Ok(json!({ "batch": BATCH, "size": args.training_size, "runs": lines }))
 }
 
-/// Trains for some steps. All count, the first too, which waits for the first batch.
-fn train(loader: &DataLoader, steps: usize, classes: usize) -> Result<LoaderReport, Box<dyn Error>> {
+/// Trains for some steps, in one epoch, for which a small folder is read several times.
+fn train(data: impl Dataset, workers: usize, steps: usize, classes: usize) -> Result<FitSummary, Box<dyn Error>> {
+    let len = data.len();
+    let samples = Subset::new(data, (0..steps * BATCH).map(|index| index % len).collect::<Vec<_>>())?;
+    let loader = DataLoader::builder(samples).batch_size(BATCH).shuffle(true).num_workers(workers).build()?;
     let folder = tempfile::tempdir()?;
-    let epochs = steps.div_ceil(loader.len()) as u64;
     let mut trainer = Trainer::builder()
-        .max_epochs(epochs)
+        .max_epochs(1u64)
         .default_root_dir(folder.path())
         .enable_checkpointing(false)
         .enable_progress_bar(false)
         .build()?;
-    trainer.fit(&ResNet18::new(classes), loader, None)?;
-    Ok(loader.report())
+    Ok(trainer.fit(&ResNet18::new(classes), &loader, None)?)
 }

@@ -185,9 +185,8 @@ impl LoaderReport {
                 format!("{slow}; {} are too many for {cores}; {cure}", threads(have))
             }
             Some(needed) if needed <= have => {
-                format!(
-                    "{slow}; {have} threads are enough on average: raise prefetch, so that they can read further ahead"
-                )
+                let enough = if have == 1 { "1 thread is".to_owned() } else { format!("{have} threads are") };
+                format!("{slow}; {enough} enough on average: raise prefetch, to read further ahead")
             }
             Some(needed) if needed <= self.cores => {
                 let more = format!("add {}", threads(needed - have));
@@ -383,7 +382,7 @@ mod tests {
         check(
             LoaderReport { num_workers: 3, ..report() },
             expect![
-                "input-bound: 33 % of step time waits; decode is the slow stage; 3 threads are enough on average: raise prefetch, so that they can read further ahead"
+                "input-bound: 33 % of step time waits; decode is the slow stage; 3 threads are enough on average: raise prefetch, to read further ahead"
             ],
         );
         check(
