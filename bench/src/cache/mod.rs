@@ -1,8 +1,8 @@
 //! `cache`: what a cached dataset gains: pictures a second beside decoding them, bytes a second beside copying memory,
 //! many small samples, and how long a training waits for data.
 //!
-//! Everything that is compared runs in turns. Pictures come from a folder of classes; `bench/peers/make_jpegs.py` makes
-//! one of 2,000 JPEGs of 500 × 375.
+//! Everything that is compared runs in turns. Pictures come from a folder of classes, such as `bench/peers/make_jpegs.py`
+//! makes.
 
 mod pictures;
 mod small;
