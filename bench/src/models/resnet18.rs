@@ -4,6 +4,8 @@ use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::nn::{AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Linear, MaxPool2d};
 use fulmen::prelude::*;
 
+use super::resnet::{Shortcut, conv, join};
+
 #[derive(Module)]
 struct BasicBlock {
     conv1: Conv2d,
@@ -13,17 +15,6 @@ struct BasicBlock {
     shortcut: Option<Shortcut>,
 }
 
-/// The way past a block that changes the shape.
-#[derive(Module)]
-struct Shortcut {
-    conv: Conv2d,
-    bn: BatchNorm2d,
-}
-
-fn conv(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> Conv2d {
-    Conv2d::new(inputs, outputs, kernel).stride(stride).padding(kernel / 2).bias(false)
-}
-
 impl BasicBlock {
     fn new(inputs: usize, outputs: usize, stride: usize) -> BasicBlock {
         BasicBlock {
@@ -31,18 +22,14 @@ impl BasicBlock {
             bn1: BatchNorm2d::new(outputs),
             conv2: conv(outputs, outputs, 3, 1),
             bn2: BatchNorm2d::new(outputs),
-            shortcut: (stride != 1 || inputs != outputs)
-                .then(|| Shortcut { conv: conv(inputs, outputs, 1, stride), bn: BatchNorm2d::new(outputs) }),
+            shortcut: Shortcut::new(inputs, outputs, stride),
         }
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
         let y = self.bn1.forward(&self.conv1.forward(x)).relu();
         let y = self.bn2.forward(&self.conv2.forward(&y));
-        match &self.shortcut {
-            Some(shortcut) => (y + shortcut.bn.forward(&shortcut.conv.forward(x))).relu(),
-            None => (y + x).relu(),
-        }
+        join(&y, x, self.shortcut.as_ref())
     }
 }
 
