@@ -130,8 +130,14 @@ fn a_store_that_accepts_and_never_answers_is_given_up() {
 #[test]
 fn an_upload_that_takes_its_time_is_not_broken_off() {
     let dir = tempfile::tempdir().unwrap();
-    let store = S3::start(|request| match request.method.as_str() {
-        "PUT" => Answer::Late(Duration::from_millis(1500)),
+    let late = Duration::from_millis(1500);
+    let mut cut = false;
+    let store = S3::start(move |request| match request.method.as_str() {
+        // The first attempt of all fails when patience is over.
+        "PUT" if !std::mem::replace(&mut cut, true) => Answer::LoseLate(late),
+        "PUT" => Answer::Late(late),
+        // The store joins the parts.
+        "POST" if !request.body_is_empty() => Answer::Late(late),
         _ => Answer::Serve,
     });
     let hasty = at(&store, "s3://b/k").with_options(options(&store).give_up_after(Duration::from_secs(1)));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use expect_test::{Expect, expect};
 use fulmen_data::{
     DType, DataLoader, DataLoaderBuilder, Deferred, Error, Field, Fingerprint, HostBatch, Items, IterableDataset,
-    LastBatch, OnError, Replicas, Result, Stream, StreamItem,
+    LastBatch, MixStream, MixUntil, OnError, Replicas, Result, Stream, StreamItem,
 };
 
 /// The numbers from `start` on, and how many of them were read.
@@ -250,6 +250,28 @@ fn chains_count_on_and_limits_cut() {
 }
 
 #[test]
+fn items_go_on_behind_an_error_whatever_was_put_after_the_stream() {
+    let torn = || {
+        let lost = |i| (i == 3).then(|| Error::new("lost"));
+        Numbers { fault: lost, ..Numbers::new(10) }.map(|n| if n == 5 { Err(Error::new("torn")) } else { Ok(n) })
+    };
+    let mix = MixStream::new(vec![(Box::new(torn()) as Box<dyn Stream<Item = u64>>, 1.0)], 1).unwrap();
+    let streams: [Box<dyn Stream<Item = u64>>; 6] = [
+        Box::new(torn()),
+        Box::new(torn().shuffle(1, 0)),
+        Box::new(torn().chain(Numbers::new(0))),
+        Box::new(torn().take(9)),
+        Box::new(torn().skip(0)),
+        Box::new(mix.until(MixUntil::AllEnd)),
+    ];
+    for stream in streams {
+        let (good, bad): (Vec<_>, Vec<_>) = stream.items(0).unwrap().partition(Result::is_ok);
+        let good: Vec<u64> = good.into_iter().map(|item| item.unwrap().item).collect();
+        assert_eq!((good, bad.len()), (vec![0, 1, 2, 4, 6, 7, 8, 9], 2), "{}", stream.describe());
+    }
+}
+
+#[test]
 fn a_shuffle_buffer_moves_an_item_forward_by_at_most_its_length() {
     let order = |buffer, seed, epoch| items(Numbers::new(200).shuffle(buffer, seed), epoch);
     for buffer in [1, 2, 10, 199, 200, 1000] {
@@ -421,7 +443,7 @@ fn bad_records_change_nothing_about_workers_and_starts_in_mid_epoch() {
 }
 
 #[test]
-fn processes_make_the_same_batches_of_a_stream_with_bad_records() {
+fn processes_lose_none_of_a_stream_but_the_bad_records() {
     let whole = |on_error| {
         let builder = DataLoader::from_stream(samples(battered())).batch_size(8).num_workers(2);
         builder.on_error(on_error).build().unwrap()
@@ -466,6 +488,18 @@ fn a_process_whose_own_records_are_all_bad_pads_with_those_of_others() {
             let error = part.epoch(0).nth(1).unwrap().unwrap_err().to_string();
             assert!(error.starts_with("none of the 1 records of a batch can be read"), "{error}");
         }
+    }
+}
+
+#[test]
+fn whatever_can_be_read_of_a_batch_pads_the_rows_of_a_process() {
+    // Of 32 records the last four are good, far behind those of the first process.
+    let torn = || Numbers::new(32).map(|n| if n < 28 { Err(Error::new("torn")) } else { Ok(n) });
+    for (process_index, mask) in [(0, vec![0.0; 16]), (1, [vec![1.0; 4], vec![0.0; 12]].concat())] {
+        let loader = DataLoader::from_stream(samples(torn())).batch_size(32).on_error(OnError::Skip).build().unwrap();
+        let part = loader.distributed(Replicas { devices: 2, num_processes: 2, process_index }).unwrap();
+        let batch = part.epoch(0).next().unwrap().unwrap();
+        assert_eq!((numbers(&batch)[0], batch.mask()), (28, &mask[..]));
     }
 }
 

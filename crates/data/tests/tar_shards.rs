@@ -201,6 +201,7 @@ fn a_bad_shard_is_an_error_and_the_next_one_is_read() {
     let whole = fs::read(&second).unwrap();
     // Within the third sample of the four.
     fs::write(&second, &whole[..whole.len() / 2]).unwrap();
+    assert_eq!(shards.describe(), "TarShards(3 from shard-000000.tar)");
     let items: Vec<_> = shards.items(0).unwrap().collect();
     let bad: Vec<usize> = items.iter().enumerate().filter(|(_, item)| item.is_err()).map(|(i, _)| i).collect();
     let error = items[bad[0]].as_ref().unwrap_err().to_string();

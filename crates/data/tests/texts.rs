@@ -299,7 +299,7 @@ fn a_bad_line_is_one_bad_sample_and_the_lines_behind_it_are_read() {
         JsonLines::stream(&json).unwrap().describe(),
         Csv::stream(&csv).unwrap().describe(),
     ] {
-        assert!(told.contains("Stream(1 from ") && told.contains(&*files.0.path().to_string_lossy()), "{told}");
+        assert!(told.contains("Stream(1 from x."), "the name alone, for the folder may be another one: {told}");
     }
 }
 

@@ -185,7 +185,9 @@ fn damaged_files_are_refused_with_the_place() {
     }
     // A record with a wrong checksum is one error, and the others are read.
     fs::write(&path, damaged(second + 20)).unwrap();
-    let items: Vec<_> = TfRecords::open(&path).unwrap().items(0).unwrap().collect();
+    let stream = TfRecords::open(&path).unwrap();
+    assert!(stream.describe().starts_with("TfRecords(1 from ") && !stream.describe().contains("/"));
+    let items: Vec<_> = stream.items(0).unwrap().collect();
     assert_eq!(items.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true, true]);
     assert_eq!(items[3].as_ref().unwrap().index, 3);
     let source = TfRecordSource::open(&path).unwrap();

@@ -16,9 +16,6 @@ use crate::loader::monitor::Watch;
 use crate::loader::pull::{Drawn, Pull};
 use crate::{Error, OnError, Result, Sampler};
 
-/// How many records of other processes are kept to pad a batch of which this one can read nothing.
-const MOST_OTHERS: usize = 8;
-
 /// One batch that is to be read, or this process's part of it.
 pub(crate) struct Work {
     pub(crate) rows: Rows,
@@ -140,7 +137,8 @@ impl Plan {
                 let of_all = self.core.num_samples.saturating_sub(first).min(self.core.stride());
                 let mine = rows.start.min(of_all)..rows.end.min(of_all);
                 // Where no sample may be missing, the batch's first one pads a short batch, as it does in one process.
-                let most = if self.core.config.on_error == OnError::Fail { 1 } else { MOST_OTHERS };
+                // Else all of them may have to: what can be read of a batch at all keeps it from failing in each process.
+                let first_only = self.core.config.on_error == OnError::Fail;
                 let (mut records, mut others) = (Vec::with_capacity(mine.len()), Vec::new());
                 let mut read = 0;
                 while read < of_all
@@ -148,7 +146,7 @@ impl Plan {
                 {
                     if mine.contains(&read) {
                         records.push(drawn);
-                    } else if others.len() < most {
+                    } else if others.is_empty() || !first_only {
                         others.push(drawn);
                     }
                     read += 1;

@@ -179,7 +179,16 @@ pub(crate) fn keep(file: NamedTempFile, to: &Path) -> Result<()> {
 
 /// The same where there is no such file yet; one that is there is left as it is.
 pub(crate) fn keep_new(file: NamedTempFile, to: &Path) -> Result<()> {
-    give_name(file, to, |file| file.persist_noclobber(to))
+    give_name(file, to, |file| file.persist_noclobber(to).or_else(|refused| name_if_free(refused, to)))
+}
+
+/// Mounts of object stores can neither rename to a name that must be free nor link: there it is looked at just before.
+fn name_if_free(refused: PersistError, to: &Path) -> Result<File, PersistError> {
+    let free = || fs::symlink_metadata(to).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    match refused.error.kind() != io::ErrorKind::AlreadyExists && free() {
+        true => refused.file.persist(to),
+        false => Err(refused),
+    }
 }
 
 fn give_name(
@@ -219,4 +228,25 @@ pub(crate) fn temporary(path: &Path) -> PathBuf {
 /// Brings the names in a file's folder to the disk: a new name is safe when the folder is.
 pub(crate) fn sync_folder(file: &Path) -> io::Result<()> {
     File::open(folder_of(file))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_free_name_cannot_be_asked_for_a_file_still_gets_it_and_takes_none_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let (free, taken) = (dir.path().join("free"), dir.path().join("taken"));
+        fs::write(&taken, "old").unwrap();
+        let refused = |to: &Path, kind: io::ErrorKind| {
+            let mut file = temporary_file(to).unwrap();
+            file.write_all(b"new").unwrap();
+            PersistError { error: kind.into(), file }
+        };
+        assert!(name_if_free(refused(&free, io::ErrorKind::AlreadyExists), &free).is_err());
+        assert!(name_if_free(refused(&free, io::ErrorKind::Unsupported), &free).is_ok());
+        assert!(name_if_free(refused(&taken, io::ErrorKind::Unsupported), &taken).is_err());
+        assert_eq!((fs::read(free).unwrap(), fs::read(taken).unwrap()), (b"new".to_vec(), b"old".to_vec()));
+    }
 }

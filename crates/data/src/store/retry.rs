@@ -117,7 +117,8 @@ impl<'a> Patience<'a> {
         Patience { object, doing, limit, began: now, progress: now, failures: 0, in_a_row: 0, sends: false }
     }
 
-    /// For sending: how far that has come is not seen, so that an attempt is not cut short, however long it takes.
+    /// For sending: how far that has come is not seen, so that an attempt is not cut short, however long it takes, and the
+    /// first failure may come when patience is over already.
     pub(super) fn sending(self) -> Patience<'a> {
         Patience { sends: true, ..self }
     }
@@ -148,7 +149,7 @@ impl<'a> Patience<'a> {
         let limit = if keyless { self.limit.min(NO_KEYS) } else { self.limit };
         let wait = FIRST_WAIT.saturating_mul(1 << (self.in_a_row - 1).min(10)).min(LONGEST_WAIT).mul_f64(jitter());
         let left = limit.saturating_sub(self.progress.elapsed());
-        if left.is_zero() {
+        if left.is_zero() && !(self.sends && self.failures == 1) {
             return Err(self.given_up(&text, keyless));
         }
         // What is left of the time is waited for, and then it is tried once more.

@@ -25,6 +25,9 @@ const MOST_PARTS: u64 = 10_000;
 /// A line that is slower than this many bytes a second counts as silent.
 const SLOWEST: u64 = 64 << 10;
 
+/// For so long a store may say nothing while it joins the parts of a large object.
+const JOINING: Duration = Duration::from_secs(15 * 60);
+
 /// How long one attempt at sending so many bytes may take, however soon failures are given up.
 fn allowance(bytes: u64) -> Duration {
     SILENCE + Duration::from_secs(bytes / SLOWEST)
@@ -131,9 +134,9 @@ impl Multipart {
         let (store, key, object, limit) = (self.store.clone(), self.key.clone(), self.object.clone(), self.limit);
         let (id, size) = (id.to_owned(), self.size);
         wait(async move {
-            let doing = || Patience::new(&object, "completing an upload in parts".to_owned(), limit);
+            let patience = Patience::new(&object, "completing an upload in parts".to_owned(), limit).sending();
             let complete = || store.parts.complete_multipart(&key, &id, parts.clone());
-            let Err(error) = persist(doing(), allowance(size), complete).await else { return Ok(()) };
+            let Err(error) = persist(patience, JOINING, complete).await else { return Ok(()) };
             // An answer that was lost leaves an object that is complete, and an upload that is no longer known.
             match error.is_not_found() && store.objects.head(&key).await.is_ok_and(|meta| meta.size == size) {
                 true => Ok(()),

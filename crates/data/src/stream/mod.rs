@@ -9,7 +9,6 @@ mod steps;
 
 use std::sync::Arc;
 
-use crate::stream::steps::stop_after_error;
 use crate::{Field, Fingerprint, Result, Sample};
 
 pub use iterable::{IterableDataset, Record, Records, StreamDataset};
@@ -97,8 +96,8 @@ pub trait Stream: Send + Sync + 'static {
     /// The items of epoch `epoch`; the same ones in the same order each time for the same epoch.
     ///
     /// After an error comes what stands behind it, where the stream can find that. A stream that ends after an error loses
-    /// all that stands behind it: a loader with [`OnError::Skip`](crate::OnError) or `Substitute` fills the rest of the
-    /// epoch from the stream's beginning.
+    /// all that stands behind it: a loader with [`OnError::Substitute`](crate::OnError), or with `num_samples` set, fills the
+    /// rest of the epoch from the stream's beginning; with `Skip` and the stream's own length the rest is padding.
     fn items(&self, epoch: u64) -> Result<Items<Self::Item>>;
 
     /// Adds all that the items depend on, as [`Source::fingerprint`](crate::Source::fingerprint) does.
@@ -183,9 +182,10 @@ pub trait Stream: Send + Sync + 'static {
     }
 }
 
-/// The items of a stream that has work left for later, made one after another.
+/// The items of a stream that has work left for later, made one after another. One that cannot be made is an error in its
+/// place, and ends nothing.
 pub(crate) fn make<T: 'static>(items: Items<Deferred<T>>) -> Items<T> {
-    stop_after_error(items.map(|item| {
+    Box::new(items.map(|item| {
         let StreamItem { index, origin, item } = item?;
         Ok(StreamItem { index, origin, item: item.make()? })
     }))

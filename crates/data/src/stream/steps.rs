@@ -296,15 +296,3 @@ impl<S: Stream> Stream for SkipStream<S> {
         format!("{}, without the first {}", self.stream.describe(), self.count)
     }
 }
-
-/// The items up to the first error, and the error.
-pub(crate) fn stop_after_error<T: 'static>(
-    mut items: impl Iterator<Item = Result<StreamItem<T>>> + Send + 'static,
-) -> Items<T> {
-    let mut ended = false;
-    Box::new(std::iter::from_fn(move || {
-        let item = if ended { None } else { items.next() };
-        ended = !matches!(item, Some(Ok(_)));
-        item
-    }))
-}

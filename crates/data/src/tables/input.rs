@@ -179,9 +179,9 @@ pub(crate) fn fingerprint_inputs<'a>(
     fingerprint_all(&locations, fingerprint)
 }
 
-/// The files in a few words: `CsvStream(3 from data/a.csv)`.
+/// The files in a few words, wherever they lie: `CsvStream(3 from a.csv)`.
 pub(crate) fn describe(name: &str, inputs: &[Arc<Input>]) -> String {
-    let first = inputs.first().map_or(String::new(), |first| format!(" from {}", first.name()));
+    let first = inputs.first().map_or(String::new(), |first| format!(" from {}", first.location.name()));
     format!("{name}({}{first})", inputs.len())
 }
 

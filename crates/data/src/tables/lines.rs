@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::input::{Input, expand};
 use super::records::{KEPT, LONGEST, RecordFile, RecordFiles};
 use crate::parallel::{cores, in_parallel};
+use crate::stream::make;
 use crate::{Deferred, Error, Items, Location, Result, StreamItem};
 
 /// Finds the lines of files. With `blank`, lines of white space alone count too.
@@ -104,10 +105,7 @@ pub(crate) fn deferred<T: 'static>(
 
 /// The same, parsed where they are read.
 pub(crate) fn items<T: 'static>(files: &Arc<[Arc<Input>]>, blank: bool, parse: fn(&Line) -> Result<T>) -> Items<T> {
-    Box::new(deferred(files, blank, parse).map(|item| {
-        let StreamItem { index, origin, item } = item?;
-        Ok(StreamItem { index, origin, item: item.make()? })
-    }))
+    make(deferred(files, blank, parse))
 }
 
 /// The lines of files in order.

@@ -20,14 +20,13 @@ pub struct RowStream {
     decode: Arc<dyn Decode>,
     starts: Starts,
     columns: Vec<String>,
-    name: String,
 }
 
 impl RowStream {
     pub(crate) fn new(rows: &Rows) -> RowStream {
         let read = rows.columns.iter().zip(rows.positions()).filter(|(_, position)| position.is_some());
         let columns = read.map(|(column, _)| column.name.clone()).collect();
-        RowStream { decode: rows.decoder(), starts: rows.starts().clone(), columns, name: rows.name.clone() }
+        RowStream { decode: rows.decoder(), starts: rows.starts().clone(), columns }
     }
 }
 
@@ -55,7 +54,7 @@ impl Stream for RowStream {
     }
 
     fn describe(&self) -> String {
-        format!("RowStream({} of {})", self.columns.join(", "), self.name)
+        format!("RowStream({} of {} rows)", self.columns.join(", "), self.starts.len())
     }
 }
 

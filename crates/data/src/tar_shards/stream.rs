@@ -127,7 +127,7 @@ impl Stream for TarShards {
             extensions => format!(", only .{}", extensions.join(", .")),
         };
         let order = self.seed.map_or(String::new(), |seed| format!(", shuffled with seed {seed}"));
-        format!("TarShards({} from {}{extensions}{order})", self.shards.len(), self.shards[0])
+        format!("TarShards({} from {}{extensions}{order})", self.shards.len(), self.shards[0].name())
     }
 }
 

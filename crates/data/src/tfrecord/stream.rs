@@ -110,7 +110,7 @@ impl Stream for TfRecords {
 
     fn describe(&self) -> String {
         let order = self.seed.map_or(String::new(), |seed| format!(", shuffled with seed {seed}"));
-        format!("TfRecords({} from {}{order})", self.files.len(), self.files[0])
+        format!("TfRecords({} from {}{order})", self.files.len(), self.files[0].name())
     }
 }
 

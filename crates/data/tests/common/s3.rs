@@ -22,6 +22,8 @@ pub(crate) enum Answer {
     Lose,
     /// What a store does, so much later.
     Late(Duration),
+    /// So much later the connection is cut; nothing is done.
+    LoseLate(Duration),
     /// Nothing, for as long as the client stays.
     Never,
 }
@@ -117,15 +119,16 @@ fn connection(stream: TcpStream, state: &Mutex<State>) {
         state.seen.push(request.clone());
         let answer = (state.behave)(&request);
         let response = match answer {
+            Answer::LoseLate(_) => Response::new(500, Vec::new()),
             Answer::Status(status) => Response::new(status, b"<Error><Code>Busy</Code></Error>".to_vec()),
             _ => serve(&mut state, &request),
         };
         drop(state);
-        if let Answer::Late(time) = answer {
+        if let Answer::Late(time) | Answer::LoseLate(time) = answer {
             thread::sleep(time);
         }
         let sent = match answer {
-            Answer::Lose => return,
+            Answer::Lose | Answer::LoseLate(_) => return,
             Answer::Never => {
                 let _ = reader.read(&mut [0]);
                 return;
