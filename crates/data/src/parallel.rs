@@ -2,14 +2,15 @@
 //!
 //! Not here: the workers of a loader (`workers`).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::error::panicked;
 use crate::{Error, Result};
 
-/// What `work` makes of each item, in their order. After an error no new work begins; the error of the earliest item that
-/// has one is returned.
+/// What `work` makes of each item, in their order. After an error, or a panic, which becomes one, no new work begins; the
+/// error of the earliest item that has one is returned.
 pub(crate) fn in_parallel<T: Sync, R: Send>(
     items: &[T],
     most_threads: usize,
@@ -21,7 +22,8 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let Some(item) = items.get(number) else { return done };
-            let result = work(item);
+            let result = catch_unwind(AssertUnwindSafe(|| work(item)))
+                .unwrap_or_else(|payload| Err(panicked("a thread panicked", payload)));
             if result.is_err() {
                 next.store(items.len(), Ordering::Relaxed);
             }
@@ -60,5 +62,18 @@ mod tests {
             _ => Ok(item),
         });
         assert_eq!(error.unwrap_err().to_string(), "forty");
+    }
+
+    #[test]
+    fn panics_end_the_work_as_errors_do() {
+        let items: Vec<u32> = (0..100).collect();
+        let begun = AtomicUsize::new(0);
+        let error = in_parallel(&items, 7, |&item| {
+            begun.fetch_add(1, Ordering::Relaxed);
+            assert!(item < 10, "too many");
+            Ok(item)
+        });
+        assert!(error.unwrap_err().is_panic());
+        assert!(begun.into_inner() <= 17);
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -310,6 +310,51 @@ fn damage_is_found_named_and_repaired() {
 }
 
 #[test]
+fn what_cannot_be_read_is_not_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = small(&Noise::new(60), folder.path()).open().unwrap();
+    let at = |name: &str| made.path().join(name);
+    let other = small(&Noise::new(20), &folder.path().join("0")).open().unwrap();
+    let damaged = other.path().join("part-00000.arrow");
+    fs::remove_file(&damaged).unwrap();
+    fs::write(&damaged, "").unwrap();
+    fs::rename(other.path(), folder.path().join("0123456789abcdef")).unwrap();
+    fs::remove_file(at("part-00001.arrow")).unwrap();
+    // A link to itself opens for nobody, as a file whose reading is not permitted does for all but root.
+    for name in ["part-00003.arrow", "cache.json"] {
+        let kept = at("kept");
+        fs::rename(at(name), &kept).unwrap();
+        std::os::unix::fs::symlink(name, at(name)).unwrap();
+        for error in [repair_cache(folder.path()).unwrap_err(), verify_cache(folder.path(), |_, _| {}).unwrap_err()] {
+            assert!(error.is_file() && error.to_string().contains(name), "{error}");
+            assert!(!error.to_string().contains("damaged"), "{error}");
+        }
+        assert!(at(name).is_symlink() && folder.path().join("0123456789abcdef/part-00000.arrow").exists());
+        fs::rename(&kept, at(name)).unwrap();
+    }
+    let removed = repair_cache(folder.path()).unwrap();
+    assert_eq!(removed, [folder.path().join("0123456789abcdef/part-00000.arrow"), at("part-00001.arrow")]);
+}
+
+#[test]
+fn caches_of_another_release_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = Noise::new(20);
+    let manifest = small(&data, folder.path()).open().unwrap().path().join("cache.json");
+    fs::write(&manifest, "{\"format\": 2, \"what\": \"this release does not know\"}").unwrap();
+    for error in [repair_cache(folder.path()).unwrap_err(), verify_cache(folder.path(), |_, _| {}).unwrap_err()] {
+        assert!(error.to_string().contains("the format 2, this release reads 1"), "{error}");
+    }
+    let mut other = data.clone();
+    other.source = "more noise";
+    small(&other, folder.path()).open().unwrap();
+    verify_cache(folder.path(), |_, _| {}).unwrap();
+    assert!(repair_cache(folder.path()).unwrap().is_empty() && manifest.exists());
+    clear_cache(folder.path()).unwrap();
+    assert!(!manifest.exists());
+}
+
+#[test]
 fn a_damaged_manifest_is_an_error_with_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let data = Noise::new(20);
@@ -548,6 +593,43 @@ fn what_changes_while_the_cache_is_made_is_refused() {
     let error = Changing(Noise::new(20)).cache(folder.path()).workers(0).open().unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("file: was `old`, is `new`"), "{error}");
     assert!(cache_info(folder.path()).unwrap_err().is_not_found());
+}
+
+#[test]
+fn what_changes_while_another_process_makes_the_cache_is_refused() {
+    struct Changing(Noise, Arc<AtomicBool>);
+    impl Dataset for Changing {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn fields(&self) -> Vec<Field> {
+            self.0.fields()
+        }
+        fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+            self.0.read(index, sample)
+        }
+        fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+            fingerprint.add("file", if self.1.load(Ordering::Relaxed) { "new" } else { "old" });
+            Ok(())
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (data, changed) = (Noise::new(20), Arc::new(AtomicBool::new(false)));
+    let builder = || Changing(data.clone(), Arc::clone(&changed)).cache(folder.path());
+    let made = builder().open().unwrap();
+    fs::remove_file(made.path().join("cache.json")).unwrap();
+    let other = fs::File::open(made.path().join("cache.lock")).unwrap();
+    fs4::FileExt::lock(&other).unwrap();
+    let (mut other, change) = (Some(other), Arc::clone(&changed));
+    data.count();
+    let waiting = builder().on_event(move |event| {
+        assert!(matches!(event, CacheEvent::Waiting { .. }), "{event:?}");
+        change.store(true, Ordering::Relaxed);
+        other.take();
+    });
+    let error = waiting.open().unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("file: was `old`, is `new`"), "{error}");
+    assert_eq!(data.count(), 0);
 }
 
 #[test]
@@ -811,6 +893,15 @@ fn the_program_caches_a_folder_of_pictures() {
     let found = HostBatch::collate(&cached, &[0, 1, 2]).unwrap();
     assert_eq!(found.field_bytes(0).unwrap(), expected.field_bytes(0).unwrap());
     assert_eq!(found.values::<i32>(1).unwrap(), [0, 1, 1]);
+
+    let (done, text) = fulmen(&[arguments("--max-pixels"), vec!["599", "--out"]].concat(), &out);
+    assert!(!done && text.contains("over the limit of 599"), "{text}");
+    let limited = [arguments("--keep-damaged"), vec!["--max-pixels", "600", "--out"]].concat();
+    let (done, text) = fulmen(&limited, &out);
+    assert!(done && text.contains("3 samples in"), "{text}");
+    let pictures = Pictures::rgb().resize(18).center_crop(16).max_pixels(600).keep_damaged();
+    let data = ImageFolder::open(&images).unwrap().decode(pictures).unwrap();
+    data.cache(&out).version("v1").variants(2).on_event(|event| panic!("{event:?}")).open().unwrap();
 
     fs::write(images.join("cat/0.png"), b"").unwrap();
     let (done, text) = fulmen(&[arguments("--refuse-others"), vec!["--out"]].concat(), &out);

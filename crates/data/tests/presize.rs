@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use fulmen_data::prepare::shards_info;
-use fulmen_data::{ImageFolder, Picture, Pictures, Presize, SampleRandom};
+use fulmen_data::{ImageFolder, Picture, Pictures, Presize, SampleRandom, TarShardWriter};
 
 /// A folder of 23 pictures of two classes, each 60 × 40 but for one of 20 × 30.
 fn folder(root: &Path) -> ImageFolder {
@@ -182,6 +182,24 @@ fn shards_of_others_and_a_second_run_are_refused() {
 }
 
 #[test]
+fn what_others_write_into_the_folder_stays() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
+    let pictures = folder(&images);
+    let mut others = TarShardWriter::builder(&out).prefix("others").build().unwrap();
+    others.write("a", &[("txt", b"still open")]).unwrap();
+    fs::write(out.join(".part-list"), "mine").unwrap();
+    fs::create_dir(out.join(".part-folder")).unwrap();
+    fs::write(out.join(".part-AbCdEf"), "left over").unwrap();
+    Presize::new(&out).shorter_side(32).run(&pictures, &()).unwrap();
+    let shards = others.finish().unwrap();
+    assert_eq!(entries(&shards[0].path), [("a.txt".to_owned(), b"still open".to_vec())]);
+    assert!(
+        out.join(".part-list").is_file() && out.join(".part-folder").is_dir() && !out.join(".part-AbCdEf").exists()
+    );
+}
+
+#[test]
 fn a_killed_run_goes_on_and_leaves_nothing_half_written() {
     let temporary = tempfile::tempdir().unwrap();
     let images = temporary.path().join("images");
@@ -202,7 +220,7 @@ fn a_killed_run_goes_on_and_leaves_nothing_half_written() {
     child.wait().unwrap();
     // Whenever it was killed: some shards are there, and one that is cut off.
     fs::remove_file(killed.join("shard-000022.tar")).unwrap_or_default();
-    fs::write(killed.join(".part-AbCdEf.tar"), vec![1; 700]).unwrap();
+    fs::write(killed.join(".part-AbCdEf"), vec![1; 700]).unwrap();
     assert!(shards_info(&[&killed]).unwrap().samples() >= 2);
     assert!(command(&killed).status().unwrap().success());
     let shards = |folder| {

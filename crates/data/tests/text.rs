@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fulmen_data::text::{
     CausalLabels, Encoding, FirstFit, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel, PackedStream,
-    Side, TokenArray, TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore, Tokenizer, Truncation,
-    choose_boundaries, token_lengths,
+    Side, TextInput, TokenArray, TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore, Tokenizer,
+    Truncation, choose_boundaries, token_lengths,
 };
 use fulmen_data::{
-    Buckets, DataLoader, Dataset, Fingerprint, HostBatch, Items, Result, Sample, SampleRandom, Source, Stream,
-    StreamItem,
+    Buckets, DataLoader, Dataset, Fingerprint, HostBatch, Items, JsonLines, Result, Sample, SampleRandom, Source,
+    Stream, StreamItem, TextFile,
 };
 use serde_json::Value;
 
@@ -752,4 +752,29 @@ fn lengths_and_fingerprints() {
     ] {
         assert_ne!(first, other);
     }
+}
+
+#[test]
+fn texts_of_a_type_of_the_users_need_a_version_in_a_cache() {
+    #[derive(serde::Deserialize)]
+    struct Review {
+        text: String,
+    }
+    impl TextInput for Review {
+        fn encode(&self, tokenizer: &Tokenizer) -> Result<Encoding> {
+            tokenizer.encode(&self.text.to_lowercase())
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("x.jsonl"), "{\"text\": \"One\"}\n").unwrap();
+    std::fs::write(at("x.txt"), "one\n").unwrap();
+    let (tokenizer, samples) = (tokenizer("bpe"), TokenSamples::new(8, 0));
+    let reviews = || JsonLines::open(at("x.jsonl")).unwrap().typed::<Review>();
+    let data = || samples.clone().dataset(tokenizer.tokenize(reviews())).unwrap();
+    let error = data().cache(at("cache")).open().unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("Review"), "{error}");
+    data().cache(at("cache")).version("1").open().unwrap();
+    let lines = samples.clone().dataset(tokenizer.tokenize(TextFile::open(at("x.txt")).unwrap())).unwrap();
+    lines.cache(at("cache")).open().unwrap();
 }

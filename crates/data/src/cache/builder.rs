@@ -56,7 +56,8 @@ impl CacheBuilder {
 
     /// A name for what the fingerprint cannot see, as what a closure does; a new one makes a new cache. Empty unless set,
     /// which is refused where the samples depend on a function ([`Source::map`](crate::Source::map),
-    /// [`Source::into_dataset`](crate::Source::into_dataset)): without a version a change of it would go unnoticed.
+    /// [`Source::into_dataset`](crate::Source::into_dataset), a `TextInput` of your own): without a
+    /// version a change of it would go unnoticed.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.options.version = version.into();
         self
@@ -129,8 +130,9 @@ impl CacheBuilder {
     /// Where another process makes it, this one waits, and goes on with what is left if the other dies.
     ///
     /// # Errors
-    /// A dataset without a fingerprint, or of a function without a [`version`](CacheBuilder::version); a disk without room, before anything is written, with numbers; a sample that
-    /// cannot be read. What was finished stays, and the next run goes on from there.
+    /// A dataset without a fingerprint, or of a function without a [`version`](CacheBuilder::version); files that changed
+    /// while the cache was made; a disk without room, before anything is written, with numbers; a sample that cannot be
+    /// read. What was finished stays, and the next run goes on from there.
     pub fn open(mut self) -> Result<CachedDataset> {
         let fields = self.check()?;
         let key = Key::of(&*self.dataset, &fields, &self.options)?;
@@ -142,8 +144,20 @@ impl CacheBuilder {
             return CachedDataset::from_plan(&dir, plan);
         }
         self.tell_differences(&key, &dir)?;
-        let on_event = &mut self.on_event;
-        let lock = Lock::wait(&dir, &mut |holder| on_event(CacheEvent::Waiting { holder: holder.to_owned() }))?;
+        let (on_event, mut waited) = (&mut self.on_event, false);
+        let lock = Lock::wait(&dir, &mut |holder| {
+            waited = true;
+            on_event(CacheEvent::Waiting { holder: holder.to_owned() });
+        })?;
+        if waited {
+            let now = Key::of(&*self.dataset, &fields, &self.options)?;
+            if now.hash != key.hash {
+                return Err(Error::usage(format!(
+                    "what the samples depend on changed while another process made the cache: {}; open the dataset again",
+                    differences(&key.notes, &now.notes).join("; ")
+                )));
+            }
+        }
         // Whoever held the lock may have finished it, or some of it.
         let mut plan = match manifest::load(&dir)? {
             Some(plan) if plan.manifest.key == key.hash => plan,

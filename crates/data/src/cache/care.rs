@@ -3,6 +3,7 @@
 //! Not here: showing it, which the binary does.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ use super::dataset::read_at;
 use super::event::CacheEstimate;
 use super::files::sha256;
 use super::lock::{LOCK, Lock};
-use super::manifest::{self, Found, MANIFEST, Plan, part_name};
+use super::manifest::{self, Found, MANIFEST, PartEntry, Plan, Unusable, part_name};
 use crate::store::TEMPORARY;
 use crate::{Error, Field, Result};
 
@@ -63,7 +64,7 @@ pub fn cache_info(path: impl AsRef<Path>) -> Result<Vec<CacheInfo>> {
     }
     match (infos.is_empty(), failed) {
         (false, _) => Ok(infos),
-        (true, Some(error)) => Err(error),
+        (true, Some(error)) => Err(error.into()),
         (true, None) => Err(none(path.as_ref())),
     }
 }
@@ -93,22 +94,35 @@ fn find(path: &Path) -> Result<Vec<Found>> {
     if found.is_empty() { Err(none(path)) } else { Ok(found) }
 }
 
+/// Those of them that this release made; where there are only others, an error.
+fn find_own(path: &Path) -> Result<Vec<Found>> {
+    let is_other = |found: &Found| matches!(found.plan, Err(Unusable::OtherFormat(_)));
+    let (others, own): (Vec<_>, Vec<_>) = find(path)?.into_iter().partition(is_other);
+    match others.into_iter().next() {
+        Some(Found { plan: Err(other), .. }) if own.is_empty() => Err(other.into()),
+        _ => Ok(own),
+    }
+}
+
 pub(crate) fn none(path: &Path) -> Error {
     Error::missing(format!("{}: there is no cache here", path.display()))
 }
 
 /// Reads the finished parts of the caches at `path` and compares them with the checksums that were kept when they were
-/// written. `progress` is told how many bytes are read, and of how many. Gives the bytes that are as they were.
+/// written. `progress` is told how many bytes are read, and of how many. Gives the bytes that are as they were. Caches that
+/// another release made are left out.
 ///
 /// # Errors
-/// The parts that are missing, of another size or of other content, each by its name, and what to do.
+/// The parts that are missing, of another size or of other content, each by its name, and what to do; a file that cannot be
+/// read; no cache there that this release made.
 pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
     let (mut plans, mut wrong) = (Vec::new(), Vec::new());
-    for Found { dir, plan } in find(path.as_ref())? {
+    for Found { dir, plan } in find_own(path.as_ref())? {
         match plan {
             Ok(Some(plan)) => plans.push((dir, plan)),
             Ok(None) => {}
-            Err(error) => wrong.push(error.to_string()),
+            Err(Unusable::Damaged(error)) => wrong.push(error.to_string()),
+            Err(error) => return Err(error.into()),
         }
     }
     let parts = plans.iter().flat_map(|(_, plan)| &plan.manifest.parts);
@@ -116,18 +130,10 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
     let mut read = 0;
     for (dir, plan) in &plans {
         for entry in &plan.manifest.parts {
-            let path = dir.join(part_name(entry.number));
-            let checked = check(&path, plan, entry.number).and_then(|()| {
-                sha256(&path, |bytes| {
-                    read += bytes;
-                    progress(read, total);
-                })
-            });
-            match checked {
-                Ok(found) if found == entry.sha256 => {}
-                Ok(_) => wrong.push(format!("{}: its content is not what was written", path.display())),
-                Err(error) => wrong.push(error.to_string()),
-            }
+            wrong.extend(damage(dir, plan, entry, |bytes| {
+                read += bytes;
+                progress(read, total);
+            })?);
         }
     }
     match wrong.is_empty() {
@@ -144,45 +150,49 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
     }
 }
 
-/// Removes the parts of the caches at `path` that are missing or not what was written, and manifests that cannot be read, so
-/// that making the caches again writes just what is missing. Gives their files.
+/// Removes the parts of the caches at `path` that are missing or not what was written, and manifests that are not either, so
+/// that making the caches again writes just that. Gives their files. Caches that another release made are left out.
 ///
 /// # Errors
-/// No cache there; one that is being written; a file that cannot be removed.
+/// No cache there that this release made; one that is being written; a file that cannot be read, which is not known to be
+/// damaged: nothing is removed then. A file that cannot be removed.
 pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
-    let mut removed = Vec::new();
-    for Found { dir, .. } in find(path.as_ref())? {
-        let _lock = Lock::take(&dir, LOCK)?;
+    // First all is looked at, then something is removed.
+    let mut damaged = Vec::new();
+    for Found { dir, .. } in find_own(path.as_ref())? {
+        let lock = Lock::take(&dir, LOCK)?;
         // What was found before the lock was taken may have changed.
-        let mut plan = match manifest::load(&dir) {
-            Ok(Some(plan)) => plan,
-            Ok(None) => continue,
-            Err(_) => {
-                removed.push(dir.join(MANIFEST));
-                remove(&dir.join(MANIFEST))?;
-                continue;
+        match manifest::load(&dir) {
+            Ok(Some(plan)) => {
+                let mut wrong = Vec::new();
+                for entry in &plan.manifest.parts {
+                    if damage(&dir, &plan, entry, |_| {})?.is_some() {
+                        wrong.push(entry.number);
+                    }
+                }
+                if !wrong.is_empty() {
+                    damaged.push((lock, dir, Some((plan.manifest, wrong))));
+                }
             }
-        };
-        let mut wrong = Vec::new();
-        for entry in &plan.manifest.parts {
-            let path = dir.join(part_name(entry.number));
-            let hash = check(&path, &plan, entry.number).and_then(|()| sha256(&path, |_| {}));
-            if hash.is_ok_and(|hash| hash == entry.sha256) {
-                continue;
-            }
-            wrong.push(entry.number);
-            removed.push(path);
+            Ok(None) => {}
+            Err(Unusable::Damaged(_)) => damaged.push((lock, dir, None)),
+            Err(error) => return Err(error.into()),
         }
-        if wrong.is_empty() {
+    }
+    let mut removed = Vec::new();
+    for (_lock, dir, parts) in damaged {
+        let Some((mut manifest, wrong)) = parts else {
+            remove(&dir.join(MANIFEST))?;
+            removed.push(dir.join(MANIFEST));
             continue;
-        }
-        let rows_per_part = plan.manifest.rows_per_part;
-        plan.manifest.bad.retain(|bad| !wrong.contains(&(bad.row / rows_per_part)));
-        plan.manifest.parts.retain(|entry| !wrong.contains(&entry.number));
+        };
+        manifest.bad.retain(|bad| !wrong.contains(&(bad.row / manifest.rows_per_part)));
+        manifest.parts.retain(|entry| !wrong.contains(&entry.number));
         // The manifest first: what it does not name is written anew, whether it is there or not.
-        manifest::save(&dir, &plan.manifest)?;
-        for part in wrong {
-            remove(&dir.join(part_name(part)))?;
+        manifest::save(&dir, &manifest)?;
+        for path in wrong.into_iter().map(|part| dir.join(part_name(part))) {
+            remove(&path)?;
+            removed.push(path);
         }
     }
     Ok(removed)
@@ -232,25 +242,35 @@ fn is_ours(path: &Path) -> bool {
 
 fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io(path, "cannot remove the file", source))
-        }
+        Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::io(path, "cannot remove the file", source)),
         _ => Ok(()),
     }
 }
 
-/// Whether a part is there, and its columns lie where they should.
-fn check(path: &Path, plan: &Plan, part: usize) -> Result<()> {
-    let file = File::open(path).map_err(|source| Error::io(path, "cannot open a part of the cache", source))?;
-    let bytes = file.metadata().map_err(|source| Error::io(path, "cannot look at the file", source))?.len();
-    locate(path, &file, bytes, plan, part).map(drop)
+/// What is wrong with a finished part, if anything is. `read` is told of its bytes.
+///
+/// # Errors
+/// A part that is there and cannot be read.
+fn damage(dir: &Path, plan: &Plan, entry: &PartEntry, read: impl FnMut(u64)) -> Result<Option<String>> {
+    let path = dir.join(part_name(entry.number));
+    let refused = |source| Error::io(&path, "cannot open a part of the cache", source);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(source) if source.kind() == ErrorKind::NotFound => return Ok(Some(refused(source).to_string())),
+        Err(source) => return Err(refused(source)),
+    };
+    let bytes = file.metadata().map_err(refused)?.len();
+    let wrong = match columns(&path, &file, bytes, plan, entry.number)? {
+        Err(message) => Some(message),
+        Ok(_) if sha256(&path, read)? != entry.sha256 => Some("its content is not what was written".to_owned()),
+        Ok(_) => None,
+    };
+    Ok(wrong.map(|message| format!("{}: {message}", path.display())))
 }
 
 /// Where the columns of a part lie in its file.
 pub(crate) fn locate(path: &Path, file: &File, bytes: u64, plan: &Plan, part: usize) -> Result<Vec<Range<u64>>> {
-    let parts = &plan.manifest.parts;
-    let expected = parts.iter().find(|entry| entry.number == part).map(|entry| entry.bytes);
-    let wrong = |message: String| {
+    columns(path, file, bytes, plan, part)?.map_err(|message| {
         Error::file(
             path,
             format!(
@@ -258,12 +278,18 @@ pub(crate) fn locate(path: &Path, file: &File, bytes: u64, plan: &Plan, part: us
                  the cache again"
             ),
         )
-    };
+    })
+}
+
+/// The same, with a message about what is damaged apart from the errors of reading.
+fn columns(path: &Path, file: &File, bytes: u64, plan: &Plan, part: usize) -> Result<Result<Vec<Range<u64>>, String>> {
+    let parts = &plan.manifest.parts;
+    let expected = parts.iter().find(|entry| entry.number == part).map(|entry| entry.bytes);
     if expected != Some(bytes) {
         let expected = expected.map_or("none".to_owned(), |bytes| bytes.to_string());
-        return Err(wrong(format!("it has {bytes} bytes, expected {expected}")));
+        return Ok(Err(format!("it has {bytes} bytes, expected {expected}")));
     }
     let read = |at: u64, length: usize| read_at(path, file, at, length);
     let rows = plan.rows_of(part);
-    arrow::locate(&read, bytes, &plan.fields, rows, &plan.manifest.key, part)?.map_err(wrong)
+    arrow::locate(&read, bytes, &plan.fields, rows, &plan.manifest.key, part)
 }

@@ -84,9 +84,6 @@ pub(crate) struct Plan {
 impl Plan {
     /// Checks what a manifest says, or says what is wrong with it.
     pub(crate) fn new(manifest: Manifest) -> Result<Plan, String> {
-        if manifest.format != FORMAT {
-            return Err(format!("it has the format {}, this release reads {FORMAT}", manifest.format));
-        }
         let fields = manifest.fields.iter().map(FieldEntry::field).collect::<Result<Vec<_>, _>>()?;
         let row_bytes = fields.iter().try_fold(0usize, |sum, field| sum.checked_add(field.sample_bytes().ok()?));
         let rows = manifest.samples.checked_mul(manifest.variants).filter(|&rows| rows > 0 && rows < 1 << 60);
@@ -185,6 +182,31 @@ pub(crate) fn part_name(part: usize) -> String {
     format!("part-{part:05}.arrow")
 }
 
+/// Why a manifest cannot be used.
+#[derive(Debug)]
+pub(crate) enum Unusable {
+    /// The system does not give it.
+    Unread(Error),
+    /// Another release made it, and may still read it.
+    OtherFormat(Error),
+    /// It is not what was written.
+    Damaged(Error),
+}
+
+impl From<Unusable> for Error {
+    fn from(unusable: Unusable) -> Error {
+        match unusable {
+            Unusable::Unread(error) | Unusable::OtherFormat(error) | Unusable::Damaged(error) => error,
+        }
+    }
+}
+
+/// What stands in a manifest of any format.
+#[derive(Deserialize)]
+struct AnyFormat {
+    format: u32,
+}
+
 /// What a manifest's bytes say.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Plan, String> {
     let manifest: Manifest =
@@ -193,20 +215,31 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Plan, String> {
 }
 
 /// The manifest in the folder of a cache; `None` where there is none.
-pub(crate) fn load(dir: &Path) -> Result<Option<Plan>> {
+pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
     let path = dir.join(MANIFEST);
+    let unread = |source| Unusable::Unread(Error::io(&path, "cannot read the cache's manifest", source));
+    let damaged = |message| Unusable::Damaged(Error::file(&path, message));
     let length = match path.metadata() {
         Ok(metadata) => metadata.len(),
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(Error::io(&path, "cannot read the cache's manifest", source)),
+        Err(source) => return Err(unread(source)),
     };
     if length > MOST_BYTES {
-        return Err(Error::file(&path, format!("it has {length} bytes, too many for the manifest of a cache")));
+        return Err(damaged(format!("it has {length} bytes, too many for the manifest of a cache")));
     }
-    let bytes = std::fs::read(&path).map_err(|source| Error::io(&path, "cannot read the cache's manifest", source))?;
-    parse(&bytes).map(Some).map_err(|message| {
-        Error::file(&path, format!("{message}; the cache cannot be used, clear it and warm it again"))
-    })
+    let bytes = std::fs::read(&path).map_err(unread)?;
+    match serde_json::from_slice(&bytes) {
+        Ok(AnyFormat { format }) if format != FORMAT => Err(Unusable::OtherFormat(Error::file(
+            &path,
+            format!(
+                "it has the format {format}, this release reads {FORMAT}; make the cache again, and clear this one if no \
+                 other release needs it"
+            ),
+        ))),
+        _ => parse(&bytes)
+            .map(Some)
+            .map_err(|message| damaged(format!("{message}; the cache cannot be used, clear it and warm it again"))),
+    }
 }
 
 /// Writes the manifest of the cache in a folder, whole or not at all.
@@ -220,7 +253,7 @@ pub(crate) fn save(dir: &Path, manifest: &Manifest) -> Result<()> {
 /// A folder of a cache, and what its manifest says; no plan where the cache is only begun, or its removal was ended.
 pub(crate) struct Found {
     pub(crate) dir: PathBuf,
-    pub(crate) plan: Result<Option<Plan>>,
+    pub(crate) plan: Result<Option<Plan>, Unusable>,
 }
 
 impl Found {
@@ -257,7 +290,7 @@ pub(crate) fn find(path: &Path) -> Result<Vec<Found>> {
     all.sort_by(|a, b| a.dir.cmp(&b.dir));
     match all.is_empty() {
         // Where there is nothing else, what is wrong with the manifest is worth saying.
-        true => load(path).map(|_| all),
+        true => Ok(load(path).map(|_| all)?),
         false => Ok(all),
     }
 }

@@ -35,7 +35,8 @@ pub trait PictureTransform: Send + Sync + 'static {
     fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture>;
 
     /// The name and all options in one line, as `RandomRotation(degrees=10)`. It tells whether pictures that were kept
-    /// elsewhere are still those that this makes.
+    /// elsewhere are still those that this makes. Change it (a number of its own) when what it does changes: a cache knows it
+    /// by this line alone.
     fn describe(&self) -> String;
 
     /// Refuses options that no picture can be changed with: a negative factor, a probability of 2. A pipeline asks when it

@@ -43,7 +43,5 @@ pub use info::{ShardInfo, ShardsInfo, shards_info};
 pub use manifest::{Class, Manifest, Remark, ShardRecord, SplitManifest};
 pub use options::PrepareOptions;
 pub use progress::Progress;
-#[cfg(feature = "images")]
-pub(crate) use shard_file::remove_leftovers;
 pub use text::text;
 pub use text_options::TextOptions;

@@ -124,19 +124,6 @@ pub(crate) fn sha256_of(path: &Path, advance: impl FnMut(u64)) -> io::Result<Str
     checksum::<Sha256>(File::open(path)?, advance)
 }
 
-/// Removes what runs that were killed had begun to write into a folder, whose only writer this process is.
-pub(crate) fn remove_leftovers(folder: &Path) -> Result<()> {
-    let listing = |source| Error::io(folder, "listing the folder", source);
-    for entry in folder.read_dir().map_err(listing)? {
-        let path = entry.map_err(listing)?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with(store::BEGUN) {
-            std::fs::remove_file(&path).map_err(|source| Error::io(&path, "removing what is half written", source))?;
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::plan::tar_bytes;

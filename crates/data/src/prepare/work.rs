@@ -11,10 +11,10 @@ use super::manifest::{MANIFEST, Manifest, ShardRecord};
 use super::options::PrepareOptions;
 use super::plan::PlannedShard;
 use super::progress::Progress;
-use super::shard_file::{remove_leftovers, sha256_of};
+use super::shard_file::sha256_of;
 use super::upload::Destination;
 use crate::parallel::in_parallel;
-use crate::{Error, Result};
+use crate::{Error, Result, store};
 
 /// What a disk should have left when all is written.
 const SPARE: u64 = 64 << 20;
@@ -55,7 +55,7 @@ impl Work<'_> {
     /// are better known now than after hours.
     pub(crate) fn begin(&self) -> Result<()> {
         let PrepareOptions { output, upload, .. } = self.options;
-        remove_leftovers(output)?;
+        store::remove_leftovers(output)?;
         let Some(to) = upload else { return Ok(()) };
         let Some(local) = to.local() else { return to.join(MANIFEST).exists().map(drop) };
         std::fs::create_dir_all(local).map_err(|source| Error::io(local, "making the folder to upload to", source))?;

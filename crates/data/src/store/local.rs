@@ -5,9 +5,10 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use fs4::{FileExt, TryLockError};
 use tempfile::{NamedTempFile, PersistError};
 
 use super::pattern::{has_wildcard, name_fits};
@@ -157,19 +158,56 @@ fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// What the name of such a file begins with.
-pub(crate) const BEGUN: &str = ".part-";
+/// What the name of such a file begins with; letters and digits follow.
+const BEGUN: &str = ".part-";
+const BEGUN_LETTERS: usize = 6;
 
-/// A temporary file in the folder of `to`, which is made if it is missing.
+/// A temporary file in the folder of `to`, which is made if it is missing. It is locked while it is open, so that
+/// [`remove_leftovers`] leaves it alone.
 pub(crate) fn temporary_file(to: &Path) -> Result<NamedTempFile> {
     let folder = folder_of(to);
     fs::create_dir_all(folder).map_err(|error| Error::io(folder, "cannot make the folder", error))?;
-    tempfile::Builder::new()
-        .prefix(BEGUN)
-        // As any other file of the user's, under the umask; a temporary file would be readable by its owner alone.
-        .permissions(PermissionsExt::from_mode(0o666))
-        .tempfile_in(folder)
-        .map_err(|error| Error::io(folder, "cannot make a temporary file", error))
+    loop {
+        let file = tempfile::Builder::new()
+            .prefix(BEGUN)
+            .rand_bytes(BEGUN_LETTERS)
+            // As any other file of the user's, under the umask; a temporary file would be readable by its owner alone.
+            .permissions(PermissionsExt::from_mode(0o666))
+            .tempfile_in(folder)
+            .map_err(|error| Error::io(folder, "cannot make a temporary file", error))?;
+        // On a file system without locks nobody gets one, and nothing is removed.
+        let taken = matches!(FileExt::try_lock(file.as_file()), Err(TryLockError::WouldBlock));
+        // Another process may have taken it for left over before it was locked.
+        if !taken && file.path().exists() {
+            return Ok(file);
+        }
+    }
+}
+
+/// Removes the temporary files in a folder whose writers were killed; of those that are being written the lock cannot be
+/// had.
+pub(crate) fn remove_leftovers(folder: &Path) -> Result<()> {
+    let refused = |source| Error::io(folder, "cannot list the folder", source);
+    for entry in fs::read_dir(folder).map_err(refused)? {
+        let entry = entry.map_err(refused)?;
+        let (name, path) = (entry.file_name(), entry.path());
+        let letters = name.as_bytes().strip_prefix(BEGUN.as_bytes()).unwrap_or_default();
+        let is_ours = letters.len() == BEGUN_LETTERS && letters.iter().all(u8::is_ascii_alphanumeric);
+        if !is_ours || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        // One that was given its name in this moment is gone.
+        let Ok(file) = File::open(&path) else { continue };
+        if FileExt::try_lock(&file).is_ok() {
+            match fs::remove_file(&path) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(Error::io(&path, "cannot remove what is half written", source));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Syncs a temporary file that lies in the folder of `to`, and gives it that name.

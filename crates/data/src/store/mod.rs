@@ -22,7 +22,9 @@ mod retry;
 mod upload;
 
 pub(crate) use kept::KeptFile;
-pub(crate) use local::{BEGUN, TEMPORARY, keep, keep_new, sync_folder, temporary, temporary_file, write_whole};
+pub(crate) use local::{
+    TEMPORARY, keep, keep_new, remove_leftovers, sync_folder, temporary, temporary_file, write_whole,
+};
 pub use location::Location;
 pub(crate) use location::{MOST_ASKING, fingerprint_all};
 #[cfg(not(feature = "cloud"))]

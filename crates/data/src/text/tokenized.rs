@@ -2,11 +2,16 @@
 //!
 //! Not here: the tokenizer itself.
 
+use std::any::TypeId;
+
 use super::{Encoding, Tokenizer};
 use crate::stream::make;
 use crate::{Deferred, Fingerprint, Items, Result, Source, Stage, Stream, StreamItem};
 
 /// What a tokenizer can take: a text, or a pair of them.
+///
+/// What an implementation of your own does is not known to a cache, which therefore needs a version
+/// ([`Fingerprint::add_function`]).
 pub trait TextInput: Send + 'static {
     /// The tokens.
     ///
@@ -46,6 +51,15 @@ impl<S> Tokenized<S> {
     }
 }
 
+/// Takes in how `T` is tokenized.
+fn add_input<T: TextInput>(tokenizer: &Tokenizer, fingerprint: &mut Fingerprint) {
+    tokenizer.fingerprint(fingerprint);
+    let known = [TypeId::of::<String>(), TypeId::of::<&'static str>(), TypeId::of::<(String, String)>()];
+    if !known.contains(&TypeId::of::<T>()) {
+        fingerprint.add_function::<T>("text input");
+    }
+}
+
 impl<S: Source<Item: TextInput>> Source for Tokenized<S> {
     type Item = Encoding;
 
@@ -63,7 +77,7 @@ impl<S: Source<Item: TextInput>> Source for Tokenized<S> {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        self.tokenizer.fingerprint(fingerprint);
+        add_input::<S::Item>(&self.tokenizer, fingerprint);
         self.texts.fingerprint(fingerprint)
     }
 }
@@ -99,7 +113,7 @@ impl<S: Stream<Item: TextInput>> Stream for Tokenized<S> {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        self.tokenizer.fingerprint(fingerprint);
+        add_input::<S::Item>(&self.tokenizer, fingerprint);
         self.texts.fingerprint(fingerprint)
     }
 }

@@ -15,7 +15,7 @@ use crate::dataset::random::{Purpose, permutation};
 use crate::error::panicked;
 use crate::images::decode::{self, Limits};
 use crate::parallel::{cores, in_parallel};
-use crate::prepare::{Progress, remove_leftovers, shards_info};
+use crate::prepare::{Progress, shards_info};
 use crate::{
     Encoding, Error, Fingerprint, ImageFolder, Pictures, Result, SampleRandom, Source, TarShardWriter, WrittenShard,
     encode_picture, store,
@@ -164,7 +164,7 @@ impl Presize {
         let _lock = Lock::take(&self.folder, LOCK)?;
         let mut made_of = self.made_of(pictures)?;
         let (skip, mut shards) = self.resume(&mut made_of)?;
-        remove_leftovers(&self.folder)?;
+        store::remove_leftovers(&self.folder)?;
         let order = permutation(Purpose::Split, self.seed, 0, pictures.len());
         // Those that were left out are in no shard.
         let bad = |index: &usize| made_of.left_out.iter().any(|(left_out, _)| left_out == index);

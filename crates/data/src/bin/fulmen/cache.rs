@@ -12,6 +12,8 @@ use fulmen_data::prepare::Progress;
 use fulmen_data::{CacheEvent, Dataset, ImageFolder, Pictures};
 use fulmen_data::{CacheInfo, Result, cache_info, clear_cache, repair_cache, verify_cache};
 
+#[cfg(feature = "images")]
+use crate::limits::Limits;
 use crate::progress::Reporter;
 
 /// Makes, shows, verifies and clears cached datasets
@@ -67,6 +69,8 @@ struct Warm {
     /// Flip left and right with this probability
     #[arg(long, value_name = "PROBABILITY")]
     flip: Option<f64>,
+    #[command(flatten)]
+    limits: Limits,
     /// How often each picture is kept, with another augmentation each time
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     variants: usize,
@@ -97,9 +101,17 @@ impl Warm {
             true => Pictures::rgb().random_resized_crop(self.size),
             false => Pictures::rgb().resize(self.resize).center_crop(self.size),
         };
-        match self.flip {
+        let pictures = match self.flip {
             Some(probability) => pictures.horizontal_flip(probability),
             None => pictures,
+        };
+        let pictures = match self.limits.max_pixels {
+            Some(pixels) => pictures.max_pixels(pixels),
+            None => pictures,
+        };
+        match self.limits.keep_damaged {
+            true => pictures.keep_damaged(),
+            false => pictures,
         }
     }
 

@@ -12,6 +12,8 @@ macro_rules! say {
 mod cache;
 mod data;
 #[cfg(feature = "images")]
+mod limits;
+#[cfg(feature = "images")]
 mod presize;
 mod progress;
 mod size;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fulmen_data::{ImageFolder, Presize, Result};
 
+use crate::limits::Limits;
 use crate::progress::Reporter;
 use crate::size::parse_size;
 
@@ -26,12 +27,8 @@ pub(crate) struct Arguments {
     /// Turn the pictures that are made smaller as their EXIF data say, which they lose
     #[arg(long)]
     exif_orientation: bool,
-    /// The most pixels of a picture; one with more is taken for a decompression bomb
-    #[arg(long, value_name = "NUMBER")]
-    max_pixels: Option<u64>,
-    /// Accept JPEGs in which some data make no sense, with wrong pixels there
-    #[arg(long)]
-    keep_damaged: bool,
+    #[command(flatten)]
+    limits: Limits,
     /// Decides the order of the pictures
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -62,10 +59,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     if let Some(threads) = arguments.threads {
         presize = presize.threads(threads);
     }
-    if let Some(pixels) = arguments.max_pixels {
+    if let Some(pixels) = arguments.limits.max_pixels {
         presize = presize.max_pixels(pixels);
     }
-    if arguments.keep_damaged {
+    if arguments.limits.keep_damaged {
         presize = presize.keep_damaged();
     }
     let reporter = Reporter::new();
