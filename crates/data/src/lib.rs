@@ -28,7 +28,8 @@
 //!
 //! Nothing about a batch depends on the number of threads, devices or processes: order and content are a function of
 //! dataset, sampler, batch size and epoch. Several processes divide the rows of each batch among them
-//! ([`DataLoader::distributed`]).
+//! ([`DataLoader::distributed`]). Only what takes the place of a sample that cannot be read may depend on their number
+//! ([`OnError`]).
 //!
 //! What samples come from: arrays (`TensorDataset`), any [`Source`] or [`Stream`], pictures ([`ImageFolder`], [`Cifar`],
 //! [`Mnist`]), tables ([`Csv`], [`JsonLines`], [`Parquet`], [`ArrowFiles`], [`HfFolder`]), shards ([`TarShards`],

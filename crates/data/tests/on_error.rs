@@ -156,8 +156,8 @@ fn bad_samples_are_counted_with_index_origin_and_message() {
     ];
     for (i, bad) in bad.first.iter().enumerate() {
         assert_eq!(
-            (bad.index, bad.epoch, bad.origin.as_deref()),
-            (Some(i as u64), 4, Some(&*format!("book.txt, page {i}")))
+            (bad.index, bad.epoch, bad.origin.as_deref(), bad.count),
+            (Some(i as u64), 4, Some(&*format!("book.txt, page {i}")), 2)
         );
         assert_eq!(bad.message, expected[i]);
     }

@@ -6,6 +6,7 @@ use fulmen_data::{BadSamples, DataLoader};
 use crate::say::say;
 
 /// What a loader could not read from now on: it may have been used before, and counts for all that are made from it.
+/// Dropped, it says what was not said yet, so that nothing is kept back where an error ends the run.
 pub(crate) struct BadCount {
     loader: DataLoader,
     /// What the samples are for.
@@ -27,17 +28,21 @@ impl BadCount {
     /// Says on standard error which they are, if there are more than when it was last said. Of each process its own: they
     /// read different samples.
     pub(crate) fn tell(&mut self) {
-        let mut bad = self.loader.bad_samples();
-        bad.count -= self.before.count;
-        if bad.count == self.told {
+        if self.count() == self.told {
             return;
         }
+        let mut bad = self.loader.bad_samples();
+        bad.count -= self.before.count;
         self.told = bad.count;
-        // Those that were known before are worth a line where no others are known.
-        if bad.first.len() > self.before.first.len() {
-            bad.first.drain(..self.before.first.len());
-        }
-        bad.first.truncate(usize::try_from(bad.count).unwrap_or(usize::MAX));
+        // The list only grows: those that were known before are the first of it, and may be bad again.
+        bad.first.iter_mut().zip(&self.before.first).for_each(|(now, before)| now.count -= before.count);
+        bad.first.retain(|bad| bad.count > 0);
         say(&format!("warning: {} data: {bad}", self.what));
+    }
+}
+
+impl Drop for BadCount {
+    fn drop(&mut self) {
+        self.tell();
     }
 }

@@ -36,7 +36,8 @@ impl Evaluation {
         loader: &DataLoader,
         values: &[&DeviceArray],
     ) -> Result<DeviceArray> {
-        let mut bad = BadCount::new(loader, self.what);
+        // Tells of them when the pass ends, however that is.
+        let _bad = BadCount::new(loader, self.what);
         let mut logs = runtime.to_device(&self.layout.start()?)?;
         let mut in_flight = InFlight::new(hosts);
         for batch in loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0) {
@@ -49,7 +50,6 @@ impl Evaluation {
             in_flight.push(outputs.done);
             logs = outputs.arrays.pop().ok_or_else(|| Error::data("the evaluation step gave no result"))?;
         }
-        bad.tell();
         Ok(logs)
     }
 }

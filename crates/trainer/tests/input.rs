@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -30,6 +31,24 @@ impl Dataset for Numbers {
         sleep(self.delay);
         match self.missing == Some(index) {
             true => Err(Error::new("it is not there")),
+            false => sample.write_value(0, index as f32),
+        }
+    }
+}
+
+/// Samples of which now these and now those are not there.
+struct Torn(Arc<Mutex<Vec<usize>>>);
+
+impl Dataset for Torn {
+    fn len(&self) -> usize {
+        32
+    }
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("x", DType::F32, [1])]
+    }
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<(), Error> {
+        match self.0.lock().unwrap().contains(&index) {
+            true => Err(Error::new("it is torn")),
             false => sample.write_value(0, index as f32),
         }
     }
@@ -113,6 +132,15 @@ fn bad_samples_are_told_of_training_validation_and_test() {
         trainer.fit(&module, &loader(11), Some(&loader(12))).unwrap();
         trainer.test(&module, &test, Weights::Current).unwrap();
         trainer.test(&module, &test, Weights::Current).unwrap();
+        let torn = Arc::new(Mutex::new(Vec::new()));
+        let loader = DataLoader::builder(Torn(torn.clone())).batch_size(4).on_error(OnError::Skip).build().unwrap();
+        for sample in [21, 22, 22] {
+            *torn.lock().unwrap() = vec![sample];
+            trainer.test(&module, &loader, Weights::Current).unwrap();
+        }
+        *torn.lock().unwrap() = (1..32).collect();
+        let error = trainer.fit(&module, &loader, None).unwrap_err();
+        assert!(error.to_string().contains("something is wrong with most of the data"), "{error}");
         return;
     }
     let child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -127,6 +155,12 @@ fn bad_samples_are_told_of_training_validation_and_test() {
         assert_eq!(said.matches(&line).count(), times, "{line}\n{said}");
     }
     assert!(said.contains("warning: training data: a sample could not be read 3 times\n  sample 11"), "{said}");
+    // Of a loader that was used before, those of this time are named, and also where an error ends it.
+    for (sample, times) in [(21, 1), (22, 2)] {
+        let line = format!("warning: test data: 1 sample could not be read\n  sample {sample}: it is torn");
+        assert_eq!(said.matches(&line).count(), times, "{line}\n{said}");
+    }
+    assert!(said.contains("warning: training data: samples could not be read "), "{said}");
 }
 
 /// Numbers of different length, whose sum is what counts.

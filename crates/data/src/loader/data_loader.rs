@@ -27,7 +27,8 @@ use crate::{
 ///
 /// Cheap to clone. The batches of an epoch depend on the dataset, the sampler, the batch size and the epoch's number;
 /// they do not depend on the number of workers, on the devices and processes that share them, or on how the epochs
-/// before were read.
+/// before were read. Only what takes the place of samples that cannot be read may differ on another number of processes
+/// ([`OnError`]).
 ///
 /// ```
 /// use fulmen_data::{DataLoader, LastBatch, TensorDataset};
@@ -245,9 +246,10 @@ impl DataLoader {
     /// Starts to describe a loader of samples that come one after another, as [`Stream::into_dataset`] makes them.
     ///
     /// An epoch has as many samples as the stream says, and a stream with more or fewer of them is an error; where it does
-    /// not know, or to have epochs of another length, set [`num_samples`](DataLoaderBuilder::num_samples). The stream is read by one worker at a time, in order; what is done
-    /// with a record is done by all of them. Starting in the middle of an epoch reads the records before and throws them
-    /// away, undecoded. Of several processes each reads the whole stream and decodes its rows of each batch.
+    /// not know, or to have epochs of another length, set [`num_samples`](DataLoaderBuilder::num_samples). The stream is
+    /// read by one worker at a time, in order; what is done with a record is done by all of them. Starting in the middle of
+    /// an epoch reads the records before and throws them away, undecoded. Of several processes each reads the whole stream
+    /// and decodes its rows of each batch; [`OnError`] says what may then become of a stream that fails one of them alone.
     ///
     /// ```
     /// use fulmen_data::{DType, DataLoader, Field, IterableDataset, Record, Records, Result};

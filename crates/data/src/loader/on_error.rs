@@ -11,6 +11,15 @@ use crate::Error;
 const REMEMBERED: usize = 16;
 
 /// What a loader does with a sample that cannot be read: an error or a panic of its dataset.
+///
+/// Of several processes each deals with the bad samples of its own rows: what moves up does so within its part of the
+/// batch, and a copy of a stream's record is of one there. So with bad samples a batch may be another one on another
+/// number of processes.
+///
+/// A stream must fail in the same places in every process, for its rows are counted as it is read. Damaged files do; a store
+/// or a disk that fails one process alone, after [all patience](crate::StoreOptions::give_up_after), moves the rows of that
+/// one against the others': under `Skip` and `Substitute` some records then come twice and some not at all. `Fail` ends the
+/// run instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnError {
     /// The batch is an error, which names the sample. The batches around it still come; only where a stream itself cannot go
@@ -43,6 +52,8 @@ pub struct BadSample {
     pub origin: Option<String>,
     /// What was wrong.
     pub message: String,
+    /// How often it could not be read.
+    pub count: u64,
 }
 
 impl fmt::Display for BadSample {
@@ -65,14 +76,15 @@ impl fmt::Display for BadSamples {
     /// How often, and a line for each of the first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let BadSamples { count, first } = self;
-        match first.len() {
-            known if known as u64 == *count => {
-                write!(f, "{count} {} could not be read", if known == 1 { "sample" } else { "samples" })?;
+        match &first[..] {
+            known if known.len() as u64 == *count => {
+                write!(f, "{count} {} could not be read", if known.len() == 1 { "sample" } else { "samples" })?;
             }
-            1 => write!(f, "a sample could not be read {count} times")?,
-            known => write!(f, "samples could not be read {count} times; the first {known} of them")?,
+            [] => write!(f, "samples could not be read {count} times")?,
+            [one] if one.count == *count => write!(f, "a sample could not be read {count} times")?,
+            known => write!(f, "samples could not be read {count} times; the first {} of them", known.len())?,
         }
-        self.first.iter().try_for_each(|bad| write!(f, "\n  {bad}"))
+        first.iter().try_for_each(|bad| write!(f, "\n  {bad}"))
     }
 }
 
@@ -88,10 +100,11 @@ impl BadList {
     pub(crate) fn add(&self, epoch: u64, index: Option<u64>, error: &Error) {
         let mut list = self.lock();
         list.count += 1;
-        let known = index.is_some() && list.first.iter().any(|bad| bad.index == index);
-        if list.first.len() < REMEMBERED && !known {
+        if let Some(known) = list.first.iter_mut().find(|bad| index.is_some() && bad.index == index) {
+            known.count += 1;
+        } else if list.first.len() < REMEMBERED {
             let origin = error.origin().map(str::to_owned);
-            list.first.push(BadSample { index, epoch, origin, message: error.to_string() });
+            list.first.push(BadSample { index, epoch, origin, message: error.to_string(), count: 1 });
         }
     }
 
