@@ -881,9 +881,9 @@ fn the_program_caches_a_folder_of_pictures() {
     }
     let options = ["warm", "--size", "16", "--resize", "18", "--variants", "2", "--data-version", "v1", "--images"];
     let arguments = |more: &'static str| [&options[..], &[images.to_str().unwrap(), more]].concat();
-    let (done, text) = fulmen(&[arguments("--dry-run"), vec!["--out"]].concat(), &out);
+    let (done, text) = fulmen(&[arguments("--dry-run"), vec!["--output"]].concat(), &out);
     assert!(done && text.contains("3 samples × 2 variants × 772 bytes") && !out.exists(), "{text}");
-    let (done, text) = fulmen(&arguments("--out"), &out);
+    let (done, text) = fulmen(&arguments("--output"), &out);
     assert!(done && text.contains("3 samples in"), "{text}");
 
     // A training with the same pipeline finds it.
@@ -894,9 +894,9 @@ fn the_program_caches_a_folder_of_pictures() {
     assert_eq!(found.field_bytes(0).unwrap(), expected.field_bytes(0).unwrap());
     assert_eq!(found.values::<i32>(1).unwrap(), [0, 1, 1]);
 
-    let (done, text) = fulmen(&[arguments("--max-pixels"), vec!["599", "--out"]].concat(), &out);
+    let (done, text) = fulmen(&[arguments("--max-pixels"), vec!["599", "--output"]].concat(), &out);
     assert!(!done && text.contains("over the limit of 599"), "{text}");
-    let limited = [arguments("--keep-damaged"), vec!["--max-pixels", "600", "--out"]].concat();
+    let limited = [arguments("--keep-damaged"), vec!["--max-pixels", "600", "--output"]].concat();
     let (done, text) = fulmen(&limited, &out);
     assert!(done && text.contains("3 samples in"), "{text}");
     let pictures = Pictures::rgb().resize(18).center_crop(16).max_pixels(600).keep_damaged();
@@ -904,10 +904,10 @@ fn the_program_caches_a_folder_of_pictures() {
     data.cache(&out).version("v1").variants(2).on_event(|event| panic!("{event:?}")).open().unwrap();
 
     fs::write(images.join("cat/0.png"), b"").unwrap();
-    let (done, text) = fulmen(&[arguments("--refuse-others"), vec!["--out"]].concat(), &out);
+    let (done, text) = fulmen(&[arguments("--refuse-others"), vec!["--output"]].concat(), &out);
     assert!(!done && text.contains("size: some of the 3 values differ"), "{text}");
-    let (done, text) = fulmen(&arguments("--out"), &out);
+    let (done, text) = fulmen(&arguments("--output"), &out);
     assert!(!done && text.contains("cat/0.png"), "{text}");
-    let (done, text) = fulmen(&[arguments("--allow-bad"), vec!["2", "--out"]].concat(), &out);
+    let (done, text) = fulmen(&[arguments("--allow-bad"), vec!["2", "--output"]].concat(), &out);
     assert!(done && text.contains("bad: sample 0"), "{text}");
 }

@@ -103,7 +103,7 @@ fn what_cannot_be_decoded_is_named_or_left_out() {
         let output = Command::new(env!("CARGO_BIN_EXE_fulmen"))
             .args(["data", "presize", "--size", "32"])
             .args(more)
-            .args([&images, Path::new("--out"), &out].map(|path| path as &Path))
+            .args([&images, Path::new("--output"), &out].map(|path| path as &Path))
             .output()
             .unwrap();
         (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
@@ -132,7 +132,7 @@ fn limits_are_those_of_pictures() {
     let run = |out: &Path, more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
         let output = command.args(["data", "presize", "--size", "32"]).args(more);
-        let output = output.arg(&images).arg("--out").arg(out).output().unwrap();
+        let output = output.arg(&images).arg("--output").arg(out).output().unwrap();
         (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
     };
     let (code, text) = run(&out, &["--keep-damaged"]);
@@ -207,7 +207,7 @@ fn a_killed_run_goes_on_and_leaves_nothing_half_written() {
     let command = |out: &Path| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
         command.args(["data", "presize", "--size", "32", "--max-samples", "1", "--threads", "1"]);
-        command.arg(&images).arg("--out").arg(out).stdout(Stdio::null()).stderr(Stdio::null());
+        command.arg(&images).arg("--output").arg(out).stdout(Stdio::null()).stderr(Stdio::null());
         command
     };
     let (undisturbed, killed) = (temporary.path().join("undisturbed"), temporary.path().join("killed"));

@@ -56,7 +56,7 @@ struct Warm {
     images: PathBuf,
     /// The folder of the cache; caches of other pictures or options may lie in it too
     #[arg(long, short, value_name = "FOLDER")]
-    out: PathBuf,
+    output: PathBuf,
     /// The side of the pictures in pixels
     #[arg(long, default_value_t = 224, value_name = "PIXELS")]
     size: usize,
@@ -118,7 +118,7 @@ impl Warm {
     fn run(self) -> Result<()> {
         let data = ImageFolder::open(&self.images)?.decode(self.pictures())?;
         let mut builder = data
-            .cache(&self.out)
+            .cache(&self.output)
             .version(self.data_version)
             .variants(self.variants)
             .seed(self.seed)

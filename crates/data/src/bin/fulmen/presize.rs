@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     images: PathBuf,
     /// The folder that the shards go into; where a run was ended, the next one goes on with what is there
     #[arg(long, short, value_name = "FOLDER")]
-    out: PathBuf,
+    output: PathBuf,
     /// The shorter side of the pictures in pixels; smaller ones stay as they are, byte by byte
     #[arg(long, default_value_t = 256, value_name = "PIXELS")]
     size: usize,
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let pictures = ImageFolder::open(&arguments.images)?;
-    let mut presize = Presize::new(arguments.out)
+    let mut presize = Presize::new(arguments.output)
         .shorter_side(arguments.size)
         .quality(arguments.quality)
         .exif_orientation(arguments.exif_orientation)
