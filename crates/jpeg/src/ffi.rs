@@ -1,7 +1,7 @@
 //! The C half, `shim.c`, behind functions that are safe to call: all of the crate's `unsafe` is in this file.
 //!
 //! Not here: what is decoded of a picture, and what errors say.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the C half of this crate is called here")]
 
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;

@@ -38,7 +38,7 @@
 //! while it is loaded may end the process; one that was replaced is only noticed by [`Plugin::identity`].
 //!
 //! This crate knows nothing of tensors, derivatives or models, and builds no programs.
-#![allow(unsafe_code, reason = "the one crate of the workspace that calls C")]
+#![allow(unsafe_code, reason = "the C API of plugins is called here")]
 
 mod abi;
 mod analysis;
