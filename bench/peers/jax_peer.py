@@ -6,12 +6,13 @@ machine. It is not a benchmark by itself: it times only the blocks it is asked f
     python jax_peer.py --workload W1
     <- {"ready": true, "jax": "0.12.0.1", "python": "3.13.0", "n_params": 535818, "cold_s": 1.9, ...}
     -> block 50
-    <- {"steps": 50, "seconds": 0.052, "loss": 0.31}
+    <- {"steps": 50, "seconds": 0.052, "loss": 0.31, "peak_bytes": 369098752}
     -> quit
 
 `cold_s` runs from the kernel's start of this process to the first step's loss on the host: interpreter, imports, data,
 initialization and compilation. Warm-up steps follow it and are in no figure. In a block the device is waited for
-once, at the end. Every step gathers a fresh shuffled batch from arrays in host memory.
+once, at the end. Every step gathers a fresh shuffled batch from arrays in host memory. With `--devices 8` the batch is
+split over eight devices of the CPU, and each has all parameters. `peak_bytes` is the most memory of this process so far.
 """
 
 import argparse
@@ -25,19 +26,20 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import flax.linen as nn  # noqa: E402  (JAX reads the environment when it is imported)
 import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
+from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
-STEPS_PER_EPOCH = 100
 CLASSES = 10
-WARM_UP_STEPS = 30
+WORDS, LENGTH, WIDTH, HEADS, LAYERS = 4096, 128, 256, 4, 4
 
 
 class Mlp(nn.Module):
     """784-512-256-10, ReLU."""
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x, train):
         for width in (512, 256):
             x = nn.relu(nn.Dense(width)(x))
         return nn.Dense(CLASSES)(x)
@@ -49,7 +51,7 @@ class LeNet(nn.Module):
     Channels last, which is JAX's habit and the faster layout for XLA on a CPU."""
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x, train):
         for channels in (20, 50):
             x = nn.relu(nn.Conv(channels, (5, 5), padding="VALID")(x))
             x = nn.max_pool(x, (2, 2), strides=(2, 2))
@@ -57,10 +59,72 @@ class LeNet(nn.Module):
         return nn.Dense(CLASSES)(x)
 
 
-# name: (model, one sample's shape, batch, optimizer)
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions, each with batch normalization, and a shortcut around both."""
+
+    channels: int
+    stride: int
+
+    @nn.compact
+    def __call__(self, x, train):
+        def conv(size, stride):
+            return nn.Conv(self.channels, (size, size), (stride, stride), padding=size // 2, use_bias=False)
+
+        def norm():
+            return nn.BatchNorm(use_running_average=not train, momentum=0.9)
+
+        y = nn.relu(norm()(conv(3, self.stride)(x)))
+        y = norm()(conv(3, 1)(y))
+        if x.shape != y.shape:
+            x = norm()(conv(1, self.stride)(x))
+        return nn.relu(x + y)
+
+
+class ResNet18(nn.Module):
+    """Its form for pictures of 32x32: a 3x3 convolution first, and no pooling after it."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        x = nn.Conv(64, (3, 3), padding=1, use_bias=False)(x)
+        x = nn.relu(nn.BatchNorm(use_running_average=not train, momentum=0.9)(x))
+        for channels, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            x = BasicBlock(channels, stride)(x, train)
+            x = BasicBlock(channels, 1)(x, train)
+        return nn.Dense(CLASSES)(x.mean((1, 2)))
+
+
+class GptBlock(nn.Module):
+    """Causal attention and a perceptron four times as wide, each after a normalization."""
+
+    @nn.compact
+    def __call__(self, x):
+        b, n, _ = x.shape
+        q, k, v = jnp.moveaxis(nn.Dense(3 * WIDTH)(nn.LayerNorm()(x)).reshape(b, n, 3, HEADS, WIDTH // HEADS), 2, 0)
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / (WIDTH // HEADS) ** 0.5
+        scores = jnp.where(jnp.tril(jnp.ones((n, n), bool)), scores, -jnp.inf)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v).reshape(b, n, WIDTH)
+        x = x + nn.Dense(WIDTH)(mixed)
+        return x + nn.Dense(WIDTH)(nn.gelu(nn.Dense(4 * WIDTH)(nn.LayerNorm()(x)), approximate=True))
+
+
+class Gpt(nn.Module):
+    """Four layers of width 256; the last layer is the embedding's."""
+
+    @nn.compact
+    def __call__(self, words, train):
+        embedding = nn.Embed(WORDS, WIDTH)
+        x = embedding(words) + self.param("positions", nn.initializers.normal(0.02), (LENGTH, WIDTH))
+        for _ in range(LAYERS):
+            x = GptBlock()(x)
+        return embedding.attend(nn.LayerNorm()(x))
+
+
+# name: (model, one sample's shape, batch, steps in an epoch, warm-up steps, optimizer)
 WORKLOADS = {
-    "W1": (Mlp(), (784,), 128, optax.sgd(1e-2, momentum=0.9)),
-    "W2": (LeNet(), (28, 28, 1), 64, optax.adam(1e-3)),
+    "W1": (Mlp(), (784,), 128, 100, 30, optax.sgd(1e-2, momentum=0.9)),
+    "W2": (LeNet(), (28, 28, 1), 64, 100, 30, optax.adam(1e-3)),
+    "W3": (ResNet18(), (32, 32, 3), 32, 5, 2, optax.sgd(1e-2, momentum=0.9)),
+    "W4": (Gpt(), (LENGTH,), 8, 10, 5, optax.adamw(3e-4, weight_decay=0.01)),
 }
 
 
@@ -71,6 +135,14 @@ def synthetic(samples, shape, seed):
     labels = rng.integers(0, CLASSES, samples)
     noise = rng.standard_normal((samples, *shape), dtype=np.float32)
     return noise + 0.5 * prototypes[labels], labels.astype(np.int32)
+
+
+def counting(samples, seed):
+    """Rows of words that count upwards by some stride, and the same rows one word on."""
+    rng = np.random.default_rng(seed)
+    start, stride = rng.integers(0, WORDS, (samples, 1)), rng.integers(1, 8, (samples, 1))
+    words = ((start + stride * np.arange(LENGTH + 1)) % WORDS).astype(np.int32)
+    return words[:, :-1], words[:, 1:]
 
 
 def batches(x, y, size, seed):
@@ -84,16 +156,22 @@ def batches(x, y, size, seed):
 
 
 def make_step(model, optimizer):
-    def loss_of(params, x, y):
-        return optax.softmax_cross_entropy_with_integer_labels(model.apply(params, x), y).mean()
+    def loss_of(params, statistics, x, y):
+        logits, statistics = model.apply({"params": params, **statistics}, x, True, mutable=list(statistics))
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean(), statistics
 
     def step(state, x, y):
-        params, moments = state
-        loss, grads = jax.value_and_grad(loss_of)(params, x, y)
+        params, statistics, moments = state
+        (loss, statistics), grads = jax.value_and_grad(loss_of, has_aux=True)(params, statistics, x, y)
         updates, moments = optimizer.update(grads, moments, params)
-        return (optax.apply_updates(params, updates), moments), loss
+        return (optax.apply_updates(params, updates), statistics, moments), loss
 
-    return jax.jit(step, donate_argnums=0)
+    return step
+
+
+def peak_bytes():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
 
 
 def seconds_since_process_start():
@@ -106,25 +184,36 @@ def seconds_since_process_start():
 class Trainer:
     """The state, the compiled step and the stream of batches."""
 
-    def __init__(self, workload, seed):
-        model, shape, size, optimizer = WORKLOADS[workload]
-        x, y = synthetic(size * STEPS_PER_EPOCH, shape, seed)
+    def __init__(self, workload, devices, seed):
+        model, shape, size, self.steps_per_epoch, self.warm_up, optimizer = WORKLOADS[workload]
+        samples = size * self.steps_per_epoch
+        x, y = counting(samples, seed) if workload == "W4" else synthetic(samples, shape, seed)
         self.stream = batches(x, y, size, seed)
 
         def init(key, sample):
-            params = model.init(key, sample)
-            return params, optimizer.init(params)
+            variables = dict(model.init(key, sample, False))
+            params = variables.pop("params")
+            return params, variables, optimizer.init(params)
 
-        self.state = jax.jit(init)(jax.random.key(seed), x[:size])
+        step = make_step(model, optimizer)
+        if devices == 1:
+            init, self.step = jax.jit(init), jax.jit(step, donate_argnums=0)
+            self.put = lambda batch: batch
+        else:
+            mesh = Mesh(np.array(jax.devices()), ("data",))
+            whole, rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+            init = jax.jit(init, out_shardings=whole)
+            self.step = jax.jit(step, donate_argnums=0, in_shardings=(whole, rows, rows), out_shardings=whole)
+            self.put = lambda batch: jax.device_put(batch, rows)
+        self.state = init(jax.random.key(seed), x[:size])
         self.n_params = sum(leaf.size for leaf in jax.tree.leaves(self.state[0]))
-        self.step = make_step(model, optimizer)
 
     def run(self, steps):
         """Runs the steps, waits for the last one and returns its loss."""
         # A batch goes into the call as numpy arrays. A jax.device_put one batch ahead was tried: 4 % slower on W1
         # (1.30 against 1.25 ms a step, median of 40 interleaved blocks) and the same on W2 within noise.
         for _ in range(steps):
-            self.state, loss = self.step(self.state, *next(self.stream))
+            self.state, loss = self.step(self.state, *self.put(next(self.stream)))
         jax.block_until_ready((self.state, loss))
         return float(loss)
 
@@ -136,18 +225,21 @@ def say(**fields):
 def main():
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--workload", choices=sorted(WORKLOADS), default="W1")
+    options.add_argument("--devices", type=int, default=1)
     options.add_argument("--seed", type=int, default=0)
     chosen = options.parse_args()
 
-    trainer = Trainer(chosen.workload, chosen.seed)
+    jax.config.update("jax_num_cpu_devices", chosen.devices)
+    trainer = Trainer(chosen.workload, chosen.devices, chosen.seed)
     first_loss = trainer.run(1)
     cold = seconds_since_process_start()
-    trainer.run(WARM_UP_STEPS)
+    trainer.run(trainer.warm_up)
     say(
         ready=True,
         jax=jax.__version__,
         python=platform.python_version(),
         n_params=trainer.n_params,
+        steps_per_epoch=trainer.steps_per_epoch,
         cold_s=round(cold, 4),
         workload=chosen.workload,
         first_loss=first_loss,
@@ -158,7 +250,7 @@ def main():
             case ["block", count] if count.isdigit() and int(count) > 0:
                 begin = time.perf_counter()
                 loss = trainer.run(int(count))
-                say(steps=int(count), seconds=time.perf_counter() - begin, loss=loss)
+                say(steps=int(count), seconds=time.perf_counter() - begin, loss=loss, peak_bytes=peak_bytes())
             case ["quit"]:
                 break
             case []:

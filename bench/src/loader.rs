@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use fulmen::data::{DataLoader, ImageFolder, LastBatch, Pictures, Source};
+use fulmen::data::images::{ImageFolder, Pictures};
+use fulmen::data::{DataLoader, LastBatch, Source};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Who runs, separated by commas.
-    #[arg(long, default_values_t = WAYS.map(String::from), value_delimiter = ',')]
+    #[arg(long, default_values_t = ways().map(String::from), value_delimiter = ',')]
     ways: Vec<String>,
     /// The Python to run the peers with, which has what loader_requirements.txt names. An environment is made unless given.
     #[arg(long)]
@@ -48,10 +49,15 @@ pub(crate) struct Args {
     serve: Option<String>,
 }
 
-/// Ours: batches of u8, which the device normalizes; the same normalized on the host; libjpeg-turbo's decoding of all pixels of
-/// all files and nothing else. Then the peers.
-const WAYS: [&str; 7] = ["u8", "f32", "decode", "pillow", "torchvision", "grain", "tfdata"];
-const OURS: [&str; 3] = ["u8", "f32", "decode"];
+/// Ours: batches of u8, which the device normalizes; the same normalized on the host. Then all pixels of all files decoded, and
+/// nothing else: by zune-jpeg, and with the feature `turbojpeg` by libjpeg-turbo. Then the peers.
+const WAYS: [&str; 8] = ["u8", "f32", "zune-jpeg", "libjpeg-turbo", "pillow", "torchvision", "grain", "tfdata"];
+const OURS: [&str; 4] = ["u8", "f32", "zune-jpeg", "libjpeg-turbo"];
+
+/// Those that this program can run.
+fn ways() -> impl Iterator<Item = &'static str> {
+    WAYS.into_iter().filter(|way| cfg!(feature = "turbojpeg") || *way != "libjpeg-turbo")
+}
 
 const BATCH: usize = 64;
 
@@ -67,8 +73,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let folder = args.folder.as_deref().ok_or("--serve needs --folder")?;
         return serve(way, folder, args.workers);
     }
-    if let Some(unknown) = args.ways.iter().find(|way| !WAYS.contains(&way.as_str())) {
-        return Err(format!("there is no way `{unknown}`; the ways are {}", WAYS.join(", ")).into());
+    if let Some(unknown) = args.ways.iter().find(|way| !ways().any(|known| known == way.as_str())) {
+        let known = ways().collect::<Vec<_>>().join(", ");
+        let hint = if unknown == "libjpeg-turbo" { "; build bench with its feature `turbojpeg`" } else { "" };
+        return Err(format!("there is no way `{unknown}`; the ways are {known}{hint}").into());
     }
     let python = match &args.python {
         Some(python) => python.clone(),
@@ -247,7 +255,9 @@ type ReadEpoch = Box<dyn FnMut(u64) -> Result<Epoch, Box<dyn Error>>>;
 fn serve(way: &str, folder: &Path, workers: usize) -> Result<(), Box<dyn Error>> {
     let files = ImageFolder::open(folder)?;
     let mut epochs: ReadEpoch = match way {
-        "decode" => Box::new(move |_| decode(&files, workers)),
+        "zune-jpeg" => Box::new(move |_| decode(&files, workers, zune_jpeg)),
+        #[cfg(feature = "turbojpeg")]
+        "libjpeg-turbo" => Box::new(move |_| decode(&files, workers, libjpeg_turbo)),
         _ => {
             let pictures = Pictures::rgb().random_resized_crop(224).horizontal_flip(0.5);
             let pictures = match way {
@@ -284,23 +294,26 @@ fn batches(loader: &DataLoader, epoch: u64) -> Result<Epoch, Box<dyn Error>> {
     Ok(Epoch { images, seconds: start.elapsed().as_secs_f64() })
 }
 
+/// Decodes a file, with what is kept from one to the next.
+type DecodeFile = Box<dyn FnMut(&[u8]) -> Result<(), String>>;
+
 /// All pixels of all files, on some threads, and nothing done with them.
-fn decode(files: &ImageFolder, workers: usize) -> Result<Epoch, Box<dyn Error>> {
-    use fulmen_jpeg::{Decoder, Region, Space};
+fn decode(
+    files: &ImageFolder,
+    workers: usize,
+    decoder: fn() -> Result<DecodeFile, String>,
+) -> Result<Epoch, Box<dyn Error>> {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let start = Instant::now();
     let work = || -> Result<(), String> {
-        let mut decoder = Decoder::new().map_err(|why| why.to_string())?;
-        let mut pixels = Vec::new();
+        let mut decode = decoder()?;
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             if index >= files.len() {
                 return Ok(());
             }
             let file = files.get(index).map_err(|why| why.to_string())?;
-            let mut jpeg = decoder.open(&file.bytes).map_err(|why| why.to_string())?;
-            let all = Region { x: 0, y: 0, width: jpeg.width(), height: jpeg.height() };
-            jpeg.decode(Space::Rgb, 8, all, &mut pixels).map_err(|why| why.to_string())?;
+            decode(&file.bytes)?;
         }
     };
     thread::scope(|scope| {
@@ -308,4 +321,28 @@ fn decode(files: &ImageFolder, workers: usize) -> Result<Epoch, Box<dyn Error>> 
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked".to_owned())?)
     })?;
     Ok(Epoch { images: files.len(), seconds: start.elapsed().as_secs_f64() })
+}
+
+fn zune_jpeg() -> Result<DecodeFile, String> {
+    use zune_jpeg::{JpegDecoder, zune_core::bytestream::ZCursor};
+    let mut pixels = Vec::new();
+    Ok(Box::new(move |file| {
+        let mut decoder = JpegDecoder::new(ZCursor::new(file));
+        decoder.decode_headers().map_err(|why| why.to_string())?;
+        let bytes = decoder.output_buffer_size().ok_or("the picture does not fit into memory")?;
+        pixels.resize(bytes.max(pixels.len()), 0);
+        decoder.decode_into(&mut pixels).map_err(|why| why.to_string())
+    }))
+}
+
+#[cfg(feature = "turbojpeg")]
+fn libjpeg_turbo() -> Result<DecodeFile, String> {
+    use fulmen_jpeg::{Decoder, Region, Space};
+    let mut decoder = Decoder::new().map_err(|why| why.to_string())?;
+    let mut pixels = Vec::new();
+    Ok(Box::new(move |file| {
+        let mut jpeg = decoder.open(file).map_err(|why| why.to_string())?;
+        let all = Region { x: 0, y: 0, width: jpeg.width(), height: jpeg.height() };
+        jpeg.decode(Space::Rgb, 8, all, &mut pixels).map(|_| ()).map_err(|why| why.to_string())
+    }))
 }

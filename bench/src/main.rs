@@ -3,6 +3,7 @@
 
 mod cache;
 mod loader;
+mod memory;
 mod models;
 mod peer;
 mod preflight;
@@ -27,6 +28,8 @@ struct Args {
 enum Command {
     /// Steady step time of training, against JAX's jitted and donated step.
     Steps(steps::Args),
+    /// The most memory that training takes on the CPU, against JAX's.
+    Memory(memory::Args),
     /// JPEG files to batches for training, against torch's, torchvision's, Grain's and TensorFlow's loaders.
     Loader(loader::Args),
     /// What libtpu's compiler says of training steps, against JAX's; needs libtpu, and no TPU.
@@ -42,6 +45,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Args::parse().command {
         Command::Steps(args) => steps::run(&args),
+        Command::Memory(args) => memory::run(&args),
         Command::Loader(args) => loader::run(&args),
         Command::Preflight(args) => preflight::run(&args),
         Command::Scan(args) => scan::run(&args),

@@ -18,6 +18,7 @@ pub(crate) struct Ready {
     pub(crate) jax: String,
     pub(crate) python: String,
     pub(crate) n_params: u64,
+    pub(crate) steps_per_epoch: u64,
 }
 
 /// What the peer says after a block.
@@ -25,6 +26,8 @@ pub(crate) struct Ready {
 pub(crate) struct Block {
     pub(crate) seconds: f64,
     pub(crate) loss: f64,
+    /// The most memory that the peer has held so far.
+    pub(crate) peak_bytes: u64,
 }
 
 /// A running peer.
@@ -37,10 +40,10 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Starts the JAX peer on a workload and waits until it has compiled and warmed up.
-    pub(crate) fn start(python: &Path, workload: &str) -> Result<Peer, Box<dyn Error>> {
+    pub(crate) fn start(python: &Path, workload: &str, devices: usize) -> Result<Peer, Box<dyn Error>> {
         let mut child = Command::new(python)
             .arg(Path::new(PEERS).join("jax_peer.py"))
-            .args(["--workload", workload])
+            .args(["--workload", workload, "--devices", &devices.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

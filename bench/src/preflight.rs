@@ -95,7 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 fn ours(workload: &str, batch: usize, slice: &Slice) -> Result<Cost, Box<dyn Error>> {
     match workload {
         "mlp" => judge(&Mlp::new(), &[784], false, batch, slice),
-        "gpt" => judge(&Gpt::new(), &[Gpt::LENGTH], true, batch, slice),
+        "gpt" => judge(&Gpt::new(DType::Bf16), &[Gpt::LENGTH], true, batch, slice),
         _ => judge(&ResNet50::new(), &[3, 224, 224], false, batch, slice),
     }
 }

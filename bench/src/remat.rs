@@ -3,6 +3,7 @@
 
 use std::error::Error;
 
+use fulmen::tensor::DType;
 use fulmen::trainer::preflight::Slice;
 use serde_json::json;
 
@@ -27,7 +28,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let cost = |checkpointed| {
-        let gpt = Gpt::deep(args.layers, checkpointed);
+        let gpt = Gpt::deep(args.layers, DType::Bf16, checkpointed);
         judge(&gpt, &[Gpt::LENGTH], true, args.batch, &args.topology)
     };
     let (kept, again) = (cost(false)?, cost(true)?);

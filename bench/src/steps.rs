@@ -15,13 +15,16 @@ use serde_json::json;
 
 use crate::peer::{Peer, python};
 use crate::stats::median;
-use crate::workload::Workload;
+use crate::workload::{Visit, Workload};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// W1 (MLP, SGD with momentum) or W2 (LeNet, Adam).
+    /// W1 (MLP, SGD with momentum), W2 (LeNet, Adam), W3 (ResNet-18, SGD with momentum) or W4 (GPT, AdamW).
     #[arg(long, default_value = "W1")]
     workload: String,
+    /// The devices that the CPU is divided into, on both sides.
+    #[arg(long, default_value_t = 1)]
+    devices: usize,
     /// Timed blocks of each side.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     rounds: u64,
@@ -83,57 +86,81 @@ impl Callback for Race {
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let workload = Workload::find(&args.workload)?;
-    let peer = Peer::start(&python()?, workload.name)?;
-    let loader = DataLoader::builder(workload.data()?)
-        .batch_size(workload.batch)
-        .shuffle(true)
-        .num_workers(args.num_workers)
-        .last_batch(LastBatch::Drop)
-        .build()?;
-    let model = workload.model();
-    let ours = model.num_parameters() as u64;
-    if ours != peer.ready.n_params {
-        return Err(format!("the models differ: {ours} parameters here, {} there", peer.ready.n_params).into());
-    }
-    let (jax, python_version) = (peer.ready.jax.clone(), peer.ready.python.clone());
+    let peer = Peer::start(&python()?, workload.name, args.devices)?;
+    workload.with_model(Racing { args, workload, peer })
+}
 
-    let folder = tempfile::tempdir()?;
-    let times = Arc::new(Mutex::new(Times::default()));
-    let race = Race { peer, steps: loader.len() as u64, start: Instant::now(), times: times.clone() };
-    let mut trainer = Trainer::builder()
-        .callback(race)
-        .max_epochs(args.rounds + WARM_UP)
-        .default_root_dir(folder.path())
-        .enable_checkpointing(false)
-        .enable_progress_bar(false)
-        .build()?;
-    let summary = trainer.fit(&model, &loader, None)?;
+/// What the race needs besides the model.
+struct Racing<'a> {
+    args: &'a Args,
+    workload: Workload,
+    peer: Peer,
+}
 
-    let times = times.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(error) = &times.failed {
-        return Err(error.clone().into());
+impl Visit for Racing<'_> {
+    type Output = Result<(), Box<dyn Error>>;
+
+    fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
+        let Racing { args, workload, peer } = self;
+        let loader = workload.loader(args.num_workers)?;
+        check_alike(&workload, model, &peer)?;
+        let (jax, python_version) = (peer.ready.jax.clone(), peer.ready.python.clone());
+
+        let folder = tempfile::tempdir()?;
+        let times = Arc::new(Mutex::new(Times::default()));
+        let race = Race { peer, steps: loader.len() as u64, start: Instant::now(), times: times.clone() };
+        let mut trainer = Trainer::builder()
+            .accelerator(Accelerator::Cpu)
+            .devices(args.devices)
+            .callback(race)
+            .max_epochs(args.rounds + WARM_UP)
+            .default_root_dir(folder.path())
+            .enable_checkpointing(false)
+            .enable_progress_bar(false)
+            .build()?;
+        let summary = trainer.fit(model, &loader, None)?;
+
+        let times = times.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(error) = &times.failed {
+            return Err(error.clone().into());
+        }
+        let (fulmen_ms, jax_ms) = (median(&times.ours), median(&times.peer));
+        let ratio = fulmen_ms / jax_ms;
+        let (fulmen_loss, jax_loss) = times.losses.unwrap_or((f64::NAN, f64::NAN));
+        let on = if args.devices == 1 { String::new() } else { format!(" on {} devices", args.devices) };
+        println!("{}{on}: {fulmen_ms:.3} ms a step, JAX {jax} {jax_ms:.3} ms, ratio {ratio:.3}", workload.name);
+        if args.json {
+            let line = json!({
+                "workload": workload.name,
+                "devices": args.devices,
+                "fulmen_ms": fulmen_ms,
+                "jax_ms": jax_ms,
+                "ratio": ratio,
+                "rounds": times.ours.len(),
+                "steps_per_round": loader.len(),
+                "parameters": model.num_parameters(),
+                "fulmen_loss": fulmen_loss,
+                "jax_loss": jax_loss,
+                "train_compilations": summary.train_compilations,
+                "jax": jax,
+                "python": python_version,
+                "accelerator": trainer.runtime().client().platform_name(),
+            });
+            println!("{line}");
+        }
+        Ok(())
     }
-    let (fulmen_ms, jax_ms) = (median(&times.ours), median(&times.peer));
-    let ratio = fulmen_ms / jax_ms;
-    let (fulmen_loss, jax_loss) = times.losses.unwrap_or((f64::NAN, f64::NAN));
-    println!("{}: {fulmen_ms:.3} ms a step, JAX {jax} {jax_ms:.3} ms, ratio {ratio:.3}", workload.name);
-    if args.json {
-        let line = json!({
-            "workload": workload.name,
-            "fulmen_ms": fulmen_ms,
-            "jax_ms": jax_ms,
-            "ratio": ratio,
-            "rounds": times.ours.len(),
-            "steps_per_round": loader.len(),
-            "parameters": ours,
-            "fulmen_loss": fulmen_loss,
-            "jax_loss": jax_loss,
-            "train_compilations": summary.train_compilations,
-            "jax": jax,
-            "python": python_version,
-            "accelerator": trainer.runtime().client().platform_name(),
-        });
-        println!("{line}");
+}
+
+/// Refuses models of different sizes, and data of different amounts.
+fn check_alike(workload: &Workload, model: &impl Module, peer: &Peer) -> Result<(), Box<dyn Error>> {
+    let (ours, theirs) = (model.num_parameters() as u64, peer.ready.n_params);
+    if ours != theirs {
+        return Err(format!("the models differ: {ours} parameters here, {theirs} there").into());
+    }
+    let (ours, theirs) = (workload.steps_per_epoch as u64, peer.ready.steps_per_epoch);
+    if ours != theirs {
+        return Err(format!("the data differ: {ours} batches here, {theirs} there").into());
     }
     Ok(())
 }

@@ -1,10 +1,13 @@
 //! The workloads, as the peers have them: model, batch, optimizer and synthetic data.
 
+use std::error::Error;
+
 use fulmen::data::TensorDataset;
 use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::nn::{Conv2d, Flatten, Linear, MaxPool2d, Relu, Sequential};
 use fulmen::prelude::*;
-use fulmen::tensor::random;
+
+use crate::models::{Gpt, ResNet18};
 
 /// A workload's name and sizes.
 #[derive(Clone, Copy, Debug)]
@@ -12,85 +15,153 @@ pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) batch: usize,
     pub(crate) steps_per_epoch: usize,
-    image: [usize; 3],
+    /// Of one sample.
+    shape: &'static [usize],
 }
 
-/// MLP 784-512-256-10, batch 128, SGD with momentum.
-const W1: Workload = Workload { name: "W1", batch: 128, steps_per_epoch: 100, image: [1, 28, 28] };
-/// LeNet on 28×28×1, batch 64, Adam.
-const W2: Workload = Workload { name: "W2", batch: 64, steps_per_epoch: 100, image: [1, 28, 28] };
+const WORKLOADS: [Workload; 4] = [
+    // MLP 784-512-256-10, SGD with momentum.
+    Workload { name: "W1", batch: 128, steps_per_epoch: 100, shape: &[784] },
+    // LeNet, Adam.
+    Workload { name: "W2", batch: 64, steps_per_epoch: 100, shape: &[1, 28, 28] },
+    // ResNet-18, SGD with momentum.
+    Workload { name: "W3", batch: 32, steps_per_epoch: 5, shape: &[3, 32, 32] },
+    // GPT of 4 layers, AdamW.
+    Workload { name: "W4", batch: 8, steps_per_epoch: 10, shape: &[Gpt::LENGTH] },
+];
+
+/// Does something with the workload's model, whose type depends on the workload.
+pub(crate) trait Visit {
+    type Output;
+
+    fn visit<M: TrainingModule>(self, model: &M) -> Self::Output;
+}
 
 impl Workload {
     pub(crate) fn find(name: &str) -> Result<Workload, String> {
-        [W1, W2]
-            .into_iter()
-            .find(|w| w.name == name)
-            .ok_or_else(|| format!("there is no workload {name}; there are W1, W2"))
+        WORKLOADS.into_iter().find(|w| w.name == name).ok_or_else(|| {
+            let names = WORKLOADS.map(|w| w.name).join(", ");
+            format!("there is no workload {name}; there are {names}")
+        })
     }
 
-    /// Learnable data: a prototype a class, half its size, plus noise.
-    pub(crate) fn data(&self) -> Result<TensorDataset, Box<dyn std::error::Error>> {
-        let n = self.batch * self.steps_per_epoch;
-        let pixels: usize = self.image.iter().product();
-        let (data, noise) = (random::key(0), random::key(1));
-        let prototypes = random::normal(&data, DType::F32, [10, pixels]);
-        let label = (random::uniform(&random::fold_in(&data, 1), DType::F32, [n], 0.0, 10.0)).to_dtype(DType::I32);
-        let chosen = label.one_hot(10).to_dtype(DType::F32).matmul(&prototypes);
-        let x = chosen * 0.5 + random::normal(&noise, DType::F32, [n, pixels]);
-        let values = Runtime::global()?.eval_many(&[&x, &label])?;
-        let shape: Vec<usize> = match self.name {
-            "W1" => vec![n, pixels],
-            _ => [&[n], &self.image[..]].concat(),
-        };
-        Ok(TensorDataset::builder()
-            .array("x", shape, values[0].to_vec::<f32>()?)
-            .array("y", [n], values[1].to_vec::<i32>()?)
+    /// The workload's data in batches, shuffled.
+    pub(crate) fn loader(&self, num_workers: usize) -> Result<DataLoader, Box<dyn Error>> {
+        Ok(DataLoader::builder(self.data()?)
+            .batch_size(self.batch)
+            .shuffle(true)
+            .num_workers(num_workers)
+            .last_batch(LastBatch::Drop)
             .build()?)
     }
 
-    pub(crate) fn model(&self) -> Model {
+    /// Learnable data: a prototype a class, half its size, plus noise; for the GPT, words that count upwards. It is made
+    /// on the host, so that it does not add to the memory that training takes.
+    fn data(&self) -> Result<TensorDataset, Box<dyn Error>> {
+        let (n, size) = (self.batch * self.steps_per_epoch, self.shape.iter().product::<usize>());
+        let shape = [&[n], self.shape].concat();
+        let mut random = Random(1);
+        if self.name == "W4" {
+            let rows: Vec<[usize; 2]> = (0..n).map(|_| [random.below(Gpt::WORDS), 1 + random.below(7)]).collect();
+            let words = |from: usize| -> Vec<i32> {
+                let word = |[start, stride]: [usize; 2], at: usize| ((start + stride * at) % Gpt::WORDS) as i32;
+                rows.iter().flat_map(|&row| (from..from + size).map(move |at| word(row, at))).collect()
+            };
+            let (x, y) = (words(0), words(1));
+            return Ok(TensorDataset::builder().array("x", shape.clone(), x).array("y", shape, y).build()?);
+        }
+        let prototypes: Vec<f32> = (0..10 * size).map(|_| 0.5 * random.normal()).collect();
+        let y: Vec<i32> = (0..n).map(|_| random.below(10) as i32).collect();
+        let mut x = Vec::with_capacity(n * size);
+        for &label in &y {
+            let prototype = &prototypes[label as usize * size..][..size];
+            x.extend(prototype.iter().map(|value| value + random.normal()));
+        }
+        Ok(TensorDataset::builder().array("x", shape, x).array("y", [n], y).build()?)
+    }
+
+    pub(crate) fn with_model<V: Visit>(&self, visit: V) -> V::Output {
         match self.name {
-            "W1" => Model {
+            "W1" => visit.visit(&Row {
                 layers: Sequential::new()
-                    .push(Linear::new(784, 512))
-                    .push(Relu)
-                    .push(Linear::new(512, 256))
-                    .push(Relu)
-                    .push(Linear::new(256, 10)),
+                    .add(Linear::new(784, 512))
+                    .add(Relu::new())
+                    .add(Linear::new(512, 256))
+                    .add(Relu::new())
+                    .add(Linear::new(256, 10)),
                 optimizer: || Box::new(optim::Sgd::new(1e-2).momentum(0.9)),
-            },
-            _ => Model {
+            }),
+            "W2" => visit.visit(&Row {
                 layers: Sequential::new()
-                    .push(Conv2d::new(1, 20, 5))
-                    .push(Relu)
-                    .push(MaxPool2d::new(2))
-                    .push(Conv2d::new(20, 50, 5))
-                    .push(Relu)
-                    .push(MaxPool2d::new(2))
-                    .push(Flatten::new())
-                    .push(Linear::new(800, 500))
-                    .push(Relu)
-                    .push(Linear::new(500, 10)),
+                    .add(Conv2d::new(1, 20, 5))
+                    .add(Relu::new())
+                    .add(MaxPool2d::new(2))
+                    .add(Conv2d::new(20, 50, 5))
+                    .add(Relu::new())
+                    .add(MaxPool2d::new(2))
+                    .add(Flatten::new())
+                    .add(Linear::new(800, 500))
+                    .add(Relu::new())
+                    .add(Linear::new(500, 10)),
                 optimizer: || Box::new(optim::Adam::new(1e-3)),
-            },
+            }),
+            "W3" => visit.visit(&SmallPictures(ResNet18::small(10))),
+            _ => visit.visit(&Gpt::new(DType::F32)),
         }
     }
 }
 
 /// A row of layers with the optimizer that the workload names.
 #[derive(Module)]
-pub(crate) struct Model {
+struct Row {
     layers: Sequential,
     #[module(skip)]
     optimizer: fn() -> Box<dyn Optimizer>,
 }
 
-impl TrainingModule for Model {
+impl TrainingModule for Row {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
         cross_entropy(&self.layers.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean)
     }
 
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         (self.optimizer)()
+    }
+}
+
+/// ResNet-18 on pictures that are numbers already.
+#[derive(Module)]
+struct SmallPictures(ResNet18);
+
+impl TrainingModule for SmallPictures {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        cross_entropy(&self.0.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean)
+    }
+
+    fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
+        self.0.configure_optimizers(plan)
+    }
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// About normal: the sum of four uniform numbers, with the variance of one.
+    fn normal(&mut self) -> f32 {
+        let bits = self.next();
+        let sum: u64 = (0..4).map(|i| (bits >> (16 * i)) & 0xffff).sum();
+        (sum as f32 / 65535.0 - 2.0) * 3_f32.sqrt()
     }
 }

@@ -5,7 +5,8 @@
 
 use std::sync::OnceLock;
 
-use fulmen_data::{DType, Dataset, Field, Fingerprint, Result, Sample, cache_info};
+use fulmen_cache::{CacheExt, cache_info};
+use fulmen_data::{DType, Dataset, Field, Fingerprint, Result, Sample};
 use libfuzzer_sys::{Corpus, fuzz_target};
 
 mod memory;
@@ -80,6 +81,6 @@ fuzz_target!(|input: &[u8]| -> Corpus {
             (manifest.clone(), file)
         }
     };
-    memory::bounded(&part, |part| fulmen_data::fuzzing::cache(&manifest, 0, part));
+    memory::bounded(&part, |part| fulmen_cache::fuzz(&manifest, 0, part));
     Corpus::Keep
 });

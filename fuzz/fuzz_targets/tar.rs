@@ -19,9 +19,9 @@ fn repaired(bytes: &[u8]) -> Vec<u8> {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    memory::bounded(bytes, fulmen_data::fuzzing::tar);
+    memory::bounded(bytes, fulmen_shards::fuzzing::tar);
     let repaired = repaired(bytes);
     if repaired != bytes {
-        memory::bounded(&repaired, fulmen_data::fuzzing::tar);
+        memory::bounded(&repaired, fulmen_shards::fuzzing::tar);
     }
 });

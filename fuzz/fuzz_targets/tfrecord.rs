@@ -7,4 +7,4 @@ use libfuzzer_sys::fuzz_target;
 
 mod memory;
 
-fuzz_target!(|bytes: &[u8]| memory::bounded(bytes, fulmen_data::fuzzing::tfrecord));
+fuzz_target!(|bytes: &[u8]| memory::bounded(bytes, fulmen_shards::fuzzing::tfrecord));

@@ -4,7 +4,9 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-use fulmen::data::{CachedDataset, Dataset, ImageFolder, Pictures};
+use fulmen::data::Dataset;
+use fulmen::data::cache::{CacheExt, CachedDataset};
+use fulmen::data::images::{ImageFolder, Pictures};
 use serde_json::{Value, json};
 
 use super::{Args, copy_rate, epoch_rate, loader};

@@ -4,7 +4,8 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Instant;
 
-use fulmen::data::{CachedDataset, DType, Dataset, Field, Fingerprint, Sample};
+use fulmen::data::cache::{CacheExt, CachedDataset};
+use fulmen::data::{DType, Dataset, Field, Fingerprint, Sample};
 use serde_json::{Value, json};
 
 use super::{Args, copy_rate, epoch_rate, loader};

@@ -7,7 +7,9 @@
 use std::error::Error;
 use std::path::Path;
 
-use fulmen::data::{DataLoader, Dataset, ImageFolder, Pictures, Subset};
+use fulmen::data::cache::CacheExt;
+use fulmen::data::images::{ImageFolder, Pictures};
+use fulmen::data::{DataLoader, Dataset, Subset};
 use fulmen::prelude::*;
 use fulmen::trainer::FitSummary;
 use serde_json::{Value, json};
@@ -45,7 +47,7 @@ fn train(data: impl Dataset, workers: usize, steps: usize, classes: usize) -> Re
     let loader = DataLoader::builder(samples).batch_size(BATCH).shuffle(true).num_workers(workers).build()?;
     let folder = tempfile::tempdir()?;
     let mut trainer = Trainer::builder()
-        .max_epochs(1u64)
+        .max_epochs(1)
         .default_root_dir(folder.path())
         .enable_checkpointing(false)
         .enable_progress_bar(false)

@@ -41,6 +41,9 @@ pub(crate) struct Gpt {
     positions: Parameter,
     blocks: Vec<Block>,
     ln: LayerNorm,
+    /// What the layers compute in.
+    #[module(skip)]
+    dtype: DType,
     checkpointed: bool,
 }
 
@@ -48,23 +51,24 @@ impl Gpt {
     pub(crate) const WORDS: usize = 4096;
     pub(crate) const LENGTH: usize = 128;
 
-    pub(crate) fn new() -> Gpt {
-        Gpt::deep(4, false)
+    pub(crate) fn new(dtype: DType) -> Gpt {
+        Gpt::deep(4, dtype, false)
     }
 
-    pub(crate) fn deep(layers: usize, checkpointed: bool) -> Gpt {
+    pub(crate) fn deep(layers: usize, dtype: DType, checkpointed: bool) -> Gpt {
         let (width, heads) = (256, 4);
         Gpt {
             words: Embedding::new(Gpt::WORDS, width),
             positions: Parameter::new([Gpt::LENGTH, width], Init::normal(0.0, 0.02)),
             blocks: (0..layers).map(|_| Block::new(width, heads)).collect(),
             ln: LayerNorm::new([width]),
+            dtype,
             checkpointed,
         }
     }
 
     fn forward(&self, words: &Tensor) -> Tensor {
-        let mut x = (self.words.forward(words) + self.positions.get()).to_dtype(DType::Bf16);
+        let mut x = (self.words.forward(words) + self.positions.get()).to_dtype(self.dtype);
         for block in &self.blocks {
             x = if self.checkpointed {
                 checkpoint(|x| vec![block.forward(&x[0])], &[&x]).remove(0)

@@ -9,8 +9,9 @@ pub(crate) struct Mlp(Sequential);
 
 impl Mlp {
     pub(crate) fn new() -> Mlp {
-        let hidden = Sequential::new().push(Linear::new(784, 512)).push(Relu).push(Linear::new(512, 256)).push(Relu);
-        Mlp(hidden.push(Linear::new(256, 10)))
+        let hidden =
+            Sequential::new().add(Linear::new(784, 512)).add(Relu::new()).add(Linear::new(512, 256)).add(Relu::new());
+        Mlp(hidden.add(Linear::new(256, 10)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The models that are compared with a peer's, as a user would write them. They are trained in mixed precision.
+//! The models that are compared with a peer's, as a user would write them.
 
 mod gpt;
 mod mlp;

@@ -1,4 +1,4 @@
-//! ResNet-18 for pictures of any size from 32 × 32 on, which come as bytes.
+//! ResNet-18 for pictures of any size from 32 × 32 on, and its usual form for pictures as small as that.
 
 use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::nn::{AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Linear, MaxPool2d};
@@ -37,12 +37,23 @@ impl BasicBlock {
 pub(crate) struct ResNet18 {
     conv: Conv2d,
     bn: BatchNorm2d,
+    pool: Option<MaxPool2d>,
     blocks: Vec<BasicBlock>,
     fc: Linear,
 }
 
 impl ResNet18 {
+    /// Its first layers make pictures a quarter as wide.
     pub(crate) fn new(classes: usize) -> ResNet18 {
+        ResNet18::build(conv(3, 64, 7, 2), Some(MaxPool2d::new(3).stride(2).padding(1)), classes)
+    }
+
+    /// For pictures of 32 × 32, which its first layer leaves as large.
+    pub(crate) fn small(classes: usize) -> ResNet18 {
+        ResNet18::build(conv(3, 64, 3, 1), None, classes)
+    }
+
+    fn build(conv: Conv2d, pool: Option<MaxPool2d>, classes: usize) -> ResNet18 {
         let mut blocks = vec![];
         let mut inputs = 64;
         for stage in 0..4 {
@@ -52,12 +63,14 @@ impl ResNet18 {
                 inputs = outputs;
             }
         }
-        ResNet18 { conv: conv(3, 64, 7, 2), bn: BatchNorm2d::new(64), blocks, fc: Linear::new(inputs, classes) }
+        ResNet18 { conv, bn: BatchNorm2d::new(64), pool, blocks, fc: Linear::new(inputs, classes) }
     }
 
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let x = self.bn.forward(&self.conv.forward(x)).relu();
-        let mut x = MaxPool2d::new(3).stride(2).padding(1).forward(&x);
+    pub(crate) fn forward(&self, x: &Tensor) -> Tensor {
+        let mut x = self.bn.forward(&self.conv.forward(x)).relu();
+        if let Some(pool) = &self.pool {
+            x = pool.forward(&x);
+        }
         for block in &self.blocks {
             x = block.forward(&x);
         }

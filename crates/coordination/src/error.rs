@@ -5,8 +5,6 @@
 
 use std::fmt;
 
-use crate::wire;
-
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -21,7 +19,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// assert!(error.is_usage());
 /// assert!(error.to_string().contains("0 to 7"));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     kind: Kind,
     processes: Vec<usize>,
@@ -64,18 +62,6 @@ impl Error {
     /// The worker thread of this process is gone, which is how a clone that outlives its run looks.
     pub(crate) fn ended() -> Error {
         Error::usage("the coordination of this process has ended; join again for another run")
-    }
-
-    pub(crate) fn from_wire(failure: wire::Failure) -> Error {
-        let kind = match failure.kind() {
-            wire::FailureKind::Usage => Kind::Usage,
-            wire::FailureKind::Refused => Kind::Refused,
-            wire::FailureKind::TimedOut => Kind::TimedOut,
-            wire::FailureKind::PeerLost => Kind::PeerLost,
-            wire::FailureKind::Disagreement => Kind::Disagreement,
-            wire::FailureKind::Conflict => Kind::Conflict,
-        };
-        Error::new(kind, failure.processes.iter().map(|&i| i as usize).collect::<Vec<_>>(), failure.message)
     }
 
     /// The indices of the processes that it is about: those that are missing, gone, or run something else.
@@ -122,6 +108,13 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

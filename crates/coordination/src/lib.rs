@@ -25,26 +25,27 @@
 //!
 //! Nothing waits without an end: every wait has a time-out, and a failure of the run ends all of them at once.
 //!
+//! All of that needs the feature `grpc`, which is on by default. Without it the crate depends on nothing, and
+//! [`Builder::join`] only says what is missing.
+//!
 //! Not here: tensors, devices, collectives (XLA does those), starting processes, authentication or encryption. Whoever
 //! reaches the coordinator's port can join the run; keep it inside the network of the run.
 
-mod agreement;
-mod bind;
-mod builder;
-mod client;
-mod coordination;
+#![cfg_attr(not(feature = "grpc"), allow(dead_code, reason = "only a process that has joined needs all of it"))]
+
+#[cfg(not(feature = "grpc"))]
+mod absent;
 mod environment;
 mod error;
+#[cfg(feature = "grpc")]
+mod grpc;
 mod process;
-mod run;
-mod server;
-mod service;
 mod timeouts;
-mod wire;
-mod worker;
 
-pub use builder::Builder;
-pub use coordination::Coordination;
+#[cfg(not(feature = "grpc"))]
+pub use absent::{Builder, Coordination};
 pub use error::{Error, Result};
+#[cfg(feature = "grpc")]
+pub use grpc::{Builder, Coordination};
 pub use process::{Process, ProcessInfo};
 pub use timeouts::Timeouts;

@@ -11,7 +11,7 @@ use sha2::Digest;
 const PIECE: usize = 1 << 20;
 
 /// The checksum of all that can be read. `read` is told of each piece's bytes.
-pub(crate) fn checksum<D: Digest>(mut from: impl Read, mut read: impl FnMut(u64)) -> io::Result<String> {
+pub fn checksum<D: Digest>(mut from: impl Read, mut read: impl FnMut(u64)) -> io::Result<String> {
     let mut hash = D::new();
     let mut piece = vec![0; PIECE];
     loop {
@@ -28,7 +28,7 @@ pub(crate) fn checksum<D: Digest>(mut from: impl Read, mut read: impl FnMut(u64)
 }
 
 /// Two digits a byte.
-pub(crate) fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         // Writing into a String cannot fail.
         let _ = write!(text, "{byte:02x}");

@@ -8,6 +8,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::shorten::shorten;
+
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -25,10 +27,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// assert!(error.to_string().contains("batch size is 0"));
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Error(Box<Kind>);
 
-#[derive(Debug)]
 enum Kind {
     Usage(String),
     Field(String),
@@ -53,48 +53,54 @@ impl Error {
         Error(Box::new(Kind::Other(source.into())))
     }
 
-    pub(crate) fn usage(message: impl Into<String>) -> Error {
+    /// Options or arguments that do not fit together.
+    pub fn usage(message: impl Into<String>) -> Error {
         Error(Box::new(Kind::Usage(message.into())))
     }
 
-    pub(crate) fn field(message: impl Into<String>) -> Error {
+    /// A field whose name, dtype or size is not the declared one.
+    pub fn field(message: impl Into<String>) -> Error {
         Error(Box::new(Kind::Field(message.into())))
     }
 
-    pub(crate) fn label(message: impl Into<String>) -> Error {
+    /// A label outside the classes.
+    pub fn label(message: impl Into<String>) -> Error {
         Error(Box::new(Kind::Label(message.into())))
     }
 
     /// A file that is there but cannot be used.
-    pub(crate) fn file(path: &Path, message: impl Into<String>) -> Error {
+    pub fn file(path: &Path, message: impl Into<String>) -> Error {
         Error(Box::new(Kind::File { path: path.to_owned(), message: message.into(), source: None }))
     }
 
     /// A file operation that the system refused.
-    pub(crate) fn io(path: &Path, doing: &str, source: io::Error) -> Error {
+    pub fn io(path: &Path, doing: &str, source: io::Error) -> Error {
         Error(Box::new(Kind::File { path: path.to_owned(), message: doing.to_owned(), source: Some(source) }))
     }
 
     /// Bytes of a file, whose name is not known here, that cannot be used.
-    #[cfg_attr(not(feature = "images"), expect(dead_code, reason = "pictures alone are decoded from bytes"))]
-    pub(crate) fn content(message: impl Into<String>) -> Error {
+    pub fn content(message: impl Into<String>) -> Error {
         Error(Box::new(Kind::Content(message.into())))
     }
 
-    pub(crate) fn missing(message: impl Into<String>) -> Error {
+    /// A file that does not exist; the message names it.
+    pub fn missing(message: impl Into<String>) -> Error {
         Error(Box::new(Kind::Missing(message.into())))
     }
 
-    pub(crate) fn panic(message: impl Into<String>) -> Error {
+    /// A panic in code of the user or of a library.
+    pub fn panic(message: impl Into<String>) -> Error {
         Error(Box::new(Kind::Panic(message.into())))
     }
 
-    pub(crate) fn runtime(doing: impl Into<String>, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
+    /// What the device, its plugin or the host's memory refused while `doing` something.
+    pub fn runtime(doing: impl Into<String>, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
         Error(Box::new(Kind::Runtime { doing: doing.into(), source: source.into() }))
     }
 
     /// The same error, with the sample it belongs to, as the loader's dataset counts, and where that comes from.
-    pub(crate) fn at_sample(self, index: u64, origin: Option<String>) -> Error {
+    #[doc(hidden)]
+    pub fn at_sample(self, index: u64, origin: Option<String>) -> Error {
         Error(Box::new(Kind::Sample { index, origin, source: self }))
     }
 
@@ -103,7 +109,8 @@ impl Error {
         self.index().and_then(|index| usize::try_from(index).ok())
     }
 
-    pub(crate) fn index(&self) -> Option<u64> {
+    #[doc(hidden)]
+    pub fn index(&self) -> Option<u64> {
         match *self.0 {
             Kind::Sample { index, .. } => Some(index),
             _ => None,
@@ -180,6 +187,16 @@ impl From<io::Error> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
+            // Another's words are left as they are.
+            Kind::Other(source) => source.fmt(f),
+            kind => f.write_str(&shorten(&kind.to_string())),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Kind::Usage(message)
             | Kind::Field(message)
             | Kind::Label(message)
@@ -208,6 +225,13 @@ impl fmt::Display for Error {
     }
 }
 
+/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match &*self.0 {
@@ -220,7 +244,7 @@ impl StdError for Error {
 }
 
 /// The error for a panic in code that is not ours, with the message if it has one.
-pub(crate) fn panicked(what: &str, payload: Box<dyn Any + Send>) -> Error {
+pub fn panicked(what: &str, payload: Box<dyn Any + Send>) -> Error {
     let message = payload
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())

@@ -31,39 +31,30 @@
 //! ([`DataLoader::distributed`]). Only what takes the place of a sample that cannot be read may depend on their number
 //! ([`OnError`]).
 //!
-//! What samples come from: arrays (`TensorDataset`), any [`Source`] or [`Stream`], pictures ([`ImageFolder`], [`Cifar`],
-//! [`Mnist`]), tables ([`Csv`], [`JsonLines`], [`Parquet`], [`ArrowFiles`], [`HfFolder`]), shards ([`TarShards`],
-//! [`TfRecords`]) and [`text`]; local, or in an object store ([`Location`]). `Dataset::cache` keeps what was decoded.
+//! Samples come from arrays ([`TensorDataset`]), IDX files ([`Mnist`]), or any [`Source`] or [`Stream`]. The crates
+//! `fulmen-images`, `fulmen-tables`, `fulmen-shards` and `fulmen-text` read the other formats, `fulmen-files` reads object
+//! stores, and `fulmen-cache` keeps samples that are costly to make.
 //!
-//! Not here: models and training loops.
+//! Not here: other file formats, models and training loops.
 
-mod cache;
 mod checksum;
 mod dataset;
-pub mod device_transforms;
 mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(feature = "images")]
-mod images;
+#[doc(hidden)]
+pub mod internal;
 mod loader;
 mod parallel;
-pub mod prepare;
+mod quiet;
+mod read;
 mod sampler;
+mod shorten;
 mod starts;
-mod store;
 mod stream;
-mod tables;
-mod tar_shards;
-pub mod text;
-mod tfrecord;
 mod vision;
 
-pub use cache::{
-    Access, CacheBuilder, CacheEstimate, CacheEvent, CacheInfo, CachedDataset, cache_info, clear_cache, repair_cache,
-    verify_cache,
-};
 pub use dataset::{
     ConcatDataset, Dataset, Field, Fingerprint, Fold, MapSource, Sample, SampleRandom, Source, SourceDataset, Stage,
     Subset, TensorDataset, TensorDatasetBuilder, group_k_fold, group_split, k_fold, random_split, stratified_k_fold,
@@ -71,32 +62,19 @@ pub use dataset::{
 };
 pub use error::{Error, Result};
 pub use fulmen_tensor::{DType, Element};
-#[cfg(feature = "images")]
-pub use images::{
-    Amount, AutoAugment, AutoAugmentPolicy, ColorJitter, EncodedImage, Encoding, ErasingValue, GaussianBlur,
-    Interpolation, Pad, Picture, PictureDataset, PictureSize, PictureTransform, Pictures, RandAugment,
-    RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast, RandomChoice, RandomEqualize, RandomErasing,
-    RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize,
-    TrivialAugmentWide, encode_picture, functional,
-};
 pub use loader::{
     BadSample, BadSamples, Buckets, DataLoader, DataLoaderBuilder, DeviceBatch, DeviceBatches, HostBatch, HostBatches,
     LastBatch, LoaderBench, LoaderReport, OnError, QueueDepth, Replica, Replicas, TransferReport, bench_loader,
 };
 pub use sampler::{MixSampler, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler};
-pub use store::{Location, StoreOptions};
+#[doc(hidden)]
+pub use shorten::shorten;
 pub use stream::{
     ChainStream, Deferred, Items, IterableDataset, MapStream, MixStream, MixUntil, Record, Records, ShuffleStream,
     SkipStream, Stream, StreamDataset, StreamItem, TakeStream,
 };
-#[cfg(feature = "parquet")]
-pub use tables::Parquet;
-pub use tables::{
-    ArrowFiles, ColumnRef, Csv, CsvOptions, CsvRow, CsvStream, HfDataset, HfFeature, HfFeatures, HfFolder, JsonLines,
-    JsonLinesStream, Row, RowStream, Table, TableBuilder, TableDataset, TextFile, TextFolder, TextStream, Value,
-};
-pub use tar_shards::{TarSample, TarShardWriter, TarShardWriterBuilder, TarShards, TarSource, WrittenShard};
-pub use tfrecord::{Example, Feature, TfRecordSource, TfRecordWriter, TfRecords};
-#[cfg(feature = "images")]
-pub use vision::{Cifar, ImageFolder, Presize};
 pub use vision::{IdxClassification, IdxFile, Mnist, Split};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

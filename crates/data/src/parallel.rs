@@ -11,7 +11,7 @@ use crate::{Error, Result};
 
 /// What `work` makes of each item, in their order. After an error, or a panic, which becomes one, no new work begins; the
 /// error of the earliest item that has one is returned.
-pub(crate) fn in_parallel<T: Sync, R: Send>(
+pub fn in_parallel<T: Sync, R: Send>(
     items: &[T],
     most_threads: usize,
     work: impl Fn(&T) -> Result<R> + Sync,
@@ -45,7 +45,7 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(
 }
 
 /// As many threads as the machine has cores.
-pub(crate) fn cores() -> usize {
+pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, |threads| threads.get())
 }
 

@@ -4,11 +4,11 @@
 
 /// How many items are before each part, and how many there are.
 #[derive(Clone, Debug)]
-pub(crate) struct Starts(Vec<usize>);
+pub struct Starts(Vec<usize>);
 
 impl Starts {
     /// Of parts with so many items each.
-    pub(crate) fn new(parts: impl IntoIterator<Item = usize>) -> Starts {
+    pub fn new(parts: impl IntoIterator<Item = usize>) -> Starts {
         let mut starts = vec![0usize];
         let mut total = 0usize;
         starts.extend(parts.into_iter().map(|part| {
@@ -19,17 +19,18 @@ impl Starts {
     }
 
     /// All items.
-    pub(crate) fn len(&self) -> usize {
+    #[allow(clippy::len_without_is_empty, reason = "hidden: what uses it counts")]
+    pub fn len(&self) -> usize {
         self.0.last().copied().unwrap_or(0)
     }
 
     /// The number of the first item of a part.
-    pub(crate) fn first(&self, part: usize) -> usize {
+    pub fn first(&self, part: usize) -> usize {
         self.0.get(part).copied().unwrap_or_else(|| self.len())
     }
 
     /// The part of an item, and its number there; none where there is no such item.
-    pub(crate) fn find(&self, item: usize) -> Option<(usize, usize)> {
+    pub fn find(&self, item: usize) -> Option<(usize, usize)> {
         let part = self.0.partition_point(|&start| start <= item).checked_sub(1).filter(|_| item < self.len())?;
         Some((part, item - self.0[part]))
     }

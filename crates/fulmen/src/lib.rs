@@ -1,32 +1,118 @@
 //! Fulmen trains neural networks on TPUs from Rust. This crate is the one to depend on: it re-exports the others.
 //!
-//! The README's example, compiled and run by the tests:
-#![doc = include_str!("../../../README.md")]
+#![doc = include_str!("../README.md")]
 
-pub use fulmen_coordination as coordination;
-pub use fulmen_data as data;
-pub use fulmen_nn as nn;
-pub use fulmen_pjrt as pjrt;
-pub use fulmen_tensor as tensor;
-pub use fulmen_trainer as trainer;
+#[doc(inline)]
 pub use fulmen_trainer::cli;
 
-/// What most programs use.
+// Modules, not the crates under other names: so the documentation shows what is in them, and the compiler's messages name
+// a type by a path that a user can write.
+
+/// Several processes that train one model: joining, barriers, agreement, a key-value store.
+#[cfg(feature = "multi-host")]
+pub mod coordination {
+    #[doc(inline)]
+    pub use fulmen_coordination::*;
+}
+
+/// Modules, layers, losses, metrics, optimizers, schedules, and weights in and out.
+pub mod nn {
+    #[doc(inline)]
+    pub use fulmen_nn::*;
+}
+
+/// PJRT plugins, clients, devices, topologies, buffers and executables.
+pub mod pjrt {
+    #[doc(inline)]
+    pub use fulmen_pjrt::*;
+}
+
+/// Recorded expressions: operations, derivatives, control flow, StableHLO, compile and run.
+pub mod tensor {
+    #[doc(inline)]
+    pub use fulmen_tensor::*;
+}
+
+/// The Trainer: the loop, callbacks, checkpoints, loggers, options, preflight.
+pub mod trainer {
+    #[doc(inline)]
+    pub use fulmen_trainer::*;
+}
+
+/// Datasets, samplers, streams and loaders. Each kind of file is a module of its own, and a feature of this crate.
+pub mod data {
+    #[doc(inline)]
+    pub use fulmen_data::*;
+
+    /// Samples that are kept decoded, in memory-mapped Arrow files.
+    #[cfg(feature = "cache")]
+    pub mod cache {
+        #[doc(inline)]
+        pub use fulmen_cache::*;
+    }
+
+    /// Files and folders on local disks and, with the feature `cloud`, in object stores.
+    #[cfg(feature = "files")]
+    pub mod files {
+        #[doc(inline)]
+        pub use fulmen_files::*;
+    }
+
+    /// Images: decoding, folders by class, CIFAR, torchvision's transforms.
+    #[cfg(feature = "images")]
+    pub mod images {
+        #[doc(inline)]
+        pub use fulmen_images::*;
+    }
+
+    /// WebDataset's tar shards and TFRecord files.
+    #[cfg(feature = "shards")]
+    pub mod shards {
+        #[doc(inline)]
+        pub use fulmen_shards::*;
+    }
+
+    /// CSV, JSON lines, text files, Arrow, Parquet, Hugging Face's dataset folders.
+    #[cfg(feature = "tables")]
+    pub mod tables {
+        #[doc(inline)]
+        pub use fulmen_tables::*;
+    }
+
+    /// Texts as tokens: tokenizers, packing, masking, token files.
+    #[cfg(feature = "text")]
+    pub mod text {
+        #[doc(inline)]
+        pub use fulmen_text::*;
+    }
+}
+
+/// What most programs use: the layers, losses, optimizers and metrics, data in memory and its loader, the Trainer and its
+/// callbacks.
+///
+/// The schedules [`Linear`](fulmen_nn::schedule::Linear) and [`Sequential`](fulmen_nn::schedule::Sequential) have the names of layers: write
+/// `schedule::Linear`, as for the optimizers (`optim::AdamW`).
 pub mod prelude {
-    pub use fulmen_data::{DataLoader, Dataset, LastBatch};
+    #[cfg(feature = "cache")]
+    pub use fulmen_cache::CacheExt;
+    pub use fulmen_data::{DataLoader, Dataset, LastBatch, TensorDataset, random_split};
+    pub use fulmen_nn::layers::*;
+    pub use fulmen_nn::loss::Reduction;
     pub use fulmen_nn::optim::Optimizer;
-    pub use fulmen_nn::{Forward, Module, loss, metrics, optim, schedule};
-    pub use fulmen_tensor::{Accelerator, DType, Devices, Literal, Runtime, Shape, Tensor, TensorType, grad};
+    pub use fulmen_nn::{Init, Module, Parameter, activation, loss, metrics, optim, schedule};
+    pub use fulmen_tensor::{Accelerator, AsTensor, DType, Devices, Literal, Runtime, Shape, Tensor, TensorType, grad};
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau};
     pub use fulmen_trainer::{
-        Batch, Options, Plan, Precision, Predictions, StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder,
-        TrainingModule, WeightAveraging, Weights,
+        Actions, Batch, Callback, FitStart, FitSummary, LogPoint, Options, Plan, Precision, Predictions, Progress,
+        StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, WeightAveraging, Weights,
     };
 }
 
-/// The book's programs, compiled and run by the tests.
+/// The programs of the repository's README and of the book, compiled and run by the tests.
 #[cfg(doctest)]
 mod book {
+    #[doc = include_str!("../../../README.md")]
+    mod readme {}
     #[doc = include_str!("../../../docs/src/introduction.md")]
     mod introduction {}
     #[doc = include_str!("../../../docs/src/quick-start.md")]
@@ -41,12 +127,16 @@ mod book {
     mod models {}
     #[doc = include_str!("../../../docs/src/data.md")]
     mod data {}
+    #[cfg(all(feature = "cloud", feature = "images", feature = "parquet", feature = "shards"))]
     #[doc = include_str!("../../../docs/src/files.md")]
     mod files {}
+    #[cfg(feature = "images")]
     #[doc = include_str!("../../../docs/src/pictures.md")]
     mod pictures {}
+    #[cfg(all(feature = "tables", feature = "text"))]
     #[doc = include_str!("../../../docs/src/text.md")]
     mod text {}
+    #[cfg(all(feature = "cache", feature = "images"))]
     #[doc = include_str!("../../../docs/src/cache.md")]
     mod cache {}
     #[doc = include_str!("../../../docs/src/preparing.md")]

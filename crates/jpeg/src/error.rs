@@ -7,7 +7,7 @@ use std::fmt;
 use crate::ffi::Failure;
 
 /// What is wrong with a file, in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     message: String,
     cut_short: bool,
@@ -39,6 +39,13 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

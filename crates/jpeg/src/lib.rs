@@ -1,7 +1,8 @@
 //! libjpeg-turbo's decoder, safe, for those who want a part of a picture: only the blocks of the wanted columns are
 //! transformed, the rows above them are only read over, and what lies below is not read at all.
 //!
-//! ```
+#![cfg_attr(feature = "libjpeg-turbo", doc = "```")]
+#![cfg_attr(not(feature = "libjpeg-turbo"), doc = "```ignore")]
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let pixels = (0..64 * 48 * 3).map(|i| (i % 251) as u8).collect::<Vec<_>>();
 //! # let image = turbojpeg::Image { pixels: &pixels[..], width: 64, pitch: 192, height: 48, format: turbojpeg::PixelFormat::RGB };
@@ -20,7 +21,10 @@
 //! # }
 //! ```
 //!
+//! All of it is behind the feature `libjpeg-turbo`, which needs cmake, and nasm on x86-64.
+//!
 //! Not here: resizing, CMYK made red, green and blue, orientation, and other formats.
+#![cfg(feature = "libjpeg-turbo")]
 
 mod error;
 mod ffi;

@@ -1,6 +1,8 @@
 //! Activations: functions of each element, with PyTorch's formulas, also where the derivative has a corner, and the
 //! gated ones, functions of two halves. The result has the input's dtype; what takes several operations takes them in
 //! f32 where the input has 16 bits. The same as layers: `layers/functions.rs`.
+//!
+//! They take `&Tensor` and nothing else, so that they are values: `let act: fn(&Tensor) -> Tensor = activation::gelu;`.
 
 use fulmen_tensor::Tensor;
 

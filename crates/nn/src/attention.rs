@@ -9,7 +9,7 @@ pub use cache::KeyValueCache;
 pub use positions::{LearnedPositions, SinusoidalPositions, alibi, alibi_at, sinusoidal};
 pub use rotary::{RotaryEmbedding, RotaryScaling};
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use crate::Dropout;
 use crate::precision::precision;
@@ -33,7 +33,8 @@ use crate::precision::precision;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn scaled_dot_product_attention(q: &Tensor, k: &Tensor, v: &Tensor, causal: bool) -> Tensor {
+pub fn scaled_dot_product_attention(q: impl AsTensor, k: impl AsTensor, v: impl AsTensor, causal: bool) -> Tensor {
+    let (q, k, v) = (q.as_tensor(), k.as_tensor(), v.as_tensor());
     Attention::new().causal(causal).forward(q, k, v)
 }
 
@@ -78,8 +79,8 @@ impl Attention {
     /// Which key each query sees, broadcast to the scores `[…, length, positions]`, which it may not widen: booleans that are true where it does, or
     /// numbers to be added to the products before the softmax, `−∞` where it does not. A query that sees no key gets
     /// zeros.
-    pub fn mask(mut self, mask: &Tensor) -> Attention {
-        self.mask = Some(mask.clone());
+    pub fn mask(mut self, mask: impl AsTensor) -> Attention {
+        self.mask = Some(mask.as_tensor().clone());
         self
     }
 
@@ -151,13 +152,15 @@ impl Attention {
 
     /// The weighted means of the values.
     #[track_caller]
-    pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
+    pub fn forward(&self, q: impl AsTensor, k: impl AsTensor, v: impl AsTensor) -> Tensor {
+        let (q, k, v) = (q.as_tensor(), k.as_tensor(), v.as_tensor());
         self.forward_with_weights(q, k, v).0
     }
 
     /// The weighted means of the values, and the weights `[…, length, positions]` of them, after dropout.
     #[track_caller]
-    pub fn forward_with_weights(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> (Tensor, Tensor) {
+    pub fn forward_with_weights(&self, q: impl AsTensor, k: impl AsTensor, v: impl AsTensor) -> (Tensor, Tensor) {
+        let (q, k, v) = (q.as_tensor(), k.as_tensor(), v.as_tensor());
         for input in [q, k, v].into_iter().chain(&self.mask) {
             if input.fault().is_some() {
                 return (input.clone(), input.clone());

@@ -13,10 +13,10 @@ use crate::weights::LoadReport;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why weights could not be saved or loaded, or a model not changed.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Error(Kind);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Kind {
     Io { doing: &'static str, path: PathBuf, source: Arc<io::Error> },
     Format { path: PathBuf, format: &'static str, message: String },
@@ -90,7 +90,7 @@ impl fmt::Display for Error {
         match &self.0 {
             Kind::Io { doing, path, source } => write!(f, "cannot {doing} {}: {source}", path.display()),
             Kind::Format { path, format, message } => {
-                write!(f, "{} is no {format} that can be read: {message}", path.display())
+                write!(f, "{}: not a valid {format}: {message}", path.display())
             }
             Kind::Mismatch { path, report } => {
                 write!(f, "the weights in {} do not fit the model; nothing was loaded", path.display())?;
@@ -103,6 +103,13 @@ impl fmt::Display for Error {
             Kind::Tensor(error) => error.fmt(f),
             Kind::Usage { message, location } => write!(f, "{message}\n  at {location}"),
         }
+    }
+}
+
+/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

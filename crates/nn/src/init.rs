@@ -4,13 +4,13 @@
 mod orthogonal;
 mod patterns;
 
-use fulmen_tensor::{DType, Tensor, TensorType, random};
+use fulmen_tensor::{AsTensor, DType, Tensor, TensorType, random};
 
 /// The rule for a parameter's first value.
 ///
 /// ```
 /// use fulmen_nn::{Init, init::{Fan, Nonlinearity}};
-/// use fulmen_tensor::{DType, TensorType, random};
+/// use fulmen_tensor::{AsTensor, DType, TensorType, random};
 ///
 /// let ty = TensorType::new(DType::F32, [64, 3, 7, 7]);
 /// let he = Init::kaiming_normal(Nonlinearity::Relu, Fan::Out);
@@ -145,9 +145,39 @@ impl Nonlinearity {
 
 impl Init {
     /// All elements 0.
-    pub const ZEROS: Init = Init::Constant(0.0);
+    pub fn zeros() -> Init {
+        Init::Constant(0.0)
+    }
+
     /// All elements 1.
-    pub const ONES: Init = Init::Constant(1.0);
+    pub fn ones() -> Init {
+        Init::Constant(1.0)
+    }
+
+    /// [`Init::Constant`].
+    pub fn constant(value: f64) -> Init {
+        Init::Constant(value)
+    }
+
+    /// [`Init::Eye`].
+    pub fn eye() -> Init {
+        Init::Eye
+    }
+
+    /// [`Init::Dirac`].
+    pub fn dirac(groups: usize) -> Init {
+        Init::Dirac { groups }
+    }
+
+    /// [`Init::Sparse`].
+    pub fn sparse(sparsity: f64, std: f64) -> Init {
+        Init::Sparse { sparsity, std }
+    }
+
+    /// [`Init::Value`].
+    pub fn value(value: impl AsTensor) -> Init {
+        Init::Value(value.as_tensor().clone())
+    }
 
     /// Uniform in `low..high`.
     pub fn uniform(low: f64, high: f64) -> Init {
@@ -164,7 +194,7 @@ impl Init {
     ///
     /// ```
     /// use fulmen_nn::Init;
-    /// use fulmen_tensor::{DType, TensorType, random};
+    /// use fulmen_tensor::{AsTensor, DType, TensorType, random};
     /// let value = Init::trunc_normal(0.02).tensor(&random::key(0), &TensorType::new(DType::F32, [100, 10]));
     /// assert!(value.eval()?.to_vec::<f32>()?.iter().all(|x| x.abs() <= 0.04));
     /// # Ok::<(), fulmen_tensor::Error>(())
@@ -177,7 +207,7 @@ impl Init {
     ///
     /// ```
     /// use fulmen_nn::Init;
-    /// use fulmen_tensor::{DType, TensorType, random};
+    /// use fulmen_tensor::{AsTensor, DType, TensorType, random};
     /// let q = Init::orthogonal(1.0).tensor(&random::key(0), &TensorType::new(DType::F32, [2, 3]));
     /// let products = q.matmul(&q.t()).eval()?.to_vec::<f32>()?;
     /// assert!(products.iter().zip([1.0, 0.0, 0.0, 1.0]).all(|(x, y)| (x - y).abs() < 1e-5));
@@ -338,14 +368,14 @@ mod tests {
         assert!(message(Init::xavier_normal(1.0), vector.clone()).contains("at least 2 axes"));
         assert!(message(Init::uniform(1.0, 0.0), vector.clone()).contains("between 1 and 0"));
         assert!(message(Init::normal(0.0, -1.0), vector).contains("std >= 0"));
-        assert!(message(Init::Eye, TensorType::new(DType::F32, [10])).contains("[rows, columns]"));
-        assert!(message(Init::Dirac { groups: 1 }, TensorType::new(DType::F32, [3, 3])).contains("convolution"));
-        assert!(message(Init::Dirac { groups: 2 }, TensorType::new(DType::F32, [3, 3, 3])).contains("2 groups"));
+        assert!(message(Init::eye(), TensorType::new(DType::F32, [10])).contains("[rows, columns]"));
+        assert!(message(Init::dirac(1), TensorType::new(DType::F32, [3, 3])).contains("convolution"));
+        assert!(message(Init::dirac(2), TensorType::new(DType::F32, [3, 3, 3])).contains("2 groups"));
         assert!(message(Init::orthogonal(1.0), TensorType::new(DType::F32, [10])).contains("at least 2 axes"));
-        let sparse = |sparsity| Init::Sparse { sparsity, std: 1.0 };
+        let sparse = |sparsity| Init::sparse(sparsity, 1.0);
         assert!(message(sparse(0.5), TensorType::new(DType::F32, [10])).contains("[rows, columns]"));
         assert!(message(sparse(1.5), TensorType::new(DType::F32, [10, 2])).contains("between 0 and 1"));
         assert!(message(Init::trunc_normal(0.0), TensorType::new(DType::F32, [10])).contains("std > 0"));
-        assert!(message(Init::ONES, TensorType::new(DType::I32, [1])).contains("not a floating-point type"));
+        assert!(message(Init::ones(), TensorType::new(DType::I32, [1])).contains("not a floating-point type"));
     }
 }

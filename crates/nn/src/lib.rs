@@ -39,10 +39,11 @@ extern crate self as fulmen_nn;
 
 pub mod activation;
 pub mod attention;
+pub mod augment;
 mod buffer;
 mod error;
 pub mod init;
-mod layers;
+pub mod layers;
 pub mod loss;
 pub mod metrics;
 mod module;
@@ -83,3 +84,7 @@ pub use parameter::Parameter;
 pub use random_stream::RandomStream;
 pub use training_mode::TrainingMode;
 pub use visit::{Visit, Visitor};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,6 +1,7 @@
 //! A glance at a shared object before it is handed to the dynamic loader, which can be killed (SIGBUS) by a file that was
-//! cut off. It does not judge what is in the file.
+//! cut off, and misnames one of another architecture. It does not judge what is in the file.
 
+use std::env;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -8,15 +9,13 @@ use std::path::Path;
 
 use crate::error::{Error, Kind, Result};
 
-/// Refuses a file that is no 64-bit ELF shared object, or shorter than its own headers say.
+/// Refuses a file that is not an ELF file of this program's architecture, or is shorter than its own headers say.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let shown = path.display();
-    let refuse = |why: String| {
-        Error::new(
-            Kind::NotAPlugin,
-            format!("{shown} is not a PJRT plugin: {why}; give the path of a plugin's shared object (.so)"),
-        )
+    let refuse_with = |why: String, next: &str| {
+        Error::new(Kind::NotAPlugin, format!("{shown} is not a PJRT plugin: {why}; give the path of {next}"))
     };
+    let refuse = |why: String| refuse_with(why, "a plugin's shared object (.so)");
     // Asked before opening, which for a pipe would wait for a writer.
     let metadata = path.metadata().map_err(|error| Error::io(format!("cannot look at {shown}"), error))?;
     if !metadata.is_file() {
@@ -25,7 +24,16 @@ pub(crate) fn check(path: &Path) -> Result<()> {
     let mut file =
         File::open(path).map_err(|error| Error::io(format!("cannot open the PJRT plugin {shown}"), error))?;
     let mut head = [0_u8; 64];
-    if file.read_exact(&mut head).is_err() || head[..4] != *b"\x7fELF" || head[4] != 2 || head[5] != 1 {
+    if file.read_exact(&mut head).is_err() || head[..4] != *b"\x7fELF" {
+        return Err(refuse("it is not a shared object".to_owned()));
+    }
+    // The dynamic loader says of another architecture's file that it does not exist.
+    let found = architecture(&head);
+    if found != env::consts::ARCH {
+        let why = format!("it is built for {found}, and this program for {}", env::consts::ARCH);
+        return Err(refuse_with(why, &format!("a plugin for {}", env::consts::ARCH)));
+    }
+    if head[4] != 2 || head[5] != 1 {
         return Err(refuse("it is not a 64-bit shared object".to_owned()));
     }
     let size = metadata.len();
@@ -51,6 +59,24 @@ pub(crate) fn check(path: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The architecture in a file's first bytes, by Rust's name for it where it has one.
+fn architecture(head: &[u8; 64]) -> String {
+    let machine = [head[18], head[19]];
+    let machine = if head[5] == 2 { u16::from_be_bytes(machine) } else { u16::from_le_bytes(machine) };
+    let name = match machine {
+        3 => "x86",
+        21 => "powerpc64",
+        22 => "s390x",
+        40 => "arm",
+        62 => "x86_64",
+        183 => "aarch64",
+        243 => "riscv64",
+        258 => "loongarch64",
+        _ => return format!("another architecture (ELF machine {machine})"),
+    };
+    name.to_owned()
 }
 
 /// The bytes of a 64-bit program header.

@@ -144,9 +144,10 @@ impl fmt::Display for Error {
     }
 }
 
+/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: {}", self.0.kind, self.0.message)
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -9,6 +9,7 @@ use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::loaded::LoadedExecutable;
+use crate::starting;
 
 /// What a program is given for one parameter.
 pub enum Argument<'a> {
@@ -88,6 +89,7 @@ impl LoadedExecutable {
     /// ```
     pub fn execute(&self, arguments: Vec<Vec<Argument<'_>>>) -> Result<Execution> {
         self.check_arguments(&arguments)?;
+        starting::running();
         let client = self.client().inner();
         let signature = self.signature();
         let (devices, parameters) = (self.devices().len(), signature.parameters.len());

@@ -67,6 +67,7 @@ mod options;
 mod plugin;
 mod program;
 mod signature;
+mod starting;
 mod topology;
 mod transfer;
 mod value;

@@ -18,7 +18,7 @@ use crate::key_value::{KeyValueStore, SharedStore};
 use crate::options::CompileOptions;
 use crate::topology::Topology;
 use crate::value::{Value, check_create_options, read_named, write_named};
-use crate::{elf, environment, program};
+use crate::{elf, environment, fetch, program, starting};
 
 /// The oldest minor version whose struct layouts are those written down in `abi`.
 pub(crate) const OLDEST_MINOR: i32 = 81;
@@ -85,6 +85,9 @@ impl Plugin {
     /// A non-empty `XLA_FLAGS` is refused, because an unknown flag in it ends the process; use
     /// [`CompileOptions::override_flag`].
     ///
+    /// If an earlier process did not exit but crashed or was killed while it started a plugin that Fulmen had
+    /// [fetched](crate::fetch), the file is verified first; one that turns out to be damaged is fetched again.
+    ///
     /// Loading runs the file's code: load only files that you trust as you would a program.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         static LOADED: Mutex<Option<HashMap<(u64, u64), Plugin>>> = Mutex::new(None);
@@ -94,19 +97,13 @@ impl Plugin {
         let real = path
             .canonicalize()
             .map_err(|error| Error::io(format!("there is no PJRT plugin at {}", path.display()), error))?;
-        let metadata =
-            real.metadata().map_err(|error| Error::io(format!("cannot look at {}", real.display()), error))?;
-        let key = (metadata.dev(), metadata.ino());
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         let loaded = loaded.get_or_insert_with(HashMap::new);
-        if let Some(plugin) = loaded.get(&key) {
+        if let Some(plugin) = loaded.get(&file_number(&look_at(&real)?)) {
             return Ok(plugin.clone());
         }
-        elf::check(&real)?;
-        environment::prepare();
-        let stamp = Stamp::new(&metadata);
-        let api = open(&real)?;
-        check_version(&real, api)?;
+        let (api, metadata) = open_whole(&real)?;
+        let (key, stamp) = (file_number(&metadata), Stamp::new(&metadata));
         let plugin = Self(Arc::new(Inner { api, path: real, stamp, identity: OnceLock::new() }));
         // SAFETY: this function takes nothing.
         unsafe { plugin.api().call(&mut PJRT_Plugin_Initialize_Args::new()) }
@@ -159,6 +156,7 @@ impl Plugin {
     fn create(&self, options: &[(&str, Value)], store: Option<SharedStore>) -> Result<Client> {
         environment::refuse_xla_flags()?;
         check_create_options(options)?;
+        environment::ready_allocator(options);
         let named = write_named(options);
         let mut args = PJRT_Client_Create_Args::new();
         args.create_options = named.as_ptr();
@@ -245,11 +243,34 @@ pub(crate) fn version_of(path: &Path) -> Result<ApiVersion> {
     let real = path
         .canonicalize()
         .map_err(|error| Error::io(format!("there is no PJRT plugin at {}", path.display()), error))?;
-    elf::check(&real)?;
-    environment::prepare();
-    let api = open(&real)?;
-    check_version(&real, api)?;
-    Ok(version(api))
+    Ok(version(open_whole(&real)?.0))
+}
+
+fn look_at(path: &Path) -> Result<Metadata> {
+    path.metadata().map_err(|error| Error::io(format!("cannot look at {}", path.display()), error))
+}
+
+/// What makes a file the same file under all its names.
+fn file_number(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// Opens a plugin that can be used, and gives what its file was just before. One that was fetched and is found to be
+/// damaged is fetched again.
+fn open_whole(path: &Path) -> Result<(Api, Metadata)> {
+    let attempt = || -> Result<(Api, Metadata)> {
+        elf::check(path)?;
+        environment::prepare();
+        let metadata = look_at(path)?;
+        let api = open(path)?;
+        check_version(path, api)?;
+        Ok((api, metadata))
+    };
+    starting::begin(path)?;
+    match attempt() {
+        Err(error) if error.is_not_a_plugin() && fetch::mend(path)? => attempt(),
+        result => result,
+    }
 }
 
 fn check_version(path: &Path, api: Api) -> Result<()> {

@@ -59,6 +59,13 @@ impl FromStr for Accelerator {
     }
 }
 
+impl TryFrom<&str> for Accelerator {
+    type Error = Error;
+    fn try_from(name: &str) -> Result<Accelerator> {
+        name.parse()
+    }
+}
+
 impl fmt::Display for Accelerator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = NAMES.iter().find(|row| row.1 == *self).map_or("auto", |row| row.0);

@@ -1,5 +1,6 @@
 //! [`DeviceArray`]: a value in the memory of a runtime's devices, whole on each of them or split over them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -75,6 +76,13 @@ impl DeviceArray {
             arrived.map_err(|e| Error::runtime(format!("waiting for {self:?}"), e))?;
         }
         Ok(())
+    }
+
+    /// Whether this process has all parts of it.
+    pub(crate) fn is_readable(&self) -> bool {
+        let parts: BTreeMap<_, usize> =
+            self.blocks().into_iter().map(|block| (block.start, block.size.iter().product())).collect();
+        parts.values().sum::<usize>() == self.ty.shape.num_elements()
     }
 
     pub(crate) fn places(&self) -> &Arc<Places> {

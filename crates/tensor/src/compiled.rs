@@ -1,7 +1,7 @@
 //! [`Compiled`]: a program on its devices, and what a run of it gives.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fulmen_pjrt::{Event, LoadedExecutable};
 
@@ -15,7 +15,7 @@ pub struct Compiled {
     metrics: Arc<Metrics>,
     executable: Arc<LoadedExecutable>,
     captured: Vec<Arc<DeviceArray>>,
-    cached: bool,
+    time: Option<Duration>,
 }
 
 /// What goes in and out.
@@ -66,7 +66,7 @@ impl Compiled {
         runtime: &Runtime,
         executable: Arc<LoadedExecutable>,
         captured: Vec<Arc<DeviceArray>>,
-        cached: bool,
+        time: Option<Duration>,
     ) -> Result<Compiled> {
         let several = runtime.mesh().num_devices() > 1;
         let described = |tensors: &[crate::Tensor], shardings: &[Sharding]| -> Vec<_> {
@@ -86,7 +86,7 @@ impl Compiled {
             results: described(function.results(), function.result_shardings()),
             donated: function.aliases().iter().map(Option::is_some).collect(),
         };
-        Ok(Compiled { face: Arc::new(face), metrics: runtime.metrics.clone(), executable, captured, cached })
+        Ok(Compiled { face: Arc::new(face), metrics: runtime.metrics.clone(), executable, captured, time })
     }
 
     /// Runs the program. It returns as soon as the work is queued.
@@ -169,7 +169,12 @@ impl Compiled {
     /// Whether the program was found among those compiled before; two threads that ask for a new program at once may
     /// both compile it.
     pub fn was_cached(&self) -> bool {
-        self.cached
+        self.time.is_none()
+    }
+
+    /// How long the compiler took; `None` for a program that was compiled before.
+    pub fn compile_time(&self) -> Option<Duration> {
+        self.time
     }
 
     /// The loaded executable, for its cost and memory analysis.

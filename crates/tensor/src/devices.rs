@@ -56,7 +56,7 @@ impl Devices {
             Wish::Auto => 1,
             Wish::Count(count) => *count,
             Wish::Indices(indices) => indices.iter().max().map_or(0, |most| most.saturating_add(1)),
-            Wish::Unknown(text) => return Err(unknown(text)),
+            Wish::Unknown(text) => return Err(Error::devices(unknown(text))),
         };
         if needed > MOST_ON_A_CPU {
             return Err(self.wrong(&format!("a CPU can be split into at most {MOST_ON_A_CPU} devices")));
@@ -96,12 +96,12 @@ impl Devices {
                 }
                 if chosen.is_empty() { there("the list is empty".into()) } else { Ok(chosen) }
             }
-            Wish::Unknown(text) => Err(unknown(text)),
+            Wish::Unknown(text) => Err(Error::devices(unknown(text))),
         }
     }
 
     fn wrong(&self, why: &str) -> Error {
-        Error::usage(format!("devices: {self} is not possible: {why}"))
+        Error::devices(format!("{self} is not possible: {why}"))
     }
 }
 

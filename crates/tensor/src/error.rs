@@ -51,19 +51,25 @@ impl fmt::Display for Fault {
 }
 
 /// Why an expression has no value.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Error(Kind);
 
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Kind {
     Fault(Fault),
     Usage(String),
+    Devices(String),
     Runtime { doing: String, source: Arc<fulmen_pjrt::Error> },
 }
 
 impl Error {
     pub(crate) fn usage(message: impl Into<String>) -> Error {
         Error(Kind::Usage(message.into()))
+    }
+
+    /// Devices that cannot be chosen.
+    pub(crate) fn devices(message: impl std::fmt::Display) -> Error {
+        Error(Kind::Devices(format!("devices: {message}")))
     }
 
     /// An error of the runtime, with what was being done.
@@ -93,6 +99,11 @@ impl Error {
         }
     }
 
+    /// Whether there are no such [`Devices`](crate::Devices) as were asked for.
+    pub fn is_devices(&self) -> bool {
+        matches!(self.0, Kind::Devices(_))
+    }
+
     /// Whether the plugin or the device refused or failed; the expression itself was sound.
     pub fn is_runtime(&self) -> bool {
         matches!(self.0, Kind::Runtime { .. })
@@ -109,9 +120,16 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Fault(fault) => fault.fmt(f),
-            Kind::Usage(message) => f.write_str(message),
+            Kind::Usage(message) | Kind::Devices(message) => f.write_str(message),
             Kind::Runtime { doing, source } => write!(f, "{doing}: {source}"),
         }
+    }
+}
+
+/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

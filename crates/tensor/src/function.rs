@@ -2,6 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::graph::Constants;
 use crate::lower::{Captured, Lowered, lower};
 use crate::recorded::{Recorded, record};
 use crate::{Error, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
@@ -23,6 +24,7 @@ pub struct Function {
     parameter_shardings: Vec<Sharding>,
     result_shardings: Vec<Sharding>,
     precision: MatmulPrecision,
+    constants: Constants,
 }
 
 impl Function {
@@ -40,6 +42,7 @@ impl Function {
             parameter_shardings,
             result_shardings,
             precision: MatmulPrecision::Default,
+            constants: Constants::InText,
         }
     }
 
@@ -123,6 +126,30 @@ impl Function {
     pub fn matmul_precision(mut self, precision: MatmulPrecision) -> Function {
         self.precision = precision;
         self
+    }
+
+    /// Makes every value that the expression was given (`from_slice`, `scalar`, `Literal::to_tensor`, random keys) an input
+    /// of the program, so that the same expression of other values is the same program. Without this, values of up to 1,024
+    /// bytes are part of the program, where the compiler can compute with them. [`Tensor::eval`] does this; it is for
+    /// programs that run once, since the values go to the devices each time that the function is compiled. Numbers that
+    /// stand in the expression (`x * 2.0`, [`Tensor::full`]) remain part of the program.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Function, Mesh, Tensor};
+    ///
+    /// let double = |x: [f32; 2]| Function::new("double", vec![], vec![Tensor::from_slice(&x, [2]) * 2.0]);
+    /// assert_ne!(double([1.0, 2.0]).stablehlo()?, double([3.0, 4.0]).stablehlo()?);
+    /// let double = |x| double(x).constants_as_inputs();
+    /// assert_eq!(double([1.0, 2.0]).stablehlo()?, double([3.0, 4.0]).stablehlo()?);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    pub fn constants_as_inputs(mut self) -> Function {
+        self.constants = Constants::AsInputs;
+        self
+    }
+
+    pub(crate) fn constants(&self) -> Constants {
+        self.constants
     }
 
     /// How exactly products of f32 numbers are computed.

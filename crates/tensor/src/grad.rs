@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::operation::Vjp;
 use crate::tensor::{Kind, on_behalf_of};
-use crate::{Tensor, autocast, graph};
+use crate::{AsTensor, Tensor, autocast, graph};
 
 /// The gradients of the scalar `loss` with respect to each of `wrt`, as expressions with the types of `wrt`.
 ///
@@ -26,7 +26,8 @@ use crate::{Tensor, autocast, graph};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn grad(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
+pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
+    let loss = loss.as_tensor();
     let all = |poison: Tensor| vec![poison; wrt.len()];
     if let Some(poisoned) = std::iter::once(loss).chain(wrt.iter().copied()).find(|t| t.fault().is_some()) {
         return all(poisoned.clone());

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crate::operation::Operation;
 use crate::tensor::{Kind, Node};
 use crate::{Result, Tensor};
 
@@ -101,6 +102,16 @@ pub(crate) struct Instruction {
 pub(crate) struct Graph {
     pub(crate) instructions: Vec<Instruction>,
     pub(crate) results: Vec<Value>,
+    constants: Constants,
+}
+
+/// What a program does with small values that it was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Constants {
+    /// It contains them.
+    InText,
+    /// It takes them as arguments, so that it is the same program for other values.
+    AsInputs,
 }
 
 /// What makes two nodes the same value.
@@ -115,17 +126,23 @@ enum Identity {
 type Known = HashMap<Identity, usize>;
 
 impl Graph {
-    /// Lists what `results` need.
+    /// Lists what `results` need. Two given values that are equal are twins only where they are `constants`: the list is
+    /// the same for other values otherwise.
     ///
     /// # Errors
     /// The first fault among the results.
-    pub(crate) fn new(results: &[Tensor]) -> Result<Graph> {
+    pub(crate) fn new(results: &[Tensor], constants: Constants) -> Result<Graph> {
         for result in results {
             result.check()?;
         }
-        let mut graph = Graph { instructions: vec![], results: vec![] };
+        let mut graph = Graph { instructions: vec![], results: vec![], constants };
         graph.results = graph.list(results, HashMap::new(), &mut Known::new());
         Ok(graph)
+    }
+
+    /// The elements of an operation that is an argument of the program.
+    pub(crate) fn takes<'a>(&self, operation: &'a Arc<dyn Operation>) -> Option<&'a Arc<[u8]>> {
+        operation.given().filter(|_| self.constants == Constants::AsInputs)
     }
 
     /// Adds what `results` need, where the values of some nodes stand in the list already.
@@ -136,6 +153,7 @@ impl Graph {
             }
             let operands: Vec<Value> = node.inputs.iter().map(|t| values[&t.node.id][t.output]).collect();
             let identity = match &node.kind {
+                Kind::Operation(operation) if self.takes(operation).is_some() => Identity::Leaf(node.id),
                 Kind::Operation(operation) => {
                     if let Some(body) = operation.inlined() {
                         let bound = body.parameters.iter().zip(&operands).map(|(p, &v)| (p.node.id, vec![v])).collect();

@@ -21,6 +21,7 @@
 
 mod accelerator;
 mod array;
+mod as_tensor;
 mod autocast;
 mod compiled;
 mod devices;
@@ -34,11 +35,14 @@ mod literal;
 mod lower;
 mod mesh;
 mod metrics;
+mod notes;
 mod operation;
 mod ops;
 mod precision;
 pub mod random;
+mod recompiles;
 mod recorded;
+mod recording;
 mod region;
 mod runtime;
 mod shape;
@@ -51,6 +55,7 @@ mod verdict;
 
 pub use accelerator::Accelerator;
 pub use array::{Argument, DeviceArray};
+pub use as_tensor::AsTensor;
 pub use autocast::autocast;
 pub use compiled::{Compiled, Done, Outputs};
 pub use devices::Devices;
@@ -61,6 +66,7 @@ pub use grad::{grad, value_and_grad};
 pub use literal::Literal;
 pub use mesh::Mesh;
 pub use metrics::{Metrics, Unit};
+pub use notes::set_note_handler;
 pub use num_complex::Complex;
 pub use ops::TriangularSolve;
 pub use ops::{
@@ -69,9 +75,14 @@ pub use ops::{
 };
 pub use precision::MatmulPrecision;
 pub use recorded::Recorded;
+pub use recording::recording;
 pub use runtime::Runtime;
 pub use shape::{Shape, TensorType};
 pub use sharding::{Block, Sharding};
 pub use tensor::{Tensor, in_place_of};
 pub use transfer::PendingLiterals;
 pub use variable::Variable;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::panic::Location;
 use std::sync::Arc;
 
-use crate::graph::{Graph, Value};
+use crate::graph::{Constants, Graph, Value};
 use crate::lower::Captured;
 use crate::region::Region;
 use crate::tensor::Kind;
@@ -18,6 +18,7 @@ use crate::{DType, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor
 pub(crate) struct Program {
     pub(crate) mesh: Mesh,
     pub(crate) precision: MatmulPrecision,
+    constants_are: Constants,
     /// The number of parameters that the function declares; captured values come after them.
     pub(crate) declared: usize,
     /// Values that the expression holds, and how they are to lie over the devices.
@@ -72,10 +73,11 @@ impl Line {
 }
 
 impl Program {
-    pub(crate) fn new(mesh: &Mesh, precision: MatmulPrecision, declared: usize) -> Program {
+    pub(crate) fn new(mesh: &Mesh, precision: MatmulPrecision, constants_are: Constants, declared: usize) -> Program {
         Program {
             mesh: mesh.clone(),
             precision,
+            constants_are,
             declared,
             captured: vec![],
             known: HashMap::new(),
@@ -98,7 +100,7 @@ impl Program {
         leaves: &HashMap<u64, String>,
         scope: &mut Scope,
     ) -> Result<Vec<String>> {
-        let graph = Graph::new(results)?;
+        let graph = Graph::new(results, self.constants_are)?;
         // A name for each result of each instruction.
         let mut names: Vec<Vec<String>> = vec![];
         let name = |names: &[Vec<String>], v: Value| names[v.instruction][v.output].clone();
@@ -113,6 +115,11 @@ impl Program {
             }
             let leaf = match &node.kind {
                 Kind::Operation(operation) => {
+                    if let Some(elements) = graph.takes(operation) {
+                        // In a body too: XLA makes what it uses of the function around it an input of the loop or branch.
+                        names.push(vec![self.capture_host(&node.outputs[0], elements)]);
+                        continue;
+                    }
                     if self.is_partitioned() {
                         let types: Vec<_> = node.inputs.iter().map(|t| t.ty()).collect();
                         let checked = operation.check(&self.mesh, &types);
@@ -163,15 +170,18 @@ impl Program {
                     let sharding = if *array.mesh() == self.mesh { array.sharding() } else { &whole };
                     self.capture(Arc::as_ptr(array).addr(), Captured::Device(array.clone()), sharding.clone())
                 }
-                Kind::Host(elements) => {
-                    let value = Captured::Host(node.outputs[0].clone(), elements.clone());
-                    self.capture(elements.as_ptr().addr(), value, Sharding::replicated())
-                }
+                Kind::Host(elements) => self.capture_host(&node.outputs[0], elements),
                 Kind::Poison(fault) => return Err(fault.clone().into()),
             };
             names.push(vec![leaf]);
         }
         Ok(graph.results.iter().map(|&v| name(&names, v)).collect())
+    }
+
+    /// The parameter that a value in host memory becomes.
+    fn capture_host(&mut self, ty: &TensorType, elements: &Arc<[u8]>) -> String {
+        let value = Captured::Host(ty.clone(), elements.clone());
+        self.capture(elements.as_ptr().addr(), value, Sharding::replicated())
     }
 
     /// The parameter that a value becomes.

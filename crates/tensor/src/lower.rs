@@ -69,7 +69,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
         arguments.push(format!("%arg{i}: {}{}", parameter.ty().stablehlo(), in_braces(&attributes)));
     }
 
-    let mut program = Program::new(mesh, function.precision(), parameters.len());
+    let mut program = Program::new(mesh, function.precision(), function.constants(), parameters.len());
     let mut scope = Scope::default();
     let result_names = program.list(results, &leaves, &mut scope)?;
     for (captured, sharding) in &program.captured {

@@ -4,6 +4,7 @@
 //! fields. The method of [`Tensor`] that users call, with the formula in its doc, stands in the same file.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::lower::Lowering;
 use crate::region::Region;
@@ -30,6 +31,12 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
 
     /// The elements, where they are known while recording: all of them, or one that all equal.
     fn constant(&self) -> Option<&[u8]> {
+        None
+    }
+
+    /// The elements, if they are a value that was given, as data are. A program that runs once takes them as an argument:
+    /// in its text they would make it another program for each new value, which is compiled again.
+    fn given(&self) -> Option<&Arc<[u8]>> {
         None
     }
 

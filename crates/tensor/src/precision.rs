@@ -63,6 +63,13 @@ impl FromStr for MatmulPrecision {
     }
 }
 
+impl TryFrom<&str> for MatmulPrecision {
+    type Error = Error;
+    fn try_from(name: &str) -> Result<MatmulPrecision> {
+        name.parse()
+    }
+}
+
 impl fmt::Display for MatmulPrecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = NAMES.iter().find(|row| row.1 == *self).map_or("default", |row| row.0);

@@ -24,7 +24,7 @@ pub use self::discrete::{bernoulli, categorical, randint};
 pub use self::gamma::{beta, gamma};
 pub use self::order::{choice, permutation, shuffle};
 use crate::ops::threefry::{threefry2x32, threefry2x32_on_host};
-use crate::{DType, Shape, Tensor, TensorType};
+use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
 /// The key of a seed: its high and its low word.
 #[track_caller]
@@ -34,7 +34,8 @@ pub fn key(seed: u64) -> Tensor {
 
 /// A new key from a key and a number.
 #[track_caller]
-pub fn fold_in(key: &Tensor, data: u32) -> Tensor {
+pub fn fold_in(key: impl AsTensor, data: u32) -> Tensor {
+    let key = key.as_tensor();
     // A key that is known while recording costs the program nothing.
     match key.known::<u32>().as_deref() {
         Some(&[high, low]) => Tensor::from_slice(&threefry2x32_on_host([high, low], [0, data]), [2]),
@@ -44,7 +45,8 @@ pub fn fold_in(key: &Tensor, data: u32) -> Tensor {
 
 /// A new key from a key and a number that is computed: a `u32` scalar.
 #[track_caller]
-pub fn fold_in_tensor(key: &Tensor, data: &Tensor) -> Tensor {
+pub fn fold_in_tensor(key: impl AsTensor, data: impl AsTensor) -> Tensor {
+    let (key, data) = (key.as_tensor(), data.as_tensor());
     if let Err(poisoned) = check_key("fold_in", key) {
         return poisoned;
     }
@@ -52,7 +54,7 @@ pub fn fold_in_tensor(key: &Tensor, data: &Tensor) -> Tensor {
         let message = format!("the number must be a u32 scalar, it is {}", data.ty());
         return Tensor::poison("fold_in_tensor", message);
     }
-    let [a, b] = threefry2x32(key, &Tensor::scalar(0u32), data);
+    let [a, b] = threefry2x32(key, &Tensor::zeros(DType::U32, []), data);
     Tensor::stack(&[&a, &b], 0)
 }
 
@@ -60,7 +62,8 @@ pub fn fold_in_tensor(key: &Tensor, data: &Tensor) -> Tensor {
 ///
 /// All are poisoned if `key` is none.
 #[track_caller]
-pub fn split(key: &Tensor, n: u32) -> Vec<Tensor> {
+pub fn split(key: impl AsTensor, n: u32) -> Vec<Tensor> {
+    let key = key.as_tensor();
     let mut keys = vec![];
     for i in 0..n {
         keys.push(fold_in(key, i));
@@ -70,7 +73,8 @@ pub fn split(key: &Tensor, n: u32) -> Vec<Tensor> {
 
 /// A new key from a key and a name: both words of the name's 64-bit FNV-1a hash are folded in.
 #[track_caller]
-pub fn fold_in_name(key: &Tensor, name: &str) -> Tensor {
+pub fn fold_in_name(key: impl AsTensor, name: &str) -> Tensor {
+    let key = key.as_tensor();
     let hash = name
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
@@ -79,7 +83,8 @@ pub fn fold_in_name(key: &Tensor, name: &str) -> Tensor {
 
 /// Random bits: a `u32` tensor, each of its values equally likely.
 #[track_caller]
-pub fn bits(key: &Tensor, shape: impl Into<Shape>) -> Tensor {
+pub fn bits(key: impl AsTensor, shape: impl Into<Shape>) -> Tensor {
+    let key = key.as_tensor();
     draw("bits", key, shape.into())
 }
 

@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use crate::graph::Graph;
+use crate::graph::{Constants, Graph};
 use crate::tensor::Kind;
 use crate::{Result, Tensor, TensorType};
 
@@ -25,7 +25,7 @@ pub struct Recorded {
 
 /// Lists what `results` are computed from, each value once, operands before users.
 pub(crate) fn record(parameters: &[Tensor], results: &[Tensor]) -> Result<Vec<Recorded>> {
-    let graph = Graph::new(results)?;
+    let graph = Graph::new(results, Constants::InText)?;
     let recorded = graph.instructions.iter().map(|instruction| {
         let node = &instruction.node;
         Recorded {

@@ -13,7 +13,12 @@ use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, Plugin, Valu
 
 use crate::array::Places;
 use crate::lower::Captured;
-use crate::{Accelerator, Compiled, DeviceArray, Devices, Error, Function, Literal, Mesh, Metrics, Result, Tensor};
+use crate::recompiles::Recompiles;
+use crate::recording::check_values;
+use crate::tensor::here;
+use crate::{
+    Accelerator, AsTensor, Compiled, DeviceArray, Devices, Error, Function, Literal, Mesh, Metrics, Result, Tensor,
+};
 
 /// Seen: from 2³⁶ elements on, the compiler for CPUs counts a loop's steps with 32 bits and the process dies of a
 /// division by zero.
@@ -50,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) client: Client,
     options: CompileOptions,
     compiled: Mutex<HashMap<Program, Arc<LoadedExecutable>>>,
+    recompiles: Recompiles,
 }
 
 /// What tells programs apart: the text without locations, and the ids of the devices.
@@ -102,7 +108,10 @@ impl Runtime {
     /// The client has not these devices.
     pub fn new(client: Client, devices: &Devices) -> Result<Runtime> {
         let options = options_for(client.platform_name());
-        Runtime::of(Arc::new(Shared { client, options, compiled: Mutex::default() }), devices)
+        Runtime::of(
+            Arc::new(Shared { client, options, compiled: Mutex::default(), recompiles: Recompiles::default() }),
+            devices,
+        )
     }
 
     fn of(shared: Arc<Shared>, devices: &Devices) -> Result<Runtime> {
@@ -182,6 +191,15 @@ impl Runtime {
     /// # Errors
     /// The first fault in the function; a sharding that the mesh does not fit; whatever the compiler reports.
     pub fn compile(&self, function: &Function) -> Result<Compiled> {
+        self.compile_announced(function, || {})
+    }
+
+    /// As [`Runtime::compile`], and calls `announce` before the compiler begins, which may take minutes; not for a program
+    /// that was compiled before. How long it took says [`Compiled::compile_time`].
+    ///
+    /// # Errors
+    /// Those of [`Runtime::compile`].
+    pub fn compile_announced(&self, function: &Function, announce: impl FnOnce()) -> Result<Compiled> {
         let lowered = function.lower(self.mesh())?;
         if let Some((ty, location)) = &lowered.largest
             && self.shared.client.platform_name() == "cpu"
@@ -198,22 +216,23 @@ impl Runtime {
         let ids: Vec<i32> = self.devices().iter().map(|device| device.id()).collect();
         let key = (lowered.key, ids);
         let known = cache().get(&key).cloned();
-        let cached = known.is_some();
-        let executable = match known {
+        let (executable, time) = match known {
             Some(executable) => {
                 self.metrics.count("CachedCompile", 1);
-                executable
+                (executable, None)
             }
             None => {
+                announce();
                 let start = Instant::now();
                 let options = self.shared.options.clone().partitions(key.1.len()).device_assignment([key.1.clone()]);
                 let made = self.shared.client.compile(&lowered.text, &options);
                 let made = made.map_err(|e| Error::runtime(format!("compiling `{}`", function.name()), e))?;
                 self.metrics.count("UncachedCompile", 1);
-                self.metrics.record_time("CompileTime", start.elapsed());
+                let time = start.elapsed();
+                self.metrics.record_time("CompileTime", time);
                 let executable = Arc::new(made);
                 // Another thread may have been first; its program is as good.
-                cache().entry(key).or_insert(executable).clone()
+                (cache().entry(key).or_insert(executable).clone(), Some(time))
             }
         };
         let captured = lowered
@@ -229,34 +248,63 @@ impl Runtime {
                 Captured::Host(ty, elements) => self.bytes_to_devices(&ty, &elements, &sharding).map(Arc::new),
             })
             .collect::<Result<_>>()?;
-        Compiled::new(function, self, executable, captured, cached)
+        Compiled::new(function, self, executable, captured, time)
     }
 
     /// Compiles and runs an expression and brings its value to the host.
     ///
     /// # Errors
     /// Those of [`Runtime::compile`] and of running.
-    pub fn eval(&self, tensor: &Tensor) -> Result<Literal> {
+    #[track_caller]
+    pub fn eval(&self, tensor: impl AsTensor) -> Result<Literal> {
+        let tensor = tensor.as_tensor();
         let mut values = self.eval_many(&[tensor])?;
         values.pop().ok_or_else(|| Error::usage("the program gave no result"))
     }
 
-    /// Compiles and runs several expressions as one program and brings their values to the host in one transfer.
+    /// Compiles and runs several expressions as one program and brings their values to the host in one transfer. What is
+    /// a value already needs no program.
     ///
     /// # Errors
     /// Those of [`Runtime::compile`] and of running.
+    #[track_caller]
     pub fn eval_many(&self, tensors: &[&Tensor]) -> Result<Vec<Literal>> {
-        let arrays = self.compute(tensors)?;
-        self.read(&arrays.iter().collect::<Vec<_>>())?.wait()
+        for tensor in tensors {
+            tensor.check()?;
+        }
+        let mut values: Vec<Option<Literal>> = tensors.iter().map(|tensor| tensor.given()).collect();
+        let open: Vec<usize> = (0..tensors.len()).filter(|&i| values[i].is_none()).collect();
+        let there = |&i: &usize| tensors[i].array().filter(|array| array.is_readable());
+        let expressions: Vec<&Tensor> = open.iter().filter(|i| there(i).is_none()).map(|&i| tensors[i]).collect();
+        let computed = if expressions.is_empty() { vec![] } else { self.compute(&expressions)? };
+        let mut computed_next = computed.iter();
+        let arrays: Vec<&DeviceArray> =
+            open.iter().filter_map(|i| there(i).map(|array| &**array).or_else(|| computed_next.next())).collect();
+        if !arrays.is_empty() {
+            for (&i, literal) in open.iter().zip(self.read(&arrays)?.wait()?) {
+                values[i] = Some(literal);
+            }
+        }
+        Ok(values.into_iter().flatten().collect())
     }
 
-    /// Compiles and runs several expressions as one program; every device has the whole values.
+    /// Compiles and runs several expressions as one program; every device has the whole values. Values that the
+    /// expressions were given are inputs of the program, so that the same expressions of other values are not compiled
+    /// again. A line that compiles its fifth program is told of; see [`set_note_handler`](crate::set_note_handler).
     ///
     /// # Errors
     /// Those of [`Runtime::compile`] and of running.
+    #[track_caller]
     pub fn compute(&self, tensors: &[&Tensor]) -> Result<Vec<DeviceArray>> {
-        let results = tensors.iter().map(|&t| t.clone()).collect();
-        Ok(self.compile(&Function::new("eval", vec![], results))?.call(vec![])?.arrays)
+        let line = here();
+        let results: Vec<Tensor> = tensors.iter().map(|&t| t.clone()).collect();
+        check_values(&results, line)?;
+        let function = Function::new("eval", vec![], results).constants_as_inputs();
+        let compiled = self.compile(&function)?;
+        if !compiled.was_cached() {
+            self.shared.recompiles.count(line, function.results());
+        }
+        Ok(compiled.call(vec![])?.arrays)
     }
 }
 

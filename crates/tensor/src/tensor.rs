@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::operation::{Operation, Repeated};
+use crate::recording::check_values;
 use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 
 /// A value described by how it is computed.
@@ -116,7 +117,7 @@ pub(crate) fn on_behalf_of<T>(location: &'static Location<'static>, record: impl
 
 /// The line to blame: the caller's, unless it records on behalf of another.
 #[track_caller]
-fn here() -> &'static Location<'static> {
+pub(crate) fn here() -> &'static Location<'static> {
     // No closure: it would be its own caller.
     let caller = Location::caller();
     match (ON_BEHALF_OF.get(), IN_PLACE_OF.get()) {
@@ -311,6 +312,14 @@ impl Tensor {
         }
     }
 
+    /// The value, if it was given and lies in host memory.
+    pub(crate) fn given(&self) -> Option<crate::Literal> {
+        match &self.node.kind {
+            Kind::Operation(operation) => crate::Literal::from_bytes(self.ty().clone(), operation.given()?).ok(),
+            _ => self.literal(),
+        }
+    }
+
     /// The line of the user's code that recorded this tensor.
     pub fn location(&self) -> &'static Location<'static> {
         self.node.location
@@ -331,9 +340,13 @@ impl Tensor {
     /// Compiles and runs this expression on the default [`Runtime`](crate::Runtime) and brings the value to the host.
     ///
     /// # Errors
-    /// The fault, if the expression is poisoned; a placeholder without a value; whatever the runtime reports.
+    /// The fault, if the expression is poisoned; a placeholder without a value, as all inputs of a step are while it is
+    /// recorded; whatever the runtime reports.
+    #[track_caller]
     pub fn eval(&self) -> Result<crate::Literal> {
+        // Before a device is looked for.
         self.check()?;
+        check_values(std::slice::from_ref(self), here())?;
         crate::Runtime::global()?.eval(self)
     }
 }

@@ -1,7 +1,7 @@
 //! [`Batch`]: the symbolic batch that a step is traced with.
 
 use fulmen_data::{DataLoader, Field};
-use fulmen_tensor::{DType, Tensor, TensorType};
+use fulmen_tensor::{AsTensor, DType, Tensor, TensorType};
 
 /// A batch of samples as a step sees it: the data set's fields by name, each with the batch axis first, and the mask
 /// that tells samples from padding.
@@ -82,7 +82,8 @@ impl Batch {
     ///
     /// Poisoned when the first axis is not the batch's.
     #[track_caller]
-    pub fn mean(&self, per_sample: &Tensor) -> Tensor {
+    pub fn mean(&self, per_sample: impl AsTensor) -> Tensor {
+        let per_sample = per_sample.as_tensor();
         if per_sample.fault().is_some() {
             return per_sample.clone();
         }

@@ -1,5 +1,7 @@
 //! [`TrainerBuilder`]: options, callbacks and loggers, and the defaults of what was not chosen.
 
+use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
 use fulmen_pjrt::diagnosis::{device_files, diagnose};
@@ -13,12 +15,14 @@ use crate::loggers::{CsvLogger, Logger};
 use crate::options::TrainerArgs;
 use crate::say::note;
 use crate::setting::Extras;
-use crate::{Error, Options, Result, Trainer, WeightAveraging};
+use crate::{Error, Options, Result, Trainer, WeightAveraging, environment};
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
 #[derive(Default)]
 pub struct TrainerBuilder {
     pub(crate) given: TrainerArgs,
+    /// The first option that was given as a text that says nothing, with why.
+    refused: Option<String>,
     callbacks: Vec<Box<dyn Callback>>,
     loggers: Option<Vec<Box<dyn Logger>>>,
     runtime: Option<Runtime>,
@@ -72,11 +76,20 @@ impl TrainerBuilder {
         Ok(Extras { averaging: self.averaging.clone(), scales_learning_rate })
     }
 
+    /// Keeps why an option's value was refused, for [`TrainerBuilder::options`] to report.
+    pub(crate) fn refuse(&mut self, option: &str, why: &dyn fmt::Display, line: &Location<'_>) {
+        self.refused.get_or_insert_with(|| format!("{option}: {why}\n  at {line}"));
+    }
+
     /// Decides the options, and opens nothing.
     ///
     /// # Errors
-    /// An option that cannot be.
+    /// An option that cannot be, and an environment variable `FULMEN_...` whose name is misspelled.
     pub fn options(&self) -> Result<Options> {
+        if let Some(message) = &self.refused {
+            return Err(Error::usage(message.clone()));
+        }
+        environment::check()?;
         self.given.clone().resolve(|name| std::env::var_os(name))
     }
 

@@ -1,12 +1,17 @@
 //! [`Callback`]: code that runs at the turns of a training run. It sees values that have arrived on the host, and
 //! never a device buffer; it cannot make the device wait or cause a compilation.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fulmen_nn::metrics::Value;
 use serde_json::Value as Json;
 
 use crate::{Error, FitSummary, Plan, Strategy};
+
+/// Elements of a metric that its line of a table shows.
+const MOST_SHOWN: usize = 8;
 
 /// What is known when a fit starts.
 #[derive(Clone, Debug)]
@@ -102,6 +107,48 @@ impl LogPoint {
     }
 }
 
+/// A small table: a line for each metric, with the elements of one that has several.
+///
+/// ```
+/// use fulmen_trainer::LogPoint;
+///
+/// let metrics = vec![("train_loss".to_owned(), 0.25), ("lr".to_owned(), 3e-4)];
+/// let point = LogPoint { epoch: 1, global_step: 50, metrics, arrays: vec![] };
+/// assert_eq!(point.to_string(), "epoch 1, step 50\n  train_loss     0.2500\n  lr           3.000e-4");
+/// ```
+impl fmt::Display for LogPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoch {}, step {}", self.epoch, self.global_step)?;
+        let mut rows: Vec<(String, Vec<f64>)> =
+            self.metrics.iter().map(|(name, value)| (name.clone(), vec![*value])).collect();
+        for (name, value) in &self.arrays {
+            match value {
+                Value::Scalar(value) => rows.push((name.clone(), vec![*value])),
+                Value::Vector(values) => rows.push((name.clone(), values.clone())),
+                Value::Matrix(lines) => {
+                    rows.extend(lines.iter().enumerate().map(|(i, line)| (format!("{name}/{i}"), line.clone())))
+                }
+            }
+        }
+        let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        for (name, values) in &rows {
+            write!(f, "\n  {name:width$}")?;
+            for &value in values.iter().take(MOST_SHOWN) {
+                write!(f, " {:>10}", number(value))?;
+            }
+            if values.len() > MOST_SHOWN {
+                write!(f, " … ({} values)", values.len())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A number for people: four decimals, or an exponent where those would show too little.
+pub(crate) fn number(value: f64) -> String {
+    if value == 0.0 || (1e-3..1e5).contains(&value.abs()) { format!("{value:.4}") } else { format!("{value:.3e}") }
+}
+
 /// Which role a checkpoint has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointRole {
@@ -184,6 +231,18 @@ pub trait Callback: Send {
     /// Before the first step. A Trainer can fit more than once: what an earlier fit left is to be forgotten here.
     fn on_fit_start(&mut self, start: &FitStart) {
         let _ = start;
+    }
+
+    /// Before a program is compiled, which may take minutes; not for one that was compiled before. `program` names it, such
+    /// as `training step`. Those of a fit are compiled before its first step; those of a validation, test or prediction,
+    /// before its first batch.
+    fn on_compile_start(&mut self, program: &str) {
+        let _ = program;
+    }
+
+    /// After a program was compiled; without a time if that failed.
+    fn on_compile_end(&mut self, program: &str, time: Option<Duration>) {
+        let _ = (program, time);
     }
 
     /// After a step was handed to the device; it may not have run yet.

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use fulmen_durable::NewFile;
 use fulmen_nn::safetensors;
 use fulmen_tensor::Literal;
 use serde_json::{Value, json};
@@ -49,8 +50,7 @@ pub(crate) const LOGS: &str = "trainer/logs";
 /// The metadata key that everything but the tensors stands under.
 const KEY: &str = "fulmen";
 
-/// Writes a checkpoint: to a temporary file beside it, synced, then renamed, so that a checkpoint that stood there
-/// stays whole until the new one is.
+/// Writes a checkpoint. One that stood there stays whole until the new one is.
 pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Position) -> Result<()> {
     let sums: Vec<Value> = position
         .epoch_sums
@@ -61,6 +61,7 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         .collect();
     let document = json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "checksums": true,
         "epoch": position.epoch,
         "batch": position.batch,
         "global_step": position.global_step,
@@ -87,58 +88,107 @@ fn bits(sum: &[f64]) -> Vec<u64> {
 
 /// Reads a checkpoint.
 pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)> {
-    let wrong = |message: &str| Error::checkpoint(path, message);
     let (tensors, metadata) = safetensors::read(path).map_err(Error::checkpoint_file)?;
-    let document = metadata.get(KEY).ok_or_else(|| {
-        wrong(
-            "it has weights but no training state; load it with load_weights(), or resume from a file that the \
-               Trainer wrote",
-        )
-    })?;
+    let position = position(&metadata).map_err(|message| Error::checkpoint(path, message))?;
+    Ok((tensors, position))
+}
+
+/// Reads where training stood, without the tensors.
+pub(crate) fn load_position(path: &Path) -> Result<Position> {
+    let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
+    position(&metadata).map_err(|message| Error::checkpoint(path, message))
+}
+
+fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
+    let document = metadata.get(KEY).ok_or(
+        "it has weights but no training state; load it with load_weights(), or resume from a file that the Trainer wrote",
+    )?;
     let document: Value =
-        serde_json::from_str(document).map_err(|e| wrong(&format!("its metadata cannot be read: {e}")))?;
-    let number = |name: &str| document[name].as_u64().ok_or_else(|| wrong(&format!("its metadata lacks `{name}`")));
-    let float = |name: &str| document[name].as_u64().map(f64::from_bits);
-    let mut sums = vec![];
-    for row in document["epoch_sums"].as_array().into_iter().flatten() {
-        let elements = |sum: &Value| sum.as_array()?.iter().map(|v| v.as_u64().map(f64::from_bits)).collect();
-        let all = row[1].as_array().and_then(|sums| sums.iter().map(elements).collect::<Option<Vec<Vec<f64>>>>());
-        let (Some(key), Some(all)) = (row[0].as_str(), all) else {
-            return Err(wrong("its metadata has a broken row in `epoch_sums`"));
-        };
-        sums.push((key.to_owned(), all));
+        serde_json::from_str(document).map_err(|e| format!("its metadata `{KEY}` cannot be read: {e}"))?;
+    let field = |name, expected| Field { name, expected, value: &document[name] };
+    // Files of earlier versions have no checksums.
+    if field("checksums", "true or false").optional(Value::as_bool)? == Some(true)
+        && !metadata.contains_key(safetensors::CHECKSUMS)
+    {
+        return Err(format!("its metadata lacks `{}`, the checksums that it was written with", safetensors::CHECKSUMS));
     }
-    let names = document["log_names"].as_array().into_iter().flatten();
-    let callbacks = document["callbacks"].as_object().into_iter().flatten();
-    let position = Position {
+    let number = |name| field(name, "a whole number").required(Value::as_u64);
+    let float = |name| field(name, "the bits of a number").optional(|v| v.as_u64().map(f64::from_bits));
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let lr_factor = float("learning_rate_factor")?;
+    if let Some(factor) = lr_factor.filter(|factor| !factor.is_finite()) {
+        return Err(format!("its metadata `learning_rate_factor` is {factor}, expected a finite number"));
+    }
+    // Files of earlier versions do not say it.
+    let accumulate = field("accumulate_grad_batches", "a whole number").optional(Value::as_u64)?.unwrap_or(1);
+    if accumulate == 0 {
+        return Err("its metadata `accumulate_grad_batches` is 0, expected at least 1".into());
+    }
+    let sums = field("epoch_sums", "a list of names, each with lists of numbers");
+    let names = field("log_names", "a list of texts");
+    let callbacks = field("callbacks", "an object with the state of each callback");
+    Ok(Position {
         epoch: number("epoch")?,
         batch: number("batch")?,
         global_step: number("global_step")?,
-        // Files of earlier versions do not say it.
-        accumulate: document["accumulate_grad_batches"].as_u64().unwrap_or(1),
-        averaging: document["weight_averaging"].as_str().map(str::to_owned),
-        lr_factor: float("learning_rate_factor"),
+        accumulate,
+        averaging: field("weight_averaging", "a text").optional(text)?,
+        lr_factor,
         seed: number("seed")?,
-        data: document["data"].as_str().ok_or_else(|| wrong("its metadata lacks `data`"))?.to_owned(),
-        log_names: names.filter_map(|name| name.as_str().map(str::to_owned)).collect(),
-        best_checkpoint: document["best_checkpoint"].as_str().map(PathBuf::from),
+        data: field("data", "a text").required(text)?,
+        log_names: names.optional(|v| list(v, text))?.unwrap_or_default(),
+        best_checkpoint: field("best_checkpoint", "a path").optional(text)?.map(PathBuf::from),
         epoch_sums: Sums {
-            bad_step: document["epoch_bad_step"].as_u64(),
-            learning_rate: float("epoch_learning_rate").unwrap_or_default(),
+            bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
+            learning_rate: float("epoch_learning_rate")?.unwrap_or_default(),
             grad_norm: None,
-            sums,
+            sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
-        callbacks: callbacks.map(|(name, state)| (name.clone(), state.clone())).collect(),
-    };
-    Ok((tensors, position))
+        callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),
+    })
+}
+
+/// A field of the metadata.
+struct Field<'a> {
+    name: &'static str,
+    expected: &'static str,
+    value: &'a Value,
+}
+
+impl Field<'_> {
+    fn required<T>(&self, read: impl FnOnce(&Value) -> Option<T>) -> Result<T, String> {
+        if self.value.is_null() {
+            return Err(format!("its metadata lacks `{}`, {}", self.name, self.expected));
+        }
+        read(self.value).ok_or_else(|| {
+            let found: String = self.value.to_string().chars().take(80).collect();
+            format!("its metadata `{}` is {found}, expected {}", self.name, self.expected)
+        })
+    }
+
+    fn optional<T>(&self, read: impl FnOnce(&Value) -> Option<T>) -> Result<Option<T>, String> {
+        if self.value.is_null() { Ok(None) } else { self.required(read).map(Some) }
+    }
+}
+
+fn list<T>(value: &Value, element: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+    value.as_array()?.iter().map(element).collect()
+}
+
+/// A row of `epoch_sums`: a key, and the elements of each sum by their bits.
+fn row(row: &Value) -> Option<(String, Vec<Vec<f64>>)> {
+    let element = |value: &Value| value.as_u64().map(f64::from_bits);
+    Some((row[0].as_str()?.to_owned(), list(&row[1], |sum| list(sum, element))?))
 }
 
 /// Checks that checkpoints can be written into a folder, which is made if it is not there.
 pub(crate) fn check_writable(folder: &Path) -> Result<()> {
-    let probe = folder.join(format!(".writable-{}", std::process::id()));
-    let written = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&probe, b"probe"));
-    let removed = std::fs::remove_file(&probe);
-    written.and(removed).map_err(|e| {
+    let written = std::fs::create_dir_all(folder).and_then(|()| {
+        // It is never given its name.
+        let mut probe = NewFile::create(&folder.join("probe"))?;
+        std::io::Write::write_all(&mut probe, b"probe")
+    });
+    written.map_err(|e| {
         Error::checkpoint(
             folder,
             format!(
@@ -149,7 +199,8 @@ pub(crate) fn check_writable(folder: &Path) -> Result<()> {
     })
 }
 
-/// A new folder `version_N` under `root`, N being the first number that is free.
+/// A new folder `version_N` under `root`, N being the first number that is free. What killed runs left half written in the
+/// folders before it is removed.
 pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
     let failed = |e: std::io::Error| {
         Error::checkpoint(root, format!("cannot make a folder for this run ({e}); choose another default_root_dir"))
@@ -159,7 +210,12 @@ pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
         let folder = root.join(format!("version_{n}"));
         match std::fs::create_dir(&folder) {
             Ok(()) => return Ok(folder),
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+                for folder in [folder.join("checkpoints"), folder] {
+                    // A leftover that stays, in a folder of another user say, is in nobody's way but the disk's.
+                    let _ = fulmen_durable::remove_leftovers(&folder);
+                }
+            }
             Err(e) => return Err(failed(e)),
         }
     }

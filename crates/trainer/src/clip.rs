@@ -37,6 +37,13 @@ impl FromStr for GradientClipAlgorithm {
     }
 }
 
+impl TryFrom<&str> for GradientClipAlgorithm {
+    type Error = Error;
+    fn try_from(name: &str) -> Result<GradientClipAlgorithm> {
+        name.parse()
+    }
+}
+
 impl fmt::Display for GradientClipAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or("norm", |row| row.0))

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::path::Path;
 
+use fulmen_data::shorten;
+
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a fit, a validation or a test ended early. The message says what to do next.
-#[derive(Debug)]
 pub struct Error {
     kind: Kind,
     message: String,
@@ -17,6 +18,7 @@ pub struct Error {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Usage,
+    Option,
     Tensor,
     Data,
     Device,
@@ -30,6 +32,11 @@ enum Kind {
 impl Error {
     pub(crate) fn usage(message: impl Into<String>) -> Error {
         Error { kind: Kind::Usage, message: message.into(), source: None }
+    }
+
+    /// An option, on the command line, in a file or in the environment, that cannot be.
+    pub(crate) fn option(message: impl Into<String>) -> Error {
+        Error { kind: Kind::Option, message: shorten(&message.into()).into_owned(), source: None }
     }
 
     /// A tensor error, with what was being done.
@@ -76,6 +83,18 @@ impl Error {
     /// A checkpoint's file that cannot be read or written; the source names it.
     pub(crate) fn checkpoint_file(source: fulmen_nn::Error) -> Error {
         Error { kind: Kind::Checkpoint, message: format!("checkpoint: {source}"), source: Some(source.into()) }
+    }
+
+    /// Says from which checkpoint to go on, after one that could not be written.
+    pub(crate) fn with_last_checkpoint(mut self, whole: Option<&Path>) -> Error {
+        match whole {
+            Some(path) => {
+                let path = path.display();
+                self.message.push_str(&format!(". The last whole checkpoint is {path}; resume from it with ckpt_path"));
+            }
+            None => self.message.push_str(". No checkpoint was saved before"),
+        }
+        self
     }
 
     /// Ctrl-C, where it leaves nothing to go on from.
@@ -126,13 +145,25 @@ impl Error {
 
     /// Whether the mistake is in an argument or an option.
     pub fn is_usage(&self) -> bool {
-        self.kind == Kind::Usage
+        matches!(self.kind, Kind::Usage | Kind::Option)
+    }
+
+    /// Whether the mistake is in how the program was started, not in its code.
+    pub(crate) fn is_option(&self) -> bool {
+        self.kind == Kind::Option
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -144,7 +175,8 @@ impl std::error::Error for Error {
 
 impl From<fulmen_tensor::Error> for Error {
     fn from(source: fulmen_tensor::Error) -> Error {
-        Error { kind: Kind::Tensor, message: source.to_string(), source: Some(source.into()) }
+        let kind = if source.is_devices() { Kind::Option } else { Kind::Tensor };
+        Error { kind, message: source.to_string(), source: Some(source.into()) }
     }
 }
 

@@ -48,6 +48,13 @@ impl FromStr for LearningRateScaling {
     }
 }
 
+impl TryFrom<&str> for LearningRateScaling {
+    type Error = Error;
+    fn try_from(name: &str) -> Result<LearningRateScaling> {
+        name.parse()
+    }
+}
+
 impl fmt::Display for LearningRateScaling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or("none", |row| row.0))

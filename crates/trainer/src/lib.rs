@@ -22,21 +22,24 @@ pub mod callbacks;
 mod checkpoint;
 pub mod cli;
 mod clip;
+mod environment;
 mod epoch;
 mod error;
 mod evaluate;
 mod fit;
+mod hints;
 mod hosts;
 mod in_flight;
 mod interrupt;
 mod learning_rate_scaling;
 #[cfg(test)]
-#[path = "../../pjrt/tests/common/libtpu.rs"]
+#[path = "../../pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
 pub mod loggers;
 mod logs;
 mod loss_scale;
 mod module;
+mod nearest;
 mod options;
 mod placeholders;
 mod precision;
@@ -50,6 +53,7 @@ mod setting;
 mod state;
 mod strategy;
 mod summary;
+mod text_file;
 mod trainer;
 mod weights;
 

@@ -229,6 +229,22 @@ impl LogLayout {
         Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), 0)
     }
 
+    /// Checks that sums from a file are those of the values that are logged here. Others are carried along unread.
+    pub(crate) fn check(&self, sums: &Sums) -> Result<(), String> {
+        for (key, sums) in &sums.sums {
+            let Some(entry) = self.entries.iter().find(|entry| entry.key == *key) else { continue };
+            if !sums.iter().map(Vec::len).eq(entry.sums.iter().map(|sum| sum.len)) {
+                let found: Vec<usize> = sums.iter().map(Vec::len).collect();
+                let expected: Vec<usize> = entry.sums.iter().map(|sum| sum.len).collect();
+                return Err(format!(
+                    "its metadata `epoch_sums` has sums of {found:?} numbers for `{}`, expected {expected:?}",
+                    entry.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// What the vector says.
     pub(crate) fn read(&self, literal: &Literal) -> Result<Sums> {
         let words = literal.to_vec::<i32>()?;

@@ -5,7 +5,7 @@ use std::panic::Location;
 use fulmen_nn::Module;
 use fulmen_nn::metrics::Statistics;
 use fulmen_nn::optim::Optimizer;
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::{Batch, Predictions, Result};
 
@@ -118,7 +118,8 @@ impl StepContext {
     /// is taken as the mean of the batch and weighted by its number of real samples; where batches are padded it must
     /// have been computed with the mask (see [`Batch::mean`]), which is checked.
     #[track_caller]
-    pub fn log(&mut self, name: impl Into<String>, value: &Tensor) {
+    pub fn log(&mut self, name: impl Into<String>, value: impl AsTensor) {
+        let value = value.as_tensor();
         let value = LoggedValue::Mean(value.clone());
         self.logged.push(Logged { name: name.into(), value, location: Location::caller() });
     }

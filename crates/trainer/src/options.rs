@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, ValueParser};
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
 use crate::{Error, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Strategy};
@@ -23,8 +23,35 @@ pub struct OptionRow {
     pub doc: String,
 }
 
+/// The builder's method of an option. A number or a switch is taken as it is, so that a literal has one type that it can
+/// be. Any other option takes what becomes its type too, such as its name on the command line; a name that is none of its
+/// values is kept for [`TrainerBuilder::options`](crate::TrainerBuilder::options) to report.
+macro_rules! setter {
+    (@plain $(#[$doc:meta])* $name:ident: $ty:ident) => {
+        $(#[$doc])*
+        pub fn $name(mut self, $name: $ty) -> Self {
+            self.given.$name = Some($name);
+            self
+        }
+    };
+    ($(#[$doc:meta])* $name:ident: u64) => { setter!(@plain $(#[$doc])* $name: u64); };
+    ($(#[$doc:meta])* $name:ident: f64) => { setter!(@plain $(#[$doc])* $name: f64); };
+    ($(#[$doc:meta])* $name:ident: bool) => { setter!(@plain $(#[$doc])* $name: bool); };
+    ($(#[$doc:meta])* $name:ident: $ty:ident) => {
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(mut self, $name: impl TryInto<$ty, Error: std::fmt::Display>) -> Self {
+            match $name.try_into() {
+                Ok(value) => self.given.$name = Some(value),
+                Err(e) => self.refuse(stringify!($name), &e, std::panic::Location::caller()),
+            }
+            self
+        }
+    };
+}
+
 macro_rules! options {
-    ($($(#[doc = $doc:literal])* $(#[arg($($arg:tt)*)])? $name:ident: $ty:ty = $default:expr, $env:literal, $check:expr;)*) => {
+    ($($(#[doc = $doc:literal])* $(#[arg($($arg:tt)*)])? $name:ident: $ty:ident = $default:expr, $env:literal, $check:expr;)*) => {
         /// The options of a [`Trainer`](crate::Trainer), all of them decided.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Options {
@@ -38,7 +65,7 @@ macro_rules! options {
         #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
         #[command(next_help_heading = "Trainer", about = None, long_about = None)]
         pub struct TrainerArgs {
-            $($(#[doc = $doc])* #[arg(long $(, $($arg)*)?)] pub $name: Option<$ty>,)*
+            $($(#[doc = $doc])* #[arg(long, allow_negative_numbers = true, value_parser = <$ty>::parser() $(, $($arg)*)?)] pub $name: Option<$ty>,)*
         }
 
         impl TrainerArgs {
@@ -55,7 +82,7 @@ macro_rules! options {
                     if let Some(text) = env($env).filter(|text| !text.is_empty()) {
                         self.$name = Some(<$ty>::parse_env(&text).map_err(|e| {
                             let (name, text) = (stringify!($name), text.to_string_lossy());
-                            Error::usage(format!("{name}: the environment variable {} is `{text}`: {e}", $env))
+                            Error::option(format!("{name}: the environment variable {} is `{text}`: {e}", $env))
                         })?);
                     }
                 })*
@@ -69,7 +96,7 @@ macro_rules! options {
                 $({
                     let check: fn(&$ty) -> Option<&'static str> = $check;
                     if let Some(expected) = check(&options.$name) {
-                        return Err(Error::usage(format!(
+                        return Err(Error::option(format!(
                             "{}: {} is not possible, {expected}",
                             stringify!($name), <$ty>::show(&options.$name)
                         )));
@@ -80,11 +107,10 @@ macro_rules! options {
         }
 
         impl crate::TrainerBuilder {
-            $($(#[doc = $doc])* #[doc = ""]
-            #[doc = concat!("Environment: `", $env, "`. Default: `", stringify!($default), "`.")]
-            pub fn $name(mut self, $name: impl Into<$ty>) -> Self {
-                self.given.$name = Some($name.into());
-                self
+            $(setter! {
+                $(#[doc = $doc])* #[doc = ""]
+                #[doc = concat!("Environment: `", $env, "`. Default: `", stringify!($default), "`.")]
+                $name: $ty
             })*
         }
 
@@ -108,8 +134,12 @@ macro_rules! options {
 }
 
 /// How the value of an option is written in the environment and in documents.
-trait Text: Sized {
+trait Text: Clone + Send + Sync + 'static {
     fn parse_env(text: &OsStr) -> Result<Self, String>;
+    /// What reads it on the command line.
+    fn parser() -> ValueParser {
+        ValueParser::new(|text: &str| Self::parse_env(OsStr::new(text)))
+    }
     fn show(value: &Self) -> String;
     /// The value as the command line takes it.
     fn given(value: &Self) -> Option<String> {
@@ -124,6 +154,24 @@ where
     text.to_str().ok_or("it is no UTF-8")?.parse().map_err(|e: T::Err| e.to_string())
 }
 
+impl Text for u64 {
+    fn parse_env(text: &OsStr) -> Result<u64, String> {
+        parse(text).map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
+    }
+    fn show(value: &u64) -> String {
+        value.to_string()
+    }
+}
+
+impl Text for f64 {
+    fn parse_env(text: &OsStr) -> Result<f64, String> {
+        parse(text).map_err(|_| "expected a number".into())
+    }
+    fn show(value: &f64) -> String {
+        value.to_string()
+    }
+}
+
 impl Text for bool {
     fn parse_env(text: &OsStr) -> Result<bool, String> {
         match text.to_str().map(str::to_lowercase).as_deref() {
@@ -131,6 +179,9 @@ impl Text for bool {
             Some("0" | "false" | "no" | "off") => Ok(false),
             _ => Err("it is neither true nor false".into()),
         }
+    }
+    fn parser() -> ValueParser {
+        BoolishValueParser::new().into()
     }
     fn show(value: &bool) -> String {
         value.to_string()
@@ -150,7 +201,7 @@ macro_rules! texts {
         }
     )*};
 }
-texts!(u64, f64, Accelerator, Devices, GradientClipAlgorithm, LearningRateScaling, MatmulPrecision, Strategy);
+texts!(Accelerator, Devices, GradientClipAlgorithm, LearningRateScaling, MatmulPrecision, Strategy);
 
 impl Text for Precision {
     fn parse_env(text: &OsStr) -> Result<Precision, String> {
@@ -164,6 +215,9 @@ impl Text for Precision {
 impl Text for PathBuf {
     fn parse_env(text: &OsStr) -> Result<PathBuf, String> {
         Ok(text.into())
+    }
+    fn parser() -> ValueParser {
+        ValueParser::path_buf()
     }
     fn show(value: &PathBuf) -> String {
         if value.as_os_str().is_empty() { "none".into() } else { value.display().to_string() }
@@ -215,7 +269,7 @@ options! {
     gradient_clip_algorithm: GradientClipAlgorithm = GradientClipAlgorithm::Norm, "FULMEN_GRADIENT_CLIP_ALGORITHM", |_| None;
 
     /// Whether to log the Euclidean length of all gradients, before they are clipped, as `grad_norm`.
-    #[arg(num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    #[arg(num_args = 0..=1, default_missing_value = "true")]
     log_grad_norm: bool = false, "FULMEN_LOG_GRAD_NORM", |_| None;
 
     /// Epochs to train for.
@@ -237,15 +291,15 @@ options! {
     ckpt_path: PathBuf = PathBuf::new(), "FULMEN_CKPT_PATH", |_| None;
 
     /// Whether to stop with an error when the training loss is NaN or infinite.
-    #[arg(num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    #[arg(num_args = 0..=1, default_missing_value = "true")]
     detect_nan: bool = false, "FULMEN_DETECT_NAN", |_| None;
 
     /// Whether to write checkpoints: the last and the best.
-    #[arg(num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    #[arg(num_args = 0..=1, default_missing_value = "true")]
     enable_checkpointing: bool = true, "FULMEN_ENABLE_CHECKPOINTING", |_| None;
 
     /// Whether to show progress: a bar on a terminal, lines elsewhere.
-    #[arg(num_args = 0..=1, default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    #[arg(num_args = 0..=1, default_missing_value = "true")]
     enable_progress_bar: bool = true, "FULMEN_ENABLE_PROGRESS_BAR", |_| None;
 }
 

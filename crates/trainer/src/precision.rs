@@ -109,6 +109,13 @@ impl FromStr for Precision {
     }
 }
 
+impl TryFrom<&str> for Precision {
+    type Error = Error;
+    fn try_from(name: &str) -> Result<Precision> {
+        name.parse()
+    }
+}
+
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

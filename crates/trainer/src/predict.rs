@@ -8,6 +8,7 @@ use std::sync::Arc;
 use fulmen_data::{DataLoader, DeviceBatches, OnError};
 use fulmen_tensor::{
     Argument, Compiled, DeviceArray, Function, Literal, PendingLiterals, Runtime, Tensor, TensorType, autocast, random,
+    recording,
 };
 
 use crate::hosts::{self, Hosts};
@@ -107,7 +108,9 @@ pub(crate) fn program(
     let cells = Placeholders::new(module, entries);
     module.eval();
     module.set_random_key(&random::key(seed));
-    let predictions = autocast(setting.precision.autocast(), || module.predict_step(batch));
+    let advice = "to see the tensor, return it as one of the predictions";
+    let step = || autocast(setting.precision.autocast(), || module.predict_step(batch));
+    let predictions = recording("predict_step", advice, step);
     let placeholders = cells.placeholders();
     drop(cells);
     predictions.check(batch)?;
@@ -214,7 +217,11 @@ impl PredictedBatches {
         loader: &DataLoader,
         hosts: Option<&Arc<Hosts>>,
     ) -> PredictedBatches {
+        let interrupt = interrupt::Guard::new();
+        // What was predicted before Ctrl-C is the caller's to keep.
+        interrupt.stepped();
         PredictedBatches {
+            interrupt,
             _guard: hosts.map(|hosts| hosts.guard()),
             hosts: hosts.cloned(),
             launched: 0,
@@ -227,7 +234,6 @@ impl PredictedBatches {
             left: loader.num_samples(),
             batch_size: loader.batch_size(),
             pending: VecDeque::new(),
-            interrupt: interrupt::Guard::new(),
             ended: false,
             failed: None,
         }

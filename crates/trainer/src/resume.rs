@@ -19,6 +19,8 @@ pub(crate) struct Start {
     pub(crate) position: Position,
     /// The path of the checkpoint to go on from, if there is one, and what it holds.
     checkpoint: Option<(PathBuf, BTreeMap<String, Literal>)>,
+    /// The best checkpoint of the run before.
+    best: Option<PathBuf>,
 }
 
 /// The state in a checkpoint.
@@ -35,10 +37,10 @@ impl Start {
         let path = &options.ckpt_path;
         if path.as_os_str().is_empty() {
             let position = Position { seed: options.seed, ..Position::default() };
-            return Ok(Start { position, checkpoint: None });
+            return Ok(Start { position, checkpoint: None, best: None });
         }
         let (tensors, position) = checkpoint::load(path)?;
-        Ok(Start { position, checkpoint: Some((path.clone(), tensors)) })
+        Ok(Start { position, checkpoint: Some((path.clone(), tensors)), best: None })
     }
 
     /// Takes the state out of the checkpoint, if there is one; it must be that of this step on batches as these.
@@ -48,6 +50,7 @@ impl Start {
         entries: &[Entry],
         program: &TrainProgram,
         setting: &Setting,
+        max_epochs: u64,
     ) -> Result<Option<Saved>> {
         let averaging = setting.averaging.as_ref().map(WeightAveraging::words);
         let Some((path, tensors)) = &mut self.checkpoint else {
@@ -55,6 +58,9 @@ impl Start {
             return Ok(None);
         };
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
+        check_counts(&self.position, train, max_epochs, tensors).map_err(|e| Error::checkpoint(path, e))?;
+        program.layout.check(&self.position.epoch_sums).map_err(|e| Error::checkpoint(path, e))?;
+        self.best = find_best(&self.position, path).map_err(|e| Error::checkpoint(path, e))?;
         check_group(&self.position, setting).map_err(|e| Error::checkpoint(path, e))?;
         let same =
             |logs: &Literal| self.position.log_names == program.layout.keys() && *logs.ty() == program.layout.ty();
@@ -79,12 +85,70 @@ impl Start {
         self.checkpoint.as_ref().map(|(path, _)| path.as_path())
     }
 
-    /// The best checkpoint of the run before. Its folder may have been moved: then the best lies beside the checkpoint.
+    /// The best checkpoint of the run before, known once the state was taken.
     pub(crate) fn best_checkpoint(&self) -> Option<PathBuf> {
-        let (path, best) = (self.checkpoint()?, self.position.best_checkpoint.as_ref()?);
-        let beside = best.file_name().map(|name| path.with_file_name(name));
-        [Some(best.clone()), beside].into_iter().flatten().find(|path| path.exists())
+        self.best.clone()
     }
+}
+
+/// The best checkpoint that the one at `path` names. Its folder may have been moved: then the best lies beside it.
+fn find_best(position: &Position, path: &Path) -> Result<Option<PathBuf>, String> {
+    let Some(named) = &position.best_checkpoint else { return Ok(None) };
+    let beside = named.file_name().map(|name| path.with_file_name(name));
+    let Some(best) = [Some(named.clone()), beside].into_iter().flatten().find(|path| path.exists()) else {
+        return Ok(None);
+    };
+    let refuse = |why: String| {
+        format!(
+            "its metadata `best_checkpoint` is {}, which is not a checkpoint of this run: {why}. Move that file away to \
+             resume without it",
+            best.display()
+        )
+    };
+    match checkpoint::load_position(&best) {
+        Ok(of_best) if of_best.seed == position.seed => Ok(Some(best)),
+        Ok(of_best) => Err(refuse(format!("its seed is {}, and that of this run is {}", of_best.seed, position.seed))),
+        Err(error) => Err(refuse(error.to_string())),
+    }
+}
+
+/// Checks the counts in the metadata against the loader, the run and the counters of the device.
+fn check_counts(
+    position: &Position,
+    train: &DataLoader,
+    max_epochs: u64,
+    tensors: &BTreeMap<String, Literal>,
+) -> Result<(), String> {
+    let (epoch, batch, batches) = (position.epoch, position.batch, train.len() as u64);
+    if batch > batches {
+        return Err(format!("its metadata `batch` is {batch}, and an epoch of this loader has {batches} batches"));
+    }
+    let counter = |name: &str| {
+        let count = tensors.get(name).and_then(|count| count.to_f64().first().copied());
+        // A counter of 32 bits says nothing beyond its largest number.
+        count.filter(|count| (0.0..f64::from(i32::MAX)).contains(count)).map(|count| count as u64)
+    };
+    let (steps, updates) = (counter(STEP).unwrap_or(u64::MAX), counter(UPDATES).unwrap_or(0));
+    for (name, count) in [("epoch", epoch), ("batch", batch), ("global_step", position.global_step)] {
+        if count > steps {
+            return Err(format!(
+                "its metadata `{name}` is {count}, and by its tensor `{STEP}` only {steps} batches ran"
+            ));
+        }
+    }
+    if position.global_step < updates {
+        return Err(format!(
+            "its metadata `global_step` is {}, and by its tensor `{UPDATES}` the optimizer made {updates} steps",
+            position.global_step
+        ));
+    }
+    if epoch > max_epochs || epoch == max_epochs && batch > 0 {
+        return Err(format!(
+            "it was saved with `epoch` {epoch} and `batch` {batch}, after the end of this run: max_epochs is {max_epochs}. \
+             Raise max_epochs to go on training"
+        ));
+    }
+    Ok(())
 }
 
 /// A position within an epoch means something only for the same batches.

@@ -9,6 +9,7 @@ static HUSHED: AtomicBool = AtomicBool::new(false);
 /// From now on this process only tells its errors.
 pub(crate) fn hush() {
     HUSHED.store(true, Ordering::Relaxed);
+    fulmen_tensor::set_note_handler(|_| {});
 }
 
 pub(crate) fn is_hushed() -> bool {

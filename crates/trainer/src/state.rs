@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fulmen_nn::optim::Optimizer;
-use fulmen_tensor::{Argument, DType, DeviceArray, Function, Literal, Runtime, Sharding, Tensor, TensorType, Variable};
+use fulmen_tensor::{
+    Argument, Compiled, DType, DeviceArray, Function, Literal, Runtime, Sharding, Tensor, TensorType, Variable,
+};
 
 use crate::averaging::{self, AVERAGE, CURRENT, WeightAveraging};
 use crate::hosts::{self, Hosts};
@@ -195,14 +197,24 @@ pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Fu
     for (i, entry) in entries.iter().enumerate() {
         function = function.shard_result(i, entry.sharding.clone());
     }
-    function
+    // Once a fit: with another seed it is the same program.
+    function.constants_as_inputs()
 }
 
 /// Computes them. A value that lies on the host goes to each device as far as the device keeps it.
 pub(crate) fn compute(runtime: &Runtime, entries: &[Entry]) -> fulmen_tensor::Result<Vec<DeviceArray>> {
+    compute_with(runtime, entries, |function| runtime.compile(function))
+}
+
+/// As [`compute`], with a program that `compile` compiles.
+fn compute_with(
+    runtime: &Runtime,
+    entries: &[Entry],
+    compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,
+) -> fulmen_tensor::Result<Vec<DeviceArray>> {
     let on_host: Vec<Option<Literal>> = entries.iter().map(|entry| entry.value().literal()).collect();
     let expressions = entries.iter().zip(&on_host).filter(|(_, literal)| literal.is_none()).map(|(entry, _)| entry);
-    let mut computed = runtime.compile(&to_compute(expressions))?.call(vec![])?.arrays.into_iter();
+    let mut computed = compile(&to_compute(expressions))?.call(vec![])?.arrays.into_iter();
     let mut arrays = Vec::with_capacity(entries.len());
     for (entry, literal) in entries.iter().zip(on_host) {
         match literal {
@@ -222,14 +234,19 @@ pub(crate) struct State {
 impl State {
     /// Moves the values to the devices: those of a checkpoint, one an entry, or else those that the entries have, which
     /// one program computes. The module's variables are left without a value while the state lives.
-    pub(crate) fn new(entries: Vec<Entry>, checkpoint: Option<Vec<Literal>>, runtime: &Runtime) -> Result<State> {
+    pub(crate) fn new(
+        entries: Vec<Entry>,
+        checkpoint: Option<Vec<Literal>>,
+        runtime: &Runtime,
+        compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,
+    ) -> Result<State> {
         let arrays = match checkpoint {
             Some(literals) => {
                 let pairs = literals.iter().zip(&entries);
                 pairs.map(|(l, e)| Ok(runtime.to_devices(l, &e.sharding)?)).collect::<Result<Vec<_>>>()?
             }
             None => {
-                let computed = compute(runtime, &entries);
+                let computed = compute_with(runtime, &entries, compile);
                 computed.map_err(|e| Error::doing("setting up the training state", e))?
             }
         };

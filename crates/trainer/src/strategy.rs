@@ -73,6 +73,13 @@ impl FromStr for Strategy {
     }
 }
 
+impl TryFrom<&str> for Strategy {
+    type Error = Error;
+    fn try_from(name: &str) -> Result<Strategy> {
+        name.parse()
+    }
+}
+
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or("ddp", |row| row.0))

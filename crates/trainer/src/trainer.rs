@@ -11,6 +11,7 @@ use crate::callback::{Callback, FitStart, LogPoint};
 use crate::checkpoint;
 use crate::evaluate::Evaluation;
 use crate::fit::{Fit, numbered};
+use crate::hints::hints;
 use crate::hosts::{self, Hosts};
 use crate::interrupt;
 use crate::loggers::Logger;
@@ -28,7 +29,7 @@ use crate::{Error, FitSummary, Options, Precision, Result, Strategy, TrainerBuil
 ///
 /// ```no_run
 /// use fulmen_trainer::Trainer;
-/// let trainer = Trainer::builder().max_epochs(3u64).log_every_n_steps(20u64).build()?;
+/// let trainer = Trainer::builder().max_epochs(3).log_every_n_steps(20).build()?;
 /// # Ok::<(), fulmen_trainer::Error>(())
 /// ```
 pub struct Trainer {
@@ -178,10 +179,26 @@ impl Trainer {
 
     /// Compiles a step for each shape of batches and says how many compilations that took: one each, or none for what was
     /// compiled before.
-    fn compile(&self, functions: &[Function]) -> Result<(Vec<Compiled>, u64)> {
-        let compiled: Vec<Compiled> = functions.iter().map(|f| self.runtime.compile(f)).collect::<Result<_, _>>()?;
+    fn compile(&mut self, step: &str, loader: &DataLoader, functions: &[Function]) -> Result<(Vec<Compiled>, u64)> {
+        let titles = program::titles(step, loader);
+        let each = functions.iter().zip(&titles);
+        let compiled: Vec<Compiled> = each.map(|(f, title)| self.compile_one(title, f)).collect::<Result<_, _>>()?;
         let count = compiled.iter().filter(|c| !c.was_cached()).count() as u64;
         Ok((compiled, count))
+    }
+
+    /// Compiles a program and tells the callbacks.
+    fn compile_one(&mut self, program: &str, function: &Function) -> fulmen_tensor::Result<Compiled> {
+        let mut announced = false;
+        let compiled = self.runtime.compile_announced(function, || {
+            announced = true;
+            self.callbacks.iter_mut().for_each(|c| c.on_compile_start(program));
+        });
+        if announced {
+            let time = compiled.as_ref().ok().and_then(Compiled::compile_time);
+            self.callbacks.iter_mut().for_each(|c| c.on_compile_end(program, time));
+        }
+        compiled
     }
 
     /// Trains the module on `train`, validating on `validation` if there is one and the module's `validation_step`
@@ -249,7 +266,7 @@ impl Trainer {
         let setting = self.setting()?;
         let Prepared { plan, train, entries, program, validation } =
             prepare(module, &setting, self.options.max_epochs, seed, train, validation)?;
-        let saved = from.take_state(&train, &entries, &program, &setting)?;
+        let saved = from.take_state(&train, &entries, &program, &setting, self.options.max_epochs)?;
         self.agree("fit", |facts| {
             hosts::add_program(facts, "training", &program.functions, &train, &self.runtime)?;
             if let Some((loader, eval)) = &validation {
@@ -283,7 +300,8 @@ impl Trainer {
         let (values, logs) = saved.map_or((None, None), |saved| (Some(saved.values), saved.logs));
 
         module.initialize(seed);
-        let mut state = State::new(entries, values, &self.runtime)?;
+        let runtime = self.runtime.clone();
+        let mut state = State::new(entries, values, &runtime, |f| self.compile_one("starting values", f))?;
         summary.state_bytes = state.bytes();
         let start = FitStart {
             run_dir: run_dir.clone(),
@@ -307,11 +325,14 @@ impl Trainer {
                 callback.load_state(saved);
             }
         }
-        let (steps, train_compilations) = self.compile(&program.functions)?;
+        for hint in hints(&self.runtime, &setting, &train, &program.functions)? {
+            note(&format!("hint: {hint}"));
+        }
+        let (steps, train_compilations) = self.compile("training step", &train, &program.functions)?;
         summary.train_compilations = train_compilations;
         let validation = match validation {
             Some((loader, eval)) => {
-                let (compiled, count) = self.compile(&eval.functions)?;
+                let (compiled, count) = self.compile("validation step", &loader, &eval.functions)?;
                 summary.eval_compilations = count;
                 Some((loader, Evaluation { compiled, layout: eval.layout, what: "validation" }))
             }
@@ -319,7 +340,7 @@ impl Trainer {
         };
         self.eval_compilations += summary.eval_compilations;
         let averages = match state.to_validate_with().filter(|_| validation.is_some()) {
-            Some((function, places)) => Some((self.runtime.compile(&function)?, places)),
+            Some((function, places)) => Some((self.compile_one("averaged weights", &function)?, places)),
             None => None,
         };
         let key = Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?;
@@ -414,7 +435,7 @@ impl Trainer {
         let program = predict::program(module, loader, &entries, &setting, self.options.seed)?;
         self.agree_on("predict", std::slice::from_ref(&program.function), loader, &entries)?;
         let values = state::compute(&self.runtime, &entries)?;
-        let compiled = self.runtime.compile(&program.function)?;
+        let compiled = self.compile_one("prediction step", &program.function)?;
         self.eval_compilations += u64::from(!compiled.was_cached());
         Ok(PredictedBatches::new(&self.runtime, compiled, program, values, loader, self.hosts.as_ref()))
     }
@@ -451,7 +472,7 @@ impl Trainer {
             self.start_run()?;
         }
         let values = state::compute(&self.runtime, &entries)?;
-        let (compiled, count) = self.compile(&program.functions)?;
+        let (compiled, count) = self.compile(&format!("{which} step"), loader, &program.functions)?;
         self.eval_compilations += count;
         let evaluation = Evaluation { compiled, layout: program.layout, what: which };
         let hosts = self.hosts.as_ref();

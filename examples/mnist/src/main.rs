@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use fulmen::cli::{self, FitData, Program, clap};
-use fulmen::data::{Mnist, Split, random_split};
+use fulmen::data::{Mnist, Split};
 use fulmen::prelude::*;
 
 use model::Digits;
@@ -42,10 +42,8 @@ impl Program for Args {
         // A tenth of the training digits is held back to choose the best epoch by.
         let digits = Mnist::open(&self.data_dir, Split::Train)?;
         let held_back = digits.len() / 10;
-        let mut parts = random_split(digits.clone(), &[digits.len() - held_back, held_back], 0)?;
-        let (Some(validation), Some(train)) = (parts.pop(), parts.pop()) else {
-            return Err("the training digits could not be split in two".into());
-        };
+        let lengths = [digits.len() - held_back, held_back];
+        let [train, validation] = random_split(digits, lengths, 0)?;
         let train = DataLoader::builder(train)
             .batch_size(self.batch_size)
             .shuffle(true)

@@ -1,7 +1,5 @@
 //! The network and how it is trained.
 
-use fulmen::nn::loss::Reduction;
-use fulmen::nn::{BatchNorm2d, Conv2d, Dropout, Linear, MaxPool2d};
 use fulmen::prelude::*;
 
 /// Two blocks of convolution, batch normalization and pooling, then a linear classifier.
@@ -38,25 +36,25 @@ impl Digits {
     pub(crate) fn forward(&self, images: &Tensor) -> Tensor {
         // Normalized on the device: a byte a pixel crosses the link instead of four.
         let x = (images.to_dtype(DType::F32) / 255.0 - 0.1307) / 0.3081;
-        let x = self.pool.forward(&self.bn1.forward(&self.conv1.forward(&x)).relu());
-        let x = self.pool.forward(&self.bn2.forward(&self.conv2.forward(&x)).relu());
-        let x = self.fc1.forward(&self.dropout.forward(&x.flatten(1, -1))).relu();
-        self.fc2.forward(&self.dropout.forward(&x))
+        let x = self.pool.forward(self.bn1.forward(self.conv1.forward(x)).relu());
+        let x = self.pool.forward(self.bn2.forward(self.conv2.forward(x)).relu());
+        let x = self.fc1.forward(self.dropout.forward(x.flatten(1, -1))).relu();
+        self.fc2.forward(self.dropout.forward(x))
     }
 
     /// Logs the loss and the accuracy of each sample.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
         let (logits, labels) = (self.forward(&batch.get("image")), batch.get("label"));
-        cx.log(format!("{stage}_loss"), &loss::cross_entropy(&logits, &labels, Reduction::None));
-        cx.log(format!("{stage}_acc"), &metrics::correct(&logits, &labels));
+        cx.log(format!("{stage}_loss"), loss::cross_entropy(&logits, &labels, Reduction::None));
+        cx.log(format!("{stage}_acc"), metrics::correct(logits, labels));
     }
 }
 
 impl TrainingModule for Digits {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
         let (logits, labels) = (self.forward(&batch.get("image")), batch.get("label"));
-        cx.log("train_acc", &metrics::correct(&logits, &labels));
-        loss::cross_entropy(&logits, &labels, Reduction::Mean)
+        cx.log("train_acc", metrics::correct(&logits, &labels));
+        loss::cross_entropy(logits, labels, Reduction::Mean)
     }
 
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {

@@ -10,7 +10,7 @@ use fulmen::nn::safetensors;
 use fulmen::pjrt::locate::{Platform, locate};
 use serde_json::Value;
 
-#[path = "../../../crates/pjrt/tests/common/libtpu.rs"]
+#[path = "../../../crates/pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
 
 fn mnist(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {

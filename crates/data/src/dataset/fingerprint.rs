@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use sha2::{Digest, Sha256};
 
-use crate::cache::Notes;
+use crate::dataset::notes::Notes;
 use crate::{Error, Result};
 
 /// A SHA-256 that takes in named values.
@@ -42,12 +42,14 @@ impl Fingerprint {
     }
 
     /// Of nothing yet, and keeping notes of what it takes in.
-    pub(crate) fn noting() -> Fingerprint {
+    #[doc(hidden)]
+    pub fn noting() -> Fingerprint {
         Fingerprint { notes: Some(Notes::default()), ..Fingerprint::default() }
     }
 
     /// The notes of one that keeps them.
-    pub(crate) fn into_notes(self) -> Notes {
+    #[doc(hidden)]
+    pub fn into_notes(self) -> Notes {
         self.notes.unwrap_or_default()
     }
 
@@ -63,7 +65,7 @@ impl Fingerprint {
     }
 
     /// Takes in a function by its type, which does not change with what the function does. What is kept by this fingerprint
-    /// then needs a version, as [`CacheBuilder::version`](crate::CacheBuilder::version), which its user changes with the
+    /// then needs a version, as `CacheBuilder::version`, which its user changes with the
     /// function.
     pub fn add_function<F>(&mut self, name: &str) {
         let function = std::any::type_name::<F>();
@@ -72,7 +74,8 @@ impl Fingerprint {
     }
 
     /// The first function that takes part, by its type.
-    pub(crate) fn function(&self) -> Option<&'static str> {
+    #[doc(hidden)]
+    pub fn function(&self) -> Option<&'static str> {
         self.function
     }
 

@@ -19,12 +19,13 @@ pub struct Fold {
 }
 
 impl Fold {
-    /// The two parts of a dataset.
+    /// The two parts of a dataset: what to train on, and what to validate with. A dataset that is not cheap to clone goes
+    /// into an [`Arc`](std::sync::Arc).
     ///
     /// # Errors
     /// A dataset that is shorter than the list the fold was made of.
-    pub fn datasets<D: Dataset + Clone>(&self, dataset: &D) -> Result<(Subset<D>, Subset<D>)> {
-        Ok((Subset::new(dataset.clone(), &*self.train)?, Subset::new(dataset.clone(), &*self.validation)?))
+    pub fn datasets<D: Dataset + Clone>(&self, dataset: &D) -> Result<[Subset<D>; 2]> {
+        Ok([Subset::new(dataset.clone(), &*self.train)?, Subset::new(dataset.clone(), &*self.validation)?])
     }
 
     fn by(len: usize, validates: impl Fn(usize) -> bool) -> Fold {
@@ -47,7 +48,7 @@ impl Fold {
 ///
 /// let data = Arc::new(TensorDataset::builder().array("x", [10], [0u8; 10]).build()?);
 /// for fold in k_fold(data.len(), 3, Some(42))? {
-///     let (train, validation) = fold.datasets(&data)?;
+///     let [train, validation] = fold.datasets(&data)?;
 ///     assert_eq!(train.len() + validation.len(), 10);
 /// }
 /// # Ok::<(), fulmen_data::Error>(())

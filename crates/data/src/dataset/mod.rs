@@ -6,6 +6,8 @@
 mod field;
 mod fingerprint;
 mod folds;
+#[allow(missing_docs, reason = "hidden: it is shared with the crates that read formats")]
+pub(crate) mod notes;
 pub(crate) mod random;
 pub(crate) mod sample;
 mod source;
@@ -13,10 +15,9 @@ pub(crate) mod stage;
 mod subset;
 mod tensor_dataset;
 
-use std::path::Path;
 use std::sync::Arc;
 
-use crate::{CacheBuilder, CachedDataset, Error, Result};
+use crate::{Error, Result};
 
 pub use field::Field;
 pub use fingerprint::Fingerprint;
@@ -83,14 +84,6 @@ pub trait Dataset: Send + Sync + 'static {
             "{} does not say what its samples depend on; implement Dataset::fingerprint for it",
             std::any::type_name::<Self>()
         )))
-    }
-
-    /// A cache of these samples in the folder `path`: read once, kept as they are then, mapped into memory afterwards.
-    fn cache(self, path: impl AsRef<Path>) -> CacheBuilder
-    where
-        Self: Sized,
-    {
-        CachedDataset::builder(self, path)
     }
 
     /// Whether there are no samples.

@@ -70,7 +70,8 @@ impl SampleRandom {
 
 /// What random numbers are for. Different purposes give unrelated numbers for the same seed.
 #[derive(Clone, Copy)]
-pub(crate) enum Purpose {
+#[allow(missing_docs, reason = "hidden: it is shared with the crates that read formats")]
+pub enum Purpose {
     Epoch = 1,
     Split = 2,
     Sample = 3,
@@ -84,7 +85,7 @@ pub(crate) enum Purpose {
 }
 
 /// A generator of its own for each purpose and each three numbers.
-pub(crate) fn generator(purpose: Purpose, numbers: [u64; 3]) -> ChaCha8Rng {
+pub fn generator(purpose: Purpose, numbers: [u64; 3]) -> ChaCha8Rng {
     let mut key = [0u8; 32];
     let words = numbers.into_iter().chain([purpose as u64]);
     for (place, word) in key.chunks_exact_mut(8).zip(words) {
@@ -94,14 +95,14 @@ pub(crate) fn generator(purpose: Purpose, numbers: [u64; 3]) -> ChaCha8Rng {
 }
 
 /// A permutation of `0..len`, uniform over all of them as far as ChaCha8 can tell.
-pub(crate) fn permutation(purpose: Purpose, seed: u64, epoch: u64, len: usize) -> Vec<usize> {
+pub fn permutation(purpose: Purpose, seed: u64, epoch: u64, len: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..len).collect();
     shuffle(purpose, [seed, epoch, len as u64], &mut order);
     order
 }
 
 /// Puts values into an order that is uniform over all of them.
-pub(crate) fn shuffle<T>(purpose: Purpose, numbers: [u64; 3], values: &mut [T]) {
+pub fn shuffle<T>(purpose: Purpose, numbers: [u64; 3], values: &mut [T]) {
     shuffle_by(&mut generator(purpose, numbers), values);
 }
 
@@ -114,12 +115,12 @@ fn shuffle_by<T>(random: &mut impl RngCore, values: &mut [T]) {
 }
 
 /// A number in `[0, 1)`, of 53 bits, as many as a mantissa has.
-pub(crate) fn unit(random: &mut impl RngCore) -> f64 {
+pub fn unit(random: &mut impl RngCore) -> f64 {
     (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// A number below `bound`, each with the same probability (Lemire's multiplication with rejection); 0 below 0.
-pub(crate) fn below(random: &mut impl RngCore, bound: u64) -> u64 {
+pub fn below(random: &mut impl RngCore, bound: u64) -> u64 {
     if bound == 0 {
         return 0;
     }

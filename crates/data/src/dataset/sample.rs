@@ -10,12 +10,13 @@ use crate::{Error, Field, Result, SampleRandom, Stage};
 
 /// Which sample is read: all that its content may depend on, with the dataset.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Draw {
-    pub(crate) seed: u64,
-    pub(crate) epoch: u64,
+#[allow(missing_docs, reason = "hidden: it is shared with the crates that read formats")]
+pub struct Draw {
+    pub seed: u64,
+    pub epoch: u64,
     /// The epoch as the random numbers know it; another one where a stream begins anew within an epoch.
-    pub(crate) random_epoch: u64,
-    pub(crate) index: u64,
+    pub random_epoch: u64,
+    pub index: u64,
 }
 
 /// One row of a batch, lent to [`Dataset::read`](crate::Dataset::read), which must write every field of it.
@@ -34,13 +35,8 @@ pub struct Sample<'a> {
 
 impl<'a> Sample<'a> {
     /// Row `row` of a batch, with no field written yet.
-    pub(crate) fn new(
-        layout: &'a Layout,
-        bytes: &'a mut [u8],
-        row: usize,
-        written: &'a mut [bool],
-        draw: Draw,
-    ) -> Sample<'a> {
+    #[doc(hidden)]
+    pub fn new(layout: &'a Layout, bytes: &'a mut [u8], row: usize, written: &'a mut [bool], draw: Draw) -> Sample<'a> {
         written.fill(false);
         Sample { layout, bytes, row, written, draw, random: None }
     }
@@ -63,7 +59,8 @@ impl<'a> Sample<'a> {
     }
 
     /// An error that names the fields nobody wrote, if there are any.
-    pub(crate) fn check_complete(&self) -> Result<()> {
+    #[doc(hidden)]
+    pub fn check_complete(&self) -> Result<()> {
         let fields = self.layout.fields().iter().zip(&*self.written);
         let forgotten: Vec<String> = fields.filter(|(_, written)| !**written).map(|(f, _)| format!("`{f}`")).collect();
         match forgotten.is_empty() {

@@ -75,11 +75,15 @@ impl<D: Dataset> Dataset for Subset<D> {
 /// use fulmen_data::{Dataset, TensorDataset, random_split};
 ///
 /// let data = TensorDataset::builder().array("x", [10], [0u8; 10]).build()?;
-/// let [train, validation] = &random_split(data, &[8, 2], 42)?[..] else { unreachable!() };
+/// let [train, validation] = random_split(data, [8, 2], 42)?;
 /// assert_eq!((train.len(), validation.len()), (8, 2));
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
-pub fn random_split<D: Dataset>(dataset: D, lengths: &[usize], seed: u64) -> Result<Vec<Subset<Arc<D>>>> {
+pub fn random_split<D: Dataset, const N: usize>(
+    dataset: D,
+    lengths: [usize; N],
+    seed: u64,
+) -> Result<[Subset<Arc<D>>; N]> {
     let len = dataset.len();
     let total = lengths.iter().try_fold(0usize, |sum, &part| sum.checked_add(part));
     if total != Some(len) {
@@ -91,12 +95,11 @@ pub fn random_split<D: Dataset>(dataset: D, lengths: &[usize], seed: u64) -> Res
     let dataset = Arc::new(dataset);
     let order = permutation(Purpose::Split, seed, 0, len);
     let mut rest = order.as_slice();
-    let parts = lengths.iter().map(|&length| {
+    Ok(lengths.map(|length| {
         let (part, after) = rest.split_at(length);
         rest = after;
         Subset { dataset: Arc::clone(&dataset), indices: part.to_vec() }
-    });
-    Ok(parts.collect())
+    }))
 }
 
 /// Several datasets with the same fields, one after another.

@@ -11,12 +11,12 @@ use bytemuck::CheckedBitPattern;
 use fulmen_pjrt::HostBuffer;
 use fulmen_tensor::Element;
 
-use crate::loader::fill::{Filling, memory};
 use crate::loader::layout::Layout;
 use crate::loader::monitor::Monitor;
 use crate::loader::plan::Rows;
 use crate::loader::pool::Pool;
 use crate::{Dataset, Error, Field, OnError, Result};
+use crate::{loader::fill::Filling, loader::fill::memory};
 
 /// Samples side by side in one allocation, and a mask that tells real samples from padding.
 ///

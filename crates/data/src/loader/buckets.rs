@@ -48,6 +48,7 @@ pub struct Buckets {
     /// What samples are padded to, ascending.
     boundaries: Vec<usize>,
     bucket_of: Vec<u32>,
+    padding_share: f64,
     /// All that are as long as the longest, if not given.
     names: Option<Vec<String>>,
 }
@@ -73,7 +74,10 @@ impl Buckets {
             }
             bucket_of.push(boundaries.partition_point(|&boundary| boundary < length) as u32);
         }
-        Ok(Buckets { boundaries: boundaries.to_vec(), bucket_of, names: None })
+        let tokens: u128 = lengths.as_ref().iter().map(|&length| length as u128).sum();
+        let positions: u128 = bucket_of.iter().map(|&bucket| boundaries[bucket as usize] as u128).sum();
+        let padding_share = if positions == 0 { 0.0 } else { (positions - tokens) as f64 / positions as f64 };
+        Ok(Buckets { boundaries: boundaries.to_vec(), bucket_of, padding_share, names: None })
     }
 
     /// The fields whose first axis is the length; all whose first axis is as long as the longest bucket unless set.
@@ -85,6 +89,11 @@ impl Buckets {
     /// What samples are padded to, ascending.
     pub fn lengths(&self) -> &[usize] {
         &self.boundaries
+    }
+
+    /// The share of padding in all positions of the samples, from 0 to 1; 0 where there are no samples.
+    pub fn padding_share(&self) -> f64 {
+        self.padding_share
     }
 
     /// The fields of each bucket, of those that the dataset declares.

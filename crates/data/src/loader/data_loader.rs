@@ -11,17 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fulmen_tensor::{Runtime, Sharding};
 
 use crate::error::panicked;
-use crate::loader::builder::{BatchSize, Config, Data};
-use crate::loader::fill::{Filling, memory};
 use crate::loader::layout::Layout;
-use crate::loader::monitor::{Monitor, Watch};
 use crate::loader::plan::Work;
 use crate::loader::pool::Pool;
 use crate::loader::replicas::Replica;
 use crate::{
-    BadSamples, DataLoaderBuilder, Dataset, DeviceBatches, Error, Field, HostBatch, HostBatches, IterableDataset,
-    LastBatch, LoaderReport, OnError, Replicas, Result, Sampler,
+    BadSamples, Buckets, DataLoaderBuilder, Dataset, DeviceBatches, Error, Field, HostBatch, HostBatches,
+    IterableDataset, LastBatch, LoaderReport, OnError, Replicas, Result, Sampler,
 };
+use crate::{loader::builder::BatchSize, loader::builder::Config, loader::builder::Data};
+use crate::{loader::fill::Filling, loader::fill::memory};
+use crate::{loader::monitor::Monitor, loader::monitor::Watch};
 
 /// Reads a dataset in batches of one size, epoch after epoch.
 ///
@@ -365,6 +365,11 @@ impl DataLoader {
         let Config { last_batch, on_error, .. } = &*self.core.config;
         let short = self.core.counts.iter().any(|count| !count.is_multiple_of(self.core.stride()));
         (*last_batch == LastBatch::Pad && short) || *on_error == OnError::Skip
+    }
+
+    /// The buckets that batches are made of, if there are any.
+    pub fn buckets(&self) -> Option<&Buckets> {
+        self.core.config.buckets.as_ref()
     }
 
     /// Whether the batches come in their order ([`ordered`](DataLoaderBuilder::ordered)). Of a loader that is not ordered an

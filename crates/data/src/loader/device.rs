@@ -12,8 +12,8 @@ use std::time::Instant;
 use fulmen_tensor::{DType, DeviceArray, Runtime, Sharding, TensorType};
 
 use crate::error::panicked;
-use crate::loader::monitor::{Meter, Monitor};
 use crate::{Error, HostBatch, HostBatches, Result};
+use crate::{loader::monitor::Meter, loader::monitor::Monitor};
 
 /// A batch in the memory of a runtime's devices.
 #[derive(Debug)]

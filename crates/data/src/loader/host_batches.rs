@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::loader::data_loader::Core;
-use crate::loader::monitor::{Meter, index_of};
 use crate::loader::plan::Plan;
 use crate::loader::workers::Workers;
 use crate::{Error, HostBatch, Result};
+use crate::{loader::monitor::Meter, loader::monitor::index_of};
 
 /// Batches in host memory, in order unless the loader is [not ordered](crate::DataLoaderBuilder::ordered). Made by [`DataLoader::epoch`](crate::DataLoader::epoch) and its relatives.
 ///

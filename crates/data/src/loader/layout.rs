@@ -13,7 +13,7 @@ pub(crate) const ALIGNMENT: usize = 64;
 
 /// The plan of one batch's memory. Offsets are in bytes.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub struct Layout {
     fields: Vec<Field>,
     offsets: Vec<usize>,
     sample_bytes: Vec<usize>,
@@ -22,8 +22,9 @@ pub(crate) struct Layout {
     batch_size: usize,
 }
 
+#[allow(missing_docs, reason = "hidden: it is shared with the crates that read formats")]
 impl Layout {
-    pub(crate) fn new(fields: Vec<Field>, batch_size: usize) -> Result<Layout> {
+    pub fn new(fields: Vec<Field>, batch_size: usize) -> Result<Layout> {
         let mut names = HashSet::new();
         if let Some(twice) = fields.iter().find(|field| !names.insert(field.name.as_str())) {
             return Err(Error::field(format!(
@@ -50,21 +51,21 @@ impl Layout {
         Ok(Layout { fields, offsets, sample_bytes, mask_offset: end, size, batch_size })
     }
 
-    pub(crate) fn fields(&self) -> &[Field] {
+    pub fn fields(&self) -> &[Field] {
         &self.fields
     }
 
-    pub(crate) fn batch_size(&self) -> usize {
+    pub fn batch_size(&self) -> usize {
         self.batch_size
     }
 
     /// Bytes of a whole batch.
-    pub(crate) fn size(&self) -> usize {
+    pub fn size(&self) -> usize {
         self.size
     }
 
     /// The field with this index, or an error that lists the fields there are.
-    pub(crate) fn field(&self, index: usize) -> Result<&Field> {
+    pub fn field(&self, index: usize) -> Result<&Field> {
         self.fields.get(index).ok_or_else(|| {
             let known: Vec<String> = self.fields.iter().enumerate().map(|(i, f)| format!("{i}: {f}")).collect();
             Error::field(format!("there is no field {index}; the fields are [{}]", known.join(", ")))
@@ -72,19 +73,19 @@ impl Layout {
     }
 
     /// The bytes of all rows of a field. The index must be valid.
-    pub(crate) fn rows(&self, index: usize) -> Range<usize> {
+    pub fn rows(&self, index: usize) -> Range<usize> {
         let start = self.offsets[index];
         start..start + self.sample_bytes[index] * self.batch_size
     }
 
     /// The bytes of one row of a field. The index and the row must be valid.
-    pub(crate) fn row(&self, index: usize, row: usize) -> Range<usize> {
+    pub fn row(&self, index: usize, row: usize) -> Range<usize> {
         let start = self.offsets[index] + row * self.sample_bytes[index];
         start..start + self.sample_bytes[index]
     }
 
     /// The bytes of the mask.
-    pub(crate) fn mask(&self) -> Range<usize> {
+    pub fn mask(&self) -> Range<usize> {
         self.mask_offset..self.mask_offset + self.batch_size * size_of::<f32>()
     }
 }

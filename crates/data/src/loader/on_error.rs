@@ -17,7 +17,7 @@ const REMEMBERED: usize = 16;
 /// number of processes.
 ///
 /// A stream must fail in the same places in every process, for its rows are counted as it is read. Damaged files do; a store
-/// or a disk that fails one process alone, after [all patience](crate::StoreOptions::give_up_after), moves the rows of that
+/// or a disk that fails one process alone, after all patience, moves the rows of that
 /// one against the others': under `Skip` and `Substitute` some records then come twice and some not at all. `Fail` ends the
 /// run instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

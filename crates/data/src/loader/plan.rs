@@ -10,11 +10,11 @@ use std::sync::atomic::AtomicBool;
 
 use crate::error::panicked;
 use crate::loader::buckets::Span;
-use crate::loader::builder::{Config, Data};
 use crate::loader::data_loader::Core;
 use crate::loader::monitor::Watch;
-use crate::loader::pull::{Drawn, Pull};
 use crate::{Error, OnError, Result, Sampler};
+use crate::{loader::builder::Config, loader::builder::Data};
+use crate::{loader::pull::Drawn, loader::pull::Pull};
 
 /// One batch that is to be read, or this process's part of it.
 pub(crate) struct Work {

@@ -7,8 +7,8 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::Stage;
-use crate::loader::builder::{Config, Data};
-use crate::loader::monitor::{Counts, Depth};
+use crate::{loader::builder::Config, loader::builder::Data};
+use crate::{loader::monitor::Counts, loader::monitor::Depth};
 
 /// Below this part of the step time, waiting is not worth a word.
 const LITTLE: f64 = 0.03;

@@ -184,7 +184,7 @@ pub trait Stream: Send + Sync + 'static {
 
 /// The items of a stream that has work left for later, made one after another. One that cannot be made is an error in its
 /// place, and ends nothing.
-pub(crate) fn make<T: 'static>(items: Items<Deferred<T>>) -> Items<T> {
+pub fn make<T: 'static>(items: Items<Deferred<T>>) -> Items<T> {
     Box::new(items.map(|item| {
         let StreamItem { index, origin, item } = item?;
         Ok(StreamItem { index, origin, item: item.make()? })

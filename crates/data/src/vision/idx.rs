@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 use fulmen_tensor::DType;
 
-use crate::store::fill;
+use crate::read::fill;
 use crate::{Error, Result};
 
 /// More than this is refused unless the caller asks for it: a small `.gz` can hold a thousand times its size.

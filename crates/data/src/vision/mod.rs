@@ -1,21 +1,9 @@
-//! The sets of pictures with labels that everyone has: MNIST's IDX files, CIFAR's, folders by class.
+//! Images with labels in IDX files: MNIST and its relatives.
 //!
-//! Not here: decoding and augmentation (`images`), and the archives as they are published (`prepare`).
+//! Not here: pictures in other formats (`fulmen-images`).
 
-#[cfg(feature = "images")]
-mod cifar;
 mod classification;
 mod idx;
-#[cfg(feature = "images")]
-mod image_folder;
-#[cfg(feature = "images")]
-mod presize;
 
-#[cfg(feature = "images")]
-pub use cifar::Cifar;
 pub use classification::{IdxClassification, Mnist, Split};
 pub use idx::IdxFile;
-#[cfg(feature = "images")]
-pub use image_folder::ImageFolder;
-#[cfg(feature = "images")]
-pub use presize::Presize;

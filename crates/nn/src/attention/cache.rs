@@ -1,6 +1,6 @@
 //! [`KeyValueCache`]: the keys and values of the tokens so far, in tensors of fixed shapes.
 
-use fulmen_tensor::{DType, Tensor, TensorType};
+use fulmen_tensor::{AsTensor, DType, Tensor, TensorType};
 
 /// The keys and values of one attention layer for the tokens that were seen, so that each new token of a generation costs
 /// one query: room for `max_len` of them, and the number that is there.
@@ -79,7 +79,8 @@ impl KeyValueCache {
     ///
     /// Poisoned where their shapes do not fit, and where the count alone exceeds the room.
     #[track_caller]
-    pub fn append(&self, keys: &Tensor, values: &Tensor) -> KeyValueCache {
+    pub fn append(&self, keys: impl AsTensor, values: impl AsTensor) -> KeyValueCache {
+        let (keys, values) = (keys.as_tensor(), values.as_tensor());
         let count = keys.size(-2);
         let (new_keys, new_values) = (self.write(&self.keys, keys), self.write(&self.values, values));
         KeyValueCache { keys: new_keys, values: new_values, position: &self.position + count as f64 }

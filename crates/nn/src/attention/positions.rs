@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{DType, Shape, Tensor};
+use fulmen_tensor::{AsTensor, DType, Shape, Tensor};
 
 use crate::{Forward, Init, Module, Parameter};
 
@@ -78,13 +78,15 @@ impl SinusoidalPositions {
 
     /// The input with the table added, in its own dtype.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         self.forward_at(x, &Tensor::arange(DType::I32, x.size(-2)))
     }
 
     /// The input `[…, length, width]` with the rows of the integer `positions` added, which broadcast to `[…, length]`.
     #[track_caller]
-    pub fn forward_at(&self, x: &Tensor, positions: &Tensor) -> Tensor {
+    pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
+        let (x, positions) = (x.as_tensor(), positions.as_tensor());
         for input in [x, positions] {
             if input.fault().is_some() {
                 return input.clone();
@@ -135,7 +137,8 @@ impl LearnedPositions {
     ///
     /// Poisoned where it is longer than there are rows, or of another width.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }
@@ -153,7 +156,8 @@ impl LearnedPositions {
     /// The input `[…, length, width]` with the rows of the integer `positions` added, which broadcast to `[…, length]`. A
     /// position that there is not gives NaN.
     #[track_caller]
-    pub fn forward_at(&self, x: &Tensor, positions: &Tensor) -> Tensor {
+    pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
+        let (x, positions) = (x.as_tensor(), positions.as_tensor());
         for input in [x, positions] {
             if input.fault().is_some() {
                 return input.clone();
@@ -204,7 +208,8 @@ pub fn alibi(heads: usize, length: usize, positions: usize) -> Tensor {
 /// [`alibi`] where the queries stand at the integer positions `queries` `[length]`, as with a
 /// [`KeyValueCache`](super::KeyValueCache).
 #[track_caller]
-pub fn alibi_at(heads: usize, queries: &Tensor, positions: usize) -> Tensor {
+pub fn alibi_at(heads: usize, queries: impl AsTensor, positions: usize) -> Tensor {
+    let queries = queries.as_tensor();
     if queries.fault().is_some() {
         return queries.clone();
     }

@@ -1,6 +1,6 @@
 //! [`RotaryEmbedding`]: positions as rotations of queries and keys (RoPE), in both conventions.
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::positions::unfit_positions;
 use crate::precision::precision;
@@ -107,7 +107,8 @@ impl RotaryEmbedding {
 
     /// `[…, length, features]` rotated, where the positions along axis −2 count from 0.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         self.forward_at(x, &Tensor::arange(DType::I32, x.size(-2)))
     }
 
@@ -116,7 +117,8 @@ impl RotaryEmbedding {
     ///
     /// Poisoned where the width is odd or larger than the features, and for positions that are no integers.
     #[track_caller]
-    pub fn forward_at(&self, x: &Tensor, positions: &Tensor) -> Tensor {
+    pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
+        let (x, positions) = (x.as_tensor(), positions.as_tensor());
         for input in [x, positions] {
             if input.fault().is_some() {
                 return input.clone();

@@ -31,7 +31,7 @@ pub(super) fn orthogonal(key: &Tensor, shape: &Shape) -> Tensor {
     let line = Location::caller();
     let x = fori_loop(0, 14, &[&x], |_, x| users_line::at(line, || vec![lift(&x[0])]));
     // Newton's steps square the distance from 1. The last are exact where products round to bf16, as on a TPU.
-    let x = fori_loop(0, 3, &[&x[0]], |_, x| users_line::at(line, || vec![newton(&x[0], Tensor::matmul)]));
+    let x = fori_loop(0, 3, &[&x[0]], |_, x| users_line::at(line, || vec![newton(&x[0], |a, b| a.matmul(b))]));
     let x = fori_loop(0, 3, &[&x[0]], |_, x| users_line::at(line, || vec![newton(&x[0], exact_product)]));
     let x = &x[0];
     let x = if rows > columns { x.t() } else { x.clone() };

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::sizes::Sizes;
 use super::spatial::no_batch;
@@ -24,7 +24,8 @@ macro_rules! adaptive {
 
             /// The windows' numbers.
             #[track_caller]
-            pub fn forward(&self, x: &Tensor) -> Tensor {
+            pub fn forward(&self, x: impl AsTensor) -> Tensor {
+                let x = x.as_tensor();
                 if x.fault().is_some() {
                     return x.clone();
                 }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::normalize::{beside_channels, not_float, other_channels};
 use super::running::Running;
@@ -143,8 +143,8 @@ macro_rules! batch_norm {
             /// With or without weight and bias.
             #[track_caller]
             pub fn affine(mut self, affine: bool) -> $name {
-                self.weight = affine.then(|| Parameter::new([self.features], Init::ONES));
-                self.bias = affine.then(|| Parameter::new([self.features], Init::ZEROS));
+                self.weight = affine.then(|| Parameter::new([self.features], Init::ones()));
+                self.bias = affine.then(|| Parameter::new([self.features], Init::zeros()));
                 self
             }
 
@@ -160,7 +160,8 @@ macro_rules! batch_norm {
             /// Poisoned for an input with other axes or channels, one that is not floating-point, and one with a single
             /// value a channel where the statistics are the batch's.
             #[track_caller]
-            pub fn forward(&self, x: &Tensor) -> Tensor {
+            pub fn forward(&self, x: impl AsTensor) -> Tensor {
+                let x = x.as_tensor();
                 if x.fault().is_some() {
                     return x.clone();
                 }

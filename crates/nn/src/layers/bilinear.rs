@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::linear::bias_init;
 use crate::{Module, Parameter};
@@ -51,7 +51,8 @@ impl Bilinear {
     ///
     /// Poisoned where the last axes are not the features of this layer, or the other axes differ.
     #[track_caller]
-    pub fn forward(&self, x1: &Tensor, x2: &Tensor) -> Tensor {
+    pub fn forward(&self, x1: impl AsTensor, x2: impl AsTensor) -> Tensor {
+        let (x1, x2) = (x1.as_tensor(), x2.as_tensor());
         for x in [x1, x2] {
             if x.fault().is_some() {
                 return x.clone();

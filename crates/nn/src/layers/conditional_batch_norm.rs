@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::batch_norm::Norm;
 use super::running::Running;
@@ -46,8 +46,8 @@ impl ConditionalBatchNorm2d {
     #[track_caller]
     pub fn new(features: usize, num_classes: usize) -> ConditionalBatchNorm2d {
         let (mut gammas, mut betas) = (Embedding::new(num_classes, features), Embedding::new(num_classes, features));
-        gammas.weight = Parameter::new([num_classes, features], Init::ONES);
-        betas.weight = Parameter::new([num_classes, features], Init::ZEROS);
+        gammas.weight = Parameter::new([num_classes, features], Init::ones());
+        betas.weight = Parameter::new([num_classes, features], Init::zeros());
         let (running, mode) = (Running::new(features), TrainingMode::new());
         ConditionalBatchNorm2d { gammas, betas, running, features, eps: 1e-5, momentum: Some(0.1), mode }
     }
@@ -69,7 +69,8 @@ impl ConditionalBatchNorm2d {
     ///
     /// Poisoned where the two do not fit each other or the layer, and while training where a channel has a single value.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor, classes: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor, classes: impl AsTensor) -> Tensor {
+        let (x, classes) = (x.as_tensor(), classes.as_tensor());
         for input in [x, classes] {
             if input.fault().is_some() {
                 return input.clone();

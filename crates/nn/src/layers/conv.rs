@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{Convolution, PadMode, Tensor};
+use fulmen_tensor::{AsTensor, Convolution, PadMode, Tensor};
 
 use super::linear::bias_init;
 use super::sizes::Sizes;
@@ -190,7 +190,8 @@ impl<const N: usize> Conv<N> {
 
     /// The convolution and the bias.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{Convolution, Tensor};
+use fulmen_tensor::{AsTensor, Convolution, Tensor};
 
 use super::conv::{bias, biased, impossible, unfit_channels, weight};
 use super::sizes::Sizes;
@@ -111,7 +111,8 @@ impl<const N: usize> ConvTranspose<N> {
 
     /// The transposed convolution and the bias.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }

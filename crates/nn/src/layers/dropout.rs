@@ -5,7 +5,7 @@
 //! [`Module::set_random_key`](crate::Module::set_random_key). After [`Module::eval`](crate::Module::eval) they pass on
 //! what comes in.
 
-use fulmen_tensor::{Tensor, random};
+use fulmen_tensor::{AsTensor, Tensor, random};
 
 use crate::activation::{SELU_ALPHA, SELU_SCALE};
 use crate::precision::wide;
@@ -109,7 +109,8 @@ impl Dropout {
     ///
     /// Poisoned where `p` is no probability, and while training without a random key.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }
@@ -134,7 +135,8 @@ macro_rules! channels {
             /// Poisoned where the input has another number of axes or `p` is no probability, and while training
             /// without a random key.
             #[track_caller]
-            pub fn forward(&self, x: &Tensor) -> Tensor {
+            pub fn forward(&self, x: impl AsTensor) -> Tensor {
+                let x = x.as_tensor();
                 if x.fault().is_some() {
                     return x.clone();
                 }
@@ -206,7 +208,8 @@ impl AlphaDropout {
     ///
     /// Poisoned where `p` is no probability, and while training without a random key.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }
@@ -260,7 +263,8 @@ impl DropPath {
     ///
     /// Poisoned where `p` is no probability, and while training without a random key.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use crate::{Forward, Init, Module, Parameter};
 
@@ -54,7 +54,8 @@ impl Embedding {
 
     /// The rows.
     #[track_caller]
-    pub fn forward(&self, indices: &Tensor) -> Tensor {
+    pub fn forward(&self, indices: impl AsTensor) -> Tensor {
+        let indices = indices.as_tensor();
         if indices.fault().is_some() {
             return indices.clone();
         }

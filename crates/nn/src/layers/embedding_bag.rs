@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use crate::precision::wide;
 use crate::{Forward, Init, Module, Parameter, Visit};
@@ -73,7 +73,8 @@ impl EmbeddingBag {
     ///
     /// Poisoned for an input that is not of integers `[bags, length]`, and for a row of padding that there is not.
     #[track_caller]
-    pub fn forward(&self, indices: &Tensor) -> Tensor {
+    pub fn forward(&self, indices: impl AsTensor) -> Tensor {
+        let indices = indices.as_tensor();
         if indices.fault().is_some() {
             return indices.clone();
         }

@@ -1,6 +1,6 @@
 //! [`Flatten`] and [`Unflatten`]: several axes as one, and one as several.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::{Forward, Module};
 
@@ -21,17 +21,25 @@ pub struct Flatten {
 impl Flatten {
     /// All axes but the first.
     pub fn new() -> Flatten {
-        Flatten::axes(1, -1)
+        Flatten { start: 1, end: -1 }
     }
 
-    /// The axes from `start` to `end`, both included; negative ones count from the end.
-    pub fn axes(start: isize, end: isize) -> Flatten {
-        Flatten { start, end }
+    /// The first axis to merge; 1 by default.
+    pub fn start_axis(mut self, axis: isize) -> Flatten {
+        self.start = axis;
+        self
+    }
+
+    /// The last axis to merge; −1, the last of all, by default.
+    pub fn end_axis(mut self, axis: isize) -> Flatten {
+        self.end = axis;
+        self
     }
 
     /// The merged tensor.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         x.flatten(self.start, self.end)
     }
 }
@@ -71,7 +79,8 @@ impl Unflatten {
 
     /// The tensor with more axes.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         x.unflatten(self.axis, &self.sizes)
     }
 }

@@ -1,55 +1,76 @@
 //! The activations as layers, for [`Sequential`](crate::Sequential): one row each. Their formulas stand with the
 //! functions in [`activation`](crate::activation); those with parameters or random numbers have files of their own.
+//!
+//! `new` takes the settings that must be given, and a method sets each of the others, as in all layers.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::activation::{self, GeluKind};
 use crate::{Forward, Module};
 
-/// One row an activation: doc, name, its settings with PyTorch's defaults, and the function that takes the input and
-/// the settings. No setting makes a unit struct, one in round brackets a tuple, several in braces fields.
+/// One row an activation: doc, name, in round brackets the settings that `new` takes, in braces those with a default (which
+/// is PyTorch's) and a method each, and the function that takes the input and the settings.
 macro_rules! layers {
-    ($($(#[$doc:meta])* $name:ident $settings:tt => $function:path;)*) => {
-        $(layers!(@row [$(#[$doc])*] $name $settings $function);)*
+    ($($(#[$doc:meta])* $name:ident $required:tt $settings:tt => $function:path;)*) => {
+        $(layers!(@row [$(#[$doc])*] $name $required $settings $function);)*
     };
-    (@row [$(#[$doc:meta])*] $name:ident () $function:path) => {
+    (@row [$(#[$doc:meta])*] $name:ident () {} $function:path) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, Module)]
         pub struct $name;
-        layers!(@forward $name, $function, |layer|);
-    };
-    (@row [$(#[$doc:meta])*] $name:ident ($type:ty = $default:expr) $function:path) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Module)]
-        pub struct $name(pub $type);
-        impl Default for $name {
-            fn default() -> $name {
-                $name($default)
+
+        impl $name {
+            /// The layer, which has no settings.
+            pub fn new() -> $name {
+                $name
             }
         }
-        layers!(@forward $name, $function, |layer| layer.0);
+        layers!(@forward $name, $function, |layer|);
     };
-    (@row [$(#[$doc:meta])*] $name:ident {$($(#[$of:meta])* $field:ident: $type:ty = $default:expr,)*} $function:path) => {
+    (@row [$(#[$doc:meta])*] $name:ident () {$($settings:tt)*} $function:path) => {
+        layers!(@settings [$(#[$doc])*] $name () {$($settings)*} $function);
+        impl Default for $name {
+            fn default() -> $name {
+                $name::new()
+            }
+        }
+    };
+    (@row [$(#[$doc:meta])*] $name:ident $required:tt $settings:tt $function:path) => {
+        layers!(@settings [$(#[$doc])*] $name $required $settings $function);
+    };
+    (@settings [$(#[$doc:meta])*] $name:ident
+        ($($(#[$of_required:meta])* $required:ident: $required_type:ty),*)
+        {$($(#[$of:meta])* $setting:ident: $type:ty = $default:expr,)*} $function:path
+    ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Module)]
         pub struct $name {
-            $($(#[$of])* pub $field: $type,)*
+            $($required: $required_type,)*
+            $($setting: $type,)*
         }
-        impl Default for $name {
-            fn default() -> $name {
-                $name { $($field: $default,)* }
+
+        impl $name {
+            /// The layer, with PyTorch's defaults for what is not given here.
+            pub fn new($($required: $required_type),*) -> $name {
+                $name { $($required,)* $($setting: $default,)* }
             }
+
+            $($(#[$of])*
+            pub fn $setting(mut self, $setting: $type) -> $name {
+                self.$setting = $setting;
+                self
+            })*
         }
-        layers!(@forward $name, $function, |layer| $(layer.$field),*);
+        layers!(@forward $name, $function, |layer| $(layer.$required,)* $(layer.$setting,)*);
     };
-    (@forward $name:ident, $function:path, |$layer:ident| $($setting:expr),*) => {
+    (@forward $name:ident, $function:path, |$layer:ident| $($setting:expr),* $(,)?) => {
         impl $name {
             /// The function of the input.
             #[track_caller]
-            pub fn forward(&self, x: &Tensor) -> Tensor {
+            pub fn forward(&self, x: impl AsTensor) -> Tensor {
                 let $layer = self;
                 let _ = $layer;
-                $function(x, $($setting),*)
+                $function(x.as_tensor(), $($setting),*)
             }
         }
         impl Forward for $name {
@@ -63,92 +84,105 @@ macro_rules! layers {
 
 layers! {
     /// [`activation::relu`].
-    Relu () => activation::relu;
+    Relu () {} => activation::relu;
 
     /// [`activation::relu6`].
-    Relu6 () => activation::relu6;
+    Relu6 () {} => activation::relu6;
 
     /// [`activation::sigmoid`].
-    Sigmoid () => activation::sigmoid;
+    Sigmoid () {} => activation::sigmoid;
 
     /// [`activation::log_sigmoid`].
-    LogSigmoid () => activation::log_sigmoid;
+    LogSigmoid () {} => activation::log_sigmoid;
 
     /// [`activation::tanh`].
-    Tanh () => activation::tanh;
+    Tanh () {} => activation::tanh;
 
     /// [`activation::silu`].
-    Silu () => activation::silu;
+    Silu () {} => activation::silu;
 
     /// [`activation::mish`].
-    Mish () => activation::mish;
+    Mish () {} => activation::mish;
 
     /// [`activation::gelu`], or with [`GeluKind::Tanh`] [`activation::gelu_tanh`].
-    Gelu (GeluKind = GeluKind::Exact) => activation::gelu_of;
+    Gelu () {
+        /// Which of the two; [`GeluKind::Exact`] by default.
+        approximate: GeluKind = GeluKind::Exact,
+    } => activation::gelu_of;
 
-    /// [`activation::leaky_relu`] with this slope below 0; 0.01 by default.
-    LeakyRelu (f64 = 0.01) => activation::leaky_relu;
+    /// [`activation::leaky_relu`] with this slope below 0, which is 0.01 in PyTorch where it is not given.
+    LeakyRelu (negative_slope: f64) {} => activation::leaky_relu;
 
-    /// [`activation::elu`] with this `alpha`; 1 by default.
-    Elu (f64 = 1.0) => activation::elu;
+    /// [`activation::elu`].
+    Elu () {
+        /// What `−α` is the limit of, far below 0; 1 by default.
+        alpha: f64 = 1.0,
+    } => activation::elu;
 
-    /// [`activation::celu`] with this `alpha`; 1 by default.
-    Celu (f64 = 1.0) => activation::celu;
+    /// [`activation::celu`].
+    Celu () {
+        /// What `−α` is the limit of, far below 0; 1 by default.
+        alpha: f64 = 1.0,
+    } => activation::celu;
 
     /// [`activation::selu`].
-    Selu () => activation::selu;
+    Selu () {} => activation::selu;
 
-    /// [`activation::softplus`] with `beta` and `threshold`; 1 and 20 by default.
-    Softplus {
-        /// How sharp the bend is.
+    /// [`activation::softplus`].
+    Softplus () {
+        /// How sharp the bend is; 1 by default.
         beta: f64 = 1.0,
-        /// Where `beta·x` is above this, the result is `x`.
+        /// Where `beta·x` is above this, the result is `x`; 20 by default.
         threshold: f64 = 20.0,
     } => activation::softplus;
 
-    /// [`activation::hardtanh`] from `low` to `high`; −1 and 1 by default.
-    Hardtanh {
-        /// The smallest result.
-        low: f64 = -1.0,
-        /// The largest result.
-        high: f64 = 1.0,
+    /// [`activation::hardtanh`].
+    Hardtanh () {
+        /// The smallest result; −1 by default.
+        min_val: f64 = -1.0,
+        /// The largest result; 1 by default.
+        max_val: f64 = 1.0,
     } => activation::hardtanh;
 
     /// [`activation::hardsigmoid`].
-    Hardsigmoid () => activation::hardsigmoid;
+    Hardsigmoid () {} => activation::hardsigmoid;
 
     /// [`activation::hardswish`].
-    Hardswish () => activation::hardswish;
+    Hardswish () {} => activation::hardswish;
 
-    /// [`activation::hardshrink`] with this `lambda`; ½ by default.
-    Hardshrink (f64 = 0.5) => activation::hardshrink;
+    /// [`activation::hardshrink`].
+    Hardshrink () {
+        /// How far from 0 numbers become 0; ½ by default.
+        lambda: f64 = 0.5,
+    } => activation::hardshrink;
 
-    /// [`activation::softshrink`] with this `lambda`; ½ by default.
-    Softshrink (f64 = 0.5) => activation::softshrink;
+    /// [`activation::softshrink`].
+    Softshrink () {
+        /// How far from 0 numbers become 0; ½ by default.
+        lambda: f64 = 0.5,
+    } => activation::softshrink;
 
     /// [`activation::tanhshrink`].
-    Tanhshrink () => activation::tanhshrink;
+    Tanhshrink () {} => activation::tanhshrink;
 
     /// [`activation::softsign`].
-    Softsign () => activation::softsign;
+    Softsign () {} => activation::softsign;
 
-    /// [`activation::threshold`] with `threshold` and `value`; 0 and 0 by default, where PyTorch has none.
-    Threshold {
-        /// What `x` must be above of to stay.
-        threshold: f64 = 0.0,
-        /// What the others become.
-        value: f64 = 0.0,
-    } => activation::threshold;
+    /// [`activation::threshold`]: `x` where it is above `threshold`, else `value`.
+    Threshold (threshold: f64, value: f64) {} => activation::threshold;
 
-    /// [`activation::softmax`] along this axis; the last by default. PyTorch's `Softmax2d` is `Softmax(-3)`.
-    Softmax (isize = -1) => activation::softmax;
+    /// [`activation::softmax`] along this axis; −1 is the last. PyTorch's `Softmax2d` is `Softmax::new(-3)`.
+    Softmax (axis: isize) {} => activation::softmax;
 
-    /// [`activation::log_softmax`] along this axis; the last by default.
-    LogSoftmax (isize = -1) => activation::log_softmax;
+    /// [`activation::log_softmax`] along this axis; −1 is the last.
+    LogSoftmax (axis: isize) {} => activation::log_softmax;
 
-    /// [`activation::softmin`] along this axis; the last by default.
-    Softmin (isize = -1) => activation::softmin;
+    /// [`activation::softmin`] along this axis; −1 is the last.
+    Softmin (axis: isize) {} => activation::softmin;
 
-    /// [`activation::glu`] along this axis; the last by default.
-    Glu (isize = -1) => activation::glu;
+    /// [`activation::glu`].
+    Glu () {
+        /// The axis that is halved; the last by default.
+        axis: isize = -1,
+    } => activation::glu;
 }

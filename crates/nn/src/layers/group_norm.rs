@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::normalize::{affine, beside_channels, not_float, other_channels, standardize};
 use crate::precision::precision;
@@ -53,8 +53,8 @@ impl GroupNorm {
     /// With or without weight and bias.
     #[track_caller]
     pub fn affine(mut self, affine: bool) -> GroupNorm {
-        self.weight = if affine { Some(Parameter::new([self.channels], Init::ONES)) } else { None };
-        self.bias = if affine { Some(Parameter::new([self.channels], Init::ZEROS)) } else { None };
+        self.weight = if affine { Some(Parameter::new([self.channels], Init::ones())) } else { None };
+        self.bias = if affine { Some(Parameter::new([self.channels], Init::zeros())) } else { None };
         self
     }
 
@@ -75,7 +75,8 @@ impl GroupNorm {
     /// Poisoned where the groups do not divide the channels, and for an input with other channels on axis 1 or not
     /// floating-point.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }

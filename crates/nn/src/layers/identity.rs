@@ -1,6 +1,6 @@
 //! [`Identity`]: no layer where one could stand.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::{Forward, Module};
 
@@ -16,9 +16,14 @@ use crate::{Forward, Module};
 pub struct Identity;
 
 impl Identity {
+    /// The layer, which has no settings.
+    pub fn new() -> Identity {
+        Identity
+    }
+
     /// The input.
-    pub fn forward(&self, x: &Tensor) -> Tensor {
-        x.clone()
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        x.as_tensor().clone()
     }
 }
 

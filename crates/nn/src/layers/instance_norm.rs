@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::normalize::{affine, beside_channels, not_float};
 use super::running::Running;
@@ -68,8 +68,8 @@ macro_rules! instance_norm {
             /// With or without weight and bias.
             #[track_caller]
             pub fn affine(mut self, affine: bool) -> $name {
-                self.weight = if affine { Some(Parameter::new([self.features], Init::ONES)) } else { None };
-                self.bias = if affine { Some(Parameter::new([self.features], Init::ZEROS)) } else { None };
+                self.weight = if affine { Some(Parameter::new([self.features], Init::ones())) } else { None };
+                self.bias = if affine { Some(Parameter::new([self.features], Init::zeros())) } else { None };
                 self
             }
 
@@ -85,7 +85,8 @@ macro_rules! instance_norm {
             /// Poisoned for an input with other axes or channels, one that is not floating-point, and one with a single
             /// value a channel where its own statistics are used.
             #[track_caller]
-            pub fn forward(&self, x: &Tensor) -> Tensor {
+            pub fn forward(&self, x: impl AsTensor) -> Tensor {
+                let x = x.as_tensor();
                 if x.fault().is_some() {
                     return x.clone();
                 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{Shape, Tensor};
+use fulmen_tensor::{AsTensor, Shape, Tensor};
 
 use super::normalize::{affine, not_float, standardize};
 use crate::precision::precision;
@@ -50,14 +50,14 @@ impl LayerNorm {
     /// With or without weight and bias.
     #[track_caller]
     pub fn elementwise_affine(mut self, affine: bool) -> LayerNorm {
-        self.weight = affine.then(|| Parameter::new(&self.shape, Init::ONES));
+        self.weight = affine.then(|| Parameter::new(&self.shape, Init::ones()));
         self.bias(affine)
     }
 
     /// With or without a bias.
     #[track_caller]
     pub fn bias(mut self, bias: bool) -> LayerNorm {
-        self.bias = bias.then(|| Parameter::new(&self.shape, Init::ZEROS));
+        self.bias = bias.then(|| Parameter::new(&self.shape, Init::zeros()));
         self
     }
 
@@ -75,7 +75,8 @@ impl LayerNorm {
 
     /// The normalized input.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }

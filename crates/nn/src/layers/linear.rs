@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::init::{Fan, Nonlinearity};
 use crate::{Forward, Init, Module, Parameter};
@@ -61,7 +61,8 @@ impl Linear {
 
     /// The product and the bias.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }

@@ -1,6 +1,6 @@
 //! [`LocalResponseNorm`]: division by the neighbouring channels, as in AlexNet.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::normalize::not_float;
 use crate::precision::precision;
@@ -40,7 +40,8 @@ impl LocalResponseNorm {
     ///
     /// Poisoned for an input of less than three axes or that is not floating-point, and for a size of 0.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }

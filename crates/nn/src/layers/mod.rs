@@ -1,4 +1,17 @@
-//! The layers, one a file, with PyTorch's names, defaults and parameter names.
+//! The layers, with PyTorch's names, defaults and parameter names; the root of this crate has them too.
+//!
+//! They are made in one way: `new` takes what must be given, and a method sets each other setting, which has PyTorch's
+//! default. A `forward` takes a tensor or a reference to one.
+//!
+//! ```
+//! use fulmen_nn::layers::{Conv2d, Dropout, LeakyRelu, Sequential};
+//!
+//! let block = Sequential::new()
+//!     .add(Conv2d::new(3, 64, 3).padding(1).bias(false))
+//!     .add(LeakyRelu::new(0.2))
+//!     .add(Dropout::new(0.5));
+//! assert_eq!(block.len(), 3);
+//! ```
 
 mod adaptive_pooling;
 mod batch_norm;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Linear;
 use crate::attention::{Attention, KeyValueCache};
@@ -78,7 +78,7 @@ impl MultiheadAttention {
     /// With or without biases.
     #[track_caller]
     pub fn bias(mut self, bias: bool) -> MultiheadAttention {
-        let zeros = |n: usize| bias.then(|| Parameter::new([n], Init::ZEROS));
+        let zeros = |n: usize| bias.then(|| Parameter::new([n], Init::zeros()));
         self.in_proj_bias = zeros(self.embed_dim.saturating_mul(3));
         self.out_proj.bias = zeros(self.embed_dim);
         self
@@ -132,7 +132,8 @@ impl MultiheadAttention {
     ///
     /// Poisoned where the heads do not divide the features, and for inputs of other axes or features.
     #[track_caller]
-    pub fn forward(&self, query: &Tensor, key: &Tensor, value: &Tensor, how: &Attention) -> Tensor {
+    pub fn forward(&self, query: impl AsTensor, key: impl AsTensor, value: impl AsTensor, how: &Attention) -> Tensor {
+        let (query, key, value) = (query.as_tensor(), key.as_tensor(), value.as_tensor());
         self.forward_with_weights(query, key, value, how).0
     }
 
@@ -141,11 +142,12 @@ impl MultiheadAttention {
     #[track_caller]
     pub fn forward_with_weights(
         &self,
-        query: &Tensor,
-        key: &Tensor,
-        value: &Tensor,
+        query: impl AsTensor,
+        key: impl AsTensor,
+        value: impl AsTensor,
         how: &Attention,
     ) -> (Tensor, Tensor) {
+        let (query, key, value) = (query.as_tensor(), key.as_tensor(), value.as_tensor());
         let [q, k, v] = match self.heads(query, key, value) {
             Ok(heads) => heads,
             Err(poisoned) => return (poisoned.clone(), poisoned),
@@ -172,7 +174,8 @@ impl MultiheadAttention {
     /// assert_eq!((y.size(1), z.size(1)), (5, 1));
     /// ```
     #[track_caller]
-    pub fn forward_cached(&self, x: &Tensor, cache: &KeyValueCache) -> (Tensor, KeyValueCache) {
+    pub fn forward_cached(&self, x: impl AsTensor, cache: &KeyValueCache) -> (Tensor, KeyValueCache) {
+        let x = x.as_tensor();
         let [q, k, v] = match self.heads(x, x, x) {
             Ok(heads) => heads,
             Err(poisoned) => {

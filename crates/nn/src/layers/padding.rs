@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{PadMode, Tensor};
+use fulmen_tensor::{AsTensor, PadMode, Tensor};
 
 use super::spatial::no_batch;
 use crate::{Forward, Module, Visit};
@@ -53,7 +53,8 @@ macro_rules! pads {
 
             /// The padded input.
             #[track_caller]
-            pub fn forward(&self, x: &Tensor) -> Tensor {
+            pub fn forward(&self, x: impl AsTensor) -> Tensor {
+                let x = x.as_tensor();
                 if x.fault().is_some() {
                     return x.clone();
                 }

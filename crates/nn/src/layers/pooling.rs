@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{Pooling, Tensor};
+use fulmen_tensor::{AsTensor, Pooling, Tensor};
 
 use super::sizes::Sizes;
 use super::spatial::{batched, no_batch, room, unusual};
@@ -69,7 +69,8 @@ macro_rules! pool {
 
             /// The windows' numbers.
             #[track_caller]
-            pub fn forward(&self, x: &Tensor) -> Tensor {
+            pub fn forward(&self, x: impl AsTensor) -> Tensor {
+                let x = x.as_tensor();
                 if x.fault().is_some() {
                     return x.clone();
                 }

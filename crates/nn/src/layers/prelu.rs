@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{Tensor, random};
+use fulmen_tensor::{AsTensor, Tensor, random};
 
 use crate::{Forward, Init, Module, Parameter, RandomStream, TrainingMode, activation};
 
@@ -23,25 +23,30 @@ pub struct Prelu {
     /// `[channels]`; ¼ at first.
     pub weight: Parameter,
     channels: usize,
+    slope: f64,
 }
 
 impl Prelu {
     /// One slope for all elements, ¼ at first.
     #[track_caller]
     pub fn new() -> Prelu {
-        Prelu::channels(1)
+        let (channels, slope) = (1, 0.25);
+        Prelu { weight: Parameter::new([channels], Init::constant(slope)), channels, slope }
     }
 
-    /// A slope for each channel of axis 1.
+    /// A slope for each of so many channels of axis 1; 1 at first, which is one slope for all.
     #[track_caller]
-    pub fn channels(channels: usize) -> Prelu {
-        Prelu { weight: Parameter::new([channels], Init::Constant(0.25)), channels }
+    pub fn num_parameters(mut self, channels: usize) -> Prelu {
+        let slope = self.slope;
+        self.channels = channels;
+        self.init(slope)
     }
 
     /// What the slopes begin with.
     #[track_caller]
     pub fn init(mut self, slope: f64) -> Prelu {
-        self.weight = Parameter::new([self.channels], Init::Constant(slope));
+        self.slope = slope;
+        self.weight = Parameter::new([self.channels], Init::constant(slope));
         self
     }
 
@@ -49,7 +54,8 @@ impl Prelu {
     ///
     /// Poisoned where there are several slopes and axis 1 has not as many channels.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }
@@ -94,7 +100,7 @@ impl Forward for Prelu {
 /// use fulmen_nn::{Module, Rrelu};
 /// use fulmen_tensor::Tensor;
 ///
-/// let rrelu = Rrelu::new(0.1, 0.3);
+/// let rrelu = Rrelu::new().lower(0.1).upper(0.3);
 /// rrelu.eval();
 /// let y = rrelu.forward(&Tensor::from_slice(&[-1.0f32, 2.0], [2]));
 /// assert_eq!(y.eval()?.to_vec::<f32>()?, [-0.2, 2.0]);
@@ -109,9 +115,21 @@ pub struct Rrelu {
 }
 
 impl Rrelu {
-    /// Slopes between these two; PyTorch's default is from ⅛ to ⅓.
-    pub fn new(lower: f64, upper: f64) -> Rrelu {
-        Rrelu { lower, upper, mode: TrainingMode::new(), random: RandomStream::new() }
+    /// Slopes from ⅛ to ⅓.
+    pub fn new() -> Rrelu {
+        Rrelu { lower: 1.0 / 8.0, upper: 1.0 / 3.0, mode: TrainingMode::new(), random: RandomStream::new() }
+    }
+
+    /// The smallest slope; ⅛ by default.
+    pub fn lower(mut self, lower: f64) -> Rrelu {
+        self.lower = lower;
+        self
+    }
+
+    /// The largest slope; ⅓ by default.
+    pub fn upper(mut self, upper: f64) -> Rrelu {
+        self.upper = upper;
+        self
     }
 
     /// The rectified input.
@@ -119,7 +137,8 @@ impl Rrelu {
     /// Poisoned where `lower` is above `upper` or one of them is not finite, and while training without a random key. The
     /// two may be equal, and nothing is drawn then.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }
@@ -138,7 +157,7 @@ impl Rrelu {
 
 impl Default for Rrelu {
     fn default() -> Rrelu {
-        Rrelu::new(1.0 / 8.0, 1.0 / 3.0)
+        Rrelu::new()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{DType, Shape, Tensor};
+use fulmen_tensor::{AsTensor, DType, Shape, Tensor};
 
 use super::normalize::{affine, not_float};
 use crate::precision::precision;
@@ -49,7 +49,7 @@ impl RmsNorm {
     /// With or without a weight.
     #[track_caller]
     pub fn elementwise_affine(mut self, affine: bool) -> RmsNorm {
-        self.weight = if affine { Some(Parameter::new(&self.shape, Init::ONES)) } else { None };
+        self.weight = if affine { Some(Parameter::new(&self.shape, Init::ones())) } else { None };
         self
     }
 
@@ -57,7 +57,8 @@ impl RmsNorm {
     ///
     /// Poisoned where the last axes are not the normalized shape, and for an input that is not floating-point.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }

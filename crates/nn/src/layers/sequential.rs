@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::Location;
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::{Module, Visit, users_line};
 
@@ -28,10 +28,10 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
 /// use fulmen_nn::{Flatten, Linear, Module, Relu, Sequential};
 /// use fulmen_tensor::{DType, Tensor};
 ///
-/// let model = Sequential::new().push(Flatten::new()).push(Linear::new(784, 64)).push(Relu).push(Linear::new(64, 10));
+/// let model = Sequential::new().add(Flatten::new()).add(Linear::new(784, 64)).add(Relu::new()).add(Linear::new(64, 10));
 /// model.initialize(0);
 /// assert_eq!(model.parameters()[2].0, "3.weight");
-/// assert_eq!(model.forward(&Tensor::zeros(DType::F32, [8, 1, 28, 28])).ty().to_string(), "f32[8, 10]");
+/// assert_eq!(model.forward(Tensor::zeros(DType::F32, [8, 1, 28, 28])).ty().to_string(), "f32[8, 10]");
 /// ```
 #[derive(Default)]
 pub struct Sequential {
@@ -48,7 +48,8 @@ impl Sequential {
 
     /// Adds a layer at the end.
     #[track_caller]
-    pub fn push(mut self, layer: impl Forward + Send + Sync + 'static) -> Sequential {
+    #[expect(clippy::should_implement_trait, reason = "a layer is added, as to a list, not a number")]
+    pub fn add(mut self, layer: impl Forward + Send + Sync + 'static) -> Sequential {
         self.layers.push(Box::new(layer));
         self.lines.push(Location::caller());
         self
@@ -66,8 +67,8 @@ impl Sequential {
 
     /// The result of the last layer.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
-        let mut x = x.clone();
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let mut x = x.as_tensor().clone();
         for (layer, line) in self.layers.iter().zip(&self.lines) {
             x = users_line::at(line, || layer.forward(&x));
         }

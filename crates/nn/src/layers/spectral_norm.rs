@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{DType, Tensor, random};
+use fulmen_tensor::{AsTensor, DType, Tensor, random};
 
 use super::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Linear};
 use crate::precision::precision;
@@ -147,7 +147,8 @@ impl<L: Weighted> SpectralNorm<L> {
 
     /// The layer's result with the divided weight.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }

@@ -1,6 +1,6 @@
 //! [`TransformerEncoder`], [`TransformerDecoder`] and [`Transformer`]: rows of the layers of `transformer_layer.rs`.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::{LayerNorm, TransformerDecoderLayer, TransformerEncoderLayer};
 use crate::attention::{Attention, KeyValueCache};
@@ -46,7 +46,8 @@ impl TransformerEncoder {
 
     /// The last layer's result; `how` says what each position sees, in all layers.
     #[track_caller]
-    pub fn forward(&self, src: &Tensor, how: &Attention) -> Tensor {
+    pub fn forward(&self, src: impl AsTensor, how: &Attention) -> Tensor {
+        let src = src.as_tensor();
         let mut x = src.clone();
         for layer in &self.layers {
             x = layer.forward(&x, how);
@@ -62,7 +63,8 @@ impl TransformerEncoder {
     ///
     /// Poisoned where there are not as many caches as layers.
     #[track_caller]
-    pub fn forward_cached(&self, src: &Tensor, caches: &[KeyValueCache]) -> (Tensor, Vec<KeyValueCache>) {
+    pub fn forward_cached(&self, src: impl AsTensor, caches: &[KeyValueCache]) -> (Tensor, Vec<KeyValueCache>) {
+        let src = src.as_tensor();
         if caches.len() != self.layers.len() {
             let message = format!("{} layers have {} caches; each has its own", self.layers.len(), caches.len());
             return (Tensor::poison("TransformerEncoder", message), caches.to_vec());
@@ -117,7 +119,8 @@ impl TransformerDecoder {
 
     /// The last layer's result; `how` says what each position of `tgt` sees of `tgt`, and `cross` what it sees of `memory`.
     #[track_caller]
-    pub fn forward(&self, tgt: &Tensor, memory: &Tensor, how: &Attention, cross: &Attention) -> Tensor {
+    pub fn forward(&self, tgt: impl AsTensor, memory: impl AsTensor, how: &Attention, cross: &Attention) -> Tensor {
+        let (tgt, memory) = (tgt.as_tensor(), memory.as_tensor());
         let mut x = tgt.clone();
         for layer in &self.layers {
             x = layer.forward(&x, memory, how, cross);
@@ -184,12 +187,13 @@ impl Transformer {
     #[track_caller]
     pub fn forward(
         &self,
-        src: &Tensor,
-        tgt: &Tensor,
+        src: impl AsTensor,
+        tgt: impl AsTensor,
         encoder: &Attention,
         decoder: &Attention,
         cross: &Attention,
     ) -> Tensor {
+        let (src, tgt) = (src.as_tensor(), tgt.as_tensor());
         self.decoder.forward(tgt, &self.encoder.forward(src, encoder), decoder, cross)
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::functions::Relu;
 use super::{Dropout, LayerNorm, Linear, MultiheadAttention};
@@ -191,7 +191,8 @@ impl TransformerEncoderLayer {
     ///
     /// Poisoned where the input is not `[batch, length, d_model]` or the heads do not divide the features.
     #[track_caller]
-    pub fn forward(&self, src: &Tensor, how: &Attention) -> Tensor {
+    pub fn forward(&self, src: impl AsTensor, how: &Attention) -> Tensor {
+        let src = src.as_tensor();
         if self.norm_first {
             let x = src + self.attend(&self.norm1.forward(src), how);
             &x + self.feed(&self.norm2.forward(&x))
@@ -205,7 +206,8 @@ impl TransformerEncoderLayer {
     /// values: what [`forward`](TransformerEncoderLayer::forward) with [`Attention::causal`] gives at these places of the
     /// whole sequence. See [`MultiheadAttention::forward_cached`].
     #[track_caller]
-    pub fn forward_cached(&self, src: &Tensor, cache: &KeyValueCache) -> (Tensor, KeyValueCache) {
+    pub fn forward_cached(&self, src: impl AsTensor, cache: &KeyValueCache) -> (Tensor, KeyValueCache) {
+        let src = src.as_tensor();
         if self.norm_first {
             let (found, cache) = self.self_attn.forward_cached(&self.norm1.forward(src), cache);
             let x = src + self.dropout1.forward(&found);
@@ -269,7 +271,8 @@ impl TransformerDecoderLayer {
     ///
     /// Poisoned where an input is not `[batch, length, d_model]` or the heads do not divide the features.
     #[track_caller]
-    pub fn forward(&self, tgt: &Tensor, memory: &Tensor, how: &Attention, cross: &Attention) -> Tensor {
+    pub fn forward(&self, tgt: impl AsTensor, memory: impl AsTensor, how: &Attention, cross: &Attention) -> Tensor {
+        let (tgt, memory) = (tgt.as_tensor(), memory.as_tensor());
         if self.norm_first {
             let x = tgt + self.attend(&self.norm1.forward(tgt), how);
             let x = &x + self.look(&self.norm2.forward(&x), memory, cross);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use fulmen_tensor::{Interpolation, Tensor};
+use fulmen_tensor::{AsTensor, Interpolation, Tensor};
 
 use crate::{Forward, Module};
 
@@ -45,7 +45,8 @@ impl Upsample {
 
     /// The interpolated input.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }
@@ -107,7 +108,8 @@ impl PixelShuffle {
 
     /// The larger images.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }
@@ -133,7 +135,8 @@ impl PixelUnshuffle {
 
     /// The smaller images.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor) -> Tensor {
+    pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let x = x.as_tensor();
         if x.fault().is_some() {
             return x.clone();
         }

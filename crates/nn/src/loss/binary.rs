@@ -1,9 +1,10 @@
 //! Yes or no: binary cross-entropy of probabilities and of logits, and the focal loss.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::{pair, weight};
+use crate::activation::log_sigmoid;
 
 /// `−(target·log p + (1 − target)·log(1 − p))`, elementwise, of probabilities and targets between 0 and 1 in one shape.
 /// A logarithm counts as at least −100. From logits, [`binary_cross_entropy_with_logits`] is more exact.
@@ -19,7 +20,8 @@ use super::check::{pair, weight};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn binary_cross_entropy(p: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+pub fn binary_cross_entropy(p: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+    let (p, target) = (p.as_tensor(), target.as_tensor());
     BceLoss::new().reduction(reduction).forward(p, target)
 }
 
@@ -43,15 +45,16 @@ impl BceLoss {
     }
 
     /// What the losses are multiplied by; it broadcasts to them.
-    pub fn weight(mut self, weight: &Tensor) -> BceLoss {
-        self.weight = Some(weight.clone());
+    pub fn weight(mut self, weight: impl AsTensor) -> BceLoss {
+        self.weight = Some(weight.as_tensor().clone());
         self
     }
 
     /// The loss. Poisoned when the two differ in shape, when the probabilities are no floating-point numbers, and by a
     /// weight that does not fit.
     #[track_caller]
-    pub fn forward(&self, p: &Tensor, target: &Tensor) -> Tensor {
+    pub fn forward(&self, p: impl AsTensor, target: impl AsTensor) -> Tensor {
+        let (p, target) = (p.as_tensor(), target.as_tensor());
         const LOSS: &str = "binary_cross_entropy";
         let (p, target) = match pair(LOSS, p, target) {
             Ok(pair) => pair,
@@ -82,7 +85,8 @@ impl BceLoss {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn binary_cross_entropy_with_logits(logits: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+pub fn binary_cross_entropy_with_logits(logits: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+    let (logits, target) = (logits.as_tensor(), target.as_tensor());
     BceWithLogitsLoss::new().reduction(reduction).forward(logits, target)
 }
 
@@ -118,21 +122,22 @@ impl BceWithLogitsLoss {
     }
 
     /// What the losses are multiplied by; it broadcasts to them.
-    pub fn weight(mut self, weight: &Tensor) -> BceWithLogitsLoss {
-        self.weight = Some(weight.clone());
+    pub fn weight(mut self, weight: impl AsTensor) -> BceWithLogitsLoss {
+        self.weight = Some(weight.as_tensor().clone());
         self
     }
 
     /// What the part of the positive targets is multiplied by; it broadcasts to the losses.
-    pub fn pos_weight(mut self, weight: &Tensor) -> BceWithLogitsLoss {
-        self.pos_weight = Some(weight.clone());
+    pub fn pos_weight(mut self, weight: impl AsTensor) -> BceWithLogitsLoss {
+        self.pos_weight = Some(weight.as_tensor().clone());
         self
     }
 
     /// The loss. Poisoned when the two differ in shape, when the logits are no floating-point numbers, and by weights
     /// that do not fit.
     #[track_caller]
-    pub fn forward(&self, logits: &Tensor, target: &Tensor) -> Tensor {
+    pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {
+        let (logits, target) = (logits.as_tensor(), target.as_tensor());
         const LOSS: &str = "binary_cross_entropy_with_logits";
         let (x, target) = match pair(LOSS, logits, target) {
             Ok(pair) => pair,
@@ -150,11 +155,10 @@ impl BceWithLogitsLoss {
     }
 }
 
-/// `−log sigmoid(x) = log(1 + e⁻ˣ)`, elementwise, whose derivative at 0 is −½.
+/// `−log sigmoid(x) = log(1 + e⁻ˣ)`, elementwise.
 #[track_caller]
 pub(super) fn minus_log_sigmoid(x: &Tensor) -> Tensor {
-    // A tie of the maximum shares its gradient, which is what is wanted at 0.
-    (-x).maximum(0.0) + (-x.abs()).exp().log1p()
+    -log_sigmoid(x)
 }
 
 /// The losses with their weights, reduced.
@@ -181,7 +185,8 @@ fn finish(loss: &str, reduction: Reduction, losses: Tensor, factor: Option<&Tens
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn sigmoid_focal_loss(logits: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+pub fn sigmoid_focal_loss(logits: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+    let (logits, target) = (logits.as_tensor(), target.as_tensor());
     SigmoidFocalLoss::new().reduction(reduction).forward(logits, target)
 }
 
@@ -219,7 +224,8 @@ impl SigmoidFocalLoss {
 
     /// The loss. Poisoned as [`binary_cross_entropy_with_logits`], and by an α outside 0 to 1 or a negative γ.
     #[track_caller]
-    pub fn forward(&self, logits: &Tensor, target: &Tensor) -> Tensor {
+    pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {
+        let (logits, target) = (logits.as_tensor(), target.as_tensor());
         const LOSS: &str = "sigmoid_focal_loss";
         let (x, target) = match pair(LOSS, logits, target) {
             Ok(pair) => pair,

@@ -1,6 +1,6 @@
 //! The angle between vectors: its cosine, and the loss that draws it to 0 or pushes it open.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::{alike, same_shape};
@@ -18,7 +18,8 @@ use crate::precision::wide;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn cosine_similarity(a: &Tensor, b: &Tensor, axis: isize, eps: f64) -> Tensor {
+pub fn cosine_similarity(a: impl AsTensor, b: impl AsTensor, axis: isize, eps: f64) -> Tensor {
+    let (a, b) = (a.as_tensor(), b.as_tensor());
     if let Err(poisoned) = alike("cosine_similarity", &[("first", a), ("second", b)]) {
         return poisoned;
     }
@@ -56,7 +57,14 @@ fn norm(x: &Tensor, axis: isize, eps: f64) -> Tensor {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn cosine_embedding_loss(a: &Tensor, b: &Tensor, target: &Tensor, margin: f64, reduction: Reduction) -> Tensor {
+pub fn cosine_embedding_loss(
+    a: impl AsTensor,
+    b: impl AsTensor,
+    target: impl AsTensor,
+    margin: f64,
+    reduction: Reduction,
+) -> Tensor {
+    let (a, b, target) = (a.as_tensor(), b.as_tensor(), target.as_tensor());
     const LOSS: &str = "cosine_embedding_loss";
     if let Err(poisoned) = alike(LOSS, &[("first", a), ("second", b)]) {
         return poisoned;
@@ -105,7 +113,8 @@ impl CosineEmbeddingLoss {
 
     /// [`cosine_embedding_loss`] with these settings.
     #[track_caller]
-    pub fn forward(&self, a: &Tensor, b: &Tensor, target: &Tensor) -> Tensor {
+    pub fn forward(&self, a: impl AsTensor, b: impl AsTensor, target: impl AsTensor) -> Tensor {
+        let (a, b, target) = (a.as_tensor(), b.as_tensor(), target.as_tensor());
         cosine_embedding_loss(a, b, target, self.margin, self.reduction)
     }
 }

@@ -1,6 +1,6 @@
 //! Cross-entropy and the negative log-likelihood of classes. Not here: yes or no (`binary`).
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::poisoned;
@@ -26,7 +26,8 @@ use crate::precision::{precision, wide};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn cross_entropy(logits: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+pub fn cross_entropy(logits: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+    let (logits, target) = (logits.as_tensor(), target.as_tensor());
     CrossEntropyLoss::new().reduction(reduction).forward(logits, target)
 }
 
@@ -83,8 +84,8 @@ impl CrossEntropyLoss {
 
     /// A weight for each class, `[classes]`, which multiplies what the class adds to a sample's loss. With targets that
     /// are indices the mean is the weighted one, as in PyTorch: divided by the sum of the targets' weights.
-    pub fn weight(mut self, weight: &Tensor) -> CrossEntropyLoss {
-        self.weight = Some(weight.clone());
+    pub fn weight(mut self, weight: impl AsTensor) -> CrossEntropyLoss {
+        self.weight = Some(weight.as_tensor().clone());
         self
     }
 
@@ -99,7 +100,8 @@ impl CrossEntropyLoss {
     /// Poisoned when the logits are no floating-point numbers or have no classes, when the target is neither integers
     /// of the samples' shape nor probabilities of the logits' shape, and by settings that cannot be.
     #[track_caller]
-    pub fn forward(&self, logits: &Tensor, target: &Tensor) -> Tensor {
+    pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {
+        let (logits, target) = (logits.as_tensor(), target.as_tensor());
         if let Some(poisoned) = poisoned(&[logits, target]) {
             return poisoned;
         }
@@ -176,7 +178,8 @@ impl Default for CrossEntropyLoss {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn nll_loss(log_p: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+pub fn nll_loss(log_p: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+    let (log_p, target) = (log_p.as_tensor(), target.as_tensor());
     NllLoss::new().reduction(reduction).forward(log_p, target)
 }
 
@@ -208,8 +211,8 @@ impl NllLoss {
     }
 
     /// A weight for each class, `[classes]`; the mean is divided by the sum of the targets' weights.
-    pub fn weight(mut self, weight: &Tensor) -> NllLoss {
-        self.weight = Some(weight.clone());
+    pub fn weight(mut self, weight: impl AsTensor) -> NllLoss {
+        self.weight = Some(weight.as_tensor().clone());
         self
     }
 
@@ -221,7 +224,8 @@ impl NllLoss {
 
     /// The loss. Poisoned as [`CrossEntropyLoss::forward`], and by targets that are probabilities.
     #[track_caller]
-    pub fn forward(&self, log_p: &Tensor, target: &Tensor) -> Tensor {
+    pub fn forward(&self, log_p: impl AsTensor, target: impl AsTensor) -> Tensor {
+        let (log_p, target) = (log_p.as_tensor(), target.as_tensor());
         if let Some(poisoned) = poisoned(&[log_p, target]) {
             return poisoned;
         }

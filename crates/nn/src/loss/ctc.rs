@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use fulmen_tensor::{DType, Tensor, scan};
+use fulmen_tensor::{AsTensor, DType, Tensor, scan};
 
 use super::Reduction;
 use crate::precision::wide;
@@ -27,12 +27,14 @@ use crate::users_line;
 /// ```
 #[track_caller]
 pub fn ctc_loss(
-    log_p: &Tensor,
-    targets: &Tensor,
-    input_lengths: &Tensor,
-    target_lengths: &Tensor,
+    log_p: impl AsTensor,
+    targets: impl AsTensor,
+    input_lengths: impl AsTensor,
+    target_lengths: impl AsTensor,
     reduction: Reduction,
 ) -> Tensor {
+    let (log_p, targets, input_lengths, target_lengths) =
+        (log_p.as_tensor(), targets.as_tensor(), input_lengths.as_tensor(), target_lengths.as_tensor());
     CtcLoss::new().reduction(reduction).forward(log_p, targets, input_lengths, target_lengths)
 }
 
@@ -73,7 +75,15 @@ impl CtcLoss {
     ///
     /// Poisoned when the shapes do not fit, when targets or lengths are no integers, or when the blank is no class.
     #[track_caller]
-    pub fn forward(&self, log_p: &Tensor, targets: &Tensor, input_lengths: &Tensor, target_lengths: &Tensor) -> Tensor {
+    pub fn forward(
+        &self,
+        log_p: impl AsTensor,
+        targets: impl AsTensor,
+        input_lengths: impl AsTensor,
+        target_lengths: impl AsTensor,
+    ) -> Tensor {
+        let (log_p, targets, input_lengths, target_lengths) =
+            (log_p.as_tensor(), targets.as_tensor(), input_lengths.as_tensor(), target_lengths.as_tensor());
         for tensor in [log_p, targets, input_lengths, target_lengths] {
             if tensor.fault().is_some() {
                 return tensor.clone();

@@ -1,6 +1,6 @@
 //! How far a prediction is from its target, element by element: squared, absolute, and between the two.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::{at_least_zero, pair};
@@ -17,7 +17,8 @@ use super::check::{at_least_zero, pair};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn mse_loss(prediction: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+pub fn mse_loss(prediction: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+    let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
     match pair("mse_loss", prediction, target) {
         Ok((prediction, target)) => {
             let difference = prediction - target;
@@ -37,7 +38,8 @@ pub fn mse_loss(prediction: &Tensor, target: &Tensor, reduction: Reduction) -> T
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn l1_loss(prediction: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+pub fn l1_loss(prediction: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+    let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
     match pair("l1_loss", prediction, target) {
         Ok((prediction, target)) => reduction.apply(&(prediction - target).abs()),
         Err(poisoned) => poisoned,
@@ -56,7 +58,8 @@ pub fn l1_loss(prediction: &Tensor, target: &Tensor, reduction: Reduction) -> Te
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn huber_loss(prediction: &Tensor, target: &Tensor, delta: f64, reduction: Reduction) -> Tensor {
+pub fn huber_loss(prediction: impl AsTensor, target: impl AsTensor, delta: f64, reduction: Reduction) -> Tensor {
+    let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
     let (prediction, target) = match pair("huber_loss", prediction, target) {
         Ok(pair) => pair,
         Err(poisoned) => return poisoned,
@@ -81,7 +84,8 @@ pub fn huber_loss(prediction: &Tensor, target: &Tensor, delta: f64, reduction: R
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn smooth_l1_loss(prediction: &Tensor, target: &Tensor, beta: f64, reduction: Reduction) -> Tensor {
+pub fn smooth_l1_loss(prediction: impl AsTensor, target: impl AsTensor, beta: f64, reduction: Reduction) -> Tensor {
+    let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
     let (prediction, target) = match pair("smooth_l1_loss", prediction, target) {
         Ok(pair) => pair,
         Err(poisoned) => return poisoned,
@@ -130,7 +134,8 @@ macro_rules! losses {
 
             #[doc = concat!("[`", stringify!($function), "`] with these settings.")]
             #[track_caller]
-            pub fn forward(&self, prediction: &Tensor, target: &Tensor) -> Tensor {
+            pub fn forward(&self, prediction: impl AsTensor, target: impl AsTensor) -> Tensor {
+                let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
                 $function(prediction, target, self.$setting, self.reduction)
             }
         }

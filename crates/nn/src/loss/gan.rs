@@ -1,6 +1,6 @@
 //! What the two networks of a GAN are trained with.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::binary::minus_log_sigmoid;
@@ -45,7 +45,8 @@ impl GanLoss {
     ///
     /// Poisoned when the logits are no floating-point numbers.
     #[track_caller]
-    pub fn discriminator(self, real: &Tensor, fake: &Tensor, reduction: Reduction) -> Tensor {
+    pub fn discriminator(self, real: impl AsTensor, fake: impl AsTensor, reduction: Reduction) -> Tensor {
+        let (real, fake) = (real.as_tensor(), fake.as_tensor());
         for (name, logits) in [("logits of real samples", real), ("logits of generated samples", fake)] {
             if let Err(poisoned) = alike("gan_loss", &[(name, logits)]) {
                 return poisoned;
@@ -68,7 +69,8 @@ impl GanLoss {
 
     /// The generator's loss. Poisoned when the logits are no floating-point numbers.
     #[track_caller]
-    pub fn generator(self, fake: &Tensor, reduction: Reduction) -> Tensor {
+    pub fn generator(self, fake: impl AsTensor, reduction: Reduction) -> Tensor {
+        let fake = fake.as_tensor();
         if let Err(poisoned) = alike("gan_loss", &[("logits of generated samples", fake)]) {
             return poisoned;
         }

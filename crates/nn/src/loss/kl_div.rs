@@ -1,6 +1,6 @@
 //! The Kullback-Leibler divergence.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::pair;
@@ -20,7 +20,8 @@ use super::check::pair;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn kl_div(input: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+pub fn kl_div(input: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+    let (input, target) = (input.as_tensor(), target.as_tensor());
     KlDivLoss::new().reduction(reduction).forward(input, target)
 }
 
@@ -72,7 +73,8 @@ impl KlDivLoss {
     /// The divergence. Poisoned when the input is not floating-point numbers, when the two differ in shape, or are scalars
     /// and the mean over the batch is asked for.
     #[track_caller]
-    pub fn forward(&self, input: &Tensor, target: &Tensor) -> Tensor {
+    pub fn forward(&self, input: impl AsTensor, target: impl AsTensor) -> Tensor {
+        let (input, target) = (input.as_tensor(), target.as_tensor());
         let (input, target) = match pair("kl_div", input, target) {
             Ok(pair) => pair,
             Err(poisoned) => return poisoned,

@@ -3,7 +3,7 @@
 
 use std::f64::consts::PI;
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::{pair, poisoned};
@@ -24,7 +24,13 @@ use crate::precision::{precision, wide};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn gaussian_nll_loss(prediction: &Tensor, target: &Tensor, variance: &Tensor, reduction: Reduction) -> Tensor {
+pub fn gaussian_nll_loss(
+    prediction: impl AsTensor,
+    target: impl AsTensor,
+    variance: impl AsTensor,
+    reduction: Reduction,
+) -> Tensor {
+    let (prediction, target, variance) = (prediction.as_tensor(), target.as_tensor(), variance.as_tensor());
     GaussianNllLoss::new().reduction(reduction).forward(prediction, target, variance)
 }
 
@@ -62,7 +68,8 @@ impl GaussianNllLoss {
 
     /// The loss. Poisoned when prediction and target differ in shape, or the variance does not fit them.
     #[track_caller]
-    pub fn forward(&self, prediction: &Tensor, target: &Tensor, variance: &Tensor) -> Tensor {
+    pub fn forward(&self, prediction: impl AsTensor, target: impl AsTensor, variance: impl AsTensor) -> Tensor {
+        let (prediction, target, variance) = (prediction.as_tensor(), target.as_tensor(), variance.as_tensor());
         const LOSS: &str = "gaussian_nll_loss";
         if let Some(poisoned) = poisoned(&[prediction, target, variance]) {
             return poisoned;
@@ -120,7 +127,8 @@ impl Default for GaussianNllLoss {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn poisson_nll_loss(input: &Tensor, target: &Tensor, reduction: Reduction) -> Tensor {
+pub fn poisson_nll_loss(input: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+    let (input, target) = (input.as_tensor(), target.as_tensor());
     PoissonNllLoss::new().reduction(reduction).forward(input, target)
 }
 
@@ -165,7 +173,8 @@ impl PoissonNllLoss {
 
     /// The loss. Poisoned when input and target differ in shape.
     #[track_caller]
-    pub fn forward(&self, input: &Tensor, target: &Tensor) -> Tensor {
+    pub fn forward(&self, input: impl AsTensor, target: impl AsTensor) -> Tensor {
+        let (input, target) = (input.as_tensor(), target.as_tensor());
         let (input, target) = match pair("poisson_nll_loss", input, target) {
             Ok(pair) => pair,
             Err(poisoned) => return poisoned,

@@ -1,6 +1,6 @@
 //! Losses with a margin: what is far enough on the right side costs nothing.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::{alike, pair, same_shape};
@@ -18,7 +18,8 @@ use crate::precision::wide;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn hinge_embedding_loss(input: &Tensor, target: &Tensor, margin: f64, reduction: Reduction) -> Tensor {
+pub fn hinge_embedding_loss(input: impl AsTensor, target: impl AsTensor, margin: f64, reduction: Reduction) -> Tensor {
+    let (input, target) = (input.as_tensor(), target.as_tensor());
     let (input, target) = match pair("hinge_embedding_loss", input, target) {
         Ok(pair) => pair,
         Err(poisoned) => return poisoned,
@@ -41,12 +42,13 @@ pub fn hinge_embedding_loss(input: &Tensor, target: &Tensor, margin: f64, reduct
 /// ```
 #[track_caller]
 pub fn margin_ranking_loss(
-    first: &Tensor,
-    second: &Tensor,
-    target: &Tensor,
+    first: impl AsTensor,
+    second: impl AsTensor,
+    target: impl AsTensor,
     margin: f64,
     reduction: Reduction,
 ) -> Tensor {
+    let (first, second, target) = (first.as_tensor(), second.as_tensor(), target.as_tensor());
     const LOSS: &str = "margin_ranking_loss";
     if let Err(poisoned) = alike(LOSS, &[("first", first), ("second", second)]) {
         return poisoned;
@@ -73,12 +75,13 @@ pub fn margin_ranking_loss(
 /// ```
 #[track_caller]
 pub fn triplet_margin_loss(
-    anchor: &Tensor,
-    positive: &Tensor,
-    negative: &Tensor,
+    anchor: impl AsTensor,
+    positive: impl AsTensor,
+    negative: impl AsTensor,
     margin: f64,
     reduction: Reduction,
 ) -> Tensor {
+    let (anchor, positive, negative) = (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
     TripletMarginLoss::new().margin(margin).reduction(reduction).forward(anchor, positive, negative)
 }
 
@@ -131,7 +134,8 @@ impl TripletMarginLoss {
     /// The loss. Poisoned when the three are not floating-point numbers of one shape, or are scalars, and by a `p` that is
     /// not above 0.
     #[track_caller]
-    pub fn forward(&self, anchor: &Tensor, positive: &Tensor, negative: &Tensor) -> Tensor {
+    pub fn forward(&self, anchor: impl AsTensor, positive: impl AsTensor, negative: impl AsTensor) -> Tensor {
+        let (anchor, positive, negative) = (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
         const LOSS: &str = "triplet_margin_loss";
         if let Err(poisoned) = alike(LOSS, &[("anchor", anchor), ("positive", positive), ("negative", negative)]) {
             return poisoned;
@@ -192,7 +196,8 @@ impl HingeEmbeddingLoss {
 
     /// [`hinge_embedding_loss`] with these settings.
     #[track_caller]
-    pub fn forward(&self, input: &Tensor, target: &Tensor) -> Tensor {
+    pub fn forward(&self, input: impl AsTensor, target: impl AsTensor) -> Tensor {
+        let (input, target) = (input.as_tensor(), target.as_tensor());
         hinge_embedding_loss(input, target, self.margin, self.reduction)
     }
 }
@@ -212,7 +217,8 @@ impl MarginRankingLoss {
 
     /// [`margin_ranking_loss`] with these settings.
     #[track_caller]
-    pub fn forward(&self, first: &Tensor, second: &Tensor, target: &Tensor) -> Tensor {
+    pub fn forward(&self, first: impl AsTensor, second: impl AsTensor, target: impl AsTensor) -> Tensor {
+        let (first, second, target) = (first.as_tensor(), second.as_tensor(), target.as_tensor());
         margin_ranking_loss(first, second, target, self.margin, self.reduction)
     }
 }

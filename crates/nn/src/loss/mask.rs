@@ -1,6 +1,6 @@
 //! [`masked_mean`]: the mean of the losses that count.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::check::poisoned;
 use crate::precision::{precision, wide};
@@ -23,7 +23,8 @@ use crate::precision::{precision, wide};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn masked_mean(losses: &Tensor, mask: &Tensor) -> Tensor {
+pub fn masked_mean(losses: impl AsTensor, mask: impl AsTensor) -> Tensor {
+    let (losses, mask) = (losses.as_tensor(), mask.as_tensor());
     if let Some(poisoned) = poisoned(&[losses, mask]) {
         return poisoned;
     }

@@ -1,6 +1,6 @@
 //! [`ConfusionMatrix`]: how often each class was taken for each.
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::average::{ratio, unknown};
 use super::labels::{Task, count_all};
@@ -71,7 +71,8 @@ impl ConfusionMatrix {
     ///
     /// Poisoned by other shapes or dtypes.
     #[track_caller]
-    pub fn update(&self, input: &Tensor, target: &Tensor) -> Statistics {
+    pub fn update(&self, input: impl AsTensor, target: impl AsTensor) -> Statistics {
+        let (input, target) = (input.as_tensor(), target.as_tensor());
         match self.task.samples("ConfusionMatrix", input, target, true) {
             Ok(samples) => Statistics::new(*self, &[input, target], &samples),
             Err(poisoned) => Statistics::new(*self, &[&poisoned], &[]),

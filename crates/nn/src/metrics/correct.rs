@@ -1,6 +1,6 @@
 //! [`correct`]: one number a sample, to be averaged by whoever counts the samples.
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Tensor};
 
 /// 1 for each sample whose largest logit is that of its target, else 0: logits `[…, classes]` and integers `[…]` give
 /// f32 `[…]`. Its mean is the accuracy. Logits that hold a NaN are never right.
@@ -14,7 +14,8 @@ use fulmen_tensor::{DType, Tensor};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn correct(logits: &Tensor, target: &Tensor) -> Tensor {
+pub fn correct(logits: impl AsTensor, target: impl AsTensor) -> Tensor {
+    let (logits, target) = (logits.as_tensor(), target.as_tensor());
     if let Some(poisoned) = [logits, target].into_iter().find(|t| t.fault().is_some()) {
         return poisoned.clone();
     }

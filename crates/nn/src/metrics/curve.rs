@@ -1,7 +1,7 @@
 //! Metrics of scores over all thresholds: the area under the ROC curve and average precision, from counts at fixed
 //! thresholds.
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::average::{average, ratio, unknown};
 use super::labels::{Task, columns, count, count_all};
@@ -176,7 +176,8 @@ macro_rules! metrics {
             ///
             /// Poisoned by other shapes or dtypes.
             #[track_caller]
-            pub fn update(&self, input: &Tensor, target: &Tensor) -> Statistics {
+            pub fn update(&self, input: impl AsTensor, target: impl AsTensor) -> Statistics {
+                let (input, target) = (input.as_tensor(), target.as_tensor());
                 self.0.update($text, input, target)
             }
         }

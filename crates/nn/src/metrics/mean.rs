@@ -1,6 +1,6 @@
 //! [`Mean`] of whatever has been computed.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::labels::count_all;
 use super::{Metric, Statistics, Value};
@@ -27,7 +27,8 @@ impl Mean {
 
     /// The statistics of a batch of floating-point numbers of any shape. Poisoned by other dtypes.
     #[track_caller]
-    pub fn update(&self, values: &Tensor) -> Statistics {
+    pub fn update(&self, values: impl AsTensor) -> Statistics {
+        let values = values.as_tensor();
         if values.fault().is_none() && !values.dtype().is_float() {
             let message = format!("needs floating-point numbers, got {}", values.ty());
             return Statistics::new(*self, &[&Tensor::poison("Mean", message)], &[]);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-use fulmen_tensor::{DType, Fault, Runtime, Tensor, autocast};
+use fulmen_tensor::{AsTensor, DType, Fault, Runtime, Tensor, autocast};
 
 use crate::{Error, Result, users_line};
 
@@ -100,7 +100,8 @@ impl Statistics {
     ///
     /// Poisoned by a mask of another shape.
     #[track_caller]
-    pub fn masked(mut self, mask: &Tensor) -> Statistics {
+    pub fn masked(mut self, mask: impl AsTensor) -> Statistics {
+        let mask = mask.as_tensor();
         if mask.fault().is_some() {
             self.inputs = vec![mask.clone()];
             return self;
@@ -168,6 +169,7 @@ impl Statistics {
     ///
     /// # Errors
     /// The first mistake in what they are computed from; whatever the runtime reports.
+    #[track_caller]
     pub fn eval(&self) -> Result<Sums> {
         let tensors = self.tensors();
         for tensor in &tensors {

@@ -1,6 +1,6 @@
 //! [`Perplexity`] of a language model.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::labels::count_all;
 use super::mean::{mean, sum};
@@ -39,7 +39,8 @@ impl Perplexity {
 
     /// The statistics of a batch: logits `[…, classes]` and the right tokens, integers `[…]`. Poisoned by others.
     #[track_caller]
-    pub fn update(&self, logits: &Tensor, target: &Tensor) -> Statistics {
+    pub fn update(&self, logits: impl AsTensor, target: impl AsTensor) -> Statistics {
+        let (logits, target) = (logits.as_tensor(), target.as_tensor());
         if target.fault().is_none() && !target.dtype().is_integer() {
             let message = format!("needs the integer numbers of the tokens, got {}", target.ty());
             return Statistics::new(*self, &[&Tensor::poison("Perplexity", message)], &[]);

@@ -1,6 +1,6 @@
 //! Metrics of predicted numbers: squared and absolute error, and the coefficient of determination.
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::labels::count_all;
 use super::mean::{mean, sum};
@@ -55,7 +55,8 @@ impl MeanSquaredError {
 
     /// The statistics of a batch: floating-point predictions and targets of one shape. Poisoned by others.
     #[track_caller]
-    pub fn update(&self, prediction: &Tensor, target: &Tensor) -> Statistics {
+    pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> Statistics {
+        let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
         match pair("MeanSquaredError", prediction, target) {
             Ok((prediction, target)) => {
                 let difference = prediction - target;
@@ -103,7 +104,8 @@ impl MeanAbsoluteError {
 
     /// The statistics of a batch: floating-point predictions and targets of one shape. Poisoned by others.
     #[track_caller]
-    pub fn update(&self, prediction: &Tensor, target: &Tensor) -> Statistics {
+    pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> Statistics {
+        let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
         match pair("MeanAbsoluteError", prediction, target) {
             Ok((prediction, target)) => {
                 let errors = (prediction - target).abs();
@@ -151,7 +153,8 @@ impl R2Score {
     /// The statistics of a batch: floating-point predictions and targets of one shape, `[samples]` or
     /// `[samples, outputs]`. Poisoned by others.
     #[track_caller]
-    pub fn update(&self, prediction: &Tensor, target: &Tensor) -> Statistics {
+    pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> Statistics {
+        let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
         let (prediction, target) = match pair("R2Score", prediction, target) {
             Ok(pair) => pair,
             Err(poisoned) => return Statistics::new(*self, &[&poisoned], &[]),

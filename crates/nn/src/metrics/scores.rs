@@ -1,7 +1,7 @@
 //! Scores of decisions: accuracy, precision, recall, F1 and the Jaccard index, from how often each class was the target,
 //! was predicted, and was both. Not here: metrics of scores over all thresholds (`curve`).
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::average::{average, ratio, unknown};
 use super::labels::{Decided, Task, count, count_all};
@@ -154,7 +154,8 @@ macro_rules! metrics {
             ///
             /// Poisoned by other shapes or dtypes.
             #[track_caller]
-            pub fn update(&self, input: &Tensor, target: &Tensor) -> Statistics {
+            pub fn update(&self, input: impl AsTensor, target: impl AsTensor) -> Statistics {
+                let (input, target) = (input.as_tensor(), target.as_tensor());
                 self.0.update($text, input, target)
             }
         }

@@ -2,12 +2,14 @@
 //!
 //! Not here: what the values are to a model; see [`weights`](crate::weights).
 
+mod checksums;
 mod read;
 mod write;
 
-pub use read::read;
+pub use checksums::CHECKSUMS;
+pub use read::{read, read_metadata};
+pub(crate) use write::try_write;
 pub use write::write;
-pub(crate) use write::write_whole;
 
 use fulmen_tensor::DType;
 

@@ -1,51 +1,131 @@
 //! Reading: a file to values, with every number in its header checked.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use fulmen_tensor::{DType, Literal, TensorType};
-use safetensors::SafeTensors;
+use safetensors::tensor::Metadata;
 
 use super::NAMES;
+use super::checksums::Checksums;
 use crate::{Error, Result};
 
 /// What an error calls the format.
 const FORMAT: &str = "safetensors file";
 
+/// The format's own limit.
+const MOST_HEADER: u64 = 100_000_000;
+
 /// Reads the named values and the dictionary of texts of a safetensors file.
 ///
+/// Where the file has [checksums](super::CHECKSUMS), as those that [`write`](super::write) made, all is compared with them.
+///
 /// # Errors
-/// The file cannot be read; it is no safetensors file, cut short, or damaged; an element type that no tensor has.
+/// The file cannot be read; it is not a safetensors file, cut short, or damaged; an element type that no tensor has.
 pub fn read(path: impl AsRef<Path>) -> Result<(BTreeMap<String, Literal>, BTreeMap<String, String>)> {
     let path = path.as_ref();
-    let bytes = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
-    let damaged = |e: safetensors::SafeTensorError| {
-        Error::format(
-            path,
-            FORMAT,
-            format!("{e} (the file has {} bytes; it may be cut short or of another format)", bytes.len()),
-        )
-    };
-    let (_, header) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;
-    let metadata = header.metadata().iter().flatten().map(|(key, value)| (key.clone(), value.clone())).collect();
-    let file = SafeTensors::deserialize(&bytes).map_err(damaged)?;
+    let refuse = |message: String| Error::format(path, FORMAT, message);
+    let Open { mut file, header, metadata, mut checksums } = open(path)?;
     let mut tensors = BTreeMap::new();
-    for (name, view) in file.iter() {
-        let Some(dtype) = NAMES.iter().find(|row| row.2 == view.dtype()).map(|row| row.0) else {
-            let message = format!("`{name}` has elements of type {:?}, which no tensor here has", view.dtype());
-            return Err(Error::format(path, FORMAT, message));
+    // The header was checked: the values follow each other in this order, to the end of the file.
+    for name in header.offset_keys() {
+        let Some(info) = header.info(&name) else { continue };
+        let Some(dtype) = NAMES.iter().find(|row| row.2 == info.dtype).map(|row| row.0) else {
+            return Err(refuse(format!("`{name}` has elements of type {:?}, which no tensor here has", info.dtype)));
         };
-        let ty = TensorType::new(dtype, view.shape());
-        let value = match dtype {
+        let ty = TensorType::new(dtype, info.shape.as_slice());
+        let mut bytes =
+            read_bytes(&mut file, info.data_offsets.1 - info.data_offsets.0).map_err(|e| Error::io("read", path, e))?;
+        checksums.compare_tensor(&name, &ty, &bytes).map_err(refuse)?;
+        if dtype == DType::Bool {
             // Any byte but 0 means true in a file; a device wants 1.
-            DType::Bool => {
-                let bytes: Vec<u8> = view.data().iter().map(|&b| u8::from(b != 0)).collect();
-                Literal::from_bytes(ty, &bytes)
-            }
-            _ => Literal::from_bytes(ty, view.data()),
-        };
-        let value = value.map_err(|e| Error::format(path, FORMAT, format!("`{name}`: {e}")))?;
-        tensors.insert(name.to_owned(), value);
+            bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
+        }
+        let value = Literal::from_bytes(ty, &bytes).map_err(|e| refuse(format!("`{name}`: {e}")))?;
+        tensors.insert(name, value);
     }
+    checksums.finish().map_err(refuse)?;
     Ok((tensors, metadata))
+}
+
+/// So many bytes of a file, or an error where the memory for them is not there.
+fn read_bytes(file: &mut File, count: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![];
+    bytes.try_reserve_exact(count)?;
+    file.take(count as u64).read_to_end(&mut bytes)?;
+    // The file may have become shorter since its header was read.
+    if bytes.len() == count { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Reads the dictionary of texts alone, without the values.
+///
+/// # Errors
+/// Those of [`read`], but for what is wrong with the values.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use fulmen_nn::safetensors;
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("x.safetensors");
+/// safetensors::write(&path, &[], &BTreeMap::from([("author".to_owned(), "me".to_owned())]))?;
+/// assert_eq!(safetensors::read_metadata(&path)?["author"], "me");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn read_metadata(path: impl AsRef<Path>) -> Result<BTreeMap<String, String>> {
+    Ok(open(path.as_ref())?.metadata)
+}
+
+/// A file whose header was read and fits its size. The values are next.
+struct Open {
+    file: File,
+    header: Metadata,
+    metadata: BTreeMap<String, String>,
+    checksums: Checksums,
+}
+
+fn open(path: &Path) -> Result<Open> {
+    let io = |e| Error::io("read", path, e);
+    let refuse = |message: String| Error::format(path, FORMAT, message);
+    let found = std::fs::metadata(path).map_err(io)?;
+    if found.is_dir() {
+        return Err(refuse("it is a folder; name a file in it".into()));
+    }
+    if !found.is_file() {
+        // A device has no end, and to open a pipe would wait for a writer.
+        return Err(refuse("it is not a regular file".into()));
+    }
+    let (mut file, size) = (File::open(path).map_err(io)?, found.len());
+    let mut start = vec![];
+    Read::by_ref(&mut file).take(8).read_to_end(&mut start).map_err(io)?;
+    if is_pytorch(&start) {
+        return Err(refuse(
+            "it is a PyTorch file, which has weights but no training state of Fulmen; give the weights to a model with \
+             load_weights"
+                .into(),
+        ));
+    }
+    let header = <[u8; 8]>::try_from(start).map_or(u64::MAX, u64::from_le_bytes);
+    if header > MOST_HEADER.min(size.saturating_sub(8)) {
+        return Err(refuse(format!("its {size} bytes do not hold a header; it is cut short or of another format")));
+    }
+    let mut text = vec![0; header as usize];
+    file.read_exact(&mut text).map_err(io)?;
+    let header: Metadata = serde_json::from_slice(&text)
+        .map_err(|e| refuse(format!("its header is damaged or of another format: {e}")))?;
+    let expected = 8 + text.len() as u64 + header.data_len() as u64;
+    if size != expected {
+        let how = if size < expected { "cut short" } else { "damaged" };
+        return Err(refuse(format!("it has {size} bytes, and its header describes {expected}; it is {how}")));
+    }
+    let metadata = header.metadata().iter().flatten().map(|(key, text)| (key.clone(), text.clone())).collect();
+    let checksums = Checksums::read(&metadata).map_err(refuse)?;
+    Ok(Open { file, header, metadata, checksums })
+}
+
+/// Whether a file begins as PyTorch's do: a zip archive, or in old ones a pickle.
+fn is_pytorch(start: &[u8]) -> bool {
+    start.starts_with(b"PK\x03\x04") || matches!(start, [0x80, 2..=5, ..])
 }

@@ -12,7 +12,7 @@ use super::Schedule;
 /// use fulmen_nn::schedule::{Chained, Constant, Exponential, Schedule};
 /// use fulmen_tensor::Tensor;
 ///
-/// let schedule = Chained::new(Exponential::new(0.8, 0.5)).times(Constant::new(1.0, 0.25, 2));
+/// let schedule = Chained::new(Exponential::new(0.8, 0.5)).times(Constant::new(1.0, 2).factor(0.25));
 /// let rate = schedule.value(&Tensor::from_slice(&[0i32, 1, 2], [3]));
 /// assert_eq!(rate.eval()?.to_vec::<f32>()?, [0.2, 0.1, 0.2]);
 /// # Ok::<(), fulmen_tensor::Error>(())

@@ -11,7 +11,7 @@ use super::{Schedule, not_finite, steps, unless};
 /// use fulmen_nn::schedule::{Constant, Schedule};
 /// use fulmen_tensor::Tensor;
 ///
-/// let rate = Constant::new(0.4, 0.25, 10).value(&Tensor::from_slice(&[9i32, 10], [2]));
+/// let rate = Constant::new(0.4, 10).factor(0.25).value(&Tensor::from_slice(&[9i32, 10], [2]));
 /// assert_eq!(rate.eval()?.to_vec::<f32>()?, [0.1, 0.4]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
@@ -23,9 +23,15 @@ pub struct Constant {
 }
 
 impl Constant {
-    /// `lr·factor` at first; PyTorch's own numbers are a third and 5 steps.
-    pub fn new(lr: f64, factor: f64, total_iters: u64) -> Constant {
-        Constant { lr, factor, total_iters }
+    /// A third of `lr` for so many steps.
+    pub fn new(lr: f64, total_iters: u64) -> Constant {
+        Constant { lr, factor: 1.0 / 3.0, total_iters }
+    }
+
+    /// The part of `lr` that it begins with; ⅓ by default.
+    pub fn factor(mut self, factor: f64) -> Constant {
+        self.factor = factor;
+        self
     }
 }
 

@@ -10,7 +10,7 @@ use super::{Schedule, not_finite, steps, unless, zero};
 /// use fulmen_nn::schedule::{Linear, Schedule};
 /// use fulmen_tensor::Tensor;
 ///
-/// let rate = Linear::new(0.8, 0.5, 1.0, 4).value(&Tensor::from_slice(&[0i32, 2, 9], [3]));
+/// let rate = Linear::new(0.8, 4).start_factor(0.5).value(&Tensor::from_slice(&[0i32, 2, 9], [3]));
 /// assert_eq!(rate.eval()?.to_vec::<f32>()?, [0.4, 0.6, 0.8]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
@@ -23,9 +23,21 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// From one share of `lr` to another; PyTorch's own numbers are a third, 1 and 5 steps.
-    pub fn new(lr: f64, start_factor: f64, end_factor: f64, total_iters: u64) -> Linear {
-        Linear { lr, start_factor, end_factor, total_iters }
+    /// From a third of `lr` to `lr`, over so many steps.
+    pub fn new(lr: f64, total_iters: u64) -> Linear {
+        Linear { lr, start_factor: 1.0 / 3.0, end_factor: 1.0, total_iters }
+    }
+
+    /// The part of `lr` that it begins with; ⅓ by default.
+    pub fn start_factor(mut self, factor: f64) -> Linear {
+        self.start_factor = factor;
+        self
+    }
+
+    /// The part of `lr` that it ends with; 1 by default.
+    pub fn end_factor(mut self, factor: f64) -> Linear {
+        self.end_factor = factor;
+        self
     }
 }
 

@@ -12,7 +12,7 @@ use super::{Schedule, steps, unless};
 /// use fulmen_nn::schedule::{Linear, Schedule, Sequential};
 /// use fulmen_tensor::Tensor;
 ///
-/// let schedule = Sequential::new(Linear::new(0.8, 0.5, 1.0, 4)).then(4, 0.8).then(100, 0.1);
+/// let schedule = Sequential::new(Linear::new(0.8, 4).start_factor(0.5)).then(4, 0.8).then(100, 0.1);
 /// let rate = schedule.value(&Tensor::from_slice(&[0i32, 4, 100], [3]));
 /// assert_eq!(rate.eval()?.to_vec::<f32>()?, [0.4, 0.8, 0.1]);
 /// # Ok::<(), fulmen_tensor::Error>(())

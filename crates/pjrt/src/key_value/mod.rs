@@ -62,7 +62,7 @@ pub trait KeyValueStore: Send + Sync {
 
 /// Why a store has no answer. The message goes to the plugin, which puts it into its own error; so it should name the
 /// process or host that is missing. A text is such an error, for whatever is not one of the cases below.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct KeyValueError {
     code: PJRT_Error_Code,
     message: String,
@@ -98,6 +98,13 @@ impl<T: Into<String>> From<T> for KeyValueError {
 impl fmt::Display for KeyValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+/// As the message.
+impl fmt::Debug for KeyValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -4,7 +4,7 @@
 //! not divide `n`. Windows of several axes are boxes, so that one axis after the other is reduced.
 
 use super::gather::{Dimensions, Gather};
-use super::resample::{along_axis, weights_dtype};
+use super::resample::greatest_common_divisor;
 use super::takes::Takes;
 use crate::autocast::wide;
 use crate::{DType, Tensor};
@@ -17,6 +17,9 @@ fn edges(n: usize, m: usize) -> (Vec<usize>, Vec<usize>) {
     let ends = (0..m).map(|i| edge(i + 1).div_ceil(m as u128) as usize).collect();
     (starts, ends)
 }
+
+/// As many windows as this are slices, where they repeat along an axis.
+const MOST_SLICES: usize = 64;
 
 /// As many windows as this are listed while recording.
 const MOST_WINDOWS: usize = 1 << 20;
@@ -56,6 +59,50 @@ impl Tensor {
         Some((self.reshape(split), within))
     }
 
+    /// Windows along one axis, all of one length: `[…, windows, elements, …]`, and how many elements of each count, which
+    /// are the first. A shorter one has its last element again.
+    #[track_caller]
+    fn windows(&self, method: &'static str, axis: usize, size: usize) -> (Tensor, Tensor) {
+        let (starts, ends) = edges(self.shape()[axis], size);
+        let length = starts.iter().zip(&ends).map(|(start, end)| end - start).max().unwrap_or(1);
+        let at = Tensor::arange(DType::I32, length).broadcast_to([size, length]);
+        let (start, end) = (count(&starts).reshape([size, 1]), count(&ends).reshape([size, 1]));
+        let dimensions = Dimensions::along(axis, self.rank(), 2);
+        let places = (at + &start).minimum(&end - 1.0);
+        (Tensor::apply(Gather { method, dimensions }, &[self, &places]), end - start)
+    }
+
+    /// The means of the windows along one axis, of floats that are wide enough. Each reads its elements alone: as a
+    /// product with a matrix of shares, one infinity times 0 would make all of them NaN.
+    #[track_caller]
+    fn window_means(&self, method: &'static str, axis: usize, size: usize) -> Tensor {
+        let n = self.shape()[axis];
+        // Windows repeat after this many elements.
+        let tiles = greatest_common_divisor(n, size);
+        let within = axis as isize + 1;
+        if size / tiles <= MOST_SLICES {
+            let mut split = self.shape().to_vec();
+            split.splice(axis..=axis, [tiles, n / tiles]);
+            let tiled = self.reshape(split);
+            let (starts, ends) = edges(n / tiles, size / tiles);
+            let mut means = vec![];
+            for (&start, &end) in starts.iter().zip(&ends) {
+                means.push(tiled.narrow(within, start, end - start).mean(&[within], false));
+            }
+            let mut shape = self.shape().to_vec();
+            shape[axis] = size;
+            return Tensor::stack(&means.iter().collect::<Vec<_>>(), within).reshape(shape);
+        }
+        let (windows, lengths) = self.windows(method, axis, size);
+        let length = windows.shape()[axis + 1];
+        let counts = Tensor::arange(DType::I32, length).broadcast_to([size, length]).lt(&lengths);
+        let counts = counts.broadcast_in_dim(windows.shape(), &[axis, axis + 1]);
+        let sums = counts.select(&windows, &windows.zeros_like()).sum(&[within], false);
+        let mut shape = vec![1; sums.rank() - axis];
+        shape[0] = size;
+        sums / lengths.to_dtype(self.dtype()).reshape(shape)
+    }
+
     /// The means of a grid of windows over the last `sizes.len()` axes, as many along each as `sizes` says (PyTorch's
     /// `adaptive_avg_pool2d` and its kin). 16-bit floats are summed as f32.
     ///
@@ -83,8 +130,7 @@ impl Tensor {
         for (i, &size) in sizes.iter().enumerate() {
             let n = pooled.shape()[first + i];
             if n != size {
-                let weights = shares(n, size, weights_dtype(self));
-                pooled = along_axis(METHOD, &pooled, first + i, &weights);
+                pooled = pooled.window_means(METHOD, first + i, size);
             }
         }
         pooled.to_dtype(self.dtype())
@@ -118,25 +164,10 @@ impl Tensor {
             if n == size {
                 continue;
             }
-            // Windows of one length: a shorter one has its last element twice, which changes no maximum.
-            let (starts, ends) = edges(n, size);
-            let length = starts.iter().zip(&ends).map(|(start, end)| end - start).max().unwrap_or(1);
-            let at = Tensor::arange(DType::I32, length).broadcast_to([size, length]);
-            let column = |list: &[usize]| count(list).reshape([size, 1]);
-            let (start, last) = (column(&starts), column(&ends) - 1.0);
-            let dimensions = Dimensions::along(axis, pooled.rank(), 2);
-            let windows = Tensor::apply(Gather { method: METHOD, dimensions }, &[&pooled, &(at + start).minimum(last)]);
+            // A shorter window has its last element twice, which changes no maximum.
+            let (windows, _) = pooled.windows(METHOD, axis, size);
             pooled = windows.max(&[axis as isize + 1], false);
         }
         pooled
     }
-}
-
-/// The weights `[m, n]` of means over windows.
-#[track_caller]
-fn shares(n: usize, m: usize, dtype: DType) -> Tensor {
-    let (starts, ends) = edges(n, m);
-    let (start, end) = (count(&starts).reshape([m, 1]), count(&ends).reshape([m, 1]));
-    let at = Tensor::arange(DType::I32, n).broadcast_to([m, n]);
-    at.ge(&start).and(at.lt(&end)).to_dtype(dtype) / (end - start).to_dtype(dtype)
 }

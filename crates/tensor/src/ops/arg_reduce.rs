@@ -60,7 +60,7 @@ impl Tensor {
             Ok(_) => return Tensor::poison(method, format!("{} has no element along axis {axis}", self.shape())),
             Err(message) => return Tensor::poison(method, message),
         };
-        let extreme = self.reduce(method, reducer, &[axis], true);
+        let extreme = self.extreme(method, reducer, &[axis], true);
         if extreme.fault().is_some() {
             return extreme;
         }

@@ -6,26 +6,25 @@
 use super::constant::holds;
 use super::promote::common_dtype;
 use super::takes::Takes;
-use crate::Tensor;
 use crate::autocast::for_method;
+use crate::{AsTensor, Tensor};
 
 /// What stands on the right of a binary operation: a tensor, or a number that takes the tensor's dtype.
 ///
 /// A number is rounded to a floating-point dtype, and is the real part beside a complex one. Beside integers or booleans it must be one of their values: `0.5`
 /// beside i32, or `300` beside u8, is a mistake that poisons.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither a tensor nor an `f64`",
+    label = "expected a tensor, as `x` or `&x`, or a number with a point, as `2.0`"
+)]
 pub trait Operand {
     /// The operand as a tensor, given the tensor on the other side.
     fn beside(&self, other: &Tensor) -> Tensor;
 }
 
-impl Operand for Tensor {
+impl<T: AsTensor> Operand for T {
     fn beside(&self, _: &Tensor) -> Tensor {
-        self.clone()
-    }
-}
-impl Operand for &Tensor {
-    fn beside(&self, _: &Tensor) -> Tensor {
-        (*self).clone()
+        self.as_tensor().clone()
     }
 }
 impl Operand for f64 {
@@ -140,7 +139,10 @@ binary! {
     minimum, Minimum, "stablehlo.minimum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
 
     /// `aᵇ`, elementwise. Derivatives `b·aᵇ⁻¹` and `aᵇ·log(a)`, where `log(0)` counts as 0.
-    pow, Power, "stablehlo.power", FloatsAndComplex, |a, b, y, g| [
+    ///
+    /// Powers of integers are integers: `pow(2.0)` of i32 is i32, as JAX's `x ** 2`, and wraps where it is too large. What
+    /// a negative exponent gives there depends on the device.
+    pow, Power, "stablehlo.power", NumbersAndComplex, |a, b, y, g| [
         Some(g * b.eq(0.0).select(&a.zeros_like(), &(b * a.pow(b - 1.0)))),
         Some(g * y * a.eq(0.0).select(&a.ones_like(), a).log())
     ];

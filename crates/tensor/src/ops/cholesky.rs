@@ -5,7 +5,7 @@ use super::triangular_solve::TriangularSolve;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{Tensor, TensorType};
+use crate::{AsTensor, Tensor, TensorType};
 
 /// Reads the lower triangle of its operand.
 #[derive(Debug)]
@@ -61,7 +61,8 @@ impl Tensor {
     /// `X` with `L·Lᵀ·X = B`, for the right sides `B` in this tensor and the Cholesky factor `L` of a matrix
     /// (`torch.cholesky_solve`): two triangular solves. The leading axes of both broadcast.
     #[track_caller]
-    pub fn cholesky_solve(&self, factor: &Tensor) -> Tensor {
+    pub fn cholesky_solve(&self, factor: impl AsTensor) -> Tensor {
+        let factor = factor.as_tensor();
         let half = factor.triangular_solve(self, &TriangularSolve::lower());
         factor.triangular_solve(&half, &TriangularSolve::lower().transpose())
     }

@@ -2,9 +2,10 @@
 //! written.
 
 use super::binary::{Operand, operands};
+use super::exponential::function_name;
 use super::takes::Takes;
 use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp, one};
+use crate::operation::{Operation, Repeated, Vjp, one};
 use crate::{DType, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -23,6 +24,57 @@ impl Operation for IsFinite {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.is_finite {} : {}", cx.operand(0), cx.signature())
+    }
+}
+
+#[derive(Debug)]
+struct CopySign;
+
+impl Operation for CopySign {
+    fn name(&self) -> &'static str {
+        "copysign"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        one(inputs[0].clone())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        let (a, b, g) = (cx.input(0), cx.input(1), cx.cotangent());
+        vec![Some(a.lt(0.0).eq(b.signbit()).select(&g, &-&g)), None]
+    }
+    fn repeated(&self) -> Repeated {
+        Repeated::Cheaply
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let ty = cx.result().clone();
+        let name = function_name("copysign", &ty);
+        let integer = bits(ty.dtype);
+        cx.helper(&name, || {
+            let (t, bits) = (ty.stablehlo(), TensorType::new(integer, &ty.shape).stablehlo());
+            let most = (1u64 << (8 * integer.size_in_bytes() - 1)) - 1;
+            format!(
+                "  func.func private @{name}(%a: {t}, %b: {t}) -> {t} {{\n    \
+                 %most = stablehlo.constant dense<{most}> : {bits}\n    \
+                 %sign_bit = stablehlo.not %most : {bits}\n    \
+                 %a_bits = stablehlo.bitcast_convert %a : ({t}) -> {bits}\n    \
+                 %b_bits = stablehlo.bitcast_convert %b : ({t}) -> {bits}\n    \
+                 %magnitude = stablehlo.and %a_bits, %most : {bits}\n    \
+                 %sign = stablehlo.and %b_bits, %sign_bit : {bits}\n    \
+                 %both = stablehlo.or %magnitude, %sign : {bits}\n    \
+                 %result = stablehlo.bitcast_convert %both : ({bits}) -> {t}\n    \
+                 return %result : {t}\n  }}\n"
+            )
+        });
+        format!("func.call @{name}({}) : {}", cx.operands(), cx.signature())
+    }
+}
+
+/// The integer dtype that holds the bits of a float; any other dtype as it is.
+pub(super) fn bits(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => DType::I64,
+        DType::F32 => DType::I32,
+        DType::Bf16 | DType::F16 => DType::I16,
+        other => other,
     }
 }
 
@@ -70,24 +122,21 @@ impl Tensor {
     #[track_caller]
     pub fn signbit(&self) -> Tensor {
         let x = Takes::Numbers.operand("signbit", self);
-        let bits = match x.dtype() {
-            DType::F64 => DType::I64,
-            DType::F32 => DType::I32,
-            DType::Bf16 | DType::F16 => DType::I16,
-            _ if x.fault().is_some() || !x.dtype().is_unsigned() => x.dtype(),
-            _ => return x.ne(&x),
-        };
+        if x.fault().is_none() && x.dtype().is_unsigned() {
+            return x.ne(&x);
+        }
+        let bits = bits(x.dtype());
         // No gradient flows through bits, and none is asked for.
         let x = x.detach();
         if x.dtype() == bits { x.lt(0.0) } else { x.bitcast(bits).lt(0.0) }
     }
 
-    /// `|a|` with the sign of `b`, elementwise. The derivative by `a` is 1 where the signs agree and −1 where they differ; by
-    /// `b` it is 0.
+    /// `|a|` with the sign of `b`, elementwise. The derivative by `a` is 1 where the signs agree and −1 where they differ,
+    /// 0 and −0 both counting as positive; by `b` it is 0.
     #[track_caller]
     pub fn copysign(&self, other: impl Operand) -> Tensor {
         match operands("copysign", Takes::Floats, self, other) {
-            Ok((a, b)) => a.signbit().eq(b.signbit()).select(&a, &-&a),
+            Ok((a, b)) => Tensor::apply(CopySign, &[&a, &b]),
             Err(poisoned) => poisoned,
         }
     }

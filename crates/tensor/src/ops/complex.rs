@@ -6,7 +6,7 @@
 use super::takes::Takes;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{DType, Tensor, TensorType};
+use crate::{AsTensor, DType, Tensor, TensorType};
 
 #[derive(Debug)]
 struct Complex;
@@ -93,7 +93,8 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn complex(re: &Tensor, im: &Tensor) -> Tensor {
+    pub fn complex(re: impl AsTensor, im: impl AsTensor) -> Tensor {
+        let (re, im) = (re.as_tensor(), im.as_tensor());
         match super::binary::operands("complex", Takes::Floats, re, im) {
             // There are no complex numbers of 16-bit parts.
             Ok((re, im)) => Tensor::apply(Complex, &[&crate::autocast::wide(&re), &crate::autocast::wide(&im)]),

@@ -11,13 +11,17 @@ use crate::operation::{Operation, Vjp, one};
 use crate::tensor::Kind;
 use crate::{DType, Element, Shape, Tensor, TensorType};
 
-/// The most bytes that are written into a program; a larger value becomes an argument of it.
+/// The most bytes that are written into the text of a [`Function`](crate::Function), where the compiler can fold them; a
+/// larger value becomes an argument. `eval` makes an argument of each value that was given, whatever its size: see
+/// [`Operation::given`].
 const LARGEST_IN_TEXT: usize = 1024;
 
 /// A constant's bytes: those of every element, or those of one that all elements equal.
 struct Constant {
     ty: TensorType,
     bytes: Arc<[u8]>,
+    /// Whether the elements are a value that was given, and not a number that a tensor was filled with.
+    given: bool,
 }
 
 impl Constant {
@@ -38,6 +42,9 @@ impl Operation for Constant {
     }
     fn constant(&self) -> Option<&[u8]> {
         Some(&self.bytes)
+    }
+    fn given(&self) -> Option<&Arc<[u8]>> {
+        (self.given && !self.bytes.is_empty()).then_some(&self.bytes)
     }
     fn lower(&self, _: &mut Lowering<'_>) -> String {
         let ty = self.ty.stablehlo();
@@ -187,7 +194,7 @@ impl Tensor {
         if elements.len() > LARGEST_IN_TEXT {
             return Tensor::from_host(ty, elements);
         }
-        Tensor::apply(Constant { ty, bytes: elements.into() }, &[])
+        Tensor::apply(Constant { ty, bytes: elements.into(), given: true }, &[])
     }
 
     /// A scalar constant.
@@ -209,7 +216,7 @@ impl Tensor {
             return Tensor::poison(method, ty.too_large());
         }
         let bytes = encode(ty.dtype, value).into();
-        Tensor::apply(Constant { ty, bytes }, &[])
+        Tensor::apply(Constant { ty, bytes, given: false }, &[])
     }
 
     /// A constant of zeros (of `false`).

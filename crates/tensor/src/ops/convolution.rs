@@ -8,7 +8,7 @@ use super::dot::product_operands;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::{LARGEST, within_reach};
-use crate::{DType, Tensor, TensorType};
+use crate::{AsTensor, DType, Tensor, TensorType};
 
 /// Where the axes of one operand stand: the two that have a role, then the spatial ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -372,7 +372,8 @@ impl Tensor {
     /// `[out, channels / groups, spatial…]`: `[batch, out, spatial…]`, each spatial axis of size
     /// `(size + padding − dilation·(kernel − 1) − 1) / stride + 1`, rounded down.
     #[track_caller]
-    pub fn convolution(&self, kernel: &Tensor, how: &Convolution) -> Tensor {
+    pub fn convolution(&self, kernel: impl AsTensor, how: &Convolution) -> Tensor {
+        let kernel = kernel.as_tensor();
         let (input, kernel) = match product_operands("convolution", self, kernel) {
             Ok(both) => both,
             Err(poisoned) => return poisoned,
@@ -413,7 +414,8 @@ impl Tensor {
     /// assert_eq!(y.ty().to_string(), "f32[8, 3, 14, 14]");
     /// ```
     #[track_caller]
-    pub fn conv_transpose(&self, kernel: &Tensor, how: &Convolution) -> Tensor {
+    pub fn conv_transpose(&self, kernel: impl AsTensor, how: &Convolution) -> Tensor {
+        let kernel = kernel.as_tensor();
         const METHOD: &str = "conv_transpose";
         let (input, kernel) = match product_operands(METHOD, self, kernel) {
             Ok(both) => both,

@@ -207,10 +207,10 @@ impl Tensor {
         Tensor::apply(Cumulative { method, how, axis, reverse: false }, &[&from]).to_dtype(to)
     }
 
-    /// At each place along `axis` the sum of all elements up to it. 16-bit floats are summed as f32.
+    /// At each place along `axis` the sum of all elements up to it. 16-bit floats are summed as f32, integers in their own
+    /// dtype, and booleans as i32 (i64 where an i32 may be too small).
     ///
-    /// From the end to the beginning: `x.flip(&[axis]).cumsum(axis).flip(&[axis])`. Poisoned if there is no such axis, or
-    /// for booleans.
+    /// From the end to the beginning: `x.flip(&[axis]).cumsum(axis).flip(&[axis])`. Poisoned if there is no such axis.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -220,14 +220,14 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn cumsum(&self, axis: isize) -> Tensor {
-        self.cumulate("cumsum", How::Reduce(Reducer::Sum), axis)
+        self.countable().cumulate("cumsum", How::Reduce(Reducer::Sum), axis)
     }
 
     /// At each place along `axis` the product of all elements up to it. The gradient is right where elements are 0.
-    /// 16-bit floats are multiplied as f32. Poisoned as [`Tensor::cumsum`].
+    /// 16-bit floats are multiplied as f32, booleans as i32. Poisoned as [`Tensor::cumsum`].
     #[track_caller]
     pub fn cumprod(&self, axis: isize) -> Tensor {
-        self.cumulate("cumprod", How::Reduce(Reducer::Prod), axis)
+        self.countable().cumulate("cumprod", How::Reduce(Reducer::Prod), axis)
     }
 
     /// At each place along `axis` `log Σ exp(x)` of all elements up to it, without overflow. 16-bit floats are computed
@@ -240,7 +240,7 @@ impl Tensor {
     /// At each place along `axis` the largest of the elements up to it, and its index (i32): of equal ones the last.
     /// From the first NaN on, all are NaN, with the index of the latest. The gradient flows to the element at the index.
     ///
-    /// Poisoned as [`Tensor::cumsum`].
+    /// Poisoned as [`Tensor::cumsum`], and for booleans.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

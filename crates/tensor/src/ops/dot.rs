@@ -5,7 +5,7 @@ use super::takes::Takes;
 use crate::autocast::for_product;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{Shape, Tensor, TensorType};
+use crate::{AsTensor, Shape, Tensor, TensorType};
 
 /// Which axes of the two sides go together. An axis in neither list is free: it stays in the result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,7 +156,13 @@ impl Tensor {
     /// The general product: sums over pairs of contracted axes, keeps pairs of batch axes once, keeps all other axes.
     /// The result's axes are the batch axes, then the free axes of the left, then those of the right.
     #[track_caller]
-    pub fn dot_general(&self, rhs: &Tensor, batch: (&[usize], &[usize]), contracting: (&[usize], &[usize])) -> Tensor {
+    pub fn dot_general(
+        &self,
+        rhs: impl AsTensor,
+        batch: (&[usize], &[usize]),
+        contracting: (&[usize], &[usize]),
+    ) -> Tensor {
+        let rhs = rhs.as_tensor();
         self.product("dot_general", rhs, batch, contracting)
     }
 
@@ -193,7 +199,8 @@ impl Tensor {
     /// assert!(fault.starts_with("matmul: cannot multiply [32, 784] by [512, 10]"));
     /// ```
     #[track_caller]
-    pub fn matmul(&self, rhs: &Tensor) -> Tensor {
+    pub fn matmul(&self, rhs: impl AsTensor) -> Tensor {
+        let rhs = rhs.as_tensor();
         match product_operands("matmul", self, rhs) {
             Ok((lhs, rhs)) => lhs.matmul_alike(&rhs),
             Err(poisoned) => poisoned,

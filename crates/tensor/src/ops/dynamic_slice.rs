@@ -6,7 +6,7 @@ use super::constant::holds;
 use super::takes::Takes;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{DType, Shape, Tensor, TensorType};
+use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
 #[derive(Debug)]
 struct DynamicSlice {
@@ -138,7 +138,8 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn dynamic_update_slice(&self, update: &Tensor, starts: &[Tensor]) -> Tensor {
+    pub fn dynamic_update_slice(&self, update: impl AsTensor, starts: &[Tensor]) -> Tensor {
+        let update = update.as_tensor();
         const METHOD: &str = "dynamic_update_slice";
         if let Some(poisoned) = [self, update].into_iter().find(|t| t.fault().is_some()) {
             return poisoned.clone();

@@ -66,7 +66,7 @@ impl Operation for XLogY {
 }
 
 /// A name for the private function of `operation` on values of this type.
-fn function_name(operation: &str, ty: &TensorType) -> String {
+pub(super) fn function_name(operation: &str, ty: &TensorType) -> String {
     let dims: Vec<_> = ty.shape.iter().map(usize::to_string).collect();
     format!("{operation}_{}_{}", ty.dtype.name(), dims.join("x"))
 }
@@ -110,7 +110,10 @@ impl Tensor {
     #[track_caller]
     pub fn logaddexp(&self, other: impl Operand) -> Tensor {
         match operands("logaddexp", Takes::Floats, self, other) {
-            Ok((a, b)) => a.maximum(&b) + below(&a, &b).exp().log1p(),
+            Ok((a, b)) => {
+                let (larger, below) = larger_and_below(&a, &b);
+                larger + below.exp().log1p()
+            }
             Err(poisoned) => poisoned,
         }
     }
@@ -119,7 +122,10 @@ impl Tensor {
     #[track_caller]
     pub fn logaddexp2(&self, other: impl Operand) -> Tensor {
         match operands("logaddexp2", Takes::Floats, self, other) {
-            Ok((a, b)) => a.maximum(&b) + below(&a, &b).exp2().log1p() / std::f64::consts::LN_2,
+            Ok((a, b)) => {
+                let (larger, below) = larger_and_below(&a, &b);
+                larger + below.exp2().log1p() / std::f64::consts::LN_2
+            }
             Err(poisoned) => poisoned,
         }
     }
@@ -135,9 +141,15 @@ impl Tensor {
     }
 }
 
-/// `−|a − b|`, and 0 where both are equal: the difference of infinities would be NaN.
+/// The larger of both, and how far the other is below it: `−|a − b|`, and 0 for two equal infinities, whose difference
+/// would be NaN.
+///
+/// Both by the same comparison, not by `maximum` and `abs`: those share or drop the gradient of a tie, so that derivatives
+/// of a derivative would be 0 there. Chosen together, either form has all derivatives of the whole.
 #[track_caller]
-fn below(a: &Tensor, b: &Tensor) -> Tensor {
-    let difference = a - b;
-    -a.eq(b).select(&difference.zeros_like(), &difference).abs()
+fn larger_and_below(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
+    let (first, difference) = (a.ge(b), a - b);
+    let below = first.select(&-&difference, &difference);
+    let equal_infinities = a.eq(b).and(a.is_inf());
+    (first.select(a, b), equal_infinities.select(&below.zeros_like(), &below))
 }

@@ -9,7 +9,7 @@ use super::scatter::{Combine, Scatter};
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{DType, Shape, Tensor, TensorType};
+use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
 /// How the axes of an operand, of indices and of what is taken (or written) belong together. Each index names an element
 /// along the axes `mapped`, which do not stand in what is taken; along all other axes it is the whole axis.
@@ -225,14 +225,16 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn take(&self, axis: isize, indices: &Tensor) -> Tensor {
+    pub fn take(&self, axis: isize, indices: impl AsTensor) -> Tensor {
+        let indices = indices.as_tensor();
         self.taken("take", axis, indices)
     }
 
     /// The slices at `indices`, a list, along `axis` (PyTorch's `index_select`). As [`Tensor::take`], which takes indices
     /// of any shape.
     #[track_caller]
-    pub fn index_select(&self, axis: isize, indices: &Tensor) -> Tensor {
+    pub fn index_select(&self, axis: isize, indices: impl AsTensor) -> Tensor {
+        let indices = indices.as_tensor();
         if self.fault().is_none() && indices.fault().is_none() && indices.rank() > 1 {
             let message = format!("the indices {} are no list; take() takes indices of any shape", indices.ty());
             return Tensor::poison("index_select", message);
@@ -255,7 +257,8 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn gather(&self, axis: isize, indices: &Tensor) -> Tensor {
+    pub fn gather(&self, axis: isize, indices: impl AsTensor) -> Tensor {
+        let indices = indices.as_tensor();
         let axis = match indexed_axis("gather", self, axis, indices) {
             Ok(axis) => axis,
             Err(poisoned) => return poisoned,
@@ -280,7 +283,8 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn take_along_axis(&self, axis: isize, indices: &Tensor) -> Tensor {
+    pub fn take_along_axis(&self, axis: isize, indices: impl AsTensor) -> Tensor {
+        let indices = indices.as_tensor();
         const METHOD: &str = "take_along_axis";
         let axis = match indexed_axis(METHOD, self, axis, indices) {
             Ok(axis) => axis,
@@ -326,7 +330,8 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn gather_nd(&self, indices: &Tensor) -> Tensor {
+    pub fn gather_nd(&self, indices: impl AsTensor) -> Tensor {
+        let indices = indices.as_tensor();
         const METHOD: &str = "gather_nd";
         if let Err(poisoned) = check_points(METHOD, self, indices) {
             return poisoned;

@@ -1,12 +1,12 @@
 //! Images, or what else lies on a grid, on a finer or coarser grid. PyTorch's `nn.functional.interpolate`.
 //!
 //! Axes are treated one after the other. A nearest element that is a copy or a step is a broadcast or a slice, and a gather
-//! elsewhere; weighted sums are products with small matrices (`resample.rs`).
+//! elsewhere; weighted sums: `resample.rs`.
 
 use super::gather::{Dimensions, Gather};
-use super::resample::{along_axis, weights_dtype};
+use super::resample::{Taps, along_axis};
 use super::takes::Takes;
-use crate::{DType, Tensor};
+use crate::Tensor;
 
 /// How [`Tensor::interpolate`] finds an element between others; PyTorch's modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,25 +56,19 @@ impl Grid {
         (0..self.to).map(|i| place(i).min(self.from - 1)).collect()
     }
 
-    /// The weights `[to, from]`, given for each new element the old one that it begins at, and the weights from there on.
-    /// What lies outside is the element at the edge.
-    #[track_caller]
-    fn weights(&self, taps: &[(i64, Vec<f64>)], dtype: DType) -> Tensor {
-        let (from, to) = (self.from, self.to);
-        let at = Tensor::arange(DType::I32, from).broadcast_to([to, from]);
-        let mut weights = Tensor::zeros(dtype, [to, from]);
-        for tap in 0..taps.first().map_or(0, |(_, weights)| weights.len()) {
-            let index = |first: i64| (first + tap as i64).clamp(0, from as i64 - 1) as i32;
-            let indices: Vec<i32> = taps.iter().map(|(first, _)| index(*first)).collect();
-            let values: Vec<f64> = taps.iter().map(|(_, weights)| weights[tap]).collect();
-            let here = at.eq(Tensor::from_slice(&indices, [to, 1]));
-            let values = match dtype {
-                DType::F64 => Tensor::from_slice(&values, [to, 1]),
-                _ => Tensor::from_slice(&values.iter().map(|&v| v as f32).collect::<Vec<_>>(), [to, 1]),
-            };
-            weights = weights + here.to_dtype(dtype) * values;
+    /// What a new element is made of, given the old one that it begins at, and the weights from there on. What lies
+    /// outside is the element at the edge.
+    fn taps(&self, first: i64, weights: &[f64]) -> Taps {
+        let mut taps: Taps = vec![];
+        for (index, &weight) in (first..).zip(weights) {
+            let index = index.clamp(0, self.from as i64 - 1) as usize;
+            match taps.last_mut() {
+                Some(last) if last.0 == index => last.1 += weight,
+                _ => taps.push((index, weight)),
+            }
         }
-        weights
+        taps.retain(|tap| tap.1 != 0.0);
+        taps
     }
 }
 
@@ -91,6 +85,9 @@ fn cubic(place: f64) -> (i64, Vec<f64>) {
     let t = place - place.floor();
     (place.floor() as i64 - 1, vec![far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)])
 }
+
+/// From a position in the source to the first element that counts there, and the weights from it on.
+type Kernel = fn(f64) -> (i64, Vec<f64>);
 
 impl Tensor {
     /// This tensor on another grid: its last `sizes.len()` axes get these sizes (PyTorch's
@@ -168,22 +165,21 @@ impl Tensor {
         let mut result = self.clone();
         for (i, (&to, &step)) in sizes.iter().zip(steps).enumerate() {
             let grid = Grid { from: old[i], to, step };
-            let (axis, dtype) = (first + i, weights_dtype(self));
-            // No closure: what it records would carry its own line, not the caller's.
-            let taps: Vec<(i64, Vec<f64>)> = match mode {
-                Interpolation::Linear { align_corners } => grid.places(align_corners).into_iter().map(linear).collect(),
-                Interpolation::Cubic { align_corners } => grid.places(align_corners).into_iter().map(cubic).collect(),
+            let axis = first + i;
+            let (corners, kernel): (bool, Kernel) = match mode {
+                Interpolation::Linear { align_corners } => (align_corners, linear),
+                Interpolation::Cubic { align_corners } => (align_corners, cubic),
                 _ => {
                     let places = grid.nearest(mode == Interpolation::NearestExact);
                     result = result.copied(method, axis, &places);
                     continue;
                 }
             };
-            let keeps = taps.iter().enumerate().all(|(i, (first, weights))| {
-                weights.iter().enumerate().all(|(tap, &w)| w == 0.0 || (w == 1.0 && *first + tap as i64 == i as i64))
-            });
-            if !(keeps && grid.from == to) {
-                result = along_axis(method, &result, axis, &grid.weights(&taps, dtype));
+            let begins = grid.places(corners).into_iter().map(kernel);
+            let taps: Vec<Taps> = begins.map(|(first, weights)| grid.taps(first, &weights)).collect();
+            let keeps = grid.from == to && taps.iter().enumerate().all(|(i, taps)| taps == &[(i, 1.0)]);
+            if !keeps {
+                result = along_axis(method, &result, axis, &taps);
             }
         }
         result

@@ -5,7 +5,7 @@
 //! sums or means over a mask are those of [`Tensor::masked_fill`].
 
 use super::binary::Operand;
-use crate::{DType, Tensor};
+use crate::{AsTensor, DType, Tensor};
 
 impl Tensor {
     /// `value` where the booleans of `mask`, which broadcast, are true, elsewhere this tensor (PyTorch's `masked_fill`).
@@ -20,7 +20,8 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn masked_fill(&self, mask: &Tensor, value: impl Operand) -> Tensor {
+    pub fn masked_fill(&self, mask: impl AsTensor, value: impl Operand) -> Tensor {
+        let mask = mask.as_tensor();
         if let Some(poisoned) = [self, mask].into_iter().find(|t| t.fault().is_some()) {
             return poisoned.clone();
         }

@@ -3,31 +3,46 @@
 
 use super::reduce::Reducer;
 use super::takes::Takes;
-use crate::Tensor;
 use crate::autocast::{result_of, wide};
+use crate::{DType, Tensor};
 
 impl Tensor {
-    /// The number of elements along `axes`, or a fault under the name of `method`, which takes floats.
+    /// The number of elements along `axes`, or a fault under the name of `method`, which takes real numbers and booleans.
     #[track_caller]
     fn count_along(&self, method: &str, axes: &[isize]) -> Result<usize, Tensor> {
         if self.fault().is_some() {
             return Err(self.clone());
         }
-        match Takes::Floats.check(self.dtype()).and_then(|()| self.shape().axes(axes)) {
+        match Takes::NumbersAndBooleans.check(self.dtype()).and_then(|()| self.shape().axes(axes)) {
             // The largest tensor has 2^47 bytes, but one without elements may have long axes.
             Ok(found) => Ok(found.iter().map(|&a| self.shape()[a]).fold(1, usize::saturating_mul)),
             Err(message) => Err(Tensor::poison(method, message)),
         }
     }
 
-    /// The arithmetic mean along `axes`; NaN over nothing. Takes floats; sums 16-bit ones as f32.
+    /// Itself where it is floating-point, else as f32.
+    #[track_caller]
+    fn floating(&self) -> Tensor {
+        if self.dtype().is_float() { self.clone() } else { self.to_dtype(DType::F32) }
+    }
+
+    /// The arithmetic mean along `axes`; NaN over nothing. Sums 16-bit floats as f32. That of integers and of booleans is
+    /// an f32, as in JAX, and so are their variance and standard deviation.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let hits = Tensor::from_slice(&[true, false, true, true], [4]);
+    /// assert_eq!(hits.mean(&[0], false).eval()?.to_vec::<f32>()?, [0.75]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
     #[track_caller]
     pub fn mean(&self, axes: &[isize], keepdims: bool) -> Tensor {
         match self.count_along("mean", axes) {
             Ok(count) => {
                 // The sum, and even the number of elements, may be too large for 16 bits.
-                let sum = wide(self).reduce("mean", Reducer::Sum, axes, keepdims);
-                (sum / count as f64).to_dtype(result_of("mean", self.dtype()))
+                let from = self.floating();
+                let sum = wide(&from).reduce("mean", Reducer::Sum, axes, keepdims);
+                (sum / count as f64).to_dtype(result_of("mean", from.dtype()))
             }
             Err(poisoned) => poisoned,
         }
@@ -86,12 +101,13 @@ impl Tensor {
         if !correction.is_finite() {
             return Tensor::poison(method, format!("the correction {correction} is no number"));
         }
-        let from = wide(self);
+        let given = self.floating();
+        let from = wide(&given);
         let centred = &from - from.mean(axes, true);
         let squares = (&centred * &centred).reduce(method, Reducer::Sum, axes, keepdims);
         let variance = squares / (count - correction).max(0.0);
         let spread = if root { variance.safe_sqrt() } else { variance };
-        spread.to_dtype(result_of(method, self.dtype()))
+        spread.to_dtype(result_of(method, given.dtype()))
     }
 
     /// The square root, whose derivative at 0, which is infinite, counts as 0.

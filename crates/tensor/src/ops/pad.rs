@@ -3,7 +3,7 @@
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::within_reach;
-use crate::{Tensor, TensorType};
+use crate::{AsTensor, Tensor, TensorType};
 
 #[derive(Debug)]
 struct Pad {
@@ -74,7 +74,8 @@ impl Tensor {
     /// Puts `low[i]` copies of the scalar `value` before, `high[i]` after and `interior[i]` between the elements along
     /// each axis `i`. Negative amounts of `low` and `high` cut elements off.
     #[track_caller]
-    pub fn pad(&self, value: &Tensor, low: &[i64], high: &[i64], interior: &[usize]) -> Tensor {
+    pub fn pad(&self, value: impl AsTensor, low: &[i64], high: &[i64], interior: &[usize]) -> Tensor {
+        let value = value.as_tensor();
         Tensor::apply(Pad { low: low.into(), high: high.into(), interior: interior.into() }, &[self, value])
     }
 }

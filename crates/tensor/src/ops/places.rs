@@ -25,13 +25,14 @@ pub(super) struct Places {
     pub(super) inside: Tensor,
 }
 
-/// Refuses what cannot be indices of these axes.
+/// Refuses what cannot be indices of these axes. An axis without elements can be written to, since all that lies outside
+/// is dropped, but has nothing to read.
 #[track_caller]
-fn check(method: &str, of: &Shape, axes: &[usize], indices: &Tensor) -> Result<(), Tensor> {
+fn check(method: &str, of: &Shape, axes: &[usize], indices: &Tensor, outside: Outside) -> Result<(), Tensor> {
     if let Err(message) = Takes::Integers.check(indices.dtype()) {
         return Err(Tensor::poison(method, format!("as indices {message}")));
     }
-    match axes.iter().find(|&&axis| of[axis] == 0) {
+    match axes.iter().find(|&&axis| of[axis] == 0 && outside == Outside::First) {
         Some(axis) => Err(Tensor::poison(method, format!("{of} has no element along axis {axis}"))),
         None => Ok(()),
     }
@@ -66,7 +67,7 @@ pub(super) fn along(
     indices: &Tensor,
     outside: Outside,
 ) -> Result<Places, Tensor> {
-    check(method, of, &[axis], indices)?;
+    check(method, of, &[axis], indices, outside)?;
     Ok(safe(of[axis], indices, outside, dtype_for(of, &[axis])))
 }
 
@@ -75,7 +76,7 @@ pub(super) fn along(
 pub(super) fn points(method: &str, of: &Shape, indices: &Tensor, outside: Outside) -> Result<Places, Tensor> {
     let k = indices.size(-1);
     let axes: Vec<usize> = (0..k).collect();
-    check(method, of, &axes, indices)?;
+    check(method, of, &axes, indices, outside)?;
     let dtype = dtype_for(of, &axes);
     let batch = &indices.shape()[..indices.rank() - 1];
     let mut inside = Tensor::ones(DType::Bool, batch);

@@ -102,6 +102,10 @@ impl Operation for ReduceWindow {
                 let positions = winners(x, w);
                 return vec![Some(to_winners(x, &positions, &g))];
             }
+            let is_padded = w.padding.iter().any(|&padding| padding != (0, 0));
+            if is_padded && w.size.contains(&2) {
+                return vec![Some(self.select_and_scatter_unpadded(x, &g))];
+            }
             let operation = SelectAndScatter { reducer: self.reducer, windows: w.clone() };
             return vec![Some(Tensor::apply(operation, &[x, &g]))];
         }
@@ -134,6 +138,25 @@ impl Operation for ReduceWindow {
             cx.operand_type(0).stablehlo(),
             cx.result().stablehlo()
         )
+    }
+}
+
+impl ReduceWindow {
+    /// The cotangent of an extreme, by windows over an operand that is padded before.
+    ///
+    /// Where windows with a side of 2 are padded, XLA's compiler for CPUs takes another element of a tie than the first.
+    /// (JAX pads all windows itself there.) Longer sides come out right, and a TPU would have to keep what is padded.
+    fn select_and_scatter_unpadded(&self, x: &Tensor, g: &Tensor) -> Tensor {
+        let w = &self.windows;
+        let (low, high): (Vec<i64>, Vec<i64>) = w.padding.iter().copied().unzip();
+        let least =
+            Tensor::full(x.dtype(), [], if self.reducer == Reducer::Max { f64::NEG_INFINITY } else { f64::INFINITY });
+        let none = vec![0; x.rank()];
+        let windows = Windows { padding: vec![(0, 0); x.rank()], ..w.clone() };
+        let padded = x.pad(&least, &low, &high, &none);
+        let spread = Tensor::apply(SelectAndScatter { reducer: self.reducer, windows }, &[&padded, g]);
+        let back = |v: &[i64]| v.iter().map(|n| -n).collect::<Vec<_>>();
+        spread.pad(&Tensor::zeros(x.dtype(), []), &back(&low), &back(&high), &none)
     }
 }
 

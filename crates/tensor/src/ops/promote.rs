@@ -18,3 +18,23 @@ pub(super) fn common_dtype(method: &str, a: &Tensor, b: &Tensor) -> Result<DType
         )),
     }
 }
+
+/// The dtype in which all tensors meet, none of which is poisoned, or a new poisoned tensor that says which do not.
+#[track_caller]
+pub(super) fn common_dtype_of_all(method: &str, tensors: &[&Tensor]) -> Result<DType, Tensor> {
+    // Floats first: beside one, u64 and a signed integer meet in it.
+    let mut sorted = tensors.to_vec();
+    sorted.sort_by_key(|t| !t.dtype().is_inexact());
+    let mut dtype = sorted.first().map_or(DType::F32, |t| t.dtype());
+    // No closure: what it records would carry its own line, not the caller's.
+    for tensor in sorted {
+        dtype = match dtype.promote(tensor.dtype()) {
+            Some(dtype) => dtype,
+            None => {
+                let message = format!("no integer holds both {dtype} and {}; convert one with to_dtype()", tensor.ty());
+                return Err(Tensor::poison(method, message));
+            }
+        };
+    }
+    Ok(dtype)
+}

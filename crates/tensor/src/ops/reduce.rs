@@ -63,6 +63,10 @@ impl Reducer {
     }
 }
 
+fn no_element(from: &TensorType, axes: &[usize]) -> String {
+    format!("{from} has no element along the axes {axes:?} to choose from")
+}
+
 #[derive(Debug)]
 struct Reduce {
     method: &'static str,
@@ -84,7 +88,7 @@ impl Operation for Reduce {
             _ => Takes::Numbers.check(from.dtype)?,
         }
         if matches!(self.reducer, Reducer::Max | Reducer::Min) && self.axes.iter().any(|&a| from.shape[a] == 0) {
-            return Err(format!("{from} has no element along the axes {:?} to choose from", self.axes));
+            return Err(no_element(from, &self.axes));
         }
         let kept = (0..from.shape.rank()).filter(|a| !self.axes.contains(a));
         one(TensorType::new(from.dtype, kept.map(|a| from.shape[a]).collect::<Vec<_>>()))
@@ -185,19 +189,46 @@ impl Tensor {
         if keepdims { reduced.reshape(kept) } else { reduced }
     }
 
+    /// Booleans as numbers that count them, i32, or i64 where an i32 may be too small; anything else as it is.
+    #[track_caller]
+    pub(super) fn countable(&self) -> Tensor {
+        if self.fault().is_some() || self.dtype() != DType::Bool {
+            return self.clone();
+        }
+        let fits = self.shape().num_elements() <= i32::MAX as usize;
+        self.to_dtype(if fits { DType::I32 } else { DType::I64 })
+    }
+
+    /// The largest or the smallest; of booleans, `true` is larger than `false`.
+    #[track_caller]
+    pub(super) fn extreme(&self, method: &'static str, reducer: Reducer, axes: &[isize], keepdims: bool) -> Tensor {
+        let by_bits = match reducer {
+            Reducer::Max => Reducer::Or,
+            _ => Reducer::And,
+        };
+        match self.shape().axes(axes) {
+            // Of nothing there is a disjunction, but no extreme.
+            Ok(found) if self.dtype() == DType::Bool && found.iter().any(|&axis| self.shape()[axis] == 0) => {
+                Tensor::poison(method, no_element(self.ty(), &found))
+            }
+            Ok(_) if self.dtype() == DType::Bool => self.reduce(method, by_bits, axes, keepdims),
+            _ => self.reduce(method, reducer, axes, keepdims),
+        }
+    }
+
     /// Every axis.
     pub(super) fn all_axes(&self) -> Vec<isize> {
         (0..self.rank() as isize).collect()
     }
 
     /// The sum along `axes`, which vanish, or stay with size 1 if `keepdims`. The sum of nothing is 0. 16-bit floats are
-    /// summed as f32.
+    /// summed as f32, integers in their own dtype. Of booleans it is the number of those that are true, an i32, or an i64
+    /// where an i32 may be too small.
     ///
-    /// Poisoned if an axis is named twice or is none of the tensor's, or if the elements are booleans (see
-    /// [`Tensor::count_nonzero`]); so is every reduction here by such an axis.
+    /// Poisoned if an axis is named twice or is none of the tensor's; so is every reduction here by such an axis.
     #[track_caller]
     pub fn sum(&self, axes: &[isize], keepdims: bool) -> Tensor {
-        self.reduce("sum", Reducer::Sum, axes, keepdims)
+        self.countable().reduce("sum", Reducer::Sum, axes, keepdims)
     }
 
     /// The sum of all elements: a scalar.
@@ -207,7 +238,8 @@ impl Tensor {
     }
 
     /// The product along `axes`, which vanish, or stay with size 1 if `keepdims`. The product of nothing is 1. 16-bit
-    /// floats are multiplied as f32. The gradient, the product of all others, is right where elements are 0.
+    /// floats are multiplied as f32, booleans as i32. The gradient, the product of all others, is right where elements
+    /// are 0.
     ///
     /// ```
     /// use fulmen_tensor::{Tensor, grad};
@@ -218,21 +250,21 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn prod(&self, axes: &[isize], keepdims: bool) -> Tensor {
-        self.reduce("prod", Reducer::Prod, axes, keepdims)
+        self.countable().reduce("prod", Reducer::Prod, axes, keepdims)
     }
 
-    /// The largest element along `axes` (PyTorch's `amax`); NaN if one is NaN. Ties share the gradient. Poisoned if
-    /// there is no element along an axis.
+    /// The largest element along `axes` (PyTorch's `amax`); NaN if one is NaN, and `true` is larger than `false`. Ties
+    /// share the gradient. Poisoned if there is no element along an axis.
     #[track_caller]
     pub fn max(&self, axes: &[isize], keepdims: bool) -> Tensor {
-        self.reduce("max", Reducer::Max, axes, keepdims)
+        self.extreme("max", Reducer::Max, axes, keepdims)
     }
 
-    /// The smallest element along `axes` (PyTorch's `amin`); NaN if one is NaN. Ties share the gradient. Poisoned if
-    /// there is no element along an axis.
+    /// The smallest element along `axes` (PyTorch's `amin`); NaN if one is NaN, and `false` is smaller than `true`. Ties
+    /// share the gradient. Poisoned if there is no element along an axis.
     #[track_caller]
     pub fn min(&self, axes: &[isize], keepdims: bool) -> Tensor {
-        self.reduce("min", Reducer::Min, axes, keepdims)
+        self.extreme("min", Reducer::Min, axes, keepdims)
     }
 
     /// Whether any element along `axes` is true, or is not 0: booleans. False of nothing.
@@ -257,7 +289,6 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn count_nonzero(&self, axes: &[isize], keepdims: bool) -> Tensor {
-        let dtype = if self.shape().num_elements() <= i32::MAX as usize { DType::I32 } else { DType::I64 };
-        self.to_dtype(DType::Bool).to_dtype(dtype).reduce("count_nonzero", Reducer::Sum, axes, keepdims)
+        self.to_dtype(DType::Bool).countable().reduce("count_nonzero", Reducer::Sum, axes, keepdims)
     }
 }

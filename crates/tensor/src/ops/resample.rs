@@ -1,13 +1,25 @@
-//! Weighted sums along one axis, the weights fixed: what interpolation and averages over windows of any size are made of.
+//! Weighted sums of a few elements along one axis, the elements and weights fixed: what interpolation is made of.
 //!
-//! Each is the product with a small matrix, which a TPU's matrix unit computes, forwards and backwards. Gathers would do
-//! forwards, but their derivatives are scatters, which a TPU does one after the other. The product is always exact to f32:
-//! in one pass of bf16 numbers, interpolation would change even what it copies.
+//! Each reads the elements that it is made of and no others: in a product with a matrix of weights, one infinity times 0
+//! would be NaN everywhere. Where the elements repeat along the axis, as for whole multiples of a size, they are strided
+//! slices, whose derivatives are paddings. Elsewhere they are gathered, and the derivative is a product with the matrix,
+//! which a TPU's matrix unit computes: that of a gather is a scatter, which a TPU does one after the other. The product is
+//! exact to f32, since one pass of bf16 numbers would change even what interpolation copies.
 
+use std::collections::BTreeMap;
+
+use super::control_flow::custom_gradient;
+use super::gather::{Dimensions, Gather};
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{DType, Tensor, TensorType};
+
+/// The old elements that a new one is made of, each with its weight, which is not 0.
+pub(super) type Taps = Vec<(usize, f64)>;
+
+/// Slices that one axis may become.
+const MOST_SLICES: usize = 128;
 
 /// `y[…, o, …] = Σᵢ x[…, i, …] · w[o, i]`, where `o` comes last; or `w[i, o]`.
 #[derive(Debug)]
@@ -48,19 +60,169 @@ impl Operation for AlongAxis {
     }
 }
 
-/// The sums along `axis` with weights `[out, in]`: the axis gets the size `out`. 16-bit floats are summed as f32.
+/// The sums along `axis` of these elements, a list for each new element. 16-bit floats are summed as f32.
 #[track_caller]
-pub(super) fn along_axis(method: &'static str, x: &Tensor, axis: usize, weights: &Tensor) -> Tensor {
-    if let Some(poisoned) = [x, weights].into_iter().find(|t| t.fault().is_some()) {
-        return poisoned.clone();
+pub(super) fn along_axis(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Tensor {
+    if x.fault().is_some() {
+        return x.clone();
     }
     let from = wide(x);
-    let weights = weights.to_dtype(from.dtype());
-    let sums = Tensor::apply(AlongAxis { method, axis, contracted: 1 }, &[&from, &weights]);
-    sums.movedim(&[-1], &[axis as isize]).to_dtype(x.dtype())
+    let sums = match phases(taps, x.shape()[axis]) {
+        Some(phases) => sliced(&from, axis, taps.len(), &phases),
+        None => gathered(method, &from, axis, taps),
+    };
+    sums.to_dtype(x.dtype())
 }
 
-/// The dtype in which weights for `x` are computed.
-pub(super) fn weights_dtype(x: &Tensor) -> DType {
-    if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 }
+/// A tap of every `stride`-th new element, from the `first` of them on.
+struct Run {
+    first: usize,
+    /// The old element that the first reads. Each later one reads further on, by the same step.
+    start: usize,
+    weights: Vec<f64>,
+}
+
+pub(super) fn greatest_common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+/// New elements `j`, `j + stride`, … read old elements in equal steps: for each `j` below the stride, the runs that make
+/// them, in the order of the elements. `None` where that takes too many slices.
+fn phases(taps: &[Taps], from: usize) -> Option<Vec<Vec<Run>>> {
+    let count = greatest_common_divisor(from, taps.len());
+    let (stride, step) = (taps.len() / count, from / count);
+    let (mut phases, mut slices) = (vec![], 0);
+    for j in 0..stride {
+        let mut runs: BTreeMap<i64, Run> = BTreeMap::new();
+        for (q, taps) in taps.iter().skip(j).step_by(stride).enumerate() {
+            for &(start, weight) in taps {
+                let offset = start as i64 - (q * step) as i64;
+                let run = runs.entry(offset).or_insert(Run { first: q, start, weights: vec![] });
+                if run.first + run.weights.len() != q {
+                    return None;
+                }
+                run.weights.push(weight);
+            }
+        }
+        slices += runs.len();
+        if slices > MOST_SLICES {
+            return None;
+        }
+        phases.push(runs.into_values().collect());
+    }
+    Some(phases)
+}
+
+/// The part with a weight for each element along `axis`.
+#[track_caller]
+fn weighted(part: &Tensor, axis: usize, weights: &[f64]) -> Tensor {
+    match weights {
+        [first, rest @ ..] if rest.iter().all(|weight| weight == first) => {
+            if *first == 1.0 {
+                part.clone()
+            } else {
+                part * *first
+            }
+        }
+        _ => {
+            let mut shape = vec![1; part.rank() - axis];
+            shape[0] = weights.len();
+            part * numbers(weights, part.dtype()).reshape(shape)
+        }
+    }
+}
+
+/// A list of numbers.
+#[track_caller]
+fn numbers(values: &[f64], dtype: DType) -> Tensor {
+    match dtype {
+        DType::F64 => Tensor::from_slice(values, [values.len()]),
+        _ => Tensor::from_slice(&values.iter().map(|&v| v as f32).collect::<Vec<_>>(), [values.len()]),
+    }
+}
+
+/// The sums made of slices.
+#[track_caller]
+fn sliced(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
+    let count = to / phases.len();
+    let step = x.shape()[axis] / count;
+    let none = vec![0; x.rank()];
+    let mut sums = vec![];
+    for runs in phases {
+        let mut sum: Option<Tensor> = None;
+        for run in runs {
+            let (mut start, mut limit, mut stride) = (none.clone(), x.shape().to_vec(), vec![1; x.rank()]);
+            start[axis] = run.start;
+            limit[axis] = run.start + (run.weights.len() - 1) * step + 1;
+            stride[axis] = step;
+            let part = weighted(&x.slice(&start, &limit, &stride), axis, &run.weights);
+            let (mut low, mut high) = (vec![0; x.rank()], vec![0; x.rank()]);
+            low[axis] = run.first as i64;
+            high[axis] = (count - run.first - run.weights.len()) as i64;
+            let is_whole = run.weights.len() == count;
+            let part = if is_whole { part } else { part.pad(&Tensor::zeros(x.dtype(), []), &low, &high, &none) };
+            sum = Some(match sum {
+                Some(sum) => sum + part,
+                None => part,
+            });
+        }
+        sums.extend(sum);
+    }
+    let mut shape = x.shape().to_vec();
+    shape[axis] = to;
+    Tensor::stack(&sums.iter().collect::<Vec<_>>(), axis as isize + 1).reshape(shape)
+}
+
+/// The `t`-th elements of all taps, and their weights: 0 where there are fewer.
+fn column(taps: &[Taps], t: usize) -> (Tensor, Vec<f64>) {
+    let mut indices = vec![];
+    let mut weights = vec![];
+    for taps in taps {
+        let (index, weight) = taps.get(t).copied().unwrap_or((taps.first().map_or(0, |tap| tap.0), 0.0));
+        indices.push(index as i32);
+        weights.push(weight);
+    }
+    (Tensor::from_slice(&indices, [indices.len()]), weights)
+}
+
+fn longest(taps: &[Taps]) -> usize {
+    taps.iter().map(Vec::len).max().unwrap_or(0)
+}
+
+/// The sums made of gathered elements, and their derivative by a product.
+#[track_caller]
+fn gathered(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Tensor {
+    let mut sum = Tensor::zeros(x.dtype(), []);
+    let input = x.clone();
+    let (from, owned) = (x.shape()[axis], taps.to_vec());
+    let dimensions = Dimensions::along(axis, x.rank(), 1);
+    let forward = |x: &[Tensor]| {
+        for t in 0..longest(taps) {
+            let (indices, weights) = column(taps, t);
+            let gather = Gather { method, dimensions: dimensions.clone() };
+            let part = weighted(&Tensor::apply(gather, &[&x[0], &indices]), axis, &weights);
+            let mut shape = vec![1; part.rank() - axis];
+            shape[0] = taps.len();
+            let exists = numbers(&weights, DType::F32).ne(0.0).reshape(shape).broadcast_to(part.shape());
+            let is_whole = weights.iter().all(|&weight| weight != 0.0);
+            sum = &sum + if is_whole { part } else { exists.select(&part, &part.zeros_like()) };
+        }
+        vec![sum]
+    };
+    let backward = move |_: &[Tensor], _: &[Tensor], g: &[Tensor]| {
+        let g = &g[0];
+        let at = Tensor::arange(DType::I32, from).broadcast_to([owned.len(), from]);
+        let mut matrix = Tensor::zeros(g.dtype(), [owned.len(), from]);
+        for t in 0..longest(&owned) {
+            let (indices, weights) = column(&owned, t);
+            let here = at.eq(indices.reshape([owned.len(), 1])).to_dtype(g.dtype());
+            matrix = matrix + here * numbers(&weights, g.dtype()).reshape([owned.len(), 1]);
+        }
+        let product = Tensor::apply(AlongAxis { method, axis, contracted: 0 }, &[g, &matrix]);
+        vec![product.movedim(&[-1], &[axis as isize])]
+    };
+    match custom_gradient(&[&input], forward, backward).pop() {
+        Some(sum) => sum,
+        None => input,
+    }
 }

@@ -10,7 +10,7 @@ use super::takes::Takes;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{DType, Tensor, TensorType};
+use crate::{AsTensor, DType, Tensor, TensorType};
 
 /// What becomes of an element and of what is written to its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -161,6 +161,10 @@ impl Tensor {
         places: &Places,
         updates: &Tensor,
     ) -> Tensor {
+        // Every index lies outside. XLA has no windows of size 1 within an axis of size 0.
+        if self.shape().num_elements() == 0 {
+            return self.clone();
+        }
         // What lies outside is dropped by the operation; the mask drops its gradient.
         let mask = dimensions.spread(&places.inside, updates.shape());
         let kept = mask.select(updates, &updates.zeros_like());
@@ -215,7 +219,8 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn index_add(&self, axis: isize, indices: &Tensor, updates: &Tensor) -> Tensor {
+    pub fn index_add(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
+        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
         self.write_along("index_add", Combine::Add, axis, indices, updates)
     }
 
@@ -231,14 +236,22 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn index_copy(&self, axis: isize, indices: &Tensor, updates: &Tensor) -> Tensor {
+    pub fn index_copy(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
+        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
         self.write_along("index_copy", Combine::Set, axis, indices, updates)
     }
 
     /// As [`Tensor::index_add`] and [`Tensor::index_copy`] for any [`Combine`] (PyTorch's `index_reduce`, its
     /// `include_self` true).
     #[track_caller]
-    pub fn index_reduce(&self, axis: isize, indices: &Tensor, updates: &Tensor, combine: Combine) -> Tensor {
+    pub fn index_reduce(
+        &self,
+        axis: isize,
+        indices: impl AsTensor,
+        updates: impl AsTensor,
+        combine: Combine,
+    ) -> Tensor {
+        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
         self.write_along("index_reduce", combine, axis, indices, updates)
     }
 
@@ -303,13 +316,15 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn scatter(&self, axis: isize, indices: &Tensor, updates: &Tensor) -> Tensor {
+    pub fn scatter(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
+        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
         self.write_elements("scatter", Combine::Set, axis, indices, updates)
     }
 
     /// As [`Tensor::scatter`], but `updates` are added, as often as an index occurs (PyTorch's `scatter_add`).
     #[track_caller]
-    pub fn scatter_add(&self, axis: isize, indices: &Tensor, updates: &Tensor) -> Tensor {
+    pub fn scatter_add(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
+        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
         self.write_elements("scatter_add", Combine::Add, axis, indices, updates)
     }
 
@@ -323,7 +338,14 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn scatter_reduce(&self, axis: isize, indices: &Tensor, updates: &Tensor, combine: Combine) -> Tensor {
+    pub fn scatter_reduce(
+        &self,
+        axis: isize,
+        indices: impl AsTensor,
+        updates: impl AsTensor,
+        combine: Combine,
+    ) -> Tensor {
+        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
         self.write_elements("scatter_reduce", combine, axis, indices, updates)
     }
 
@@ -340,7 +362,8 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn scatter_nd(&self, indices: &Tensor, updates: &Tensor, combine: Combine) -> Tensor {
+    pub fn scatter_nd(&self, indices: impl AsTensor, updates: impl AsTensor, combine: Combine) -> Tensor {
+        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
         const METHOD: &str = "scatter_nd";
         let (dtype, to, updates) = match operands(METHOD, combine, self, updates) {
             Ok(operands) => operands,

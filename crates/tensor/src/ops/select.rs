@@ -3,7 +3,7 @@
 use super::binary::broadcast_both;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp, one};
-use crate::{DType, Tensor, TensorType};
+use crate::{AsTensor, DType, Tensor, TensorType};
 
 #[derive(Debug)]
 struct Select;
@@ -40,7 +40,8 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn select(&self, on_true: &Tensor, on_false: &Tensor) -> Tensor {
+    pub fn select(&self, on_true: impl AsTensor, on_false: impl AsTensor) -> Tensor {
+        let (on_true, on_false) = (on_true.as_tensor(), on_false.as_tensor());
         if self.fault().is_some() {
             return self.clone();
         }

@@ -5,13 +5,22 @@ use super::takes::Takes;
 use crate::Tensor;
 use crate::autocast::{result_of, wide};
 
+/// The extremes that nothing is measured from, since ∞ − ∞ would be NaN.
+#[derive(Clone, Copy)]
+enum Infinities {
+    /// For sums, which are ∞ where an element is.
+    Both,
+    /// For shares of a sum: beside ∞ there are none, and each is NaN, as in JAX and PyTorch.
+    Negative,
+}
+
 impl Tensor {
     /// `log Σ exp(x)` along `axes`, which vanish, or stay with size 1 if `keepdims`. −∞ where all elements are.
     ///
     /// Poisoned if the elements are no floats, or if there is none along an axis.
     #[track_caller]
     pub fn logsumexp(&self, axes: &[isize], keepdims: bool) -> Tensor {
-        let largest = self.finite_max("logsumexp", axes);
+        let largest = self.max_but("logsumexp", axes, Infinities::Both);
         if largest.fault().is_some() {
             return largest;
         }
@@ -20,7 +29,7 @@ impl Tensor {
         (shifted + largest).to_dtype(result_of("logsumexp", self.dtype()))
     }
 
-    /// `x − log Σ exp(x)` along one axis; NaN where all are −∞.
+    /// `x − log Σ exp(x)` along one axis; NaN where all are −∞ or one is ∞.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -30,25 +39,25 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn log_softmax(&self, axis: isize) -> Tensor {
-        let shifted = wide(self) - self.finite_max("log_softmax", &[axis]);
+        let shifted = wide(self) - self.max_but("log_softmax", &[axis], Infinities::Negative);
         (&shifted - shifted.exp().sum(&[axis], true).log()).to_dtype(result_of("log_softmax", self.dtype()))
     }
 
-    /// `exp(x) / Σ exp(x)` along one axis; NaN where all are −∞.
+    /// `exp(x) / Σ exp(x)` along one axis; NaN where all are −∞ or one is ∞.
     #[track_caller]
     pub fn softmax(&self, axis: isize) -> Tensor {
-        let exp = (wide(self) - self.finite_max("softmax", &[axis])).exp();
+        let exp = (wide(self) - self.max_but("softmax", &[axis], Infinities::Negative)).exp();
         (&exp / exp.sum(&[axis], true)).to_dtype(result_of("softmax", self.dtype()))
     }
 
-    /// The largest element along `axes`, which stay with size 1, or 0 where that is infinite, since ∞ − ∞ would be NaN. It cancels out of each
-    /// result, so no gradient flows through it.
+    /// The largest element along `axes`, which stay with size 1, or 0 where it is one of these infinities. It cancels out of
+    /// each result, so no gradient flows through it.
     /// A tensor or an axis that `method` cannot take gives a fault under its name.
     ///
     /// Without the choice of 0, libtpu takes the scores of attention for something to be kept in f32: a block over 1024
     /// positions then moves a quarter more bytes.
     #[track_caller]
-    fn finite_max(&self, method: &'static str, axes: &[isize]) -> Tensor {
+    fn max_but(&self, method: &'static str, axes: &[isize], zero: Infinities) -> Tensor {
         if self.fault().is_some() {
             return self.clone();
         }
@@ -60,6 +69,10 @@ impl Tensor {
             return Tensor::poison(method, format!("{} has no element along axis {axis}", self.shape()));
         }
         let largest = self.detach().max(axes, true);
-        largest.is_finite().select(&largest, &largest.zeros_like())
+        let usable = match zero {
+            Infinities::Both => largest.is_finite(),
+            Infinities::Negative => largest.ne(f64::NEG_INFINITY),
+        };
+        usable.select(&largest, &largest.zeros_like())
     }
 }

@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use super::reduce::Reducer;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::{DType, Tensor, TensorType};
@@ -110,7 +111,7 @@ impl Sort {
 }
 
 /// MLIR's spelling of a NaN, where the dtype has one.
-fn nan(dtype: DType) -> Option<&'static str> {
+pub(super) fn nan(dtype: DType) -> Option<&'static str> {
     match dtype {
         DType::F32 => Some("0x7FC00000"),
         DType::F64 => Some("0x7FF8000000000000"),
@@ -241,7 +242,7 @@ impl Tensor {
     }
 
     /// The median along `axis` and its index (i32): `(value, index)`, of an even number of elements the smaller of the
-    /// two in the middle, as PyTorch. NaN if an element is NaN.
+    /// two in the middle, as PyTorch. If elements are NaN, it is the first of them.
     ///
     /// Poisoned if there is no element along the axis.
     #[track_caller]
@@ -255,10 +256,13 @@ impl Tensor {
         if value.fault().is_some() || !self.dtype().is_float() {
             return (value, index);
         }
-        // The largest is NaN if one is.
         let nan = self.ne(self);
-        let (has_nan, first) = (nan.any(&[axis], keepdims), nan.to_dtype(DType::I32).argmax(axis, keepdims));
-        let not_a_number = Tensor::full(value.dtype(), [], f64::NAN);
+        let first = nan.argmax(axis, true);
+        // Read by a sum, so that the gradient flows to the NaN that is read.
+        let it = Tensor::iota(DType::I32, self.shape(), axis).eq(&first);
+        let not_a_number = it.select(self, &self.zeros_like()).reduce("median", Reducer::Sum, &[axis], keepdims);
+        let has_nan = nan.any(&[axis], keepdims);
+        let first = first.reshape(has_nan.shape().to_vec());
         (has_nan.select(&not_a_number, &value), has_nan.select(&first, &index))
     }
 }

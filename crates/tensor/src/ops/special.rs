@@ -1,10 +1,12 @@
 //! Special functions, elementwise: the error function and the gamma function with their kin.
 
+use super::classify::bits;
+use super::exponential::function_name;
 use super::takes::Takes;
 use super::unary::unary;
 use crate::lower::Lowering;
-use crate::operation::{Operation, Vjp, one};
-use crate::{Tensor, TensorType};
+use crate::operation::{Operation, Repeated, Vjp, one};
+use crate::{DType, Tensor, TensorType};
 
 unary! {
     /// The error function `2/√π ∫₀ˣ exp(−t²) dt`, elementwise. Derivative `2/√π · exp(−x²)`.
@@ -19,12 +21,64 @@ unary! {
     erf_inv, ErfInv, "chlo.erf_inv", Floats,
         |x, y, g| Some(g * (y * y).exp() * (1.0 / std::f64::consts::FRAC_2_SQRT_PI));
 
-    /// `log |Γ(x)|`, elementwise; ∞ at 0 and at the negative integers. Derivative `digamma(x)`.
-    lgamma, Lgamma, "chlo.lgamma", Floats, |x, y, g| Some(g * x.digamma());
-
     /// `ψ(x)`, the derivative of `log Γ(x)`, elementwise; NaN at 0 and at the negative integers. Derivative
     /// `polygamma(1, x)`, which is there for `x > 0`.
     digamma, Digamma, "chlo.digamma", Floats, |x, y, g| Some(g * x.polygamma(1));
+}
+
+#[derive(Debug)]
+struct Lgamma;
+
+impl Operation for Lgamma {
+    fn name(&self) -> &'static str {
+        "lgamma"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        Takes::Floats.check(inputs[0].dtype)?;
+        one(inputs[0].clone())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        vec![Some(cx.cotangent() * cx.input(0).digamma())]
+    }
+    fn repeated(&self) -> Repeated {
+        Repeated::Cheaply
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        // Devices count subnormal numbers as 0. Near 0 it is −log |x|, and a subnormal is its bits, as an integer, times the
+        // least of them.
+        let ty = cx.result().clone();
+        let integer = bits(ty.dtype);
+        let (fraction, least) = match ty.dtype {
+            DType::F64 => (52, -1074),
+            DType::Bf16 => (7, -133),
+            DType::F16 => (10, -24),
+            _ => (23, -149),
+        };
+        let most = (1u64 << (8 * integer.size_in_bytes() - 1)) - 1;
+        let name = function_name("lgamma", &ty);
+        cx.helper(&name, || {
+            let [t, word, mask] =
+                [ty.dtype, integer, DType::Bool].map(|dtype| TensorType::new(dtype, &ty.shape).stablehlo());
+            format!(
+                "  func.func private @{name}(%x: {t}) -> {t} {{\n    \
+                 %normal = chlo.lgamma %x : {t} -> {t}\n    \
+                 %bits = stablehlo.bitcast_convert %x : ({t}) -> {word}\n    \
+                 %most = stablehlo.constant dense<{most}> : {word}\n    \
+                 %magnitude = stablehlo.and %bits, %most : {word}\n    \
+                 %bound = stablehlo.constant dense<{}> : {word}\n    \
+                 %is_small = stablehlo.compare LT, %magnitude, %bound : ({word}, {word}) -> {mask}\n    \
+                 %multiple = stablehlo.convert %magnitude : ({word}) -> {t}\n    \
+                 %log = stablehlo.log %multiple : {t}\n    \
+                 %least = stablehlo.constant dense<{:e}> : {t}\n    \
+                 %small = stablehlo.subtract %least, %log : {t}\n    \
+                 %result = stablehlo.select %is_small, %small, %normal : {mask}, {t}\n    \
+                 return %result : {t}\n  }}\n",
+                1u64 << fraction,
+                -f64::from(least) * std::f64::consts::LN_2
+            )
+        });
+        format!("func.call @{name}({}) : {}", cx.operands(), cx.signature())
+    }
 }
 
 /// Takes its order as a tensor too, as chlo has it.
@@ -50,6 +104,12 @@ impl Operation for Polygamma {
 }
 
 impl Tensor {
+    /// `log |Γ(x)|`, elementwise; ∞ at 0 and at the negative integers. Derivative `digamma(x)`.
+    #[track_caller]
+    pub fn lgamma(&self) -> Tensor {
+        Tensor::apply(Lgamma, &[self])
+    }
+
     /// The derivative of order `order` of [`Tensor::digamma`], elementwise, for `x > 0`; of order 0 the digamma itself.
     /// Derivative `polygamma(order + 1, x)`.
     #[track_caller]

@@ -10,6 +10,7 @@ pub(super) enum Takes {
     /// Real ones.
     Numbers,
     NumbersAndComplex,
+    NumbersAndBooleans,
     SignedNumbers,
     SignedNumbersAndComplex,
     Integers,
@@ -25,6 +26,7 @@ impl Takes {
             Takes::FloatsAndComplex => (dtype.is_inexact(), "floating-point numbers"),
             Takes::Numbers => (dtype != DType::Bool && !dtype.is_complex(), "numbers"),
             Takes::NumbersAndComplex => (dtype != DType::Bool, "numbers"),
+            Takes::NumbersAndBooleans => (!dtype.is_complex(), "numbers or booleans"),
             Takes::SignedNumbers => (signed, "signed numbers"),
             Takes::SignedNumbersAndComplex => (signed || dtype.is_complex(), "signed numbers"),
             Takes::Integers => (dtype.is_integer(), "integers"),

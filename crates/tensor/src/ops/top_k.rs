@@ -1,6 +1,8 @@
 //! The largest or smallest elements along an axis, in order: `chlo.top_k` for few of them, a sort for many.
 
+use super::exponential::function_name;
 use super::reduce::Reducer;
+use super::sort::nan;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::{DType, Tensor, TensorType};
@@ -37,16 +39,36 @@ impl Operation for TopK {
         vec![Some(spread.reduce("topk", Reducer::Sum, &[-2], false))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        let (from, values) = (cx.operand_type(0).stablehlo(), cx.result().stablehlo());
+        let (from, values) = (cx.operand_type(0).clone(), cx.result().stablehlo());
         let indices = TensorType::new(DType::I32, &cx.result().shape).stablehlo();
-        format!("chlo.top_k({}, k = {}) : {from} -> ({values}, {indices})", cx.operand(0), self.k)
+        let (t, k) = (from.stablehlo(), self.k);
+        let Some(nan) = nan(from.dtype) else {
+            return format!("chlo.top_k({}, k = {k}) : {t} -> ({values}, {indices})", cx.operand(0));
+        };
+        // It goes by the total order, in which −0 comes before 0 and a NaN with a sign before all: of both only one is left.
+        let name = function_name(&format!("top_{k}"), &from);
+        cx.helper(&name, || {
+            let mask = TensorType::new(DType::Bool, &from.shape).stablehlo();
+            format!(
+                "  func.func private @{name}(%x: {t}) -> ({values}, {indices}) {{\n    \
+                 %zero = stablehlo.constant dense<0.0> : {t}\n    \
+                 %nan = stablehlo.constant dense<{nan}> : {t}\n    \
+                 %is_zero = stablehlo.compare EQ, %x, %zero : ({t}, {t}) -> {mask}\n    \
+                 %is_nan = stablehlo.compare NE, %x, %x : ({t}, {t}) -> {mask}\n    \
+                 %one_zero = stablehlo.select %is_zero, %zero, %x : {mask}, {t}\n    \
+                 %one_nan = stablehlo.select %is_nan, %nan, %one_zero : {mask}, {t}\n    \
+                 %values, %indices = chlo.top_k(%one_nan, k = {k}) : {t} -> ({values}, {indices})\n    \
+                 return %values, %indices : {values}, {indices}\n  }}\n"
+            )
+        });
+        format!("func.call @{name}({}) : ({t}) -> ({values}, {indices})", cx.operand(0))
     }
 }
 
 impl Tensor {
     /// The `k` largest elements along `axis` (the smallest unless `largest`), the extreme one first, and their indices
-    /// (i32): `(values, indices)`, as PyTorch. Of equal elements those with the lesser index come first; NaN counts as
-    /// larger than all others. The gradient flows to where the elements came from.
+    /// (i32): `(values, indices)`, as PyTorch. Of equal elements, −0 and 0 among them, those with the lesser index come
+    /// first; NaN counts as larger than all others. A −0 among the values may become 0. The gradient flows to where the elements came from.
     ///
     /// Poisoned if `k` is more than the axis has elements, or if there is no such axis.
     ///

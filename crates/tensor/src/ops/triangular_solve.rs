@@ -5,7 +5,7 @@ use super::promote::common_dtype;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::{Shape, Tensor, TensorType};
+use crate::{AsTensor, Shape, Tensor, TensorType};
 
 /// What [`Tensor::triangular_solve`] solves: which triangle holds the matrix, and how it stands in the equation.
 ///
@@ -104,7 +104,8 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn triangular_solve(&self, b: &Tensor, how: &TriangularSolve) -> Tensor {
+    pub fn triangular_solve(&self, b: impl AsTensor, how: &TriangularSolve) -> Tensor {
+        let b = b.as_tensor();
         let method = "triangular_solve";
         let dtype = match common_dtype(method, self, b) {
             Ok(dtype) => dtype,

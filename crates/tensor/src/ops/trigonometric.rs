@@ -53,7 +53,8 @@ binary! {
 }
 
 impl Tensor {
-    /// `√(a² + b²)`, elementwise, without overflow on the way. Derivatives `a/y` and `b/y`; NaN where both are 0.
+    /// `√(a² + b²)`, elementwise, without overflow on the way; ∞ where one is infinite, even if the other is NaN.
+    /// Derivatives `a/y` and `b/y`; NaN where both are 0.
     #[track_caller]
     pub fn hypot(&self, other: impl Operand) -> Tensor {
         let (a, b) = match operands("hypot", Takes::Floats, self, other) {
@@ -64,7 +65,8 @@ impl Tensor {
         let largest = a.detach().abs().maximum(b.detach().abs());
         let usable = largest.is_finite().and(largest.ne(0.0));
         let scale = usable.select(&largest, &largest.ones_like());
+        let infinite = a.is_inf().or(b.is_inf());
         let (a, b) = (a / &scale, b / &scale);
-        scale * (&a * &a + &b * &b).sqrt()
+        infinite.select(&Tensor::full(scale.dtype(), [], f64::INFINITY), &(scale * (&a * &a + &b * &b).sqrt()))
     }
 }

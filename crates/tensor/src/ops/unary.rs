@@ -57,7 +57,11 @@ unary! {
     neg, Negate, "stablehlo.negate", SignedNumbersAndComplex, |x, y, g| Some(-g);
 
     /// `∛x`, elementwise, of negative numbers too. Derivative `1/(3y²)`.
-    cbrt, Cbrt, "stablehlo.cbrt", Floats, |x, y, g| Some(g / (y * y) * (1.0 / 3.0));
+    cbrt, Cbrt, "stablehlo.cbrt", Floats, |x, y, g| {
+        // By the reciprocal, whose square is infinite at 0: there `y·y` would be 0 in the derivative's derivative.
+        let reciprocal = 1.0 / y;
+        Some(g * &reciprocal * &reciprocal * (1.0 / 3.0))
+    };
 
     /// `1/√x`, elementwise. Derivative `−½ y/x`.
     rsqrt, Rsqrt, "stablehlo.rsqrt", FloatsAndComplex, |x, y, g| Some(g * (y / x) * -0.5);

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::f64::consts::SQRT_2;
 
 use super::{draw, draw_long};
-use crate::{DType, Shape, Tensor};
+use crate::{AsTensor, DType, Shape, Tensor};
 
 /// The dtype in which numbers of `dtype` are drawn, or a fault.
 #[track_caller]
@@ -28,7 +28,7 @@ pub(super) fn unit(method: &str, key: &Tensor, dtype: DType, shape: Shape) -> Te
     }
     // 23 random bits under the exponent of 1 are a number in [1, 2).
     let mantissa = draw(method, key, shape).shift_right_logical(9.0);
-    mantissa.or(Tensor::scalar(1.0f32.to_bits())).bitcast(DType::F32) - 1.0
+    mantissa.or(Tensor::full(DType::U32, [], f64::from(1.0f32.to_bits()))).bitcast(DType::F32) - 1.0
 }
 
 /// Numbers drawn evenly from `low` to `high`: `low + (high − low)·u`, where `u` is one of the 2²³ multiples of 2⁻²³ in
@@ -40,7 +40,8 @@ pub(super) fn unit(method: &str, key: &Tensor, dtype: DType, shape: Shape) -> Te
 /// Poisoned if `dtype` is no floating-point type, if `low` is not below `high` once both are f32, or if their
 /// difference overflows f32; of an f64 draw, the same in f64.
 #[track_caller]
-pub fn uniform(key: &Tensor, dtype: DType, shape: impl Into<Shape>, low: f64, high: f64) -> Tensor {
+pub fn uniform(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, low: f64, high: f64) -> Tensor {
+    let key = key.as_tensor();
     draw_uniform("uniform", key, dtype, shape.into(), low, high)
 }
 
@@ -71,7 +72,8 @@ pub(super) fn draw_uniform(method: &str, key: &Tensor, dtype: DType, shape: Shap
 ///
 /// Poisoned if `dtype` is no floating-point type.
 #[track_caller]
-pub fn normal(key: &Tensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+pub fn normal(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+    let key = key.as_tensor();
     let wide = match drawn_as("normal", dtype) {
         Ok(wide) => wide,
         Err(poisoned) => return poisoned,
@@ -95,7 +97,8 @@ pub fn normal(key: &Tensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn truncated_normal(key: &Tensor, dtype: DType, shape: impl Into<Shape>, lower: f64, upper: f64) -> Tensor {
+pub fn truncated_normal(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, lower: f64, upper: f64) -> Tensor {
+    let key = key.as_tensor();
     let method = "truncated_normal";
     let wide = match drawn_as(method, dtype) {
         Ok(wide) => wide,
@@ -119,7 +122,8 @@ pub fn truncated_normal(key: &Tensor, dtype: DType, shape: impl Into<Shape>, low
 ///
 /// Poisoned if `dtype` is no floating-point type.
 #[track_caller]
-pub fn gumbel(key: &Tensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+pub fn gumbel(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+    let key = key.as_tensor();
     draw_gumbel("gumbel", key, dtype, shape.into())
 }
 
@@ -139,7 +143,8 @@ pub(super) fn draw_gumbel(method: &str, key: &Tensor, dtype: DType, shape: Shape
 ///
 /// Poisoned if `dtype` is no floating-point type.
 #[track_caller]
-pub fn exponential(key: &Tensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+pub fn exponential(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
+    let key = key.as_tensor();
     let wide = match drawn_as("exponential", dtype) {
         Ok(wide) => wide,
         Err(poisoned) => return poisoned,

@@ -2,7 +2,7 @@
 
 use super::continuous::{draw_gumbel, unit};
 use super::{draw, draw_long, split};
-use crate::{DType, Operand, Shape, Tensor};
+use crate::{AsTensor, DType, Operand, Shape, Tensor};
 
 /// Booleans that are true with probability `p`: a number, or a tensor that broadcasts to `shape`. Where a uniform number
 /// in [0, 1) is below `p`, as f64 if `p` is an f64 tensor, else as f32.
@@ -17,7 +17,8 @@ use crate::{DType, Operand, Shape, Tensor};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn bernoulli(key: &Tensor, p: impl Operand, shape: impl Into<Shape>) -> Tensor {
+pub fn bernoulli(key: impl AsTensor, p: impl Operand, shape: impl Into<Shape>) -> Tensor {
+    let key = key.as_tensor();
     let shape = shape.into();
     let p = p.beside(&Tensor::scalar(0.0f32));
     if p.fault().is_some() {
@@ -42,7 +43,8 @@ pub fn bernoulli(key: &Tensor, p: impl Operand, shape: impl Into<Shape>) -> Tens
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn randint(key: &Tensor, dtype: DType, shape: impl Into<Shape>, low: i64, high: i64) -> Tensor {
+pub fn randint(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, low: i64, high: i64) -> Tensor {
+    let key = key.as_tensor();
     draw_integers("randint", key, dtype, shape.into(), low, high)
 }
 
@@ -109,7 +111,8 @@ fn constant(dtype: DType, value: u64) -> Tensor {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn categorical(key: &Tensor, logits: &Tensor, axis: isize) -> Tensor {
+pub fn categorical(key: impl AsTensor, logits: impl AsTensor, axis: isize) -> Tensor {
+    let (key, logits) = (key.as_tensor(), logits.as_tensor());
     if logits.fault().is_some() {
         return logits.clone();
     }

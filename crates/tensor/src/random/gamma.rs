@@ -6,7 +6,7 @@
 
 use super::continuous::{drawn_as, normal, unit};
 use super::{check_key, fold_in, fold_in_tensor};
-use crate::{DType, Operand, Shape, Tensor, while_loop};
+use crate::{AsTensor, DType, Operand, Shape, Tensor, while_loop};
 
 /// A draw by the method of Marsaglia and Tsang ("A simple method for generating gamma variables", ACM TOMS 26, 2000).
 struct Draw {
@@ -97,7 +97,8 @@ fn parameter(
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn gamma(key: &Tensor, dtype: DType, shape: impl Into<Shape>, alpha: impl Operand) -> Tensor {
+pub fn gamma(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, alpha: impl Operand) -> Tensor {
+    let key = key.as_tensor();
     match draw_gamma(key, dtype, shape.into(), alpha) {
         Ok(drawn) | Err(drawn) => drawn,
     }
@@ -134,7 +135,8 @@ fn log_gamma(key: &Tensor, alpha: &Tensor) -> Result<Tensor, Tensor> {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn beta(key: &Tensor, dtype: DType, shape: impl Into<Shape>, a: impl Operand, b: impl Operand) -> Tensor {
+pub fn beta(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, a: impl Operand, b: impl Operand) -> Tensor {
+    let key = key.as_tensor();
     match draw_beta(key, dtype, shape.into(), a, b) {
         Ok(drawn) | Err(drawn) => drawn,
     }

@@ -3,7 +3,7 @@
 use super::continuous::{draw_gumbel, unit};
 use super::discrete::draw_integers;
 use super::{draw, split};
-use crate::{DType, Shape, Tensor};
+use crate::{AsTensor, DType, Shape, Tensor};
 
 /// The numbers `0..n` in random order: i32. Sorted by random bits, again and again where `n` is so large that two may have
 /// the same (JAX's `permutation`).
@@ -18,7 +18,8 @@ use crate::{DType, Shape, Tensor};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn permutation(key: &Tensor, n: usize) -> Tensor {
+pub fn permutation(key: impl AsTensor, n: usize) -> Tensor {
+    let key = key.as_tensor();
     permuted("permutation", key, n)
 }
 
@@ -50,7 +51,8 @@ fn permuted(method: &str, key: &Tensor, n: usize) -> Tensor {
 ///
 /// Poisoned if there is no such axis.
 #[track_caller]
-pub fn shuffle(key: &Tensor, x: &Tensor, axis: isize) -> Tensor {
+pub fn shuffle(key: impl AsTensor, x: impl AsTensor, axis: isize) -> Tensor {
+    let (key, x) = (key.as_tensor(), x.as_tensor());
     if x.fault().is_some() {
         return x.clone();
     }
@@ -82,7 +84,8 @@ pub fn shuffle(key: &Tensor, x: &Tensor, axis: isize) -> Tensor {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn choice(key: &Tensor, n: usize, shape: impl Into<Shape>, replace: bool, p: Option<&Tensor>) -> Tensor {
+pub fn choice(key: impl AsTensor, n: usize, shape: impl Into<Shape>, replace: bool, p: Option<&Tensor>) -> Tensor {
+    let key = key.as_tensor();
     let shape = shape.into();
     let count = shape.num_elements();
     if let Err(poisoned) = super::check_key("choice", key) {

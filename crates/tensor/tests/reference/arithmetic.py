@@ -59,6 +59,10 @@ def arithmetic():
             name = f"{op}_{np.dtype(dtype).name}"
             a, b = draw(name + "/a", (5,), -5, 5).astype(dtype), right(name + "/b", (5,)).astype(dtype)
             out.case(op, name, f, a, b, gradient=differentiable)
+    infinite = np.array([INF, NAN, -INF, NAN, INF], F32), np.array([NAN, -INF, 3, 1, -INF], F32)
+    out.case("hypot", "hypot_infinite", jnp.hypot, *infinite, gradient=False)
+    zeros = np.array([0.0, -0.0, 0.0, -0.0, -2, -0.0], F32), np.array([3, 3, -3, -3, -0.0, 0.0], F32)
+    out.case("copysign", "copysign_at_0", jnp.copysign, *zeros, kink="the slope of a magnitude changes at 0")
     large = np.array([3e30, 3e-30, INF, 0, -3], F32), np.array([4e30, 4e-30, 1, 0, INF], F32)
     out.case("hypot", "hypot_far", jnp.hypot, *large, gradient=False)
     bits = np.array([0.0, -0.0, INF, -INF, 2.5, -2.5, NAN], F32)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from common import BF16, distinct, draw, F32, Family, I32, INF, integers, NAN
+from common import BF16, BOOL, distinct, draw, F32, Family, I32, INF, integers, NAN
 
 
 def extreme(f, later):
@@ -56,6 +56,9 @@ def cumulative():
     out.case("logcumsumexp", "logcumsumexp_large", lambda x: lax.cumlogsumexp(x, 1), large, gradient=False, axis=1)
     masked = np.array([[-INF, 1, -INF, 2], [0.5, -INF, 1, -INF]], F32)
     out.case("logcumsumexp", "logcumsumexp_masked", lambda x: lax.cumlogsumexp(x, 1), masked, axis=1)
+    truth = np.array([[1, 0, 1, 1], [0, 0, 1, 0]], BOOL)
+    for op, f in {"cumsum": jnp.cumsum, "cumprod": jnp.cumprod}.items():
+        out.case(op, f"{op}_bool", lambda x, f=f: f(x, 1), truth, axis=1)
     long = draw("cumsum_long", (2, 300), 0, 2, digits=2)
     out.case("cumsum", "cumsum_long", lambda x: jnp.cumsum(x, 1), long, gradient=False, axis=1)
     out.write()

@@ -34,6 +34,13 @@ def einsum():
     ints = integers("einsum", (3, 3)), integers("einsum/b", (3, 2))
     out.case("einsum", "einsum_i32", lambda a, b: jnp.einsum("ij,jk->ik", a, b), *ints, equation="ij,jk->ik")
     out.case("einsum", "einsum_i32_diagonal", lambda a: jnp.einsum("ii->i", a), ints[0], equation="ii->i")
+    # Sums that only the dtype in which all operands meet can hold.
+    narrow = np.array([1, -2], np.int8), np.array([200, 100], np.uint8)
+    out.case("einsum", "einsum_narrow", lambda a, b: jnp.einsum("a,b->a", a, b), *narrow, equation="a,b->a")
+    bytes_ = np.full(100, 100, np.int8), np.full(100, 100, np.int8), np.array(1, I32)
+    out.case("einsum", "einsum_narrow_three", lambda *xs: jnp.einsum("i,i,->", *xs), *bytes_, equation="i,i,->")
+    bytes_ = np.array([[100, 100], [1, 2]], np.int8), np.array([3, 1], np.int8), np.array([0.5, 2], F32)
+    out.case("einsum", "einsum_narrow_float", lambda *xs: jnp.einsum("ij,i,i->i", *xs), *bytes_, equation="ij,i,i->i")
     half = draw("einsum/bf16", (3, 5)).astype(BF16), draw("einsum/bf16b", (5, 2)).astype(BF16)
     out.case("einsum", "einsum_bf16", lambda a, b: jnp.einsum("ij,jk->ik", a, b), *half, equation="ij,jk->ik")
 

@@ -36,6 +36,10 @@ def elementwise():
         if op != "power":
             b = integers(op + "/b", (4, 1), 1, 9) * np.array([[1], [-1], [1], [-1]], I32)
             out.case(op, f"{op}_i32", f, integers(op + "/a", (4, 6)), b)
+    whole = np.array([[2, -3, 0, 1, -1, 7]], I32), np.array([[0], [1], [2], [5], [40]], I32)
+    out.case("power", "power_i32", broadcasting(jnp.power), *whole)
+    bytes_ = np.array([2, 3, 200, 0, 255], np.uint8), np.array([7, 5, 2, 0, 3], np.uint8)
+    out.case("power", "power_u8", jnp.power, *bytes_)
     ties = np.array([1, 2, -1, 0], F32), np.array([1, 3, -1, -2], F32)
     for op in ("maximum", "minimum"):
         out.case(op, f"{op}_ties", binary[op], *ties, kink="the derivative of a tie is shared")

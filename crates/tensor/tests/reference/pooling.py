@@ -76,6 +76,19 @@ def pooling():
                 out.case("avg_pool", f"avg_pool_{label}_{include}", mean, draw(label, x_shape), count_include_pad=include, **attrs)
             divided = lambda x: total(x) / 5
             out.case("avg_pool", f"avg_pool_{label}_divisor", divided, draw(label, x_shape), divisor=5, **attrs)
+    # Windows with ties beside padding, whose gradient goes to the first.
+    for window in ([2], [3], [2, 2], [3, 2], [4, 2], [2, 3], [3, 3], [2, 1, 2], [2, 2, 1], [3, 1, 2], [2, 2, 2]):
+        n = len(window)
+        padding, of = [k // 2 for k in window], (2, 2, *[5, 5, 4][:n])
+        pad = [(0, 0), (0, 0), *((p, p) for p in padding)]
+        for stride in (1, 2):
+            largest = lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, *window), (1, 1, *[stride] * n), pad)
+            name = f"max_pool_padded_ties_{'x'.join(map(str, window))}_by_{stride}"
+            kink = "the first of a tie has the derivative"
+            out.case("max_pool", name, largest, integers(name, of, 0, 2).astype(F32), kink=kink, window=window, stride=[stride] * n, padding=padding)
+    square = lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 1, 1), [(0, 0), (0, 0), (1, 1), (1, 1)])
+    crossed = np.array([[[[0, 1], [1, 0]]]], F32)
+    out.case("max_pool", "max_pool_padded_cross", square, crossed, kink=kink, window=[2, 2], stride=[1, 1], padding=[1, 1])
     half = distinct("half", (1, 1, 6, 6)).astype(BF16)
     plain = {"window": [2, 2], "stride": [2, 2], "padding": [0, 0]}
     out.case("max_pool", "max_pool_bf16", largest_2x2, half, **plain)

@@ -54,6 +54,7 @@ def reduce():
             run = lambda x, f=f: f(x).astype(I32)
             out.case(f"{op}_all", f"{op}_all_{label}", run, inputs[label])
     products(out, wheres)
+    narrow(out)
     counts(out, wheres)
     deviations(out)
     norms(out)
@@ -73,6 +74,23 @@ def products(out, wheres):
     out.case("prod", "prod_over_nothing", lambda x: jnp.prod(x, axis=0), np.zeros((0, 3), F32), axes=[0], keepdims=False)
     out.case("sum", "sum_bf16", lambda x: jnp.sum(x, axis=0), draw("sum_bf16", (300, 2)).astype(BF16), axes=[0], keepdims=False)
     out.case("max", "max_bf16", lambda x: jnp.max(x, axis=0), distinct("max_bf16", (5, 4)).astype(BF16), axes=[0], keepdims=False)
+
+
+def narrow(out):
+    """Numbers that are not floating-point, and booleans."""
+    functions = {"sum": jnp.sum, "prod": jnp.prod, "max": jnp.max, "min": jnp.min, "mean": jnp.mean, "var": jnp.var, "std": jnp.std}
+    truth = np.array([[1, 0, 1], [1, 1, 1], [0, 0, 0]], BOOL)
+    for op, f in functions.items():
+        for axes in ([1], [0, 1]):
+            run = lambda x, f=f, axes=axes: f(x, axis=tuple(axes))
+            out.case(op, f"{op}_bool_{len(axes)}", run, truth, axes=axes, keepdims=False)
+        if op in ("mean", "var", "std"):
+            for dtype in (np.int8, np.uint8, I32):
+                x = integers(f"{op}_{np.dtype(dtype).name}", (3, 50), 0, 120).astype(dtype)
+                out.case(op, f"{op}_{np.dtype(dtype).name}", lambda x, f=f: f(x, axis=1), x, axes=[1], keepdims=False)
+    out.case("mean", "mean_over_no_integers", lambda x: jnp.mean(x, axis=0), np.zeros((0, 2), I32), axes=[0], keepdims=False)
+    for op, f in {"argmax": jnp.argmax, "argmin": jnp.argmin}.items():
+        out.case(op, f"{op}_bool", lambda x, f=f: f(x, axis=1).astype(I32), truth, axis=1, keepdims=False)
 
 
 def counts(out, wheres):

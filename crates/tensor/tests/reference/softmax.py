@@ -16,6 +16,8 @@ def softmax():
             out.case(op, f"{op}_{label}", lambda x, f=f, a=axis: f(x, axis=a), draw(label, shape_, -4, 4), axis=axis)
         out.case(op, f"{op}_large", lambda x, f=f: f(x, axis=-1), big, axis=-1)
         masked = np.array([[0.5, -INF, 1], [-INF, -INF, 2]], F32)
+        infinite = np.array([[INF, 0, 1], [INF, INF, -INF], [INF, NAN, 0], [-INF, -INF, -INF]], F32)
+        out.case(op, f"{op}_infinite", lambda x, f=f: f(x, axis=-1), infinite, gradient=False, axis=-1)
         out.case(op, f"{op}_masked", lambda x, f=f: f(x, axis=-1), masked, gradient=False, axis=-1)
     several = {"two": ((2, 3, 4), [0, -1]), "all": ((2, 3), [0, 1]), "unsorted": ((2, 3, 4), [2, 0]), "no_axis": ((2, 3), [])}
     for label, (shape_, axes) in ({k: (s, [a]) for k, (s, a) in shapes.items()} | several).items():

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from common import BF16, BOOL, distinct, draw, F32, Family, I32, INF, integers, NAN, SPECIAL, U8
+from common import BF16, BOOL, distinct, draw, F32, Family, I32, INF, integers, NAN, SPECIAL, tensor, U8
 
 
 def indices(x, axis, descending):
@@ -51,6 +51,12 @@ def sort():
     for label, x in {"ties": np.array([[1, 3, 3, 0, 3], [2, 2, 2, 2, 2]], F32), "i32": integers("topk", (3, 6)), "bf16": distinct("topk", (2, 9)).astype(BF16), "u8": integers("top", (9,), 0, 255).astype(U8), "nan": np.array([1, NAN, INF, -INF, 2], F32)}.items():
         run = lambda x: tuple(lax.top_k(x, 3))
         out.case("topk", f"topk_of_{label}", run, x, gradient=False, k=3, axis=-1, largest=True)
+    # JAX's own goes by the total order, in which 0 is above −0.
+    signs = np.array([[1, -0.0, 0, -0.0, 0, -1], [-0.0, 0, -NAN, 1, NAN, 2]], F32)
+    run = lambda x: tuple(v[:, :4] for v in both(x, -1, True))
+    out.case("topk", "topk_of_signs", run, signs, gradient=False, k=4, axis=-1, largest=True)
+    kink = "equals change places"
+    out.case("topk", "topk_of_zeros", run, signs[:1], kink=kink, k=4, axis=-1, largest=True)
 
     for label, shape, axis, k in [("rows", (3, 5), 1, 2), ("first", (4, 3), 0, 4), ("vector", (6,), -1, 1)]:
         for keepdims in (False, True):
@@ -65,6 +71,14 @@ def sort():
 
             out.case("kthvalue", f"kthvalue_{label}{end}", at, distinct(label, shape), k=k, axis=axis, keepdims=keepdims)
             out.case("median", f"median_{label}{end}", median, distinct(label, shape), axis=axis, keepdims=keepdims)
+
+    # PyTorch's gradient goes to the NaN that it found, the first.
+    seed = np.array([2, -3, 0.5], F32)
+    rows = np.array([[1, NAN, 2], [NAN, NAN, 0], [3, 1, 2]], F32)
+    slope = np.array([[0, 2, 0], [-3, 0, 0], [0, 0, 0.5]], F32)
+    first = [tensor(np.array([NAN, NAN, 2], F32)), tensor(np.array([1, 0, 2], I32))]
+    attrs = {"axis": 1, "keepdims": False}
+    out.add("median", "median_nan_gradient", attrs, [tensor(rows)], first, [tensor(seed), "null"], [tensor(slope)], "a NaN")
 
     def torch_median(x):
         value, index = (y[:, 1] for y in both(x, 1, False))

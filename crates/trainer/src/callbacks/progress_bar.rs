@@ -1,11 +1,13 @@
 //! [`ProgressBar`]: a live bar on a terminal, plain lines elsewhere; on standard error, so that output can be piped.
 
 use std::io::IsTerminal;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
-use crate::callback::{Actions, Callback, FitStart, LogPoint, Progress};
+use crate::callback::{Actions, Callback, FitStart, LogPoint, Progress, number};
 use crate::say::say;
 use crate::{Error, FitSummary};
 
@@ -16,6 +18,40 @@ pub struct ProgressBar {
     max_epochs: u64,
     epoch_start: Instant,
     shown: String,
+    compiling: Option<Compiling>,
+}
+
+/// Tells that a program is being compiled, once that takes long. Dropped when it is compiled.
+struct Compiling {
+    done: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Compiling {
+    /// What is compiled sooner has its line soon enough.
+    const LONG: Duration = Duration::from_secs(3);
+
+    fn new(program: &str) -> Compiling {
+        let (done, wait) = mpsc::channel();
+        let line = format!("Compiling the {program} ...");
+        let thread = std::thread::Builder::new().name("fulmen-compiling".into()).spawn(move || {
+            if wait.recv_timeout(Compiling::LONG) == Err(RecvTimeoutError::Timeout) {
+                say(&line);
+            }
+        });
+        // Without a thread there is one line less.
+        Compiling { done: Some(done), thread: thread.ok() }
+    }
+}
+
+impl Drop for Compiling {
+    fn drop(&mut self) {
+        self.done = None;
+        // Its line comes before the next one.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 impl Default for ProgressBar {
@@ -26,6 +62,7 @@ impl Default for ProgressBar {
             max_epochs: 0,
             epoch_start: Instant::now(),
             shown: String::new(),
+            compiling: None,
         }
     }
 }
@@ -61,11 +98,6 @@ impl ProgressBar {
 /// Metrics in one line.
 pub(crate) fn spell(metrics: &[(String, f64)]) -> String {
     metrics.iter().map(|(name, value)| format!("{name}={}", number(*value))).collect::<Vec<_>>().join(" ")
-}
-
-/// Four decimals, or an exponent where those would show too little.
-fn number(value: f64) -> String {
-    if value == 0.0 || (1e-3..1e5).contains(&value.abs()) { format!("{value:.4}") } else { format!("{value:.3e}") }
 }
 
 impl Callback for ProgressBar {
@@ -109,6 +141,17 @@ impl Callback for ProgressBar {
             epoch => {
                 self.line(&format!("Resuming after epoch {epoch}: there is nothing left to train; raise max_epochs"))
             }
+        }
+    }
+
+    fn on_compile_start(&mut self, program: &str) {
+        self.compiling = Some(Compiling::new(program));
+    }
+
+    fn on_compile_end(&mut self, program: &str, time: Option<Duration>) {
+        self.compiling = None;
+        if let Some(time) = time {
+            self.line(&format!("Compiled the {program} in {:.1} s", time.as_secs_f64()));
         }
     }
 

@@ -125,7 +125,11 @@ fn with_flags<P: Program>(command: Command) -> Command {
         let help = format!("{} [env: {}] [default: {}]", row.doc.trim_end_matches('.'), row.env, row.default);
         command = command.mut_arg(row.name, |arg| arg.help(help));
     }
-    command
+    // Otherwise `--learning-rate -1` is told to be an unexpected argument, and no negative number can be given.
+    command.mut_args(|arg| match arg.get_long().is_some() && arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    })
 }
 
 /// clap would panic, or mix up two flags of one name.

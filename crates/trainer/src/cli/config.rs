@@ -13,6 +13,8 @@ use toml_edit::{Document, Item, Key, TableLike, Value};
 
 use super::Result;
 use super::command::NOT_IN_A_FILE;
+use crate::nearest::nearest;
+use crate::text_file;
 
 /// A key of a file as flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +40,7 @@ impl fmt::Display for At<'_> {
 pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
     let mut settings: Vec<FileKey> = vec![];
     for path in files {
-        let text = std::fs::read_to_string(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
+        let text = text_file::read(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
         for setting in read_text(path, &text, command, subcommand)? {
             settings.retain(|earlier| earlier.id != setting.id);
             settings.push(setting);
@@ -87,7 +89,7 @@ impl Reader<'_> {
             if all().flat_map(flags).any(|arg| arg.get_long() == Some(&section.replace('_', "-"))) {
                 return Err(format!("{at}: `{section}`: a value is expected, not a table").into());
             }
-            let near = nearest(section, known.iter().map(String::as_str));
+            let near = did_you_mean(section, known.iter().map(String::as_str));
             return Err(format!("{at}: there is no section [{section}]{near} The sections are {}", list(&known)).into());
         }
         for (name, item) in table.iter() {
@@ -108,7 +110,7 @@ impl Reader<'_> {
             if NOT_IN_A_FILE.contains(&long.as_str()) {
                 return Err(format!("{at}: `{name}` is given on the command line, not in a file").into());
             }
-            let near = nearest(&long, all().flat_map(flags).filter_map(Arg::get_long));
+            let near = did_you_mean(&long, all().flat_map(flags).filter_map(Arg::get_long));
             return Err(format!("{at}: there is no option `{name}`{near} --help lists all").into());
         };
         if let Some(section) = section.filter(|section| section_of(&arg).as_deref() != Some(section)) {
@@ -218,27 +220,8 @@ fn check(command: &Command, flags: &[OsString]) -> Result<(), String> {
 }
 
 /// The end of a sentence: whether a known name is near.
-fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let near = known.map(|known| (distance(name, known), known)).min();
-    match near.filter(|(distance, known)| *distance <= 2.max(known.len() / 3)) {
-        Some((_, known)) => format!("; did you mean `{known}`?"),
-        None => ".".to_owned(),
-    }
-}
-
-/// How many letters to change, insert or leave out.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, &y) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
+fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    nearest(name, known).map_or_else(|| ".".to_owned(), |known| format!("; did you mean `{known}`?"))
 }
 
 fn list(names: &[String]) -> String {

@@ -1,8 +1,11 @@
 //! How a command ends when it does not end well: what is told, and the exit code.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::process::ExitCode;
+
+use fulmen_data::shorten;
 
 use crate::say::say;
 
@@ -18,18 +21,33 @@ pub(crate) enum Failure {
 impl Failure {
     /// Tells the user, and gives the exit code.
     pub(crate) fn tell(self) -> ExitCode {
+        match (&self, self.short()) {
+            (_, Some(text)) => say(&text),
+            // In colour. A closed terminal changes nothing.
+            (Failure::Usage(error), None) => drop(error.print()),
+            (Failure::Error(error), None) => say(&text(&**error)),
+        }
         match self {
-            Failure::Usage(error) => {
-                // A closed terminal changes nothing.
-                let _ = error.print();
-                ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
-            }
-            Failure::Error(error) => {
-                say(&text(&*error));
-                let interrupted = error.downcast_ref::<crate::Error>().is_some_and(crate::Error::is_interrupted);
+            Failure::Usage(error) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
+            Failure::Error(error) => match error.downcast_ref::<crate::Error>() {
                 // What a shell says of a program that Ctrl-C has ended.
-                if interrupted { ExitCode::from(130) } else { ExitCode::FAILURE }
-            }
+                Some(error) if error.is_interrupted() => ExitCode::from(130),
+                Some(error) if error.is_option() => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            },
+        }
+    }
+
+    /// What to tell where that is long: with the beginnings alone of long values.
+    pub(crate) fn short(&self) -> Option<String> {
+        let text = match self {
+            Failure::Usage(error) if error.use_stderr() => error.render().to_string(),
+            Failure::Usage(_) => return None,
+            Failure::Error(error) => text(&**error),
+        };
+        match shorten(text.trim_end()) {
+            Cow::Owned(short) => Some(short),
+            Cow::Borrowed(_) => None,
         }
     }
 }
@@ -79,6 +97,8 @@ mod tests {
         let expected = |code: u8| format!("{:?}", ExitCode::from(code));
         assert_eq!(code(Failure::from("broken")), expected(1));
         assert_eq!(code(Failure::from(crate::Error::interrupted("predicting"))), expected(130));
+        assert_eq!(code(Failure::from(crate::Error::option("max_epochs: 0 is not possible"))), expected(2));
+        assert_eq!(code(Failure::from(crate::Error::usage("the loss must be a scalar"))), expected(1));
         let usage = clap::Command::new("x").try_get_matches_from(["x", "--y"]).unwrap_err();
         assert_eq!(code(Failure::Usage(usage)), expected(2));
         let help = clap::Command::new("x").try_get_matches_from(["x", "--help"]).unwrap_err();

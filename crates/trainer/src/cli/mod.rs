@@ -63,8 +63,8 @@
 //! # What the process answers
 //!
 //! 0 when all went well, also after a first Ctrl-C, which saves; 1 for an error, told on standard error after `error:`,
-//! or when `preflight` finds that the step does not fit; 2 for wrong usage; 130 when Ctrl-C ended it before its work was
-//! done.
+//! or when `preflight` finds that the step does not fit; 2 for wrong usage, of a flag, a file of `--config` or the
+//! environment; 130 when Ctrl-C ended it before its work was done.
 //!
 //! Not here: the training itself. Everything that a subcommand does, a program can do with [`Trainer`](crate::Trainer).
 

@@ -34,6 +34,7 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
     let mut command = command::command::<P>(name.unwrap_or("program"))?;
     // Makes clap fill in what is derived: help, usage, the flags of subcommands.
     command.build();
+    join_negative_numbers(&mut args, &command);
 
     // What the user gave, however incomplete it is without the files.
     let given = command.clone().ignore_errors(true).try_get_matches_from(&args).map_err(Failure::Usage)?;
@@ -45,7 +46,8 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
         Some(name) if args.get(1).is_some_and(|first| first == name) => 2,
         Some(_) => args.len(),
     };
-    let from_files = config::read(&files, &command, subcommand)?;
+    let from_files =
+        config::read(&files, &command, subcommand).map_err(|error| crate::Error::option(error.to_string()))?;
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
     let flags = from_files.into_iter().filter(|setting| !is_given(&setting.id)).flat_map(|setting| setting.flags);
     let at = at.min(args.len());
@@ -61,6 +63,29 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
         command: subcommand.and_then(|name| command.find_subcommand(name)).unwrap_or(&command).clone(),
         matches: leaf.clone(),
     })
+}
+
+/// Writes `--shift -1e-3` as `--shift=-1e-3`: clap takes a number with an exponent for short flags.
+fn join_negative_numbers(args: &mut Vec<OsString>, command: &Command) {
+    let takes_value = |flag: &str| {
+        let commands = || std::iter::once(command).chain(command.get_subcommands());
+        let mut known = commands().flat_map(Command::get_arguments).filter(|arg| arg.get_long() == Some(flag));
+        known.any(|arg| arg.get_action().takes_values() && !config::takes_many(arg))
+    };
+    let is_negative =
+        |text: &str| text.starts_with('-') && text.contains(char::is_alphabetic) && text.parse::<f64>().is_ok();
+    let mut at = 1;
+    while at + 1 < args.len() && args[at] != "--" {
+        let pair = (args[at].to_str().and_then(|arg| arg.strip_prefix("--")), args[at + 1].to_str());
+        if let (Some(flag), Some(number)) = pair
+            && is_negative(number)
+            && takes_value(flag)
+        {
+            args[at] = format!("--{flag}={number}").into();
+            args.remove(at + 1);
+        }
+        at += 1;
+    }
 }
 
 /// The subcommand, and the flags that stand behind it.

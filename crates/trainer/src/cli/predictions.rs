@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, BufWriter};
 use std::path::Path;
 
+use fulmen_durable::NewFile;
 use fulmen_nn::safetensors;
 use fulmen_tensor::{Complex, DType, Literal};
 
 use super::Result;
-use crate::{Predicted, PredictedBatches};
+use crate::{Error, Predicted, PredictedBatches};
 
 /// How predictions are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,15 +23,15 @@ pub(crate) enum Format {
 
 impl Format {
     /// The format that a file's name asks for. What is known to fail is told before anything is predicted.
-    pub(crate) fn of(path: &Path) -> Result<Format> {
+    pub(crate) fn of(path: &Path) -> Result<Format, Error> {
         let folder = folder(path);
         if !folder.is_dir() {
-            return Err(format!("--output {}: there is no folder {}", path.display(), folder.display()).into());
+            return Err(Error::option(format!("--output {}: there is no folder {}", path.display(), folder.display())));
         }
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("csv") => Ok(Format::Csv),
             Some("safetensors") => Ok(Format::Safetensors),
-            _ => Err(format!("--output {}: the name must end in .csv or .safetensors", path.display()).into()),
+            _ => Err(Error::option(format!("--output {}: the name must end in .csv or .safetensors", path.display()))),
         }
     }
 }
@@ -51,36 +52,23 @@ pub(crate) fn write_predictions(path: &Path, format: Format, batches: PredictedB
             Ok(samples)
         }
         Format::Csv => {
-            let folder = folder(path);
-            let mut builder = tempfile::Builder::new();
-            builder.prefix(".writing-");
-            // A temporary file is readable by its owner only; this one is to stay, so it gets what any new file gets.
-            #[cfg(unix)]
-            let builder = builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+            let explained = |e| failed(&fulmen_durable::explain(e, path, None));
             // Dropped before it has its name, it is removed.
-            let temporary = builder.tempfile_in(folder).map_err(|e| failed(&e))?;
-            let samples = write_csv(temporary.as_file(), batches, &failed)?;
-            temporary.as_file().sync_all().map_err(|e| failed(&e))?;
-            temporary.persist(path).map_err(|e| failed(&e.error))?;
-            // The new name is on the disk when the folder is. Only Unix can sync one.
-            #[cfg(unix)]
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| failed(&e))?;
+            let file = NewFile::create(path).map_err(explained)?;
+            let samples = write_csv(file.file(), batches, &explained)?;
+            file.keep().map_err(explained)?;
             Ok(samples)
         }
     }
 }
 
-fn write_csv(
-    file: &File,
-    batches: PredictedBatches,
-    failed: &dyn Fn(&dyn std::fmt::Display) -> String,
-) -> Result<usize> {
+fn write_csv(file: &File, batches: PredictedBatches, failed: &dyn Fn(io::Error) -> String) -> Result<usize> {
     let mut writer = csv::Writer::from_writer(BufWriter::new(file));
     let mut samples = 0;
     for batch in batches {
         let batch = batch?;
         if samples == 0 {
-            writer.write_record(header(&batch)).map_err(|e| failed(&e))?;
+            writer.write_record(header(&batch)).map_err(|e| failed(e.into()))?;
         }
         let columns: Vec<Vec<String>> =
             batch.values().iter().map(|(_, literal)| texts(literal)).collect::<Result<_>>()?;
@@ -90,11 +78,11 @@ fn write_csv(
                 let width = texts.len() / rows;
                 &texts[row * width..][..width]
             });
-            writer.write_record(cells).map_err(|e| failed(&e))?;
+            writer.write_record(cells).map_err(|e| failed(e.into()))?;
         }
         samples += rows;
     }
-    writer.flush().map_err(|e| failed(&e))?;
+    writer.flush().map_err(failed)?;
     Ok(samples)
 }
 

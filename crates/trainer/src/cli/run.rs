@@ -19,7 +19,7 @@ use super::{FitData, Program};
 use crate::callbacks::spell;
 use crate::preflight::Prices;
 use crate::say::note;
-use crate::{Options, Trainer, TrainerBuilder, Weights};
+use crate::{Error, Options, Trainer, TrainerBuilder, Weights};
 
 /// Does what the arguments say.
 pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
@@ -92,7 +92,7 @@ impl<P: Program> Session<P> {
             }
             _ => (self.program().test_data(&options)?, "test data: its test_data() gives none"),
         };
-        let loader = loader.ok_or_else(|| format!("this program has no {none}"))?;
+        let loader = loader.ok_or_else(|| Error::option(format!("this program has no {none}")))?;
         let module = self.program().module()?;
         let (point, title) = match self.invocation.task {
             Task::Validate => (trainer.validate_with(&module, &loader, weights(&options))?, "Validation"),
@@ -110,7 +110,7 @@ impl<P: Program> Session<P> {
         let loader = self
             .program()
             .predict_data(&options)?
-            .ok_or("this program has no data to predict for: its predict_data() gives none")?;
+            .ok_or_else(|| Error::option("this program has no data to predict for: its predict_data() gives none"))?;
         let module = self.program().module()?;
         let batches = trainer.predict(&module, &loader, weights(&options))?;
         let samples = match trainer.process_index() {

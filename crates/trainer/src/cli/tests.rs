@@ -41,6 +41,9 @@ struct Fitting {
     /// Rates, two of them
     #[arg(long, num_args = 2, help_heading = "Model")]
     rates: Option<Vec<f64>>,
+    /// A number
+    #[arg(long, default_value_t = 0.0, help_heading = "Model")]
+    shift: f64,
     /// Say more
     #[arg(long, short, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -61,7 +64,7 @@ impl Program for Fitting {
         Err("not in this test".into())
     }
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
-        builder.max_epochs(77u64).seed(5u64)
+        builder.max_epochs(77).seed(5)
     }
 }
 
@@ -216,6 +219,8 @@ fn what_is_printed_says_what_each_key_is() {
         hidden = [3]
         # Rates, two of them
         # rates =
+        # A number
+        shift = 0
 
         [output]
         # End the output with one line of JSON
@@ -245,7 +250,7 @@ fn mistakes_in_a_file_are_told_with_line_and_key() {
     refused("config = 'x.toml'", "1: `config` is given on the command line, not in a file");
     refused("seed = 1\nseed ==", "2: extra `=`, expected nothing");
 
-    let digit = "for '--seed <SEED>': invalid digit found in string";
+    let digit = "for '--seed <SEED>': expected a whole number from 0 to 18446744073709551615";
     refused("seed = 'many'", &format!("1: `seed`: invalid value 'many' {digit}"));
     refused("seed = -1", &format!("1: `seed`: invalid value '-1' {digit}"));
     let accelerators = "`tpux` is no accelerator; there are: auto, cpu, cuda, tpu";
@@ -301,6 +306,81 @@ fn wrong_usage_is_claps_to_tell() {
     let Failure::Usage(help) = read::<Fitting>(&["--help"]).unwrap_err() else { panic!("no help") };
     assert_eq!(help.exit_code(), 0);
     assert!(help.to_string().starts_with("Fits a line\n\nUsage: prog [OPTIONS]"), "{help}");
+}
+
+/// What a command that is not understood, or whose options cannot be, tells, and its exit code.
+fn told(args: &[&str]) -> (String, String) {
+    let args = std::iter::once("prog").chain(args.iter().copied()).map(OsString::from).collect();
+    let failure = run::run::<Fitting>(args).unwrap_err();
+    (message(&failure), format!("{:?}", failure.tell()))
+}
+
+#[test]
+fn a_negative_number_is_a_value_and_what_is_wrong_with_it_names_the_option() {
+    for row in Options::table() {
+        let long = format!("--{}", row.name.replace('_', "-"));
+        if ["--default-root-dir", "--ckpt-path", "--devices"].contains(&long.as_str()) {
+            continue;
+        }
+        let (message, code) = told(&["fit", "--data-dir", "d", &long, "-1", "--print-config"]);
+        let names_it =
+            message.contains(&long) && message.contains("'-1'") || message.contains(&format!("{}: -1", row.name));
+        assert!(names_it && !message.contains("unexpected argument"), "{long}: {message}");
+        assert_eq!(code, format!("{:?}", ExitCode::from(2)), "{long}");
+    }
+    let given = read::<Fitting>(&["--data-dir", "d", "--rates", "-1", "-0.5", "--shift", "-5e-4"]).unwrap();
+    assert_eq!((given.program.rates, given.program.shift), (Some(vec![-1.0, -0.5]), -5e-4));
+    let infinite = read::<Fitting>(&["--data-dir", "d", "--shift", "-inf"]).unwrap();
+    assert_eq!(infinite.program.shift, f64::NEG_INFINITY);
+    let two = read::<Fitting>(&["--data-dir", "d", "--shift", "-1e-3", "-5e-4"]).unwrap_err();
+    assert!(message(&two).contains("unexpected argument"), "{}", message(&two));
+    let file = File::new("data-dir = 'd'\nrates = [1.5, -2.0]");
+    assert_eq!(read::<Fitting>(&["--config", &file.path()]).unwrap().program.rates, Some(vec![1.5, -2.0]));
+}
+
+#[test]
+fn options_that_cannot_be_end_with_2_wherever_they_are_found() {
+    let wrong = File::new("max-epoch = 3");
+    let cases: [(&[&str], &str); 7] = [
+        (&["fit", "--devices", "two"], "'--devices <DEVICES>': `two` names no devices"),
+        (&["fit", "--devices", "1000"], "devices: "),
+        (&["fit", "--max-epochs", "0", "--print-config"], "max_epochs: 0 is not possible"),
+        (&["fit", "--config", &wrong.path()], "there is no option `max-epoch`"),
+        (&["fit", "--config", "/nowhere/run.toml"], "--config /nowhere/run.toml: "),
+        (&["predict", "--output", "x.txt"], "--output x.txt: the name must end in .csv or .safetensors"),
+        (&["predict", "--output", "/nowhere/x.csv"], "there is no folder /nowhere"),
+    ];
+    for (args, expected) in cases {
+        let (message, code) = told(&[args, &["--data-dir", "d", "--accelerator", "cpu"]].concat());
+        assert!(message.contains(expected), "{message}");
+        assert_eq!(code, format!("{:?}", ExitCode::from(2)), "{message}");
+    }
+    let (message, code) = told(&["fit", "--data-dir", "d", "--accelerator", "cpu"]);
+    assert_eq!((message.as_str(), code), ("not in this test", format!("{:?}", ExitCode::from(1))));
+}
+
+#[test]
+fn a_very_long_value_is_told_by_its_beginning() {
+    let long = "long".repeat(25_000);
+    let flag = format!("--{long}");
+    let seed = File::new(&format!("seed = '{long}'"));
+    let unknown = File::new(&format!("'{long}' = 1"));
+    let cases: [&[&str]; 5] = [
+        &["--seed", &long],
+        &["--accelerator", &long],
+        &[&flag],
+        &["--config", &seed.path()],
+        &["--config", &unknown.path()],
+    ];
+    for args in cases {
+        let failure = read::<Fitting>(&[&["fit", "--data-dir", "d"], args].concat()).unwrap_err();
+        let told = failure.short().unwrap_or_else(|| message(&failure));
+        assert!(
+            told.len() < 1000 && told.contains("longlong") && told.contains("… (1000"),
+            "{} bytes: {told}",
+            told.len()
+        );
+    }
 }
 
 /// Has a flag of the Trainer's.
@@ -372,4 +452,35 @@ fn a_program_cannot_take_a_name_that_is_taken() {
     assert!(message(&failure).contains("argument `seed` has the name of one that every program has"));
     let failure = read::<Nested>(&["export"]).unwrap_err();
     assert!(message(&failure).contains("a subcommand of their own, `export`"));
+}
+
+#[test]
+fn a_configuration_that_is_not_a_small_text_file_is_refused_before_it_is_read() {
+    let refused = |path: &str, expected: &str| {
+        let failure = read::<Fitting>(&["fit", "--data-dir", "x", "--config", path]).unwrap_err();
+        let message = message(&failure);
+        assert!(message.contains(&format!("--config {path}: ")) && message.contains(expected), "{message}");
+    };
+    let file = File::new("");
+    refused("/dev/zero", "not a regular file");
+    refused(file.0.path().to_str().unwrap(), "a folder");
+    // A terabyte of which nothing is on the disk.
+    std::fs::OpenOptions::new().write(true).open(file.path()).unwrap().set_len(1 << 40).unwrap();
+    refused(&file.path(), "larger than 1 MB");
+    std::fs::write(file.path(), b"max-epochs = 3 # \xff").unwrap();
+    refused(&file.path(), "not UTF-8 text");
+}
+
+#[test]
+fn a_configuration_may_come_through_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let writer = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::write(pipe, "max-epochs = 3\n").unwrap()
+    });
+    let read = read::<Fitting>(&["fit", "--data-dir", "x", "--config", pipe.to_str().unwrap()]).unwrap();
+    writer.join().unwrap();
+    assert_eq!(options(&read).max_epochs, 3);
 }

@@ -150,6 +150,7 @@ impl<'a> Fit<'a> {
                 }
                 done.wait().map_err(|e| Error::device("the first step failed on the device", e))?;
                 self.summary.time_to_first_step = self.started.elapsed();
+                interrupt.stepped();
             } else {
                 running.in_flight.push(done);
                 if let Some(last) = last {

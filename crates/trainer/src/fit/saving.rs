@@ -63,10 +63,13 @@ impl Fit<'_> {
         }
         self.position.callbacks =
             numbered(self.callbacks).filter_map(|(name, callback)| Some((name, callback.state()?))).collect();
+        let mut whole = self.summary.last_checkpoint.clone();
         let writes = self.hosts.is_none_or(|hosts| hosts.process().is_coordinator());
         for (path, role) in files {
             if writes {
-                checkpoint::save(&path, &tensors, &self.position)?;
+                let saved = checkpoint::save(&path, &tensors, &self.position);
+                saved.map_err(|error| error.with_last_checkpoint(whole.as_deref()))?;
+                whole = Some(path.clone());
             }
             match role {
                 CheckpointRole::Last => self.summary.last_checkpoint = Some(path),

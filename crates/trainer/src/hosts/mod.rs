@@ -230,4 +230,5 @@ impl Drop for Hosts {
 }
 
 #[cfg(test)]
+#[cfg(feature = "multi-host")]
 mod tests;

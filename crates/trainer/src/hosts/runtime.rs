@@ -120,6 +120,7 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
 }
 
 #[cfg(test)]
+#[cfg(feature = "multi-host")]
 mod tests {
     use super::*;
 

@@ -189,8 +189,8 @@ fn trainer(hosts: &Arc<Hosts>, folder: &Path, callback: Option<StopAfter>) -> Tr
     let mut builder = Trainer::builder()
         .accelerator(Accelerator::Cpu)
         .devices(1)
-        .max_epochs(50u64)
-        .log_every_n_steps(3u64)
+        .max_epochs(50)
+        .log_every_n_steps(3)
         .default_root_dir(folder);
     if let Some(callback) = callback {
         builder = builder.callback(callback);

@@ -37,11 +37,7 @@ impl CsvLogger {
     fn rewrite(&mut self) -> io::Result<()> {
         let rows = std::iter::once(self.header()).chain(self.rows.iter().map(|row| self.row(row)));
         let text = lines(rows)?;
-        let temporary = self.path.with_extension("csv.tmp");
-        let mut file = File::create(&temporary)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, &self.path)?;
+        fulmen_durable::write(&self.path, Some(text.len() as u64), |file| file.write_all(&text))?;
         self.file = Some(OpenOptions::new().append(true).open(&self.path)?);
         Ok(())
     }

@@ -190,6 +190,14 @@ impl Generation {
         GENERATIONS.iter().find(|g| is(g.name) || g.aliases.iter().any(|alias| is(alias)))
     }
 
+    /// The generation of a device by the kind that a plugin tells, such as `TPU v5 lite`.
+    pub(crate) fn of_kind(kind: &str) -> Option<&'static Generation> {
+        let words: Vec<&str> = kind.split_whitespace().filter(|word| !word.eq_ignore_ascii_case("tpu")).collect();
+        let name = words.concat();
+        // libtpu's word for the smaller chip of a generation.
+        Generation::find(&name).or_else(|| Generation::find(&format!("{}e", name.strip_suffix("lite")?)))
+    }
+
     /// The peak of one device in `bf16`, in operations a second.
     pub fn device_flops(&self) -> f64 {
         self.bf16_flops / self.devices as f64

@@ -12,7 +12,7 @@ mod roofline;
 mod text;
 mod topology;
 mod training;
-mod warnings;
+pub(crate) mod warnings;
 
 use std::time::Instant;
 
@@ -147,7 +147,7 @@ fn cost(judgement: &mut Judgement, program: &Executable, step: &Step) -> fulmen_
         sent_bytes: collectives.iter().fold(0.0, |n, c| n + c.sent_bytes()),
     };
     let chip = judgement.slice.generation();
-    judgement.warnings = warnings::matrix_unit(&products, chip);
+    judgement.warnings = warnings::matrix_unit(&products, chip.matrix_unit);
     judgement.warnings.extend(warnings::tiles(&module.largest_arrays(LOOKED_AT)));
     judgement.warnings.extend(warnings::single_precision(&step.recorded, warnings::passes(&products)));
     judgement.step = Some(StepCost {

@@ -45,7 +45,7 @@ impl Prices {
     /// # Errors
     /// A file that cannot be read or is no such table.
     pub fn read(path: &Path) -> Result<Prices> {
-        let text = std::fs::read_to_string(path)
+        let text = crate::text_file::read(path)
             .map_err(|e| Error::usage(format!("the price table {} cannot be read: {e}", path.display())))?;
         Prices::parse(&text, &format!("the price table {}", path.display()))
     }

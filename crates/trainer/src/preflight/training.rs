@@ -146,7 +146,7 @@ mod tests {
 
     impl Mlp {
         fn new(width: usize) -> Mlp {
-            Mlp(Sequential::new().push(Linear::new(784, width)).push(Relu).push(Linear::new(width, 10)))
+            Mlp(Sequential::new().add(Linear::new(784, width)).add(Relu).add(Linear::new(width, 10)))
         }
     }
 

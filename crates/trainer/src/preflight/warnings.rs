@@ -1,13 +1,13 @@
 //! What makes a step slower than it need be: sizes that leave a part of the matrix units or of the memory's tiles empty,
 //! and `f32` where `bf16` would do.
+//!
+//! Preflight reads it from a compiled program, and a fit from what was recorded (`hints.rs`).
 
 use std::collections::BTreeMap;
 
 use fulmen_pjrt::ElementType;
-use fulmen_pjrt::hlo::{LargeArray, PlacedProduct, Product};
+use fulmen_pjrt::hlo::{LargeArray, PlacedProduct, Precision, Product, Source};
 use fulmen_tensor::{DType, Recorded};
-
-use super::chips::Generation;
 
 /// Something that costs time or memory, and where.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,8 +36,62 @@ fn used(product: &Product, unit: u64) -> f64 {
     share(product.inner, unit) * one.max(other)
 }
 
+/// The share of the matrix units' time, over all products, that is not spent on padding; `None` without products.
+pub(crate) fn share_used(products: &[PlacedProduct], unit: u64) -> Option<f64> {
+    let (mut work, mut time) = (0.0, 0.0);
+    for placed in products {
+        let (flops, used) = (placed.product.flops * placed.times as f64, used(&placed.product, unit));
+        if used > 0.0 {
+            work += flops;
+            time += flops / used;
+        }
+    }
+    (time > 0.0).then(|| work / time)
+}
+
+/// The products that a program records with `matmul` and `convolution`, as one of the devices that share a batch sees
+/// them. Their derivatives have the same lengths in another order.
+pub(crate) fn recorded_products(recorded: &[Recorded], devices: usize) -> Vec<PlacedProduct> {
+    recorded.iter().filter_map(|r| recorded_product(recorded, r, devices as u64)).collect()
+}
+
+fn recorded_product(recorded: &[Recorded], r: &Recorded, devices: u64) -> Option<PlacedProduct> {
+    let ty = |i: usize| recorded.get(*r.operands.get(i)?)?.types.first();
+    let (left, right, result) = (ty(0)?.shape.dims(), ty(1)?.shape.dims(), r.types.first()?.shape.dims());
+    let len = |dims: &[usize]| dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
+    let (batch, rows, inner, columns) = match r.operation? {
+        // The leading axes of the right side, if it has any, are those of the left, and the batch is the first of them.
+        "matmul" if right.len() > 2 => {
+            let [leading @ .., rows, inner] = left else { return None };
+            (len(leading), *rows as u64, *inner as u64, *right.last()? as u64)
+        }
+        "matmul" => {
+            let (inner, leading) = left.split_last()?;
+            (1, len(leading).div_ceil(devices), *inner as u64, len(right.get(1..)?))
+        }
+        // `[batch, in, …]` and `[out, in / groups, …]` make `[batch, out, …]`. A derivative has its axes in another order.
+        "convolution" => {
+            let ([images, made, places @ ..], [features, kernel @ ..]) = (result, right) else { return None };
+            if left.first() != Some(images) || made != features {
+                return None;
+            }
+            (1, (*images as u64 * len(places)).div_ceil(devices), len(kernel), *features as u64)
+        }
+        _ => return None,
+    };
+    let flops = 2.0 * batch as f64 * rows as f64 * inner as f64 * columns as f64;
+    let (operands, precision) = (ElementType::F32, Precision::Default);
+    Some(PlacedProduct {
+        product: Product { batch, rows, inner, columns, features: inner, operands, precision, flops },
+        name: String::new(),
+        times: 1,
+        op_name: String::new(),
+        source: Some(Source { file: r.location.file().into(), line: r.location.line() }),
+    })
+}
+
 /// Products whose sizes leave a part of the matrix unit empty, the most wasteful first.
-pub(crate) fn matrix_unit(products: &[PlacedProduct], chip: &Generation) -> Vec<Warning> {
+pub(crate) fn matrix_unit(products: &[PlacedProduct], unit: u64) -> Vec<Warning> {
     let work = |p: &PlacedProduct| p.product.flops * p.times as f64;
     let all: f64 = products.iter().map(work).sum();
     // The same product on the same line is one.
@@ -47,7 +101,7 @@ pub(crate) fn matrix_unit(products: &[PlacedProduct], chip: &Generation) -> Vec<
         let source = placed.source.as_ref().map(ToString::to_string).unwrap_or_default();
         let entry = found.entry((source, [product.rows, product.inner, product.columns])).or_default();
         entry.0 += work(placed);
-        entry.1 = used(product, chip.matrix_unit);
+        entry.1 = used(product, unit);
         entry.2 += placed.times.saturating_mul(product.batch);
     }
     let mut found: Vec<_> = found
@@ -56,7 +110,6 @@ pub(crate) fn matrix_unit(products: &[PlacedProduct], chip: &Generation) -> Vec<
         .collect();
     let wasted = |(work, used, _): &(f64, f64, u64)| work * (1.0 / used - 1.0);
     found.sort_by(|a, b| wasted(&b.1).total_cmp(&wasted(&a.1)));
-    let unit = chip.matrix_unit;
     let rest = found.len().saturating_sub(MOST);
     let mut warnings: Vec<Warning> = found
         .into_iter()
@@ -144,7 +197,6 @@ pub(crate) fn passes(products: &[PlacedProduct]) -> u32 {
 #[cfg(test)]
 mod tests {
     use fulmen_pjrt::ArrayType;
-    use fulmen_pjrt::hlo::{Precision, Source};
     use fulmen_tensor::{Function, TensorType};
 
     use super::*;
@@ -163,23 +215,21 @@ mod tests {
 
     #[test]
     fn a_full_matrix_unit_is_not_warned_of() {
-        let v5e = Generation::find("v5e").unwrap();
         assert_eq!(used(&product(1024, 256, 128).product, 128), 1.0);
         assert_eq!(used(&product(1024, 64, 128).product, 128), 0.5);
         // Ten columns, but the many rows can fill the unit's columns instead.
         assert_eq!(used(&product(1024, 256, 10).product, 128), 10.0 / 16.0);
         assert_eq!(used(&product(1024, 128, 128).product, 256), 0.5);
-        assert!(matrix_unit(&[product(1024, 256, 128)], v5e).is_empty());
-        let warnings = matrix_unit(&[product(1024, 256, 128), product(4096, 100, 100), product(8, 8, 8)], v5e);
+        assert!(matrix_unit(&[product(1024, 256, 128)], 128).is_empty());
+        let warnings = matrix_unit(&[product(1024, 256, 128), product(4096, 100, 100), product(8, 8, 8)], 128);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert_eq!(warnings[0].source.as_deref(), Some("m.rs:100"));
         assert!(
             warnings[0].message.contains("1 × a product of 4096×100 by 100×100 fills at most 75 %"),
             "{warnings:?}"
         );
-        let v6e = Generation::find("v6e").unwrap();
-        assert!(matrix_unit(&[product(1024, 256, 128)], v6e).is_empty(), "the rows fill the unit");
-        assert_eq!(matrix_unit(&[product(1024, 128, 128)], v6e).len(), 1);
+        assert!(matrix_unit(&[product(1024, 256, 128)], 256).is_empty(), "the rows fill the unit");
+        assert_eq!(matrix_unit(&[product(1024, 128, 128)], 256).len(), 1);
     }
 
     #[test]

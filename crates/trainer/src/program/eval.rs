@@ -1,9 +1,9 @@
 //! A validation or test step as a function.
 
 use fulmen_data::DataLoader;
-use fulmen_tensor::{Function, Tensor, autocast, random};
+use fulmen_tensor::{Function, Tensor, autocast, random, recording};
 
-use super::{EvalProgram, for_setting};
+use super::{EvalProgram, LOG_IT, for_setting};
 use crate::logs::LogLayout;
 use crate::module::StepContext;
 use crate::placeholders::Placeholders;
@@ -61,10 +61,11 @@ fn record(
     module.eval();
     module.set_random_key(&random::key(seed));
     let mut cx = StepContext::default();
-    autocast(setting.precision.autocast(), || match stage {
+    let step = || match stage {
         Stage::Validation => module.validation_step(batch, &mut cx),
         Stage::Test => module.test_step(batch, &mut cx),
-    });
+    };
+    recording(stage.step(), LOG_IT, || autocast(setting.precision.autocast(), step));
     let logged = cx.into_logged();
     let placeholders = cells.placeholders();
     drop(cells);

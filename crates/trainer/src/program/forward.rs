@@ -1,7 +1,8 @@
 //! The user's training step, recorded: a loss, what it logs, and what the model has changed of itself.
 
-use fulmen_tensor::{DType, Tensor, autocast, random};
+use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
+use super::LOG_IT;
 use super::checks::check_loss;
 use super::values::Values;
 use crate::logs::{GRAD_NORM, LogLayout};
@@ -38,7 +39,9 @@ impl Forward {
         module.train();
         module.set_random_key(&random::fold_in_tensor(key, &step.to_dtype(DType::U32)));
         let mut cx = StepContext::default();
-        let loss = autocast(setting.precision.autocast(), || module.training_step(batch, &mut cx));
+        let loss = recording("training_step", LOG_IT, || {
+            autocast(setting.precision.autocast(), || module.training_step(batch, &mut cx))
+        });
         let mut logged = cx.into_logged();
         values.set_module(cells.placeholders(), cells.after());
         let used = cells.used();

@@ -10,6 +10,7 @@ mod train;
 mod update;
 mod values;
 
+use fulmen_data::{DataLoader, Field};
 use fulmen_tensor::Function;
 
 pub(crate) use eval::{Stage, eval};
@@ -18,6 +19,9 @@ pub(crate) use train::train;
 use crate::Strategy;
 use crate::logs::LogLayout;
 use crate::setting::Setting;
+
+/// What an error says where a step asks for a value.
+pub(crate) const LOG_IT: &str = "to see the value, log it: `cx.log(\"name\", &tensor)`";
 
 /// A training step as a function.
 ///
@@ -40,6 +44,17 @@ pub(crate) struct EvalProgram {
     /// One for each shape of batches.
     pub(crate) functions: Vec<Function>,
     pub(crate) layout: LogLayout,
+}
+
+/// What the programs of a step are called, one for each of the loader's shapes: by the fields whose shape differs.
+pub(crate) fn titles(step: &str, loader: &DataLoader) -> Vec<String> {
+    let shapes = loader.shapes();
+    let differs = |field: &&Field| shapes.iter().flatten().any(|f| f.name == field.name && f.shape != field.shape);
+    let title = |fields: &Vec<Field>| {
+        let parts = fields.iter().filter(differs).map(|f| format!("{} {:?}", f.name, f.shape)).collect::<Vec<_>>();
+        if parts.is_empty() { step.to_owned() } else { format!("{step} for {}", parts.join(", ")) }
+    };
+    shapes.iter().map(title).collect()
 }
 
 /// The folder of these files, as locations name it: what is recorded here is not on a line of the user's.
@@ -121,7 +136,7 @@ mod tests {
         let optimizer = net.configure_optimizers(&plan);
         let builder = Trainer::builder().strategy(Strategy::Fsdp).precision(Precision::Bf16Mixed);
         // With a branch for the optimizer.
-        let options = builder.accumulate_grad_batches(2u64).gradient_clip_val(1.0).options().unwrap();
+        let options = builder.accumulate_grad_batches(2).gradient_clip_val(1.0).options().unwrap();
         let mesh = Mesh::new([("data", 4)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
         let setting = Setting::new(&options, mesh, replicas);

@@ -1,6 +1,6 @@
 //! [`Gru`]: gated recurrent units.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::cell::Cell;
 use super::stack::Stack;
@@ -37,7 +37,8 @@ impl Gru {
 
     /// The outputs and the last states, with the shapes that [`Rnn::forward`](super::Rnn::forward) says.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
+    pub fn forward(&self, x: impl AsTensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
+        let x = x.as_tensor();
         let first = h_0.as_ref().map(std::slice::from_ref);
         let (y, mut state) = self.0.run(&self.to_string(), x, first);
         let h = state.swap_remove(0);

@@ -1,6 +1,6 @@
 //! [`Lstm`]: long short-term memory.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::cell::Cell;
 use super::stack::Stack;
@@ -47,7 +47,8 @@ impl Lstm {
     /// The outputs and the last states `(h, c)`, from the states `(h_0, c_0)`, else from zeros. The shapes are those that
     /// [`Rnn::forward`](super::Rnn::forward) says; with a projection, outputs and `h` have its features.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor, state: Option<(&Tensor, &Tensor)>) -> (Tensor, (Tensor, Tensor)) {
+    pub fn forward(&self, x: impl AsTensor, state: Option<(&Tensor, &Tensor)>) -> (Tensor, (Tensor, Tensor)) {
+        let x = x.as_tensor();
         let first = state.map(|(h, c)| [h, c]);
         let (y, mut state) = self.0.run(&self.to_string(), x, first.as_ref().map(|s| s.as_slice()));
         let c = state.swap_remove(1);

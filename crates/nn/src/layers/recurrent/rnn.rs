@@ -1,6 +1,6 @@
 //! [`Rnn`]: Elman's recurrent layer.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{AsTensor, Tensor};
 
 use super::cell::{Cell, RnnNonlinearity};
 use super::stack::Stack;
@@ -45,7 +45,8 @@ impl Rnn {
     ///
     /// Poisoned where the shapes are others.
     #[track_caller]
-    pub fn forward(&self, x: &Tensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
+    pub fn forward(&self, x: impl AsTensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
+        let x = x.as_tensor();
         let first = h_0.as_ref().map(std::slice::from_ref);
         let (y, mut state) = self.0.run(&self.to_string(), x, first);
         let h = state.swap_remove(0);

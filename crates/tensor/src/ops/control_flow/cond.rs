@@ -4,7 +4,7 @@ use super::branches::close;
 use super::{owned, poisoned};
 use crate::region::{Region, parameters};
 use crate::tensor::next_id;
-use crate::{DType, Tensor};
+use crate::{AsTensor, DType, Tensor};
 
 /// Traces a branch. What it records counts as inside also where it uses no operand: it is computed only in that branch.
 #[track_caller]
@@ -79,11 +79,12 @@ fn choose(
 /// ```
 #[track_caller]
 pub fn cond(
-    pred: &Tensor,
+    pred: impl AsTensor,
     operands: &[&Tensor],
     on_true: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     on_false: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
+    let pred = pred.as_tensor();
     let mut bad = poisoned(std::iter::once(pred).chain(operands.iter().copied()));
     if bad.is_none() && (pred.dtype() != DType::Bool || pred.rank() != 0) {
         let message = format!("the predicate must be a bool scalar, it is {}; make it with lt() or all()", pred.ty());
@@ -118,7 +119,8 @@ type Case<'a> = &'a dyn Fn(&[Tensor]) -> Vec<Tensor>;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn switch(index: &Tensor, operands: &[&Tensor], branches: &[Case<'_>]) -> Vec<Tensor> {
+pub fn switch(index: impl AsTensor, operands: &[&Tensor], branches: &[Case<'_>]) -> Vec<Tensor> {
+    let index = index.as_tensor();
     let Some(&first) = branches.first() else {
         return vec![Tensor::poison("switch", "there is no branch; give at least one")];
     };

@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 use super::scan::{Loop, Step};
 use crate::Tensor;
 use crate::grad::pull_back;
-use crate::graph::{Graph, Value, dependents, place, replay};
+use crate::graph::{Constants, Graph, Value, dependents, place, replay};
 use crate::operation::{Repeated, Vjp};
 use crate::region::{Region, frontier, parameters};
 use crate::tensor::Kind;
@@ -226,7 +226,7 @@ impl Loop {
         let ys = &own.results[carries..];
         // Twins are kept once.
         let all: Vec<Tensor> = ys.iter().chain(&*residuals).chain(values).cloned().collect();
-        let graph = Graph::new(&all).map_err(|e| Tensor::poison("scan", e.to_string()))?;
+        let graph = Graph::new(&all, Constants::InText).map_err(|e| Tensor::poison("scan", e.to_string()))?;
         let (kept, wanted) = graph.results.split_at(ys.len() + residuals.len());
         let mut kept: Vec<Value> = kept.to_vec();
         let mut sources = vec![];

@@ -6,8 +6,9 @@
 mod equation;
 
 use self::equation::{Equation, Label};
+use super::promote::common_dtype_of_all;
 use super::reduce::Reducer;
-use crate::{Shape, Tensor};
+use crate::{AsTensor, Shape, Tensor};
 
 /// A tensor with a label for each of its axes.
 #[derive(Clone)]
@@ -94,8 +95,8 @@ impl Tensor {
     /// - Without `->` the result has the axes of `...` and then each label that occurs once, in alphabetical order.
     /// - An axis of size 1 broadcasts. Blanks mean nothing.
     ///
-    /// Operands are taken together from left to right. Different dtypes meet by [`DType::promote`](crate::DType::promote),
-    /// and under [`autocast`](crate::autocast) products are computed as those of [`Tensor::matmul`].
+    /// Operands are taken together from left to right. Different dtypes meet by [`DType::promote`](crate::DType::promote)
+    /// before anything is multiplied or summed, and under [`autocast`](crate::autocast) products are computed as those of [`Tensor::matmul`].
     ///
     /// Poisoned if the equation cannot be read or does not fit the operands: the message points into it.
     ///
@@ -118,9 +119,14 @@ impl Tensor {
             Ok(equation) => equation,
             Err(message) => return Tensor::poison("einsum", message),
         };
+        // Before anything is summed: a narrow integer may not hold the sum.
+        let dtype = match common_dtype_of_all("einsum", operands) {
+            Ok(dtype) => dtype,
+            Err(poisoned) => return poisoned,
+        };
         let mut parts = Vec::with_capacity(operands.len());
         for (operand, labels) in operands.iter().zip(&equation.operands) {
-            parts.push(Labelled::new(operand, labels, &equation.sizes));
+            parts.push(Labelled::new(&operand.to_dtype(dtype), labels, &equation.sizes));
         }
         let mut parts = parts.into_iter();
         // An equation has at least one operand.
@@ -153,7 +159,8 @@ impl Tensor {
     /// assert_eq!(x.tensordot(&w, (&[1, 2], &[1, 0])).ty().to_string(), "f32[2, 5]");
     /// ```
     #[track_caller]
-    pub fn tensordot(&self, other: &Tensor, axes: (&[isize], &[isize])) -> Tensor {
+    pub fn tensordot(&self, other: impl AsTensor, axes: (&[isize], &[isize])) -> Tensor {
+        let other = other.as_tensor();
         if let Some(poisoned) = [self, other].into_iter().find(|t| t.fault().is_some()) {
             return poisoned.clone();
         }
@@ -168,7 +175,8 @@ impl Tensor {
     ///
     /// Poisoned if one is no vector.
     #[track_caller]
-    pub fn outer(&self, other: &Tensor) -> Tensor {
+    pub fn outer(&self, other: impl AsTensor) -> Tensor {
+        let other = other.as_tensor();
         match [self, other].into_iter().find(|t| t.fault().is_none() && t.rank() != 1) {
             Some(t) => Tensor::poison("outer", format!("takes two vectors, one is {}", t.ty())),
             None => self.product("outer", other, (&[], &[]), (&[], &[])),

@@ -1,0 +1,125 @@
+//! `memory`: the most memory that a process takes to train on the CPU, against JAX's.
+//!
+//! Each side trains in a process of its own, the same number of steps on data of the same size, one after the other: the
+//! peak does not depend on what else the machine does. It is the kernel's own count of resident memory (`VmHWM`), with
+//! the program, the data and the compiler in it. The step time that is told for ours is not a measurement: that is
+//! `steps`.
+
+use std::error::Error;
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+use fulmen::prelude::*;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::peer::{Peer, python};
+use crate::workload::{Visit, Workload};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which of W1 to W4, separated by commas.
+    #[arg(long, default_value = "W1,W2,W3,W4", value_delimiter = ',')]
+    workloads: Vec<String>,
+    /// How many devices the CPU is divided into, separated by commas.
+    #[arg(long, default_value = "1,8", value_delimiter = ',')]
+    devices: Vec<usize>,
+    /// Epochs to train, of 100 steps (W1, W2), 5 (W3) or 10 (W4).
+    #[arg(long, default_value_t = 4)]
+    epochs: u64,
+    /// Leave out the peer.
+    #[arg(long)]
+    no_peer: bool,
+    /// End with one line of JSON.
+    #[arg(long)]
+    json: bool,
+    /// Be our side: train one workload and print what it took.
+    #[arg(long, hide = true)]
+    serve: bool,
+}
+
+/// What our side took.
+#[derive(Serialize, Deserialize)]
+struct Taken {
+    peak_bytes: u64,
+    step_ms: f64,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let mut lines = vec![];
+    for name in &args.workloads {
+        let workload = Workload::find(name)?;
+        for &devices in &args.devices {
+            if args.serve {
+                let taken = workload.with_model(Training { workload, devices, epochs: args.epochs })?;
+                println!("{}", serde_json::to_string(&taken)?);
+                continue;
+            }
+            let ours = ours(name, devices, args.epochs)?;
+            let mut line = json!({ "workload": name, "devices": devices, "fulmen_bytes": ours.peak_bytes });
+            print!("{name} on {devices}: {} MiB", ours.peak_bytes >> 20);
+            if !args.no_peer {
+                let mut peer = Peer::start(&python()?, name, devices)?;
+                let theirs = peer.block(args.epochs * workload.steps_per_epoch as u64)?.peak_bytes;
+                let ratio = ours.peak_bytes as f64 / theirs as f64;
+                print!(", JAX {} {} MiB, ratio {ratio:.2}", peer.ready.jax, theirs >> 20);
+                line["jax_bytes"] = json!(theirs);
+                line["ratio"] = json!(ratio);
+            }
+            println!(" ({:.1} ms a step)", ours.step_ms);
+            lines.push(line);
+        }
+    }
+    if args.json {
+        println!("{}", json!({ "memory": lines }));
+    }
+    Ok(())
+}
+
+/// Our side in a process of its own.
+fn ours(workload: &str, devices: usize, epochs: u64) -> Result<Taken, Box<dyn Error>> {
+    let output = Command::new(env::current_exe()?)
+        .args(["memory", "--serve", "--workloads", workload, "--devices", &devices.to_string()])
+        .args(["--epochs", &epochs.to_string()])
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        return Err(format!("training {workload} on {devices} failed; what it said stands above").into());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().last().unwrap_or_default();
+    serde_json::from_str(line).map_err(|e| format!("our side said `{line}`: {e}").into())
+}
+
+struct Training {
+    workload: Workload,
+    devices: usize,
+    epochs: u64,
+}
+
+impl Visit for Training {
+    type Output = Result<Taken, Box<dyn Error>>;
+
+    fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
+        let loader = self.workload.loader(1)?;
+        let folder = tempfile::tempdir()?;
+        let mut trainer = Trainer::builder()
+            .accelerator(Accelerator::Cpu)
+            .devices(self.devices)
+            .max_epochs(self.epochs)
+            .default_root_dir(folder.path())
+            .enable_checkpointing(false)
+            .enable_progress_bar(false)
+            .build()?;
+        let summary = trainer.fit(model, &loader, None)?;
+        Ok(Taken { peak_bytes: peak_bytes()?, step_ms: summary.step_time_p50.as_secs_f64() * 1e3 })
+    }
+}
+
+/// The most memory that this process has held.
+fn peak_bytes() -> Result<u64, Box<dyn Error>> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("the kernel does not tell VmHWM")?;
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kib << 10)
+}

@@ -1,0 +1,435 @@
+//! One part of a cache as an Arrow IPC file: a schema, one record batch of all rows, a footer.
+//!
+//! The rows have one size, so where every byte will lie is known before the first sample is read. That is why this does
+//! not use `arrow-ipc`'s writer, which wants a batch in memory, but writes what goes around the columns; and why a part
+//! can be filled from many threads in any order. What is read back is checked by flatbuffers' verifier and then against
+//! the sizes that it must have, since `arrow-ipc`'s reader trusts what it reads further than a damaged file deserves.
+//!
+//! Not here: the files (`files`), and what the samples are.
+
+use std::ops::Range;
+
+use arrow_ipc::convert::IpcSchemaEncoder;
+use arrow_ipc::{
+    Block, Buffer, FieldNode, FooterBuilder, Message, MessageBuilder, MessageHeader, MetadataVersion,
+    RecordBatchBuilder, Type, root_as_footer, root_as_message,
+};
+use arrow_schema::{DataType, Field as ArrowField, Schema};
+use flatbuffers::FlatBufferBuilder;
+use fulmen_tensor::DType;
+
+use fulmen_data::{Error, Field, Result};
+
+const MAGIC: &[u8] = b"ARROW1";
+/// Columns start at multiples of this, as Arrow recommends and as SIMD likes.
+const ALIGNMENT: u64 = 64;
+/// What is around the columns is some kilobytes; a file that claims more is damaged.
+const MOST_METADATA: u64 = 64 << 20;
+/// The metadata keys of a part's schema.
+const KEY: &str = "fulmen.cache.key";
+const PART: &str = "fulmen.cache.part";
+const FIRST_ROW: &str = "fulmen.cache.first_row";
+const SAMPLES: &str = "fulmen.cache.samples";
+const VARIANTS: &str = "fulmen.cache.variants";
+const VERSION: &str = "fulmen.cache.version";
+/// The metadata key of a field.
+const FIELD: &str = "fulmen.field";
+
+/// What a part is of, as its schema says.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) key: String,
+    pub(crate) part: usize,
+    pub(crate) first_row: usize,
+    pub(crate) samples: usize,
+    pub(crate) variants: usize,
+    pub(crate) version: String,
+}
+
+/// How the elements of a field lie in Arrow.
+enum Kind {
+    /// A single value.
+    Scalar(DataType),
+    /// An array of a fixed shape.
+    Tensor(DataType, i32),
+    /// A type that Arrow has not.
+    Binary(i32),
+}
+
+fn kind(field: &Field) -> Result<Kind> {
+    let element = match field.dtype {
+        DType::F32 => Some(DataType::Float32),
+        DType::F16 => Some(DataType::Float16),
+        DType::F64 => Some(DataType::Float64),
+        DType::I8 => Some(DataType::Int8),
+        DType::I16 => Some(DataType::Int16),
+        DType::I32 => Some(DataType::Int32),
+        DType::I64 => Some(DataType::Int64),
+        DType::U8 => Some(DataType::UInt8),
+        DType::U16 => Some(DataType::UInt16),
+        DType::U32 => Some(DataType::UInt32),
+        DType::U64 => Some(DataType::UInt64),
+        // Arrow packs booleans into bits.
+        DType::Bool | DType::Bf16 | DType::C64 | DType::C128 => None,
+    };
+    let count = |number: usize| {
+        i32::try_from(number).map_err(|_| {
+            Error::field(format!(
+                "field `{field}` is too large for a cache: Arrow counts what is in one sample in 31 bits; split the field"
+            ))
+        })
+    };
+    Ok(match element {
+        Some(element) if field.shape.is_empty() => Kind::Scalar(element),
+        Some(element) => Kind::Tensor(element, count(field.elements()?)?),
+        None => Kind::Binary(count(field.sample_bytes()?)?),
+    })
+}
+
+fn schema(fields: &[Field], identity: &Identity) -> Result<Schema> {
+    let columns = fields.iter().map(|field| {
+        let mut metadata = vec![(FIELD.to_owned(), field.to_string())];
+        let data_type = match kind(field)? {
+            Kind::Scalar(element) => element,
+            Kind::Binary(size) => DataType::FixedSizeBinary(size),
+            Kind::Tensor(element, size) => {
+                // Arrow's canonical extension type: pyarrow gives the shape back.
+                metadata.push(("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()));
+                metadata.push(("ARROW:extension:metadata".to_owned(), format!("{{\"shape\":{:?}}}", field.shape)));
+                DataType::FixedSizeList(ArrowField::new("item", element, false).into(), size)
+            }
+        };
+        Ok(ArrowField::new(&field.name, data_type, false).with_metadata(metadata.into_iter().collect::<Pairs>()))
+    });
+    let Identity { key, part, first_row, samples, variants, version } = identity;
+    let metadata = [
+        (KEY, key.clone()),
+        (PART, part.to_string()),
+        (FIRST_ROW, first_row.to_string()),
+        (SAMPLES, samples.to_string()),
+        (VARIANTS, variants.to_string()),
+        (VERSION, version.clone()),
+    ];
+    let metadata: Pairs = metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    Ok(Schema::new(columns.collect::<Result<Vec<_>>>()?).with_metadata(metadata))
+}
+
+type Pairs = std::collections::HashMap<String, String>;
+
+/// A part before its rows: what comes around the columns, and where each column lies.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    /// All that comes before the first column.
+    pub(crate) head: Vec<u8>,
+    /// All that comes after the last one, padding included.
+    pub(crate) tail: Vec<u8>,
+    /// Where the tail starts.
+    pub(crate) tail_start: u64,
+    /// Where each column's rows lie.
+    pub(crate) columns: Vec<Range<u64>>,
+}
+
+impl Frame {
+    /// The frame of a part with `rows` rows of these fields.
+    pub(crate) fn new(fields: &[Field], rows: usize, identity: &Identity) -> Result<Frame> {
+        let too_large = || Error::usage(format!("{rows} samples do not fit into one file; make the parts smaller"));
+        let schema = schema(fields, identity)?;
+        let (mut nodes, mut buffers, mut within) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut end, mut padded) = (0u64, 0u64);
+        for field in fields {
+            let length = u64::try_from(field.sample_bytes()?).ok().and_then(|bytes| bytes.checked_mul(rows as u64));
+            let length = length.ok_or_else(too_large)?;
+            let none = Buffer::new(padded as i64, 0);
+            nodes.push(FieldNode::new(rows as i64, 0));
+            buffers.push(none);
+            if let Kind::Tensor(_, size) = kind(field)? {
+                let elements = (rows as i64).checked_mul(i64::from(size)).ok_or_else(too_large)?;
+                nodes.push(FieldNode::new(elements, 0));
+                buffers.push(none);
+            }
+            buffers.push(Buffer::new(padded as i64, length as i64));
+            end = padded.checked_add(length).filter(|&end| end <= 1 << 60).ok_or_else(too_large)?;
+            within.push(padded..end);
+            padded = end.next_multiple_of(ALIGNMENT);
+        }
+
+        let mut head = [MAGIC, &[0, 0]].concat();
+        encapsulate(&mut head, &schema_message(&schema));
+        let batch_start = head.len();
+        encapsulate(&mut head, &batch_message(rows, &nodes, &buffers, padded));
+        let body = head.len() as u64;
+        let block = Block::new(batch_start as i64, (head.len() - batch_start) as i32, padded as i64);
+
+        let mut tail = vec![0; (padded - end) as usize];
+        // The end of the stream, which a reader of files does not need and a reader of streams does.
+        tail.extend_from_slice(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+        let footer = footer(&schema, block);
+        tail.extend_from_slice(&footer);
+        tail.extend_from_slice(&(footer.len() as u32).to_le_bytes());
+        tail.extend_from_slice(MAGIC);
+        let columns = within.into_iter().map(|column| body + column.start..body + column.end).collect();
+        Ok(Frame { head, tail, tail_start: body + end, columns })
+    }
+
+    /// Bytes of the whole file.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.tail_start + self.tail.len() as u64
+    }
+}
+
+/// Appends a message with its length, padded so that what follows it is aligned.
+fn encapsulate(file: &mut Vec<u8>, message: &[u8]) {
+    let end = (file.len() + 8 + message.len()).next_multiple_of(ALIGNMENT as usize);
+    file.extend_from_slice(&[0xff; 4]);
+    file.extend_from_slice(&((end - file.len() - 4) as u32).to_le_bytes());
+    file.extend_from_slice(message);
+    file.resize(end, 0);
+}
+
+fn schema_message(schema: &Schema) -> Vec<u8> {
+    let mut builder = FlatBufferBuilder::new();
+    let header = IpcSchemaEncoder::new().schema_to_fb_offset(&mut builder, schema).as_union_value();
+    let mut message = MessageBuilder::new(&mut builder);
+    message.add_version(MetadataVersion::V5);
+    message.add_header_type(MessageHeader::Schema);
+    message.add_bodyLength(0);
+    message.add_header(header);
+    let message = message.finish();
+    builder.finish(message, None);
+    builder.finished_data().to_vec()
+}
+
+fn batch_message(rows: usize, nodes: &[FieldNode], buffers: &[Buffer], body: u64) -> Vec<u8> {
+    let mut builder = FlatBufferBuilder::new();
+    let (nodes, buffers) = (builder.create_vector(nodes), builder.create_vector(buffers));
+    let mut batch = RecordBatchBuilder::new(&mut builder);
+    batch.add_length(rows as i64);
+    batch.add_nodes(nodes);
+    batch.add_buffers(buffers);
+    let header = batch.finish().as_union_value();
+    let mut message = MessageBuilder::new(&mut builder);
+    message.add_version(MetadataVersion::V5);
+    message.add_header_type(MessageHeader::RecordBatch);
+    message.add_bodyLength(body as i64);
+    message.add_header(header);
+    let message = message.finish();
+    builder.finish(message, None);
+    builder.finished_data().to_vec()
+}
+
+fn footer(schema: &Schema, block: Block) -> Vec<u8> {
+    let mut builder = FlatBufferBuilder::new();
+    let dictionaries = builder.create_vector::<Block>(&[]);
+    let batches = builder.create_vector(&[block]);
+    let schema = IpcSchemaEncoder::new().schema_to_fb_offset(&mut builder, schema);
+    let mut footer = FooterBuilder::new(&mut builder);
+    footer.add_version(MetadataVersion::V5);
+    footer.add_schema(schema);
+    footer.add_dictionaries(dictionaries);
+    footer.add_recordBatches(batches);
+    let footer = footer.finish();
+    builder.finish(footer, None);
+    builder.finished_data().to_vec()
+}
+
+/// Where the columns lie in a part's file, or why it is not the part that it should be. `read` gives bytes of the file,
+/// which has `file_bytes` of them; it is never asked for others.
+pub(crate) fn locate(
+    read: &dyn Fn(u64, usize) -> Result<Vec<u8>>,
+    file_bytes: u64,
+    fields: &[Field],
+    rows: usize,
+    key: &str,
+    part: usize,
+) -> Result<Result<Vec<Range<u64>>, String>> {
+    // Two kinds of errors: those of the disk, and those of the content, which become messages.
+    let trailer = 4 + MAGIC.len() as u64;
+    let Some(footer_end) = file_bytes.checked_sub(trailer).filter(|&end| end >= 8) else {
+        return Ok(Err(format!("it has {file_bytes} bytes, too few for an Arrow file")));
+    };
+    let end = read(footer_end, trailer as usize)?;
+    if end[4..] != *MAGIC {
+        return Ok(Err("it does not end as an Arrow file does".to_owned()));
+    }
+    let length = u64::from(u32::from_le_bytes([end[0], end[1], end[2], end[3]]));
+    let Some(footer_start) = footer_end.checked_sub(length).filter(|_| length <= MOST_METADATA) else {
+        return Ok(Err(format!("its footer claims {length} bytes, but the file has {file_bytes}")));
+    };
+    let footer = read(footer_start, length as usize)?;
+    let block = match check_footer(&footer, fields, key, part) {
+        Ok(block) => block,
+        Err(message) => return Ok(Err(message)),
+    };
+    let unsigned = |number: i64| u64::try_from(number).ok();
+    let (start, metadata, body) =
+        (unsigned(block.offset()), unsigned(i64::from(block.metaDataLength())), unsigned(block.bodyLength()));
+    let place = start.zip(metadata).zip(body).and_then(|((start, metadata), body)| {
+        let body_start = start.checked_add(metadata).filter(|_| (8..=MOST_METADATA).contains(&metadata))?;
+        let body_end = body_start.checked_add(body).filter(|&end| end <= footer_start)?;
+        Some((start, metadata as usize, body_start..body_end))
+    });
+    let Some((start, metadata, body)) = place else {
+        return Ok(Err("its footer points outside the file".to_owned()));
+    };
+    let message = read(start, metadata)?;
+    Ok(check_batch(&message, fields, rows, body))
+}
+
+/// The block of the one record batch.
+fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Result<Block, String> {
+    let footer = root_as_footer(footer).map_err(|why| format!("its footer is damaged: {why}"))?;
+    let schema = footer.schema().ok_or("its footer has no schema")?;
+    let metadata = |name: &str| {
+        let pairs = schema.custom_metadata()?;
+        pairs.iter().find(|pair| pair.key() == Some(name)).and_then(|pair| pair.value())
+    };
+    for (name, expected) in [(KEY, key), (PART, &part.to_string())] {
+        match metadata(name) {
+            Some(found) if found == expected => {}
+            found => return Err(format!("its {name} is {found:?}, expected {expected:?}")),
+        }
+    }
+    let columns = schema.fields().ok_or("its schema has no fields")?;
+    if columns.len() != fields.len() {
+        return Err(format!("it has {} columns, expected {}", columns.len(), fields.len()));
+    }
+    for (column, field) in columns.iter().zip(fields) {
+        let expected = match kind(field).map_err(|error| error.to_string())? {
+            Kind::Scalar(DataType::Float16 | DataType::Float32 | DataType::Float64) => Type::FloatingPoint,
+            Kind::Scalar(_) => Type::Int,
+            Kind::Tensor(..) => Type::FixedSizeList,
+            Kind::Binary(_) => Type::FixedSizeBinary,
+        };
+        let said = column.custom_metadata().and_then(|pairs| pairs.iter().find(|pair| pair.key() == Some(FIELD)));
+        let said = said.and_then(|pair| pair.value());
+        if said != Some(field.to_string().as_str()) || column.type_type() != expected {
+            return Err(format!("it has a column {said:?}, expected `{field}`"));
+        }
+    }
+    match footer.recordBatches() {
+        Some(blocks) if blocks.len() == 1 => Ok(*blocks.get(0)),
+        blocks => Err(format!("it has {} record batches, expected 1", blocks.map_or(0, |blocks| blocks.len()))),
+    }
+}
+
+/// Where the columns lie, of a message whose body lies at `body`.
+fn check_batch(message: &[u8], fields: &[Field], rows: usize, body: Range<u64>) -> Result<Vec<Range<u64>>, String> {
+    let length = match message {
+        [0xff, 0xff, 0xff, 0xff, a, b, c, d, ..] => u32::from_le_bytes([*a, *b, *c, *d]) as usize,
+        _ => return Err("its record batch does not start as one".to_owned()),
+    };
+    let message = message[8..].get(..length).ok_or("the length of its record batch is wrong")?;
+    let message: Message<'_> = root_as_message(message).map_err(|why| format!("its record batch is damaged: {why}"))?;
+    let batch = message.header_as_record_batch().ok_or("its record batch is something else")?;
+    if batch.compression().is_some() {
+        return Err("its record batch is compressed".to_owned());
+    }
+    if batch.length() != rows as i64 {
+        return Err(format!("it has {} rows, expected {rows}", batch.length()));
+    }
+    let nodes = batch.nodes().ok_or("its record batch has no columns")?;
+    if nodes.iter().any(|node| node.null_count() != 0) {
+        return Err("it has missing values".to_owned());
+    }
+    let buffers = batch.buffers().ok_or("its record batch has no columns")?;
+    let (mut columns, mut next) = (Vec::with_capacity(fields.len()), 0);
+    for field in fields {
+        let before = match kind(field).map_err(|error| error.to_string())? {
+            Kind::Tensor(..) => 2,
+            Kind::Scalar(_) | Kind::Binary(_) => 1,
+        };
+        next += before + 1;
+        if next > buffers.len() {
+            return Err(format!("it has {} buffers, too few for its columns", buffers.len()));
+        }
+        let bytes = field.sample_bytes().map_err(|error| error.to_string())?;
+        let expected = (bytes as u64).checked_mul(rows as u64).ok_or("its columns are too large")?;
+        let buffer = buffers.get(next - 1);
+        let column = u64::try_from(buffer.offset()).ok().and_then(|offset| {
+            let start = body.start.checked_add(offset)?;
+            let end = start.checked_add(u64::try_from(buffer.length()).ok()?)?;
+            (end <= body.end && end - start == expected).then_some(start..end)
+        });
+        columns.push(column.ok_or_else(|| {
+            format!(
+                "its column `{field}` claims {} bytes from {} on, expected {expected} bytes within {}",
+                buffer.length(),
+                buffer.offset(),
+                body.end - body.start
+            )
+        })?);
+    }
+    Ok(columns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields() -> Vec<Field> {
+        vec![
+            Field::new("image", DType::U8, [3, 5, 7]),
+            Field::new("label", DType::I32, []),
+            Field::new("boxes", DType::F32, [2, 4]),
+            Field::new("real", DType::Bool, [3]),
+            Field::new("half", DType::Bf16, []),
+            Field::new("nothing", DType::F64, [0]),
+        ]
+    }
+
+    fn identity() -> Identity {
+        Identity { key: "abc".into(), part: 2, first_row: 20, samples: 33, variants: 1, version: "v1".into() }
+    }
+
+    fn whole(frame: &Frame) -> Vec<u8> {
+        let mut bytes = frame.head.clone();
+        bytes.resize(frame.tail_start as usize, 7);
+        bytes.extend_from_slice(&frame.tail);
+        bytes
+    }
+
+    fn find(bytes: &[u8], rows: usize) -> Result<Vec<Range<u64>>, String> {
+        let read = |at: u64, length: usize| Ok(bytes[at as usize..][..length].to_vec());
+        locate(&read, bytes.len() as u64, &fields(), rows, "abc", 2).unwrap()
+    }
+
+    #[test]
+    fn a_frame_is_found_again_and_aligned() {
+        let frame = Frame::new(&fields(), 11, &identity()).unwrap();
+        let bytes = whole(&frame);
+        assert_eq!(frame.file_bytes(), bytes.len() as u64);
+        assert_eq!(find(&bytes, 11).unwrap(), frame.columns);
+        assert!(frame.columns.iter().all(|column| column.start % 64 == 0));
+        let sizes: Vec<u64> = frame.columns.iter().map(|column| column.end - column.start).collect();
+        assert_eq!(sizes, [11 * 105, 44, 11 * 32, 33, 22, 0]);
+    }
+
+    #[test]
+    fn arrow_ipc_reads_it_too() {
+        let frame = Frame::new(&fields(), 11, &identity()).unwrap();
+        let reader = arrow_ipc::reader::FileReader::try_new(std::io::Cursor::new(whole(&frame)), None).unwrap();
+        assert_eq!(reader.schema().metadata().get(KEY).map(String::as_str), Some("abc"));
+        let batches: Vec<_> = reader.collect::<Result<_, _>>().unwrap();
+        assert_eq!((batches.len(), batches[0].num_rows(), batches[0].num_columns()), (1, 11, 6));
+    }
+
+    #[test]
+    fn any_byte_changed_and_any_cut_is_an_error_or_harmless() {
+        let frame = Frame::new(&fields(), 11, &identity()).unwrap();
+        let bytes = whole(&frame);
+        assert!(find(&bytes, 12).is_err());
+        let metadata = (0..frame.head.len()).chain(frame.tail_start as usize..bytes.len());
+        for at in metadata {
+            for change in [1, 0x80, 0xff] {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= change;
+                if let Ok(columns) = find(&damaged, 11) {
+                    assert!(columns.iter().all(|column| column.end <= bytes.len() as u64));
+                }
+            }
+        }
+        for length in (0..bytes.len()).step_by(7) {
+            assert!(find(&bytes[..length], 11).is_err());
+        }
+    }
+}

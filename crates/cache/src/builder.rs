@@ -1,0 +1,304 @@
+//! The choices that make a cache, and the way from them to a finished one.
+//!
+//! Not here: reading it (`dataset`), and filling its parts (`warm`).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::care;
+use super::dataset::CachedDataset;
+use super::event::{CacheEstimate, CacheEvent};
+use super::files::{Disk, size};
+use super::key::{Key, Options};
+use super::manifest::{self, FORMAT, FieldEntry, Found, MOST_PARTS, Manifest, Plan};
+use super::warm::Warm;
+use fulmen_data::internal::differences;
+use fulmen_data::{Dataset, Error, Field, Result};
+use fulmen_files::{self as store, Lock};
+
+/// Threads beyond this are a mistake, not a wish.
+const MOST_WORKERS: usize = 1024;
+/// Bytes of a file, about: an eighth of the cache within these bounds, so that a kill loses little and files are few.
+const SMALL_PART: u64 = 64 << 20;
+const LARGE_PART: u64 = 1 << 30;
+/// What is left free of a disk beside the cache.
+const RESERVE: u64 = 16 << 20;
+
+type OnEvent = Box<dyn FnMut(CacheEvent) + Send>;
+
+/// The choices that make a [`CachedDataset`]. Made by [`CacheExt::cache`](crate::CacheExt::cache) and [`CachedDataset::builder`].
+pub struct CacheBuilder {
+    dataset: Arc<dyn Dataset>,
+    path: PathBuf,
+    options: Options,
+    workers: Option<usize>,
+    allowed_bad: usize,
+    refuse_others: bool,
+    part_bytes: Option<u64>,
+    on_event: OnEvent,
+    pub(crate) disk: Disk,
+}
+
+impl CacheBuilder {
+    pub(crate) fn new(dataset: Arc<dyn Dataset>, path: PathBuf) -> CacheBuilder {
+        CacheBuilder {
+            dataset,
+            path,
+            options: Options { version: String::new(), variants: 1, seed: 0 },
+            workers: None,
+            allowed_bad: 0,
+            refuse_others: false,
+            part_bytes: None,
+            on_event: Box::new(|_| {}),
+            disk: Disk::default(),
+        }
+    }
+
+    /// A name for what the fingerprint cannot see, as what a closure does; a new one makes a new cache. Empty unless set,
+    /// which is refused where the samples depend on a function ([`Source::map`](fulmen_data::Source::map),
+    /// [`Source::into_dataset`](fulmen_data::Source::into_dataset), a `TextInput` of your own): without a
+    /// version a change of it would go unnoticed.
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.options.version = version.into();
+        self
+    }
+
+    /// How often each sample is kept; once unless set. Variant `v` is the sample as epoch `v` reads it, with that epoch's
+    /// augmentation; epoch `e` of a training then reads variant `e mod variants`.
+    pub fn variants(mut self, variants: usize) -> Self {
+        self.options.variants = variants;
+        self
+    }
+
+    /// The seed of the augmentation that is kept; 0 unless set. With a loader's seed the variants are what that loader
+    /// would have read in its first epochs without a cache.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.options.seed = seed;
+        self
+    }
+
+    /// Threads that read samples while the cache is made; as many as there are cores unless set. With 0 the calling
+    /// thread reads. The files come out the same.
+    pub fn workers(mut self, threads: usize) -> Self {
+        self.workers = Some(threads);
+        self
+    }
+
+    /// How many samples may fail to be read, counting each variant; none unless set. Their errors are kept: to read
+    /// such a sample from the cache fails as it failed here, so that the loader can skip it.
+    pub fn allow_bad_samples(mut self, most: usize) -> Self {
+        self.allowed_bad = most;
+        self
+    }
+
+    /// Whether a cache of something else at the same path is an error that says what differs; unless set, a new cache
+    /// is made beside it.
+    pub fn refuse_others(mut self, refuse: bool) -> Self {
+        self.refuse_others = refuse;
+        self
+    }
+
+    /// About how many bytes a file has; an eighth of the cache, but 64 MiB to 1 GiB, unless set. A cache that was begun
+    /// keeps the size that it has.
+    pub fn part_bytes(mut self, bytes: u64) -> Self {
+        self.part_bytes = Some(bytes);
+        self
+    }
+
+    /// A function that is told what happens ([`CacheEvent`]), on the calling thread.
+    pub fn on_event(mut self, tell: impl FnMut(CacheEvent) + Send + 'static) -> Self {
+        self.on_event = Box::new(tell);
+        self
+    }
+
+    /// How large the cache is, and how much of it is there already. Nothing is written.
+    ///
+    /// # Errors
+    /// Those of [`open`](CacheBuilder::open) that are known before anything is written.
+    pub fn estimate(&self) -> Result<CacheEstimate> {
+        let fields = self.check()?;
+        let key = Key::of(&*self.dataset, &fields, &self.options)?;
+        let plan = match manifest::load(&self.path.join(key.folder()))? {
+            Some(plan) if plan.manifest.key == key.hash => plan,
+            _ => self.plan(&fields, &key)?,
+        };
+        estimate(&plan)
+    }
+
+    /// Opens the cache, and makes it first where it is not there or not finished.
+    ///
+    /// Where another process makes it, this one waits, and goes on with what is left if the other dies.
+    ///
+    /// # Errors
+    /// A dataset without a fingerprint, or of a function without a [`version`](CacheBuilder::version); files that changed
+    /// while the cache was made; a disk without room, before anything is written, with numbers; a sample that cannot be
+    /// read. What was finished stays, and the next run goes on from there.
+    pub fn open(mut self) -> Result<CachedDataset> {
+        let fields = self.check()?;
+        let key = Key::of(&*self.dataset, &fields, &self.options)?;
+        let dir = self.path.join(key.folder());
+        if let Some(plan) = manifest::load(&dir)?
+            && plan.manifest.key == key.hash
+            && plan.is_complete()
+        {
+            return CachedDataset::from_plan(&dir, plan);
+        }
+        self.tell_differences(&key, &dir)?;
+        let (on_event, mut waited) = (&mut self.on_event, false);
+        let lock = Lock::wait(&dir, &mut |holder| {
+            waited = true;
+            on_event(CacheEvent::Waiting { holder: holder.to_owned() });
+        })?;
+        if waited {
+            let now = Key::of(&*self.dataset, &fields, &self.options)?;
+            if now.hash != key.hash {
+                return Err(Error::usage(format!(
+                    "what the samples depend on changed while another process made the cache: {}; open the dataset again",
+                    differences(&key.notes, &now.notes).join("; ")
+                )));
+            }
+        }
+        // Whoever held the lock may have finished it, or some of it.
+        let mut plan = match manifest::load(&dir)? {
+            Some(plan) if plan.manifest.key == key.hash => plan,
+            _ => self.plan(&fields, &key)?,
+        };
+        if !plan.is_complete() {
+            self.fill(&dir, &mut plan)?;
+            let after = Key::of(&*self.dataset, &fields, &self.options)?;
+            if after.hash != key.hash {
+                care::remove_files(&dir)?;
+                return Err(Error::usage(format!(
+                    "what the samples depend on changed while the cache was made, so some of it is of the old and some of \
+                     the new: {}; it was removed; make it again",
+                    differences(&key.notes, &after.notes).join("; ")
+                )));
+            }
+        }
+        drop(lock);
+        CachedDataset::from_plan(&dir, plan)
+    }
+
+    fn fill(&mut self, dir: &Path, plan: &mut Plan) -> Result<()> {
+        store::remove_leftovers(dir)?;
+        let expected = estimate(plan)?;
+        self.check_room(dir, &expected)?;
+        manifest::save(dir, &plan.manifest)?;
+        (self.on_event)(CacheEvent::Started(expected));
+        let workers = self.workers.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let warm = Warm { dataset: &*self.dataset, dir, disk: &self.disk, workers, allowed_bad: self.allowed_bad };
+        warm.run(plan, &mut self.on_event)?;
+        (self.on_event)(CacheEvent::Finished(estimate(plan)?));
+        Ok(())
+    }
+
+    /// The fields, if the choices and they can be cached.
+    fn check(&self) -> Result<Vec<Field>> {
+        if self.options.variants == 0 {
+            return Err(Error::usage("a cache with 0 variants keeps nothing; keep at least 1"));
+        }
+        if self.dataset.is_empty() {
+            return Err(Error::usage("the dataset is empty; there is nothing to cache"));
+        }
+        match self.workers {
+            Some(workers) if workers > MOST_WORKERS => Err(Error::usage(format!(
+                "workers is {workers}; more than {MOST_WORKERS} threads cannot help, the number of CPU cores is a good choice"
+            ))),
+            _ => Ok(self.dataset.fields()),
+        }
+    }
+
+    /// What a new cache will be.
+    fn plan(&self, fields: &[Field], key: &Key) -> Result<Plan> {
+        let (samples, variants) = (self.dataset.len(), self.options.variants);
+        let too_large =
+            || Error::usage(format!("{samples} samples in {variants} variants are more than can be counted"));
+        let rows = samples.checked_mul(variants).ok_or_else(too_large)?;
+        let sample_bytes = sample_bytes(fields)?;
+        let total = sample_bytes.checked_mul(rows as u64).ok_or_else(too_large)?;
+        let part_bytes = self.part_bytes.unwrap_or((total / 8).clamp(SMALL_PART, LARGE_PART));
+        let rows_per_part = usize::try_from(part_bytes / sample_bytes.max(1)).unwrap_or(usize::MAX);
+        let rows_per_part = rows_per_part.max(rows.div_ceil(MOST_PARTS)).clamp(1, rows);
+        let manifest = Manifest {
+            format: FORMAT,
+            key: key.hash.clone(),
+            version: self.options.version.clone(),
+            samples,
+            variants,
+            seed: self.options.seed,
+            fields: fields.iter().map(FieldEntry::of).collect(),
+            rows_per_part,
+            parts: Vec::new(),
+            bad: Vec::new(),
+            notes: key.notes.clone(),
+        };
+        Plan::new(manifest).map_err(|message| Error::usage(format!("this dataset cannot be cached: {message}")))
+    }
+
+    /// Says in what the caches at this path are others, if there are any and none is this one.
+    fn tell_differences(&mut self, key: &Key, dir: &Path) -> Result<()> {
+        if dir.join(manifest::MANIFEST).exists() {
+            return Ok(());
+        }
+        let mut nearest: Option<(PathBuf, Vec<String>)> = None;
+        // What is at the path itself and no cache's is in nobody's way.
+        for Found { dir, plan } in manifest::find(&self.path).unwrap_or_default() {
+            // One that cannot be read is nobody's: `verify` tells of it.
+            let Ok(Some(other)) = plan else { continue };
+            let lines = differences(&other.manifest.notes, &key.notes);
+            if nearest.as_ref().is_none_or(|(_, fewest)| lines.len() < fewest.len()) {
+                nearest = Some((dir, lines));
+            }
+        }
+        match nearest {
+            Some((folder, lines)) if self.refuse_others => Err(Error::usage(format!(
+                "{} is a cache of something else: {}; clear it, choose another path, or let a new cache be made beside it \
+                 (refuse_others(false))",
+                folder.display(),
+                lines.join("; ")
+            ))),
+            Some((_, differences)) => {
+                (self.on_event)(CacheEvent::Differs { differences });
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_room(&self, dir: &Path, expected: &CacheEstimate) -> Result<()> {
+        let free = self.disk.available(dir);
+        let free = free.map_err(|source| Error::io(dir, "cannot ask how much room the disk has", source))?;
+        let needed = expected.missing_bytes.saturating_add(RESERVE.min(expected.missing_bytes / 8));
+        if needed <= free {
+            return Ok(());
+        }
+        let message = format!(
+            "there is no room for the cache: {expected}, but the disk has {} free; {} more are needed. Free some room, \
+             put the cache on another disk, keep fewer variants, or make the samples smaller",
+            size(free),
+            size(needed - free)
+        );
+        Err(Error::io(dir, &message, std::io::ErrorKind::StorageFull.into()))
+    }
+}
+
+fn sample_bytes(fields: &[Field]) -> Result<u64> {
+    fields.iter().try_fold(0u64, |sum, field| {
+        let bytes = field.sample_bytes()? as u64;
+        sum.checked_add(bytes).ok_or_else(|| Error::field("the fields of one sample are more than a disk can hold"))
+    })
+}
+
+pub(crate) fn estimate(plan: &Plan) -> Result<CacheEstimate> {
+    let (bytes, missing_bytes) = plan.bytes()?;
+    let parts = plan.num_parts();
+    Ok(CacheEstimate {
+        samples: plan.manifest.samples,
+        variants: plan.manifest.variants,
+        sample_bytes: sample_bytes(&plan.fields)?,
+        bytes,
+        parts,
+        missing_bytes,
+        missing_parts: parts - plan.manifest.parts.len(),
+    })
+}

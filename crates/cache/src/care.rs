@@ -1,0 +1,296 @@
+//! What can be said and done about caches without reading samples: listing, verifying, clearing.
+//!
+//! Not here: showing it, which the binary does.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::arrow;
+use super::builder::estimate;
+use super::dataset::read_at;
+use super::event::CacheEstimate;
+use super::files::sha256;
+use super::manifest::{self, Found, MANIFEST, PartEntry, Plan, Unusable, part_name};
+use fulmen_data::{Error, Field, Result};
+use fulmen_files::{LOCK, Lock};
+
+/// What a cache is of, and how much of it is there.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CacheInfo {
+    /// The folder of this cache.
+    pub path: PathBuf,
+    /// The hash over all that its samples depend on.
+    pub key: String,
+    /// The version that its maker gave it.
+    pub version: String,
+    /// The seed of its augmentation.
+    pub seed: u64,
+    /// The parts of a sample.
+    pub fields: Vec<Field>,
+    /// Its size, and what is missing of it.
+    pub estimate: CacheEstimate,
+    /// How many samples could not be read, counting each variant.
+    pub bad_samples: usize,
+    /// What its samples depend on, a line a name.
+    pub depends_on: Vec<String>,
+    /// Who is writing it at this moment.
+    pub writer: Option<String>,
+}
+
+impl CacheInfo {
+    /// Whether all parts are there.
+    pub fn is_complete(&self) -> bool {
+        self.estimate.missing_parts == 0
+    }
+}
+
+/// The caches at `path`: the one whose folder it is, or those in it. One whose manifest is damaged is left out where there
+/// are others; [`verify_cache`] names it.
+///
+/// # Errors
+/// No cache there; the only one is damaged.
+pub fn cache_info(path: impl AsRef<Path>) -> Result<Vec<CacheInfo>> {
+    let (mut infos, mut failed) = (Vec::new(), None);
+    for Found { dir, plan } in find(path.as_ref())? {
+        match plan {
+            Ok(Some(plan)) => infos.push(info(dir, &plan)?),
+            Ok(None) => {}
+            Err(error) => failed = Some(error),
+        }
+    }
+    match (infos.is_empty(), failed) {
+        (false, _) => Ok(infos),
+        (true, Some(error)) => Err(error.into()),
+        (true, None) => Err(none(path.as_ref())),
+    }
+}
+
+fn info(path: PathBuf, plan: &Plan) -> Result<CacheInfo> {
+    let manifest = &plan.manifest;
+    let depends_on = manifest.notes.iter().map(|note| match note.count {
+        1 => format!("{}: {}", note.name, note.first),
+        count => format!("{}: {count} values, the first {}", note.name, note.first),
+    });
+    Ok(CacheInfo {
+        key: manifest.key.clone(),
+        version: manifest.version.clone(),
+        seed: manifest.seed,
+        fields: plan.fields.clone(),
+        estimate: estimate(plan)?,
+        bad_samples: manifest.bad.len(),
+        depends_on: depends_on.collect(),
+        writer: if path.join(LOCK).exists() { Lock::holder(&path) } else { None },
+        path,
+    })
+}
+
+/// The caches at a path, of which there is at least one.
+fn find(path: &Path) -> Result<Vec<Found>> {
+    let found = manifest::find(path)?;
+    if found.is_empty() { Err(none(path)) } else { Ok(found) }
+}
+
+/// Those of them that this release made; where there are only others, an error.
+fn find_own(path: &Path) -> Result<Vec<Found>> {
+    let is_other = |found: &Found| matches!(found.plan, Err(Unusable::OtherFormat(_)));
+    let (others, own): (Vec<_>, Vec<_>) = find(path)?.into_iter().partition(is_other);
+    match others.into_iter().next() {
+        Some(Found { plan: Err(other), .. }) if own.is_empty() => Err(other.into()),
+        _ => Ok(own),
+    }
+}
+
+pub(crate) fn none(path: &Path) -> Error {
+    Error::missing(format!("{}: there is no cache here", path.display()))
+}
+
+/// Reads the finished parts of the caches at `path` and compares them with the checksums that were kept when they were
+/// written. `progress` is told how many bytes are read, and of how many. Gives the bytes that are as they were. Caches that
+/// another release made are left out.
+///
+/// # Errors
+/// The parts that are missing, of another size or of other content, each by its name, and what to do; a file that cannot be
+/// read; no cache there that this release made.
+pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
+    let (mut plans, mut wrong) = (Vec::new(), Vec::new());
+    for Found { dir, plan } in find_own(path.as_ref())? {
+        match plan {
+            Ok(Some(plan)) => plans.push((dir, plan)),
+            Ok(None) => {}
+            Err(Unusable::Damaged(error)) => wrong.push(error.to_string()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let parts = plans.iter().flat_map(|(_, plan)| &plan.manifest.parts);
+    let total = parts.fold(0, |sum: u64, part| sum.saturating_add(part.bytes));
+    let mut read = 0;
+    for (dir, plan) in &plans {
+        for entry in &plan.manifest.parts {
+            wrong.extend(damage(dir, plan, entry, |bytes| {
+                read += bytes;
+                progress(read, total);
+            })?);
+        }
+    }
+    match wrong.is_empty() {
+        true => Ok(read),
+        false => Err(Error::file(
+            path.as_ref(),
+            format!(
+                "{} files are damaged: {}; remove them with repair_cache (`fulmen cache verify --repair`), and make the \
+                 cache again: it writes only what is missing",
+                wrong.len(),
+                wrong.join("; ")
+            ),
+        )),
+    }
+}
+
+/// Removes the parts of the caches at `path` that are missing or not what was written, and manifests that are not either, so
+/// that making the caches again writes just that. Gives their files. Caches that another release made are left out.
+///
+/// # Errors
+/// No cache there that this release made; one that is being written; a file that cannot be read, which is not known to be
+/// damaged: nothing is removed then. A file that cannot be removed.
+pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
+    // First all is looked at, then something is removed.
+    let mut damaged = Vec::new();
+    for Found { dir, .. } in find_own(path.as_ref())? {
+        let lock = Lock::take(&dir, LOCK)?;
+        // What was found before the lock was taken may have changed.
+        match manifest::load(&dir) {
+            Ok(Some(plan)) => {
+                let mut wrong = Vec::new();
+                for entry in &plan.manifest.parts {
+                    if damage(&dir, &plan, entry, |_| {})?.is_some() {
+                        wrong.push(entry.number);
+                    }
+                }
+                if !wrong.is_empty() {
+                    damaged.push((lock, dir, Some((plan.manifest, wrong))));
+                }
+            }
+            Ok(None) => {}
+            Err(Unusable::Damaged(_)) => damaged.push((lock, dir, None)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut removed = Vec::new();
+    for (_lock, dir, parts) in damaged {
+        let Some((mut manifest, wrong)) = parts else {
+            remove(&dir.join(MANIFEST))?;
+            removed.push(dir.join(MANIFEST));
+            continue;
+        };
+        manifest.bad.retain(|bad| !wrong.contains(&(bad.row / manifest.rows_per_part)));
+        manifest.parts.retain(|entry| !wrong.contains(&entry.number));
+        // The manifest first: what it does not name is written anew, whether it is there or not.
+        manifest::save(&dir, &manifest)?;
+        for path in wrong.into_iter().map(|part| dir.join(part_name(part))) {
+            remove(&path)?;
+            removed.push(path);
+        }
+    }
+    Ok(removed)
+}
+
+/// Removes the caches at `path`, finished or not, and nothing else that may lie there. Gives the bytes that became free.
+/// A process that reads one of them goes on undisturbed.
+///
+/// # Errors
+/// No cache there; one that is being written; a file that cannot be removed.
+pub fn clear_cache(path: impl AsRef<Path>) -> Result<u64> {
+    let path = path.as_ref();
+    let mut freed = 0;
+    for Found { dir, .. } in find(path)? {
+        let lock = Lock::take(&dir, LOCK)?;
+        freed += remove_files(&dir)?;
+        drop(lock);
+        // A folder with something else in it stays.
+        let _ = fs::remove_dir(dir);
+    }
+    let _ = fs::remove_dir(path);
+    Ok(freed)
+}
+
+/// Removes all files of a cache, whose lock is held. Gives the bytes that became free.
+pub(crate) fn remove_files(dir: &Path) -> Result<u64> {
+    let entries = fs::read_dir(dir).map_err(|source| Error::io(dir, "cannot list the cache", source))?;
+    let names = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
+    let mut ours: Vec<PathBuf> = names.map_err(|source| Error::io(dir, "cannot list the cache", source))?;
+    ours.retain(|path| is_ours(path));
+    // The manifest goes first: a kill leaves a folder without one, which the next cache of its name fills anew. By the
+    // lock, which goes last, it is still known for a cache's.
+    ours.sort_by_key(|path| (!path.ends_with(MANIFEST), path.ends_with(LOCK)));
+    let mut freed = 0;
+    for path in ours {
+        freed += path.metadata().map_or(0, |metadata| metadata.len());
+        remove(&path)?;
+    }
+    Ok(freed)
+}
+
+fn is_ours(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
+    name == MANIFEST
+        || name == LOCK
+        || fulmen_durable::is_temporary(path)
+        || (name.starts_with("part-") && name.ends_with(".arrow"))
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::io(path, "cannot remove the file", source)),
+        _ => Ok(()),
+    }
+}
+
+/// What is wrong with a finished part, if anything is. `read` is told of its bytes.
+///
+/// # Errors
+/// A part that is there and cannot be read.
+fn damage(dir: &Path, plan: &Plan, entry: &PartEntry, read: impl FnMut(u64)) -> Result<Option<String>> {
+    let path = dir.join(part_name(entry.number));
+    let refused = |source| Error::io(&path, "cannot open a part of the cache", source);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(source) if source.kind() == ErrorKind::NotFound => return Ok(Some(refused(source).to_string())),
+        Err(source) => return Err(refused(source)),
+    };
+    let bytes = file.metadata().map_err(refused)?.len();
+    let wrong = match columns(&path, &file, bytes, plan, entry.number)? {
+        Err(message) => Some(message),
+        Ok(_) if sha256(&path, read)? != entry.sha256 => Some("its content is not what was written".to_owned()),
+        Ok(_) => None,
+    };
+    Ok(wrong.map(|message| format!("{}: {message}", path.display())))
+}
+
+/// Where the columns of a part lie in its file.
+pub(crate) fn locate(path: &Path, file: &File, bytes: u64, plan: &Plan, part: usize) -> Result<Vec<Range<u64>>> {
+    columns(path, file, bytes, plan, part)?.map_err(|message| {
+        Error::file(
+            path,
+            format!(
+                "{message}; the file is damaged: remove it with repair_cache (`fulmen cache verify --repair`) and make \
+                 the cache again"
+            ),
+        )
+    })
+}
+
+/// The same, with a message about what is damaged apart from the errors of reading.
+fn columns(path: &Path, file: &File, bytes: u64, plan: &Plan, part: usize) -> Result<Result<Vec<Range<u64>>, String>> {
+    let parts = &plan.manifest.parts;
+    let expected = parts.iter().find(|entry| entry.number == part).map(|entry| entry.bytes);
+    if expected != Some(bytes) {
+        let expected = expected.map_or("none".to_owned(), |bytes| bytes.to_string());
+        return Ok(Err(format!("it has {bytes} bytes, expected {expected}")));
+    }
+    let read = |at: u64, length: usize| read_at(path, file, at, length);
+    let rows = plan.rows_of(part);
+    arrow::locate(&read, bytes, &plan.fields, rows, &plan.manifest.key, part)
+}

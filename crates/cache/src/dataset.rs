@@ -1,0 +1,248 @@
+//! A finished cache as a dataset: each field of a sample is one copy out of a mapped file.
+//!
+//! Not here: making the cache (`builder`, `warm`), and what can be said and done about one without reading it (`care`).
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::builder::CacheBuilder;
+use super::care;
+use super::manifest::{self, BadRow, Found, Plan, part_name};
+use super::mapped::{Access, Mapped};
+use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample};
+
+/// Samples that were read once and are kept as they were, decoded and resized, in a few large files that are mapped into
+/// memory.
+///
+/// The files are Arrow IPC files, a column a field, that other programs can read as well (`pyarrow.ipc.open_file`). The
+/// cache belongs to what its samples depend on: the dataset's [fingerprint](Dataset::fingerprint), its fields, the
+/// [version](CacheBuilder::version), the [variants](CacheBuilder::variants) and their seed. `path` is a folder that may
+/// hold caches of several such things, each in a folder of its own.
+///
+/// The files are mapped, not read: do not cut or overwrite one that is in use, since the system ends a process that looks
+/// at what is gone (SIGBUS). [`clear_cache`](crate::clear_cache) is safe: what is mapped stays until nobody uses it.
+///
+/// ```
+/// use fulmen_cache::CacheExt;
+/// use fulmen_data::{DType, DataLoader, Dataset, Field, Fingerprint, Result, Sample};
+///
+/// struct Slow;
+///
+/// impl Dataset for Slow {
+///     fn len(&self) -> usize {
+///         100
+///     }
+///     fn fields(&self) -> Vec<Field> {
+///         vec![Field::new("x", DType::F32, [2])]
+///     }
+///     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+///         let noise = sample.random().uniform(0.0, 0.5) as f32;
+///         sample.write_slice(0, &[index as f32, index as f32 + noise])
+///     }
+///     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+///         fingerprint.add("slow", "pairs");
+///         Ok(())
+///     }
+/// }
+///
+/// let folder = tempfile::tempdir()?;
+/// let cached = Slow.cache(folder.path()).variants(3).open()?;
+/// assert_eq!((cached.len(), cached.variants()), (100, 3));
+///
+/// // Epoch 4 has what epoch 1 had: variant 1 of 3.
+/// let loader = DataLoader::builder(cached).batch_size(10).build()?;
+/// let first = |epoch| loader.epoch(epoch).next().ok_or("no batch")?.map_err(Box::<dyn std::error::Error>::from);
+/// assert_eq!(first(4)?.values::<f32>(0)?, first(1)?.values::<f32>(0)?);
+/// assert_ne!(first(4)?.values::<f32>(0)?, first(0)?.values::<f32>(0)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CachedDataset(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    dir: PathBuf,
+    fields: Vec<Field>,
+    key: String,
+    samples: usize,
+    variants: usize,
+    rows_per_part: usize,
+    parts: Vec<Part>,
+    bad: Vec<BadRow>,
+}
+
+#[derive(Debug)]
+struct Part {
+    map: Mapped,
+    columns: Vec<Column>,
+}
+
+#[derive(Debug)]
+struct Column {
+    start: usize,
+    sample_bytes: usize,
+}
+
+impl CachedDataset {
+    /// Starts to describe a cache of a dataset, in a folder. The same as [`CacheExt::cache`](crate::CacheExt::cache).
+    pub fn builder(dataset: impl Dataset, path: impl AsRef<Path>) -> CacheBuilder {
+        CacheBuilder::new(Arc::new(dataset), path.as_ref().to_owned())
+    }
+
+    /// Opens a finished cache without the dataset that it was made of, which need not be there any more. `path` is the
+    /// one that the cache was made with or, where that has several, the folder of one of them in it.
+    ///
+    /// Nothing of the samples is read: neither now nor the time it takes depends on how many there are.
+    ///
+    /// # Errors
+    /// No cache, several, or one that is not finished; files that are not what the manifest says.
+    pub fn open(path: impl AsRef<Path>) -> Result<CachedDataset> {
+        let path = path.as_ref();
+        let mut found = manifest::find(path)?;
+        // A folder without a manifest has nothing to open.
+        found.retain(|found| !matches!(found.plan, Ok(None)));
+        match <[Found; 1]>::try_from(found) {
+            Ok([Found { dir, plan }]) => CachedDataset::from_plan(&dir, plan?.ok_or_else(|| care::none(path))?),
+            Err(none) if none.is_empty() => Err(care::none(path)),
+            Err(several) => Err(Error::usage(format!(
+                "{} has {} caches; name one of them: {}",
+                path.display(),
+                several.len(),
+                several.iter().map(|found| found.dir.display().to_string()).collect::<Vec<_>>().join(", ")
+            ))),
+        }
+    }
+
+    pub(crate) fn from_plan(dir: &Path, plan: Plan) -> Result<CachedDataset> {
+        if !plan.is_complete() {
+            return Err(Error::file(
+                dir,
+                format!(
+                    "the cache has {} of {} parts; make it again with the same dataset, and it goes on from there",
+                    plan.manifest.parts.len(),
+                    plan.num_parts()
+                ),
+            ));
+        }
+        let parts = (0..plan.num_parts()).map(|part| Part::open(dir, &plan, part)).collect::<Result<_>>()?;
+        let manifest = plan.manifest;
+        Ok(CachedDataset(Arc::new(Inner {
+            dir: dir.to_owned(),
+            fields: plan.fields,
+            key: manifest.key,
+            samples: manifest.samples,
+            variants: manifest.variants,
+            rows_per_part: manifest.rows_per_part,
+            parts,
+            bad: manifest.bad,
+        })))
+    }
+
+    /// The folder of this cache.
+    pub fn path(&self) -> &Path {
+        &self.0.dir
+    }
+
+    /// How often each sample is kept; epoch `e` reads variant `e mod variants`.
+    pub fn variants(&self) -> usize {
+        self.0.variants
+    }
+
+    /// Samples that could not be read when the cache was made, and why, counting each variant.
+    pub fn bad_samples(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.0.bad.iter().map(|row| row.message.as_str())
+    }
+
+    /// Tells the system in which order the samples will be read. It matters only while they are not in memory.
+    pub fn advise(&self, access: Access) -> Result<()> {
+        self.each_part("cannot advise the system", |part| part.map.advise(access))
+    }
+
+    /// Reads the whole cache into memory ahead of the first epoch, as far as there is memory.
+    pub fn populate(&self) -> Result<()> {
+        self.each_part("cannot read the cache ahead", |part| part.map.populate())
+    }
+
+    fn each_part(&self, doing: &str, act: impl Fn(&Part) -> io::Result<()>) -> Result<()> {
+        let Inner { dir, parts, .. } = &*self.0;
+        parts.iter().enumerate().try_for_each(|(number, part)| {
+            act(part).map_err(|source| Error::io(&dir.join(part_name(number)), doing, source))
+        })
+    }
+
+    /// The row of a sample in an epoch.
+    fn row(&self, index: usize, epoch: u64) -> Result<usize> {
+        let Inner { samples, variants, .. } = *self.0;
+        match index < samples {
+            true => Ok((epoch % variants as u64) as usize * samples + index),
+            false => Err(Error::usage(format!("there is no sample {index}; the cache has {samples}"))),
+        }
+    }
+}
+
+impl Part {
+    fn open(dir: &Path, plan: &Plan, part: usize) -> Result<Part> {
+        let path = dir.join(part_name(part));
+        let file = File::open(&path).map_err(|source| Error::io(&path, "cannot open a part of the cache", source))?;
+        let bytes = file.metadata().map_err(|source| Error::io(&path, "cannot look at the file", source))?.len();
+        let columns = care::locate(&path, &file, bytes, plan, part)?;
+        let length = usize::try_from(bytes)
+            .map_err(|_| Error::file(&path, format!("it has {bytes} bytes, more than this machine can address")))?;
+        let map =
+            Mapped::new(&file, length).map_err(|source| Error::io(&path, "cannot map the file into memory", source))?;
+        let column = |(range, field): (std::ops::Range<u64>, &Field)| {
+            // Both fit, as the whole file does.
+            Ok(Column { start: range.start as usize, sample_bytes: field.sample_bytes()? })
+        };
+        let columns = columns.into_iter().zip(&plan.fields).map(column).collect::<Result<_>>()?;
+        Ok(Part { map, columns })
+    }
+}
+
+/// Reads some bytes of a part.
+pub(crate) fn read_at(path: &Path, file: &File, at: u64, length: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, at).map_err(|source| Error::io(path, "cannot read the file", source))?;
+    Ok(bytes)
+}
+
+impl Dataset for CachedDataset {
+    fn len(&self) -> usize {
+        self.0.samples
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.0.fields.clone()
+    }
+
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        let row = self.row(index, sample.epoch())?;
+        let Inner { rows_per_part, parts, bad, .. } = &*self.0;
+        if !bad.is_empty()
+            && let Ok(at) = bad.binary_search_by_key(&row, |bad| bad.row)
+        {
+            return Err(Error::new(format!("it could not be read when the cache was made: {}", bad[at].message)));
+        }
+        let (part, row) = (&parts[row / rows_per_part], row % rows_per_part);
+        let bytes = part.map.bytes();
+        for (field, column) in part.columns.iter().enumerate() {
+            let start = column.start + row * column.sample_bytes;
+            sample.write(field, &bytes[start..start + column.sample_bytes])?;
+        }
+        Ok(())
+    }
+
+    fn origin(&self, index: usize) -> Option<String> {
+        let row = self.row(index, 0).ok()?;
+        let Inner { dir, rows_per_part, .. } = &*self.0;
+        Some(format!("{}, row {}", dir.join(part_name(row / rows_per_part)).display(), row % rows_per_part))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("cache", &self.0.key);
+        Ok(())
+    }
+}

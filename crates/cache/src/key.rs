@@ -1,0 +1,53 @@
+//! What decides whether a cache is of this dataset: its fingerprint, its fields, and the options of caching.
+//!
+//! Not here: what a dataset's own fingerprint is made of.
+
+use super::manifest::{FOLDER_DIGITS, FORMAT};
+use fulmen_data::internal::Note;
+use fulmen_data::{Dataset, Error, Field, Fingerprint, Result};
+
+/// The options that the content of a cache depends on.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) version: String,
+    pub(crate) variants: usize,
+    pub(crate) seed: u64,
+}
+
+/// A hash, and what it was made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    pub(crate) hash: String,
+    pub(crate) notes: Vec<Note>,
+}
+
+impl Key {
+    pub(crate) fn of(dataset: &dyn Dataset, fields: &[Field], options: &Options) -> Result<Key> {
+        let mut fingerprint = Fingerprint::noting();
+        fingerprint.add("cache format", FORMAT.to_le_bytes());
+        fingerprint.add("byte order", if cfg!(target_endian = "big") { "big" } else { "little" });
+        fingerprint.add("version", &options.version);
+        fingerprint.add("variants", options.variants.to_le_bytes());
+        fingerprint.add("seed", options.seed.to_le_bytes());
+        fingerprint.add("samples", dataset.len().to_le_bytes());
+        for field in fields {
+            fingerprint.add("field", field.to_string());
+        }
+        dataset.fingerprint(&mut fingerprint)?;
+        if options.version.is_empty()
+            && let Some(function) = fingerprint.function()
+        {
+            return Err(Error::usage(format!(
+                "the samples depend on a function ({function}), and whether that changes cannot be seen: give the cache a \
+                 version, .version(\"1\"), and another when the function changes"
+            )));
+        }
+        let hash = fingerprint.to_string();
+        Ok(Key { hash, notes: fingerprint.into_notes().finish() })
+    }
+
+    /// The name of the cache's folder.
+    pub(crate) fn folder(&self) -> &str {
+        &self.hash[..FOLDER_DIGITS]
+    }
+}

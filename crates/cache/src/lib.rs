@@ -1,0 +1,51 @@
+//! Cached datasets: samples that were decoded, resized and perhaps augmented once, in a few large files.
+//!
+//! A cache is a folder named by its key (`key`) with `cache.json` (`manifest`), `part-00000.arrow` and so on
+//! (`arrow`, `files`) and `cache.lock` (`lock`). Making one: `builder`, then `warm`. Reading it: `dataset`, over `mapped`.
+//!
+//! Invariants: a part appears whole, under its name, and is never changed; what the manifest does not name is not there;
+//! the bytes of a part depend on the dataset and the options alone.
+//!
+//! Not here: where datasets come from, and a cache on a remote store.
+
+mod arrow;
+mod builder;
+mod care;
+mod dataset;
+mod event;
+mod files;
+#[cfg(feature = "fuzzing")]
+mod fuzz;
+mod key;
+mod manifest;
+mod mapped;
+#[cfg(test)]
+mod tests;
+mod warm;
+
+pub use builder::CacheBuilder;
+pub use care::{CacheInfo, cache_info, clear_cache, repair_cache, verify_cache};
+pub use dataset::CachedDataset;
+pub use event::{CacheEstimate, CacheEvent};
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use fuzz::fuzz;
+pub use mapped::Access;
+
+use std::path::Path;
+
+use fulmen_data::Dataset;
+
+/// Adds [`cache`](CacheExt::cache) to every dataset.
+pub trait CacheExt: Dataset + Sized {
+    /// A cache of these samples in the folder `path`: read once, kept as they are then, mapped into memory afterwards.
+    fn cache(self, path: impl AsRef<Path>) -> CacheBuilder {
+        CachedDataset::builder(self, path)
+    }
+}
+
+impl<D: Dataset> CacheExt for D {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,0 +1,295 @@
+//! What a cache is of and which of its parts are finished: the JSON file beside the parts.
+//!
+//! Not here: the parts (`arrow`, `files`), and making the key (`key`).
+
+use std::path::{Path, PathBuf};
+
+use fulmen_tensor::DType;
+use serde::{Deserialize, Serialize};
+
+use super::arrow::{Frame, Identity};
+use super::files::write_whole;
+use fulmen_data::internal::Note;
+use fulmen_data::{Error, Field, Result};
+use fulmen_files::LOCK;
+
+/// The file's name.
+pub(crate) const MANIFEST: &str = "cache.json";
+/// How many digits of the key are the name of the cache's folder.
+pub(crate) const FOLDER_DIGITS: usize = 16;
+/// Of the layout of files that this describes. It goes into the key, so that another layout is another cache.
+pub(crate) const FORMAT: u32 = 1;
+/// More files than this are no few files, and a manifest that claims them is damaged.
+pub(crate) const MOST_PARTS: usize = 10_000;
+/// A manifest of a cache of a thousand terabytes is smaller.
+const MOST_BYTES: u64 = 256 << 20;
+
+/// All that is known of a cache without looking at its parts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Manifest {
+    pub(crate) format: u32,
+    pub(crate) key: String,
+    pub(crate) version: String,
+    pub(crate) samples: usize,
+    pub(crate) variants: usize,
+    pub(crate) seed: u64,
+    pub(crate) fields: Vec<FieldEntry>,
+    pub(crate) rows_per_part: usize,
+    /// The finished parts, by their number.
+    pub(crate) parts: Vec<PartEntry>,
+    /// Samples that could not be read and were allowed to fail, by their row.
+    pub(crate) bad: Vec<BadRow>,
+    /// What the key was made of.
+    pub(crate) notes: Vec<Note>,
+}
+
+/// A field, as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FieldEntry {
+    pub(crate) name: String,
+    pub(crate) dtype: String,
+    pub(crate) shape: Vec<usize>,
+}
+
+/// A finished part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PartEntry {
+    pub(crate) number: usize,
+    pub(crate) bytes: u64,
+    /// Of the whole file, as `sha256sum` says it.
+    pub(crate) sha256: String,
+}
+
+/// A row with nothing in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BadRow {
+    pub(crate) row: usize,
+    pub(crate) message: String,
+}
+
+/// A manifest whose numbers fit together.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) manifest: Manifest,
+    pub(crate) fields: Vec<Field>,
+    /// Samples times variants.
+    pub(crate) rows: usize,
+}
+
+impl Plan {
+    /// Checks what a manifest says, or says what is wrong with it.
+    pub(crate) fn new(manifest: Manifest) -> Result<Plan, String> {
+        let fields = manifest.fields.iter().map(FieldEntry::field).collect::<Result<Vec<_>, _>>()?;
+        let row_bytes = fields.iter().try_fold(0usize, |sum, field| sum.checked_add(field.sample_bytes().ok()?));
+        let rows = manifest.samples.checked_mul(manifest.variants).filter(|&rows| rows > 0 && rows < 1 << 60);
+        let (Some(rows), Some(row_bytes)) = (rows, row_bytes) else {
+            return Err(format!("{} samples in {} variants cannot be counted", manifest.samples, manifest.variants));
+        };
+        // Room for what is around the columns is left.
+        if row_bytes.checked_mul(rows).is_none_or(|bytes| bytes > 1 << 60) {
+            return Err(format!("{rows} rows of {row_bytes} bytes are more than a disk can hold"));
+        }
+        if manifest.rows_per_part == 0 || manifest.rows_per_part > rows {
+            return Err(format!("its parts have {} rows, expected 1 to {rows}", manifest.rows_per_part));
+        }
+        let plan = Plan { fields, rows, manifest };
+        if plan.num_parts() > MOST_PARTS {
+            return Err(format!("it has {} parts, more than {MOST_PARTS}", plan.num_parts()));
+        }
+        let parts = &plan.manifest.parts;
+        if parts.windows(2).any(|pair| pair[0].number >= pair[1].number)
+            || parts.last().is_some_and(|last| last.number >= plan.num_parts())
+        {
+            return Err(format!("its parts are not numbered 0 to {} in order", plan.num_parts() - 1));
+        }
+        if parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.bytes)).is_none_or(|bytes| bytes > 1 << 61) {
+            return Err("its parts claim more bytes than a disk can hold".to_owned());
+        }
+        let bad = &plan.manifest.bad;
+        if bad.windows(2).any(|pair| pair[0].row >= pair[1].row) || bad.last().is_some_and(|last| last.row >= rows) {
+            return Err("its rows without a sample are not in order".to_owned());
+        }
+        Ok(plan)
+    }
+
+    /// Parts of the whole cache.
+    pub(crate) fn num_parts(&self) -> usize {
+        self.rows.div_ceil(self.manifest.rows_per_part)
+    }
+
+    pub(crate) fn rows_of(&self, part: usize) -> usize {
+        let first = part * self.manifest.rows_per_part;
+        (self.rows - first).min(self.manifest.rows_per_part)
+    }
+
+    /// What a part looks like around its rows.
+    pub(crate) fn frame(&self, part: usize) -> Result<Frame> {
+        let Manifest { key, samples, variants, version, rows_per_part, .. } = &self.manifest;
+        let identity = Identity {
+            key: key.clone(),
+            part,
+            first_row: part * rows_per_part,
+            samples: *samples,
+            variants: *variants,
+            version: version.clone(),
+        };
+        Frame::new(&self.fields, self.rows_of(part), &identity)
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.manifest.parts.len() == self.num_parts()
+    }
+
+    pub(crate) fn is_finished(&self, part: usize) -> bool {
+        self.manifest.parts.binary_search_by_key(&part, |entry| entry.number).is_ok()
+    }
+
+    /// Bytes of all parts, and of those that are not finished.
+    pub(crate) fn bytes(&self) -> Result<(u64, u64)> {
+        let (mut total, mut missing) = (0u64, 0u64);
+        // Parts of the same number of rows have nearly the same size, but the numbers in their metadata differ in length.
+        for part in 0..self.num_parts() {
+            let bytes = self.frame(part)?.file_bytes();
+            total = total.saturating_add(bytes);
+            missing = missing.saturating_add(if self.is_finished(part) { 0 } else { bytes });
+        }
+        Ok((total, missing))
+    }
+}
+
+impl FieldEntry {
+    pub(crate) fn of(field: &Field) -> FieldEntry {
+        FieldEntry { name: field.name.clone(), dtype: field.dtype.name().to_owned(), shape: field.shape.clone() }
+    }
+
+    fn field(&self) -> Result<Field, String> {
+        let dtype = DType::all().find(|dtype| dtype.name() == self.dtype);
+        let dtype =
+            dtype.ok_or_else(|| format!("its field `{}` has the dtype `{}`, which is none", self.name, self.dtype))?;
+        let field = Field::new(&self.name, dtype, self.shape.clone());
+        field.sample_bytes().map_err(|error| error.to_string())?;
+        Ok(field)
+    }
+}
+
+/// The name of a part's file.
+pub(crate) fn part_name(part: usize) -> String {
+    format!("part-{part:05}.arrow")
+}
+
+/// Why a manifest cannot be used.
+#[derive(Debug)]
+pub(crate) enum Unusable {
+    /// The system does not give it.
+    Unread(Error),
+    /// Another release made it, and may still read it.
+    OtherFormat(Error),
+    /// It is not what was written.
+    Damaged(Error),
+}
+
+impl From<Unusable> for Error {
+    fn from(unusable: Unusable) -> Error {
+        match unusable {
+            Unusable::Unread(error) | Unusable::OtherFormat(error) | Unusable::Damaged(error) => error,
+        }
+    }
+}
+
+/// What stands in a manifest of any format.
+#[derive(Deserialize)]
+struct AnyFormat {
+    format: u32,
+}
+
+/// What a manifest's bytes say.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Plan, String> {
+    let manifest: Manifest =
+        serde_json::from_slice(bytes).map_err(|why| format!("it is no manifest of a cache: {why}"))?;
+    Plan::new(manifest)
+}
+
+/// The manifest in the folder of a cache; `None` where there is none.
+pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
+    let path = dir.join(MANIFEST);
+    let unread = |source| Unusable::Unread(Error::io(&path, "cannot read the cache's manifest", source));
+    let damaged = |message| Unusable::Damaged(Error::file(&path, message));
+    let length = match path.metadata() {
+        Ok(metadata) => metadata.len(),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(unread(source)),
+    };
+    if length > MOST_BYTES {
+        return Err(damaged(format!("it has {length} bytes, too many for the manifest of a cache")));
+    }
+    let bytes = std::fs::read(&path).map_err(unread)?;
+    match serde_json::from_slice(&bytes) {
+        Ok(AnyFormat { format }) if format != FORMAT => Err(Unusable::OtherFormat(Error::file(
+            &path,
+            format!(
+                "it has the format {format}, this release reads {FORMAT}; make the cache again, and clear this one if no \
+                 other release needs it"
+            ),
+        ))),
+        _ => parse(&bytes)
+            .map(Some)
+            .map_err(|message| damaged(format!("{message}; the cache cannot be used, clear it and warm it again"))),
+    }
+}
+
+/// Writes the manifest of the cache in a folder, whole or not at all.
+pub(crate) fn save(dir: &Path, manifest: &Manifest) -> Result<()> {
+    let path = dir.join(MANIFEST);
+    let text =
+        serde_json::to_vec_pretty(manifest).map_err(|why| Error::runtime("writing the cache's manifest", why))?;
+    write_whole(&path, &text)
+}
+
+/// A folder of a cache, and what its manifest says; no plan where the cache is only begun, or its removal was ended.
+pub(crate) struct Found {
+    pub(crate) dir: PathBuf,
+    pub(crate) plan: Result<Option<Plan>, Unusable>,
+}
+
+impl Found {
+    /// What is in a folder if it is a cache's: if it has the manifest of one, or the name and the lock. Other files of the
+    /// manifest's name are somebody else's.
+    fn at(dir: PathBuf) -> Option<Found> {
+        let plan = load(&dir);
+        let is_cache = matches!(plan, Ok(Some(_))) || is_key(&dir) && dir.join(LOCK).is_file();
+        is_cache.then_some(Found { dir, plan })
+    }
+}
+
+/// Whether a folder has the name of a cache's.
+fn is_key(dir: &Path) -> bool {
+    let name = dir.file_name().unwrap_or_default().as_encoded_bytes();
+    name.len() == FOLDER_DIGITS && name.iter().all(u8::is_ascii_hexdigit)
+}
+
+/// The caches at `path`: the one whose folder it is, or those in it; sorted.
+pub(crate) fn find(path: &Path) -> Result<Vec<Found>> {
+    if let Some(found) = Found::at(path.to_owned()) {
+        return Ok(vec![found]);
+    }
+    let entries = match std::fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(Error::io(path, "cannot list the caches", source)),
+    };
+    let mut all = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|source| Error::io(path, "cannot list the caches", source))?;
+        all.extend(Found::at(entry.path()));
+    }
+    all.sort_by(|a, b| a.dir.cmp(&b.dir));
+    match all.is_empty() {
+        // Where there is nothing else, what is wrong with the manifest is worth saying.
+        true => Ok(load(path).map(|_| all)?),
+        false => Ok(all),
+    }
+}

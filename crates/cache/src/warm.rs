@@ -1,0 +1,381 @@
+//! Filling the parts of a cache that are not there yet, with threads that read samples.
+//!
+//! Every sample has its place in the files before it is read, so threads write where they like and the files come out the
+//! same for any number of them. At most two parts are being filled at a time; a part that is full is hashed, brought to
+//! the disk and named while the threads go on with the next.
+//!
+//! Not here: who may write (`lock`), and whether there is room (`builder`).
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fulmen_pjrt::HostBuffer;
+
+use super::arrow::Frame;
+use super::event::CacheEvent;
+use super::files::{Disk, NewFile};
+use super::manifest::{self, BadRow, PartEntry, Plan, part_name};
+use fulmen_data::internal::Draw;
+use fulmen_data::internal::Layout;
+use fulmen_data::internal::panicked;
+use fulmen_data::{Dataset, Error, Result, Sample};
+
+/// Parts that are filled or finished at the same time.
+const MOST_OPEN: usize = 2;
+/// A thread reads about this many bytes of samples before it writes them.
+const PIECE_BYTES: usize = 1 << 20;
+const MOST_PIECE_ROWS: usize = 4096;
+/// How often someone is told how far it is.
+const TELLING: Duration = Duration::from_millis(100);
+
+/// What is to be done.
+pub(crate) struct Warm<'a> {
+    pub(crate) dataset: &'a dyn Dataset,
+    pub(crate) dir: &'a Path,
+    pub(crate) disk: &'a Disk,
+    pub(crate) workers: usize,
+    /// How many samples may fail.
+    pub(crate) allowed_bad: usize,
+}
+
+/// A part that is being filled.
+struct Open {
+    part: usize,
+    rows: usize,
+    frame: Frame,
+    file: NewFile,
+}
+
+/// Some rows of a part.
+struct Piece {
+    open: Arc<Open>,
+    first: usize,
+    rows: usize,
+}
+
+/// What the threads share.
+struct State {
+    /// Parts that nobody has begun.
+    todo: VecDeque<usize>,
+    /// The part whose rows are being given out, and the next of them.
+    current: Option<(Arc<Open>, usize)>,
+    /// Parts with rows that are not written yet, and how many.
+    missing: Vec<(usize, usize)>,
+    /// Parts with all their rows.
+    full: VecDeque<Arc<Open>>,
+    /// Parts that are begun and not named.
+    open: usize,
+    done: usize,
+    bad: Vec<BadRow>,
+    error: Option<Error>,
+}
+
+struct Shared<'a> {
+    warm: &'a Warm<'a>,
+    plan: &'a Plan,
+    piece_rows: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Warm<'_> {
+    /// Fills the parts that the plan has not, and writes the plan's manifest after each. After an error those that were
+    /// finished stay.
+    pub(crate) fn run(&self, plan: &mut Plan, tell: &mut dyn FnMut(CacheEvent)) -> Result<()> {
+        let todo: VecDeque<usize> = (0..plan.num_parts()).filter(|&part| !plan.is_finished(part)).collect();
+        let there = (0..plan.num_parts()).filter(|&part| plan.is_finished(part));
+        let done = there.map(|part| plan.rows_of(part)).sum();
+        let sample_bytes: usize = plan.fields.iter().map(|field| field.sample_bytes().unwrap_or(0)).sum();
+        let piece_rows = (PIECE_BYTES / sample_bytes.max(1)).clamp(1, MOST_PIECE_ROWS);
+        let state = State {
+            todo,
+            current: None,
+            missing: Vec::new(),
+            full: VecDeque::new(),
+            open: 0,
+            done,
+            bad: plan.manifest.bad.clone(),
+            error: None,
+        };
+        let frozen = plan.clone();
+        let shared =
+            Shared { warm: self, plan: &frozen, piece_rows, state: Mutex::new(state), changed: Condvar::new() };
+        let mut teller = Teller { tell, total: plan.rows, sample_bytes: sample_bytes as u64, last: None };
+        std::thread::scope(|scope| {
+            for i in 0..self.workers {
+                let thread = std::thread::Builder::new().name(format!("fulmen-cache-{i}"));
+                if let Err(source) = thread.spawn_scoped(scope, || shared.work()) {
+                    shared.fail(Error::usage(format!(
+                        "cannot start thread {i} of {}: {source}; use fewer workers",
+                        self.workers
+                    )));
+                    break;
+                }
+            }
+            shared.coordinate(plan, &mut teller);
+        });
+        let state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        teller.now(state.done);
+        // What is half filled is removed with its file.
+        state.error.map_or(Ok(()), Err)
+    }
+}
+
+/// Tells how far it is, not too often.
+struct Teller<'a> {
+    tell: &'a mut dyn FnMut(CacheEvent),
+    total: usize,
+    sample_bytes: u64,
+    last: Option<Instant>,
+}
+
+impl Teller<'_> {
+    fn maybe(&mut self, done: usize) {
+        if self.last.is_none_or(|last| last.elapsed() >= TELLING) {
+            self.now(done);
+        }
+    }
+
+    fn now(&mut self, done: usize) {
+        self.last = Some(Instant::now());
+        (self.tell)(CacheEvent::Progress { done, total: self.total, sample_bytes: self.sample_bytes });
+    }
+}
+
+/// Ends the work of all threads where one panics, which would wait for it else.
+struct FailIfPanicking<'a>(&'a Shared<'a>);
+
+impl Drop for FailIfPanicking<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(Error::panic("a thread that makes the cache panicked"));
+        }
+    }
+}
+
+impl Shared<'_> {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self, error: Error) {
+        let mut state = self.state();
+        // The first error is the cause; later ones may be its effects.
+        state.error.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    /// The life of the thread that began: it names the full parts, tells how far it is, and reads where nobody else does.
+    fn coordinate(&self, plan: &mut Plan, teller: &mut Teller<'_>) {
+        let _failing = FailIfPanicking(self);
+        let mut reader = match self.warm.workers {
+            0 => match Reader::new(self) {
+                Ok(reader) => Some(reader),
+                Err(error) => return self.fail(error),
+            },
+            _ => None,
+        };
+        loop {
+            // Told without the lock: what it does is not ours, and may take its time.
+            let done = self.state().done;
+            teller.maybe(done);
+            let mut state = self.state();
+            if state.error.is_some() {
+                return;
+            }
+            if let Some(full) = state.full.pop_front() {
+                let bad = state.bad.clone();
+                drop(state);
+                if let Err(error) = self.name(&full, bad, plan) {
+                    return self.fail(error);
+                }
+                self.state().open -= 1;
+                self.changed.notify_all();
+                continue;
+            }
+            if state.open == 0 && state.todo.is_empty() {
+                return;
+            }
+            match &mut reader {
+                Some(reader) => {
+                    drop(state);
+                    if let Some(piece) = self.next_piece(false) {
+                        reader.fill(self, piece);
+                    }
+                }
+                None => drop(self.changed.wait_timeout(state, TELLING)),
+            }
+        }
+    }
+
+    /// Finishes a full part and notes it in the manifest.
+    fn name(&self, full: &Open, mut bad: Vec<BadRow>, plan: &mut Plan) -> Result<()> {
+        let &Open { part, ref frame, ref file, .. } = full;
+        file.write_at(&frame.tail, frame.tail_start)?;
+        let entry = PartEntry { number: part, bytes: frame.file_bytes(), sha256: file.finish()? };
+        let parts = &mut plan.manifest.parts;
+        let at = parts.partition_point(|entry| entry.number < part);
+        parts.insert(at, entry);
+        // Those of parts that are not finished will be found again.
+        bad.retain(|row| plan.is_finished(row.row / plan.manifest.rows_per_part));
+        bad.sort_by_key(|row| row.row);
+        plan.manifest.bad = bad;
+        manifest::save(self.warm.dir, &plan.manifest)
+    }
+
+    /// The life of a thread that reads.
+    fn work(&self) {
+        let _failing = FailIfPanicking(self);
+        let mut reader = match Reader::new(self) {
+            Ok(reader) => reader,
+            Err(error) => return self.fail(error),
+        };
+        while let Some(piece) = self.next_piece(true) {
+            reader.fill(self, piece);
+        }
+    }
+
+    /// The next rows to read; `None` when there are none left, after an error, and where nobody waits and none are free.
+    fn next_piece(&self, wait: bool) -> Option<Piece> {
+        let mut state = self.state();
+        loop {
+            if state.error.is_some() {
+                return None;
+            }
+            if let Some((open, first)) = state.current.take() {
+                let rows = self.piece_rows.min(open.rows - first);
+                if first + rows < open.rows {
+                    state.current = Some((Arc::clone(&open), first + rows));
+                }
+                return Some(Piece { open, first, rows });
+            }
+            if state.open < MOST_OPEN
+                && let Some(part) = state.todo.pop_front()
+            {
+                state.open += 1;
+                match self.begin(part) {
+                    Ok(open) => {
+                        state.missing.push((part, open.rows));
+                        state.current = Some((Arc::new(open), 0));
+                    }
+                    Err(error) => {
+                        state.error.get_or_insert(error);
+                    }
+                }
+                self.changed.notify_all();
+                continue;
+            }
+            if state.todo.is_empty() || !wait {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn begin(&self, part: usize) -> Result<Open> {
+        let frame = self.plan.frame(part)?;
+        let path = self.warm.dir.join(part_name(part));
+        let file = NewFile::create(&path, frame.file_bytes(), self.warm.disk)?;
+        file.write_at(&frame.head, 0)?;
+        Ok(Open { part, rows: self.plan.rows_of(part), frame, file })
+    }
+}
+
+/// What a thread reads samples into.
+struct Reader {
+    layout: Layout,
+    memory: HostBuffer,
+    written: Vec<bool>,
+}
+
+impl Reader {
+    fn new(shared: &Shared<'_>) -> Result<Reader> {
+        let layout = Layout::new(shared.plan.fields.clone(), shared.piece_rows)?;
+        let memory = HostBuffer::zeroed(layout.size())
+            .map_err(|source| Error::runtime("allocating memory for the samples of a cache", source))?;
+        Ok(Reader { written: vec![false; layout.fields().len()], layout, memory })
+    }
+
+    /// Reads some rows and writes them to their places.
+    fn fill(&mut self, shared: &Shared<'_>, piece: Piece) {
+        let result = self.read(shared, &piece).and_then(|bad| self.write(shared, &piece).map(|()| bad));
+        let Piece { open, rows, .. } = piece;
+        let mut state = shared.state();
+        match result {
+            Ok(bad) => state.bad.extend(bad),
+            Err(error) => {
+                state.error.get_or_insert(error);
+            }
+        }
+        if state.bad.len() > shared.warm.allowed_bad && state.error.is_none() {
+            state.error = Some(too_many_bad(shared, &state.bad));
+        }
+        if state.error.is_none() {
+            state.done += rows;
+            if let Some(at) = state.missing.iter().position(|(part, _)| *part == open.part) {
+                state.missing[at].1 -= rows;
+                if state.missing[at].1 == 0 {
+                    state.missing.swap_remove(at);
+                    state.full.push_back(open);
+                }
+            }
+        }
+        shared.changed.notify_all();
+    }
+
+    /// The rows that could not be read and may stay empty.
+    fn read(&mut self, shared: &Shared<'_>, piece: &Piece) -> Result<Vec<BadRow>> {
+        let manifest = &shared.plan.manifest;
+        let mut bad = Vec::new();
+        for at in 0..piece.rows {
+            let row = piece.open.part * manifest.rows_per_part + piece.first + at;
+            let (variant, index) = (row / manifest.samples, row % manifest.samples);
+            let (epoch, number) = (variant as u64, index as u64);
+            let draw = Draw { seed: manifest.seed, epoch, random_epoch: epoch, index: number };
+            let mut sample = Sample::new(&self.layout, &mut self.memory, at, &mut self.written, draw);
+            let dataset = shared.warm.dataset;
+            // A panic leaves at most a half-written row behind, which is emptied or thrown away.
+            let read = catch_unwind(AssertUnwindSafe(|| dataset.read(index, &mut sample)))
+                .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)))
+                .and_then(|()| sample.check_complete());
+            let Err(error) = read else { continue };
+            // It is only for the message, and the error of the sample is the one that counts.
+            let origin = catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or_default();
+            let error = error.at_sample(number, origin);
+            if shared.warm.allowed_bad == 0 {
+                return Err(error);
+            }
+            for field in 0..self.layout.fields().len() {
+                self.memory[self.layout.row(field, at)].fill(0);
+            }
+            bad.push(BadRow { row, message: error.to_string() });
+        }
+        Ok(bad)
+    }
+
+    fn write(&self, shared: &Shared<'_>, piece: &Piece) -> Result<()> {
+        for (field, column) in piece.open.frame.columns.iter().enumerate() {
+            let bytes = self.layout.row(field, 0).len();
+            let start = self.layout.row(field, 0).start;
+            let rows = &self.memory[start..start + piece.rows * bytes];
+            piece.open.file.write_at(rows, column.start + (piece.first * bytes) as u64)?;
+        }
+        // Nothing of a plan changes but its list of finished parts.
+        debug_assert!(piece.first + piece.rows <= shared.plan.rows_of(piece.open.part));
+        Ok(())
+    }
+}
+
+fn too_many_bad(shared: &Shared<'_>, bad: &[BadRow]) -> Error {
+    let mut first: Vec<&BadRow> = bad.iter().collect();
+    first.sort_by_key(|row| row.row);
+    let messages: Vec<&str> = first.iter().take(3).map(|row| row.message.as_str()).collect();
+    Error::usage(format!(
+        "more than {} samples could not be read, which is what allow_bad_samples allows; among them: {}",
+        shared.warm.allowed_bad,
+        messages.join("; ")
+    ))
+}

@@ -1,0 +1,239 @@
+//! `fulmen cache`: making caches of pictures ahead of a training, and taking care of caches of anything.
+//!
+//! Not here: what a cache is; that is the library's.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::limits::Limits;
+use crate::progress::Reporter;
+use clap::{Args, Subcommand};
+use fulmen_cache::{CacheEvent, CacheExt};
+use fulmen_cache::{CacheInfo, cache_info, clear_cache, repair_cache, verify_cache};
+use fulmen_cli::prepare::Progress;
+use fulmen_data::Dataset;
+use fulmen_data::Result;
+use fulmen_images::{ImageFolder, Pictures};
+
+/// Makes, shows, verifies and clears cached datasets
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Decodes and resizes the pictures of a folder by class once, and keeps them for trainings
+    #[command(
+        long_about = "Decodes and resizes the pictures of a folder by class (FOLDER/class/picture.jpg) once, and \
+        keeps them as the fields image, u8[3, size, size], and label, i32. A training opens the cache by its path, or by \
+        the same pipeline with .cache(path).version(..).variants(..).seed(..). A run that was ended goes on with what is \
+        there"
+    )]
+    Warm(Warm),
+    /// Says what the caches at a path are of, how large they are, and what is missing
+    Info(Place),
+    /// Compares the files of the caches at a path with the checksums that were kept when they were written
+    Verify {
+        #[command(flatten)]
+        place: Place,
+        /// Remove what is damaged or missing from the caches, so that making them again writes just that
+        #[arg(long)]
+        repair: bool,
+    },
+    /// Removes the caches at a path, and nothing else that lies there
+    Clear(Place),
+}
+#[derive(Debug, Args)]
+struct Warm {
+    /// The folder of pictures, with a folder for each class
+    #[arg(long, value_name = "FOLDER")]
+    images: PathBuf,
+    /// The folder of the cache; caches of other pictures or options may lie in it too
+    #[arg(long, short, value_name = "FOLDER")]
+    output: PathBuf,
+    /// The side of the pictures in pixels
+    #[arg(long, default_value_t = 224, value_name = "PIXELS")]
+    size: usize,
+    /// Resize the shorter side to so many pixels first, and crop the middle
+    #[arg(long, value_name = "PIXELS", default_value_t = 256, conflicts_with = "random_resized_crop")]
+    resize: usize,
+    /// Crop a random part and resize that, as for training
+    #[arg(long)]
+    random_resized_crop: bool,
+    /// Flip left and right with this probability
+    #[arg(long, value_name = "PROBABILITY")]
+    flip: Option<f64>,
+    #[command(flatten)]
+    limits: Limits,
+    /// How often each picture is kept, with another augmentation each time
+    #[arg(long, default_value_t = 1, value_name = "NUMBER")]
+    variants: usize,
+    /// Decides the augmentation
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// A name of your own for this state of the data; a new one makes a new cache
+    #[arg(long, default_value = "", value_name = "NAME")]
+    data_version: String,
+    /// Threads that decode [default: one a core]
+    #[arg(long, value_name = "NUMBER")]
+    workers: Option<usize>,
+    /// How many pictures may fail to decode; they fail in the training too, which can skip them
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    allow_bad: usize,
+    /// Fail where the folder has a cache of something else, and say what differs
+    #[arg(long)]
+    refuse_others: bool,
+    /// Only say how large the cache will be
+    #[arg(long)]
+    dry_run: bool,
+}
+impl Warm {
+    fn pictures(&self) -> Pictures {
+        let pictures = match self.random_resized_crop {
+            true => Pictures::rgb().random_resized_crop(self.size),
+            false => Pictures::rgb().resize(self.resize).center_crop(self.size),
+        };
+        let pictures = match self.flip {
+            Some(probability) => pictures.horizontal_flip(probability),
+            None => pictures,
+        };
+        let pictures = match self.limits.max_pixels {
+            Some(pixels) => pictures.max_pixels(pixels),
+            None => pictures,
+        };
+        match self.limits.keep_damaged {
+            true => pictures.keep_damaged(),
+            false => pictures,
+        }
+    }
+
+    fn run(self) -> Result<()> {
+        let data = ImageFolder::open(&self.images)?.decode(self.pictures())?;
+        let mut builder = data
+            .cache(&self.output)
+            .version(self.data_version)
+            .variants(self.variants)
+            .seed(self.seed)
+            .allow_bad_samples(self.allow_bad)
+            .refuse_others(self.refuse_others);
+        if let Some(workers) = self.workers {
+            builder = builder.workers(workers);
+        }
+        if self.dry_run {
+            say!("{}", builder.estimate()?);
+            return Ok(());
+        }
+        let reporter = Arc::new(Reporter::new());
+        let teller = Mutex::new(Teller { reporter: Arc::clone(&reporter), done: 0, waiting: false });
+        let cached =
+            builder.on_event(move |event| teller.lock().unwrap_or_else(PoisonError::into_inner).tell(event)).open()?;
+        drop(reporter);
+        say!("{} samples in {}", cached.len(), cached.path().display());
+        for message in cached.bad_samples().take(20) {
+            say!("  bad: {message}");
+        }
+        Ok(())
+    }
+}
+
+/// Shows what happens.
+struct Teller {
+    reporter: Arc<Reporter>,
+    /// Bytes of samples.
+    done: u64,
+    waiting: bool,
+}
+impl Teller {
+    fn tell(&mut self, event: CacheEvent) {
+        match event {
+            CacheEvent::Differs { differences } => {
+                self.reporter.note("there is a cache of something else; a new one is made beside it:");
+                differences.iter().for_each(|line| self.reporter.note(&format!("  {line}")));
+            }
+            CacheEvent::Waiting { holder } if !self.waiting => {
+                self.waiting = true;
+                self.reporter.begin(&format!("waiting for {holder}, which makes this cache"), 0);
+            }
+            CacheEvent::Started(estimate) => {
+                self.reporter.note(&estimate.to_string());
+                let samples = (estimate.samples as u64).saturating_mul(estimate.variants as u64);
+                self.reporter.begin("caching", samples.saturating_mul(estimate.sample_bytes));
+            }
+            CacheEvent::Progress { done, sample_bytes, .. } => {
+                let done = (done as u64).saturating_mul(sample_bytes);
+                self.reporter.advance(done.saturating_sub(self.done));
+                self.done = done;
+            }
+            // That is said in the end, and others may come.
+            _ => {}
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// The folder that a cache was made with, or that of one cache in it
+    path: PathBuf,
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    match arguments.command {
+        Command::Warm(warm) => warm.run(),
+        Command::Info(Place { path }) => {
+            cache_info(path)?.iter().for_each(show);
+            Ok(())
+        }
+        Command::Verify { place: Place { path }, repair: true } => {
+            let removed = repair_cache(path)?;
+            for file in &removed {
+                say!("removed {}", file.display());
+            }
+            match removed.len() {
+                0 => say!("all is as it was written"),
+                count => say!("{count} files removed; make the cache again, and it writes what is missing"),
+            }
+            Ok(())
+        }
+        Command::Verify { place: Place { path }, repair: false } => verify(path),
+        Command::Clear(Place { path }) => {
+            say!("{} bytes are free again", clear_cache(path)?);
+            Ok(())
+        }
+    }
+}
+
+fn verify(path: PathBuf) -> Result<()> {
+    let reporter = Reporter::new();
+    let mut before = None;
+    let bytes = verify_cache(path, |read, total| {
+        if before.is_none() {
+            reporter.begin("verifying", total);
+        }
+        reporter.advance(read - before.replace(read).unwrap_or(0));
+    })?;
+    drop(reporter);
+    say!("{bytes} bytes are as they were written");
+    Ok(())
+}
+
+fn show(info: &CacheInfo) {
+    say!("{}", info.path.display());
+    say!("  {}", info.estimate);
+    for field in &info.fields {
+        say!("  field {field}");
+    }
+    say!("  key {}", info.key);
+    for line in &info.depends_on {
+        say!("    {line}");
+    }
+    if info.bad_samples > 0 {
+        say!("  {} samples could not be read", info.bad_samples);
+    }
+    match (&info.writer, info.is_complete()) {
+        (Some(writer), _) => say!("  being written by {writer}"),
+        (None, false) => say!("  not finished; make it again, and it goes on from there"),
+        (None, true) => {}
+    }
+}

@@ -1,0 +1,218 @@
+//! `fulmen data`: preparing datasets, and looking into shards.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use fulmen_cli::prepare::{self, Expected, Manifest, PrepareOptions, TextOptions, shards_info};
+use fulmen_data::Result;
+use fulmen_files::Location;
+use fulmen_text::Tokenizer;
+
+use crate::progress::Reporter;
+use crate::size::parse_size;
+
+/// Prepares datasets for training, and looks into shards
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Makes the official archives of a dataset, as downloaded, into shards
+    #[command(subcommand)]
+    Prepare(Dataset),
+    /// Makes the pictures of a folder by class smaller, and writes them into a few tar shards
+    Presize(crate::presize::Arguments),
+    /// Says what is in tar shards: samples, files by extension, classes
+    Info {
+        /// Tar files, or folders of them
+        #[arg(required = true)]
+        shards: Vec<PathBuf>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Dataset {
+    /// ImageNet (ILSVRC 2012): pictures and classes
+    #[command(long_about = "ImageNet (ILSVRC 2012): ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and \
+        ILSVRC2012_devkit_t12.tar.gz become tar shards train-000000.tar ... and val-000000.tar ..., a sample with a .jpg \
+        and its class in a .cls")]
+    Imagenet(Archives),
+    /// COCO 2017: pictures with boxes, outlines and captions
+    #[command(long_about = "COCO 2017: train2017.zip, val2017.zip and annotations_trainval2017.zip become tar shards \
+        train-000000.tar ... and val-000000.tar ..., a sample with a .jpg and what is in it in a .json")]
+    Coco(Archives),
+    /// Files of texts: tokens by a tokenizer, or documents
+    #[command(
+        long_about = "Files of texts (.txt, .jsonl, either compressed by gzip or zstd, and .parquet) become token \
+        files train-000000.tokens ... with --tokenizer, and else tar shards with a .txt each; documents for validation are \
+        chosen by a hash of their text"
+    )]
+    Text(Texts),
+}
+
+#[derive(Debug, Args)]
+struct Archives {
+    /// The folder with the archives
+    archives: PathBuf,
+    /// Counts and checksums to expect in place of the official ones, as a JSON file: {"archives": [{"name": ..., "md5":
+    /// ...}], "samples": {"train": ...}, "classes": ...}
+    #[arg(long, value_name = "FILE")]
+    expected: Option<PathBuf>,
+    #[command(flatten)]
+    making: Making,
+}
+
+#[derive(Debug, Args)]
+struct Texts {
+    /// Files, patterns such as 'texts/*.jsonl', and folders, local or gs:// or s3://
+    #[arg(required = true)]
+    files: Vec<String>,
+    /// A tokenizer.json of Hugging Face's tokenizers
+    #[arg(long, value_name = "FILE")]
+    tokenizer: Option<String>,
+    /// Add the special tokens that the tokenizer's file names to each document
+    #[arg(long, requires = "tokenizer")]
+    special_tokens: bool,
+    /// A token to put after each document, such as '<|endoftext|>'
+    #[arg(long, value_name = "TOKEN")]
+    separator: Option<String>,
+    /// The field of JSON lines, or the column of Parquet files, that has the text
+    #[arg(long, default_value = "text", value_name = "NAME")]
+    field: String,
+    /// Each line of a text file is a document, and not the whole file
+    #[arg(long)]
+    lines: bool,
+    /// The share of documents for validation, as in 0.005
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE")]
+    validation: f64,
+    #[command(flatten)]
+    making: Making,
+}
+
+#[derive(Debug, Args)]
+struct Making {
+    /// The folder that the shards go into; where a run was ended, the next one goes on with what is there
+    #[arg(long, short, value_name = "FOLDER")]
+    output: PathBuf,
+    /// Decides the order of the samples
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// The most samples of a shard [default: 10000 pictures, or any number of documents]
+    #[arg(long, value_name = "NUMBER")]
+    max_samples: Option<usize>,
+    /// The most bytes of a shard
+    #[arg(long, default_value = "256MiB", value_parser = parse_size, value_name = "SIZE")]
+    max_bytes: u64,
+    /// How many shards are written at a time [default: one a core]
+    #[arg(long, value_name = "NUMBER")]
+    threads: Option<usize>,
+    /// Do not compare checksums, neither of the archives nor of the shards that are there
+    #[arg(long)]
+    no_verify: bool,
+    /// Bring each shard there too as soon as it is written: gs://bucket/folder, s3://bucket/folder or a local folder
+    #[arg(long, value_name = "PLACE")]
+    upload: Option<String>,
+    /// Delete each shard here once it is there, so that the disk needs room for a few only
+    #[arg(long, requires = "upload")]
+    delete_uploaded: bool,
+}
+
+impl Making {
+    fn options(self, max_samples: usize) -> PrepareOptions {
+        let options = PrepareOptions::new(self.output)
+            .seed(self.seed)
+            .max_samples(self.max_samples.unwrap_or(max_samples))
+            .max_bytes(self.max_bytes)
+            .verify(!self.no_verify)
+            .delete_uploaded(self.delete_uploaded);
+        let options = match self.threads {
+            Some(threads) => options.threads(threads),
+            None => options,
+        };
+        match self.upload {
+            Some(place) => options.upload(place),
+            None => options,
+        }
+    }
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    match arguments.command {
+        Command::Prepare(dataset) => {
+            let reporter = Reporter::new();
+            let manifest = match dataset {
+                Dataset::Imagenet(Archives { archives, expected, making }) => {
+                    let expected = expected.as_deref().map_or_else(|| Ok(Expected::imagenet()), Expected::read)?;
+                    prepare::imagenet(archives, &expected, &making.options(10_000), &reporter)?
+                }
+                Dataset::Coco(Archives { archives, expected, making }) => {
+                    let expected = expected.as_deref().map_or_else(|| Ok(Expected::coco()), Expected::read)?;
+                    prepare::coco(archives, &expected, &making.options(10_000), &reporter)?
+                }
+                Dataset::Text(texts) => {
+                    let options =
+                        TextOptions::new().field(&texts.field).lines(texts.lines).validation(texts.validation);
+                    let options = match texts.tokenizer {
+                        Some(file) => {
+                            options.tokenizer(Tokenizer::from_file(file)?.special_tokens(texts.special_tokens))
+                        }
+                        None => options,
+                    };
+                    let options = match texts.separator {
+                        Some(token) => options.separator(&token),
+                        None => options,
+                    };
+                    let files: Vec<Location> = texts.files.into_iter().map(Location::from).collect();
+                    // Documents are small, and so many of them are no reason for a new shard.
+                    prepare::text(&files, &options, &texts.making.options(usize::MAX), &reporter)?
+                }
+            };
+            drop(reporter);
+            tell(&manifest);
+            Ok(())
+        }
+        Command::Presize(arguments) => crate::presize::run(arguments),
+        Command::Info { shards } => info(&shards),
+    }
+}
+
+fn tell(manifest: &Manifest) {
+    for split in &manifest.splits {
+        let tokens = split.tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
+        say!(
+            "{}: {} samples{tokens} in {} shards, {} bytes",
+            split.name,
+            split.samples,
+            split.shards.len(),
+            split.bytes
+        );
+    }
+    if !manifest.classes.is_empty() {
+        say!("{} classes", manifest.classes.len());
+    }
+    for remark in manifest.remarks.iter().take(20) {
+        let of = if remark.sample.is_empty() { String::new() } else { format!("{}: ", remark.sample) };
+        say!("remark: {of}{}", remark.what);
+    }
+    if manifest.remarks.len() > 20 {
+        say!("{} more remarks stand in manifest.json", manifest.remarks.len() - 20);
+    }
+}
+
+fn info(paths: &[PathBuf]) -> Result<()> {
+    let info = shards_info(paths)?;
+    for shard in &info.shards {
+        say!("{}: {} samples, {} bytes", shard.path.display(), shard.samples, shard.bytes);
+    }
+    say!("{} samples in {} shards, {} bytes", info.samples(), info.shards.len(), info.bytes());
+    for (extension, (files, bytes)) in &info.extensions {
+        say!("  .{extension}: {files} files, {bytes} bytes");
+    }
+    if let (Some(fewest), Some(most)) = (info.classes.values().min(), info.classes.values().max()) {
+        say!("{} classes, with {fewest} to {most} samples each", info.classes.len());
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! `fulmen data presize`: many small files of pictures into few large ones of smaller pictures.
+//!
+//! Not here: how; that is the library's.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use fulmen_cli::Presize;
+use fulmen_data::Result;
+use fulmen_images::ImageFolder;
+
+use crate::limits::Limits;
+use crate::progress::Reporter;
+use crate::size::parse_size;
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The folder of pictures, with a folder for each class
+    images: PathBuf,
+    /// The folder that the shards go into; where a run was ended, the next one goes on with what is there
+    #[arg(long, short, value_name = "FOLDER")]
+    output: PathBuf,
+    /// The shorter side of the pictures in pixels; smaller ones stay as they are, byte by byte
+    #[arg(long, default_value_t = 256, value_name = "PIXELS")]
+    size: usize,
+    /// The quality of the JPEGs, from 1 to 100
+    #[arg(long, default_value_t = 95)]
+    quality: u8,
+    /// Turn the pictures that are made smaller as their EXIF data say, which they lose
+    #[arg(long)]
+    exif_orientation: bool,
+    #[command(flatten)]
+    limits: Limits,
+    /// Decides the order of the pictures
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// The most pictures of a shard
+    #[arg(long, default_value_t = 100_000, value_name = "NUMBER")]
+    max_samples: u64,
+    /// The most bytes of a shard
+    #[arg(long, default_value = "1GiB", value_parser = parse_size, value_name = "SIZE")]
+    max_bytes: u64,
+    /// Threads that decode [default: one a core]
+    #[arg(long, value_name = "NUMBER")]
+    threads: Option<usize>,
+    /// How many pictures may be left out because they cannot be decoded
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    allow_bad: usize,
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    let pictures = ImageFolder::open(&arguments.images)?;
+    let mut presize = Presize::new(arguments.output)
+        .shorter_side(arguments.size)
+        .quality(arguments.quality)
+        .exif_orientation(arguments.exif_orientation)
+        .seed(arguments.seed)
+        .max_samples(arguments.max_samples)
+        .max_bytes(arguments.max_bytes)
+        .allow_bad(arguments.allow_bad);
+    if let Some(threads) = arguments.threads {
+        presize = presize.threads(threads);
+    }
+    if let Some(pixels) = arguments.limits.max_pixels {
+        presize = presize.max_pixels(pixels);
+    }
+    if arguments.limits.keep_damaged {
+        presize = presize.keep_damaged();
+    }
+    let reporter = Reporter::new();
+    let shards = presize.run(&pictures, &reporter)?;
+    drop(reporter);
+    let (samples, bytes) = shards.iter().fold((0, 0), |sum, shard| (sum.0 + shard.samples, sum.1 + shard.bytes));
+    say!("{samples} pictures in {} shards, {bytes} bytes", shards.len());
+    Ok(())
+}

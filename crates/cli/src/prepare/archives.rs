@@ -1,0 +1,131 @@
+//! The archives at hand: whether all are there, and are the expected ones.
+//!
+//! Not here: what is in them.
+
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use md5::Md5;
+use serde::{Deserialize, Serialize};
+
+use super::expected::Expected;
+use super::journal::{Journal, Line};
+use super::progress::Progress;
+use super::section::Section;
+use fulmen_data::internal::checksum;
+use fulmen_data::{Error, Result};
+
+/// A file that shards were made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceFile {
+    /// Its name, without folders.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its MD5 checksum where that was verified.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub md5: Option<String>,
+}
+
+/// A checksum that was found to be right, of a file that has not changed since.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Verified {
+    name: String,
+    bytes: u64,
+    /// Nanoseconds since 1970.
+    pub(crate) changed: u128,
+    md5: String,
+}
+
+impl Verified {
+    /// Whether the content is the same, whenever it was written.
+    pub(crate) fn is_as(&self, other: &Verified) -> bool {
+        (&self.name, self.bytes, &self.md5) == (&other.name, other.bytes, &other.md5)
+    }
+}
+
+/// The paths of the archives with these names. All that are missing are named at once, with where they are to be had.
+pub(crate) fn find_archives(folder: &Path, names: &[&str], expected: &Expected) -> Result<Vec<PathBuf>> {
+    if !folder.is_dir() {
+        return Err(Error::missing(format!(
+            "{}: there is no such folder; expected one with the archives {}",
+            folder.display(),
+            names.join(", ")
+        )));
+    }
+    let paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+    let missing: Vec<String> = names
+        .iter()
+        .zip(&paths)
+        .filter(|(_, path)| !path.is_file())
+        .map(|(&name, _)| match expected.archive(name) {
+            Some(archive) if !archive.from.is_empty() => format!("{name}, from {}", archive.from),
+            _ => name.to_owned(),
+        })
+        .collect();
+    if missing.is_empty() {
+        return Ok(paths);
+    }
+    Err(Error::missing(format!(
+        "{}: of {} archives {} missing:\n  {}\nPut {} there, as downloaded.",
+        folder.display(),
+        names.len(),
+        if missing.len() == 1 { "1 is".to_owned() } else { format!("{} are", missing.len()) },
+        missing.join("\n  "),
+        if missing.len() == 1 { "it" } else { "them" }
+    )))
+}
+
+/// Compares the archives' checksums with the expected ones where `verify` says so, and says what the archives are, each with
+/// its time of change in nanoseconds since 1970: by it another archive of the same size is known. What has a verified
+/// checksum has the time of the first file that had it. What an earlier run verified is not read again.
+pub(crate) fn verify_archives(
+    paths: &[PathBuf],
+    expected: &Expected,
+    verify: bool,
+    journal: &Journal,
+    progress: &dyn Progress,
+) -> Result<Vec<(SourceFile, u128)>> {
+    paths.iter().map(|path| verify_archive(path, expected, verify, journal, progress)).collect()
+}
+
+fn verify_archive(
+    path: &Path,
+    expected: &Expected,
+    verify: bool,
+    journal: &Journal,
+    progress: &dyn Progress,
+) -> Result<(SourceFile, u128)> {
+    let metadata = path.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let bytes = metadata.len();
+    let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let changed = changed.map_or(0, |time| time.as_nanos());
+    let Some(md5) = expected.archive(&name).and_then(|archive| archive.md5.as_ref()).filter(|_| verify) else {
+        return Ok((SourceFile { name, bytes, md5: None }, changed));
+    };
+    let md5 = md5.to_ascii_lowercase();
+    let verified = Verified { name: name.clone(), bytes, changed, md5: md5.clone() };
+    if !journal.has_verified(&verified) {
+        let found = md5_of(path, progress)?;
+        if found != md5 {
+            return Err(Error::file(
+                path,
+                format!(
+                    "its MD5 checksum is {found}, expected {md5} ({bytes} bytes): it is damaged or another edition; \
+                     download it again, or turn verifying off to use it as it is"
+                ),
+            ));
+        }
+        journal.add(Line::Verified(verified.clone()))?;
+    }
+    let first = journal.first_verified(&verified).map_or(changed, |first| first.changed);
+    Ok((SourceFile { name, bytes, md5: Some(md5) }, first))
+}
+
+fn md5_of(path: &Path, progress: &dyn Progress) -> Result<String> {
+    let section = Section::open(path)?;
+    progress.begin(&format!("verifying {}", path.file_name().unwrap_or_default().display()), section.len());
+    let hash = checksum::<Md5>(section, |read| progress.advance(read));
+    hash.map_err(|source| Error::io(path, "reading the archive", source))
+}

@@ -1,0 +1,103 @@
+//! ImageNet's development kit: which classes there are, and which class each validation picture is of.
+//!
+//! Not here: the pictures (`imagenet`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use flate2::bufread::GzDecoder;
+
+use super::mat5::{self, Value};
+use fulmen_data::{Error, Result};
+
+/// More than this of the kit's files is refused: they have 600 kB.
+const LIMIT: u64 = 64 << 20;
+
+const META: &str = "data/meta.mat";
+const TRUTH: &str = "data/ILSVRC2012_validation_ground_truth.txt";
+
+/// What of the development kit is needed.
+#[derive(Debug)]
+pub(crate) struct Devkit {
+    /// What a class is called in WordNet (`n01440764`), and what people call it.
+    pub(crate) names: BTreeMap<String, String>,
+    /// For each validation picture, in the order of its numbers from 1, the class in WordNet.
+    pub(crate) validation: Vec<String>,
+}
+
+impl Devkit {
+    pub(crate) fn read(path: &Path) -> Result<Devkit> {
+        let [meta, truth] = files(path, [META, TRUTH])?;
+        let wrong = |entry: &str, what: &str| Error::file(path, format!("entry {entry}: {what}"));
+        let variables = mat5::variables(&meta).map_err(|what| wrong(META, &what))?;
+        let synsets = variables.into_iter().find(|(name, _)| name == "synsets");
+        let Some((_, Value::Structures(synsets))) = synsets else {
+            return Err(wrong(META, "there is no array of structures `synsets`"));
+        };
+        let mut names = BTreeMap::new();
+        let mut ids = HashMap::new();
+        for (at, synset) in synsets.iter().enumerate() {
+            let field = |name: &str| Value::field(synset, name);
+            let number = |name: &str| {
+                let number = field(name).and_then(Value::number).filter(|number| (0.0..1e9).contains(number));
+                number.ok_or_else(|| wrong(META, &format!("synset {at} has no number {name}")))
+            };
+            let text = |name: &str| {
+                let text = field(name).and_then(Value::text);
+                text.ok_or_else(|| wrong(META, &format!("synset {at} has no text {name}")))
+            };
+            // A synset with children is what several classes have in common; no picture is of it.
+            if number("num_children")? == 0.0 {
+                let wnid = text("WNID")?.to_owned();
+                ids.insert(number("ILSVRC2012_ID")? as u64, wnid.clone());
+                names.insert(wnid, text("words")?.to_owned());
+            }
+        }
+        let truth = String::from_utf8(truth).map_err(|_| wrong(TRUTH, "it is not a text"))?;
+        let class = |(line, text): (usize, &str)| {
+            let id = text.trim().parse::<u64>().ok();
+            id.and_then(|id| ids.get(&id)).cloned().ok_or_else(|| {
+                wrong(TRUTH, &format!("line {}: {text:?} is not the number of a class of {META}", line + 1))
+            })
+        };
+        let validation = truth.lines().enumerate().map(class).collect::<Result<_>>()?;
+        Ok(Devkit { names, validation })
+    }
+}
+
+/// The files of a `.tar.gz` whose names end like this.
+fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> {
+    let io = |doing: &str, source| Error::io(path, doing, source);
+    let file = File::open(path).map_err(|source| io("opening the archive", source))?;
+    let mut tar = tar::Archive::new(GzDecoder::new(BufReader::new(file)));
+    let mut found: [Option<Vec<u8>>; N] = [const { None }; N];
+    let mut after = String::new();
+    let reading = |after: &str| format!("reading the archive{after} (is it whole?)");
+    for entry in tar.entries().map_err(|source| io(&reading(""), source))? {
+        let entry = entry.map_err(|source| io(&reading(&after), source))?;
+        let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        after = format!(" at or after entry {name}");
+        let is =
+            |wanted: &&str| name.strip_suffix(*wanted).is_some_and(|before| before.is_empty() || before.ends_with('/'));
+        if let Some(place) = names.iter().position(is) {
+            let size = entry.size();
+            if size > LIMIT {
+                return Err(Error::file(path, format!("entry {name} has {size} bytes, at most {LIMIT} were expected")));
+            }
+            let mut bytes = Vec::new();
+            entry.take(LIMIT).read_to_end(&mut bytes).map_err(|source| io(&reading(&after), source))?;
+            if bytes.len() as u64 != size {
+                return Err(Error::file(path, format!("entry {name} is cut off: download the archive again")));
+            }
+            found[place] = Some(bytes);
+        }
+    }
+    let missing: Vec<&str> =
+        names.iter().zip(&found).filter(|(_, found)| found.is_none()).map(|(&name, _)| name).collect();
+    if !missing.is_empty() {
+        return Err(Error::file(path, format!("there is no {} in it; is it cut off?", missing.join(" and no "))));
+    }
+    Ok(found.map(Option::unwrap_or_default))
+}

@@ -1,0 +1,148 @@
+//! What the official archives are: their names, checksums, origins and counts.
+//!
+//! Not here: looking whether the files at hand are those (`archives`).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use fulmen_data::{Error, Result};
+
+/// Where ImageNet's archives come from; they are handed out to registered users.
+const IMAGENET_SITE: &str = "https://image-net.org/challenges/LSVRC/2012/2012-downloads.php (after registering)";
+
+/// What a dataset's archives must be and hold. [`Expected::imagenet`] and [`Expected::coco`] are the official ones; a part
+/// of a dataset in the same layout has other counts and checksums.
+///
+/// ```
+/// use fulmen_cli::prepare::Expected;
+///
+/// let mut expected = Expected::imagenet();
+/// assert_eq!(expected.samples["train"], 1_281_167);
+/// // The validation pictures alone are official here.
+/// expected.samples.remove("train");
+/// expected.classes = None;
+/// if let Some(archive) = expected.archives.iter_mut().find(|archive| archive.name == "ILSVRC2012_img_train.tar") {
+///     archive.md5 = None;
+/// }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expected {
+    /// The archives that are asked for. A name that the dataset does not need is ignored.
+    #[serde(default)]
+    pub archives: Vec<ExpectedArchive>,
+    /// How many samples each split has. A split that is not named may have any number.
+    #[serde(default)]
+    pub samples: BTreeMap<String, u64>,
+    /// How many classes there are; any number where it is `None`.
+    #[serde(default)]
+    pub classes: Option<usize>,
+}
+
+/// One archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExpectedArchive {
+    /// The name of the file.
+    pub name: String,
+    /// Its MD5 checksum in hexadecimal digits, or `None` where any will do.
+    #[serde(default)]
+    pub md5: Option<String>,
+    /// Where it is to be had, for the message when it is missing.
+    #[serde(default)]
+    pub from: String,
+}
+
+impl Expected {
+    /// ILSVRC 2012: 1,281,167 pictures to train with and 50,000 to validate with, of 1,000 classes. The checksums are those
+    /// that torchvision lists.
+    pub fn imagenet() -> Expected {
+        Expected::of(
+            &[
+                ("ILSVRC2012_img_train.tar", "1d675b47d978889d74fa0da5fadfb00e", IMAGENET_SITE),
+                ("ILSVRC2012_img_val.tar", "29b22e2961454d5413ddabcf34fc5622", IMAGENET_SITE),
+                ("ILSVRC2012_devkit_t12.tar.gz", "fa75699e90414af021442c21a62c3abf", IMAGENET_SITE),
+            ],
+            &[("train", 1_281_167), ("val", 50_000)],
+            1_000,
+        )
+    }
+
+    /// COCO 2017: 118,287 pictures to train with and 5,000 to validate with, of things of 80 categories.
+    pub fn coco() -> Expected {
+        let images = "http://images.cocodataset.org/";
+        Expected::of(
+            &[
+                ("train2017.zip", "cced6f7f71b7629ddf16f17bbcfab6b2", &format!("{images}zips/train2017.zip")),
+                ("val2017.zip", "442b8da7639aecaf257c1dceb8ba8c80", &format!("{images}zips/val2017.zip")),
+                (
+                    "annotations_trainval2017.zip",
+                    "f4bbac642086de4f52a3fdda2de5fa2c",
+                    &format!("{images}annotations/annotations_trainval2017.zip"),
+                ),
+            ],
+            &[("train", 118_287), ("val", 5_000)],
+            80,
+        )
+    }
+
+    fn of(archives: &[(&str, &str, &str)], samples: &[(&str, u64)], classes: usize) -> Expected {
+        let archive = |&(name, md5, from): &(&str, &str, &str)| ExpectedArchive {
+            name: name.to_owned(),
+            md5: Some(md5.to_owned()),
+            from: from.to_owned(),
+        };
+        Expected {
+            archives: archives.iter().map(archive).collect(),
+            samples: samples.iter().map(|&(split, count)| (split.to_owned(), count)).collect(),
+            classes: Some(classes),
+        }
+    }
+
+    /// The archives, counts and checksums that a JSON file names, with the names of this type's fields.
+    ///
+    /// # Errors
+    /// A file that is not there or not of this form.
+    pub fn read(path: &Path) -> Result<Expected> {
+        let bytes = std::fs::read(path).map_err(|source| Error::io(path, "reading the expected counts", source))?;
+        serde_json::from_slice(&bytes).map_err(|source| {
+            Error::file(
+                path,
+                format!(
+                    "{source}; expected {{\"archives\": [{{\"name\": ..., \"md5\": ...}}], \"samples\": {{\"train\": ...}}, \
+                     \"classes\": ...}}"
+                ),
+            )
+        })
+    }
+
+    pub(crate) fn archive(&self, name: &str) -> Option<&ExpectedArchive> {
+        self.archives.iter().find(|archive| archive.name == name)
+    }
+
+    /// Refuses other counts than these.
+    pub(crate) fn check_samples(&self, split: &str, found: usize, archive: &Path) -> Result<()> {
+        match self.samples.get(split) {
+            Some(&expected) if expected != found as u64 => Err(Error::file(
+                archive,
+                format!(
+                    "the {split} split has {found} samples, expected {expected}: this is not the official archive; for a \
+                     part of the dataset, say what to expect"
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses another number of classes.
+    pub(crate) fn check_classes(&self, found: usize, archive: &Path) -> Result<()> {
+        match self.classes {
+            Some(expected) if expected != found => {
+                Err(Error::file(archive, format!("it has {found} classes, expected {expected}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}

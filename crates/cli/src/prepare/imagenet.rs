@@ -1,0 +1,183 @@
+//! ImageNet's archives (ILSVRC 2012): one of archives of the pictures of each class, one of validation pictures, and the
+//! development kit.
+//!
+//! Not here: how shards are written (`run`), and the kit's files (`devkit`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::archives::find_archives;
+use super::devkit::Devkit;
+use super::expected::Expected;
+use super::manifest::{Class, Manifest};
+use super::options::PrepareOptions;
+use super::plan::tar_bytes;
+use super::progress::Progress;
+use super::run::prepare;
+use super::sample_set::{SampleFiles, SampleSet, jpeg_remark};
+use super::section::Section;
+use super::tar_index::for_each_entry;
+use fulmen_data::{Error, Result};
+
+const TRAIN: &str = "ILSVRC2012_img_train.tar";
+const VAL: &str = "ILSVRC2012_img_val.tar";
+const DEVKIT: &str = "ILSVRC2012_devkit_t12.tar.gz";
+const SPLITS: &[&str] = &["train", "val"];
+
+/// Makes ImageNet's archives, as they were downloaded, into tar shards in WebDataset's convention.
+///
+/// `archives` is the folder with `ILSVRC2012_img_train.tar`, `ILSVRC2012_img_val.tar` and
+/// `ILSVRC2012_devkit_t12.tar.gz`. A sample has a `.jpg`, the picture as it is in the archive, and a `.cls`, its class's
+/// index as a decimal number; the index is the place of the class's WordNet name among all in sorted order, as in
+/// torchvision. Names of samples are the pictures' own (`n01440764_10026`).
+///
+/// The pictures are shuffled over all the shards by the seed, so that shards can be read from beginning to end. They are
+/// not copied for that: the archives' headers are read once (the names and places of the pictures take about 150 MB of
+/// memory), and then each picture where it lies. A picture that does not begin or end as a JPEG does is kept as it is and
+/// stands in the manifest's remarks; the official archive has one PNG file.
+///
+/// A run that was ended goes on with the next one: shards that are written are not written again. `expected` is
+/// [`Expected::imagenet`], or what a part of ImageNet in the same layout holds; a class without training pictures is none
+/// then.
+///
+/// # Errors
+/// Archives that are missing (all are named), cut off, or have other checksums or counts than expected; a folder that was
+/// begun with other options, has files of others, or in which another run is at work; too little room on the disk.
+pub fn imagenet(
+    archives: impl AsRef<Path>,
+    expected: &Expected,
+    options: &PrepareOptions,
+    progress: &dyn Progress,
+) -> Result<Manifest> {
+    let paths = find_archives(archives.as_ref(), &[TRAIN, VAL, DEVKIT], expected)?;
+    prepare("imagenet", &paths, expected, options, progress, || {
+        ImageNet::open(&paths[0], &paths[1], &paths[2], expected)
+    })
+}
+
+/// Where all the pictures are.
+struct ImageNet {
+    archives: [Section; 2],
+    pictures: [Vec<Picture>; 2],
+    classes: Vec<Class>,
+}
+
+struct Picture {
+    key: Box<str>,
+    start: u64,
+    size: u64,
+    class: u32,
+}
+
+impl ImageNet {
+    fn open(train: &Path, val: &Path, devkit: &Path, expected: &Expected) -> Result<ImageNet> {
+        let kit = Devkit::read(devkit)?;
+        let archives = [Section::open(train)?, Section::open(val)?];
+
+        let mut inner = BTreeMap::new();
+        for_each_entry(&archives[0], "the archive", |entry| {
+            let wnid = entry.name.trim_start_matches("./").strip_suffix(".tar").unwrap_or_default().to_owned();
+            if !kit.names.contains_key(&wnid) {
+                return Err(Error::file(
+                    train,
+                    format!(
+                        "entry {}: expected archives named after the classes of the kit, as n01440764.tar",
+                        entry.name
+                    ),
+                ));
+            }
+            if inner.insert(wnid, (entry.start, entry.size)).is_some() {
+                return Err(Error::file(train, format!("there are two entries {}", entry.name)));
+            }
+            Ok(())
+        })?;
+        expected.check_classes(inner.len(), train)?;
+
+        let mut pictures = [Vec::new(), Vec::new()];
+        for (class, (wnid, &(start, size))) in inner.iter().enumerate() {
+            let section = archives[0].part(start, size).ok_or_else(|| Error::file(train, "it has changed"))?;
+            for_each_entry(&section, &format!("entry {wnid}.tar"), |entry| {
+                pictures[0].push(Picture {
+                    key: key_of(&entry.name),
+                    start: start + entry.start,
+                    size: entry.size,
+                    class: class as u32,
+                });
+                Ok(())
+            })?;
+        }
+        expected.check_samples("train", pictures[0].len(), train)?;
+
+        let wnids: BTreeSet<&str> = inner.keys().map(String::as_str).collect();
+        let place: BTreeMap<&str, u32> = wnids.iter().zip(0..).map(|(&wnid, class)| (wnid, class)).collect();
+        for_each_entry(&archives[1], "the archive", |entry| {
+            let key = key_of(&entry.name);
+            let number = key.rsplit('_').next().and_then(|digits| digits.parse::<usize>().ok());
+            let wnid = number.and_then(|number| kit.validation.get(number.checked_sub(1)?)).ok_or_else(|| {
+                Error::file(
+                    val,
+                    format!(
+                        "entry {}: expected pictures with numbers from 1 to {}, as the kit has classes for",
+                        entry.name,
+                        kit.validation.len()
+                    ),
+                )
+            })?;
+            let class = *place.get(wnid.as_str()).ok_or_else(|| {
+                Error::file(val, format!("entry {}: its class {wnid} has no training pictures", entry.name))
+            })?;
+            pictures[1].push(Picture { key, start: entry.start, size: entry.size, class });
+            Ok(())
+        })?;
+        expected.check_samples("val", pictures[1].len(), val)?;
+
+        let class = |(index, wnid): (usize, &&str)| Class {
+            index,
+            id: (*wnid).to_owned(),
+            name: kit.names.get(*wnid).cloned().unwrap_or_default(),
+        };
+        let classes = wnids.iter().enumerate().map(class).collect();
+        Ok(ImageNet { archives, pictures, classes })
+    }
+}
+
+/// A sample's name: the file's without folders and extension. A dot would end it in a shard.
+fn key_of(name: &str) -> Box<str> {
+    let file = name.rsplit('/').next().unwrap_or(name);
+    let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);
+    stem.replace('.', "_").into()
+}
+
+impl SampleSet for ImageNet {
+    fn splits(&self) -> &'static [&'static str] {
+        SPLITS
+    }
+
+    fn len(&self, split: usize) -> usize {
+        self.pictures[split].len()
+    }
+
+    fn key(&self, split: usize, index: usize) -> &str {
+        &self.pictures[split][index].key
+    }
+
+    fn tar_bytes(&self, split: usize, index: usize) -> u64 {
+        let picture = &self.pictures[split][index];
+        tar_bytes(&picture.key, [("jpg", picture.size), ("cls", picture.class.to_string().len() as u64)])
+    }
+
+    fn read(&self, split: usize, index: usize) -> Result<SampleFiles> {
+        let picture = &self.pictures[split][index];
+        let archive = &self.archives[split];
+        let bytes = archive.part(picture.start, picture.size).map(|part| part.read_all());
+        let bytes = bytes.unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into())).map_err(|source| {
+            Error::io(archive.path(), &format!("reading entry {} (has the archive changed?)", picture.key), source)
+        })?;
+        let remark = jpeg_remark(&bytes);
+        Ok(SampleFiles { files: vec![("jpg", bytes), ("cls", picture.class.to_string().into_bytes())], remark })
+    }
+
+    fn classes(&self) -> Vec<Class> {
+        self.classes.clone()
+    }
+}

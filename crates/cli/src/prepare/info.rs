@@ -1,0 +1,158 @@
+//! What is in shards: samples, files by extension, classes.
+//!
+//! Not here: reading samples for training (`tar_shards`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::section::Section;
+use super::tar_index::for_each_entry;
+use fulmen_data::{Error, Result};
+use fulmen_shards::split;
+
+/// Larger than any number written out; what claims to be a class and is longer is none.
+const LONGEST_CLASS: u64 = 32;
+
+/// What [`shards_info`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShardsInfo {
+    /// The shards, by name.
+    pub shards: Vec<ShardInfo>,
+    /// How many files with each extension there are, and how many bytes they have together.
+    pub extensions: BTreeMap<String, (u64, u64)>,
+    /// How many samples each class has, by the number in the samples' `.cls` files.
+    pub classes: BTreeMap<u64, u64>,
+}
+
+impl ShardsInfo {
+    /// Samples in all the shards.
+    pub fn samples(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.samples).sum()
+    }
+
+    /// Bytes of all the shards, as files.
+    pub fn bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.bytes).sum()
+    }
+}
+
+/// One shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardInfo {
+    /// The file.
+    pub path: PathBuf,
+    /// How many samples are in it.
+    pub samples: u64,
+    /// Its size as a file.
+    pub bytes: u64,
+}
+
+/// Looks through tar shards in WebDataset's convention: what stands in front of the first dot of a file's name is the
+/// sample's key, the rest its extension, and the files of a sample stand together. Extensions are told in lower case, and
+/// what readers take for no part of a sample is not counted: files without an extension, hidden ones, `__name__`.
+///
+/// Each path is a tar file or a folder, whose `.tar` files are taken in the order of their names. Only headers and class
+/// numbers are read.
+///
+/// ```
+/// use std::fs;
+///
+/// let folder = tempfile::tempdir()?;
+/// let mut tar = tar::Builder::new(fs::File::create(folder.path().join("train-000000.tar"))?);
+/// for (name, bytes) in [("a.jpg", &b"..."[..]), ("a.cls", b"7"), ("b.jpg", b"....")] {
+///     let mut header = tar::Header::new_gnu();
+///     header.set_size(bytes.len() as u64);
+///     tar.append_data(&mut header, name, bytes)?;
+/// }
+/// tar.finish()?;
+///
+/// let info = fulmen_cli::prepare::shards_info(&[folder.path()])?;
+/// assert_eq!(info.samples(), 2);
+/// assert_eq!(info.extensions["jpg"], (2, 7));
+/// assert_eq!(info.classes[&7], 1);
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+///
+/// # Errors
+/// A path that is not there, a folder without shards, a file that is no tar file or is cut off.
+pub fn shards_info(paths: &[impl AsRef<Path>]) -> Result<ShardsInfo> {
+    let mut info = ShardsInfo::default();
+    for path in paths {
+        let path = path.as_ref();
+        if path.is_dir() {
+            let shards = tar_files(path)?;
+            if shards.is_empty() {
+                return Err(Error::missing(format!("{}: there are no .tar files in this folder", path.display())));
+            }
+            shards.iter().try_for_each(|shard| add_shard(shard, &mut info))?;
+        } else {
+            add_shard(path, &mut info)?;
+        }
+    }
+    Ok(info)
+}
+
+fn tar_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let listing = |source| Error::io(folder, "listing the folder", source);
+    let mut files = Vec::new();
+    for entry in folder.read_dir().map_err(listing)? {
+        let path = entry.map_err(listing)?.path();
+        // A hidden one is still being written.
+        let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !hidden && path.extension().is_some_and(|extension| extension == "tar") && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
+    let section = Section::open(path)?;
+    let mut samples = 0;
+    let mut last: Option<String> = None;
+    for_each_entry(&section, "this shard", |entry| {
+        // What belongs to no sample is left out by readers, too.
+        let Some((key, extension)) = split(&entry.name) else { return Ok(()) };
+        let extension = extension.to_lowercase();
+        if last.as_deref() != Some(key) {
+            samples += 1;
+            last = Some(key.to_owned());
+        }
+        let (files, bytes) = info.extensions.entry(extension.clone()).or_default();
+        *files += 1;
+        *bytes += entry.size;
+        if extension == "cls" && entry.size <= LONGEST_CLASS {
+            let reading = |source| Error::io(path, &format!("reading entry {}", entry.name), source);
+            let text = section.part(entry.start, entry.size).map_or(Ok(Vec::new()), |part| part.read_all());
+            let text = text.map_err(reading)?;
+            if let Some(class) = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()) {
+                *info.classes.entry(class).or_default() += 1;
+            }
+        }
+        Ok(())
+    })?;
+    info.shards.push(ShardInfo { path: path.to_owned(), samples, bytes: section.len() });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_readers_take_for_no_part_of_a_sample_is_not_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut tar = tar::Builder::new(std::fs::File::create(folder.path().join("a.tar")).unwrap());
+        for name in ["a/b.JPG", "a/b.seg.png", "readme", "__meta__/x.json", "a/._b.jpg", "c.jpg"] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(3);
+            tar.append_data(&mut header, name, &b"..."[..]).unwrap();
+        }
+        tar.finish().unwrap();
+        let info = shards_info(&[folder.path()]).unwrap();
+        assert_eq!(info.samples(), 2);
+        let extensions = [("jpg".to_owned(), (2, 6)), ("seg.png".to_owned(), (1, 3))];
+        assert_eq!(info.extensions.into_iter().collect::<Vec<_>>(), extensions);
+    }
+}

@@ -1,0 +1,258 @@
+//! What a run has done so far, so that the next one goes on there.
+//!
+//! Not here: what is to be done (`plan`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use fs4::TryLockError;
+use serde::{Deserialize, Serialize};
+
+use super::archives::Verified;
+use super::manifest::ShardRecord;
+use fulmen_data::{Error, Result};
+use fulmen_files::lock_soon;
+
+/// In the output's folder. It is also what two runs at once are kept apart by.
+const NAME: &str = ".fulmen-prepare";
+
+/// What is written down when it is done, a line of JSON each.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Line {
+    /// All that the shards depend on, under a name.
+    Plan(BTreeMap<String, String>),
+    /// An archive has the right checksum.
+    Verified(Verified),
+    /// A shard stands under its name.
+    Shard(ShardRecord),
+    /// All shards of a set are written whose number was not known before.
+    Complete,
+    /// A file is going to be brought to a store; what is there under its name from now on is ours.
+    Uploading { name: String, to: String },
+    /// A file stands in a store.
+    Uploaded(Uploaded),
+}
+
+/// A file that stands in a store too.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Uploaded {
+    pub(crate) name: String,
+    pub(crate) sha256: String,
+    pub(crate) to: String,
+}
+
+/// The list of what is done, in a file that this process alone has open.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    folder: PathBuf,
+    path: PathBuf,
+    inside: Mutex<Inside>,
+}
+
+#[derive(Debug)]
+struct Inside {
+    file: File,
+    plan: Option<BTreeMap<String, String>>,
+    verified: Vec<Verified>,
+    shards: BTreeMap<String, ShardRecord>,
+    complete: bool,
+    uploading: BTreeSet<(String, String)>,
+    uploaded: BTreeSet<Uploaded>,
+}
+
+impl Journal {
+    /// The journal of this folder, which is made if it is not there.
+    ///
+    /// A line that was being written when a run was killed is dropped: what it would have said is done again.
+    pub(crate) fn open(folder: &Path) -> Result<Journal> {
+        std::fs::create_dir_all(folder).map_err(|source| Error::io(folder, "making the folder", source))?;
+        let path = folder.join(NAME);
+        let io = |doing: &str| {
+            let (path, doing) = (path.clone(), doing.to_owned());
+            move |source| Error::io(&path, &doing, source)
+        };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(io("opening the list of what is done"))?;
+        match lock_soon(|| fs4::FileExt::try_lock(&file)) {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::file(
+                    folder,
+                    "another run is preparing data into this folder; wait for it, or give another folder",
+                ));
+            }
+            Err(TryLockError::Error(source)) => return Err(io("locking the list of what is done")(source)),
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(io("reading the list of what is done"))?;
+        let mut inside = Inside {
+            file,
+            plan: None,
+            verified: Vec::new(),
+            shards: BTreeMap::new(),
+            complete: false,
+            uploading: BTreeSet::new(),
+            uploaded: BTreeSet::new(),
+        };
+        let mut whole = 0;
+        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+            let Some(text) = line.strip_suffix(b"\n") else { break };
+            let Ok(line) = serde_json::from_slice(text) else { break };
+            inside.take(line);
+            whole += text.len() as u64 + 1;
+        }
+        inside.file.set_len(whole).map_err(io("mending the list of what is done"))?;
+        inside.file.seek(SeekFrom::End(0)).map_err(io("mending the list of what is done"))?;
+        Ok(Journal { folder: folder.to_owned(), path, inside: Mutex::new(inside) })
+    }
+
+    /// Writes a line down, so that it survives a loss of power.
+    pub(crate) fn add(&self, line: Line) -> Result<()> {
+        let mut text = serde_json::to_vec(&line).map_err(|source| Error::runtime("writing JSON", source))?;
+        text.push(b'\n');
+        let mut inside = self.lock();
+        let written = inside.file.write_all(&text).and_then(|()| inside.file.sync_data());
+        written.map_err(|source| Error::io(&self.path, "writing down what is done", source))?;
+        inside.take(line);
+        Ok(())
+    }
+
+    /// Begins a plan or goes on with it. Another plan than that of an earlier run is refused, and so is a folder in which
+    /// the plan's files would take the place of what no run has written.
+    pub(crate) fn begin(&self, plan: BTreeMap<String, String>, files: &[&str]) -> Result<()> {
+        let earlier = self.lock().plan.clone();
+        if let Some(earlier) = earlier {
+            let names: BTreeSet<&String> = plan.keys().chain(earlier.keys()).collect();
+            let other = names.into_iter().find(|&name| plan.get(name) != earlier.get(name));
+            let Some(name) = other else { return Ok(()) };
+            let word = |value: Option<&String>| value.map_or("nothing", String::as_str).to_owned();
+            return Err(Error::usage(format!(
+                "{}: this folder was begun with other options or archives: {name} was {} and is now {}; go on with the \
+                 same, or give another folder",
+                self.folder.display(),
+                word(earlier.get(name)),
+                word(plan.get(name))
+            )));
+        }
+        if let Some(file) = files.iter().find(|file| self.folder.join(file).symlink_metadata().is_ok()) {
+            return Err(Error::usage(format!(
+                "{}: there is a file {file} that no run of this program has written; it would be replaced: give an empty \
+                 folder",
+                self.folder.display()
+            )));
+        }
+        self.add(Line::Plan(plan))
+    }
+
+    pub(crate) fn has_verified(&self, archive: &Verified) -> bool {
+        self.lock().verified.contains(archive)
+    }
+
+    /// The first archive with the same content that was verified.
+    pub(crate) fn first_verified(&self, archive: &Verified) -> Option<Verified> {
+        self.lock().verified.iter().find(|verified| verified.is_as(archive)).cloned()
+    }
+
+    pub(crate) fn shard(&self, name: &str) -> Option<ShardRecord> {
+        self.lock().shards.get(name).cloned()
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.lock().complete
+    }
+
+    pub(crate) fn has_begun_upload(&self, name: &str, to: &str) -> bool {
+        self.lock().uploading.contains(&(name.to_owned(), to.to_owned()))
+    }
+
+    pub(crate) fn has_uploaded(&self, shard: &Uploaded) -> bool {
+        self.lock().uploaded.contains(shard)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Inside {
+    fn take(&mut self, line: Line) {
+        match line {
+            Line::Plan(plan) => self.plan = Some(plan),
+            Line::Verified(archive) => self.verified.push(archive),
+            Line::Shard(shard) => {
+                self.shards.insert(shard.name.clone(), shard);
+            }
+            Line::Complete => self.complete = true,
+            Line::Uploading { name, to } => {
+                self.uploading.insert((name, to));
+            }
+            Line::Uploaded(shard) => {
+                self.uploaded.insert(shard);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(seed: &str) -> BTreeMap<String, String> {
+        BTreeMap::from([("seed".to_owned(), seed.to_owned())])
+    }
+
+    fn shard(name: &str) -> ShardRecord {
+        ShardRecord { name: name.to_owned(), samples: 1, bytes: 2, ..ShardRecord::default() }
+    }
+
+    #[test]
+    fn a_torn_line_is_dropped_and_what_follows_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path()).unwrap();
+        journal.begin(plan("1"), &[]).unwrap();
+        journal.add(Line::Shard(shard("a.tar"))).unwrap();
+        drop(journal);
+        let path = folder.path().join(NAME);
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, [whole.as_slice(), b"{\"shard\":{\"name\":\"b.t"].concat()).unwrap();
+
+        let journal = Journal::open(folder.path()).unwrap();
+        assert!(journal.shard("a.tar").is_some() && journal.shard("b.tar").is_none());
+        journal.add(Line::Shard(shard("c.tar"))).unwrap();
+        drop(journal);
+        let journal = Journal::open(folder.path()).unwrap();
+        journal.begin(plan("1"), &[]).unwrap();
+        assert!(journal.shard("a.tar").is_some() && journal.shard("c.tar").is_some());
+    }
+
+    #[test]
+    fn another_plan_and_foreign_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("train-000000.tar"), b"mine").unwrap();
+        let journal = Journal::open(folder.path()).unwrap();
+        let error = journal.begin(plan("1"), &["train-000000.tar"]).unwrap_err().to_string();
+        assert!(error.contains("train-000000.tar that no run"), "{error}");
+        journal.begin(plan("1"), &[]).unwrap();
+        let error = journal.begin(plan("2"), &[]).unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("seed was 1 and is now 2"), "{error}");
+    }
+
+    #[test]
+    fn two_at_once_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = Journal::open(folder.path()).unwrap();
+        let error = Journal::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("another run"), "{error}");
+        drop(journal);
+        Journal::open(folder.path()).unwrap();
+    }
+}

@@ -1,0 +1,120 @@
+//! How shards are made: where, how large, in which order.
+//!
+//! Not here: of what they are made (`imagenet`, `coco`, `text`).
+
+use std::path::{Path, PathBuf};
+
+use fulmen_data::{Error, Result};
+use fulmen_files::Location;
+
+/// Where shards go and what they are like.
+///
+/// ```
+/// use fulmen_cli::prepare::PrepareOptions;
+///
+/// let options = PrepareOptions::new("shards/imagenet").seed(1).max_bytes(128 << 20).threads(8);
+/// assert_eq!(options.output().to_str(), Some("shards/imagenet"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct PrepareOptions {
+    pub(crate) output: PathBuf,
+    pub(crate) seed: u64,
+    pub(crate) max_samples: usize,
+    pub(crate) max_bytes: u64,
+    pub(crate) threads: usize,
+    pub(crate) verify: bool,
+    pub(crate) upload: Option<Location>,
+    pub(crate) delete_uploaded: bool,
+}
+
+impl PrepareOptions {
+    /// Shards of at most 10,000 samples and 256 MiB in the local folder `output`, in the order of seed 0, made by as many
+    /// threads as there are cores, from archives whose checksums are verified.
+    pub fn new(output: impl Into<PathBuf>) -> PrepareOptions {
+        PrepareOptions {
+            output: output.into(),
+            seed: 0,
+            max_samples: 10_000,
+            max_bytes: 256 << 20,
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            verify: true,
+            upload: None,
+            delete_uploaded: false,
+        }
+    }
+
+    /// Decides the order of the samples.
+    #[must_use]
+    pub fn seed(mut self, seed: u64) -> PrepareOptions {
+        self.seed = seed;
+        self
+    }
+
+    /// The most samples of a shard.
+    #[must_use]
+    pub fn max_samples(mut self, samples: usize) -> PrepareOptions {
+        self.max_samples = samples;
+        self
+    }
+
+    /// The most bytes of a shard. A sample that is larger gets a shard of its own.
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: u64) -> PrepareOptions {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// How many shards are written at a time. What is in them does not depend on it.
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> PrepareOptions {
+        self.threads = threads;
+        self
+    }
+
+    /// Whether the archives' MD5 checksums are compared, and, where a run goes on, the SHA-256 checksums of the shards that
+    /// are there.
+    #[must_use]
+    pub fn verify(mut self, verify: bool) -> PrepareOptions {
+        self.verify = verify;
+        self
+    }
+
+    /// Brings each shard to this folder too as soon as it is written, `gs://` and `s3://` or another local one, and at the
+    /// end the manifest.
+    #[must_use]
+    pub fn upload(mut self, to: impl Into<Location>) -> PrepareOptions {
+        self.upload = Some(to.into());
+        self
+    }
+
+    /// Whether a shard is deleted in the output's folder once it has been brought to the other one, so that the disk needs
+    /// room for a few shards only. The list of what is done stays there, by which an ended run goes on.
+    #[must_use]
+    pub fn delete_uploaded(mut self, delete: bool) -> PrepareOptions {
+        self.delete_uploaded = delete;
+        self
+    }
+
+    /// The folder that the shards go into.
+    pub fn output(&self) -> &Path {
+        &self.output
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        for (is, name) in [
+            (self.max_samples == 0, "samples of a shard"),
+            (self.max_bytes == 0, "bytes of a shard"),
+            (self.threads == 0, "number of threads"),
+        ] {
+            if is {
+                return Err(Error::usage(format!("the {name} may not be 0")));
+            }
+        }
+        if self.delete_uploaded && self.upload.is_none() {
+            return Err(Error::usage(
+                "shards are to be deleted once they are uploaded, but no place to upload to was given",
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! Which sample goes into which shard, decided by the seed before anything is written.
+//!
+//! Not here: what the samples are (`imagenet`, `coco`), and writing them (`run`).
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use super::options::PrepareOptions;
+use super::sample_set::SampleSet;
+use fulmen_data::{Error, Fingerprint, Result};
+use fulmen_data::{internal::Purpose, internal::permutation};
+use fulmen_shards::{END, size_in_tar};
+
+/// One shard to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlannedShard {
+    pub(crate) name: String,
+    /// As the set counts its splits.
+    pub(crate) split: usize,
+    /// Its samples, as places in the split's order.
+    pub(crate) places: Range<usize>,
+    /// Exactly.
+    pub(crate) bytes: u64,
+}
+
+/// All shards of a dataset.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// For each split, its samples in the order in which they are written.
+    pub(crate) orders: Vec<Vec<usize>>,
+    pub(crate) shards: Vec<PlannedShard>,
+    /// A hash of all samples' keys and sizes.
+    pub(crate) samples: String,
+}
+
+impl Plan {
+    pub(crate) fn new(set: &dyn SampleSet, options: &PrepareOptions) -> Result<Plan> {
+        let mut plan = Plan { orders: Vec::new(), shards: Vec::new(), samples: String::new() };
+        let mut hash = Fingerprint::new();
+        for (split, name) in set.splits().iter().enumerate() {
+            let samples = set.len(split);
+            let mut keys = HashSet::with_capacity(samples);
+            for index in 0..samples {
+                let key = set.key(split, index);
+                hash.add(key, set.tar_bytes(split, index).to_le_bytes());
+                if !keys.insert(key) {
+                    return Err(Error::new(format!(
+                        "two samples of the {name} split have the name {key}; they would be taken for one"
+                    )));
+                }
+            }
+            let order = permutation(Purpose::Shards, options.seed, split as u64, samples);
+            let mut first = 0;
+            let mut bytes = END;
+            let mut number = 0;
+            for (place, &index) in order.iter().enumerate() {
+                let size = set.tar_bytes(split, index);
+                let full = place - first == options.max_samples || bytes.saturating_add(size) > options.max_bytes;
+                if full && place > first {
+                    plan.add(name, split, &mut number, first..place, bytes);
+                    (first, bytes) = (place, END);
+                }
+                bytes = bytes.saturating_add(size);
+            }
+            if first < samples {
+                plan.add(name, split, &mut number, first..samples, bytes);
+            }
+            plan.orders.push(order);
+        }
+        plan.samples = hash.to_string();
+        Ok(plan)
+    }
+
+    fn add(&mut self, name: &str, split: usize, number: &mut usize, places: Range<usize>, bytes: u64) {
+        self.shards.push(PlannedShard { name: shard_name(name, *number, "tar"), split, places, bytes });
+        *number += 1;
+    }
+}
+
+/// `train-000017.tar`.
+pub(crate) fn shard_name(split: &str, number: usize, extension: &str) -> String {
+    format!("{split}-{number:06}.{extension}")
+}
+
+/// The bytes that a sample's files, by their extensions and sizes, take in a tar file.
+pub(crate) fn tar_bytes<const FILES: usize>(key: &str, files: [(&str, u64); FILES]) -> u64 {
+    let bytes = files.map(|(extension, size)| size_in_tar(key.len() + 1 + extension.len(), size));
+    bytes.into_iter().fold(0, u64::saturating_add)
+}

@@ -1,0 +1,155 @@
+//! From archives to shards: what all datasets that are samples by index have in common.
+//!
+//! Not here: what a sample is (`imagenet`, `coco`), and text, whose samples are not known beforehand (`text`).
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::archives::{SourceFile, verify_archives};
+use super::expected::Expected;
+use super::journal::{Journal, Line};
+use super::manifest::{MANIFEST, Manifest, ShardRecord, SplitManifest};
+use super::options::PrepareOptions;
+use super::plan::{Plan, PlannedShard};
+use super::progress::Progress;
+use super::sample_set::SampleSet;
+use super::shard_file::TarShard;
+use super::work::{State, Work, check_room};
+use fulmen_data::internal::in_parallel;
+use fulmen_data::{Error, Result};
+
+/// Checks the archives, and writes those shards that are not there yet, and the manifest.
+pub(crate) fn prepare<S: SampleSet>(
+    dataset: &str,
+    archives: &[PathBuf],
+    expected: &Expected,
+    options: &PrepareOptions,
+    progress: &dyn Progress,
+    open: impl FnOnce() -> Result<S>,
+) -> Result<Manifest> {
+    options.check()?;
+    // The headers are looked at before the checksums: that takes seconds, and finds what is cut off or is something else.
+    progress.begin("reading the archives' headers", 0);
+    let set = open()?;
+    let journal = Journal::open(&options.output)?;
+    let archives = verify_archives(archives, expected, options.verify, &journal, progress)?;
+    let plan = Plan::new(&set, options)?;
+    let facts = BTreeMap::from([
+        ("max_bytes".to_owned(), options.max_bytes.to_string()),
+        ("max_samples".to_owned(), options.max_samples.to_string()),
+        ("seed".to_owned(), options.seed.to_string()),
+    ]);
+    let mut names: Vec<&str> = plan.shards.iter().map(|shard| shard.name.as_str()).collect();
+    names.push(MANIFEST);
+    let mut all = facts.clone();
+    all.insert("dataset".to_owned(), dataset.to_owned());
+    all.insert("the list of samples".to_owned(), plan.samples.clone());
+    let mut sources = Vec::new();
+    for (source, changed) in archives {
+        let (seconds, rest) = (changed / 1_000_000_000, changed % 1_000_000_000);
+        let what = format!("{} bytes, changed {seconds}.{rest:09} s after 1970", source.bytes);
+        all.insert(format!("the archive {}", source.name), what);
+        sources.push(source);
+    }
+    journal.begin(all, &names)?;
+
+    let work = Work { options, journal: &journal, progress };
+    work.begin()?;
+    let states = work.states(&plan.shards)?;
+    let missing: Vec<(&PlannedShard, Option<ShardRecord>)> = plan
+        .shards
+        .iter()
+        .zip(&states)
+        .filter(|(_, state)| !matches!(state, State::Done(_)))
+        .map(|(shard, state)| (shard, state.record()))
+        .collect();
+    let unwritten = missing.iter().filter(|(_, written)| written.is_none()).map(|(shard, _)| shard.bytes);
+    let (bytes, largest) = (unwritten.clone().fold(0, u64::saturating_add), unwritten.max().unwrap_or(0));
+    check_room(
+        &options.output,
+        match options.delete_uploaded {
+            true => bytes.min(largest.saturating_mul(options.threads as u64)),
+            false => bytes,
+        },
+    )?;
+    if missing.len() < plan.shards.len() {
+        progress.note(&format!(
+            "{} of {} shards are there already",
+            plan.shards.len() - missing.len(),
+            plan.shards.len()
+        ));
+    }
+    let uploads = missing.iter().filter(|_| options.upload.is_some()).map(|(shard, _)| shard.bytes);
+    let total = uploads.fold(bytes, u64::saturating_add);
+    progress.begin(if options.upload.is_some() { "writing and uploading shards" } else { "writing shards" }, total);
+    let mut records = in_parallel(&missing, options.threads, |(shard, written)| {
+        let record = match written {
+            Some(record) => record.clone(),
+            None => {
+                let record = write_shard(&set, &plan, shard, &options.output, progress)?;
+                journal.add(Line::Shard(record.clone()))?;
+                record
+            }
+        };
+        work.upload(&record)?;
+        progress.note(&format!("{}: {} samples, {} bytes", record.name, record.samples, record.bytes));
+        Ok(record)
+    })?;
+    records.extend(states.into_iter().filter_map(|state| match state {
+        State::Done(record) => Some(record),
+        _ => None,
+    }));
+    let manifest = manifest_of(dataset, &set, &plan, records, sources, facts)?;
+    work.finish(&manifest)?;
+    Ok(manifest)
+}
+
+fn write_shard(
+    set: &dyn SampleSet,
+    plan: &Plan,
+    planned: &PlannedShard,
+    folder: &Path,
+    progress: &dyn Progress,
+) -> Result<ShardRecord> {
+    let mut shard = TarShard::create(folder, &planned.name)?;
+    for &index in &plan.orders[planned.split][planned.places.clone()] {
+        shard.add(set.key(planned.split, index), set.read(planned.split, index)?)?;
+        progress.advance(set.tar_bytes(planned.split, index));
+    }
+    let record = shard.finish()?;
+    if record.bytes != planned.bytes {
+        return Err(Error::file(
+            &folder.join(&planned.name),
+            format!("it has {} bytes, expected {}: an archive has changed meanwhile", record.bytes, planned.bytes),
+        ));
+    }
+    Ok(record)
+}
+
+fn manifest_of(
+    dataset: &str,
+    set: &dyn SampleSet,
+    plan: &Plan,
+    mut records: Vec<ShardRecord>,
+    sources: Vec<SourceFile>,
+    options: BTreeMap<String, String>,
+) -> Result<Manifest> {
+    records.sort_by(|a, b| a.name.cmp(&b.name));
+    let remarks = records.iter_mut().flat_map(|record| std::mem::take(&mut record.remarks)).collect();
+    let mut splits = Vec::new();
+    for (number, name) in set.splits().iter().enumerate() {
+        let names: Vec<&str> =
+            plan.shards.iter().filter(|shard| shard.split == number).map(|shard| shard.name.as_str()).collect();
+        let of = records.iter().filter(|record| names.binary_search(&record.name.as_str()).is_ok()).cloned().collect();
+        let split = SplitManifest::of(name, of);
+        if split.samples != set.len(number) as u64 {
+            return Err(Error::new(format!(
+                "the {name} split's shards have {} samples and not {}; remove the folder and begin again",
+                split.samples,
+                set.len(number)
+            )));
+        }
+        splits.push(split);
+    }
+    Ok(Manifest { version: 1, dataset: dataset.to_owned(), splits, classes: set.classes(), sources, options, remarks })
+}

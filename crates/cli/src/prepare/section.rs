@@ -1,0 +1,104 @@
+//! A part of a local file that is read from any place and by many threads at once: an archive, or an archive in one.
+//!
+//! Not here: what the bytes mean (`tar_index`, `coco`), and files of a store (`store`).
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use fulmen_data::{Error, Result};
+
+/// `len` bytes of a file from `start` on, with a place of its own in them. A clone is cheap and shares the open file.
+#[derive(Clone, Debug)]
+pub(crate) struct Section {
+    file: Arc<File>,
+    path: Arc<Path>,
+    start: u64,
+    len: u64,
+    at: u64,
+}
+
+impl Section {
+    /// All of a file.
+    pub(crate) fn open(path: &Path) -> Result<Section> {
+        let file = File::open(path).map_err(|source| Error::io(path, "opening the archive", source))?;
+        let metadata = file.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
+        if !metadata.is_file() {
+            return Err(Error::file(path, "this is not a file; an archive was expected"));
+        }
+        Ok(Section { file: Arc::new(file), path: path.into(), start: 0, len: metadata.len(), at: 0 })
+    }
+
+    /// The part of this section from `start` on, `len` bytes; `None` where they are not all in it.
+    pub(crate) fn part(&self, start: u64, len: u64) -> Option<Section> {
+        let end = start.checked_add(len)?;
+        (end <= self.len).then(|| Section { start: self.start + start, len, at: 0, ..self.clone() })
+    }
+
+    /// The file that it lies in.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// All the bytes, which are few enough for memory.
+    pub(crate) fn read_all(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(self.len).map_err(|_| io::ErrorKind::OutOfMemory)?];
+        let mut section = Section { at: 0, ..self.clone() };
+        section.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl Read for Section {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = self.len.saturating_sub(self.at);
+        let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.file.read_at(&mut buffer[..wanted], self.start + self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for Section {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let place = match to {
+            SeekFrom::Start(place) => Some(place),
+            SeekFrom::End(by) => self.len.checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = place.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_ends_where_it_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bytes");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let all = Section::open(&path).unwrap();
+        let part = all.part(2, 5).unwrap().part(1, 3).unwrap();
+        assert_eq!(part.read_all().unwrap(), b"345");
+        assert!(all.part(8, 3).is_none());
+        assert!(all.part(u64::MAX, 2).is_none());
+        let mut part = part;
+        part.seek(SeekFrom::End(-1)).unwrap();
+        let mut rest = Vec::new();
+        part.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"5");
+        assert_eq!(part.seek(SeekFrom::Start(99)).unwrap(), 99);
+        assert_eq!(part.read(&mut [0; 4]).unwrap(), 0);
+        assert!(part.seek(SeekFrom::Current(-100)).is_err());
+    }
+}

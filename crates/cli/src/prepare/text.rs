@@ -1,0 +1,366 @@
+//! From files of texts to shards of tokens or texts, whose number is not known before all is read.
+//!
+//! Not here: reading the files (`text_files`), and writing one shard (`text_shard`).
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+use super::archives::SourceFile;
+use super::journal::{Journal, Line};
+use super::manifest::{MANIFEST, Manifest, Remark, ShardRecord, SplitManifest};
+use super::options::PrepareOptions;
+use super::plan::shard_name;
+use super::progress::Progress;
+use super::text_files::TextInput;
+use super::text_options::TextOptions;
+use super::text_shard::{Document, Form, TextShard};
+use super::work::{State, Work, check_room};
+use fulmen_data::internal::in_parallel;
+use fulmen_data::{Error, Fingerprint, Result};
+use fulmen_files::Location;
+
+const SPLITS: [&str; 2] = ["train", "validation"];
+
+/// Texts that are tokenized together, at most so many bytes for each thread.
+const BATCH: usize = 1 << 20;
+
+/// What a document takes in memory beside its text and its place.
+const AROUND: usize = 64;
+
+/// Makes files of texts into shards: of tokens ([`TokenFile`](fulmen_text::TokenFile)s `train-000000.tokens` ...) where
+/// `text` has a tokenizer, and else of documents (tar shards with a `.txt` each).
+///
+/// `files` are files, patterns and folders, local or in a store: `.txt` (a document each, or a document a line), `.jsonl`
+/// (a document a line) and both compressed by gzip or zstd, and `.parquet` (a document a row). Documents keep the order of
+/// the files; shuffle blocks of tokens when they are read. Documents of nothing but white space are left out, and those of
+/// which the tokenizer makes no token.
+///
+/// A run that was ended goes on with the next one: it reads the files again up to where it was, which is quick beside
+/// tokenizing, and leaves the shards that are there alone. The list of files, their sizes and their times of change have
+/// to be the same then.
+///
+/// ```
+/// use fulmen_cli::prepare::{self, PrepareOptions, TextOptions};
+///
+/// let folder = tempfile::tempdir()?;
+/// let file = folder.path().join("words.jsonl");
+/// std::fs::write(&file, "{\"text\": \"thunder\"}\n{\"text\": \"\"}\n{\"text\": \"lightning\"}\n")?;
+/// let options = PrepareOptions::new(folder.path().join("shards"));
+/// let manifest = prepare::text(&[file.into()], &TextOptions::new(), &options, &())?;
+/// assert_eq!(manifest.splits[0].samples, 2);
+/// assert_eq!(manifest.remarks[0].what, "1 document of nothing but white space was left out");
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+///
+/// # Errors
+/// Files of unknown kinds, a line or a row without the text (named with its place), text that is not UTF-8; a folder that
+/// was begun with other options or files, has files of others, or in which another run is at work; too little room on the
+/// disk.
+pub fn text(
+    files: &[Location],
+    text: &TextOptions,
+    options: &PrepareOptions,
+    progress: &dyn Progress,
+) -> Result<Manifest> {
+    options.check()?;
+    text.check()?;
+    let form = Form::of(text)?;
+    progress.begin("looking at the files", 0);
+    let inputs = TextInput::find(files)?;
+    let journal = Journal::open(&options.output)?;
+    let facts = facts(&inputs, text, &form, options)?;
+    let there = foreign(options, &form)?;
+    journal.begin(facts.clone(), &there.iter().map(String::as_str).collect::<Vec<_>>())?;
+
+    let work = Work { options, journal: &journal, progress };
+    work.begin()?;
+    let mut splits = Vec::new();
+    for name in SPLITS {
+        let known: Vec<Option<ShardRecord>> =
+            (0..).map_while(|number| journal.shard(&shard_name(name, number, form.extension()))).map(Some).collect();
+        let states = work.states_of(&known)?;
+        let known = known.into_iter().flatten().zip(states).collect();
+        splits.push(Split { name, known, next: 0, inside: 0, documents: 0, open: None, records: Vec::new() });
+    }
+    let all_there = splits.iter().flat_map(|split| &split.known).all(|(_, state)| matches!(state, State::Done(_)));
+    let mut blank = 0;
+    if all_there
+        && journal.is_complete()
+        && let Ok(manifest) = Manifest::read(&options.output)
+    {
+        work.finish(&manifest)?;
+        return Ok(manifest);
+    }
+    let bytes: u64 = inputs.iter().map(|input| input.bytes).sum();
+    let done: u64 = splits.iter().flat_map(|split| &split.known).map(|(record, _)| record.bytes).sum();
+    // Tokens of texts are about half as large as the texts, and texts in a tar file hardly larger; what was compressed is
+    // larger than that, and found out when the disk is full.
+    let needed = if form.extension() == "tar" { bytes } else { bytes / 2 }.saturating_sub(done);
+    check_room(&options.output, if options.delete_uploaded { needed.min(2 * options.max_bytes) } else { needed })?;
+
+    progress.begin(if form.extension() == "tar" { "gathering texts" } else { "tokenizing" }, bytes);
+    let mut run = Run { work: &work, form: &form, splits };
+    let threshold = text.validation;
+    for input in &inputs {
+        let mut told = 0;
+        let mut batch = Vec::new();
+        let (mut size, mut memory) = (0, 0usize);
+        for document in input.documents(text)? {
+            let document = document?;
+            if document.item.trim().is_empty() {
+                blank += 1;
+                continue;
+            }
+            size += document.item.len();
+            // Short ones are more than their text.
+            memory += document.item.len() + document.origin.len() + AROUND;
+            batch.push((usize::from(in_validation(&document.item, options.seed, threshold)), document));
+            if memory >= BATCH.saturating_mul(options.threads) {
+                run.take(std::mem::take(&mut batch))?;
+                let by = (size as u64).min(input.bytes - told);
+                told += by;
+                progress.advance(by);
+                (size, memory) = (0, 0);
+            }
+        }
+        run.take(batch)?;
+        progress.advance(input.bytes - told);
+    }
+    let (splits, empty) = run.finish()?;
+    journal.add(Line::Complete)?;
+    let left_out = |count: u64, which: &str| {
+        let what = match count {
+            0 => return None,
+            1 => format!("1 document {which} was left out"),
+            _ => format!("{count} documents {which} were left out"),
+        };
+        Some(Remark { sample: String::new(), what })
+    };
+    let remarks = [left_out(blank, "of nothing but white space"), left_out(empty, "without a token")];
+    let manifest = Manifest {
+        version: 1,
+        dataset: "text".to_owned(),
+        splits,
+        classes: Vec::new(),
+        sources: inputs
+            .iter()
+            .map(|input| SourceFile { name: input.location.name(), bytes: input.bytes, md5: None })
+            .collect(),
+        options: facts.into_iter().filter(|(name, _)| name != FILES).collect(),
+        remarks: remarks.into_iter().flatten().collect(),
+    };
+    work.finish(&manifest)?;
+    Ok(manifest)
+}
+
+/// The option that stands for the list of files.
+const FILES: &str = "the list of files";
+
+/// All that the shards depend on.
+fn facts(
+    inputs: &[TextInput],
+    text: &TextOptions,
+    form: &Form,
+    options: &PrepareOptions,
+) -> Result<BTreeMap<String, String>> {
+    let mut files = Fingerprint::new();
+    inputs.iter().try_for_each(|input| input.location.fingerprint(&mut files))?;
+    Ok([
+        ("dataset", "text".to_owned()),
+        ("field", text.field.clone()),
+        ("lines", text.lines.to_string()),
+        ("max_bytes", options.max_bytes.to_string()),
+        ("max_samples", options.max_samples.to_string()),
+        ("seed", options.seed.to_string()),
+        ("separator", text.separator.clone().unwrap_or_default()),
+        ("tokenizer", form.describe()),
+        ("validation", text.validation.to_string()),
+        (FILES, files.to_string()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into())
+}
+
+/// Files in the output's folder that shards or the manifest could take the place of.
+fn foreign(options: &PrepareOptions, form: &Form) -> Result<Vec<String>> {
+    let listing = |source| Error::io(&options.output, "listing the folder", source);
+    let mut names = Vec::new();
+    for entry in options.output.read_dir().map_err(listing)? {
+        let name = entry.map_err(listing)?.file_name().to_string_lossy().into_owned();
+        let shard = SPLITS.iter().any(|split| name.starts_with(&format!("{split}-")));
+        if name == MANIFEST || shard && name.ends_with(form.extension()) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Whether a text is for validation: the same for the same text, whatever else there is.
+fn in_validation(text: &str, seed: u64, share: f64) -> bool {
+    let mut hash = Sha256::new();
+    hash.update(seed.to_le_bytes());
+    hash.update(text);
+    let mut word = [0; 8];
+    word.copy_from_slice(&hash.finalize()[..8]);
+    // As many bits as a double has.
+    ((u64::from_le_bytes(word) >> 11) as f64) < share * (1u64 << 53) as f64
+}
+
+/// How far a split is.
+struct Split {
+    name: &'static str,
+    /// What earlier runs wrote, from the first shard on, and what of it is there.
+    known: Vec<(ShardRecord, State)>,
+    /// The shard whose documents come next.
+    next: usize,
+    /// How many of its documents have come.
+    inside: u64,
+    documents: u64,
+    open: Option<TextShard>,
+    records: Vec<ShardRecord>,
+}
+
+/// Documents that go into shards.
+struct Run<'a> {
+    work: &'a Work<'a>,
+    form: &'a Form,
+    splits: Vec<Split>,
+}
+
+impl Run<'_> {
+    /// Takes the next documents, each with its split.
+    fn take(&mut self, batch: Vec<(usize, fulmen_data::StreamItem<String>)>) -> Result<()> {
+        // Those of shards that are there need not be tokenized. How many they are is known.
+        let mut left: Vec<u64> = self.splits.iter().map(Split::documents_there).collect();
+        let needed: Vec<(usize, Option<fulmen_data::StreamItem<String>>)> = batch
+            .into_iter()
+            .map(|(split, document)| match left.get_mut(split) {
+                Some(left) if *left > 0 => {
+                    *left -= 1;
+                    (split, None)
+                }
+                _ => (split, Some(document)),
+            })
+            .collect();
+        let documents = in_parallel(&needed, self.work.options.threads, |(_, document)| match document {
+            None => Ok(None),
+            Some(document) => self
+                .form
+                .document(&document.item)
+                .map(Some)
+                .map_err(|error| Error::new(format!("{}: {error}", document.origin))),
+        })?;
+        for ((split, _), document) in needed.iter().zip(documents) {
+            self.add(*split, document)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, at: usize, document: Option<Document>) -> Result<()> {
+        let (options, form) = (self.work.options, self.form);
+        let bytes = document.as_ref().map_or(0, |document| form.bytes(document));
+        let split = &mut self.splits[at];
+        let known = split.known.get(split.next).map(|(record, _)| record.documents());
+        let open = split.open.as_ref();
+        let full = match known {
+            Some(documents) => split.inside == documents,
+            None => open.is_some_and(|open| {
+                open.documents() == options.max_samples as u64 || open.bytes().saturating_add(bytes) > options.max_bytes
+            }),
+        };
+        if full {
+            self.close(at)?;
+        }
+        let split = &mut self.splits[at];
+        let is_there = split.known.get(split.next).is_some_and(|(_, state)| !matches!(state, State::Missing));
+        if let (false, Some(document)) = (is_there, document) {
+            let shard = match &mut split.open {
+                Some(shard) => shard,
+                none => {
+                    let name = shard_name(split.name, split.next, form.extension());
+                    none.insert(TextShard::create(&options.output, &name, form)?)
+                }
+            };
+            shard.add(split.documents, document, bytes)?;
+        }
+        split.inside += 1;
+        split.documents += 1;
+        Ok(())
+    }
+
+    /// Ends the shard that documents go into.
+    fn close(&mut self, at: usize) -> Result<()> {
+        let split = &mut self.splits[at];
+        let known =
+            split.known.get(split.next).map(|(record, state)| (record.clone(), matches!(state, State::Done(_))));
+        let (record, done) = match (split.open.take(), known) {
+            (Some(open), known) => {
+                let record = open.finish()?;
+                self.work.journal.add(Line::Shard(record.clone()))?;
+                if known.is_some_and(|(known, _)| known.sha256 != record.sha256) {
+                    self.work
+                        .progress
+                        .note(&format!("{}: it is not what it was when it was first written", record.name));
+                }
+                (record, false)
+            }
+            (None, Some((record, done))) => {
+                if split.inside != record.documents() {
+                    return Err(Error::file(
+                        &self.work.options.output.join(&record.name),
+                        format!(
+                            "it was made of {} documents, and now there are {} for it: the files have changed; give \
+                             another folder",
+                            record.documents(),
+                            split.inside
+                        ),
+                    ));
+                }
+                (record, done)
+            }
+            (None, None) => return Ok(()),
+        };
+        if !done {
+            self.work.upload(&record)?;
+            let tokens = record.tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
+            self.work.progress.note(&format!("{}: {} documents{tokens}", record.name, record.samples));
+        }
+        split.records.push(record);
+        split.next += 1;
+        split.inside = 0;
+        Ok(())
+    }
+
+    /// Ends the last shards. Says how many documents gave no sample, too.
+    fn finish(mut self) -> Result<(Vec<SplitManifest>, u64)> {
+        let mut empty = 0;
+        for at in 0..self.splits.len() {
+            if self.splits[at].inside > 0 {
+                self.close(at)?;
+            }
+            let split = &mut self.splits[at];
+            for record in &mut split.records {
+                empty += record.documents().saturating_sub(record.samples);
+                record.documents = None;
+            }
+            if let Some((record, _)) = split.known.get(split.next) {
+                return Err(Error::file(
+                    &self.work.options.output.join(&record.name),
+                    "the files have no documents for it any more: they have changed; give another folder",
+                ));
+            }
+        }
+        let splits = self.splits.into_iter().filter(|split| split.documents > 0);
+        Ok((splits.map(|split| SplitManifest::of(split.name, split.records)).collect(), empty))
+    }
+}
+
+impl Split {
+    /// How many of the documents to come belong to shards that are there, up to the first that is not.
+    fn documents_there(&self) -> u64 {
+        let there = self.known.iter().skip(self.next).take_while(|(_, state)| !matches!(state, State::Missing));
+        there.map(|(record, _)| record.documents()).sum::<u64>().saturating_sub(self.inside)
+    }
+}

@@ -1,0 +1,132 @@
+//! Files of texts, of several kinds, as documents one after the other.
+//!
+//! Not here: reading those kinds (`tables`).
+
+use serde_json::{Map, Value};
+
+use super::text_options::TextOptions;
+use fulmen_data::{Error, Items, Result, Source, Stream, StreamItem};
+use fulmen_files::Location;
+use fulmen_tables::{JsonLines, TextFile, TextFolder};
+
+/// What a file is, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Text,
+    CompressedText,
+    JsonLines,
+    Parquet,
+}
+
+/// Kinds by the ends of names. A longer end stands before one that it ends with.
+const KINDS: &[(&str, Kind)] = &[
+    (".txt.gz", Kind::CompressedText),
+    (".txt.zst", Kind::CompressedText),
+    (".txt", Kind::Text),
+    (".jsonl", Kind::JsonLines),
+    (".jsonl.gz", Kind::JsonLines),
+    (".jsonl.zst", Kind::JsonLines),
+    (".ndjson", Kind::JsonLines),
+    (".ndjson.gz", Kind::JsonLines),
+    (".ndjson.zst", Kind::JsonLines),
+    (".parquet", Kind::Parquet),
+];
+
+/// One file of texts.
+pub(crate) struct TextInput {
+    pub(crate) location: Location,
+    pub(crate) bytes: u64,
+    kind: Kind,
+}
+
+impl TextInput {
+    /// Files, patterns of files, and folders, from which all files of a known kind are taken, in the order of their names.
+    pub(crate) fn find(places: &[Location]) -> Result<Vec<TextInput>> {
+        let mut inputs = Vec::new();
+        for place in places {
+            let whole_folder = place.local().is_some_and(|path| path.is_dir());
+            let locations = if whole_folder { place.list()? } else { place.expand()? };
+            // What is no file in a store may be the beginning of names.
+            let locations = match locations.as_slice() {
+                [one] if one.local().is_none() && kind_of(one).is_none() => one.list()?,
+                _ => locations,
+            };
+            let before = inputs.len();
+            for location in locations {
+                match kind_of(&location) {
+                    Some(kind) => inputs.push(TextInput { bytes: location.size()?, location, kind }),
+                    None if whole_folder => {}
+                    None => return Err(unknown(&location, "its name does not say what it is")),
+                }
+            }
+            if inputs.len() == before {
+                return Err(unknown(place, "there are no files of texts in it"));
+            }
+        }
+        Ok(inputs)
+    }
+
+    /// The documents in it, in order.
+    pub(crate) fn documents(&self, options: &TextOptions) -> Result<Items<String>> {
+        let location = self.location.clone();
+        match self.kind {
+            Kind::Text if !options.lines => Ok(whole(TextFolder::open(location)?)),
+            Kind::Text => TextFile::stream(location)?.items(0),
+            Kind::CompressedText if options.lines => TextFile::stream(location)?.items(0),
+            Kind::CompressedText => Err(unknown(
+                &self.location,
+                "a compressed text file is read by lines only; say that each line is a document, or decompress it",
+            )),
+            Kind::JsonLines => {
+                let field = options.field.clone();
+                let lines = JsonLines::stream(location)?.typed::<Map<String, Value>>().items(0)?;
+                Ok(taken(lines, move |mut line| match line.remove(&field) {
+                    Some(Value::String(text)) => Ok(text),
+                    Some(_) => Err(format!("the field {field:?} is no text")),
+                    None => {
+                        let names: Vec<&str> = line.keys().map(String::as_str).collect();
+                        Err(format!("there is no field {field:?}; the line has {names:?}"))
+                    }
+                }))
+            }
+            Kind::Parquet => {
+                let field = options.field.clone();
+                let rows = fulmen_tables::Parquet::open(location)?.select([field.as_str()])?.stream().items(0)?;
+                Ok(taken(rows, move |row| row.str(&field).map(str::to_owned).map_err(|error| error.to_string())))
+            }
+        }
+    }
+}
+
+/// Each file of a list as one document.
+fn whole(files: TextFolder) -> Items<String> {
+    let document = move |index: usize| {
+        Ok(StreamItem { index: index as u64, origin: files.origin(index), item: files.get(index)? })
+    };
+    Box::new((0..1).map(document))
+}
+
+/// What is taken out of each item; where that fails, the message says where the item stood.
+fn taken<T: 'static>(
+    items: Items<T>,
+    mut take: impl FnMut(T) -> Result<String, String> + Send + 'static,
+) -> Items<String> {
+    Box::new(items.map(move |item| {
+        let StreamItem { index, origin, item } = item?;
+        let item = take(item).map_err(|what| match what.contains(&origin) {
+            true => Error::new(what),
+            false => Error::new(format!("{origin}: {what}")),
+        })?;
+        Ok(StreamItem { index, origin, item })
+    }))
+}
+
+fn kind_of(location: &Location) -> Option<Kind> {
+    let name = location.to_string().to_lowercase();
+    KINDS.iter().find(|(end, _)| name.ends_with(end)).map(|&(_, kind)| kind)
+}
+
+fn unknown(location: &Location, what: &str) -> Error {
+    let ends: Vec<&str> = KINDS.iter().map(|(end, _)| *end).collect();
+    Error::usage(format!("{location}: {what}; files of texts are {}", ends.join(", ")))
+}

@@ -1,0 +1,89 @@
+//! How texts become shards: which part of a file is a document, which documents are for validation, which tokens.
+//!
+//! Not here: where the shards go and how large they are (`options`).
+
+use fulmen_data::{Error, Result};
+use fulmen_text::Tokenizer;
+
+/// What of the files is a document, and what becomes of it.
+///
+/// ```
+/// use fulmen_cli::prepare::TextOptions;
+///
+/// let options = TextOptions::new().field("content").validation(0.01);
+/// ```
+#[derive(Clone, Debug)]
+pub struct TextOptions {
+    pub(crate) field: String,
+    pub(crate) lines: bool,
+    pub(crate) validation: f64,
+    pub(crate) tokenizer: Option<Tokenizer>,
+    pub(crate) separator: Option<String>,
+}
+
+impl Default for TextOptions {
+    fn default() -> TextOptions {
+        TextOptions::new()
+    }
+}
+
+impl TextOptions {
+    /// The field `text` of JSON lines and Parquet rows and the whole of text files; all for training; as texts, not tokens.
+    pub fn new() -> TextOptions {
+        TextOptions { field: "text".to_owned(), lines: false, validation: 0.0, tokenizer: None, separator: None }
+    }
+
+    /// The field or column in which JSON lines and Parquet files have the text.
+    #[must_use]
+    pub fn field(mut self, name: &str) -> TextOptions {
+        self.field = name.to_owned();
+        self
+    }
+
+    /// Whether each line of a text file is a document, and not the whole file.
+    #[must_use]
+    pub fn lines(mut self, lines: bool) -> TextOptions {
+        self.lines = lines;
+        self
+    }
+
+    /// The share of documents that are set apart for validation, from 0 to below 1. Which they are is decided by a hash of
+    /// the text (and the seed) alone: the same text is always on the same side, however often it occurs and whatever is
+    /// added to the files.
+    #[must_use]
+    pub fn validation(mut self, share: f64) -> TextOptions {
+        self.validation = share;
+        self
+    }
+
+    /// Makes files of tokens instead of texts.
+    #[must_use]
+    pub fn tokenizer(mut self, tokenizer: Tokenizer) -> TextOptions {
+        self.tokenizer = Some(tokenizer);
+        self
+    }
+
+    /// A token of the tokenizer that is put after each document, such as `<|endoftext|>`.
+    #[must_use]
+    pub fn separator(mut self, token: &str) -> TextOptions {
+        self.separator = Some(token.to_owned());
+        self
+    }
+
+    pub(crate) fn has_tokenizer(&self) -> bool {
+        self.tokenizer.is_some()
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if !(0.0..1.0).contains(&self.validation) {
+            return Err(Error::usage(format!(
+                "the share of documents for validation is {}, expected at least 0 and less than 1",
+                self.validation
+            )));
+        }
+        if self.separator.is_some() && !self.has_tokenizer() {
+            return Err(Error::usage("a token between documents was given, but no tokenizer"));
+        }
+        Ok(())
+    }
+}

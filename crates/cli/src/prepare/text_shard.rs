@@ -1,0 +1,162 @@
+//! One shard of documents that is being written: their texts in a tar file, or their tokens in a token file.
+//!
+//! Not here: which documents are in it (`text`).
+
+use std::path::Path;
+
+use super::manifest::ShardRecord;
+use super::plan::tar_bytes;
+use super::sample_set::SampleFiles;
+use super::shard_file::TarShard;
+use super::shard_file::sha256_of;
+use super::text_options::TextOptions;
+use fulmen_data::Error;
+use fulmen_data::Result;
+use fulmen_text::{TokenFileWriter, TokenStore, Tokenizer};
+
+/// What becomes of each document.
+pub(crate) enum Form {
+    Texts,
+    Tokens { tokenizer: Tokenizer, separator: Option<u32> },
+}
+
+/// A document as it is written.
+pub(crate) enum Document {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// A shard that is open.
+pub(crate) struct TextShard {
+    documents: u64,
+    /// About as many as the file will have.
+    bytes: u64,
+    writer: Writer,
+}
+
+enum Writer {
+    Texts(TarShard),
+    Tokens { writer: TokenFileWriter, name: String },
+}
+
+impl Form {
+    pub(crate) fn of(options: &TextOptions) -> Result<Form> {
+        if let Some(tokenizer) = &options.tokenizer {
+            let separator = match &options.separator {
+                None => None,
+                Some(token) => Some(tokenizer.token_id(token).ok_or_else(|| {
+                    Error::usage(format!("the tokenizer has no token {token:?} to put between documents"))
+                })?),
+            };
+            return Ok(Form::Tokens { tokenizer: tokenizer.clone(), separator });
+        }
+        let _ = options;
+        Ok(Form::Texts)
+    }
+
+    /// What shards' names end with.
+    pub(crate) fn extension(&self) -> &'static str {
+        match self {
+            Form::Texts => "tar",
+            Form::Tokens { .. } => "tokens",
+        }
+    }
+
+    /// What the tokens depend on.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Form::Texts => "none".to_owned(),
+            Form::Tokens { tokenizer, .. } => {
+                let mut hash = fulmen_data::Fingerprint::new();
+                tokenizer.fingerprint(&mut hash);
+                hash.to_string()
+            }
+        }
+    }
+
+    pub(crate) fn document(&self, text: &str) -> Result<Document> {
+        match self {
+            Form::Texts => Ok(Document::Text(text.to_owned())),
+            Form::Tokens { tokenizer, .. } => Ok(Document::Tokens(tokenizer.encode(text)?.ids)),
+        }
+    }
+
+    /// How many bytes a document adds to a shard.
+    pub(crate) fn bytes(&self, document: &Document) -> u64 {
+        match (self, document) {
+            (Form::Tokens { tokenizer, separator }, Document::Tokens(ids)) => {
+                let width = if tokenizer.vocab_size() <= 1 << 16 { 2 } else { 4 };
+                // The end of each document is written down too.
+                8 + width * (ids.len() as u64 + u64::from(separator.is_some()))
+            }
+            (_, Document::Tokens(ids)) => 4 * ids.len() as u64,
+            (_, Document::Text(text)) => tar_bytes(&key(0), [("txt", text.len() as u64)]),
+        }
+    }
+}
+
+impl TextShard {
+    pub(crate) fn create(folder: &Path, name: &str, form: &Form) -> Result<TextShard> {
+        let writer = match form {
+            Form::Texts => Writer::Texts(TarShard::create(folder, name)?),
+            Form::Tokens { tokenizer, separator } => {
+                let writer = TokenFileWriter::create(folder.join(name), tokenizer.vocab_size())?;
+                let writer = match separator {
+                    Some(separator) => writer.separator(*separator),
+                    None => writer,
+                };
+                Writer::Tokens { writer, name: name.to_owned() }
+            }
+        };
+        Ok(TextShard { documents: 0, bytes: 4096, writer })
+    }
+
+    pub(crate) fn documents(&self) -> u64 {
+        self.documents
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Adds document `number` of its split.
+    pub(crate) fn add(&mut self, number: u64, document: Document, bytes: u64) -> Result<()> {
+        match (&mut self.writer, document) {
+            (Writer::Texts(tar), Document::Text(text)) => {
+                let files = vec![("txt", text.into_bytes())];
+                tar.add(&key(number), SampleFiles { files, remark: None })?;
+            }
+            (Writer::Tokens { writer, .. }, Document::Tokens(ids)) => writer.push(ids)?,
+            _ => return Err(Error::new("a document of another form than its shard's")),
+        }
+        self.documents += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        Ok(())
+    }
+
+    pub(crate) fn finish(self) -> Result<ShardRecord> {
+        match self.writer {
+            Writer::Texts(tar) => tar.finish(),
+            Writer::Tokens { writer, name } => {
+                let file = writer.finish()?;
+                let io = |source| Error::io(file.path(), "reading the shard", source);
+                // Documents without a token are none in the file.
+                let samples = file.document_ends().len() as u64;
+                Ok(ShardRecord {
+                    name,
+                    samples,
+                    documents: (samples < self.documents).then_some(self.documents),
+                    tokens: Some(file.num_tokens()),
+                    bytes: file.path().metadata().map_err(io)?.len(),
+                    sha256: sha256_of(file.path(), |_| ()).map_err(io)?,
+                    remarks: Vec::new(),
+                })
+            }
+        }
+    }
+}
+
+/// The key of a split's document.
+fn key(number: u64) -> String {
+    format!("{number:012}")
+}

@@ -1,0 +1,91 @@
+//! Bringing shards into a store, and knowing which are there.
+//!
+//! Not here: how a store is spoken to (`store`).
+
+use std::cell::Cell;
+use std::path::Path;
+
+use sha2::Sha256;
+
+use super::journal::{Journal, Line, Uploaded};
+use super::manifest::ShardRecord;
+use super::progress::Progress;
+use fulmen_data::internal::checksum;
+use fulmen_data::{Error, Result};
+use fulmen_files::Location;
+
+/// A folder of a store, or another local one.
+pub(crate) struct Destination<'a> {
+    pub(crate) folder: &'a Location,
+    pub(crate) journal: &'a Journal,
+    pub(crate) progress: &'a dyn Progress,
+}
+
+impl Destination<'_> {
+    /// Whether a run has brought this shard there, and it is there still with the same size.
+    pub(crate) fn has(&self, shard: &ShardRecord) -> Result<bool> {
+        self.has_file(&shard.name, shard.bytes, &shard.sha256)
+    }
+
+    fn has_file(&self, name: &str, bytes: u64, sha256: &str) -> Result<bool> {
+        if !self.journal.has_uploaded(&self.line(name, sha256)) {
+            return Ok(false);
+        }
+        match self.folder.join(name).size() {
+            Ok(size) => Ok(size == bytes),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Brings a shard there.
+    pub(crate) fn upload_shard(&self, folder: &Path, shard: &ShardRecord) -> Result<()> {
+        self.upload(&folder.join(&shard.name), &shard.name, shard.bytes, &shard.sha256)
+    }
+
+    /// Brings a file there. What is there under its name and is not of this folder's runs is left alone: it is taken for the
+    /// same where it has the same content, and is an error else.
+    pub(crate) fn upload(&self, from: &Path, name: &str, bytes: u64, sha256: &str) -> Result<()> {
+        let to = self.folder.join(name);
+        let line = self.line(name, sha256);
+        if self.has_file(name, bytes, sha256)? {
+            self.progress.advance(bytes);
+            return Ok(());
+        }
+        if !self.journal.has_begun_upload(&line.name, &line.to) {
+            if to.exists()? {
+                if to.size()? == bytes && self.sha256_of(&to)? == sha256 {
+                    self.progress.advance(bytes);
+                    return self.journal.add(Line::Uploaded(line));
+                }
+                return Err(Error::usage(format!(
+                    "{to}: something else is there under this name, which would be replaced; remove it or upload to another \
+                     folder"
+                )));
+            }
+            self.journal.add(Line::Uploading { name: line.name.clone(), to: line.to.clone() })?;
+        }
+        let told = Cell::new(0);
+        to.upload(from, &|arrived| {
+            self.progress.advance(arrived.saturating_sub(told.replace(arrived)));
+        })?;
+        self.progress.advance(bytes.saturating_sub(told.get()));
+        let size = to.size()?;
+        if size != bytes {
+            return Err(Error::runtime(
+                format!("uploading {}", from.display()),
+                format!("{to} has {size} bytes afterwards, expected {bytes}; run it again"),
+            ));
+        }
+        self.journal.add(Line::Uploaded(line))
+    }
+
+    fn line(&self, name: &str, sha256: &str) -> Uploaded {
+        Uploaded { name: name.to_owned(), sha256: sha256.to_owned(), to: self.folder.join(name).to_string() }
+    }
+
+    fn sha256_of(&self, there: &Location) -> Result<String> {
+        let hash = checksum::<Sha256>(there.open()?, |_| ());
+        hash.map_err(|source| Error::io(Path::new(&there.to_string()), "reading what is there", source))
+    }
+}

@@ -1,0 +1,180 @@
+//! What runs of all datasets share: which shards are there, room on the disk, threads, uploads, the end.
+//!
+//! Not here: what the shards are made of (`run`, `text`).
+
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::journal::Journal;
+use super::manifest::{MANIFEST, Manifest, ShardRecord};
+use super::options::PrepareOptions;
+use super::plan::PlannedShard;
+use super::progress::Progress;
+use super::shard_file::sha256_of;
+use super::upload::Destination;
+use fulmen_data::internal::in_parallel;
+use fulmen_data::{Error, Result};
+use fulmen_files as store;
+
+/// What a disk should have left when all is written.
+const SPARE: u64 = 64 << 20;
+
+/// How far a shard is.
+pub(crate) enum State {
+    /// Not written, or not what it was.
+    Missing,
+    /// In the output's folder, but not where it is to be uploaded to.
+    Written(ShardRecord),
+    /// Where it should be.
+    Done(ShardRecord),
+}
+
+impl State {
+    pub(crate) fn record(&self) -> Option<ShardRecord> {
+        match self {
+            State::Missing => None,
+            State::Written(record) | State::Done(record) => Some(record.clone()),
+        }
+    }
+}
+
+/// A run under way.
+pub(crate) struct Work<'a> {
+    pub(crate) options: &'a PrepareOptions,
+    pub(crate) journal: &'a Journal,
+    pub(crate) progress: &'a dyn Progress,
+}
+
+impl Work<'_> {
+    fn destination(&self) -> Option<Destination<'_>> {
+        let folder = self.options.upload.as_ref()?;
+        Some(Destination { folder, journal: self.journal, progress: self.progress })
+    }
+
+    /// Before any work: takes away what an ended run had begun to write, and looks at the place to upload to, whose faults
+    /// are better known now than after hours.
+    pub(crate) fn begin(&self) -> Result<()> {
+        let PrepareOptions { output, upload, .. } = self.options;
+        store::remove_leftovers(output)?;
+        let Some(to) = upload else { return Ok(()) };
+        let Some(local) = to.local() else { return to.join(MANIFEST).exists().map(drop) };
+        std::fs::create_dir_all(local).map_err(|source| Error::io(local, "making the folder to upload to", source))?;
+        let identity = |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
+        if identity(local) == identity(output) {
+            return Err(Error::usage(format!(
+                "{to}: the place to upload to is the folder that the shards are written into; give another, or none"
+            )));
+        }
+        Ok(())
+    }
+
+    /// How far these shards are.
+    pub(crate) fn states(&self, shards: &[PlannedShard]) -> Result<Vec<State>> {
+        let written = |shard: &PlannedShard| self.journal.shard(&shard.name).filter(|it| it.bytes == shard.bytes);
+        let records: Vec<Option<ShardRecord>> = shards.iter().map(written).collect();
+        self.states_of(&records)
+    }
+
+    /// How far the shards are that earlier runs wrote down.
+    pub(crate) fn states_of(&self, records: &[Option<ShardRecord>]) -> Result<Vec<State>> {
+        let here = |record: &ShardRecord| {
+            let size = self.options.output.join(&record.name).metadata().map(|metadata| metadata.len());
+            size.is_ok_and(|size| size == record.bytes)
+        };
+        let bytes: u64 = records.iter().flatten().filter(|record| here(record)).map(|record| record.bytes).sum();
+        if self.options.verify && bytes > 0 {
+            self.progress.begin("verifying the shards that are there", bytes);
+        }
+        let destination = self.destination();
+        in_parallel(records, self.options.threads, |record| {
+            let Some(record) = record else { return Ok(State::Missing) };
+            let here = here(record);
+            if here && self.options.verify {
+                let path = self.options.output.join(&record.name);
+                let found = sha256_of(&path, |bytes| self.progress.advance(bytes))
+                    .map_err(|source| Error::io(&path, "reading the shard", source))?;
+                if found != record.sha256 {
+                    self.progress
+                        .note(&format!("{}: its checksum is not what it was; it is written again", record.name));
+                    return Ok(State::Missing);
+                }
+            }
+            let uploaded = match &destination {
+                Some(destination) => destination.has(record)?,
+                None => false,
+            };
+            Ok(match (here, uploaded) {
+                (true, true) => {
+                    // A run may have ended between the two.
+                    self.delete(record)?;
+                    State::Done(record.clone())
+                }
+                (false, true) if self.options.delete_uploaded => State::Done(record.clone()),
+                (true, false) if destination.is_none() => State::Done(record.clone()),
+                (true, false) => State::Written(record.clone()),
+                (false, _) => State::Missing,
+            })
+        })
+    }
+
+    /// Brings a shard to where it is to be uploaded to, if it is.
+    pub(crate) fn upload(&self, record: &ShardRecord) -> Result<()> {
+        let Some(destination) = self.destination() else { return Ok(()) };
+        destination.upload_shard(&self.options.output, record)?;
+        self.delete(record)
+    }
+
+    fn delete(&self, record: &ShardRecord) -> Result<()> {
+        if !self.options.delete_uploaded {
+            return Ok(());
+        }
+        let path = self.options.output.join(&record.name);
+        std::fs::remove_file(&path).map_err(|source| Error::io(&path, "deleting the uploaded shard", source))
+    }
+
+    /// Writes the manifest, and uploads it.
+    pub(crate) fn finish(&self, manifest: &Manifest) -> Result<()> {
+        manifest.write(&self.options.output)?;
+        let Some(destination) = self.destination() else { return Ok(()) };
+        let path = self.options.output.join(MANIFEST);
+        let reading = |source| Error::io(&path, "reading the manifest", source);
+        let sha256 = sha256_of(&path, |_| ()).map_err(reading)?;
+        let bytes = path.metadata().map_err(reading)?.len();
+        destination.upload(&path, MANIFEST, bytes, &sha256)
+    }
+}
+
+/// Refuses to begin what the disk has no room for.
+pub(crate) fn check_room(folder: &Path, bytes: u64) -> Result<()> {
+    let room =
+        fs4::available_space(folder).map_err(|source| Error::io(folder, "asking for room on the disk", source))?;
+    let needed = bytes.saturating_add(if bytes == 0 { 0 } else { SPARE });
+    if needed <= room {
+        return Ok(());
+    }
+    let gigabytes = |bytes: u64| bytes as f64 / 1e9;
+    let message = format!(
+        "the shards still to be written need {:.1} GB and the disk has room for {:.1} GB: {:.1} GB are missing; make room, \
+         or give a folder on another disk",
+        gigabytes(needed),
+        gigabytes(room),
+        gigabytes(needed - room)
+    );
+    Err(Error::io(folder, &message, ErrorKind::StorageFull.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_is_refused_with_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        check_room(folder.path(), 0).unwrap();
+        let error = check_room(folder.path(), 1 << 60).unwrap_err();
+        assert!(error.is_no_space());
+        let error = error.to_string();
+        assert!(error.contains("need 1152921504.7 GB") && error.contains("are missing"), "{error}");
+    }
+}

@@ -1,0 +1,312 @@
+//! Pre-sizing: the pictures of a folder, made smaller once and written into a few tar shards.
+//!
+//! Pictures are read in rounds, decoded by several threads, and written in order, so the shards come out the same for any
+//! number of threads.
+//!
+//! Not here: the tar files (`tar_shards`), and samples that are kept decoded (`cache`).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::prepare::{Progress, shards_info};
+use fulmen_data::internal::panicked;
+use fulmen_data::{Error, Fingerprint, Result, SampleRandom, Source};
+use fulmen_data::{internal::Purpose, internal::permutation};
+use fulmen_data::{internal::cores, internal::in_parallel};
+use fulmen_files as store;
+use fulmen_files::Lock;
+use fulmen_images::{Encoding, ImageFolder, Pictures, encode_picture};
+use fulmen_shards::{TarShardWriter, WrittenShard};
+
+/// The file beside the shards that says what they were made of.
+const MADE_OF: &str = "presize.json";
+/// The file that keeps two runs apart.
+const LOCK: &str = ".presize.lock";
+/// Pictures that are in memory at a time, for each thread.
+const ROUND: usize = 32;
+/// Threads beyond this are a mistake, not a wish.
+const MOST_THREADS: usize = 1024;
+
+/// How pictures are made smaller, and where they go.
+///
+/// ```no_run
+/// use fulmen_images::ImageFolder;
+/// use fulmen_cli::Presize;
+///
+/// let shards = Presize::new("imagenet-256").shorter_side(256).run(&ImageFolder::open("imagenet/train")?, &())?;
+/// println!("{} shards", shards.len());
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Presize {
+    folder: PathBuf,
+    side: usize,
+    quality: u8,
+    /// How the files are decoded.
+    pictures: Pictures,
+    seed: u64,
+    max_samples: u64,
+    max_bytes: u64,
+    threads: Option<usize>,
+    allow_bad: usize,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct MadeOf {
+    options: String,
+    pictures: String,
+    /// Pictures in the order of the shards that could not be read, by their index, with the reason.
+    left_out: Vec<(usize, String)>,
+}
+
+impl Presize {
+    /// Shards in this folder: a shorter side of 256 pixels, JPEGs of quality 95, shards of at most 1 GiB.
+    pub fn new(folder: impl Into<PathBuf>) -> Presize {
+        Presize {
+            folder: folder.into(),
+            side: 256,
+            quality: 95,
+            pictures: Pictures::rgb(),
+            seed: 0,
+            max_samples: 100_000,
+            max_bytes: 1 << 30,
+            threads: None,
+            allow_bad: 0,
+        }
+    }
+
+    /// The shorter side of the pictures, in pixels. Pictures whose shorter side is no longer are copied as they are, byte
+    /// by byte.
+    pub fn shorter_side(mut self, pixels: usize) -> Presize {
+        self.side = pixels;
+        self
+    }
+
+    /// The quality of the JPEGs, from 1 to 100.
+    pub fn quality(mut self, quality: u8) -> Presize {
+        self.quality = quality;
+        self
+    }
+
+    /// Turns the pictures that are made smaller as their EXIF data say, which they lose. Off unless set: a training that
+    /// does not look at EXIF data either sees the same.
+    pub fn exif_orientation(mut self, turn: bool) -> Presize {
+        self.pictures = self.pictures.exif_orientation(turn);
+        self
+    }
+
+    /// The most pixels of a picture, as [`Pictures::max_pixels`] has it.
+    pub fn max_pixels(mut self, pixels: u64) -> Presize {
+        self.pictures = self.pictures.max_pixels(pixels);
+        self
+    }
+
+    /// Accepts JPEGs in which some data make no sense, with wrong pixels there. A training needs
+    /// [`Pictures::keep_damaged`] for those of them that are copied as they are.
+    pub fn keep_damaged(mut self) -> Presize {
+        self.pictures = self.pictures.keep_damaged();
+        self
+    }
+
+    /// Decides the order of the pictures, which are shuffled, so that a shard has pictures of all classes.
+    pub fn seed(mut self, seed: u64) -> Presize {
+        self.seed = seed;
+        self
+    }
+
+    /// No shard gets more pictures.
+    pub fn max_samples(mut self, samples: u64) -> Presize {
+        self.max_samples = samples;
+        self
+    }
+
+    /// No shard gets larger, but for one picture that is.
+    pub fn max_bytes(mut self, bytes: u64) -> Presize {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// Threads that decode; as many as there are cores unless set.
+    pub fn threads(mut self, threads: usize) -> Presize {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// How many pictures may be left out because they cannot be decoded; none unless set. A file that cannot be read ends
+    /// the run all the same: the next one may well read it.
+    pub fn allow_bad(mut self, pictures: usize) -> Presize {
+        self.allow_bad = pictures;
+        self
+    }
+
+    /// Writes the shards: samples of a picture (`.jpg`, or as it was), its class's number (`.cls`), and its class and its path
+    /// within the folder of pictures (`.json`). Where an earlier run ended, this one goes on after the last whole shard.
+    ///
+    /// # Errors
+    /// Options that make no sense; shards of other pictures or options in the folder, or a run that is at work there; a
+    /// file that cannot be read, a picture that cannot be decoded; a full disk.
+    pub fn run(&self, pictures: &ImageFolder, progress: &dyn Progress) -> Result<Vec<WrittenShard>> {
+        if self.side == 0 || !(1..=100).contains(&self.quality) {
+            return Err(Error::usage(format!(
+                "a shorter side of {} pixels and a quality of {}: expected at least 1, and 1 to 100",
+                self.side, self.quality
+            )));
+        }
+        let threads = self.threads.unwrap_or_else(cores);
+        if threads > MOST_THREADS {
+            return Err(Error::usage(format!(
+                "{threads} threads; more than {MOST_THREADS} cannot help, the number of CPU cores is a good choice"
+            )));
+        }
+        let _lock = Lock::take(&self.folder, LOCK)?;
+        let mut made_of = self.made_of(pictures)?;
+        let (skip, mut shards) = self.resume(&mut made_of)?;
+        store::remove_leftovers(&self.folder)?;
+        let order = permutation(Purpose::Split, self.seed, 0, pictures.len());
+        // Those that were left out are in no shard.
+        let bad = |index: &usize| made_of.left_out.iter().any(|(left_out, _)| left_out == index);
+        let rest: Vec<usize> = order.into_iter().filter(|index| !bad(index)).skip(skip).collect();
+        let mut writer = TarShardWriter::builder(&self.folder)
+            .max_samples(self.max_samples)
+            .max_bytes(self.max_bytes)
+            .first_shard(shards.len() as u64)
+            .build()?;
+        let bytes = rest.iter().filter_map(|&index| pictures.path(index).metadata().ok()).map(|file| file.len()).sum();
+        progress.begin("pre-sizing", bytes);
+        for round in rest.chunks(ROUND * threads.max(1)) {
+            let done = in_parallel(round, threads, |&index| {
+                let at = |error: Error| error.at_sample(index as u64, Some(pictures.origin(index)));
+                let file = pictures.get(index).map_err(at)?.bytes;
+                let small = catch_unwind(AssertUnwindSafe(|| self.shrink(file)));
+                let small = small.unwrap_or_else(|payload| Err(panicked("decoding the picture panicked", payload)));
+                Ok(small.map_err(at))
+            })?;
+            for (&index, done) in round.iter().zip(done) {
+                match done {
+                    Ok(Small { extension, bytes, read }) => {
+                        write(&mut writer, pictures, index, extension, &bytes)?;
+                        progress.advance(read);
+                    }
+                    Err(error) => {
+                        if made_of.left_out.len() >= self.allow_bad {
+                            return Err(error);
+                        }
+                        progress.note(&error.to_string());
+                        made_of.left_out.push((index, error.to_string()));
+                        self.save(&made_of)?;
+                    }
+                }
+            }
+        }
+        shards.extend(writer.finish()?);
+        Ok(shards)
+    }
+
+    fn made_of(&self, pictures: &ImageFolder) -> Result<MadeOf> {
+        let mut fingerprint = Fingerprint::new();
+        pictures.fingerprint(&mut fingerprint)?;
+        let Presize { side, quality, seed, max_samples, max_bytes, .. } = self;
+        let decoding = self.pictures.to_string();
+        let options = format!(
+            "shorter side {side}, quality {quality}, decoded by {decoding}, seed {seed}, at most {max_samples} samples and {max_bytes} bytes a shard"
+        );
+        Ok(MadeOf { options, pictures: fingerprint.to_string(), left_out: Vec::new() })
+    }
+
+    fn save(&self, made_of: &MadeOf) -> Result<()> {
+        let text = serde_json::to_vec_pretty(made_of).map_err(|why| Error::runtime("writing presize.json", why))?;
+        let path = self.folder.join(MADE_OF);
+        store::write_whole(&path, &text).map_err(|source| Error::io(&path, "cannot write the file", source))
+    }
+
+    /// How many pictures are in whole shards, and these.
+    fn resume(&self, made_of: &mut MadeOf) -> Result<(usize, Vec<WrittenShard>)> {
+        let path = self.folder.join(MADE_OF);
+        match std::fs::read(&path) {
+            Ok(text) => {
+                let earlier: MadeOf = serde_json::from_slice(&text)
+                    .map_err(|why| Error::file(&path, format!("it is damaged: {why}; remove the folder")))?;
+                if earlier.options != made_of.options || earlier.pictures != made_of.pictures {
+                    let what = match earlier.options == made_of.options {
+                        true => "their files have changed".to_owned(),
+                        false => format!("with {}, now it is {}", earlier.options, made_of.options),
+                    };
+                    return Err(Error::file(
+                        &path,
+                        format!("there are shards of other pictures here: {what}; choose another folder"),
+                    ));
+                }
+                made_of.left_out = earlier.left_out;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let first = self.shard(0);
+                if first.exists() {
+                    return Err(Error::file(
+                        &first,
+                        format!(
+                            "there is a shard already, and no {MADE_OF} that says what it is of; choose another folder"
+                        ),
+                    ));
+                }
+                self.save(made_of)?;
+            }
+            Err(source) => return Err(Error::io(&path, "cannot read the file", source)),
+        }
+        let mut shards = Vec::new();
+        loop {
+            let path = self.shard(shards.len());
+            if !path.exists() {
+                break;
+            }
+            let info = shards_info(&[&path])?;
+            shards.push(WrittenShard { path, samples: info.samples(), bytes: info.bytes() });
+        }
+        let samples: u64 = shards.iter().map(|shard| shard.samples).sum();
+        Ok((samples as usize, shards))
+    }
+
+    fn shard(&self, number: usize) -> PathBuf {
+        self.folder.join(format!("shard-{number:06}.tar"))
+    }
+
+    fn shrink(&self, file: Vec<u8>) -> Result<Small> {
+        let read = file.len() as u64;
+        let header = self.pictures.header(&file)?;
+        let (extension, side) = (header.extension, header.size.width.min(header.size.height));
+        let pictures = self.pictures.clone();
+        // None of the steps draws.
+        let mut random = SampleRandom::new(0, 0, 0);
+        if side <= self.side {
+            // Decoded all the same: what makes no sense is to be known now.
+            pictures.decode(&file, &mut random)?;
+            return Ok(Small { extension, bytes: file, read });
+        }
+        let small = pictures.resize(self.side).decode(&file, &mut random)?;
+        let bytes = encode_picture(&small, Encoding::Jpeg { quality: self.quality })?;
+        Ok(Small { extension: "jpg", bytes, read })
+    }
+}
+
+/// A picture that is small enough.
+struct Small {
+    extension: &'static str,
+    bytes: Vec<u8>,
+    /// Bytes of the file that it came from.
+    read: u64,
+}
+
+fn write(
+    writer: &mut TarShardWriter,
+    pictures: &ImageFolder,
+    index: usize,
+    extension: &str,
+    bytes: &[u8],
+) -> Result<()> {
+    let label = pictures.label(index);
+    let class = usize::try_from(label).ok().and_then(|label| pictures.classes().get(label));
+    let about = serde_json::json!({ "class": class, "path": pictures.name(index).to_string_lossy() }).to_string();
+    let label = label.to_string();
+    writer.write(&format!("{index:08}"), &[(extension, bytes), ("cls", label.as_bytes()), ("json", about.as_bytes())])
+}

@@ -1,0 +1,102 @@
+//! `fulmen cache`: shown, verified, repaired, cleared, and filled with the pictures of a folder.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use fulmen_cache::CacheExt;
+use fulmen_data::{DType, Dataset, Field, Fingerprint, HostBatch, Result, Sample};
+use fulmen_images::{ImageFolder, Picture, Pictures};
+
+/// 60 samples of 43 bytes.
+struct Numbers;
+
+impl Dataset for Numbers {
+    fn len(&self) -> usize {
+        60
+    }
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("bytes", DType::U8, [43])]
+    }
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        sample.write(0, &[index as u8; 43])
+    }
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("numbers", "");
+        Ok(())
+    }
+}
+
+/// Runs the program, and gives whether it succeeded and what it said.
+fn fulmen(arguments: &[&str], path: &Path) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_fulmen")).arg("cache").args(arguments).arg(path).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+#[test]
+fn the_program_shows_verifies_repairs_and_clears() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cache");
+    let made = Numbers.cache(&path).part_bytes(10 * 43).workers(2).version("v1").open().unwrap();
+    let (done, text) = fulmen(&["info"], &path);
+    assert!(done && text.contains("60 samples × 1 variants × 43 bytes") && text.contains("version: `v1`"), "{text}");
+    let (done, text) = fulmen(&["verify"], &path);
+    assert!(done && text.contains("bytes are as they were written"), "{text}");
+    fs::remove_file(made.path().join("part-00002.arrow")).unwrap();
+    let (done, text) = fulmen(&["verify"], &path);
+    assert!(!done && text.contains("1 files are damaged") && text.contains("--repair"), "{text}");
+    let (done, text) = fulmen(&["verify", "--repair"], &path);
+    assert!(done && text.contains("1 files removed"), "{text}");
+    let (done, text) = fulmen(&["info"], &path);
+    assert!(done && text.contains("of which 1 files") && text.contains("not finished"), "{text}");
+    let (done, text) = fulmen(&["clear"], &path);
+    assert!(done && text.contains("bytes are free again") && !path.exists(), "{text}");
+    let (done, text) = fulmen(&["info"], &path);
+    assert!(!done && text.contains("there is no cache here"), "{text}");
+}
+
+#[test]
+fn the_program_caches_a_folder_of_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    let (images, out) = (folder.path().join("images"), folder.path().join("cache"));
+    for (i, class) in ["cat", "dog", "dog"].into_iter().enumerate() {
+        fs::create_dir_all(images.join(class)).unwrap();
+        let picture = Picture::new(30, 20, 3, (0..30 * 20 * 3).map(|p| (p * (i + 1)) as u8).collect()).unwrap();
+        let file = fs::File::create(images.join(class).join(format!("{i}.png"))).unwrap();
+        let mut encoder = png::Encoder::new(file, 30, 20);
+        encoder.set_color(png::ColorType::Rgb);
+        encoder.write_header().unwrap().write_image_data(picture.pixels()).unwrap();
+    }
+    let options = ["warm", "--size", "16", "--resize", "18", "--variants", "2", "--data-version", "v1", "--images"];
+    let arguments = |more: &'static str| [&options[..], &[images.to_str().unwrap(), more]].concat();
+    let (done, text) = fulmen(&[arguments("--dry-run"), vec!["--output"]].concat(), &out);
+    assert!(done && text.contains("3 samples × 2 variants × 772 bytes") && !out.exists(), "{text}");
+    let (done, text) = fulmen(&arguments("--output"), &out);
+    assert!(done && text.contains("3 samples in"), "{text}");
+
+    // A training with the same pipeline finds it.
+    let data = ImageFolder::open(&images).unwrap().decode(Pictures::rgb().resize(18).center_crop(16)).unwrap();
+    let expected = HostBatch::collate(&data, &[0, 1, 2]).unwrap();
+    let cached = data.cache(&out).version("v1").variants(2).on_event(|event| panic!("{event:?}")).open().unwrap();
+    let found = HostBatch::collate(&cached, &[0, 1, 2]).unwrap();
+    assert_eq!(found.field_bytes(0).unwrap(), expected.field_bytes(0).unwrap());
+    assert_eq!(found.values::<i32>(1).unwrap(), [0, 1, 1]);
+
+    let (done, text) = fulmen(&[arguments("--max-pixels"), vec!["599", "--output"]].concat(), &out);
+    assert!(!done && text.contains("over the limit of 599"), "{text}");
+    let limited = [arguments("--keep-damaged"), vec!["--max-pixels", "600", "--output"]].concat();
+    let (done, text) = fulmen(&limited, &out);
+    assert!(done && text.contains("3 samples in"), "{text}");
+    let pictures = Pictures::rgb().resize(18).center_crop(16).max_pixels(600).keep_damaged();
+    let data = ImageFolder::open(&images).unwrap().decode(pictures).unwrap();
+    data.cache(&out).version("v1").variants(2).on_event(|event| panic!("{event:?}")).open().unwrap();
+
+    fs::write(images.join("cat/0.png"), b"").unwrap();
+    let (done, text) = fulmen(&[arguments("--refuse-others"), vec!["--output"]].concat(), &out);
+    assert!(!done && text.contains("size: some of the 3 values differ"), "{text}");
+    let (done, text) = fulmen(&arguments("--output"), &out);
+    assert!(!done && text.contains("cat/0.png"), "{text}");
+    let (done, text) = fulmen(&[arguments("--allow-bad"), vec!["2", "--output"]].concat(), &out);
+    assert!(done && text.contains("bad: sample 0"), "{text}");
+}

@@ -1,0 +1,86 @@
+//! COCO's archives.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use fulmen_cli::prepare::{self, Expected};
+
+use crate::prepare::archives::{self, entries};
+use crate::prepare::{coco_archives as coco, options};
+
+#[test]
+fn every_picture_of_coco_is_in_one_shard_with_what_is_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = coco::write_coco(folder.path(), 20, 6);
+    let output = folder.path().join("shards");
+    let manifest = prepare::coco(folder.path(), &expected, &options(&output), &()).unwrap();
+    let classes: Vec<(&str, &str)> =
+        manifest.classes.iter().map(|class| (class.id.as_str(), class.name.as_str())).collect();
+    assert_eq!(classes, [("1", "person"), ("13", "stop sign"), ("90", "toothbrush")]);
+    assert_eq!(manifest.splits.iter().map(|split| split.samples).collect::<Vec<_>>(), [20, 6]);
+    assert!(manifest.remarks.is_empty());
+
+    let mut found = BTreeMap::new();
+    for shard in manifest.splits.iter().flat_map(|split| &split.shards) {
+        for pair in entries(&output.join(&shard.name)).chunks(2) {
+            let key = pair[0].0.strip_suffix(".jpg").unwrap();
+            assert_eq!(pair[1].0, format!("{key}.json"));
+            let image: usize = key.parse().unwrap();
+            assert_eq!(pair[0].1, archives::jpeg(image));
+            found.insert(image, String::from_utf8(pair[1].1.clone()).unwrap());
+        }
+    }
+    let wanted: Vec<usize> =
+        (0..20).map(|at| coco::number("train", at)).chain((0..6).map(|at| coco::number("val", at))).collect();
+    assert_eq!(found.len(), 26);
+    assert!(wanted.iter().all(|image| found.contains_key(image)));
+    // Numbers stand as they are in the archive, and what is not of interest is gone.
+    expect_test::expect![[r#"{"image_id":9,"file_name":"000000000009.jpg","width":640,"height":427,"annotations":[{"id":909,"label":0,"category_id":1,"bbox":[0,34,639,388],"area":220834,"iscrowd":1,"segmentation":{"counts": [179,27,392],"size": [426,640]}},{"id":1858,"label":2,"category_id":90,"bbox":[473.07,395.93,38.65,28.67],"area":702.1057499999998,"iscrowd":0,"segmentation":[[510.66,423.01,511.72,420.03]]}],"captions":["picture 9, \"text\" 0","picture 9, \"text\" 1"]}"#]]
+    .assert_eq(&found[&9]);
+    assert!(found[&coco::number("train", 2)].contains(r#""annotations":[],"captions":["#));
+}
+
+#[test]
+fn archives_of_coco_that_do_not_fit_together_are_named_with_the_entry() {
+    let folder = tempfile::tempdir().unwrap();
+    let expected = coco::write_coco(folder.path(), 4, 3);
+    let output = folder.path().join("shards");
+    let any = Expected::default();
+    let run = |expected: &Expected| {
+        prepare::coco(folder.path(), expected, &options(&output), &()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let check = |name: &str, bytes: &[u8], expected: &Expected, says: &str| {
+        let path = folder.path().join(name);
+        let before = fs::read(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+        let error = run(expected).unwrap_err();
+        assert!(error.contains(name) && error.contains(says), "{error}");
+        fs::write(&path, before).unwrap();
+    };
+    let picture = |image: usize| (format!("train2017/{image:012}.jpg"), archives::jpeg(image));
+    let stored = |numbers: &[usize]| {
+        let files: Vec<_> = numbers.iter().map(|&image| picture(image)).collect();
+        coco::zip_of(&files, zip::CompressionMethod::Stored)
+    };
+    check("train2017.zip", &stored(&[9, 25]), &expected, "the train split has 2 samples, expected 4");
+    check("train2017.zip", &stored(&[9, 25]), &any, "there is no entry 000000000041.jpg");
+    check(
+        "train2017.zip",
+        &stored(&[9, 25, 41, 57, 58]),
+        &any,
+        "entry train2017/000000000058.jpg: the annotations do not",
+    );
+    let whole = fs::read(folder.path().join("train2017.zip")).unwrap();
+    check("train2017.zip", &whole[..whole.len() / 2], &any, "is the file cut off?");
+    let mut damaged = whole.clone();
+    // In the data of a picture.
+    let place = whole.windows(4).position(|window| window == [0xff, 0xd8, 0xff, 0xe0]).unwrap() + 8;
+    damaged[place] ^= 1;
+    check("train2017.zip", &damaged, &any, "entry train2017/000000000009.jpg: its checksum is");
+    let empty = [("annotations/instances_train2017.json".to_owned(), b"{\"images\": [".to_vec())];
+    let zip = coco::zip_of(&empty, zip::CompressionMethod::Deflated);
+    check("annotations_trainval2017.zip", &zip, &any, "entry annotations/instances_train2017.json: EOF");
+    // What was begun with the damaged ones is not gone on with.
+    fs::remove_dir_all(&output).unwrap();
+    run(&expected).unwrap();
+}

@@ -1,0 +1,40 @@
+//! Archives in the official layout, made into shards by the library and by the program.
+
+mod archives;
+mod coco;
+mod coco_archives;
+mod imagenet;
+mod resume;
+#[path = "../../../../files/tests/it/common/s3.rs"]
+#[allow(dead_code, reason = "other tests ask for more")]
+mod s3;
+mod text;
+mod upload;
+
+use std::path::Path;
+use std::process::Command;
+
+use fulmen_cli::prepare::PrepareOptions;
+
+fn options(output: &Path) -> PrepareOptions {
+    PrepareOptions::new(output).max_samples(7).threads(2)
+}
+
+fn program() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_fulmen"))
+}
+
+#[test]
+fn a_negative_number_is_refused_with_the_options_name_and_a_long_value_by_its_beginning() {
+    let long = "x".repeat(100_000);
+    for (arguments, expected) in [
+        (["data", "prepare", "text", "--seed", "-1"], "invalid value '-1' for '--seed <SEED>'"),
+        (["data", "prepare", "text", "--threads", "-2"], "invalid value '-2' for '--threads <NUMBER>'"),
+        (["data", "prepare", "text", "--seed", &long], "… (100000 bytes)' for '--seed <SEED>'"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_fulmen")).args(arguments).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.contains(expected) && told.len() < 1000, "{told}");
+    }
+}

@@ -1,0 +1,265 @@
+//! Files of texts.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use fulmen_cli::prepare::{self, PrepareOptions, TextOptions};
+use fulmen_files::Location;
+use fulmen_text::{TokenFile, TokenStore, Tokenizer};
+
+use crate::prepare::archives::{contents, entries};
+use crate::prepare::program;
+use crate::prepare::resume::Notes;
+
+/// A tokenizer of words: `w0` is token 1, and so on.
+fn tokenizer_json() -> String {
+    let words: Vec<String> = (0..100).map(|word| format!("\"w{word}\": {}", word + 1)).collect();
+    format!(
+        r#"{{"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "decoder": null,
+            "added_tokens": [{{"id": 0, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
+                               "normalized": false, "special": true}}],
+            "pre_tokenizer": {{"type": "Whitespace"}}, "post_processor": null,
+            "model": {{"type": "WordLevel", "vocab": {{"<end>": 0, {}}}, "unk_token": "<end>"}}}}"#,
+        words.join(",")
+    )
+}
+
+fn document(at: usize) -> String {
+    (0..at % 7 + 1).map(|word| format!("w{}", (at * 13 + word) % 100)).collect::<Vec<_>>().join(" ")
+}
+
+fn tokens(at: usize) -> Vec<u32> {
+    (0..at % 7 + 1).map(|word| ((at * 13 + word) % 100 + 1) as u32).collect()
+}
+
+fn json_lines(documents: std::ops::Range<usize>) -> String {
+    documents.map(|at| format!("{{\"id\": {at}, \"text\": \"{}\"}}\n", document(at))).collect()
+}
+
+fn places(path: &Path) -> Vec<Location> {
+    vec![Location::from(path)]
+}
+
+#[test]
+fn texts_of_all_kinds_become_documents_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("input");
+    fs::create_dir(&input).unwrap();
+    fs::write(input.join("a.txt"), "one\ntwo").unwrap();
+    fs::write(input.join("b.jsonl"), "{\"text\": \"three\"}\n\n{\"text\": \" \"}\n{\"n\": 1, \"text\": \"four\"}")
+        .unwrap();
+    let mut gzip = GzEncoder::new(File::create(input.join("c.jsonl.gz")).unwrap(), Compression::default());
+    gzip.write_all(b"{\"text\": \"five\"}\n").unwrap();
+    gzip.finish().unwrap();
+    let columns: [(&str, ArrayRef); 2] = [
+        ("number", Arc::new(Int64Array::from(vec![1, 2]))),
+        ("text", Arc::new(StringArray::from(vec!["six", "seven"]))),
+    ];
+    let rows = RecordBatch::try_from_iter(columns).unwrap();
+    let file = File::create(input.join("d.parquet")).unwrap();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(file, rows.schema(), None).unwrap();
+    writer.write(&rows).unwrap();
+    writer.close().unwrap();
+    fs::write(input.join("readme.md"), "not a text").unwrap();
+
+    let texts = |output: &Path, options: &TextOptions| -> Vec<String> {
+        let making = PrepareOptions::new(output).max_samples(3).threads(2);
+        let manifest = prepare::text(&places(&input), options, &making, &()).unwrap();
+        assert_eq!(manifest.remarks[0].what, "1 document of nothing but white space was left out");
+        assert_eq!(
+            manifest.sources.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(),
+            ["a.txt", "b.jsonl", "c.jsonl.gz", "d.parquet"]
+        );
+        let shards = manifest.splits.iter().flat_map(|split| &split.shards);
+        let files = shards.flat_map(|shard| entries(&output.join(&shard.name)));
+        files.map(|(_, text)| String::from_utf8(text).unwrap()).collect()
+    };
+    let (whole, lines) = (folder.path().join("whole"), folder.path().join("lines"));
+    assert_eq!(texts(&whole, &TextOptions::new()), ["one\ntwo", "three", "four", "five", "six", "seven"]);
+    assert_eq!(texts(&lines, &TextOptions::new().lines(true)).len(), 7);
+    let keys: Vec<String> = entries(&whole.join("train-000001.tar")).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(keys, ["000000000003.txt", "000000000004.txt", "000000000005.txt"]);
+}
+
+#[test]
+fn tokens_are_in_order_and_each_text_is_always_on_the_same_side() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("input.jsonl");
+    fs::write(&input, json_lines(0..300)).unwrap();
+    let tokenizer = Tokenizer::from_bytes(tokenizer_json().as_bytes()).unwrap();
+    let options = TextOptions::new().tokenizer(tokenizer).separator("<end>").validation(0.2);
+    let run = |name: &str, threads: usize, max_bytes: u64| {
+        let output = folder.path().join(name);
+        let making = PrepareOptions::new(&output).max_bytes(max_bytes).threads(threads);
+        (prepare::text(&places(&input), &options, &making, &()).unwrap(), output)
+    };
+    let (manifest, output) = run("one", 1, 4096 + 400);
+    let documents: Vec<Vec<Vec<u32>>> = manifest
+        .splits
+        .iter()
+        .map(|split| {
+            let mut documents = Vec::new();
+            for shard in &split.shards {
+                let file = TokenFile::open(output.join(&shard.name)).unwrap();
+                assert_eq!(Some(file.num_tokens()), shard.tokens);
+                assert_eq!(file.document_ends().len() as u64, shard.samples);
+                assert!(shard.bytes <= 4096 + 400);
+                let mut start = 0;
+                for &end in file.document_ends() {
+                    let mut tokens = vec![0; (end - start) as usize];
+                    file.read(start, &mut tokens).unwrap();
+                    assert_eq!(tokens.pop(), Some(0));
+                    documents.push(tokens);
+                    start = end;
+                }
+            }
+            assert_eq!(split.samples, documents.len() as u64);
+            documents
+        })
+        .collect();
+    assert!(manifest.splits[0].shards.len() > 5);
+    let validation: BTreeSet<&Vec<u32>> = documents[1].iter().collect();
+    assert!((30..90).contains(&documents[1].len()), "{}", documents[1].len());
+    let all: Vec<Vec<u32>> = (0..300).map(tokens).collect();
+    let train: Vec<&Vec<u32>> = all.iter().filter(|document| !validation.contains(document)).collect();
+    assert_eq!(documents[0].iter().collect::<Vec<_>>(), train);
+
+    let (_, many) = run("many", 4, 4096 + 400);
+    assert_eq!(contents(&many), contents(&output));
+}
+
+#[test]
+fn a_run_over_texts_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("input.jsonl");
+    fs::write(&input, json_lines(0..60)).unwrap();
+    let output = folder.path().join("shards");
+    let tokenizer = Tokenizer::from_bytes(tokenizer_json().as_bytes()).unwrap();
+    let options = TextOptions::new().tokenizer(tokenizer).validation(0.3);
+    let run = || {
+        let notes = Notes::default();
+        let making = PrepareOptions::new(&output).max_samples(7).threads(2);
+        let result = prepare::text(&places(&input), &options, &making, &notes);
+        result.map(|_| notes.0.into_inner().unwrap())
+    };
+    let all = run().unwrap();
+    let whole = contents(&output);
+    assert_eq!(all.len() + 1, whole.len());
+    assert_eq!(run().unwrap(), [""; 0]);
+    // The first, one in the middle, and one that is damaged.
+    fs::remove_file(output.join("train-000000.tokens")).unwrap();
+    fs::remove_file(output.join("train-000003.tokens")).unwrap();
+    let mut damaged = whole["validation-000001.tokens"].clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    fs::write(output.join("validation-000001.tokens"), damaged).unwrap();
+    let notes = run().unwrap();
+    let written: BTreeSet<&str> = notes.iter().filter_map(|note| note.split_once(':').map(|(name, _)| name)).collect();
+    assert_eq!(
+        written.into_iter().collect::<Vec<_>>(),
+        ["train-000000.tokens", "train-000003.tokens", "validation-000001.tokens"]
+    );
+    assert_eq!(contents(&output), whole);
+    // Other files are another plan.
+    fs::write(&input, json_lines(0..61)).unwrap();
+    let error = run().unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("the list of files was"), "{error}");
+}
+
+#[test]
+fn documents_without_a_token_are_counted_apart_and_a_run_goes_on_over_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("input.jsonl");
+    let line = |at: usize| match at % 3 {
+        0 => "{\"text\": \"--\"}\n".to_owned(),
+        _ => json_lines(at..at + 1),
+    };
+    fs::write(&input, (0..60).map(line).collect::<String>()).unwrap();
+    let output = folder.path().join("shards");
+    let normalizer = r#""normalizer": {"type": "Replace", "pattern": {"String": "-"}, "content": ""}"#;
+    let json = tokenizer_json().replace(r#""normalizer": null"#, normalizer);
+    let options = TextOptions::new().tokenizer(Tokenizer::from_bytes(json.as_bytes()).unwrap());
+    let run = || {
+        let making = PrepareOptions::new(&output).max_samples(7).threads(2);
+        prepare::text(&places(&input), &options, &making, &()).unwrap()
+    };
+    let manifest = run();
+    assert_eq!(manifest.splits[0].samples, 40);
+    for shard in &manifest.splits[0].shards {
+        let file = TokenFile::open(output.join(&shard.name)).unwrap();
+        assert_eq!(file.document_ends().len() as u64, shard.samples);
+    }
+    assert_eq!(manifest.remarks.len(), 1);
+    assert_eq!(manifest.remarks[0].what, "20 documents without a token were left out");
+    let whole = contents(&output);
+    assert!(!String::from_utf8_lossy(&whole["manifest.json"]).contains("\"documents\""));
+    fs::remove_file(output.join("train-000003.tokens")).unwrap();
+    assert_eq!(run(), manifest);
+    assert_eq!(contents(&output), whole);
+}
+
+#[test]
+fn a_killed_run_over_texts_makes_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("input.jsonl");
+    fs::write(&input, json_lines(0..600)).unwrap();
+    let tokenizer = folder.path().join("tokenizer.json");
+    fs::write(&tokenizer, tokenizer_json()).unwrap();
+    let command = |output: &Path| {
+        let mut command = program();
+        command.args(["data", "prepare", "text"]).arg(&input).arg("--output").arg(output);
+        command.arg("--tokenizer").arg(&tokenizer).args(["--separator", "<end>", "--validation", "0.1"]);
+        command.args(["--max-samples", "2"]).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let undisturbed = folder.path().join("undisturbed");
+    assert!(command(&undisturbed).status().unwrap().success());
+    let killed = folder.path().join("killed");
+    let mut child = command(&killed).spawn().unwrap();
+    while !killed.join("train-000010.tokens").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "the program ended before it could be killed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success());
+    let before = contents(&killed).len();
+    assert!((11..290).contains(&before), "{before}");
+    assert!(command(&killed).status().unwrap().success());
+    assert_eq!(contents(&killed), contents(&undisturbed));
+}
+
+#[test]
+fn what_is_wrong_with_texts_is_told_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |name: &str, bytes: &[u8], options: &TextOptions, says: &[&str]| {
+        let path = folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        let making = PrepareOptions::new(folder.path().join("shards")).threads(1);
+        let error = prepare::text(&places(&path), options, &making, &()).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+        says.iter().for_each(|part| assert!(error.contains(part), "{error}"));
+        fs::remove_dir_all(folder.path().join("shards")).unwrap_or_default();
+    };
+    let plain = TextOptions::new();
+    check("a.jsonl", b"{\"text\": \"x\"}\n{\"body\": \"y\"}\n", &plain, &["line 2", "no field \"text\"", "body"]);
+    check("a.jsonl", b"{\"text\": 7}\n", &plain, &["line 1", "is no text"]);
+    check("a.jsonl", b"{\"text\": \n", &plain, &["line 1", "no JSON"]);
+    check("a.txt", b"\xff\xfe", &plain, &["UTF-8"]);
+    check("a.doc", b"", &plain, &["does not say what it is", ".jsonl"]);
+    check("a.txt.gz", b"", &plain, &["by lines only"]);
+    check("a.parquet", b"PAR1", &plain, &[]);
+    let making = PrepareOptions::new(folder.path().join("shards"));
+    let run = |options: TextOptions| prepare::text(&[], &options, &making, &()).unwrap_err();
+    assert!(run(TextOptions::new().validation(1.0)).is_usage());
+    assert!(run(TextOptions::new().separator("<end>")).is_usage());
+    let tokenizer = Tokenizer::from_bytes(tokenizer_json().as_bytes()).unwrap();
+    let error = run(TextOptions::new().tokenizer(tokenizer).separator("</s>")).to_string();
+    assert!(error.contains("no token \"</s>\""), "{error}");
+}

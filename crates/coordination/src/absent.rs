@@ -1,0 +1,96 @@
+//! The same interface without the feature `grpc`: joining fails with an error that names the feature.
+//!
+//! Code that works with several processes compiles either way. No [`Coordination`] can exist here, so nothing else is
+//! implemented.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use crate::{Error, Process, ProcessInfo, Result, Timeouts};
+
+/// How to join a run. Without the feature `grpc`, joining fails.
+#[must_use = "a run is joined by `join`"]
+pub struct Builder(Process);
+
+#[expect(missing_docs, reason = "as with the feature `grpc`, where they are documented")]
+impl Builder {
+    pub fn timeouts(self, _: Timeouts) -> Builder {
+        self
+    }
+
+    pub fn on_listening(self, _: impl FnOnce(&str) + Send + 'static) -> Builder {
+        self
+    }
+
+    /// # Errors
+    /// Always: the error names the feature that is missing.
+    pub fn join(self) -> Result<Coordination> {
+        Err(Error::usage(format!(
+            "this is {}, but the program was built without support for several processes; build it with the feature \
+             `multi-host` of `fulmen` (`grpc` of `fulmen-coordination`), or unset FULMEN_NUM_PROCESSES, \
+             FULMEN_PROCESS_ID and FULMEN_COORDINATOR (on a TPU also TPU_WORKER_ID and CLOUD_TPU_TASK_ID) to train in \
+             a single process",
+            self.0
+        )))
+    }
+}
+
+/// A process's place in a run. Without the feature `grpc` there is none.
+#[derive(Clone, Debug)]
+pub struct Coordination(Infallible);
+
+#[expect(missing_docs, clippy::missing_errors_doc, reason = "as with the feature `grpc`, where they are documented")]
+impl Coordination {
+    pub fn builder(process: Process) -> Builder {
+        Builder(process)
+    }
+
+    pub fn process(&self) -> &Process {
+        match self.0 {}
+    }
+
+    pub fn coordinator(&self) -> &str {
+        match self.0 {}
+    }
+
+    pub fn processes(&self) -> &[ProcessInfo] {
+        match self.0 {}
+    }
+
+    pub fn barrier(&self, _: &str, _: Duration) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn agree(&self, _: &str, _: &BTreeMap<String, String>, _: Duration) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn put(&self, _: &str, _: impl AsRef<[u8]>) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn get(&self, _: &str, _: Duration) -> Result<Vec<u8>> {
+        match self.0 {}
+    }
+
+    pub fn try_get(&self, _: &str) -> Result<Option<Vec<u8>>> {
+        match self.0 {}
+    }
+
+    pub fn health(&self) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn on_failure(&self, _: impl FnOnce(&Error) + Send + 'static) {
+        match self.0 {}
+    }
+
+    pub fn fail(&self, _: &str) {
+        match self.0 {}
+    }
+
+    pub fn shutdown(&self, _: Duration) -> Result<()> {
+        match self.0 {}
+    }
+}

@@ -1,0 +1,121 @@
+//! Joining a run.
+
+use std::sync::Arc;
+
+use super::bind::listen;
+use super::client::Client;
+use super::coordination::{Coordination, Inner};
+use super::run::Run;
+use super::server::Server;
+use super::wire::{self, Purpose, method};
+use super::worker::Worker;
+use crate::process::host_name;
+use crate::timeouts::millis;
+use crate::{Process, ProcessInfo, Result, Timeouts};
+
+/// How to join a run; made by [`Coordination::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use fulmen_coordination::{Coordination, Process, Timeouts};
+///
+/// // Process 0 lets the system choose a port and tells the others, here over a channel.
+/// let (tell, told) = std::sync::mpsc::channel();
+/// let other = std::thread::spawn(move || {
+///     let address: String = told.recv().unwrap();
+///     Coordination::builder(Process::new(1, 2, address)?).join()
+/// });
+/// let coordination = Coordination::builder(Process::new(0, 2, "127.0.0.1:0")?)
+///     .timeouts(Timeouts { join: Duration::from_secs(20), ..Timeouts::default() })
+///     .on_listening(move |address| tell.send(address.to_owned()).unwrap())
+///     .join()?;
+/// let other = other.join().unwrap()?;
+/// assert_eq!(other.processes().len(), 2);
+///
+/// let end = std::thread::spawn(move || other.shutdown(Duration::from_secs(5)));
+/// coordination.shutdown(Duration::from_secs(5))?;
+/// end.join().unwrap()?;
+/// # Ok::<(), fulmen_coordination::Error>(())
+/// ```
+#[must_use = "a run is joined by `join`"]
+pub struct Builder {
+    process: Process,
+    timeouts: Timeouts,
+    on_listening: Box<dyn FnOnce(&str) + Send>,
+}
+
+impl Builder {
+    pub(crate) fn new(process: Process) -> Builder {
+        Builder { process, timeouts: Timeouts::default(), on_listening: Box::new(|_| {}) }
+    }
+
+    /// How long the processes wait for each other.
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Builder {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// Called in process 0 with the address at which it listens, before it waits for the others.
+    pub fn on_listening(mut self, call: impl FnOnce(&str) + Send + 'static) -> Builder {
+        self.on_listening = Box::new(call);
+        self
+    }
+
+    /// Joins, and waits until all have.
+    ///
+    /// # Errors
+    /// An address that cannot be listened at or reached; being refused (an index that is taken, another number of
+    /// processes, another run, another version); somebody who has not joined in time, who is named.
+    pub fn join(self) -> Result<Coordination> {
+        let Builder { process, timeouts, on_listening } = self;
+        timeouts.check()?;
+        let mut address = process.coordinator().to_owned();
+        let mut listener = None;
+        if process.is_coordinator() {
+            let (socket, at) = listen(&address)?;
+            (listener, address) = (Some(socket), at);
+            on_listening(&address);
+        }
+        let worker = Worker::start()?;
+        let (index, count) = (process.index(), process.count());
+        let run = Run::new(count, process.run_id(), process.hosts(), timeouts.heartbeat);
+        let (client, server) = worker.run({
+            let address = address.clone();
+            async move {
+                let server = listener.map(|listener| Server::start(listener, run)).transpose()?;
+                Ok::<_, crate::Error>((Arc::new(Client::new(address, index)?), server))
+            }
+        })??;
+        // From here on, whatever goes wrong is told to the others when this is dropped.
+        let mut inner = Inner::new(process, address, worker, client.clone(), server);
+        let request = wire::Join {
+            version: wire::VERSION,
+            caller: client.caller(),
+            count: count as u32,
+            run_id: inner.process().run_id().to_owned(),
+            host: host_name(),
+            pid: std::process::id(),
+        };
+        let asked = client.clone();
+        let reply = inner.run(async move { asked.ask(method::JOIN, timeouts.join, |_| request.clone()).await })?;
+        client.is_in(&reply.members);
+        let heartbeat = std::time::Duration::from_millis(reply.heartbeat_timeout_ms.max(1));
+        let beating = client.clone();
+        inner.spawn(async move { beating.heartbeats(heartbeat).await });
+        let asked = client.clone();
+        let reply = inner.run(async move {
+            let request = |left| wire::Meet {
+                caller: asked.caller(),
+                purpose: Purpose::Join as i32,
+                name: String::new(),
+                generation: 0,
+                timeout_ms: millis(left),
+                facts: Default::default(),
+            };
+            asked.ask(method::MEET, timeouts.join, request).await
+        })?;
+        client.is_in(&reply.members);
+        inner.set_processes(reply.members.into_iter().map(ProcessInfo::from).collect());
+        Ok(Coordination::new(inner))
+    }
+}

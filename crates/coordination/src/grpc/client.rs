@@ -1,0 +1,235 @@
+//! A process's side: asks the coordinator, again if the connection broke, until it answers or is given up.
+//!
+//! Every request may arrive twice without harm, so a broken connection is no failure: the heartbeats decide whether the
+//! coordinator is still there.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use prost::Message;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+use super::wire::{self, Caller, LARGEST_MESSAGE, Reply, method};
+use crate::error::Kind;
+use crate::timeouts::{bounded, millis};
+use crate::{Error, Result};
+
+pub(crate) struct Client {
+    channel: Channel,
+    caller: Caller,
+    coordinator: String,
+    /// How process 0 is called in a message, once it is known.
+    coordinator_name: Mutex<String>,
+    /// The failure that ended the run.
+    failure: watch::Sender<Option<Error>>,
+    /// The coordinator has let this process in.
+    joined: AtomicBool,
+    /// This process has left, in order or not.
+    left: AtomicBool,
+}
+
+impl Client {
+    /// Connects when it is first asked for something. To be called on the runtime that it is to run on.
+    pub(crate) fn new(coordinator: String, index: usize) -> Result<Client> {
+        let endpoint = Endpoint::from_shared(format!("http://{coordinator}"))
+            .map_err(|e| Error::usage(format!("the coordinator's address `{coordinator}`: {e}; expected host:port")))?
+            .connect_timeout(Duration::from_secs(5))
+            .tcp_nodelay(true);
+        Ok(Client {
+            channel: endpoint.connect_lazy(),
+            caller: Caller { index: index as u32, session: random() },
+            coordinator,
+            coordinator_name: Mutex::new("process 0".into()),
+            failure: watch::Sender::new(None),
+            joined: AtomicBool::new(false),
+            left: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn caller(&self) -> Caller {
+        self.caller
+    }
+
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.failure.borrow().clone()
+    }
+
+    /// Waits until the run has failed.
+    pub(crate) async fn failed(&self) -> Error {
+        let mut failures = self.failure.subscribe();
+        match failures.wait_for(Option::is_some).await.ok().and_then(|f| f.clone()) {
+            Some(error) => error,
+            // The sender lives in `self`, so this is never reached; waiting on is what it would mean.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn fail(&self, error: Error) {
+        self.failure.send_if_modified(|failure| {
+            let first = failure.is_none();
+            failure.get_or_insert(error);
+            first
+        });
+    }
+
+    pub(crate) fn has_left(&self) -> bool {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    fn coordinator_name(&self) -> String {
+        self.coordinator_name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sends a request once.
+    async fn once<Q: Message + 'static>(&self, method: &'static str, request: Q) -> Result<Reply, Status> {
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone()).max_decoding_message_size(LARGEST_MESSAGE);
+        grpc.ready().await.map_err(|e| Status::from_error(Box::new(e)))?;
+        let codec = ProstCodec::<Q, Reply>::default();
+        Ok(grpc.unary(Request::new(request), PathAndQuery::from_static(method), codec).await?.into_inner())
+    }
+
+    /// Asks until there is an answer, the run has failed, or `patience` is over. `request` is told how much of it is
+    /// left.
+    pub(crate) async fn ask<Q: Message + 'static>(
+        &self,
+        method: &'static str,
+        patience: Duration,
+        request: impl Fn(Duration) -> Q,
+    ) -> Result<Reply> {
+        let deadline = Instant::now() + bounded(patience);
+        let mut trouble = String::new();
+        let ask = async {
+            let mut pause = Duration::from_millis(20);
+            loop {
+                match self.once(method, request(deadline.saturating_duration_since(Instant::now()))).await {
+                    Ok(reply) => return Ok(reply),
+                    Err(status) if is_permanent(&status) => {
+                        let what = describe(&status);
+                        let at = &self.coordinator;
+                        return Err(Error::usage(format!(
+                            "what listens at the coordinator's address {at} says: {what}"
+                        )));
+                    }
+                    Err(status) => trouble = describe(&status),
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(1));
+            }
+        };
+        // The coordinator keeps the time; its answer gets a moment to arrive.
+        let answer = timeout(bounded(patience) + Duration::from_secs(1), ask);
+        let answer = tokio::select! {
+            biased;
+            error = self.failed() => return Err(error),
+            answer = answer => answer,
+        };
+        match answer {
+            Ok(Ok(Reply { failure: Some(failure), .. })) => {
+                let ends_run = failure.ends_run;
+                let error = Error::from(failure);
+                if ends_run {
+                    self.fail(error.clone());
+                }
+                Err(error)
+            }
+            Ok(answer) => answer,
+            Err(_) => {
+                let (name, at, s) = (self.coordinator_name(), &self.coordinator, bounded(patience).as_secs_f64());
+                let trouble = if trouble.is_empty() { "no answer".to_owned() } else { trouble };
+                Err(Error::new(
+                    Kind::TimedOut,
+                    [0],
+                    format!(
+                        "process {} could not reach the coordinator, {name} at {at}, within {s} s: {trouble}; is {name} \
+                         running, and its port open?",
+                        self.caller.index
+                    ),
+                ))
+            }
+        }
+    }
+
+    /// The coordinator has let this process in, and said who else is there: now it is known how process 0 is called.
+    pub(crate) fn is_in(&self, members: &[wire::Member]) {
+        self.joined.store(true, Ordering::Relaxed);
+        if let Some(m) = members.iter().find(|m| m.index == 0) {
+            let name = crate::ProcessInfo::from(m.clone()).to_string();
+            *self.coordinator_name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+        }
+    }
+
+    /// Gives signs of life until this process leaves or the run fails, which the coordinator tells at once and its own
+    /// silence after the time-out.
+    pub(crate) async fn heartbeats(&self, limit: Duration) {
+        let mut heard = Instant::now();
+        let mut trouble = "no answer".to_owned();
+        while !self.has_left() && self.failure.borrow().is_none() {
+            let patience = limit.saturating_sub(heard.elapsed());
+            let request = wire::Heartbeat { caller: self.caller, wait_ms: millis(limit / 5) };
+            match timeout(patience, self.once(method::HEARTBEAT, request)).await {
+                Ok(Ok(reply)) => {
+                    heard = Instant::now();
+                    if let Some(failure) = reply.failure {
+                        self.fail(Error::from(failure));
+                    }
+                }
+                Ok(Err(status)) => {
+                    trouble = describe(&status);
+                    sleep(limit / 20).await;
+                }
+                Err(_) => {}
+            }
+            if heard.elapsed() >= limit && !self.has_left() {
+                let (name, at, s) = (self.coordinator_name(), &self.coordinator, limit.as_secs_f64());
+                let message = format!(
+                    "{name}, the coordinator at {at}, has not answered for {s} s ({trouble}): killed, stopped, or on a \
+                     host that is not reachable; see its last output"
+                );
+                self.fail(Error::new(Kind::CoordinatorLost, [0], message));
+            }
+        }
+    }
+
+    /// Says goodbye, once. There is nobody to say it to before it has joined, nor when the run has failed.
+    pub(crate) async fn leave(&self, reason: String) {
+        let left = self.left.swap(true, Ordering::Relaxed);
+        if left || !self.joined.load(Ordering::Relaxed) || self.failure.borrow().is_some() {
+            return;
+        }
+        let request = wire::Leave { caller: self.caller, reason };
+        let _ = timeout(Duration::from_secs(1), self.once(method::LEAVE, request)).await;
+    }
+}
+
+/// Whether asking again is of no use: somebody answered who does not speak this protocol, or never will.
+fn is_permanent(status: &Status) -> bool {
+    use Code::{FailedPrecondition, InvalidArgument, OutOfRange, PermissionDenied, ResourceExhausted, Unimplemented};
+    matches!(
+        status.code(),
+        Unimplemented | InvalidArgument | OutOfRange | ResourceExhausted | FailedPrecondition | PermissionDenied
+    )
+}
+
+/// The innermost reason, which names the system's own error.
+fn describe(status: &Status) -> String {
+    let mut error: &dyn std::error::Error = status;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    match error.downcast_ref::<Status>() {
+        Some(status) => format!("{:?}: {}", status.code(), status.message()),
+        None => error.to_string(),
+    }
+}
+
+/// From the random keys that the standard library draws for each hash map.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}

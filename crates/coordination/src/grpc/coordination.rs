@@ -1,0 +1,265 @@
+//! [`Coordination`]: the handle with which a process that has joined meets the others.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::client::Client;
+use super::server::Server;
+use super::service::check_value;
+use super::wire::{self, Purpose, method};
+use super::worker::Worker;
+use crate::error::Kind;
+use crate::timeouts::{bounded, millis};
+use crate::{Builder, Error, Process, ProcessInfo, Result};
+
+/// A process's place in a run: meets the others, shares values with them, and knows when one of them is gone.
+///
+/// Clones share the place. When the last one is dropped before [`Coordination::shutdown`], the process leaves, and the
+/// run ends for all others with an error that names it.
+///
+/// All waiting is blocking, has a time-out, and ends at once when the run fails.
+#[derive(Clone)]
+pub struct Coordination(Arc<Inner>);
+
+impl Coordination {
+    /// How to join.
+    pub fn builder(process: Process) -> Builder {
+        Builder::new(process)
+    }
+
+    pub(crate) fn new(inner: Inner) -> Coordination {
+        Coordination(Arc::new(inner))
+    }
+
+    /// Which process this is.
+    pub fn process(&self) -> &Process {
+        &self.0.process
+    }
+
+    /// Where the coordinator listens, with the port that the system chose if it was asked to.
+    pub fn coordinator(&self) -> &str {
+        &self.0.address
+    }
+
+    /// All processes by index, with their hosts.
+    pub fn processes(&self) -> &[ProcessInfo] {
+        &self.0.processes
+    }
+
+    /// Waits until all processes have come to the barrier of that name. The n-th time that a process comes meets the
+    /// n-th time of the others.
+    ///
+    /// Processes come to barriers and agreements in one order: when each waits at one, and not all at the same, the run
+    /// ends for all.
+    ///
+    /// # Errors
+    /// Somebody who has not come in time, who is named (for all who waited, so that nobody goes on alone), or is gone.
+    pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {
+        self.meet(Purpose::Barrier, name, BTreeMap::new(), timeout)
+    }
+
+    /// Waits until all processes have come with their facts, and compares them: whether what each is about to run is
+    /// the same. To be called before the first collective, where a difference would be a hang.
+    ///
+    /// # Errors
+    /// A fact that is not the same for all: the run ends for everybody, with an error that names the odd ones out. As
+    /// [`Coordination::barrier`].
+    pub fn agree(&self, name: &str, facts: &BTreeMap<String, String>, timeout: Duration) -> Result<()> {
+        self.meet(Purpose::Agreement, name, facts.clone(), timeout)
+    }
+
+    fn meet(&self, purpose: Purpose, name: &str, facts: BTreeMap<String, String>, timeout: Duration) -> Result<()> {
+        self.check_present()?;
+        let generation = {
+            let mut visits = self.0.visits.lock().unwrap_or_else(PoisonError::into_inner);
+            let visits = visits.entry((purpose, name.to_owned())).or_default();
+            std::mem::replace(visits, *visits + 1)
+        };
+        let (client, name) = (self.0.client.clone(), name.to_owned());
+        let request =
+            wire::Meet { caller: client.caller(), purpose: purpose as i32, name, generation, timeout_ms: 0, facts };
+        self.0.run(async move {
+            let request = |left| wire::Meet { timeout_ms: millis(left), ..request.clone() };
+            client.ask(method::MEET, timeout, request).await
+        })?;
+        Ok(())
+    }
+
+    /// Shares a value under a key, for all processes and until the run ends. It may be put again, but not changed.
+    ///
+    /// # Errors
+    /// Another value under that key; a key of more than 1024 bytes or a value of more than 16 MiB; a run that failed.
+    pub fn put(&self, key: &str, value: impl AsRef<[u8]>) -> Result<()> {
+        let value = value.as_ref();
+        self.check_present()?;
+        check_value(key, value)?;
+        let client = self.0.client.clone();
+        let request = wire::Put { caller: client.caller(), key: key.into(), value: Bytes::copy_from_slice(value) };
+        self.0.run(async move { client.ask(method::PUT, Duration::from_secs(60), |_| request.clone()).await })?;
+        Ok(())
+    }
+
+    /// Waits for the value of a key.
+    ///
+    /// # Errors
+    /// Nobody put it in time; a run that failed.
+    pub fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>> {
+        let value = self.look_up(key, timeout)?;
+        value.ok_or_else(|| {
+            let s = bounded(timeout).as_secs_f64();
+            Error::new(Kind::TimedOut, [], format!("no process has put a value under the key `{key}` within {s} s"))
+        })
+    }
+
+    /// The value of a key if it is there.
+    ///
+    /// # Errors
+    /// A run that failed.
+    pub fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        self.look_up(key, Duration::ZERO)
+    }
+
+    fn look_up(&self, key: &str, timeout: Duration) -> Result<Option<Vec<u8>>> {
+        self.check_present()?;
+        check_value(key, &[])?;
+        let client = self.0.client.clone();
+        let key = key.to_owned();
+        // Not to wait for the value is still to wait for the answer.
+        let patience = timeout.max(Duration::from_secs(60));
+        let reply = self.0.run(async move {
+            let spare = patience - timeout.min(patience);
+            let request = |left: Duration| {
+                let timeout_ms = millis(left.saturating_sub(spare));
+                wire::Get { caller: client.caller(), key: key.clone(), timeout_ms }
+            };
+            client.ask(method::GET, patience, request).await
+        })?;
+        Ok(reply.value.map(|value| value.to_vec()))
+    }
+
+    /// Whether all processes are still there, as far as is known; asks nobody and takes no time.
+    ///
+    /// # Errors
+    /// What ended the run: a process that is gone, a coordinator that no longer answers, a disagreement.
+    pub fn health(&self) -> Result<()> {
+        self.0.client.failure().map_or(Ok(()), Err)
+    }
+
+    /// Calls `call`, on a thread of its own, when the run fails; at once if it has.
+    ///
+    /// It must not hold a clone of this handle, which would never be dropped then.
+    pub fn on_failure(&self, call: impl FnOnce(&Error) + Send + 'static) {
+        let client = self.0.client.clone();
+        self.0.spawn(async move {
+            let error = client.failed().await;
+            let thread = std::thread::Builder::new().name("fulmen-on-failure".into());
+            // Without a thread to spare there is nothing left to try; `health` tells the same.
+            let _ = thread.spawn(move || call(&error));
+        });
+    }
+
+    /// Ends the run for all, because this process cannot go on: they get an error with its name and the reason.
+    pub fn fail(&self, reason: &str) {
+        const LONGEST: usize = 2000;
+        let client = self.0.client.clone();
+        let reason: String = reason.chars().take(LONGEST).collect();
+        // Bounded by a second; if the others cannot be reached, they find out by the silence.
+        let _ = self.0.run(async move {
+            client.leave(reason).await;
+            Ok(())
+        });
+    }
+
+    /// Waits until all processes have come to the end, and leaves. To be called once everything is done.
+    ///
+    /// # Errors
+    /// As [`Coordination::barrier`].
+    pub fn shutdown(&self, timeout: Duration) -> Result<()> {
+        self.meet(Purpose::Shutdown, "", BTreeMap::new(), timeout)?;
+        self.fail("");
+        Ok(())
+    }
+
+    fn check_present(&self) -> Result<()> {
+        match self.0.client.has_left() {
+            true => Err(Error::ended()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Coordination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Coordination")
+            .field("process", &self.0.process)
+            .field("coordinator", &self.0.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the clones share.
+pub(crate) struct Inner {
+    process: Process,
+    address: String,
+    processes: Vec<ProcessInfo>,
+    client: Arc<Client>,
+    server: Mutex<Option<Server>>,
+    /// How often this process came to each meeting.
+    visits: Mutex<BTreeMap<(Purpose, String), u64>>,
+    worker: Worker,
+}
+
+impl Inner {
+    pub(crate) fn new(
+        process: Process,
+        address: String,
+        worker: Worker,
+        client: Arc<Client>,
+        server: Option<Server>,
+    ) -> Inner {
+        Inner {
+            process,
+            address,
+            processes: Vec::new(),
+            client,
+            server: Mutex::new(server),
+            visits: Mutex::default(),
+            worker,
+        }
+    }
+
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    pub(crate) fn set_processes(&mut self, processes: Vec<ProcessInfo>) {
+        self.processes = processes;
+    }
+
+    pub(crate) fn run<T: Send + 'static>(&self, task: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        self.worker.run(task)?
+    }
+
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.worker.spawn(task);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let client = self.client.clone();
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let _ = self.run(async move {
+            client.leave(String::new()).await;
+            if let Some(server) = server {
+                server.stop().await;
+            }
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,17 @@
+//! Joining other processes: the coordinator's rules, the gRPC service in front of them, and its clients.
+//!
+//! Not here: who this process is, which the environment says without any of that.
+
+mod agreement;
+mod bind;
+mod builder;
+mod client;
+mod coordination;
+mod run;
+mod server;
+mod service;
+mod wire;
+mod worker;
+
+pub use builder::Builder;
+pub use coordination::Coordination;

@@ -1,0 +1,407 @@
+//! What the coordinator knows of a run: who has joined and when each was last heard, the meetings, the values, and the
+//! failure that ended it, if one did.
+//!
+//! Not here: waiting, sockets, clocks. Everything happens at once and is told what time it is, so that it can be tested
+//! without any.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::agreement;
+use super::wire::{self, Failure, FailureKind, Purpose};
+
+pub(crate) struct Run {
+    run_id: String,
+    /// The hosts by index where the environment tells them.
+    hosts: Vec<String>,
+    heartbeat_timeout: Duration,
+    members: Vec<Option<Member>>,
+    /// Who was not let in, for the message when somebody is missing.
+    refused: Vec<String>,
+    values: BTreeMap<String, Value>,
+    meetings: BTreeMap<Place, Meeting>,
+    failure: Option<Failure>,
+    /// All have come to the shutdown: whoever goes now goes in order.
+    over: bool,
+}
+
+struct Member {
+    session: u64,
+    host: String,
+    pid: u32,
+    heard: Instant,
+    left: bool,
+    /// Knows of the failure.
+    told: bool,
+}
+
+struct Value {
+    bytes: Bytes,
+    from: u32,
+}
+
+/// Which meeting: its purpose and name, and the how manieth of that name.
+pub(crate) type Place = (Purpose, String, u64);
+
+#[derive(Default)]
+struct Meeting {
+    came: BTreeMap<u32, BTreeMap<String, String>>,
+    outcome: Option<Result<(), Failure>>,
+}
+
+impl Run {
+    pub(crate) fn new(count: usize, run_id: &str, hosts: &[String], heartbeat_timeout: Duration) -> Run {
+        Run {
+            run_id: run_id.to_owned(),
+            hosts: hosts.to_vec(),
+            heartbeat_timeout,
+            members: (0..count).map(|_| None).collect(),
+            refused: Vec::new(),
+            values: BTreeMap::new(),
+            meetings: BTreeMap::new(),
+            failure: None,
+            over: false,
+        }
+    }
+
+    pub(crate) fn heartbeat_timeout(&self) -> Duration {
+        self.heartbeat_timeout
+    }
+
+    fn count(&self) -> u32 {
+        self.members.len() as u32
+    }
+
+    fn member(&mut self, index: u32) -> Option<&mut Member> {
+        self.members.get_mut(index as usize)?.as_mut()
+    }
+
+    /// How a process is called in a message.
+    fn name(&self, index: u32) -> String {
+        match (self.members.get(index as usize), self.hosts.get(index as usize)) {
+            (Some(Some(m)), _) => format!("process {index} ({}, pid {})", m.host, m.pid),
+            (_, Some(host)) => format!("process {index} ({host})"),
+            _ => format!("process {index}"),
+        }
+    }
+
+    fn names(&self, indices: &[u32]) -> String {
+        agreement::list(indices, |index| self.name(index))
+    }
+
+    pub(crate) fn members(&self) -> Vec<wire::Member> {
+        let joined = (0..).zip(&self.members).filter_map(|(index, m)| m.as_ref().map(|m| (index, m)));
+        joined.map(|(index, m)| wire::Member { index, host: m.host.clone(), pid: m.pid }).collect()
+    }
+
+    /// Why a process should ask again later: it comes for the next run at this address, and the coordinator of this one
+    /// goes as soon as all know its end.
+    pub(crate) fn is_ending(&self, caller: wire::Caller) -> Option<String> {
+        let member = self.members.get(caller.index as usize).and_then(Option::as_ref);
+        if member.is_some_and(|m| m.session == caller.session) {
+            return None;
+        }
+        match &self.failure {
+            _ if self.over => Some("the run before this one has not ended for all its processes".into()),
+            // One that was not there before is late for this run, and is told of its end.
+            Some(failure) if member.is_some_and(|m| m.left || m.told) => {
+                Some(format!("the run before this one is ending: {}", failure.message))
+            }
+            _ => None,
+        }
+    }
+
+    /// Lets a process in, or says why not.
+    pub(crate) fn join(&mut self, request: &wire::Join, now: Instant) -> Result<(), Failure> {
+        let wire::Caller { index, session } = request.caller;
+        let newcomer = format!("process {index} ({}, pid {})", request.host, request.pid);
+        let mut kind = FailureKind::Refused;
+        let reason = if request.version != wire::VERSION {
+            let (theirs, ours) = (request.version, wire::VERSION);
+            Some(format!(
+                "it speaks version {theirs} of the protocol and the coordinator {ours}; use one build for all"
+            ))
+        } else if request.run_id != self.run_id {
+            Some(format!(
+                "it belongs to the run `{}` and the coordinator to `{}` (FULMEN_RUN_ID); is a process of another run \
+                 still there?",
+                request.run_id, self.run_id
+            ))
+        } else if request.count != self.count() {
+            Some(format!(
+                "it was told of {} processes and the coordinator of {}; give all the same number",
+                request.count,
+                self.count()
+            ))
+        } else if index >= self.count() {
+            kind = FailureKind::Usage;
+            Some(format!("its index is not below the number of processes, {}", self.count()))
+        } else if let Some(failure) = self.failure.clone() {
+            // This one is not refused: it is late.
+            return Err(Failure { message: format!("the run is over: {}", failure.message), ..failure });
+        } else {
+            match self.member(index) {
+                Some(member) if member.session != session => {
+                    let taken = self.name(index);
+                    Some(format!("{taken} has that index; give each process its own"))
+                }
+                Some(_) => None,
+                None => {
+                    let (host, pid) = (request.host.clone(), request.pid);
+                    self.members[index as usize] =
+                        Some(Member { session, host, pid, heard: now, left: false, told: false });
+                    None
+                }
+            }
+        };
+        match reason {
+            None => Ok(()),
+            Some(reason) => {
+                let message = format!("{newcomer} was not let into the run: {reason}");
+                if self.refused.len() < 8 {
+                    self.refused.push(message.clone());
+                }
+                Err(Failure::new(kind, vec![index], message))
+            }
+        }
+    }
+
+    /// Whether a caller is a member; every sign of it counts as a heartbeat.
+    pub(crate) fn hear(&mut self, caller: wire::Caller, now: Instant) -> Result<(), Failure> {
+        match self.member(caller.index) {
+            Some(member) if member.session == caller.session => {
+                member.heard = now;
+                Ok(())
+            }
+            _ => Err(Failure {
+                ends_run: true,
+                ..Failure::new(
+                    FailureKind::PeerLost,
+                    vec![0],
+                    format!(
+                        "the coordinator does not know process {}: it was restarted, or another run has taken its \
+                         address; start all processes again",
+                        caller.index
+                    ),
+                )
+            }),
+        }
+    }
+
+    /// Declares dead who was silent for too long.
+    pub(crate) fn look_for_silence(&mut self, now: Instant) {
+        if self.over || self.failure.is_some() {
+            return;
+        }
+        let limit = self.heartbeat_timeout;
+        let silent = |m: &Member| !m.left && now.saturating_duration_since(m.heard) > limit;
+        let silent: Vec<u32> =
+            (0..).zip(&self.members).filter(|(_, m)| m.as_ref().is_some_and(silent)).map(|(i, _)| i).collect();
+        if !silent.is_empty() {
+            let (names, s) = (self.names(&silent), limit.as_secs_f64());
+            let has = if silent.len() == 1 { "has" } else { "have" };
+            self.fail(Failure::new(
+                FailureKind::PeerLost,
+                silent,
+                format!(
+                    "{names} {has} not been heard of for {s} s: killed, stopped, or on a host that is not reachable; \
+                     see its last output"
+                ),
+            ));
+        }
+    }
+
+    /// Forgives silence up to now, for when it was the coordinator itself that stood still.
+    pub(crate) fn excuse_silence(&mut self, now: Instant) {
+        self.members.iter_mut().flatten().for_each(|m| m.heard = now);
+    }
+
+    /// Ends the run. The first failure is the one that counts: those after it follow from it.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        if self.failure.is_none() && !self.over {
+            self.failure = Some(Failure { ends_run: true, ..failure });
+        }
+    }
+
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+
+    /// Notes that a process knows of the failure, if there is one.
+    pub(crate) fn tell_failure(&mut self, index: u32) {
+        let failed = self.failure.is_some();
+        if let Some(member) = self.member(index) {
+            member.told |= failed;
+        }
+    }
+
+    /// Whether everybody who could still ask has left, or knows how the run failed.
+    pub(crate) fn all_know(&self) -> bool {
+        let lost = self.failure.as_ref().filter(|f| f.kind() == FailureKind::PeerLost);
+        let lost = lost.map(|f| f.processes.as_slice()).unwrap_or_default();
+        (0..).zip(&self.members).all(|(index, m)| m.as_ref().is_none_or(|m| m.left || m.told || lost.contains(&index)))
+    }
+
+    /// A process goes. Before the end, that ends the run for all.
+    pub(crate) fn leave(&mut self, index: u32, reason: &str) {
+        let name = self.name(index);
+        if let Some(member) = self.member(index) {
+            member.left = true;
+        }
+        let message = match reason {
+            "" => format!("{name} left the run before its end; see its last output"),
+            reason => format!("{name} ended: {reason}"),
+        };
+        self.fail(Failure::new(FailureKind::PeerLost, vec![index], message));
+    }
+
+    pub(crate) fn has_left(&self, index: u32) -> bool {
+        matches!(self.members.get(index as usize), Some(Some(member)) if member.left)
+    }
+
+    /// A process comes to a meeting.
+    pub(crate) fn come(&mut self, place: &Place, index: u32, facts: &BTreeMap<String, String>) {
+        let (purpose, name, generation) = place;
+        if *generation > 1 && !self.meetings.contains_key(place) {
+            // Whoever comes to this one knows how the last one ended, and all who came there that of the one before.
+            self.meetings.remove(&(*purpose, name.clone(), generation - 2));
+        }
+        let meeting = self.meetings.entry(place.clone()).or_default();
+        if meeting.outcome.is_some() {
+            return;
+        }
+        meeting.came.insert(index, facts.clone());
+        if meeting.came.len() < self.members.len() {
+            self.look_for_those_at_the_end();
+            return self.look_for_different_meetings();
+        }
+        let facts = std::mem::take(&mut meeting.came);
+        let outcome = agreement::compare(&facts, |index| self.name(index)).map_err(|disagreement| {
+            let message = format!(
+                "the processes do not agree on `{name}`: {}. Start all of them from one build, with the same \
+                 configuration and data",
+                disagreement.message
+            );
+            Failure { ends_run: true, ..Failure::new(FailureKind::Disagreement, disagreement.processes, message) }
+        });
+        match (&outcome, purpose) {
+            (Err(failure), _) => self.fail(failure.clone()),
+            (Ok(()), Purpose::Shutdown) => self.over = true,
+            (Ok(()), _) => {}
+        }
+        if let Some(meeting) = self.meetings.get_mut(place) {
+            meeting.outcome = Some(outcome);
+        }
+    }
+
+    /// Whoever waits for the end of the run comes to no other meeting any more, so it is not waited for there.
+    fn look_for_those_at_the_end(&mut self) {
+        let open = |m: &&Meeting| m.outcome.is_none();
+        let end = (Purpose::Shutdown, String::new(), 0);
+        let Some(gone) = self.meetings.get(&end).filter(open).map(|m| m.came.keys().copied().collect::<Vec<_>>())
+        else {
+            return;
+        };
+        let absent =
+            |meeting: &Meeting| gone.iter().copied().filter(|i| !meeting.came.contains_key(i)).collect::<Vec<_>>();
+        let others = self.meetings.iter().filter(|(place, m)| place.0 != Purpose::Shutdown && open(m));
+        let Some((name, absent)) = others.map(|(place, m)| (place.1.clone(), absent(m))).find(|(_, a)| !a.is_empty())
+        else {
+            return;
+        };
+        let (who, has) = (self.names(&absent), if absent.len() == 1 { "has" } else { "have" });
+        let message = format!(
+            "{who} {has} come to the end of the program, and will not come to `{name}`, where others wait; see the last \
+             output there"
+        );
+        self.fail(Failure::new(FailureKind::PeerLost, absent, message));
+    }
+
+    /// Where each process waits, but not all at the same meeting, all would wait for ever.
+    fn look_for_different_meetings(&mut self) {
+        let is_between = |purpose: Purpose| matches!(purpose, Purpose::Barrier | Purpose::Agreement);
+        let open = self.meetings.iter().filter(|(place, m)| is_between(place.0) && m.outcome.is_none());
+        let open: Vec<(&str, Vec<u32>)> =
+            open.map(|(place, m)| (place.1.as_str(), m.came.keys().copied().collect())).collect();
+        let waiting: BTreeSet<u32> = open.iter().flat_map(|(_, came)| came.iter().copied()).collect();
+        if open.len() < 2 || waiting.len() < self.members.len() {
+            return;
+        }
+        let where_each = open.iter().map(|(name, came)| format!("{} at `{name}`", self.names(came)));
+        let message = format!(
+            "the processes wait for each other at different places: {}. Start all of them from one build, with the same \
+             configuration and data",
+            where_each.collect::<Vec<_>>().join("; ")
+        );
+        self.fail(Failure::new(FailureKind::Disagreement, waiting.into_iter().collect(), message));
+    }
+
+    /// How a meeting ended, once it has.
+    pub(crate) fn outcome(&self, place: &Place) -> Option<Result<(), Failure>> {
+        self.meetings.get(place)?.outcome.clone()
+    }
+
+    /// Ends a meeting that somebody can wait for no longer, for all, so that none goes on alone.
+    pub(crate) fn give_up(&mut self, place: &Place, waited: Duration) -> Result<(), Failure> {
+        if let Some(outcome) = self.outcome(place) {
+            return outcome;
+        }
+        let (purpose, name, _) = place;
+        let count = self.count();
+        let meeting = self.meetings.entry(place.clone()).or_default();
+        let came = meeting.came.len();
+        let missing: Vec<u32> = (0..count).filter(|index| !meeting.came.contains_key(index)).collect();
+        let (names, s) = (self.names(&missing), waited.as_secs_f64());
+        let has = if missing.len() == 1 { "has" } else { "have" };
+        let mut message = match purpose {
+            Purpose::Join => format!("{names} {has} not joined within {s} s; {came} of {count} processes have"),
+            Purpose::Barrier => format!(
+                "{names} {has} not reached the barrier `{name}` within {s} s; {came} of {count} processes wait there"
+            ),
+            Purpose::Agreement => format!(
+                "{names} {has} not come to agree on `{name}` within {s} s; {came} of {count} processes wait there"
+            ),
+            Purpose::Shutdown => {
+                format!("{names} {has} not reached the end within {s} s; {came} of {count} processes have")
+            }
+        };
+        if *purpose == Purpose::Join && !self.refused.is_empty() {
+            message = format!("{message}. {}", self.refused.join(". "));
+        }
+        let failure = Failure::new(FailureKind::TimedOut, missing, message);
+        // Without all of them there is no run.
+        let failure = Failure { ends_run: *purpose == Purpose::Join, ..failure };
+        if let Some(meeting) = self.meetings.get_mut(place) {
+            meeting.outcome = Some(Err(failure.clone()));
+        }
+        if failure.ends_run {
+            self.fail(failure.clone());
+        }
+        Err(failure)
+    }
+
+    /// Keeps a value. Another value under the same key is refused: who has read the first would not know.
+    pub(crate) fn put(&mut self, index: u32, key: &str, bytes: Bytes) -> Result<(), Failure> {
+        match self.values.get(key) {
+            Some(value) if value.bytes != bytes => {
+                let from = self.name(value.from);
+                let message = format!("the key `{key}` has another value, from {from}; a value is put once");
+                Err(Failure::new(FailureKind::Conflict, vec![value.from], message))
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.values.insert(key.to_owned(), Value { bytes, from: index });
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<Bytes> {
+        self.values.get(key).map(|value| value.bytes.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! The coordinator's methods: each asks the [`Run`], and waits where an answer is not there yet.
+//!
+//! Also the few lines that make a gRPC service of them. A generator would need the protobuf compiler, or a build script
+//! longer than they are.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use prost::Message;
+use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::server::{Grpc, UnaryService};
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+
+use super::run::Run;
+use super::wire::{self, LARGEST_MESSAGE, LARGEST_VALUE, LONGEST_KEY, Reply, method};
+use crate::timeouts::bounded;
+
+/// The run, and a bell that is rung whenever it changed.
+#[derive(Clone)]
+pub(crate) struct Service(Arc<Shared>);
+
+struct Shared {
+    run: Mutex<Run>,
+    bell: watch::Sender<()>,
+}
+
+impl Service {
+    pub(crate) fn new(run: Run) -> Service {
+        Service(Arc::new(Shared { run: Mutex::new(run), bell: watch::Sender::new(()) }))
+    }
+
+    fn run(&self) -> MutexGuard<'_, Run> {
+        // Nothing leaves the run half changed, so a panic elsewhere does not spoil it.
+        self.0.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the run and wakes whoever waits for a change.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Run) -> T) -> T {
+        let result = change(&mut self.run());
+        self.0.bell.send_replace(());
+        result
+    }
+
+    /// Notes that a process knows of the failure, if there is one.
+    fn tell(&self, index: u32) {
+        self.change(|run| run.tell_failure(index));
+    }
+
+    /// Waits until `look` finds something; `None` after the time-out.
+    pub(crate) async fn wait<T>(&self, timeout: Duration, mut look: impl FnMut(&mut Run) -> Option<T>) -> Option<T> {
+        let mut bell = self.0.bell.subscribe();
+        let search = async {
+            loop {
+                bell.borrow_and_update();
+                if let Some(found) = look(&mut self.run()) {
+                    return Some(found);
+                }
+                if bell.changed().await.is_err() {
+                    return None;
+                }
+            }
+        };
+        tokio::time::timeout(bounded(timeout), search).await.ok().flatten()
+    }
+
+    /// Declares silent processes dead, for ever.
+    pub(crate) async fn watch_for_silence(self) {
+        let limit = self.run().heartbeat_timeout();
+        let pause = limit / 20;
+        loop {
+            let before = Instant::now();
+            tokio::time::sleep(pause).await;
+            let now = Instant::now();
+            if now - before > pause + limit / 2 {
+                // This process itself was stopped for a while, and heard nobody.
+                self.run().excuse_silence(now);
+            }
+            let was_well = self.run().failure().is_none();
+            self.run().look_for_silence(now);
+            if was_well && self.run().failure().is_some() {
+                self.change(|_| {});
+            }
+        }
+    }
+
+    async fn join(self, request: wire::Join) -> Result<Reply, Status> {
+        if let Some(reason) = self.run().is_ending(request.caller) {
+            // What a client tries again, until the next coordinator is there.
+            return Err(Status::unavailable(reason));
+        }
+        let result = self.change(|run| run.join(&request, Instant::now()));
+        let run = self.run();
+        let heartbeat_timeout_ms = crate::timeouts::millis(run.heartbeat_timeout());
+        Ok(Reply { members: run.members(), heartbeat_timeout_ms, ..Reply::from(result) })
+    }
+
+    async fn meet(self, request: wire::Meet) -> Reply {
+        let index = request.caller.index;
+        let timeout = Duration::from_millis(request.timeout_ms);
+        let place = (request.purpose(), request.name, request.generation);
+        let came = self.change(|run| {
+            run.hear(request.caller, Instant::now())?;
+            run.come(&place, index, &request.facts);
+            Ok(())
+        });
+        if came.is_err() {
+            return came.into();
+        }
+        let ended = |run: &mut Run| run.outcome(&place).or_else(|| run.failure().cloned().map(Err));
+        let outcome = self.wait(timeout, ended).await;
+        let outcome = outcome.unwrap_or_else(|| self.change(|run| run.give_up(&place, timeout)));
+        if outcome.is_err() {
+            self.tell(index);
+        }
+        Reply { members: self.run().members(), ..Reply::from(outcome) }
+    }
+
+    async fn put(self, request: wire::Put) -> Reply {
+        let result = self.change(|run| {
+            run.hear(request.caller, Instant::now())?;
+            run.put(request.caller.index, &request.key, request.value)
+        });
+        result.into()
+    }
+
+    async fn get(self, request: wire::Get) -> Reply {
+        let heard = self.run().hear(request.caller, Instant::now());
+        if heard.is_err() {
+            return heard.into();
+        }
+        let timeout = Duration::from_millis(request.timeout_ms);
+        let found = self.wait(timeout, |run| match run.get(&request.key) {
+            Some(value) => Some(Ok(value)),
+            None => run.failure().cloned().map(Err),
+        });
+        match found.await {
+            Some(Ok(value)) => Reply { value: Some(value), ..Reply::default() },
+            Some(Err(failure)) => {
+                self.tell(request.caller.index);
+                Err(failure).into()
+            }
+            None => Reply::default(),
+        }
+    }
+
+    async fn heartbeat(self, request: wire::Heartbeat) -> Reply {
+        let heard = self.run().hear(request.caller, Instant::now());
+        if heard.is_err() {
+            return heard.into();
+        }
+        let wait = Duration::from_millis(request.wait_ms);
+        let index = request.caller.index;
+        let ended = |run: &mut Run| match run.failure() {
+            Some(failure) => Some(Some(failure.clone())),
+            None => run.has_left(index).then_some(None),
+        };
+        let failure = self.wait(wait, ended).await.flatten();
+        if failure.is_some() {
+            self.tell(index);
+        }
+        Reply { failure, ..Reply::default() }
+    }
+
+    async fn leave(self, request: wire::Leave) -> Reply {
+        let result = self.change(|run| {
+            run.hear(request.caller, Instant::now())?;
+            run.leave(request.caller.index, &request.reason);
+            Ok(())
+        });
+        result.into()
+    }
+}
+
+type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// One method as tonic wants it.
+struct Method<F>(F);
+
+impl<Q, F, A> UnaryService<Q> for Method<F>
+where
+    F: FnMut(Q) -> A,
+    A: Future<Output = Result<Reply, Status>> + Send + 'static,
+{
+    type Response = Reply;
+    type Future = Answer<Result<Response<Reply>, Status>>;
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let answer = (self.0)(request.into_inner());
+        Box::pin(async { answer.await.map(Response::new) })
+    }
+}
+
+/// For the methods that always answer.
+async fn sure(answer: impl Future<Output = Reply>) -> Result<Reply, Status> {
+    Ok(answer.await)
+}
+
+async fn unary<Q, A>(request: http::Request<Body>, answer: impl FnMut(Q) -> A) -> http::Response<Body>
+where
+    Q: Message + Default + 'static,
+    A: Future<Output = Result<Reply, Status>> + Send + 'static,
+{
+    let codec = ProstCodec::<Reply, Q>::default();
+    let mut grpc = Grpc::new(codec).max_decoding_message_size(LARGEST_MESSAGE);
+    grpc.unary(Method(answer), request).await
+}
+
+impl tower_service::Service<http::Request<Body>> for Service {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answer<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move {
+            Ok(match request.uri().path() {
+                method::JOIN => unary(request, |q| service.clone().join(q)).await,
+                method::MEET => unary(request, |q| sure(service.clone().meet(q))).await,
+                method::PUT => unary(request, |q| sure(service.clone().put(q))).await,
+                method::GET => unary(request, |q| sure(service.clone().get(q))).await,
+                method::HEARTBEAT => unary(request, |q| sure(service.clone().heartbeat(q))).await,
+                method::LEAVE => unary(request, |q| sure(service.clone().leave(q))).await,
+                _ => Status::unimplemented("the coordination service has no such method").into_http(),
+            })
+        })
+    }
+}
+
+/// Refuses a key or a value that the store does not take, before it travels.
+pub(crate) fn check_value(key: &str, value: &[u8]) -> crate::Result<()> {
+    if key.is_empty() || key.len() > LONGEST_KEY {
+        return Err(crate::Error::usage(format!("a key of {} bytes; expected 1 to {LONGEST_KEY}", key.len())));
+    }
+    if value.len() > LARGEST_VALUE {
+        return Err(crate::Error::usage(format!(
+            "the value for the key `{key}` has {} bytes; expected at most {LARGEST_VALUE}, and a path for what is larger",
+            value.len()
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! What travels between a process and the coordinator: protocol buffers over gRPC, one unary method a request.
+//!
+//! Field numbers are for ever; a change of meaning is another [`VERSION`].
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Kind};
+use crate::process::ProcessInfo;
+
+/// Processes that speak another version are refused.
+pub(crate) const VERSION: u32 = 1;
+
+/// What a value may weigh. The key-value store is for names and small blobs, not for tensors.
+pub(crate) const LARGEST_VALUE: usize = 16 << 20;
+pub(crate) const LONGEST_KEY: usize = 1024;
+/// A message is a value with its key and a few numbers.
+pub(crate) const LARGEST_MESSAGE: usize = LARGEST_VALUE + (64 << 10);
+
+/// The methods' paths.
+pub(crate) mod method {
+    pub(crate) const JOIN: &str = "/fulmen.coordination.v1.Coordination/Join";
+    pub(crate) const MEET: &str = "/fulmen.coordination.v1.Coordination/Meet";
+    pub(crate) const PUT: &str = "/fulmen.coordination.v1.Coordination/Put";
+    pub(crate) const GET: &str = "/fulmen.coordination.v1.Coordination/Get";
+    pub(crate) const HEARTBEAT: &str = "/fulmen.coordination.v1.Coordination/Heartbeat";
+    pub(crate) const LEAVE: &str = "/fulmen.coordination.v1.Coordination/Leave";
+}
+
+/// Who asks. The session is drawn at random when a process starts to join, so that a second process with the same index
+/// is not taken for the first.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(crate) struct Caller {
+    #[prost(uint32, tag = "1")]
+    pub(crate) index: u32,
+    #[prost(fixed64, tag = "2")]
+    pub(crate) session: u64,
+}
+
+/// A process introduces itself. Answered at once.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Join {
+    #[prost(uint32, tag = "1")]
+    pub(crate) version: u32,
+    #[prost(message, required, tag = "2")]
+    pub(crate) caller: Caller,
+    #[prost(uint32, tag = "3")]
+    pub(crate) count: u32,
+    #[prost(string, tag = "4")]
+    pub(crate) run_id: String,
+    #[prost(string, tag = "5")]
+    pub(crate) host: String,
+    #[prost(uint32, tag = "6")]
+    pub(crate) pid: u32,
+}
+
+/// What the processes meet for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub(crate) enum Purpose {
+    /// To wait for each other.
+    Barrier = 0,
+    /// All have to join before anything else.
+    Join = 1,
+    /// To compare facts.
+    Agreement = 2,
+    /// To end the run together.
+    Shutdown = 3,
+}
+
+/// A process comes to a meeting of all. Answered when all have come, or it fails.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Meet {
+    #[prost(message, required, tag = "1")]
+    pub(crate) caller: Caller,
+    #[prost(enumeration = "Purpose", tag = "2")]
+    pub(crate) purpose: i32,
+    #[prost(string, tag = "3")]
+    pub(crate) name: String,
+    /// How often this process came to a meeting of that name before.
+    #[prost(uint64, tag = "4")]
+    pub(crate) generation: u64,
+    #[prost(uint64, tag = "5")]
+    pub(crate) timeout_ms: u64,
+    #[prost(btree_map = "string, string", tag = "6")]
+    pub(crate) facts: BTreeMap<String, String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Put {
+    #[prost(message, required, tag = "1")]
+    pub(crate) caller: Caller,
+    #[prost(string, tag = "2")]
+    pub(crate) key: String,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(crate) value: bytes::Bytes,
+}
+
+/// Answered when the value is there, or after the time-out without one.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Get {
+    #[prost(message, required, tag = "1")]
+    pub(crate) caller: Caller,
+    #[prost(string, tag = "2")]
+    pub(crate) key: String,
+    #[prost(uint64, tag = "3")]
+    pub(crate) timeout_ms: u64,
+}
+
+/// A sign of life. Answered after a while, or at once when the run has failed.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Heartbeat {
+    #[prost(message, required, tag = "1")]
+    pub(crate) caller: Caller,
+    #[prost(uint64, tag = "2")]
+    pub(crate) wait_ms: u64,
+}
+
+/// A process goes: early, which ends the run for all, or after the shutdown.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Leave {
+    #[prost(message, required, tag = "1")]
+    pub(crate) caller: Caller,
+    #[prost(string, tag = "2")]
+    pub(crate) reason: String,
+}
+
+/// The one answer.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Reply {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) failure: Option<Failure>,
+    #[prost(bytes = "bytes", optional, tag = "2")]
+    pub(crate) value: Option<bytes::Bytes>,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) members: Vec<Member>,
+    #[prost(uint64, tag = "4")]
+    pub(crate) heartbeat_timeout_ms: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub(crate) enum FailureKind {
+    Usage = 0,
+    Refused = 1,
+    TimedOut = 2,
+    PeerLost = 3,
+    Disagreement = 4,
+    Conflict = 5,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Failure {
+    #[prost(enumeration = "FailureKind", tag = "1")]
+    pub(crate) kind: i32,
+    #[prost(uint32, repeated, tag = "2")]
+    pub(crate) processes: Vec<u32>,
+    #[prost(string, tag = "3")]
+    pub(crate) message: String,
+    /// Whether the run is over for all.
+    #[prost(bool, tag = "4")]
+    pub(crate) ends_run: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct Member {
+    #[prost(uint32, tag = "1")]
+    pub(crate) index: u32,
+    #[prost(string, tag = "2")]
+    pub(crate) host: String,
+    #[prost(uint32, tag = "3")]
+    pub(crate) pid: u32,
+}
+
+impl From<Member> for ProcessInfo {
+    fn from(member: Member) -> ProcessInfo {
+        ProcessInfo { index: member.index as usize, host: member.host, pid: member.pid }
+    }
+}
+
+impl Failure {
+    pub(crate) fn new(kind: FailureKind, processes: Vec<u32>, message: impl Into<String>) -> Failure {
+        Failure { kind: kind as i32, processes, message: message.into(), ends_run: false }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        let kind = match failure.kind() {
+            FailureKind::Usage => Kind::Usage,
+            FailureKind::Refused => Kind::Refused,
+            FailureKind::TimedOut => Kind::TimedOut,
+            FailureKind::PeerLost => Kind::PeerLost,
+            FailureKind::Disagreement => Kind::Disagreement,
+            FailureKind::Conflict => Kind::Conflict,
+        };
+        Error::new(kind, failure.processes.iter().map(|&i| i as usize).collect::<Vec<_>>(), failure.message)
+    }
+}
+
+impl From<Result<(), Failure>> for Reply {
+    fn from(result: Result<(), Failure>) -> Reply {
+        Reply { failure: result.err(), ..Reply::default() }
+    }
+}

@@ -1,0 +1,72 @@
+//! Three real processes that run one run after another at the same address, as a cross-validation does, while one of them
+//! is slow to leave.
+#![cfg(unix)]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::{PART, Troupe, say};
+use fulmen_coordination::{Coordination, Process, Result, Timeouts};
+
+const COUNT: usize = 3;
+const LONG: Duration = Duration::from_secs(60);
+
+/// The process that the test starts.
+#[test]
+#[ignore = "a part in the other test"]
+fn member() {
+    let Some(go) = std::env::var_os(PART) else { return };
+    match play(Path::new(&go)) {
+        Ok(()) => say("ended well"),
+        Err(error) => say(format!("ended {error}")),
+    }
+}
+
+fn play(go: &Path) -> Result<()> {
+    let env = |name: &str| std::env::var_os(name);
+    let mut process = Process::from_env(env)?;
+    let index = process.index();
+    for round in 0..3 {
+        let coordination = Coordination::builder(process)
+            .timeouts(Timeouts::from_env(env)?)
+            .on_listening(move |address| {
+                if round == 0 {
+                    say(format!("listening {address}"))
+                }
+            })
+            .join()?;
+        coordination.put("round", round.to_string())?;
+        coordination.barrier("all are there", LONG)?;
+        if round == 0 {
+            say("waits for the end");
+            while index != 2 && !go.exists() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        coordination.shutdown(LONG)?;
+        process = Process::new(index, COUNT, coordination.coordinator())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn who_is_early_for_the_next_run_is_not_taken_for_one_of_the_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let mut troupe = Troupe::new("again::member", COUNT);
+    for index in 0..COUNT {
+        troupe.start(index, go.to_str().unwrap(), &[]);
+    }
+    (0..COUNT).for_each(|index| drop(troupe.wait_for(index, "waits for the end")));
+    // The slow one has asked for the end, and does not see the answer: process 0 waits for it, while process 1 is off to
+    // the next run.
+    std::thread::sleep(Duration::from_secs(1));
+    let pid = troupe.pid(2).to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    signal("-STOP");
+    std::fs::write(&go, "").unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    signal("-CONT");
+    assert_eq!(troupe.endings(0..COUNT), ["well"; COUNT]);
+}

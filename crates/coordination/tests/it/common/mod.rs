@@ -1,0 +1,133 @@
+//! Processes of this test program, each playing a part, and what became of them.
+#![allow(dead_code, reason = "not every test file uses all of them")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// The variable that tells a process its part.
+pub(crate) const PART: &str = "FULMEN_TEST_PART";
+
+/// Far longer than any case takes; what is not over by then is stuck.
+const STUCK: Duration = Duration::from_secs(90);
+
+pub(crate) struct Troupe {
+    /// The path of the ignored test that a process runs.
+    member: &'static str,
+    count: usize,
+    coordinator: String,
+    actors: Vec<Actor>,
+}
+
+struct Actor {
+    index: usize,
+    child: Child,
+    lines: Receiver<String>,
+    said: Vec<String>,
+}
+
+/// A test that fails leaves no process behind.
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Troupe {
+    pub(crate) fn new(member: &'static str, count: usize) -> Troupe {
+        Troupe { member, count, coordinator: "127.0.0.1:0".into(), actors: Vec::new() }
+    }
+
+    /// Starts a process in the ignored test `member` with a part to play. Process 0 comes first and tells its address.
+    pub(crate) fn start(&mut self, index: usize, part: &str, variables: &[(&str, &str)]) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", self.member, "--ignored", "--nocapture"])
+            .env(PART, part)
+            .env("FULMEN_COORDINATOR", &self.coordinator)
+            .env("FULMEN_PROCESS_ID", index.to_string())
+            .env("FULMEN_NUM_PROCESSES", self.count.to_string())
+            .envs(variables.iter().copied())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (send, lines) = channel();
+        let told = send.clone();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if let Some(line) = line.strip_prefix('@') {
+                    let _ = send.send(line.to_owned());
+                }
+            }
+        });
+        let errors = BufReader::new(child.stderr.take().unwrap());
+        std::thread::spawn(move || {
+            for line in errors.lines().map_while(Result::ok) {
+                eprintln!("[process {index}] {line}");
+                // What a process says by itself of its address.
+                if let Some(address) = line.strip_prefix("the coordinator listens at ") {
+                    let _ = told.send(format!("listening {address}"));
+                }
+            }
+        });
+        self.actors.push(Actor { index, child, lines, said: Vec::new() });
+        if index == 0 {
+            self.coordinator = self.wait_for(0, "listening ");
+        }
+    }
+
+    fn actor(&mut self, index: usize) -> &mut Actor {
+        self.actors.iter_mut().find(|a| a.index == index).unwrap()
+    }
+
+    /// Waits until a process says something that begins so, and gives the rest.
+    pub(crate) fn wait_for(&mut self, index: usize, start: &str) -> String {
+        let actor = self.actor(index);
+        let begun = Instant::now();
+        loop {
+            if let Some(line) = actor.said.iter().find_map(|line| line.strip_prefix(start)) {
+                return line.to_owned();
+            }
+            match actor.lines.recv_timeout(STUCK.saturating_sub(begun.elapsed())) {
+                Ok(line) => actor.said.push(line),
+                Err(RecvTimeoutError::Timeout) => panic!("process {index} is stuck after {:?}", actor.said),
+                Err(RecvTimeoutError::Disconnected) => panic!("process {index} ended after {:?}", actor.said),
+            }
+        }
+    }
+
+    pub(crate) fn pid(&mut self, index: usize) -> u32 {
+        self.actor(index).child.id()
+    }
+
+    /// Ends a process as `kill -9` does.
+    pub(crate) fn kill(&mut self, index: usize) {
+        let actor = self.actor(index);
+        actor.child.kill().unwrap();
+        actor.child.wait().unwrap();
+    }
+
+    /// What each of the processes ended with, once it has really ended.
+    pub(crate) fn endings(&mut self, indices: impl IntoIterator<Item = usize>) -> Vec<String> {
+        let mut endings = Vec::new();
+        for index in indices {
+            endings.push(self.wait_for(index, "ended "));
+            let begun = Instant::now();
+            let child = &mut self.actor(index).child;
+            while child.try_wait().unwrap().is_none() {
+                assert!(begun.elapsed() < STUCK, "process {index} does not exit");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        endings
+    }
+}
+
+/// For a process of a troupe: says something to the test.
+pub(crate) fn say(what: impl std::fmt::Display) {
+    // The test harness may stand in the middle of a line.
+    println!("\n@{what}");
+}

@@ -1,0 +1,254 @@
+//! One process, or two as threads of one: what the handle promises, and what it refuses.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+use fulmen_coordination::{Builder, Coordination, Process, Result, Timeouts};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn builder(process: Process) -> Builder {
+    Coordination::builder(process).timeouts(Timeouts { join: SOON, heartbeat: SOON })
+}
+
+/// Process 0 and whatever joins at its address on other threads.
+fn with_others<T: Send + 'static>(
+    count: usize,
+    others: Vec<Box<dyn FnOnce(String) -> T + Send>>,
+) -> (Result<Coordination>, Vec<T>) {
+    let (tell, told) = channel();
+    let zero = thread::spawn(move || {
+        builder(Process::new(0, count, "127.0.0.1:0")?).on_listening(move |a| tell.send(a.to_owned()).unwrap()).join()
+    });
+    let address = told.recv().unwrap();
+    let others: Vec<_> = others
+        .into_iter()
+        .map(|other| {
+            let address = address.clone();
+            thread::spawn(move || other(address))
+        })
+        .collect();
+    let others = others.into_iter().map(|other| other.join().unwrap()).collect();
+    (zero.join().unwrap(), others)
+}
+
+fn pair() -> (Coordination, Coordination) {
+    let (zero, mut one) = with_others(2, vec![Box::new(|at| builder(Process::new(1, 2, at)?).join())]);
+    (zero.unwrap(), one.remove(0).unwrap())
+}
+
+#[test]
+fn a_handle_may_go_anywhere() {
+    fn check<T: Clone + Send + Sync + 'static>() {}
+    check::<Coordination>();
+}
+
+#[test]
+fn a_single_process_needs_nobody() {
+    let alone = Coordination::builder(Process::single()).join().unwrap();
+    assert!(alone.coordinator().starts_with("127.0.0.1:"));
+    alone.barrier("b", SOON).unwrap();
+    alone.agree("fit", &BTreeMap::from([("a".into(), "b".into())]), SOON).unwrap();
+    alone.put("k", b"v").unwrap();
+    assert_eq!(alone.get("k", SOON).unwrap(), b"v");
+    alone.shutdown(SOON).unwrap();
+    let after = alone.barrier("b", SOON).unwrap_err();
+    assert!(after.is_usage() && after.to_string().contains("has ended"), "{after}");
+}
+
+#[test]
+fn a_value_is_waited_for_and_cannot_change() {
+    let (zero, one) = pair();
+    let waiting = one.clone();
+    let got = thread::spawn(move || waiting.get("late", SOON));
+    zero.put("late", "value").unwrap();
+    assert_eq!(got.join().unwrap().unwrap(), b"value");
+    one.put("late", "value").unwrap();
+    let changed = one.put("late", "other").unwrap_err();
+    assert!(changed.is_conflict() && changed.to_string().contains("has another value, from process 0"), "{changed}");
+    let none = zero.get("never", Duration::from_millis(50)).unwrap_err();
+    assert!(none.is_timeout() && none.to_string().contains("`never` within 0.05 s"), "{none}");
+    // Nothing of this was a failure of the run.
+    zero.health().unwrap();
+    assert_eq!(zero.processes(), one.processes());
+}
+
+#[test]
+fn a_large_value_arrives_and_one_that_is_too_large_is_refused() {
+    let (zero, one) = pair();
+    let large = vec![7u8; 16 << 20];
+    zero.put("blob", &large).unwrap();
+    assert!(one.get("blob", SOON).unwrap() == large);
+    let error = zero.put("more", vec![0u8; (16 << 20) + 1]).unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("16777217 bytes"), "{error}");
+    assert!(zero.put("", "x").unwrap_err().is_usage());
+    assert!(zero.get(&"k".repeat(1025), SOON).unwrap_err().is_usage());
+}
+
+#[test]
+fn a_barrier_names_who_is_missing() {
+    let (zero, one) = pair();
+    let error = zero.barrier("b", Duration::from_millis(100)).unwrap_err();
+    assert!(error.is_timeout() && error.processes() == [1], "{error:?}");
+    assert!(error.to_string().contains("process 1 (") && error.to_string().contains("barrier `b`"), "{error}");
+    // Nobody passes alone what the others gave up.
+    assert_eq!(one.barrier("b", SOON).unwrap_err(), error);
+    let other = one.clone();
+    let passes = thread::spawn(move || other.barrier("b", SOON));
+    zero.barrier("b", SOON).unwrap();
+    passes.join().unwrap().unwrap();
+}
+
+#[test]
+fn of_two_that_disagree_both_are_named() {
+    let (zero, one) = pair();
+    let facts = |length: &str| BTreeMap::from([("batches".to_owned(), length.to_owned())]);
+    let other = one.clone();
+    let disagrees = thread::spawn(move || other.agree("fit", &facts("20"), SOON));
+    let error = zero.agree("fit", &facts("10"), SOON).unwrap_err();
+    assert!(error.is_disagreement() && error.processes() == [0, 1], "{error:?}");
+    assert_eq!(disagrees.join().unwrap().unwrap_err(), error);
+    // The run is over, and the handle says why.
+    assert_eq!(one.barrier("b", SOON).unwrap_err(), error);
+    assert_eq!(one.health().unwrap_err(), error);
+}
+
+#[test]
+fn who_fails_or_leaves_tells_the_others() {
+    let (zero, one) = pair();
+    let waiting = zero.clone();
+    let waits = thread::spawn(move || waiting.barrier("b", SOON));
+    one.fail("the loss is NaN");
+    let error = waits.join().unwrap().unwrap_err();
+    assert!(error.is_peer_lost() && error.processes() == [1], "{error:?}");
+    assert!(error.to_string().ends_with("ended: the loss is NaN"), "{error}");
+
+    let (zero, one) = pair();
+    let (send, called) = channel();
+    one.on_failure(move |error| send.send(error.clone()).unwrap());
+    drop(zero);
+    let error = called.recv_timeout(SOON).unwrap();
+    assert!(error.is_peer_lost() && error.to_string().contains("process 0 ("), "{error}");
+    assert!(error.to_string().contains("left the run before its end"), "{error}");
+    assert_eq!(one.health().unwrap_err(), error);
+}
+
+#[test]
+fn a_second_process_with_an_index_is_refused() {
+    let join = |at: String| builder(Process::new(1, 2, at)?).join();
+    let (zero, ones) = with_others(2, vec![Box::new(join), Box::new(join)]);
+    let zero = zero.unwrap();
+    let (joined, refused): (Vec<_>, Vec<_>) = ones.into_iter().partition(Result::is_ok);
+    let error = refused.into_iter().next().unwrap().unwrap_err();
+    assert!(error.is_refused() && error.to_string().contains("has that index"), "{error}");
+    // It did no harm.
+    let one = joined.into_iter().next().unwrap().unwrap();
+    let other = thread::spawn(move || one.shutdown(SOON));
+    zero.shutdown(SOON).unwrap();
+    other.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_process_of_another_run_is_refused() {
+    let (zero, others) = with_others::<Result<Coordination>>(
+        2,
+        vec![Box::new(|at| {
+            let stranger = builder(Process::new(1, 3, at.clone())?).join().unwrap_err();
+            assert!(stranger.is_refused() && stranger.to_string().contains("told of 3 processes"), "{stranger}");
+            let stranger = builder(Process::new(1, 2, at.clone())?.with_run_id("old")).join().unwrap_err();
+            assert!(stranger.is_refused() && stranger.to_string().contains("the run `old`"), "{stranger}");
+            builder(Process::new(1, 2, at)?).join()
+        })],
+    );
+    let _pair = (zero.unwrap(), others.into_iter().next().unwrap().unwrap());
+}
+
+#[test]
+fn a_coordinator_that_is_not_there_is_told() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let join = |at: String| {
+        let timeouts = Timeouts { join: Duration::from_millis(300), ..Timeouts::default() };
+        Coordination::builder(Process::new(1, 2, at).unwrap()).timeouts(timeouts).join().unwrap_err()
+    };
+    let error = join(free.to_string());
+    assert!(error.is_timeout() && error.processes() == [0], "{error:?}");
+    assert!(error.to_string().contains("within 0.3 s: Connection refused"), "{error}");
+    // Somebody who takes connections and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let error = join(silent.local_addr().unwrap().to_string());
+    assert!(error.is_timeout() && error.to_string().contains("could not reach the coordinator"), "{error}");
+}
+
+#[test]
+fn a_taken_address_is_told() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let process = Process::new(0, 1, taken.local_addr().unwrap().to_string()).unwrap();
+    let error = builder(process).join().unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("listens there"), "{error}");
+}
+
+#[test]
+fn a_stranger_at_the_port_does_no_harm() {
+    let (zero, one) = pair();
+    let strangers = [
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        vec![0xff; 1 << 16],
+        vec![],
+    ];
+    for bytes in strangers {
+        let mut stream = std::net::TcpStream::connect(zero.coordinator()).unwrap();
+        // The other side may hang up in the middle of it.
+        let _ = stream.write_all(&bytes);
+    }
+    let other = one.clone();
+    let meets = thread::spawn(move || other.barrier("b", SOON));
+    zero.barrier("b", SOON).unwrap();
+    meets.join().unwrap().unwrap();
+    zero.health().unwrap();
+}
+
+#[test]
+fn the_coordinator_may_have_a_name_or_a_long_address() {
+    let mut hosts = vec!["localhost"];
+    // Not every machine speaks version 6.
+    hosts.extend(TcpListener::bind("[::1]:0").is_ok().then_some("[::1]"));
+    for host in hosts {
+        let alone = builder(Process::new(0, 1, format!("{host}:0")).unwrap()).join().unwrap();
+        assert!(alone.coordinator().starts_with(&format!("{host}:")), "{}", alone.coordinator());
+        alone.barrier("b", SOON).unwrap();
+    }
+}
+
+#[test]
+fn time_outs_are_checked() {
+    let join = |timeouts| Coordination::builder(Process::single()).timeouts(timeouts).join().unwrap_err();
+    assert!(join(Timeouts { heartbeat: Duration::ZERO, ..Timeouts::default() }).is_usage());
+    assert!(join(Timeouts { join: Duration::ZERO, ..Timeouts::default() }).is_usage());
+    // As long as one likes is not too long for the clock.
+    let longest = Timeouts { join: Duration::MAX, heartbeat: Duration::MAX };
+    let alone = Coordination::builder(Process::single()).timeouts(longest).join().unwrap();
+    alone.barrier("b", Duration::MAX).unwrap();
+
+    let env = |text: &'static str| move |name: &str| (name == "FULMEN_JOIN_TIMEOUT").then(|| text.into());
+    assert_eq!(Timeouts::from_env(env("2.5")).unwrap().join, Duration::from_millis(2500));
+    assert_eq!(Timeouts::from_env(env("")).unwrap(), Timeouts::default());
+    for wrong in ["0", "-1", "NaN", "soon"] {
+        let error = Timeouts::from_env(env(wrong)).unwrap_err();
+        assert!(error.to_string().contains("FULMEN_JOIN_TIMEOUT is `"), "{error}");
+    }
+}
+
+#[test]
+fn a_thread_of_another_runtime_may_wait() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let alone = Coordination::builder(Process::single()).join().unwrap();
+        alone.barrier("b", SOON).unwrap();
+        drop(alone);
+    });
+}

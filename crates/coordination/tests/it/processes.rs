@@ -1,0 +1,164 @@
+//! Eight real processes on this machine: all well, one with another program, one late, one killed, the coordinator
+//! killed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::common::{PART, Troupe, say};
+use fulmen_coordination::{Coordination, Process, Result, Timeouts};
+
+const COUNT: usize = 8;
+const LONG: Duration = Duration::from_secs(60);
+/// Above what a busy machine lets a process wait for its turn.
+const HEARTBEAT: (&str, &str) = ("FULMEN_HEARTBEAT_TIMEOUT", "3");
+
+/// The process that the other tests start.
+#[test]
+#[ignore = "a part in the other tests"]
+fn member() {
+    let Some(part) = std::env::var_os(PART) else { return };
+    match play(&part.to_string_lossy()) {
+        Ok(()) => say("ended well"),
+        Err(error) => {
+            let kind = match &error {
+                e if e.is_timeout() => "timeout",
+                e if e.is_peer_lost() => "peer lost",
+                e if e.is_disagreement() => "disagreement",
+                e if e.is_coordinator_lost() => "coordinator lost",
+                _ => "other",
+            };
+            say(format!("ended {kind} {:?} {error}", error.processes()));
+        }
+    }
+}
+
+fn play(part: &str) -> Result<()> {
+    let env = |name: &str| std::env::var_os(name);
+    let process = Process::from_env(env)?;
+    let index = process.index();
+    let coordination = Coordination::builder(process)
+        .timeouts(Timeouts::from_env(env)?)
+        .on_listening(|address| say(format!("listening {address}")))
+        .join()?;
+    assert_eq!(coordination.processes().len(), COUNT);
+    say("joined");
+    match part {
+        // What a training run does.
+        "train" => {
+            if index == 0 {
+                coordination.put("run_dir", "version_3")?;
+            }
+            assert_eq!(coordination.get("run_dir", LONG)?, b"version_3");
+            coordination.put(&format!("host {index}"), index.to_string())?;
+            coordination.barrier("all values are there", LONG)?;
+            for other in 0..COUNT {
+                assert_eq!(coordination.try_get(&format!("host {other}"))?, Some(other.to_string().into_bytes()));
+            }
+            assert_eq!(coordination.try_get("nothing")?, None);
+            let program = std::env::var("PROGRAM").unwrap_or("9f3a".into());
+            let facts = [("program", program.as_str()), ("mesh", "data=8")];
+            let facts: BTreeMap<String, String> = facts.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+            coordination.agree("fit", &facts, LONG)?;
+            for _ in 0..20 {
+                coordination.barrier("step", LONG)?;
+            }
+            coordination.health()?;
+            coordination.shutdown(LONG)
+        }
+        "wait at a barrier" => coordination.barrier("never complete", LONG),
+        "wait for a value" => coordination.get("never put", LONG).map(|_| ()),
+        "watch the health" => loop {
+            coordination.health()?;
+            std::thread::sleep(Duration::from_millis(10));
+        },
+        "be called" => {
+            let (send, receive) = std::sync::mpsc::channel();
+            coordination.on_failure(move |error| send.send(error.clone()).unwrap());
+            Err(receive.recv_timeout(LONG).unwrap())
+        }
+        part => panic!("there is no part `{part}`"),
+    }
+}
+
+fn all_are(endings: &[String], kind_and_processes: &str, says: &[&str]) {
+    for ending in endings {
+        assert!(ending.starts_with(kind_and_processes), "{ending}");
+        assert!(says.iter().all(|text| ending.contains(text)), "{ending} does not say {says:?}");
+    }
+}
+
+#[test]
+fn eight_processes_share_values_meet_and_agree() {
+    let mut troupe = Troupe::new("processes::member", COUNT);
+    (0..COUNT).for_each(|index| troupe.start(index, "train", &[]));
+    all_are(&troupe.endings(0..COUNT), "well", &[]);
+}
+
+#[test]
+fn one_with_another_program_ends_all_with_its_name() {
+    let mut troupe = Troupe::new("processes::member", COUNT);
+    for index in 0..COUNT {
+        let program: &[(&str, &str)] = if index == 5 { &[("PROGRAM", "77c0")] } else { &[] };
+        troupe.start(index, "train", program);
+    }
+    let pid = format!("pid {}", troupe.pid(5));
+    let says = ["`program`: process 5 (", &pid, "has 77c0, the other 7 have 9f3a"];
+    all_are(&troupe.endings(0..COUNT), "disagreement [5]", &says);
+}
+
+#[test]
+fn one_that_is_late_is_waited_for() {
+    let mut troupe = Troupe::new("processes::member", COUNT);
+    (0..COUNT - 1).for_each(|index| troupe.start(index, "train", &[]));
+    std::thread::sleep(Duration::from_secs(5));
+    troupe.start(COUNT - 1, "train", &[]);
+    all_are(&troupe.endings(0..COUNT), "well", &[]);
+}
+
+#[test]
+fn one_that_is_too_late_ends_all_with_its_name() {
+    let mut troupe = Troupe::new("processes::member", COUNT);
+    let short: &[(&str, &str)] = &[("FULMEN_JOIN_TIMEOUT", "2")];
+    // The last of those that are in time is the impatient one, and all end with it: however long a busy machine takes to
+    // start processes, the others have had longer.
+    (0..COUNT - 1).for_each(|index| troupe.start(index, "train", if index == COUNT - 2 { short } else { &[] }));
+    std::thread::sleep(Duration::from_secs(5));
+    troupe.start(COUNT - 1, "train", short);
+    let endings = troupe.endings(0..COUNT);
+    let (late, others) = endings.split_last().unwrap();
+    all_are(others, "timeout [7]", &["process 7 has not joined within 2 s", "7 of 8 processes have"]);
+    // By now the coordinator has gone, or is about to.
+    assert!(late.starts_with("timeout ") && late.contains("process 7"), "{late}");
+}
+
+/// All eight have joined, and each waits in its own way.
+fn waiting(parts: [&str; COUNT]) -> Troupe {
+    let mut troupe = Troupe::new("processes::member", COUNT);
+    parts.iter().enumerate().for_each(|(index, part)| troupe.start(index, part, &[HEARTBEAT]));
+    (0..COUNT).for_each(|index| {
+        troupe.wait_for(index, "joined");
+    });
+    troupe
+}
+
+const BARRIER: &str = "wait at a barrier";
+
+#[test]
+fn one_that_is_killed_ends_all_with_its_name() {
+    let mut troupe =
+        waiting([BARRIER, BARRIER, "wait for a value", BARRIER, BARRIER, "watch the health", BARRIER, "be called"]);
+    let pid = format!("pid {}", troupe.pid(4));
+    troupe.kill(4);
+    let others = (0..COUNT).filter(|&index| index != 4);
+    all_are(&troupe.endings(others), "peer lost [4]", &["process 4 (", &pid, "has not been heard of for 3 s"]);
+}
+
+#[test]
+fn a_coordinator_that_is_killed_is_missed_by_all() {
+    let mut troupe =
+        waiting([BARRIER, BARRIER, "wait for a value", BARRIER, BARRIER, "watch the health", BARRIER, "be called"]);
+    let pid = format!("pid {}", troupe.pid(0));
+    troupe.kill(0);
+    let says = ["process 0 (", &pid, "the coordinator at 127.0.0.1:", "has not answered for 3 s"];
+    all_are(&troupe.endings(1..COUNT), "coordinator lost [0]", &says);
+}

@@ -1,0 +1,146 @@
+//! What a cache's key was made of, name by name, so that a difference can be said in words.
+//!
+//! Not here: the key itself, which is a hash over everything in order (`Fingerprint`).
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::checksum::hex;
+
+/// Values longer than this are cut in a message.
+const LONGEST_TEXT: usize = 300;
+
+/// All values that came under each name, in the order in which the names came first.
+#[derive(Clone, Debug, Default)]
+pub struct Notes(Vec<Gathering>);
+
+#[derive(Clone, Debug)]
+struct Gathering {
+    name: String,
+    first: String,
+    count: u64,
+    hash: Sha256,
+}
+
+impl Notes {
+    pub fn add(&mut self, name: &str, value: &[u8]) {
+        let at = self.0.iter().position(|note| note.name == name).unwrap_or_else(|| {
+            self.0.push(Gathering { name: name.to_owned(), first: readable(value), count: 0, hash: Sha256::new() });
+            self.0.len() - 1
+        });
+        let note = &mut self.0[at];
+        note.count += 1;
+        note.hash.update((value.len() as u64).to_le_bytes());
+        note.hash.update(value);
+    }
+
+    /// As a manifest keeps them.
+    pub fn finish(self) -> Vec<Note> {
+        let finish = |note: Gathering| Note {
+            name: note.name,
+            first: note.first,
+            count: note.count,
+            hash: hex(&note.hash.finalize()),
+        };
+        self.0.into_iter().map(finish).collect()
+    }
+}
+
+/// The values under one name: how many there are, the first of them, and a hash over all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Note {
+    pub name: String,
+    pub first: String,
+    pub count: u64,
+    pub hash: String,
+}
+
+/// What differs, a line a name.
+pub fn differences(was: &[Note], is: &[Note]) -> Vec<String> {
+    let find = |notes: &'_ [Note], name: &str| notes.iter().find(|note| note.name == name).cloned();
+    let mut lines = Vec::new();
+    for note in is {
+        match find(was, &note.name) {
+            Some(old) if old == *note => {}
+            Some(old) if old.count == 1 && note.count == 1 => {
+                lines.push(format!("{}: was {}, is {}", note.name, old.first, note.first));
+            }
+            Some(old) if old.count == note.count => {
+                lines.push(format!("{}: some of the {} values differ", note.name, note.count));
+            }
+            Some(old) => lines.push(format!("{}: was {} values, is {}", note.name, old.count, note.count)),
+            None => lines.push(format!("{}: is {}, was not there", note.name, described(note))),
+        }
+    }
+    for old in was.iter().filter(|old| find(is, &old.name).is_none()) {
+        lines.push(format!("{}: was {}, is not there", old.name, described(old)));
+    }
+    if lines.is_empty() && was != is {
+        lines.push("the order of what the samples depend on".to_owned());
+    }
+    lines
+}
+
+fn described(note: &Note) -> String {
+    if note.count == 1 { note.first.clone() } else { format!("{} values", note.count) }
+}
+
+/// A value in words: text as it is, a few bytes as a number (they are written lowest first), others in hexadecimal.
+fn readable(value: &[u8]) -> String {
+    match std::str::from_utf8(value) {
+        Ok(text) if !text.contains(char::is_control) => {
+            let mut text: String = text.chars().take(LONGEST_TEXT + 1).collect();
+            if text.chars().count() > LONGEST_TEXT {
+                text.pop();
+                text.push('…');
+            }
+            format!("`{text}`")
+        }
+        _ if value.len() <= 16 => {
+            let mut number = [0; 16];
+            number[..value.len()].copy_from_slice(value);
+            u128::from_le_bytes(number).to_string()
+        }
+        _ => format!("{}…", hex(&value[..16])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notes(pairs: &[(&str, &[u8])]) -> Vec<Note> {
+        let mut notes = Notes::default();
+        pairs.iter().for_each(|(name, value)| notes.add(name, value));
+        notes.finish()
+    }
+
+    #[test]
+    fn differences_are_said_name_by_name() {
+        let was = notes(&[("resize", &224u64.to_le_bytes()), ("file", b"a"), ("file", b"b"), ("crop", b"centre")]);
+        assert!(differences(&was, &was).is_empty());
+        let is = notes(&[("resize", &256u64.to_le_bytes()), ("file", b"a"), ("file", b"c"), ("flip", b"0.5")]);
+        assert_eq!(
+            differences(&was, &is),
+            [
+                "resize: was 224, is 256",
+                "file: some of the 2 values differ",
+                "flip: is `0.5`, was not there",
+                "crop: was `centre`, is not there"
+            ]
+        );
+        let fewer = notes(&[("resize", &224u64.to_le_bytes()), ("file", b"a"), ("crop", b"centre")]);
+        assert_eq!(differences(&was, &fewer), ["file: was 2 values, is 1"]);
+        let turned = notes(&[("file", b"a"), ("resize", &224u64.to_le_bytes()), ("file", b"b"), ("crop", b"centre")]);
+        assert_eq!(differences(&was, &turned), ["the order of what the samples depend on"]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_shown_as_numbers() {
+        assert_eq!(readable(b"v1"), "`v1`");
+        assert_eq!(readable(&7u32.to_le_bytes()), "7");
+        assert_eq!(readable(&[0xff; 20]), format!("{}…", "ff".repeat(16)));
+        assert_eq!(readable(&[b'x'; 400]).chars().count(), LONGEST_TEXT + 3);
+    }
+}

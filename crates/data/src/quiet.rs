@@ -1,0 +1,75 @@
+//! Panics in other crates over content that they did not expect: caught, and not told by the panic hook, as the error that
+//! is made of one tells it.
+//!
+//! Not here: panics in datasets and samplers. They are caught too, but where they happened is for their author to see.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs code, and catches a panic in it, of which the message is left. The hook that the program has set does not hear of
+/// it.
+pub fn catch_quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    // A thread that is unwinding may not set a hook.
+    if !std::thread::panicking() {
+        HOOK.call_once(|| {
+            let before = panic::take_hook();
+            panic::set_hook(Box::new(move |info| {
+                if !QUIET.get() {
+                    before(info);
+                }
+            }));
+        });
+    }
+    let before = QUIET.replace(true);
+    let outcome = panic::catch_unwind(AssertUnwindSafe(run));
+    QUIET.set(before);
+    outcome.map_err(|payload| message(&*payload))
+}
+
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|&text| text.to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "(no message)".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::catch_unwind;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_panic_hook_of_the_program_hears_of_all_panics_but_those_that_become_errors() {
+        const CHILD: &str = "FULMEN_TEST_QUIET_CHILD";
+        if std::env::var_os(CHILD).is_some() {
+            panic::set_hook(Box::new(|info| {
+                eprintln!("heard: {}", info.payload().downcast_ref::<&str>().unwrap_or(&""))
+            }));
+            let caught = catch_quietly(|| {
+                assert!(catch_quietly(|| panic!("damaged page")).is_err());
+                // Another thread's panic has nothing to do with this one's call.
+                std::thread::scope(|scope| {
+                    let _ = scope.spawn(|| panic!("in another thread")).join();
+                });
+                panic!("damaged file")
+            });
+            assert_eq!(caught, Err::<(), _>("damaged file".to_owned()));
+            assert!(catch_unwind(|| panic!("of the user's")).is_err());
+            return;
+        }
+        let test = "quiet::tests::the_panic_hook_of_the_program_hears_of_all_panics_but_those_that_become_errors";
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let output = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{told}");
+        let heard: Vec<&str> = told.lines().filter_map(|line| line.strip_prefix("heard: ")).collect();
+        assert_eq!(heard, ["in another thread", "of the user's"], "{told}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Values in messages: what a user wrote may be as long as a file, and its beginning says what it is.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// A message up to this many bytes is left as it is.
+const SHORT: usize = 1000;
+
+/// A value in quotes that has more bytes than this is cut, to about as many as the second number says.
+const LONG_VALUE: usize = 200;
+const KEPT: usize = 80;
+
+/// A message that is still longer than this is cut in its middle.
+const LONGEST: usize = 8000;
+
+/// The message with the beginnings alone of very long values: of what stands in backticks or quotes.
+///
+/// For messages to be shown; of errors this crate's [`Error`](crate::Error) does it itself.
+#[doc(hidden)]
+pub fn shorten(message: &str) -> Cow<'_, str> {
+    if message.len() <= SHORT {
+        return Cow::Borrowed(message);
+    }
+    let mut short = String::with_capacity(SHORT);
+    let (mut copied, mut at, mut last) = (0, 0, ' ');
+    let mut unclosed = String::new();
+    while let Some(letter) = message[at..].chars().next() {
+        at += letter.len_utf8();
+        // In a word it is an apostrophe.
+        let opens = matches!(letter, '`' | '"') || letter == '\'' && !last.is_alphanumeric();
+        last = letter;
+        if !opens || unclosed.contains(letter) {
+            continue;
+        }
+        let Some(size) = closing(&message[at..], letter) else {
+            unclosed.push(letter);
+            continue;
+        };
+        short.push_str(&message[copied..at]);
+        match size > LONG_VALUE {
+            true => push_cut(&mut short, &message[at..at + size]),
+            false => short.push_str(&message[at..at + size]),
+        }
+        copied = at + size;
+        at = copied + letter.len_utf8();
+    }
+    short.push_str(&message[copied..]);
+    if short.len() > LONGEST {
+        let head = beginning(&short, LONGEST * 3 / 4);
+        let tail = &short[beginning(&short, short.len() - LONGEST / 8).len()..];
+        let left_out = short.len() - head.len() - tail.len();
+        short = format!("{head} … ({left_out} bytes left out) … {tail}");
+    }
+    Cow::Owned(short)
+}
+
+/// Where a value ends that begins with this quote.
+fn closing(text: &str, quote: char) -> Option<usize> {
+    let closes = |end: usize| quote != '\'' || !text[end + 1..].starts_with(char::is_alphanumeric);
+    text.match_indices(quote).map(|(end, _)| end).find(|&end| closes(end))
+}
+
+fn push_cut(short: &mut String, value: &str) {
+    // Writing into a string does not fail.
+    let _ = write!(short, "{}… ({} bytes)", beginning(value, KEPT), value.len());
+}
+
+/// At most this many bytes, in whole letters.
+fn beginning(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+    &text[..end.unwrap_or(0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_values_are_cut_and_nothing_else() {
+        let long = "x y\n".repeat(25_000);
+        for quote in ['`', '\'', '"'] {
+            let message = format!("run.toml:3: 'seed' isn't {quote}{long}{quote}; doesn't `x` say \"y\"?");
+            let start = long[..80].to_owned();
+            assert_eq!(
+                shorten(&message),
+                format!("run.toml:3: 'seed' isn't {quote}{start}… (100000 bytes){quote}; doesn't `x` say \"y\"?")
+            );
+        }
+        let sentences = "it's a sentence that doesn't end with `a` value of the user's. ".repeat(40);
+        assert_eq!(shorten(&sentences), sentences);
+        assert!(matches!(shorten("short"), Cow::Borrowed("short")));
+    }
+
+    #[test]
+    fn no_message_is_longer_than_a_screen() {
+        for message in ["é".repeat(100_000), "`a` b ".repeat(50_000), "`".repeat(100_001), "'ab ".repeat(9_999)] {
+            let short = shorten(&message);
+            assert!((4000..8100).contains(&short.len()) && short.contains(" bytes left out) … "), "{}", short.len());
+        }
+    }
+}

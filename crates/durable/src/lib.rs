@@ -1,0 +1,45 @@
+//! Files and folders that appear whole or not at all.
+//!
+//! New content goes to a temporary file in the same folder, which is synced, renamed, and made durable by a sync of the
+//! folder. So a kill, a power cut or a full disk leaves the old file as it was.
+//!
+//! The writer holds a lock on its temporary file, and the kernel drops the lock when the process dies. The next process
+//! that writes in the folder removes the temporary files that are not locked. On a file system without locks nothing is
+//! removed. Where machines share a folder but not its locks, only one of them may write there.
+//!
+//! No error of this crate names a temporary file, and none names the target: the caller does.
+
+mod name;
+mod new_file;
+mod new_folder;
+mod room;
+
+pub use name::{is_temporary, remove_leftovers};
+pub use new_file::{NewFile, write};
+pub use new_folder::NewFolder;
+pub use room::{explain, is_full};
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+/// The folder that a file stands in.
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Syncs the folder of a file: a new name survives a power cut once its folder is on the disk.
+///
+/// # Errors
+/// The folder cannot be opened or synced.
+///
+/// ```
+/// let folder = tempfile::tempdir()?;
+/// std::fs::rename(folder.path(), folder.path().with_extension("new"))?;
+/// fulmen_durable::sync_folder(&folder.path().with_extension("new"))?;
+/// # std::fs::remove_dir(folder.path().with_extension("new"))?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn sync_folder(file: &Path) -> io::Result<()> {
+    File::open(folder_of(file))?.sync_all()
+}

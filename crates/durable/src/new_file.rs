@@ -1,0 +1,191 @@
+//! [`NewFile`]: a file under a temporary name until it is whole.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fs4::FileExt;
+
+use crate::{explain, folder_of, is_full, name, sync_folder};
+
+/// A file that is being written, under a temporary name beside its target. It gets its name by [`NewFile::keep`]. Dropped
+/// before, it is removed.
+///
+/// ```
+/// use std::io::Write;
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("notes.txt");
+/// let mut file = fulmen_durable::NewFile::create(&path)?;
+/// file.write_all(b"all of it")?;
+/// assert!(!path.exists());
+/// file.keep()?;
+/// assert_eq!(std::fs::read(&path)?, b"all of it");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct NewFile {
+    file: File,
+    temporary: PathBuf,
+    to: PathBuf,
+    kept: AtomicBool,
+}
+
+impl NewFile {
+    /// Begins a file that is to be at `to`. It is readable and writable here, and has the permissions of any new file.
+    ///
+    /// # Errors
+    /// The folder is not there or cannot be written to.
+    pub fn create(to: &Path) -> io::Result<NewFile> {
+        let make = |path: &Path| OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        let (file, temporary) = name::create(folder_of(to), name::FILE, make)?;
+        Ok(NewFile { file, temporary, to: to.to_owned(), kept: AtomicBool::new(false) })
+    }
+
+    /// Asks for all the room at once, so that a full disk is noticed before anything is written. The file then has this
+    /// length.
+    ///
+    /// # Errors
+    /// The disk does not have so much room.
+    pub fn reserve(&self, bytes: u64) -> io::Result<()> {
+        match self.file.allocate(bytes) {
+            Err(error) if is_full(&error) => Err(error),
+            // Where the file system cannot reserve room, the writes will tell.
+            _ => self.file.set_len(bytes),
+        }
+    }
+
+    /// The open file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Syncs the file, gives it its name and syncs the folder. A file that had the name is replaced.
+    ///
+    /// # Errors
+    /// The disk fails or is full; the target is a folder. The target is as it was, unless only the last sync failed.
+    pub fn keep(&self) -> io::Result<()> {
+        self.give_name(|| fs::rename(&self.temporary, &self.to))
+    }
+
+    /// As [`NewFile::keep`], where there is no file of that name yet.
+    ///
+    /// # Errors
+    /// Those of [`NewFile::keep`]; a file of that name, which is left as it is.
+    pub fn keep_new(&self) -> io::Result<()> {
+        self.give_name(|| match fs::hard_link(&self.temporary, &self.to) {
+            Ok(()) => {
+                // It has its name. If its other one stays, the next process that writes here removes it.
+                let _ = fs::remove_file(&self.temporary);
+                Ok(())
+            }
+            Err(error) => self.name_if_free(error),
+        })
+    }
+
+    /// Mounts of object stores cannot link. There the name is looked up just before the rename.
+    fn name_if_free(&self, refused: io::Error) -> io::Result<()> {
+        let free = || fs::symlink_metadata(&self.to).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        match refused.kind() != io::ErrorKind::AlreadyExists && free() {
+            true => fs::rename(&self.temporary, &self.to),
+            false => Err(refused),
+        }
+    }
+
+    fn give_name(&self, name: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.file.sync_all()?;
+        name()?;
+        self.kept.store(true, Ordering::Relaxed);
+        sync_folder(&self.to)
+    }
+
+    /// For tests: writes go to another file, such as one that refuses them.
+    #[doc(hidden)]
+    pub fn with_file(mut self, file: File) -> NewFile {
+        self.file = file;
+        self
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Seek for NewFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.kept.load(Ordering::Relaxed) {
+            // If that fails, the next process that writes here tries again.
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Writes a file so that `to` has either what it had or all of the new. With `bytes`, the length of the new content, a
+/// full disk is noticed before anything is written.
+///
+/// # Errors
+/// Those of [`NewFile`] and of `fill`. For a full disk the message says how much room is missing.
+///
+/// ```
+/// use std::io::Write;
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("notes.txt");
+/// fulmen_durable::write(&path, Some(9), |file| file.write_all(b"all of it"))?;
+/// assert_eq!(std::fs::read(&path)?, b"all of it");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn write(
+    to: &Path,
+    bytes: Option<u64>,
+    fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+) -> io::Result<()> {
+    let whole = || {
+        let new = NewFile::create(to)?;
+        if let Some(bytes) = bytes {
+            new.reserve(bytes)?;
+        }
+        let mut file = BufWriter::with_capacity(1 << 20, new.file());
+        fill(&mut file)?;
+        file.flush()?;
+        drop(file);
+        new.keep()
+    };
+    // The temporary file is gone by then, so that the room it had counts as free.
+    whole().map_err(|error| explain(error, to, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_links_are_refused_a_free_name_is_still_given_and_a_taken_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (free, taken) = (folder.path().join("free"), folder.path().join("taken"));
+        fs::write(&taken, "old").unwrap();
+        let name = |to: &Path, kind: io::ErrorKind| {
+            let mut file = NewFile::create(to).unwrap();
+            file.write_all(b"new").unwrap();
+            file.give_name(|| file.name_if_free(kind.into()))
+        };
+        assert!(name(&free, io::ErrorKind::AlreadyExists).is_err());
+        assert!(name(&free, io::ErrorKind::Unsupported).is_ok());
+        assert!(name(&taken, io::ErrorKind::Unsupported).is_err());
+        assert_eq!((fs::read(free).unwrap(), fs::read(taken).unwrap()), (b"new".to_vec(), b"old".to_vec()));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+}

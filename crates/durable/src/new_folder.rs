@@ -1,0 +1,65 @@
+//! [`NewFolder`]: a folder under a temporary name until all its files are written.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::{folder_of, name, sync_folder};
+
+/// A folder of files that is being filled, under a temporary name beside its target. It gets its name by
+/// [`NewFolder::keep`]. Dropped before, it is removed with all that is in it.
+///
+/// ```
+/// let parent = tempfile::tempdir()?;
+/// let path = parent.path().join("model");
+/// let folder = fulmen_durable::NewFolder::create(&path)?;
+/// std::fs::write(folder.path().join("weights"), "all of it")?;
+/// folder.keep()?;
+/// assert_eq!(std::fs::read(path.join("weights"))?, b"all of it");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct NewFolder {
+    /// Open for its lock.
+    _lock: File,
+    temporary: PathBuf,
+    to: PathBuf,
+    kept: bool,
+}
+
+impl NewFolder {
+    /// Begins a folder that is to be at `to`.
+    ///
+    /// # Errors
+    /// The parent folder is not there or cannot be written to.
+    pub fn create(to: &Path) -> io::Result<NewFolder> {
+        let make = |path: &Path| fs::create_dir(path).and_then(|()| File::open(path));
+        let (lock, temporary) = name::create(folder_of(to), name::FOLDER, make)?;
+        Ok(NewFolder { _lock: lock, temporary, to: to.to_owned(), kept: false })
+    }
+
+    /// Where its files are written.
+    pub fn path(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Gives the folder its name, whose files must be synced, and syncs the parent folder.
+    ///
+    /// # Errors
+    /// The target is a file, or a folder that is not empty.
+    pub fn keep(mut self) -> io::Result<()> {
+        sync_folder(&self.temporary.join("."))?;
+        fs::rename(&self.temporary, &self.to)?;
+        self.kept = true;
+        sync_folder(&self.to)
+    }
+}
+
+impl Drop for NewFolder {
+    fn drop(&mut self) {
+        if !self.kept {
+            // If that fails, the next process that writes here tries again.
+            let _ = fs::remove_dir_all(&self.temporary);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Local files that are read at many places, of which so many stay open.
+//!
+//! Not here: reading from the beginning to the end (`open`).
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use fulmen_data::{Error, Result};
+
+/// So many files of a collection stay open once they have been read, because the number of files that a process may have
+/// open is often 1,024.
+const KEPT_OPEN: usize = 256;
+
+/// A file of a collection, which is opened when it is first read.
+#[derive(Debug)]
+pub struct KeptFile {
+    path: PathBuf,
+    file: OnceLock<File>,
+    stays_open: bool,
+}
+
+impl KeptFile {
+    /// The file with this number in its collection. One far behind is opened for each reading.
+    pub fn new(path: &Path, number: usize) -> KeptFile {
+        KeptFile { path: path.to_owned(), file: OnceLock::new(), stays_open: number < KEPT_OPEN }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Calls `read` with the file open.
+    pub fn with<T>(&self, read: impl FnOnce(&File) -> Result<T>) -> Result<T> {
+        if let Some(file) = self.file.get() {
+            return read(file);
+        }
+        let file = File::open(&self.path).map_err(|source| Error::io(&self.path, "cannot open the file", source))?;
+        match self.stays_open {
+            true => read(self.file.get_or_init(|| file)),
+            false => read(&file),
+        }
+    }
+}

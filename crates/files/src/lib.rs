@@ -1,0 +1,42 @@
+//! Files and folders, on a local disk and in object stores (`gs://`, `s3://`).
+//!
+//! Not here: what is in the files.
+
+#[cfg(feature = "cloud")]
+mod connect;
+mod kept;
+mod local;
+mod location;
+mod lock;
+#[cfg(not(feature = "cloud"))]
+mod offline;
+mod open;
+mod options;
+mod pattern;
+#[cfg(feature = "cloud")]
+mod read_ahead;
+#[cfg(feature = "cloud")]
+mod remote;
+#[cfg(feature = "cloud")]
+mod retry;
+#[cfg(feature = "cloud")]
+mod upload;
+
+#[doc(hidden)]
+pub use kept::KeptFile;
+#[doc(hidden)]
+pub use local::{keep, keep_new, remove_leftovers, temporary_file, write_whole};
+pub use location::Location;
+#[doc(hidden)]
+pub use location::{MOST_ASKING, fingerprint_all};
+#[doc(hidden)]
+pub use lock::{LOCK, Lock, lock_soon};
+#[cfg(not(feature = "cloud"))]
+use offline as remote;
+#[doc(hidden)]
+pub use open::{explain, gunzip, open_unpacked};
+pub use options::StoreOptions;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

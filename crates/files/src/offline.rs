@@ -1,0 +1,42 @@
+//! What is asked of object stores, where this crate was built without them.
+//!
+//! Not here: the local disk (`local`).
+
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+
+use super::StoreOptions;
+use super::location::ObjectPath;
+use fulmen_data::{Error, Result};
+
+fn refused<T>(object: &ObjectPath) -> Result<T> {
+    Err(Error::usage(format!(
+        "{object}: this program was built without object stores; build fulmen with its feature `cloud`"
+    )))
+}
+
+pub(super) fn size(object: &ObjectPath, _: &StoreOptions) -> Result<u64> {
+    refused(object)
+}
+
+pub(super) fn version(object: &ObjectPath, _: &StoreOptions) -> Result<(u64, String)> {
+    refused(object)
+}
+
+/// The bytes, or how large the object is where the range reaches beyond it.
+pub(super) fn read_range(object: &ObjectPath, _: &StoreOptions, _: Range<u64>) -> Result<Result<Vec<u8>, u64>> {
+    refused(object)
+}
+
+pub(super) fn open(object: &ObjectPath, _: &StoreOptions) -> Result<Box<dyn Read + Send>> {
+    refused(object)
+}
+
+pub(super) fn list(object: &ObjectPath, _: &StoreOptions) -> Result<Vec<String>> {
+    refused(object)
+}
+
+pub(super) fn upload(object: &ObjectPath, _: &StoreOptions, _: &Path, _: &dyn Fn(u64)) -> Result<()> {
+    refused(object)
+}

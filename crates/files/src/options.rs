@@ -1,0 +1,138 @@
+//! How an object store is spoken to: settings, patience, how far to read ahead.
+//!
+//! Not here: which object (`location`).
+
+use std::fmt;
+use std::time::Duration;
+
+#[cfg(feature = "cloud")]
+use fulmen_data::{Error, Result};
+
+/// The variable that says after how many seconds without progress a store is given up.
+#[cfg(feature = "cloud")]
+const GIVE_UP: &str = "FULMEN_STORE_GIVE_UP_SECONDS";
+
+/// How an object store is spoken to. What is not set here comes from the usual environment: `AWS_ACCESS_KEY_ID`,
+/// `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_SKIP_SIGNATURE` (public buckets)
+/// and the other `AWS_...` variables; `GOOGLE_APPLICATION_CREDENTIALS`, `GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_SKIP_SIGNATURE`
+/// and the other `GOOGLE_...` variables. On a cloud machine its service account is used.
+///
+/// ```
+/// use std::time::Duration;
+/// use fulmen_files::{Location, StoreOptions};
+///
+/// let options = StoreOptions::new().set("aws_endpoint_url", "http://localhost:9000").give_up_after(Duration::from_secs(20));
+/// let shards = Location::from("s3://pictures/train").with_options(options);
+/// assert_eq!(shards.join("train-000000.tar").to_string(), "s3://pictures/train/train-000000.tar");
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct StoreOptions {
+    settings: Vec<(String, String)>,
+    /// What [`give_up_after`](StoreOptions::give_up_after) said, if it did.
+    give_up_after: Option<Duration>,
+    chunks: usize,
+    chunk_bytes: usize,
+}
+
+impl StoreOptions {
+    /// Settings from the environment; giving up after three minutes without progress (`FULMEN_STORE_GIVE_UP_SECONDS`
+    /// changes that; a value that is no time is an error when the store is first used); reading ahead four times 8 MiB.
+    pub fn new() -> StoreOptions {
+        StoreOptions { settings: Vec::new(), give_up_after: None, chunks: 4, chunk_bytes: 8 << 20 }
+    }
+
+    /// One setting, by the name of its environment variable in lower or upper case. An unknown name is an error when the
+    /// store is first used.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: &str) -> StoreOptions {
+        let name = name.to_ascii_lowercase();
+        self.settings.retain(|(known, _)| *known != name);
+        self.settings.push((name, value.to_owned()));
+        self
+    }
+
+    /// For how long a request is tried again while the store answers 429 or 5xx, drops the connection or is silent, and
+    /// nothing arrives.
+    #[must_use]
+    pub fn give_up_after(mut self, time: Duration) -> StoreOptions {
+        self.give_up_after = Some(time);
+        self
+    }
+
+    /// How many parts of how many bytes are fetched or sent at the same time; both at least 1. So much memory may a file
+    /// take that is read from the beginning to the end, and one part more.
+    #[must_use]
+    pub fn read_ahead(mut self, chunks: usize, chunk_bytes: usize) -> StoreOptions {
+        self.chunks = chunks.max(1);
+        self.chunk_bytes = chunk_bytes.max(1);
+        self
+    }
+}
+
+#[cfg(feature = "cloud")]
+impl StoreOptions {
+    pub(crate) fn settings(&self) -> &[(String, String)] {
+        &self.settings
+    }
+
+    pub(crate) fn patience(&self) -> Result<Duration> {
+        match (self.give_up_after, std::env::var_os(GIVE_UP).filter(|set| !set.is_empty())) {
+            (Some(time), _) => Ok(time),
+            (None, Some(set)) => seconds(&set.to_string_lossy()),
+            (None, None) => Ok(Duration::from_secs(180)),
+        }
+    }
+
+    pub(crate) fn chunks(&self) -> usize {
+        self.chunks
+    }
+
+    pub(crate) fn chunk_bytes(&self) -> usize {
+        self.chunk_bytes
+    }
+}
+
+impl Default for StoreOptions {
+    fn default() -> StoreOptions {
+        StoreOptions::new()
+    }
+}
+
+/// Without the values of settings, among which are keys.
+impl fmt::Debug for StoreOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.settings.iter().map(|(name, _)| name.as_str()).collect();
+        f.debug_struct("StoreOptions")
+            .field("settings", &names)
+            .field("give_up_after", &self.give_up_after)
+            .field("chunks", &self.chunks)
+            .field("chunk_bytes", &self.chunk_bytes)
+            .finish()
+    }
+}
+
+/// The time that the variable sets.
+#[cfg(feature = "cloud")]
+fn seconds(text: &str) -> Result<Duration> {
+    let time = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| {
+        Error::usage(format!(
+            "{GIVE_UP} is `{text}`; expected a number of seconds that is not negative, as in 20 or 0.5"
+        ))
+    })
+}
+
+#[cfg(all(test, feature = "cloud"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_the_environment_is_a_number_of_seconds() {
+        assert_eq!(seconds("20").unwrap(), Duration::from_secs(20));
+        assert_eq!(seconds(" 0.5 ").unwrap(), Duration::from_millis(500));
+        for wrong in ["20s", "", "-1", "nan", "inf", "1e300"] {
+            let error = seconds(wrong).unwrap_err();
+            assert!(error.is_usage() && error.to_string().contains(GIVE_UP), "{error}");
+        }
+    }
+}

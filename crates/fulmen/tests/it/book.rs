@@ -1,0 +1,156 @@
+//! The book against the code: its table of options, the variables it tells of, its list of chapters, its links.
+//!
+//! Not here: the programs in the chapters, which are doc tests of this crate.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fulmen::trainer::Options;
+
+pub(crate) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn chapters() -> PathBuf {
+    repository().join("docs/src")
+}
+
+pub(crate) fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The first program in a Markdown text.
+pub(crate) fn first_example(text: &str) -> &str {
+    let example = text.split_once("```rust\n").and_then(|(_, rest)| rest.split_once("```"));
+    example.unwrap_or_else(|| panic!("no example in Rust")).0
+}
+
+#[test]
+fn the_crates_readme_begins_with_the_readmes_example() {
+    let [ours, root] = ["crates/fulmen/README.md", "README.md"].map(|path| read(repository().join(path)));
+    assert_eq!(first_example(&ours), first_example(&root));
+}
+
+/// The targets of the links in a Markdown text.
+fn links(text: &str) -> Vec<&str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect()
+}
+
+/// The table of options as the code has it.
+fn table_of_options() -> String {
+    let mut table = "| option | environment | default | what it does |\n| --- | --- | --- | --- |\n".to_owned();
+    for row in Options::table() {
+        table += &format!("| `{}` | `{}` | `{}` | {} |\n", row.name, row.env, row.default, row.doc);
+    }
+    table
+}
+
+#[test]
+fn the_table_of_options_is_the_codes() {
+    let path = chapters().join("options.md");
+    let chapter = read(&path);
+    let lines: Vec<&str> = chapter.split_inclusive('\n').collect();
+    let is_row = |line: &&str| line.starts_with('|');
+    let Some(start) = lines.iter().position(|line| line.starts_with("| option |")) else {
+        panic!("the chapter has no table that begins with `| option |`");
+    };
+    let rows = lines[start..].iter().take_while(|line| is_row(line)).count();
+    let (table, expected) = (lines[start..start + rows].concat(), table_of_options());
+    if table == expected {
+        return;
+    }
+    assert_eq!(
+        std::env::var("UPDATE_EXPECT").as_deref(),
+        Ok("1"),
+        "the table is not the code's; UPDATE_EXPECT=1 writes it anew. Expected:\n{expected}\nfound:\n{table}"
+    );
+    let updated = [&lines[..start].concat(), &expected, &lines[start + rows..].concat()].map(String::as_str).concat();
+    fs::write(&path, updated).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+}
+
+#[test]
+fn every_chapter_is_listed_and_its_programs_are_tested() {
+    let summary = read(chapters().join("SUMMARY.md"));
+    let listed: BTreeSet<String> = links(&summary).into_iter().map(str::to_owned).collect();
+    let mut there = BTreeSet::new();
+    for entry in fs::read_dir(chapters()).expect("the chapters' folder") {
+        let name = entry.expect("a chapter").file_name().to_string_lossy().into_owned();
+        if name != "SUMMARY.md" {
+            there.insert(name);
+        }
+    }
+    assert_eq!(listed, there);
+    let library = read(repository().join("crates/fulmen/src/lib.rs"));
+    for name in there {
+        let include = format!("include_str!(\"../../../docs/src/{name}\")");
+        assert!(library.contains(&include), "crates/fulmen/src/lib.rs lacks {include}");
+    }
+}
+
+/// The anchor that mdbook gives a heading.
+fn anchor(heading: &str) -> String {
+    let heading = heading.trim_start_matches('#').trim().to_lowercase();
+    heading
+        .chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+#[test]
+fn links_between_chapters_lead_somewhere() {
+    let mut checked = 0;
+    for entry in fs::read_dir(chapters()).expect("the chapters' folder") {
+        let path = entry.expect("a chapter").path();
+        for link in links(&read(&path)).into_iter().filter(|link| !link.contains("://")) {
+            let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { path.clone() } else { chapters().join(file) };
+            assert!(target.is_file(), "{}: there is no {link}", path.display());
+            let found = fragment.is_empty()
+                || read(&target).lines().any(|line| line.starts_with('#') && anchor(line) == fragment);
+            assert!(found, "{}: {link} has no such heading", path.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 10, "only {checked} links were found");
+}
+
+/// Names in quotes that begin with `FULMEN_`, in the sources of a folder that are not tests. `FULMEN_TEST_…` is what tests
+/// tell their own processes.
+fn variables(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+        let path = entry.expect("a source file").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() {
+            variables(&path, found);
+        } else if name.ends_with(".rs") && name != "tests.rs" {
+            let text = read(&path);
+            let text = text.split("#[cfg(test)]").next().unwrap_or_default();
+            for rest in text.split("\"FULMEN_").skip(1) {
+                let end = rest.find(|c: char| !c.is_ascii_uppercase() && c != '_').unwrap_or(rest.len());
+                // The prefix alone is no variable.
+                if end > 0 && !rest.starts_with("TEST_") {
+                    found.insert(format!("FULMEN_{}", &rest[..end]));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_variable_is_told_of() {
+    let mut found = BTreeSet::new();
+    for krate in fs::read_dir(repository().join("crates")).expect("the crates' folder") {
+        variables(&krate.expect("a crate").path().join("src"), &mut found);
+    }
+    variables(&repository().join("bench/src"), &mut found);
+    assert!(found.contains("FULMEN_PJRT_PLUGIN") && found.contains("FULMEN_MAX_EPOCHS"), "{found:?}");
+    let book = ["options.md", "devices.md", "many-hosts.md", "performance.md", "files.md"]
+        .map(|name| read(chapters().join(name)))
+        .concat();
+    for name in found {
+        assert!(book.contains(&format!("`{name}`")), "no chapter tells of {name}");
+    }
+}

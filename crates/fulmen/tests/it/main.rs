@@ -1,0 +1,8 @@
+//! The integration tests of the crate, in one binary.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod book;
+mod errors;
+mod everyday;
+mod messages;
+mod outside;

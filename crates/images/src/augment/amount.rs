@@ -1,0 +1,77 @@
+//! How much at most, or from where to where.
+//!
+//! Not here: what it means, which each transform says.
+
+use std::fmt;
+
+use fulmen_data::{Error, Result, SampleRandom};
+
+/// A parameter that torchvision takes as one number or as a pair: made from an `f64`, or from `(least, most)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    /// One number, from which the transform makes its range.
+    One(f64),
+    /// From the first to the second.
+    Range(f64, f64),
+}
+
+impl From<f64> for Amount {
+    fn from(amount: f64) -> Amount {
+        Amount::One(amount)
+    }
+}
+
+impl From<(f64, f64)> for Amount {
+    fn from((least, most): (f64, f64)) -> Amount {
+        Amount::Range(least, most)
+    }
+}
+
+impl Amount {
+    /// The range about `center`: one number reaches as far to both sides, but not beyond `least`.
+    pub(super) fn about(self, center: f64, least: f64) -> (f64, f64) {
+        match self {
+            Amount::One(amount) => ((center - amount).max(least), center + amount),
+            Amount::Range(from, to) => (from, to),
+        }
+    }
+
+    /// Refuses one number that is negative, a range that is empty or upside down, and what leaves `allowed`.
+    pub(super) fn check(self, name: &str, center: f64, allowed: (f64, f64)) -> Result<()> {
+        if let Amount::One(amount) = self
+            && !(amount >= 0.0 && amount.is_finite())
+        {
+            return Err(Error::usage(format!(
+                "the {name} is {amount}; one number must be at least 0, the most by which {center} changes"
+            )));
+        }
+        let (from, to) = self.about(center, allowed.0);
+        match allowed.0 <= from && from <= to && to <= allowed.1 && to.is_finite() && from.is_finite() {
+            true => Ok(()),
+            false => {
+                let (least, most) = allowed;
+                let limits = match (least.is_finite(), most.is_finite()) {
+                    (true, true) => format!(", within {least} to {most}"),
+                    (true, false) => format!(", from {least} up"),
+                    _ => String::new(),
+                };
+                let message = format!("the {name} goes from {from} to {to}; it must go from less to more{limits}");
+                Err(Error::usage(message))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Amount::One(amount) => write!(f, "{amount}"),
+            Amount::Range(from, to) => write!(f, "{from}..{to}"),
+        }
+    }
+}
+
+/// A uniform draw from a range.
+pub(super) fn draw(random: &mut SampleRandom, (from, to): (f64, f64)) -> f64 {
+    random.uniform(from, to)
+}

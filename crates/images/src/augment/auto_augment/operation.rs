@@ -1,0 +1,162 @@
+//! The operations that the policies choose from, and how strong each is at which magnitude.
+//!
+//! Not here: the choice.
+
+use crate::functional::{self, Affine, Fill};
+use crate::{Interpolation, Picture};
+use fulmen_data::{Result, SampleRandom};
+
+/// An operation of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    Identity,
+    ShearX,
+    ShearY,
+    TranslateX,
+    TranslateY,
+    Rotate,
+    Brightness,
+    Color,
+    Contrast,
+    Sharpness,
+    Posterize,
+    Solarize,
+    AutoContrast,
+    Equalize,
+    Invert,
+}
+
+/// Those that RandAugment and TrivialAugment choose from, in torchvision's order.
+pub(super) const CHOICES: [Operation; 14] = [
+    Operation::Identity,
+    Operation::ShearX,
+    Operation::ShearY,
+    Operation::TranslateX,
+    Operation::TranslateY,
+    Operation::Rotate,
+    Operation::Brightness,
+    Operation::Color,
+    Operation::Contrast,
+    Operation::Sharpness,
+    Operation::Posterize,
+    Operation::Solarize,
+    Operation::AutoContrast,
+    Operation::Equalize,
+];
+
+/// The largest magnitudes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Space {
+    /// Those of AutoAugment and RandAugment.
+    Auto,
+    /// The wider ones of TrivialAugment.
+    Wide,
+}
+
+impl Operation {
+    /// What comes of magnitude number `bin` of `bins`, on a picture of `size` (width, height): in the operation's own
+    /// unit, from the weakest to the strongest, as torchvision spaces them.
+    pub(super) fn magnitude(self, space: Space, bin: usize, bins: usize, size: (usize, usize)) -> f64 {
+        // Of one bin only torch's linspace has the first end.
+        let part = if bins > 1 { bin as f64 / (bins - 1) as f64 } else { 0.0 };
+        let (shear, rotate, factor, posterize) = match space {
+            Space::Auto => (0.3, 30.0, 0.9, 4.0),
+            Space::Wide => (0.99, 135.0, 0.99, 6.0),
+        };
+        let translate = |size: usize| match space {
+            Space::Auto => 150.0 / 331.0 * size as f64,
+            Space::Wide => 32.0,
+        };
+        match self {
+            Operation::ShearX | Operation::ShearY => shear * part,
+            Operation::TranslateX => translate(size.0) * part,
+            Operation::TranslateY => translate(size.1) * part,
+            Operation::Rotate => rotate * part,
+            Operation::Brightness | Operation::Color | Operation::Contrast | Operation::Sharpness => factor * part,
+            Operation::Posterize => (8.0 - posterize * part).round_ties_even(),
+            Operation::Solarize => 1.0 - part,
+            Operation::Identity | Operation::AutoContrast | Operation::Equalize | Operation::Invert => 0.0,
+        }
+    }
+
+    /// Whether a magnitude goes both ways, by chance.
+    fn signed(self) -> bool {
+        !matches!(
+            self,
+            Operation::Identity
+                | Operation::Posterize
+                | Operation::Solarize
+                | Operation::AutoContrast
+                | Operation::Equalize
+                | Operation::Invert
+        )
+    }
+
+    /// The same magnitude, turned round in one of two cases where it goes both ways.
+    pub(super) fn with_sign(self, magnitude: f64, random: &mut SampleRandom) -> f64 {
+        if self.signed() && random.chance(0.5) { -magnitude } else { magnitude }
+    }
+
+    /// Does the operation.
+    pub(super) fn apply(
+        self,
+        picture: Picture,
+        magnitude: f64,
+        interpolation: Interpolation,
+        fill: &Fill,
+    ) -> Result<Picture> {
+        let mapped = |map: Affine| functional::affine(&picture, &map, interpolation, fill);
+        // A shear by this much a row, about the upper left corner.
+        let lean = magnitude.atan().to_degrees();
+        let corner = Some((0.0, 0.0));
+        match self {
+            Operation::Identity => Ok(picture),
+            Operation::ShearX => mapped(Affine { shear: (lean, 0.0), center: corner, ..Affine::default() }),
+            Operation::ShearY => mapped(Affine { shear: (0.0, lean), center: corner, ..Affine::default() }),
+            Operation::TranslateX => mapped(Affine { translate: (magnitude.trunc(), 0.0), ..Affine::default() }),
+            Operation::TranslateY => mapped(Affine { translate: (0.0, magnitude.trunc()), ..Affine::default() }),
+            Operation::Rotate => functional::rotate(&picture, magnitude, interpolation, false, None, fill),
+            Operation::Brightness => functional::adjust_brightness(picture, 1.0 + magnitude),
+            Operation::Color => functional::adjust_saturation(picture, 1.0 + magnitude),
+            Operation::Contrast => functional::adjust_contrast(picture, 1.0 + magnitude),
+            Operation::Sharpness => functional::adjust_sharpness(picture, 1.0 + magnitude),
+            Operation::Posterize => functional::posterize(picture, magnitude as u32),
+            Operation::Solarize => functional::solarize(picture, 255.0 * magnitude),
+            Operation::AutoContrast => Ok(functional::autocontrast(picture)),
+            Operation::Equalize => Ok(functional::equalize(picture)),
+            Operation::Invert => Ok(functional::invert(picture)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn magnitudes_are_torchvisions() {
+        let size = (224, 100);
+        let of = |operation: Operation, space, bin| operation.magnitude(space, bin, 31, size);
+        assert_eq!(of(Operation::ShearX, Space::Auto, 30), 0.3);
+        assert!((of(Operation::TranslateX, Space::Auto, 9) - 30.453_172).abs() < 1e-5);
+        assert!((of(Operation::TranslateY, Space::Auto, 9) - 13.595_166).abs() < 1e-5);
+        assert_eq!(of(Operation::Rotate, Space::Auto, 9), 9.0);
+        assert!((of(Operation::Contrast, Space::Auto, 9) - 0.27).abs() < 1e-9);
+        // As (8 - (torch.arange(31) / (30 / 4))).round() has them.
+        let bits: Vec<f64> = (0..31).step_by(3).map(|bin| of(Operation::Posterize, Space::Auto, bin)).collect();
+        assert_eq!(bits, [8.0, 8.0, 7.0, 7.0, 6.0, 6.0, 6.0, 5.0, 5.0, 4.0, 4.0]);
+        assert!((of(Operation::Solarize, Space::Auto, 9) - 0.7).abs() < 1e-9);
+        assert_eq!(of(Operation::TranslateY, Space::Wide, 30), 32.0);
+        assert_eq!(of(Operation::Rotate, Space::Wide, 30), 135.0);
+        assert_eq!(of(Operation::Posterize, Space::Wide, 30), 2.0);
+        assert_eq!(of(Operation::Color, Space::Wide, 30), 0.99);
+    }
+
+    #[test]
+    fn half_of_the_signed_magnitudes_turn_round() {
+        let mut random = SampleRandom::new(0, 0, 0);
+        let turned = (0..2000).filter(|_| Operation::Rotate.with_sign(1.0, &mut random) < 0.0).count();
+        assert!((900..1100).contains(&turned), "{turned} of 2000");
+        assert!((0..100).all(|_| Operation::Solarize.with_sign(1.0, &mut random) > 0.0));
+    }
+}

@@ -1,0 +1,67 @@
+//! TrivialAugment (Müller and Hutter, 2021, <https://arxiv.org/abs/2103.10158>).
+//!
+//! Not here: what the operations do (`operation`).
+
+use super::operation::{CHOICES, Space};
+use crate::augment::{named, outside_options};
+use crate::functional::{Fill, check_interpolation};
+use crate::{Interpolation, Picture, PictureTransform};
+use fulmen_data::{Error, Result, SampleRandom};
+
+/// Does one operation, drawn from 14 for each picture, of a magnitude that is drawn too, up to very strong ones
+/// (torchvision's `TrivialAugmentWide`). There is nothing to tune.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrivialAugmentWide {
+    num_magnitude_bins: usize,
+    interpolation: Interpolation,
+    fill: Fill,
+}
+
+impl Default for TrivialAugmentWide {
+    fn default() -> TrivialAugmentWide {
+        TrivialAugmentWide { num_magnitude_bins: 31, interpolation: Interpolation::Nearest, fill: Fill::default() }
+    }
+}
+
+impl TrivialAugmentWide {
+    /// With 31 magnitudes.
+    pub fn new() -> TrivialAugmentWide {
+        TrivialAugmentWide::default()
+    }
+
+    outside_options!(TrivialAugmentWide);
+
+    /// Another number of magnitudes.
+    #[must_use]
+    pub fn num_magnitude_bins(mut self, num_magnitude_bins: usize) -> TrivialAugmentWide {
+        self.num_magnitude_bins = num_magnitude_bins;
+        self
+    }
+}
+
+impl PictureTransform for TrivialAugmentWide {
+    fn check(&self) -> Result<()> {
+        named("TrivialAugmentWide", check_interpolation(self.interpolation))?;
+        match self.num_magnitude_bins {
+            0 => Err(Error::usage("TrivialAugmentWide: there are 0 magnitudes; there must be at least 1")),
+            _ => Ok(()),
+        }
+    }
+
+    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+        self.check()?;
+        let operation = CHOICES[random.below(CHOICES.len())];
+        let bin = random.below(self.num_magnitude_bins);
+        let size = (picture.width(), picture.height());
+        let magnitude = operation.magnitude(Space::Wide, bin, self.num_magnitude_bins, size);
+        let magnitude = operation.with_sign(magnitude, random);
+        operation.apply(picture, magnitude, self.interpolation, &self.fill)
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "TrivialAugmentWide(num_magnitude_bins={}, interpolation={}, fill={})",
+            self.num_magnitude_bins, self.interpolation, self.fill
+        )
+    }
+}

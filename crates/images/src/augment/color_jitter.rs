@@ -1,0 +1,107 @@
+//! Brightness, contrast, saturation and hue, each changed by chance.
+//!
+//! Not here: how they are changed (`functional`).
+
+use super::amount::{Amount, draw};
+use super::named;
+use crate::{Picture, PictureTransform, functional};
+use fulmen_data::{Result, SampleRandom};
+
+/// Changes brightness, contrast, saturation and hue, each by a factor of its own, one after the other in an order that
+/// is drawn, too (torchvision's `ColorJitter`). What is not set stays.
+///
+/// A grey picture keeps its saturation and hue; alpha stays.
+///
+/// ```
+/// use fulmen_images::{ColorJitter, Picture, PictureTransform};
+/// use fulmen_data::SampleRandom;
+///
+/// let jitter = ColorJitter::new().brightness(0.4).contrast((0.8, 1.5)).hue(0.1);
+/// let picture = Picture::new(1, 1, 3, vec![200, 100, 50])?;
+/// let once = jitter.apply(picture.clone(), &mut SampleRandom::new(0, 0, 7))?;
+/// assert_eq!(jitter.apply(picture, &mut SampleRandom::new(0, 0, 7))?.pixels(), once.pixels());
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ColorJitter {
+    brightness: Option<Amount>,
+    contrast: Option<Amount>,
+    saturation: Option<Amount>,
+    hue: Option<Amount>,
+}
+
+impl ColorJitter {
+    /// One that changes nothing yet.
+    pub fn new() -> ColorJitter {
+        ColorJitter::default()
+    }
+
+    /// The factor of brightness: uniform from `max(0, 1 - amount)` to `1 + amount`, or from the range.
+    #[must_use]
+    pub fn brightness(mut self, amount: impl Into<Amount>) -> ColorJitter {
+        self.brightness = Some(amount.into());
+        self
+    }
+
+    /// The factor of contrast, as that of brightness.
+    #[must_use]
+    pub fn contrast(mut self, amount: impl Into<Amount>) -> ColorJitter {
+        self.contrast = Some(amount.into());
+        self
+    }
+
+    /// The factor of saturation, as that of brightness.
+    #[must_use]
+    pub fn saturation(mut self, amount: impl Into<Amount>) -> ColorJitter {
+        self.saturation = Some(amount.into());
+        self
+    }
+
+    /// The part of the circle of colours by which the hue turns: uniform from `-amount` to `amount`, at most 0.5, or from
+    /// the range, within -0.5 to 0.5.
+    #[must_use]
+    pub fn hue(mut self, amount: impl Into<Amount>) -> ColorJitter {
+        self.hue = Some(amount.into());
+        self
+    }
+
+    fn factors(&self) -> [(&'static str, Option<Amount>); 3] {
+        [("brightness", self.brightness), ("contrast", self.contrast), ("saturation", self.saturation)]
+    }
+}
+
+impl PictureTransform for ColorJitter {
+    fn check(&self) -> Result<()> {
+        for (name, amount) in self.factors() {
+            named("ColorJitter", amount.map_or(Ok(()), |amount| amount.check(name, 1.0, (0.0, f64::INFINITY))))?;
+        }
+        named("ColorJitter", self.hue.map_or(Ok(()), |amount| amount.check("hue", 0.0, (-0.5, 0.5))))
+    }
+
+    fn apply(&self, mut picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+        self.check()?;
+        let mut order = [0, 1, 2, 3];
+        random.shuffle(&mut order);
+        let [brightness, contrast, saturation] =
+            self.factors().map(|(_, amount)| amount.map(|amount| draw(random, amount.about(1.0, 0.0))));
+        let hue = self.hue.map(|amount| draw(random, amount.about(0.0, f64::NEG_INFINITY)));
+        for step in order {
+            picture = match (step, brightness, contrast, saturation, hue) {
+                (0, Some(factor), ..) => functional::adjust_brightness(picture, factor)?,
+                (1, _, Some(factor), ..) => functional::adjust_contrast(picture, factor)?,
+                (2, _, _, Some(factor), _) => functional::adjust_saturation(picture, factor)?,
+                (3, .., Some(factor)) => functional::adjust_hue(picture, factor)?,
+                _ => picture,
+            };
+        }
+        Ok(picture)
+    }
+
+    fn describe(&self) -> String {
+        let mut set = vec![];
+        for (name, amount) in self.factors().into_iter().chain([("hue", self.hue)]) {
+            set.extend(amount.map(|amount| format!("{name}={amount}")));
+        }
+        format!("ColorJitter({})", set.join(", "))
+    }
+}

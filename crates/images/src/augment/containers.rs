@@ -1,0 +1,204 @@
+//! Transforms made of others: done or not, one of several, all in an order that is drawn.
+//!
+//! Not here: all in one order, which `Pictures::then` is.
+
+use super::{check_probability, named};
+use crate::{Picture, PictureTransform};
+use fulmen_data::{Error, Result, SampleRandom};
+
+/// The transforms of a container.
+#[derive(Default)]
+struct List(Vec<Box<dyn PictureTransform>>);
+
+impl List {
+    fn check(&self, of: &str) -> Result<()> {
+        if self.0.is_empty() {
+            return Err(Error::usage(format!("{of} has no transforms; add them with .then(...)")));
+        }
+        self.0.iter().try_for_each(|transform| named(of, transform.check()))
+    }
+
+    /// The size if every transform leaves it.
+    fn kept(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
+        input.filter(|_| self.0.iter().all(|transform| transform.output_size(input) == input))
+    }
+
+    fn describe(&self) -> String {
+        let all: Vec<String> = self.0.iter().map(|transform| transform.describe()).collect();
+        format!("[{}]", all.join(", "))
+    }
+}
+
+/// Does all its transforms, one after the other, or none of them (torchvision's `RandomApply`).
+///
+/// ```
+/// use fulmen_images::{GaussianBlur, PictureTransform, RandomApply};
+///
+/// let sometimes = RandomApply::new(0.2).then(GaussianBlur::new(5));
+/// assert_eq!(sometimes.describe(), "RandomApply(p=0.2, [GaussianBlur(kernel_size=5x5, sigma=0.1..2)])");
+/// ```
+pub struct RandomApply {
+    p: f64,
+    transforms: List,
+}
+
+impl RandomApply {
+    /// With the probability `p`; torchvision's default is 0.5.
+    pub fn new(p: f64) -> RandomApply {
+        RandomApply { p, transforms: List::default() }
+    }
+
+    /// Adds a transform.
+    #[must_use]
+    pub fn then(mut self, transform: impl PictureTransform) -> RandomApply {
+        self.transforms.0.push(Box::new(transform));
+        self
+    }
+}
+
+impl PictureTransform for RandomApply {
+    fn check(&self) -> Result<()> {
+        check_probability("RandomApply", self.p)?;
+        self.transforms.check("RandomApply")
+    }
+
+    fn apply(&self, mut picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+        self.check()?;
+        if random.chance(self.p) {
+            for transform in &self.transforms.0 {
+                picture = transform.apply(picture, random)?;
+            }
+        }
+        Ok(picture)
+    }
+
+    fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
+        self.transforms.kept(input)
+    }
+
+    fn describe(&self) -> String {
+        format!("RandomApply(p={}, {})", self.p, self.transforms.describe())
+    }
+}
+
+/// Does one of its transforms (torchvision's `RandomChoice`).
+///
+/// ```
+/// use fulmen_images::{PictureTransform, RandomChoice, RandomInvert, RandomRotation};
+///
+/// let one = RandomChoice::new().or(RandomRotation::new(30.0)).or_weighted(2.0, RandomInvert::new().p(1.0));
+/// assert!(one.check().is_ok());
+/// ```
+#[derive(Default)]
+pub struct RandomChoice {
+    weights: Vec<f64>,
+    transforms: List,
+}
+
+impl RandomChoice {
+    /// With none yet.
+    pub fn new() -> RandomChoice {
+        RandomChoice::default()
+    }
+
+    /// Adds a transform, with the weight 1.
+    #[must_use]
+    pub fn or(self, transform: impl PictureTransform) -> RandomChoice {
+        self.or_weighted(1.0, transform)
+    }
+
+    /// Adds a transform whose probability is `weight` divided by the sum of all weights.
+    #[must_use]
+    pub fn or_weighted(mut self, weight: f64, transform: impl PictureTransform) -> RandomChoice {
+        self.weights.push(weight);
+        self.transforms.0.push(Box::new(transform));
+        self
+    }
+}
+
+impl PictureTransform for RandomChoice {
+    fn check(&self) -> Result<()> {
+        let sum: f64 = self.weights.iter().sum();
+        let possible = self.weights.iter().all(|&weight| weight >= 0.0) && sum > 0.0 && sum.is_finite();
+        if !possible && !self.weights.is_empty() {
+            let message = format!(
+                "RandomChoice: the weights {:?} must be finite numbers from 0 up, not all of them 0",
+                self.weights
+            );
+            return Err(Error::usage(message));
+        }
+        self.transforms.check("RandomChoice")
+    }
+
+    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+        self.check()?;
+        let mut left = random.uniform(0.0, self.weights.iter().sum());
+        let mut chosen = None;
+        for (weight, transform) in self.weights.iter().zip(&self.transforms.0).filter(|(weight, _)| **weight > 0.0) {
+            chosen = Some(transform);
+            if left < *weight {
+                break;
+            }
+            left -= weight;
+        }
+        // Where rounding leaves something over, it is the last one's.
+        match chosen {
+            Some(transform) => transform.apply(picture, random),
+            None => Ok(picture),
+        }
+    }
+
+    fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
+        let mut sizes = self.transforms.0.iter().map(|transform| transform.output_size(input));
+        let first = sizes.next()??;
+        sizes.all(|size| size == Some(first)).then_some(first)
+    }
+
+    fn describe(&self) -> String {
+        format!("RandomChoice(weights={:?}, {})", self.weights, self.transforms.describe())
+    }
+}
+
+/// Does all its transforms in an order that is drawn (torchvision's `RandomOrder`).
+#[derive(Default)]
+pub struct RandomOrder {
+    transforms: List,
+}
+
+impl RandomOrder {
+    /// With none yet.
+    pub fn new() -> RandomOrder {
+        RandomOrder::default()
+    }
+
+    /// Adds a transform.
+    #[must_use]
+    pub fn and(mut self, transform: impl PictureTransform) -> RandomOrder {
+        self.transforms.0.push(Box::new(transform));
+        self
+    }
+}
+
+impl PictureTransform for RandomOrder {
+    fn check(&self) -> Result<()> {
+        self.transforms.check("RandomOrder")
+    }
+
+    fn apply(&self, mut picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+        self.check()?;
+        let mut order: Vec<usize> = (0..self.transforms.0.len()).collect();
+        random.shuffle(&mut order);
+        for index in order {
+            picture = self.transforms.0[index].apply(picture, random)?;
+        }
+        Ok(picture)
+    }
+
+    fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
+        self.transforms.kept(input)
+    }
+
+    fn describe(&self) -> String {
+        format!("RandomOrder({})", self.transforms.describe())
+    }
+}

@@ -1,0 +1,66 @@
+//! Blur of a strength that is drawn.
+//!
+//! Not here: the convolution (`functional`).
+
+use super::amount::{Amount, draw};
+use super::named;
+use crate::functional::{self, check_gaussian};
+use crate::{Picture, PictureTransform};
+use fulmen_data::{Error, Result, SampleRandom};
+
+/// Blurs a picture with a Gaussian whose standard deviation is drawn (torchvision's `GaussianBlur`). With a probability:
+/// in a [`RandomApply`](super::RandomApply).
+#[derive(Clone, Debug, PartialEq)]
+pub struct GaussianBlur {
+    kernel_size: (usize, usize),
+    sigma: Amount,
+}
+
+impl GaussianBlur {
+    /// With a kernel of `kernel_size` x `kernel_size`, which is odd, and a deviation from 0.1 to 2 pixels.
+    pub fn new(kernel_size: usize) -> GaussianBlur {
+        GaussianBlur { kernel_size: (kernel_size, kernel_size), sigma: Amount::Range(0.1, 2.0) }
+    }
+
+    /// With a kernel of another size along the columns than along the rows: its width and its height.
+    #[must_use]
+    pub fn kernel_size(mut self, width: usize, height: usize) -> GaussianBlur {
+        self.kernel_size = (width, height);
+        self
+    }
+
+    /// Another deviation: always this one, or one from the range.
+    #[must_use]
+    pub fn sigma(mut self, sigma: impl Into<Amount>) -> GaussianBlur {
+        self.sigma = sigma.into();
+        self
+    }
+
+    fn range(&self) -> (f64, f64) {
+        match self.sigma {
+            Amount::One(sigma) => (sigma, sigma),
+            Amount::Range(from, to) => (from, to),
+        }
+    }
+}
+
+impl PictureTransform for GaussianBlur {
+    fn check(&self) -> Result<()> {
+        let (from, to) = self.range();
+        if from > to {
+            let message = format!("GaussianBlur: sigma goes from {from} to {to}; it must go from less to more");
+            return Err(Error::usage(message));
+        }
+        named("GaussianBlur", check_gaussian(self.kernel_size, (from, to)))
+    }
+
+    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+        self.check()?;
+        let sigma = draw(random, self.range());
+        named("GaussianBlur", functional::gaussian_blur(picture, self.kernel_size, (sigma, sigma)))
+    }
+
+    fn describe(&self) -> String {
+        format!("GaussianBlur(kernel_size={}x{}, sigma={})", self.kernel_size.0, self.kernel_size.1, self.sigma)
+    }
+}

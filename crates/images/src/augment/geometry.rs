@@ -1,0 +1,302 @@
+//! Rotation, affine maps and perspective, by chance.
+//!
+//! Not here: how pixels are moved (`functional`).
+
+use super::amount::{Amount, draw};
+use super::{check_probability, named, outside_options};
+use crate::functional::{self, Affine, Fill, check_interpolation};
+use crate::{Interpolation, Picture, PictureTransform};
+use fulmen_data::{Error, Result, SampleRandom};
+
+const ALL: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
+
+fn about_zero(amount: Amount) -> (f64, f64) {
+    amount.about(0.0, f64::NEG_INFINITY)
+}
+
+fn center_text(center: Option<(f64, f64)>) -> String {
+    center.map_or("middle".to_owned(), |(x, y)| format!("{x}/{y}"))
+}
+
+/// Turns a picture by an angle that is drawn (torchvision's `RandomRotation`).
+///
+/// ```
+/// use fulmen_images::{Interpolation, PictureTransform, RandomRotation};
+///
+/// let rotation = RandomRotation::new(15.0).interpolation(Interpolation::Bilinear).fill([124, 116, 104]);
+/// assert!(rotation.describe().starts_with("RandomRotation(degrees=15, interpolation=bilinear"));
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct RandomRotation {
+    degrees: Amount,
+    interpolation: Interpolation,
+    expand: bool,
+    center: Option<(f64, f64)>,
+    fill: Fill,
+}
+
+impl RandomRotation {
+    /// By an angle from `-degrees` to `degrees`, or from the range, counter-clockwise.
+    pub fn new(degrees: impl Into<Amount>) -> RandomRotation {
+        RandomRotation {
+            degrees: degrees.into(),
+            interpolation: Interpolation::Nearest,
+            expand: false,
+            center: None,
+            fill: Fill::default(),
+        }
+    }
+
+    outside_options!(RandomRotation);
+
+    /// Whether the result becomes as large as the whole turned picture needs. Pictures of different sizes come out.
+    #[must_use]
+    pub fn expand(mut self, expand: bool) -> RandomRotation {
+        self.expand = expand;
+        self
+    }
+
+    /// The place about which is turned, x and y from the upper left corner, instead of the middle.
+    #[must_use]
+    pub fn center(mut self, x: f64, y: f64) -> RandomRotation {
+        self.center = Some((x, y));
+        self
+    }
+}
+
+impl PictureTransform for RandomRotation {
+    fn check(&self) -> Result<()> {
+        named("RandomRotation", check_interpolation(self.interpolation))?;
+        named("RandomRotation", self.degrees.check("range of degrees", 0.0, ALL))
+    }
+
+    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+        self.check()?;
+        let angle = draw(random, about_zero(self.degrees));
+        functional::rotate(&picture, angle, self.interpolation, self.expand, self.center, &self.fill)
+    }
+
+    fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
+        input.filter(|_| !self.expand)
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "RandomRotation(degrees={}, interpolation={}, expand={}, center={}, fill={})",
+            self.degrees,
+            self.interpolation,
+            self.expand,
+            center_text(self.center),
+            self.fill
+        )
+    }
+}
+
+/// Turns, moves, scales and shears a picture, each by an amount that is drawn (torchvision's `RandomAffine`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct RandomAffine {
+    degrees: Amount,
+    translate: Option<(f64, f64)>,
+    scale: Option<(f64, f64)>,
+    shear: Option<Amount>,
+    shear_y: Option<Amount>,
+    interpolation: Interpolation,
+    fill: Fill,
+    center: Option<(f64, f64)>,
+}
+
+impl RandomAffine {
+    /// Turned by an angle from `-degrees` to `degrees`, or from the range, clockwise; 0 to not turn.
+    pub fn new(degrees: impl Into<Amount>) -> RandomAffine {
+        RandomAffine {
+            degrees: degrees.into(),
+            translate: None,
+            scale: None,
+            shear: None,
+            shear_y: None,
+            interpolation: Interpolation::Nearest,
+            fill: Fill::default(),
+            center: None,
+        }
+    }
+
+    outside_options!(RandomAffine);
+
+    /// Moved by at most these parts of the width and of the height to both sides, by whole pixels.
+    #[must_use]
+    pub fn translate(mut self, width: f64, height: f64) -> RandomAffine {
+        self.translate = Some((width, height));
+        self
+    }
+
+    /// Scaled by a factor in this range.
+    #[must_use]
+    pub fn scale(mut self, least: f64, most: f64) -> RandomAffine {
+        self.scale = Some((least, most));
+        self
+    }
+
+    /// Sheared along x by an angle from `-degrees` to `degrees`, or from the range.
+    #[must_use]
+    pub fn shear(mut self, degrees: impl Into<Amount>) -> RandomAffine {
+        self.shear = Some(degrees.into());
+        self
+    }
+
+    /// Sheared along y: torchvision's third and fourth number of `shear`.
+    #[must_use]
+    pub fn shear_y(mut self, degrees: impl Into<Amount>) -> RandomAffine {
+        self.shear_y = Some(degrees.into());
+        self
+    }
+
+    /// The place about which is turned, scaled and sheared, x and y from the upper left corner, instead of the middle.
+    #[must_use]
+    pub fn center(mut self, x: f64, y: f64) -> RandomAffine {
+        self.center = Some((x, y));
+        self
+    }
+}
+
+impl PictureTransform for RandomAffine {
+    fn check(&self) -> Result<()> {
+        named("RandomAffine", check_interpolation(self.interpolation))?;
+        named("RandomAffine", self.degrees.check("range of degrees", 0.0, ALL))?;
+        for (name, shear) in [("shear along x", self.shear), ("shear along y", self.shear_y)] {
+            named("RandomAffine", shear.map_or(Ok(()), |shear| shear.check(name, 0.0, ALL)))?;
+        }
+        if let Some((x, y)) = self.translate
+            && !((0.0..=1.0).contains(&x) && (0.0..=1.0).contains(&y))
+        {
+            let message = format!("RandomAffine: the translation by {x} and {y} of the picture must be from 0 to 1");
+            return Err(Error::usage(message));
+        }
+        match self.scale {
+            Some((least, most)) if !(least > 0.0 && least <= most && most.is_finite()) => Err(Error::usage(format!(
+                "RandomAffine: the scale goes from {least} to {most}; it must go from less to more, above 0"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+        self.check()?;
+        let angle = draw(random, about_zero(self.degrees));
+        let size = (picture.width() as f64, picture.height() as f64);
+        let translate = self.translate.map_or((0.0, 0.0), |(x, y)| {
+            let mut along = |most: f64| random.uniform(-most, most).round_ties_even();
+            (along(x * size.0), along(y * size.1))
+        });
+        let scale = self.scale.map_or(1.0, |range| draw(random, range));
+        let mut lean = |shear: Option<Amount>| shear.map_or(0.0, |amount| draw(random, about_zero(amount)));
+        let shear = (lean(self.shear), lean(self.shear_y));
+        let map = Affine { angle, translate, scale, shear, center: self.center };
+        functional::affine(&picture, &map, self.interpolation, &self.fill)
+    }
+
+    fn describe(&self) -> String {
+        let (x, y) = self.translate.unwrap_or_default();
+        let scale = self.scale.map_or(Amount::One(1.0), Amount::from);
+        let shear = [self.shear, self.shear_y].map(|shear| shear.unwrap_or(Amount::One(0.0)));
+        format!(
+            "RandomAffine(degrees={}, translate={x}/{y}, scale={scale}, shear={}, shear_y={}, interpolation={}, fill={}, \
+             center={})",
+            self.degrees,
+            shear[0],
+            shear[1],
+            self.interpolation,
+            self.fill,
+            center_text(self.center)
+        )
+    }
+}
+
+/// Moves the four corners of a picture towards its middle, each on its own (torchvision's `RandomPerspective`).
+#[derive(Clone, Debug, PartialEq)]
+pub struct RandomPerspective {
+    distortion_scale: f64,
+    p: f64,
+    interpolation: Interpolation,
+    fill: Fill,
+}
+
+impl Default for RandomPerspective {
+    fn default() -> RandomPerspective {
+        RandomPerspective {
+            distortion_scale: 0.5,
+            p: 0.5,
+            interpolation: Interpolation::Bilinear,
+            fill: Fill::default(),
+        }
+    }
+}
+
+impl RandomPerspective {
+    /// Corners moved by up to half of the way to the middle, with the probability 0.5, between pixels bilinear.
+    pub fn new() -> RandomPerspective {
+        RandomPerspective::default()
+    }
+
+    outside_options!(RandomPerspective);
+
+    /// Another part of the way to the middle, from 0 to 1.
+    #[must_use]
+    pub fn distortion_scale(mut self, distortion_scale: f64) -> RandomPerspective {
+        self.distortion_scale = distortion_scale;
+        self
+    }
+
+    /// Another probability.
+    #[must_use]
+    pub fn p(mut self, p: f64) -> RandomPerspective {
+        self.p = p;
+        self
+    }
+}
+
+impl PictureTransform for RandomPerspective {
+    fn check(&self) -> Result<()> {
+        check_probability("RandomPerspective", self.p)?;
+        named("RandomPerspective", check_interpolation(self.interpolation))?;
+        match (0.0..=1.0).contains(&self.distortion_scale) {
+            true => Ok(()),
+            false => Err(Error::usage(format!(
+                "RandomPerspective: the distortion scale is {}; it must be from 0 to 1",
+                self.distortion_scale
+            ))),
+        }
+    }
+
+    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+        self.check()?;
+        let (width, height) = (picture.width(), picture.height());
+        // With fewer than 2 rows or columns the corners are no four places.
+        if !random.chance(self.p) || width < 2 || height < 2 {
+            return Ok(picture);
+        }
+        let reach = |size: usize| (self.distortion_scale * (size / 2) as f64) as usize + 1;
+        let mut corner = |right: bool, lower: bool| {
+            let mut along = |far: bool, size: usize| {
+                let inwards = random.below(reach(size).min(size));
+                (if far { size - 1 - inwards } else { inwards }) as f64
+            };
+            (along(right, width), along(lower, height))
+        };
+        let (right, bottom) = ((width - 1) as f64, (height - 1) as f64);
+        let from = [(0.0, 0.0), (right, 0.0), (right, bottom), (0.0, bottom)];
+        // Three corners of a small picture may be drawn on one line.
+        let mut draws =
+            (0..10).map(|_| [corner(false, false), corner(true, false), corner(true, true), corner(false, true)]);
+        match draws.find(|&to| functional::is_possible(from, to)) {
+            Some(to) => functional::perspective(&picture, from, to, self.interpolation, &self.fill),
+            None => Ok(picture),
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "RandomPerspective(distortion_scale={}, p={}, interpolation={}, fill={})",
+            self.distortion_scale, self.p, self.interpolation, self.fill
+        )
+    }
+}

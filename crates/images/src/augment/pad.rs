@@ -1,0 +1,62 @@
+//! A frame around each picture.
+//!
+//! Not here: what stands in it (`functional`).
+
+use crate::functional::{self, Padding, PaddingMode};
+use crate::{Picture, PictureTransform};
+use fulmen_data::{Result, SampleRandom};
+
+/// Puts a frame around a picture, always the same one (torchvision's `Pad`): black, unless
+/// [`padding_mode`](Pad::padding_mode) says otherwise.
+///
+/// ```
+/// use fulmen_images::{Pad, PictureTransform};
+/// use fulmen_images::functional::PaddingMode;
+///
+/// assert_eq!(Pad::new(4).describe(), "Pad(left=4, top=4, right=4, bottom=4, mode=Constant(0))");
+/// assert_eq!(
+///     Pad::new((1, 2)).padding_mode(PaddingMode::Reflect).describe(),
+///     "Pad(left=1, top=2, right=1, bottom=2, mode=Reflect)"
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pad {
+    padding: Padding,
+    mode: PaddingMode,
+}
+
+impl Pad {
+    /// By so many pixels: one number for all sides, a pair for left and right, top and bottom, or `[left, top, right,
+    /// bottom]`.
+    pub fn new(padding: impl Into<Padding>) -> Pad {
+        Pad { padding: padding.into(), mode: PaddingMode::default() }
+    }
+
+    /// What stands in the frame.
+    #[must_use]
+    pub fn padding_mode(mut self, mode: PaddingMode) -> Pad {
+        self.mode = mode;
+        self
+    }
+}
+
+impl PictureTransform for Pad {
+    fn apply(&self, picture: Picture, _: &mut SampleRandom) -> Result<Picture> {
+        functional::pad(&picture, self.padding, &self.mode)
+    }
+
+    fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
+        let Padding { left, top, right, bottom } = self.padding;
+        let (height, width) = input?;
+        Some((height.checked_add(top)?.checked_add(bottom)?, width.checked_add(left)?.checked_add(right)?))
+    }
+
+    fn describe(&self) -> String {
+        let Padding { left, top, right, bottom } = self.padding;
+        let mode = match &self.mode {
+            PaddingMode::Constant(fill) => format!("Constant({fill})"),
+            other => format!("{other:?}"),
+        };
+        format!("Pad(left={left}, top={top}, right={right}, bottom={bottom}, mode={mode})")
+    }
+}

@@ -1,0 +1,165 @@
+//! Random erasing (Zhong and others, 2017, <https://arxiv.org/abs/1708.04896>).
+//!
+//! Not here: the same for batches on the device (`fulmen_nn::augment`).
+
+use super::check_probability;
+use crate::functional::{self, Fill};
+use crate::{Picture, PictureTransform};
+use fulmen_data::{Error, Result, SampleRandom};
+
+/// What is painted over a rectangle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ErasingValue {
+    /// A colour.
+    Constant(Fill),
+    /// For each value of each pixel a number from 0 to 255, each equally likely. torchvision draws from a normal
+    /// distribution, which is of use behind a normalization only.
+    Random,
+    /// The picture's own mean colour.
+    Mean,
+}
+
+impl<F: Into<Fill>> From<F> for ErasingValue {
+    fn from(fill: F) -> ErasingValue {
+        ErasingValue::Constant(fill.into())
+    }
+}
+
+/// Paints over a rectangle of a picture (torchvision's `RandomErasing`).
+///
+/// Up to ten rectangles are drawn, until one is smaller than the picture in both directions; without one the picture
+/// stays.
+///
+/// ```
+/// use fulmen_images::{ErasingValue, PictureTransform, RandomErasing};
+///
+/// let erasing = RandomErasing::new().p(0.25).value(ErasingValue::Mean);
+/// assert_eq!(erasing.describe(), "RandomErasing(p=0.25, scale=0.02..0.33, ratio=0.3..3.3, value=Mean)");
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct RandomErasing {
+    p: f64,
+    scale: (f64, f64),
+    ratio: (f64, f64),
+    value: ErasingValue,
+}
+
+impl Default for RandomErasing {
+    fn default() -> RandomErasing {
+        RandomErasing { p: 0.5, scale: (0.02, 0.33), ratio: (0.3, 3.3), value: ErasingValue::from(0) }
+    }
+}
+
+impl RandomErasing {
+    /// With the probability 0.5, 0.02 to 0.33 of the picture, from 0.3 to 3.3 times as high as wide, in black.
+    pub fn new() -> RandomErasing {
+        RandomErasing::default()
+    }
+
+    /// Another probability.
+    #[must_use]
+    pub fn p(mut self, p: f64) -> RandomErasing {
+        self.p = p;
+        self
+    }
+
+    /// Another range of the part of the picture's area that is erased, within 0 to 1.
+    #[must_use]
+    pub fn scale(mut self, least: f64, most: f64) -> RandomErasing {
+        self.scale = (least, most);
+        self
+    }
+
+    /// Another range of height divided by width, above 0.
+    #[must_use]
+    pub fn ratio(mut self, least: f64, most: f64) -> RandomErasing {
+        self.ratio = (least, most);
+        self
+    }
+
+    /// What is painted there: a colour, or an [`ErasingValue`].
+    #[must_use]
+    pub fn value(mut self, value: impl Into<ErasingValue>) -> RandomErasing {
+        self.value = value.into();
+        self
+    }
+
+    /// The rectangle that is erased: its upper left place (row, column), and its height and width.
+    fn rectangle(&self, picture: &Picture, random: &mut SampleRandom) -> Option<((usize, usize), (usize, usize))> {
+        let (height, width) = (picture.height(), picture.width());
+        for _ in 0..10 {
+            let area = (height * width) as f64 * random.uniform(self.scale.0, self.scale.1);
+            let ratio = random.uniform(self.ratio.0.ln(), self.ratio.1.ln()).exp();
+            let erased_height = (area * ratio).sqrt().round_ties_even() as usize;
+            let erased_width = (area / ratio).sqrt().round_ties_even() as usize;
+            if erased_height < height && erased_width < width {
+                let top = random.below(height - erased_height + 1);
+                let left = random.below(width - erased_width + 1);
+                return Some(((top, left), (erased_height, erased_width)));
+            }
+        }
+        None
+    }
+}
+
+impl PictureTransform for RandomErasing {
+    fn check(&self) -> Result<()> {
+        check_probability("RandomErasing", self.p)?;
+        let wrong = |name: &str, (least, most): (f64, f64), within: &str| {
+            let message =
+                format!("RandomErasing: the {name} goes from {least} to {most}; it must go from less to more, ");
+            Err(Error::usage(message + within))
+        };
+        let (least, most) = self.scale;
+        if !(least >= 0.0 && least <= most && most <= 1.0) {
+            return wrong("scale", self.scale, "within 0 to 1");
+        }
+        let (least, most) = self.ratio;
+        if !(least > 0.0 && least <= most && most.is_finite()) {
+            return wrong("ratio", self.ratio, "above 0");
+        }
+        Ok(())
+    }
+
+    fn apply(&self, picture: Picture, random: &mut SampleRandom) -> Result<Picture> {
+        self.check()?;
+        if !random.chance(self.p) {
+            return Ok(picture);
+        }
+        let Some((corner, size)) = self.rectangle(&picture, random) else { return Ok(picture) };
+        match &self.value {
+            ErasingValue::Constant(fill) => {
+                let pixel = fill.pixel(&picture)?;
+                functional::erase(picture, corner, size, |_, _| pixel)
+            }
+            ErasingValue::Mean => {
+                let pixel = mean(&picture);
+                functional::erase(picture, corner, size, |_, _| pixel)
+            }
+            ErasingValue::Random => {
+                functional::erase(picture, corner, size, |_, _| (random.next_u64() as u32).to_le_bytes())
+            }
+        }
+    }
+
+    fn describe(&self) -> String {
+        let value = match &self.value {
+            ErasingValue::Constant(fill) => fill.to_string(),
+            other => format!("{other:?}"),
+        };
+        format!(
+            "RandomErasing(p={}, scale={}..{}, ratio={}..{}, value={value})",
+            self.p, self.scale.0, self.scale.1, self.ratio.0, self.ratio.1
+        )
+    }
+}
+
+/// The mean of each channel, to the nearest level.
+fn mean(picture: &Picture) -> [u8; 4] {
+    let mut sums = [0u64; 4];
+    for pixel in picture.pixels().chunks_exact(picture.channels().max(1)) {
+        sums.iter_mut().zip(pixel).for_each(|(sum, &value)| *sum += u64::from(value));
+    }
+    let pixels = (picture.width() * picture.height()).max(1) as u64;
+    sums.map(|sum| ((sum + pixels / 2) / pixels) as u8)
+}

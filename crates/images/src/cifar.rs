@@ -1,0 +1,230 @@
+//! CIFAR-10 and CIFAR-100 in their binary versions: 32 x 32 pictures in a few files.
+//!
+//! Not here: fetching the files (<https://www.cs.toronto.edu/~kriz/cifar.html>), and their Python and Matlab versions.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::{Picture, Pictures};
+use fulmen_data::{DType, Dataset, Error, Field, Fingerprint, Result, Sample, Split, Stage};
+
+/// Bytes of a picture: three planes.
+const PICTURE: usize = 3 * SIDE * SIDE;
+const SIDE: usize = 32;
+
+/// Which labels stand before each picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    /// One, of 10 classes.
+    Ten,
+    /// Two, of 20 and of 100 classes.
+    Hundred { coarse: bool },
+}
+
+/// CIFAR-10 or CIFAR-100: the fields `image`, `u8[3, 32, 32]` or as a pipeline makes it, and `label`, `i32[]`.
+///
+/// It reads the binary version, as the archives hold it: `data_batch_1.bin` to `data_batch_5.bin` and `test_batch.bin`, or
+/// `train.bin` and `test.bin`. All pixels stay in memory (150 MB).
+///
+/// ```no_run
+/// use fulmen_images::{Cifar, Pictures};
+/// use fulmen_data::{DataLoader, Split};
+///
+/// let train = Cifar::cifar10("cifar-10-batches-bin", Split::Train)?
+///     .augment(Pictures::rgb().random_crop(32, 4).horizontal_flip(0.5))?;
+/// let loader = DataLoader::builder(train).batch_size(128).shuffle(true).num_workers(4).build()?;
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Cifar {
+    kind: Kind,
+    files: Vec<PathBuf>,
+    /// Labels and planes, record after record, as in the files.
+    records: Arc<Vec<u8>>,
+    pictures: Option<Pictures>,
+    fields: Vec<Field>,
+}
+
+impl Cifar {
+    /// CIFAR-10.
+    ///
+    /// # Errors
+    /// A file that is not there, has another size than its 10,000 records, or a label above 9.
+    pub fn cifar10(folder: impl AsRef<Path>, split: Split) -> Result<Cifar> {
+        let names: &[&str] = match split {
+            Split::Train => {
+                &["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"]
+            }
+            Split::Test => &["test_batch.bin"],
+        };
+        Cifar::open(folder.as_ref(), names, 10_000, Kind::Ten)
+    }
+
+    /// CIFAR-100, with its 100 classes.
+    ///
+    /// # Errors
+    /// As [`cifar10`](Cifar::cifar10).
+    pub fn cifar100(folder: impl AsRef<Path>, split: Split) -> Result<Cifar> {
+        Cifar::hundred(folder.as_ref(), split, false)
+    }
+
+    /// CIFAR-100, with the 20 classes that its 100 belong to.
+    ///
+    /// # Errors
+    /// As [`cifar10`](Cifar::cifar10).
+    pub fn cifar100_coarse(folder: impl AsRef<Path>, split: Split) -> Result<Cifar> {
+        Cifar::hundred(folder.as_ref(), split, true)
+    }
+
+    fn hundred(folder: &Path, split: Split, coarse: bool) -> Result<Cifar> {
+        let (name, records) = match split {
+            Split::Train => ("train.bin", 50_000),
+            Split::Test => ("test.bin", 10_000),
+        };
+        Cifar::open(folder, &[name], records, Kind::Hundred { coarse })
+    }
+
+    fn open(folder: &Path, names: &[&str], each: usize, kind: Kind) -> Result<Cifar> {
+        let files: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+        let record = kind.labels() + PICTURE;
+        let mut records = Vec::new();
+        for file in &files {
+            read(file, each, record, &mut records)?;
+            let start = records.len() - each * record;
+            for (number, record) in records[start..].chunks_exact(record).enumerate() {
+                check_labels(kind, record).map_err(|why| Error::file(file, format!("record {number}: {why}")))?;
+            }
+        }
+        let fields = vec![Field::new("image", DType::U8, [3, SIDE, SIDE]), Field::new("label", DType::I32, [])];
+        Ok(Cifar { kind, files, records: Arc::new(records), pictures: None, fields })
+    }
+
+    /// The pictures as a pipeline makes them.
+    ///
+    /// # Errors
+    /// Options that make no sense.
+    pub fn augment(mut self, pictures: Pictures) -> Result<Cifar> {
+        let pictures = pictures.source_size(SIDE);
+        self.fields[0] = pictures.field("image")?;
+        self.pictures = Some(pictures);
+        Ok(self)
+    }
+
+    /// How many classes there are.
+    pub fn classes(&self) -> usize {
+        self.kind.classes()
+    }
+
+    fn record(&self, index: usize) -> Result<(i32, &[u8])> {
+        let size = self.kind.labels() + PICTURE;
+        let record = index.checked_mul(size).and_then(|start| self.records.get(start..start.checked_add(size)?));
+        let record = record.ok_or_else(|| Error::usage(format!("there is no sample {index}")))?;
+        let (labels, picture) = record.split_at(self.kind.labels());
+        let label = match self.kind {
+            Kind::Ten | Kind::Hundred { coarse: true } => labels[0],
+            Kind::Hundred { coarse: false } => labels[1],
+        };
+        Ok((i32::from(label), picture))
+    }
+}
+
+impl Kind {
+    /// Bytes before a picture.
+    fn labels(self) -> usize {
+        match self {
+            Kind::Ten => 1,
+            Kind::Hundred { .. } => 2,
+        }
+    }
+
+    fn classes(self) -> usize {
+        match self {
+            Kind::Ten => 10,
+            Kind::Hundred { coarse: true } => 20,
+            Kind::Hundred { coarse: false } => 100,
+        }
+    }
+}
+
+fn check_labels(kind: Kind, record: &[u8]) -> std::result::Result<(), String> {
+    let most: &[u8] = match kind {
+        Kind::Ten => &[9],
+        Kind::Hundred { .. } => &[19, 99],
+    };
+    match record.iter().zip(most).find(|(label, most)| label > most) {
+        Some((label, most)) => {
+            Err(format!("the label is {label}, but the last class is {most}; is it another CIFAR's file?"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Appends the records of a file.
+fn read(file: &Path, records: usize, record: usize, into: &mut Vec<u8>) -> Result<()> {
+    let opened = File::open(file).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound => {
+            Error::io(file, "the binary version of CIFAR, unpacked (not the Python one), has this file", source)
+        }
+        _ => Error::io(file, "opening the file", source),
+    })?;
+    let size = opened.metadata().map_err(|source| Error::io(file, "looking at the file", source))?.len();
+    let expected = (records * record) as u64;
+    if size != expected {
+        return Err(Error::file(
+            file,
+            format!(
+                "it has {size} bytes; {records} records of {record} bytes are {expected}: copy or download it again, or is \
+                 it another CIFAR's?"
+            ),
+        ));
+    }
+    let before = into.len();
+    into.try_reserve_exact(records * record)
+        .map_err(|_| Error::file(file, format!("no memory for its {expected} bytes")))?;
+    opened.take(expected).read_to_end(into).map_err(|source| Error::io(file, "reading the file", source))?;
+    match into.len() - before == records * record {
+        true => Ok(()),
+        false => Err(Error::file(file, "it became shorter while it was read")),
+    }
+}
+
+impl Dataset for Cifar {
+    fn len(&self) -> usize {
+        self.records.len() / (self.kind.labels() + PICTURE)
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.fields.clone()
+    }
+
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        let (label, planes) = self.record(index)?;
+        match &self.pictures {
+            None => sample.write(0, planes)?,
+            Some(pictures) => {
+                let (red, rest) = planes.split_at(SIDE * SIDE);
+                let (green, blue) = rest.split_at(SIDE * SIDE);
+                let colours = red.iter().zip(green).zip(blue);
+                let pixels = sample.timed(Stage::Decode, || colours.flat_map(|((r, g), b)| [*r, *g, *b]).collect());
+                pictures.write_picture(Picture::new(SIDE, SIDE, 3, pixels)?, sample, 0)?;
+            }
+        }
+        sample.write_value(1, label)
+    }
+
+    fn origin(&self, index: usize) -> Option<String> {
+        let each = self.len() / self.files.len().max(1);
+        let file = self.files.get(index / each.max(1))?;
+        Some(format!("{}, record {}", file.display(), index % each.max(1)))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("labels", format!("{:?}", self.kind));
+        if let Some(pictures) = &self.pictures {
+            fingerprint.add("pictures", pictures.to_string());
+        }
+        self.files.iter().try_for_each(|file| fingerprint.add_file(file))
+    }
+}

@@ -1,0 +1,217 @@
+//! From the bytes of a file to pixels, whatever its format, as far as they are needed.
+//!
+//! The format is told by the first bytes, never by a file's name.
+//!
+//! Not here: what is needed (`geometry`), and what is done with it (`resize`).
+
+use super::geometry::{Orientation, PictureSize, Rect};
+use super::resize::Pixels;
+use super::{jpeg, png, webp};
+use fulmen_data::{Error, Result};
+
+/// What may be decoded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Limits {
+    /// The greatest picture.
+    pub(crate) pixels: u64,
+    /// Whether JPEG data that make no sense are passed over.
+    pub(crate) keep_damaged: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        // Where Pillow begins to warn of a decompression bomb.
+        Limits { pixels: 89_478_485, keep_damaged: false }
+    }
+}
+
+/// Memory that decoding uses again and again, of one thread.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    /// As the file's format has them.
+    pub(crate) raw: Vec<u8>,
+    /// With the channels that are wanted.
+    pub(crate) pixels: Vec<u8>,
+}
+
+impl Buffers {
+    /// Makes room for raw pixels.
+    pub(crate) fn reserve(&mut self, bytes: usize) -> Result<()> {
+        lengthen(&mut self.raw, bytes)
+    }
+}
+
+/// Zeros after what a buffer holds, so that it has at least this length.
+pub(crate) fn lengthen(buffer: &mut Vec<u8>, bytes: usize) -> Result<()> {
+    if let Some(missing) = bytes.checked_sub(buffer.len()) {
+        buffer
+            .try_reserve(missing)
+            .map_err(|_| Error::content(format!("there is no memory for {bytes} bytes of pixels")))?;
+        buffer.resize(bytes, 0);
+    }
+    Ok(())
+}
+
+/// What the header of a JPEG, PNG or WebP file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Header {
+    /// Height and width as stored, before any orientation in EXIF data is applied.
+    pub size: PictureSize,
+    /// The usual extension of such files: `jpg`, `png` or `webp`.
+    pub extension: &'static str,
+}
+
+/// Reads what the header says; no pixels are decoded.
+pub(crate) fn header(file: &[u8], limits: &Limits) -> Result<Header> {
+    let mut decoder = None;
+    let encoded = open(file, &mut decoder, limits)?;
+    Ok(Header { size: encoded.size(), extension: encoded.extension() })
+}
+
+/// A file whose header has been read.
+pub(crate) enum Encoded<'a> {
+    Jpeg(jpeg::Jpeg<'a>),
+    Png(Box<png::Png<'a>>),
+    WebP(Box<webp::WebP<'a>>),
+}
+
+/// Reads a file's header.
+pub(crate) fn open<'a>(file: &'a [u8], decoder: &'a mut Option<jpeg::Decoder>, limits: &Limits) -> Result<Encoded<'a>> {
+    let encoded = match file {
+        [0xff, 0xd8, 0xff, ..] => Encoded::Jpeg(jpeg::Jpeg::open(file, decoder)?),
+        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Encoded::Png(Box::new(png::Png::open(file)?)),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => {
+            Encoded::WebP(Box::new(webp::WebP::open(file)?))
+        }
+        _ => return Err(Error::content(unknown(file))),
+    };
+    let PictureSize { width, height } = encoded.size();
+    let pixels = width as u64 * height as u64;
+    if pixels > limits.pixels {
+        return Err(Error::content(format!(
+            "the header claims {width} x {height} pixels, over the limit of {}: it may be a decompression bomb; if it is \
+             not, raise the limit with Pictures::max_pixels",
+            limits.pixels
+        )));
+    }
+    if pixels == 0 {
+        return Err(Error::content(format!("the header claims {width} x {height} pixels; the file is damaged")));
+    }
+    if let Some(most) = encoded.most_pixels(file.len()).filter(|&most| pixels > most) {
+        return Err(Error::content(format!(
+            "the file is cut short: the header claims {width} x {height} pixels, but {} bytes hold no more than {most}",
+            file.len()
+        )));
+    }
+    Ok(encoded)
+}
+
+/// What to say of bytes that are none of the formats.
+fn unknown(file: &[u8]) -> String {
+    let what = match file {
+        [] => return "the file is empty (0 bytes); copy or download it again".into(),
+        [b'G', b'I', b'F', b'8', ..] => "a GIF",
+        [b'B', b'M', ..] => "a BMP",
+        [b'I', b'I', b'*', 0, ..] | [b'M', b'M', 0, b'*', ..] => "a TIFF",
+        [_, _, _, _, b'f', b't', b'y', b'p', ..] => "an AVIF, HEIC or video file",
+        [b'<', ..] => "text, perhaps a web page: did the download fail?",
+        [0xff, 0xd8, ..] => "a JPEG that ends after its first bytes",
+        _ => {
+            let start = &file[..file.len().min(8)];
+            return format!("this is no JPEG, PNG or WebP file: it starts with the bytes {start:02x?}");
+        }
+    };
+    format!("this is no JPEG, PNG or WebP file but {what}; convert it, or leave it out")
+}
+
+impl Encoded<'_> {
+    /// What the names of such files end in.
+    pub(crate) fn extension(&self) -> &'static str {
+        match self {
+            Encoded::Jpeg(_) => "jpg",
+            Encoded::Png(_) => "png",
+            Encoded::WebP(_) => "webp",
+        }
+    }
+
+    /// Height and width as stored.
+    pub(crate) fn size(&self) -> PictureSize {
+        match self {
+            Encoded::Jpeg(jpeg) => jpeg.size(),
+            Encoded::Png(png) => png.size(),
+            Encoded::WebP(webp) => webp.size(),
+        }
+    }
+
+    /// How its EXIF data say that the picture is to be turned.
+    pub(crate) fn orientation(&mut self) -> Orientation {
+        match self {
+            Encoded::Jpeg(jpeg) => jpeg.orientation(),
+            Encoded::Png(png) => png.orientation(),
+            Encoded::WebP(webp) => webp.orientation(),
+        }
+    }
+
+    /// Whether it can be decoded at half, a quarter and an eighth of its size.
+    pub(crate) fn has_scales(&self) -> bool {
+        jpeg::HAS_SCALES && matches!(self, Encoded::Jpeg(_))
+    }
+
+    /// The most pixels that so many bytes can stand for, where the format has such a bound.
+    fn most_pixels(&self, bytes: usize) -> Option<u64> {
+        let bytes = bytes as u64;
+        match self {
+            // No block of 64 pixels takes less than a bit.
+            Encoded::Jpeg(_) => bytes.checked_mul(8 * 64),
+            // Deflate makes at most 1032 bytes of one, each of at most 8 pixels.
+            Encoded::Png(_) => bytes.checked_mul(1032 * 8),
+            Encoded::WebP(_) => None,
+        }
+    }
+
+    /// Decodes a part of the source, at a scale in eighths of its size, with 1, 3 or 4 channels.
+    pub(crate) fn decode<'b>(
+        self,
+        rect: Rect,
+        eighths: usize,
+        channels: usize,
+        limits: &Limits,
+        buffers: &'b mut Buffers,
+    ) -> Result<Pixels<'b>> {
+        match self {
+            Encoded::Jpeg(jpeg) => jpeg.decode(rect, eighths, channels, limits, buffers),
+            Encoded::Png(png) => png.decode(channels, buffers),
+            Encoded::WebP(webp) => webp.decode(channels, buffers),
+        }
+    }
+}
+
+/// Whole pictures with other channels than those wanted: `raw` becomes `pixels`.
+pub(crate) fn whole<'b>(size: PictureSize, stored: usize, channels: usize, buffers: &'b mut Buffers) -> Pixels<'b> {
+    let bytes = size.width * size.height * stored;
+    let Buffers { raw, pixels } = buffers;
+    let bytes: &[u8] = match stored == channels {
+        true => &raw[..bytes],
+        false => {
+            pixels.clear();
+            match stored {
+                // Grey with alpha, which no picture has: the alpha is kept only where it is wanted.
+                2 => gray_alpha(&raw[..bytes], pixels, channels),
+                _ => super::picture::convert(&raw[..bytes], stored, pixels, channels),
+            }
+            pixels
+        }
+    };
+    Pixels { bytes, stride: size.width * channels, channels, rect: Rect::all(size), eighths: 8 }
+}
+
+fn gray_alpha(from: &[u8], into: &mut Vec<u8>, channels: usize) {
+    for pixel in from.chunks_exact(2) {
+        match channels {
+            1 => into.push(pixel[0]),
+            3 => into.extend_from_slice(&[pixel[0]; 3]),
+            _ => into.extend_from_slice(&[pixel[0], pixel[0], pixel[0], pixel[1]]),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Files of pictures that are still encoded, and the dataset that decodes them.
+//!
+//! Not here: where the files come from, and the pipeline (`pictures`).
+
+use super::pictures::Pictures;
+use fulmen_data::{DType, Dataset, Field, Fingerprint, Result, Sample, Source};
+
+/// The bytes of a picture's file, and its class.
+#[derive(Clone, Debug)]
+pub struct EncodedImage {
+    /// A JPEG, PNG or WebP file.
+    pub bytes: Vec<u8>,
+    /// The number of its class.
+    pub label: i32,
+}
+
+/// Pictures of a source, decoded and augmented: the fields `image`, `u8[channels, height, width]`, and `label`, `i32[]`.
+///
+/// ```no_run
+/// use fulmen_data::DataLoader;
+/// use fulmen_images::{ImageFolder, Pictures};
+///
+/// let train = ImageFolder::open("imagenet/train")?.decode(Pictures::rgb().random_resized_crop(224).horizontal_flip(0.5))?;
+/// let loader = DataLoader::builder(train).batch_size(64).shuffle(true).num_workers(8).build()?;
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PictureDataset<S> {
+    source: S,
+    pictures: Pictures,
+    fields: Vec<Field>,
+}
+
+impl<S: Source<Item = EncodedImage>> PictureDataset<S> {
+    /// The pictures of a source as a pipeline makes them.
+    ///
+    /// # Errors
+    /// As [`Pictures::field`].
+    pub fn new(source: S, pictures: Pictures) -> Result<PictureDataset<S>> {
+        let fields = vec![pictures.field("image")?, Field::new("label", DType::I32, [])];
+        Ok(PictureDataset { source, pictures, fields })
+    }
+
+    /// Where the files come from.
+    pub fn source(&self) -> &S {
+        &self.source
+    }
+}
+
+impl<S: Source<Item = EncodedImage>> Dataset for PictureDataset<S> {
+    fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.fields.clone()
+    }
+
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        let image = sample.timed(fulmen_data::Stage::Read, || self.source.get(index))?;
+        self.pictures.write(&image.bytes, sample, 0)?;
+        sample.write_value(1, image.label)
+    }
+
+    fn origin(&self, index: usize) -> Option<String> {
+        Some(self.source.origin(index))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("pictures", self.pictures.to_string());
+        self.source.fingerprint(fingerprint)
+    }
+}

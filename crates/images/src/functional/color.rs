@@ -1,0 +1,178 @@
+//! Brightness, contrast, saturation, hue, gamma, and grey instead of colours.
+//!
+//! Not here: what stretches or cuts the values of each channel by itself (`tone`).
+
+use super::table::{colors, look_up, table};
+use super::{check_factor, check_finite};
+use crate::Picture;
+use fulmen_data::{Error, Result};
+
+/// The weights of red, green and blue in a grey value (ITU-R BT.601, rounded as torchvision has them: their sum is
+/// 0.9999, so that grey pixels lose a level).
+const LUMA: [f32; 3] = [0.2989, 0.587, 0.114];
+
+/// The grey value of a pixel of three colours.
+fn luma(pixel: &[u8]) -> u8 {
+    let [r, g, b] = [0, 1, 2].map(|channel| f32::from(pixel[channel]) * LUMA[channel]);
+    (r + g + b) as u8
+}
+
+/// `ratio` of a value and the rest of another, cut off at 0 and 255.
+fn blend(value: u8, other: f32, ratio: f32) -> u8 {
+    (f32::from(value) * ratio + other * (1.0 - ratio)).clamp(0.0, 255.0) as u8
+}
+
+/// Every value times `factor`: 0 gives black, 1 the same picture.
+///
+/// # Errors
+/// A negative factor.
+pub fn adjust_brightness(picture: Picture, factor: f64) -> Result<Picture> {
+    check_factor("brightness factor", factor)?;
+    let factor = factor as f32;
+    Ok(look_up(picture, &table(|value| (f32::from(value) * factor).clamp(0.0, 255.0) as u8)))
+}
+
+/// A blend with the mean of the picture's grey values: 0 gives that grey, 1 the same picture.
+///
+/// # Errors
+/// A negative factor.
+pub fn adjust_contrast(picture: Picture, factor: f64) -> Result<Picture> {
+    check_factor("contrast factor", factor)?;
+    let pixels = picture.width() * picture.height();
+    if pixels == 0 {
+        return Ok(picture);
+    }
+    let sum: u64 = match colors(&picture) {
+        1 => picture.pixels().iter().map(|&value| u64::from(value)).sum(),
+        _ => picture.pixels().chunks_exact(picture.channels()).map(|pixel| u64::from(luma(pixel))).sum(),
+    };
+    let mean = (sum as f64 / pixels as f64) as f32;
+    let factor = factor as f32;
+    Ok(look_up(picture, &table(|value| blend(value, mean, factor))))
+}
+
+/// A blend with the grey picture: 0 gives that, 1 the same picture. A grey picture stays as it is.
+///
+/// # Errors
+/// A negative factor.
+pub fn adjust_saturation(mut picture: Picture, factor: f64) -> Result<Picture> {
+    check_factor("saturation factor", factor)?;
+    if colors(&picture) == 1 {
+        return Ok(picture);
+    }
+    let channels = picture.channels();
+    let factor = factor as f32;
+    for pixel in picture.pixels_mut().chunks_exact_mut(channels) {
+        let grey = f32::from(luma(pixel));
+        pixel[..3].iter_mut().for_each(|value| *value = blend(*value, grey, factor));
+    }
+    Ok(picture)
+}
+
+/// Turns the hue by `factor` of the circle of colours: 0.5 and -0.5 give the opposite ones, 0 about the same picture. A
+/// grey picture stays as it is.
+///
+/// # Errors
+/// A factor outside -0.5 to 0.5.
+pub fn adjust_hue(mut picture: Picture, factor: f64) -> Result<Picture> {
+    if !(-0.5..=0.5).contains(&factor) {
+        return Err(Error::usage(format!("the hue factor is {factor}; it must be from -0.5 to 0.5")));
+    }
+    if colors(&picture) == 1 {
+        return Ok(picture);
+    }
+    let channels = picture.channels();
+    let turn = factor as f32;
+    for pixel in picture.pixels_mut().chunks_exact_mut(channels) {
+        let (hue, saturation, value) = to_hsv([pixel[0], pixel[1], pixel[2]]);
+        // Beyond a whole circle it begins again.
+        let turned = hue + turn;
+        let rgb = from_hsv(turned - turned.floor(), saturation, value);
+        // As 0 to 1 becomes u8 elsewhere in torchvision: 256 equal steps.
+        pixel[..3].iter_mut().zip(rgb).for_each(|(place, value)| *place = (value * 255.999) as u8);
+    }
+    Ok(picture)
+}
+
+/// Hue, saturation and value of a pixel, each from 0 to 1. Grey has the hue 0.
+fn to_hsv(pixel: [u8; 3]) -> (f32, f32, f32) {
+    let [r, g, b] = pixel.map(|value| f32::from(value) / 255.0);
+    let (most, least) = (r.max(g).max(b), r.min(g).min(b));
+    let range = most - least;
+    if range == 0.0 {
+        return (0.0, 0.0, most);
+    }
+    // How far each colour is from the largest, in parts of the range.
+    let [to_r, to_g, to_b] = [r, g, b].map(|color| (most - color) / range);
+    let sixths = if most == r {
+        to_b - to_g
+    } else if most == g {
+        2.0 + to_r - to_b
+    } else {
+        4.0 + to_g - to_r
+    };
+    let hue = sixths * (1.0 / 6.0) + 1.0;
+    (hue - hue.floor(), range / most, most)
+}
+
+/// The colours of a hue, saturation and value from 0 to 1.
+fn from_hsv(hue: f32, saturation: f32, value: f32) -> [f32; 3] {
+    let sixths = hue * 6.0;
+    let sector = sixths.floor();
+    let within = sixths - sector;
+    let least = ((1.0 - saturation) * value).clamp(0.0, 1.0);
+    let falling = ((1.0 - saturation * within) * value).clamp(0.0, 1.0);
+    let rising = ((saturation * within + (1.0 - saturation)) * value).clamp(0.0, 1.0);
+    match sector as u32 % 6 {
+        0 => [value, rising, least],
+        1 => [falling, value, least],
+        2 => [least, value, rising],
+        3 => [least, falling, value],
+        4 => [rising, least, value],
+        _ => [value, least, falling],
+    }
+}
+
+/// `255 · gain · (value / 255)^gamma`: above 1 the shadows become darker, below 1 brighter.
+///
+/// # Errors
+/// A negative gamma; a gain that is no finite number.
+pub fn adjust_gamma(picture: Picture, gamma: f64, gain: f64) -> Result<Picture> {
+    check_factor("gamma", gamma)?;
+    check_finite("gain", gain)?;
+    let curve = |value: u8| {
+        let raised = (f64::from(value) / 255.0).powf(gamma) * gain;
+        // A little more than f64 rounds, so that 1 is 255 and powers that are whole levels stay them.
+        (raised.clamp(0.0, 1.0) * 255.999 + 1e-9) as u8
+    };
+    Ok(look_up(picture, &table(curve)))
+}
+
+/// The grey picture, in 1 channel, in 3 equal ones, or in as many as the picture has; its alpha stays if there are 4.
+///
+/// # Errors
+/// Another number of channels.
+pub fn rgb_to_grayscale(mut picture: Picture, num_output_channels: usize) -> Result<Picture> {
+    let channels = picture.channels();
+    if !(matches!(num_output_channels, 1 | 3) || num_output_channels == channels) {
+        return Err(Error::usage(format!(
+            "a picture with {channels} channels cannot become grey in {num_output_channels}; the number must be 1, 3, \
+             or that of the picture"
+        )));
+    }
+    if channels == num_output_channels {
+        if channels > 1 {
+            for pixel in picture.pixels_mut().chunks_exact_mut(channels) {
+                let grey = luma(pixel);
+                pixel[..3].fill(grey);
+            }
+        }
+        return Ok(picture);
+    }
+    let mut pixels = Vec::with_capacity(picture.width() * picture.height() * num_output_channels);
+    for pixel in picture.pixels().chunks_exact(channels) {
+        let grey = if channels == 1 { pixel[0] } else { luma(pixel) };
+        pixels.extend(std::iter::repeat_n(grey, num_output_channels));
+    }
+    Picture::new(picture.width(), picture.height(), num_output_channels, pixels)
+}

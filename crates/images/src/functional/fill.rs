@@ -1,0 +1,72 @@
+//! The colour of what lies outside a picture.
+//!
+//! Not here: padding that repeats the picture (`pad`).
+
+use std::fmt;
+
+use crate::Picture;
+use fulmen_data::{Error, Result};
+
+/// A colour: one value for all channels, or one for each. Black unless said otherwise.
+///
+/// ```
+/// use fulmen_images::functional::Fill;
+///
+/// let (grey, orange) = (Fill::from(128), Fill::from([255, 165, 0]));
+/// assert_eq!((grey.to_string(), orange.to_string()), ("128".to_owned(), "255/165/0".to_owned()));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fill(Vec<u8>);
+
+impl Fill {
+    /// The value of each channel of a picture; alpha is that of the last.
+    ///
+    /// # Errors
+    /// As many values as the picture has no channels.
+    pub(crate) fn pixel(&self, picture: &Picture) -> Result<[u8; 4]> {
+        let channels = picture.channels();
+        match self.0.as_slice() {
+            &[value] => Ok([value; 4]),
+            values if values.len() == channels && channels <= 4 => {
+                let mut pixel = [0; 4];
+                pixel[..channels].copy_from_slice(values);
+                Ok(pixel)
+            }
+            values => Err(Error::usage(format!(
+                "a fill of {} values does not fit a picture with {channels} channels; give one value, or one a channel",
+                values.len()
+            ))),
+        }
+    }
+}
+
+impl Default for Fill {
+    fn default() -> Fill {
+        Fill::from(0)
+    }
+}
+
+impl From<u8> for Fill {
+    fn from(value: u8) -> Fill {
+        Fill(vec![value])
+    }
+}
+
+impl<const N: usize> From<[u8; N]> for Fill {
+    fn from(values: [u8; N]) -> Fill {
+        Fill(values.to_vec())
+    }
+}
+
+impl From<&Fill> for Fill {
+    fn from(fill: &Fill) -> Fill {
+        fill.clone()
+    }
+}
+
+impl fmt::Display for Fill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values: Vec<String> = self.0.iter().map(u8::to_string).collect();
+        f.write_str(&values.join("/"))
+    }
+}

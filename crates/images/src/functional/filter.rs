@@ -1,0 +1,121 @@
+//! What mixes a pixel with its neighbours: sharpness and blur.
+//!
+//! Not here: what moves pixels (`warp`).
+
+use super::check_factor;
+use super::table::colors;
+use crate::Picture;
+use fulmen_data::{Error, Result};
+
+/// A blend with a smoothed picture, whose pixels are 5 parts of themselves and 1 of each of their 8 neighbours: 0 gives
+/// that, 1 the same picture, 2 one that is sharper. The outermost pixels stay, and so does a picture of at most 2 rows
+/// or columns.
+///
+/// # Errors
+/// A negative factor.
+pub fn adjust_sharpness(mut picture: Picture, factor: f64) -> Result<Picture> {
+    check_factor("sharpness factor", factor)?;
+    let (width, height, channels, colors) = (picture.width(), picture.height(), picture.channels(), colors(&picture));
+    if width <= 2 || height <= 2 {
+        return Ok(picture);
+    }
+    let before = picture.pixels().to_vec();
+    let stride = width * channels;
+    let ratio = 1.0 - factor as f32;
+    let after = picture.pixels_mut();
+    for y in 1..height - 1 {
+        let rows = [y - 1, y, y + 1].map(|row| &before[row * stride..(row + 1) * stride]);
+        for at in channels..stride - channels {
+            if at % channels >= colors {
+                continue;
+            }
+            let sum: u32 =
+                rows.iter().flat_map(|row| [row[at - channels], row[at], row[at + channels]]).map(u32::from).sum();
+            let own = rows[1][at];
+            // To the nearest: a sum of integers is never half way between multiples of 13.
+            let smooth = (2 * (sum + 4 * u32::from(own)) + 13) / 26;
+            let value = f32::from(own) + (smooth as f32 - f32::from(own)) * ratio;
+            after[y * stride + at] = value.clamp(0.0, 255.0) as u8;
+        }
+    }
+    Ok(picture)
+}
+
+/// A convolution with a Gaussian of standard deviation `sigma` (in pixels, along x and y), cut off to `kernel_size`
+/// (width and height). Beyond the edges the picture is mirrored, its edge not repeated.
+///
+/// # Errors
+/// Kernel sizes that are even, or so large that the mirrored picture does not reach; deviations that are not above 0.
+pub fn gaussian_blur(picture: Picture, kernel_size: (usize, usize), sigma: (f64, f64)) -> Result<Picture> {
+    check_gaussian(kernel_size, sigma)?;
+    let (width, height) = (picture.width(), picture.height());
+    if width == 0 || height == 0 {
+        return Ok(picture);
+    }
+    if kernel_size.0 / 2 >= width || kernel_size.1 / 2 >= height {
+        return Err(Error::usage(format!(
+            "a blur with a kernel of {}x{} needs a picture of at least {}x{}, this one is {width}x{height}",
+            kernel_size.0,
+            kernel_size.1,
+            kernel_size.0 / 2 + 1,
+            kernel_size.1 / 2 + 1
+        )));
+    }
+    let channels = picture.channels();
+    let stride = width * channels;
+    // Along the rows first, kept as f32, then along the columns.
+    let kernel = gaussian(kernel_size.0, sigma.0);
+    let reach = kernel_size.0 / 2;
+    let mut rows = vec![0f32; height * stride];
+    let mut edged = vec![0f32; stride + 2 * reach * channels];
+    for (row, out) in picture.pixels().chunks_exact(stride).zip(rows.chunks_exact_mut(stride)) {
+        for (x, pixel) in edged.chunks_exact_mut(channels).enumerate() {
+            let from = mirrored(x as isize - reach as isize, width) * channels;
+            pixel.iter_mut().zip(&row[from..]).for_each(|(place, &value)| *place = f32::from(value));
+        }
+        for (tap, &weight) in kernel.iter().enumerate() {
+            let shifted = &edged[tap * channels..];
+            out.iter_mut().zip(shifted).for_each(|(sum, value)| *sum += value * weight);
+        }
+    }
+    let kernel = gaussian(kernel_size.1, sigma.1);
+    let reach = kernel_size.1 / 2;
+    let mut sums = vec![0f32; stride];
+    let mut picture = picture;
+    for (y, out) in picture.pixels_mut().chunks_exact_mut(stride).enumerate() {
+        sums.fill(0.0);
+        for (tap, &weight) in kernel.iter().enumerate() {
+            let from = mirrored(y as isize + tap as isize - reach as isize, height) * stride;
+            sums.iter_mut().zip(&rows[from..from + stride]).for_each(|(sum, value)| *sum += value * weight);
+        }
+        out.iter_mut().zip(&sums).for_each(|(place, sum)| *place = sum.round_ties_even() as u8);
+    }
+    Ok(picture)
+}
+
+/// Refuses a kernel or a deviation that is none.
+pub(crate) fn check_gaussian(kernel_size: (usize, usize), sigma: (f64, f64)) -> Result<()> {
+    if kernel_size.0.is_multiple_of(2) || kernel_size.1.is_multiple_of(2) {
+        let (width, height) = kernel_size;
+        return Err(Error::usage(format!("the kernel size {width}x{height} must be odd in both directions")));
+    }
+    if ![sigma.0, sigma.1].iter().all(|sigma| sigma.is_finite() && *sigma > 0.0) {
+        return Err(Error::usage(format!("the standard deviations of a blur, {sigma:?}, must be above 0")));
+    }
+    Ok(())
+}
+
+/// The weights of a Gaussian at the `size` pixels around its centre; their sum is 1.
+fn gaussian(size: usize, sigma: f64) -> Vec<f32> {
+    let centre = (size / 2) as f64;
+    let weight = |tap: usize| (-(tap as f64 - centre).powi(2) / (2.0 * sigma * sigma)).exp();
+    let sum: f64 = (0..size).map(weight).sum();
+    (0..size).map(|tap| (weight(tap) / sum) as f32).collect()
+}
+
+/// The place that stands for one up to `size - 1` beyond the ends, mirrored at the first and the last.
+fn mirrored(place: isize, size: usize) -> usize {
+    let last = size as isize - 1;
+    let place = place.abs();
+    (if place > last { 2 * last - place } else { place }) as usize
+}

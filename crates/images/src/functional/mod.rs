@@ -1,0 +1,63 @@
+//! What can be done to a picture with nothing left to chance: torchvision's `transforms.v2.functional`, on u8 pictures.
+//!
+//! Names, parameters and results are those of torchvision's v2 kernels for `uint8` tensors (not of its PIL ones, which
+//! round elsewhere): the tests compare with them. Where the results differ, the function says it.
+//!
+//! Pictures have 1, 3 or 4 channels. With 4, where torchvision mostly refuses, the colours change and alpha stays; what
+//! moves pixels moves alpha with them.
+//!
+//! All arithmetic on pixels is that of integers or of single IEEE operations, so that a picture comes out the same on all
+//! machines.
+//!
+//! ```
+//! use fulmen_images::{Picture, functional};
+//!
+//! let grey = Picture::new(2, 1, 1, vec![100, 200])?;
+//! assert_eq!(functional::adjust_brightness(grey, 1.5)?.pixels(), [150, 255]);
+//! # Ok::<(), fulmen_data::Error>(())
+//! ```
+//!
+//! Not here: chance ([`ColorJitter`](super::ColorJitter) and its like draw the numbers), decoding, resizing and cropping.
+
+mod affine;
+mod color;
+mod erase;
+mod fill;
+mod filter;
+mod pad;
+mod perspective;
+mod table;
+mod tone;
+mod warp;
+
+pub use affine::{Affine, affine, rotate};
+pub use color::{adjust_brightness, adjust_contrast, adjust_gamma, adjust_hue, adjust_saturation, rgb_to_grayscale};
+pub use erase::erase;
+pub use fill::Fill;
+pub(super) use filter::check_gaussian;
+pub use filter::{adjust_sharpness, gaussian_blur};
+pub use pad::{Padding, PaddingMode, pad};
+pub(super) use perspective::is_possible;
+pub use perspective::{Corners, perspective};
+pub use tone::{autocontrast, equalize, invert, posterize, solarize};
+pub(super) use warp::check_interpolation;
+
+use fulmen_data::{Error, Result};
+
+/// Refuses a factor that is negative or no number.
+fn check_factor(name: &str, factor: f64) -> Result<()> {
+    match factor.is_finite() && factor >= 0.0 {
+        true => Ok(()),
+        false => {
+            Err(Error::usage(format!("the {name} is {factor}; it must be a number from 0 up, where 1 changes nothing")))
+        }
+    }
+}
+
+/// Refuses what is no finite number.
+pub(super) fn check_finite(name: &str, value: f64) -> Result<()> {
+    match value.is_finite() {
+        true => Ok(()),
+        false => Err(Error::usage(format!("the {name} is {value}; it must be a finite number"))),
+    }
+}

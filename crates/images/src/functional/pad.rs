@@ -1,0 +1,129 @@
+//! A frame around a picture.
+//!
+//! Not here: making a picture larger by resizing.
+
+use super::Fill;
+use super::warp::room;
+use crate::Picture;
+use fulmen_data::{Error, Result};
+
+/// How many pixels come to each side. From a number: that many everywhere; from a pair: left and right, top and bottom;
+/// from an array: left, top, right, bottom, as in torchvision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Padding {
+    /// Columns before the first.
+    pub left: usize,
+    /// Rows above the first.
+    pub top: usize,
+    /// Columns after the last.
+    pub right: usize,
+    /// Rows below the last.
+    pub bottom: usize,
+}
+
+impl From<usize> for Padding {
+    fn from(all: usize) -> Padding {
+        Padding::from([all; 4])
+    }
+}
+
+impl From<(usize, usize)> for Padding {
+    fn from((sides, ends): (usize, usize)) -> Padding {
+        Padding::from([sides, ends, sides, ends])
+    }
+}
+
+impl From<[usize; 4]> for Padding {
+    fn from([left, top, right, bottom]: [usize; 4]) -> Padding {
+        Padding { left, top, right, bottom }
+    }
+}
+
+/// What stands in the frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PaddingMode {
+    /// A colour.
+    Constant(Fill),
+    /// The nearest pixel of the edge: `a a | a b c | c c`.
+    Edge,
+    /// The picture mirrored at its outermost pixels, which are not repeated: `c b | a b c | b a`.
+    Reflect,
+    /// The picture mirrored at its edge: `b a | a b c | c b`.
+    Symmetric,
+}
+
+impl Default for PaddingMode {
+    fn default() -> PaddingMode {
+        PaddingMode::Constant(Fill::default())
+    }
+}
+
+/// The picture with a frame.
+///
+/// ```
+/// use fulmen_images::Picture;
+/// use fulmen_images::functional::{Padding, PaddingMode, pad};
+///
+/// let row = Picture::new(3, 1, 1, vec![1, 2, 3])?;
+/// let padded = pad(&row, Padding::from((2, 0)), &PaddingMode::Reflect)?;
+/// assert_eq!(padded.pixels(), [3, 2, 1, 2, 3, 2, 1]);
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+///
+/// # Errors
+/// More to reflect than there is; a picture without pixels whose edge is asked for; a fill of another number of channels.
+pub fn pad(picture: &Picture, padding: Padding, mode: &PaddingMode) -> Result<Picture> {
+    let (width, height, channels) = (picture.width(), picture.height(), picture.channels());
+    let fill = match mode {
+        PaddingMode::Constant(fill) => fill.pixel(picture)?,
+        _ => [0; 4],
+    };
+    let columns = sources(width, padding.left, padding.right, mode)?;
+    let rows = sources(height, padding.top, padding.bottom, mode)?;
+    let mut pixels = room(columns.len(), rows.len(), channels)?;
+    for row in &rows {
+        for column in &columns {
+            match (row, column) {
+                (Some(y), Some(x)) => {
+                    let at = (y * width + x) * channels;
+                    pixels.extend_from_slice(&picture.pixels()[at..at + channels]);
+                }
+                _ => pixels.extend_from_slice(&fill[..channels]),
+            }
+        }
+    }
+    Picture::new(columns.len(), rows.len(), channels, pixels)
+}
+
+/// For each place along an axis of the result the one of the picture that stands there, if any does.
+fn sources(size: usize, before: usize, after: usize, mode: &PaddingMode) -> Result<Vec<Option<usize>>> {
+    let reach = match mode {
+        PaddingMode::Constant(_) => usize::MAX,
+        PaddingMode::Edge if size == 0 => 0,
+        PaddingMode::Edge => usize::MAX,
+        PaddingMode::Reflect => size.saturating_sub(1),
+        PaddingMode::Symmetric => size,
+    };
+    if before.max(after) > reach {
+        let most = before.max(after);
+        return Err(Error::usage(format!(
+            "{most} pixels of padding cannot be taken from {size} along that side of the picture, at most {reach}; pad \
+             by less, or with a constant"
+        )));
+    }
+    let too_large = || Error::usage(format!("{size} pixels with {before} before and {after} after them are too many"));
+    let length = size.checked_add(before).and_then(|sum| sum.checked_add(after)).ok_or_else(too_large)?;
+    let mut places = Vec::new();
+    places.try_reserve_exact(length).map_err(|_| too_large())?;
+    places.extend((0..length).map(|place| match (place.checked_sub(before), mode) {
+        (Some(inside), _) if inside < size => Some(inside),
+        (_, PaddingMode::Constant(_)) => None,
+        (None, PaddingMode::Edge) => Some(0),
+        (Some(_), PaddingMode::Edge) => Some(size - 1),
+        (None, PaddingMode::Reflect) => Some(before - place),
+        (None, PaddingMode::Symmetric) => Some(before - place - 1),
+        (Some(beyond), PaddingMode::Reflect) => Some(2 * size - 2 - beyond),
+        (Some(beyond), PaddingMode::Symmetric) => Some(2 * size - 1 - beyond),
+    }));
+    Ok(places)
+}

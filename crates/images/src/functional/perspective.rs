@@ -1,0 +1,77 @@
+//! Looking at a picture from the side.
+//!
+//! Not here: affine maps (`affine`), and how a value between pixels is found (`warp`).
+
+use super::warp::{fixed, warp};
+use super::{Fill, check_finite};
+use crate::{Interpolation, Picture};
+use fulmen_data::{Error, Result};
+
+/// Four places, x and y in pixels from the upper left: of the corners upper left, upper right, lower right, lower left.
+pub type Corners = [(f64, f64); 4];
+
+/// The picture under the perspective map that brings the places `from` to the places `to`. What comes from outside has
+/// the fill's colour; what lies on the horizon or beyond it is undefined but always the same.
+///
+/// As torchvision's, with the differences that [`affine`](super::affine) names.
+///
+/// # Errors
+/// Places of which three lie on a line, and as those of [`affine`](super::affine).
+pub fn perspective(picture: &Picture, from: Corners, to: Corners, mode: Interpolation, fill: &Fill) -> Result<Picture> {
+    for (x, y) in from.into_iter().chain(to) {
+        check_finite("place of a corner", x)?;
+        check_finite("place of a corner", y)?;
+    }
+    let [a, b, c, d, e, f, g, h] = coefficients(to, from)?;
+    let size = (picture.width(), picture.height());
+    warp(picture, size, mode, fill, |row| {
+        let y = row as f64 + 0.5;
+        (0..size.0).map(move |column| {
+            let x = column as f64 + 0.5;
+            let depth = g * x + h * y + 1.0;
+            // A place that is no number is outside.
+            let place = |numerator: f64| match (numerator / depth).is_finite() {
+                true => fixed(snapped(numerator / depth - 0.5)),
+                false => fixed(-1e9),
+            };
+            (place(a * x + b * y + c), place(d * x + e * y + f))
+        })
+    })
+}
+
+/// Whether there is a perspective map that brings the places `from` to the places `to`.
+pub(crate) fn is_possible(from: Corners, to: Corners) -> bool {
+    coefficients(to, from).is_ok()
+}
+
+/// To the nearest 2⁻²⁰: less than an interpolation shows, more than the equations' rounding leaves.
+fn snapped(pixels: f64) -> f64 {
+    (pixels * 1_048_576.0).round() / 1_048_576.0
+}
+
+/// The numbers `a` to `h` for which `x' = (a·x + b·y + c) / (g·x + h·y + 1)` and `y' = (d·x + e·y + f) / (g·x + h·y + 1)`
+/// at all four places: eight linear equations, solved by Gauss's elimination with row pivots.
+fn coefficients(from: Corners, to: Corners) -> Result<[f64; 8]> {
+    let mut rows: Vec<[f64; 9]> = vec![];
+    for ((x, y), (to_x, to_y)) in from.into_iter().zip(to) {
+        rows.push([x, y, 1.0, 0.0, 0.0, 0.0, -to_x * x, -to_x * y, to_x]);
+        rows.push([0.0, 0.0, 0.0, x, y, 1.0, -to_y * x, -to_y * y, to_y]);
+    }
+    for column in 0..8 {
+        let pivot = (column..8).max_by(|&i, &j| rows[i][column].abs().total_cmp(&rows[j][column].abs()));
+        rows.swap(column, pivot.unwrap_or(column));
+        let pivot = rows[column];
+        if pivot[column].abs() < 1e-9 {
+            return Err(Error::usage(format!(
+                "no perspective brings the places {to:?} to {from:?}: three of them lie on a line"
+            )));
+        }
+        for (number, row) in rows.iter_mut().enumerate() {
+            let share = row[column] / pivot[column];
+            if number != column {
+                row.iter_mut().zip(pivot).for_each(|(entry, above)| *entry -= share * above);
+            }
+        }
+    }
+    Ok(std::array::from_fn(|column| rows[column][8] / rows[column][column]))
+}

@@ -1,0 +1,205 @@
+//! Folders of pictures by class, as ImageNet lies on a disk: `root/class/file`.
+//!
+//! Not here: decoding (`images`).
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use crate::{EncodedImage, PictureDataset, Pictures};
+use fulmen_data::{Error, Fingerprint, Result, Source};
+
+/// What the names of pictures end in, whatever the case. What a file really is, its content tells.
+const EXTENSIONS: [&str; 5] = ["jpg", "jpeg", "jpe", "png", "webp"];
+
+/// The pictures under a folder that has one folder for each class, as torchvision's `ImageFolder`.
+///
+/// Classes are numbered in the order of their names' bytes, and so are the files of a class. Files may lie in folders within that
+/// of their class. Names may be any bytes the system allows. Links are followed. Files and folders whose names begin with
+/// a dot are left out, as are files with other extensions than jpg, jpeg, jpe, png and webp (in any case).
+///
+/// ```no_run
+/// use fulmen_images::{ImageFolder, Pictures};
+/// use fulmen_data::Source;
+///
+/// let folder = ImageFolder::open("imagenet/val")?;
+/// println!("{} pictures of {} classes", folder.len(), folder.classes().len());
+/// let eval = folder.decode(Pictures::rgb().resize(256).center_crop(224))?;
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ImageFolder {
+    root: PathBuf,
+    classes: Vec<String>,
+    /// Relative to the root, and the class.
+    files: Vec<(PathBuf, i32)>,
+}
+
+impl ImageFolder {
+    /// Lists the pictures under a folder.
+    ///
+    /// # Errors
+    /// A folder that cannot be listed, one without folders of classes or without any picture, and a class without pictures.
+    pub fn open(root: impl AsRef<Path>) -> Result<ImageFolder> {
+        ImageFolder::list(root.as_ref(), false)
+    }
+
+    /// The same, where a class may have no pictures; it has its number all the same.
+    ///
+    /// # Errors
+    /// As [`open`](ImageFolder::open), but for the class without pictures.
+    pub fn open_allowing_empty(root: impl AsRef<Path>) -> Result<ImageFolder> {
+        ImageFolder::list(root.as_ref(), true)
+    }
+
+    fn list(root: &Path, allow_empty: bool) -> Result<ImageFolder> {
+        let mut classes = Vec::new();
+        let mut files = Vec::new();
+        let mut empty = Vec::new();
+        let mut beside = 0;
+        for (name, is_folder) in list(root)? {
+            if !is_folder {
+                beside += usize::from(is_picture(Path::new(&name)));
+                continue;
+            }
+            let class = i32::try_from(classes.len())
+                .map_err(|_| Error::file(root, "it has more classes than 32 bits can number"))?;
+            let before = files.len();
+            find(root, Path::new(&name), class, &mut files)?;
+            let name = name.to_string_lossy().into_owned();
+            if files.len() == before {
+                empty.push(name.clone());
+            }
+            classes.push(name);
+        }
+        if files.is_empty() {
+            let hint = match (classes.len(), beside) {
+                (0, 0) => "it has no folders; each class takes one (root/class/picture.jpg)".into(),
+                (0, _) => format!("its {beside} pictures lie in no folder of a class (root/class/picture.jpg)"),
+                (count, _) => format!("none of its {count} folders has a file that ends in {}", EXTENSIONS.join(", ")),
+            };
+            return Err(Error::file(root, format!("there are no pictures in it: {hint}")));
+        }
+        if let Some(first) = empty.first().filter(|_| !allow_empty) {
+            return Err(Error::file(
+                root,
+                format!(
+                    "{} of {} classes have no pictures, the first of them {first:?}; fill or remove their folders, or \
+                     keep them with ImageFolder::open_allowing_empty",
+                    empty.len(),
+                    classes.len()
+                ),
+            ));
+        }
+        Ok(ImageFolder { root: root.to_owned(), classes, files })
+    }
+
+    /// The folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The names of the classes; a label is a place in them. Bytes of a name that are not UTF-8 show as a replacement sign.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// The class of picture `index`, without reading the picture. Below [`len`](Source::len).
+    pub fn label(&self, index: usize) -> i32 {
+        self.files[index].1
+    }
+
+    /// The path of picture `index`, which is below [`len`](Source::len).
+    pub fn path(&self, index: usize) -> PathBuf {
+        self.root.join(&self.files[index].0)
+    }
+
+    /// The path of picture `index` within the folder.
+    pub fn name(&self, index: usize) -> &Path {
+        &self.files[index].0
+    }
+
+    /// The pictures as a pipeline makes them: the fields `image` and `label`.
+    ///
+    /// # Errors
+    /// As [`Pictures::field`].
+    pub fn decode(self, pictures: Pictures) -> Result<PictureDataset<ImageFolder>> {
+        PictureDataset::new(self, pictures)
+    }
+}
+
+impl Source for ImageFolder {
+    type Item = EncodedImage;
+
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn get(&self, index: usize) -> Result<EncodedImage> {
+        let path = self.path(index);
+        let bytes = fs::read(&path).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => Error::io(&path, "the file was there when the folder was listed", source),
+            _ => Error::io(&path, "reading the picture", source),
+        })?;
+        Ok(EncodedImage { bytes, label: self.files[index].1 })
+    }
+
+    fn origin(&self, index: usize) -> String {
+        self.path(index).display().to_string()
+    }
+
+    /// By each file's name within the folder, its size and its time of change: a folder that was moved has the same.
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        self.classes.iter().for_each(|class| fingerprint.add("class", class));
+        (0..self.files.len()).try_for_each(|index| {
+            fingerprint.add("label", self.files[index].1.to_le_bytes());
+            let path = self.path(index);
+            let metadata = path.metadata().map_err(|source| Error::io(&path, "looking at the file", source))?;
+            fingerprint.add_metadata(&self.files[index].0, &metadata);
+            Ok(())
+        })
+    }
+}
+
+/// What is in a folder, by name, and whether it is a folder.
+fn list(folder: &Path) -> Result<Vec<(OsString, bool)>> {
+    let refuse = |source| Error::io(folder, "listing the folder", source);
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder).map_err(refuse)? {
+        let entry = entry.map_err(refuse)?;
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let mut kind = entry.file_type().map_err(refuse)?;
+        if kind.is_symlink() {
+            let path = entry.path();
+            kind = path.metadata().map_err(|source| Error::io(&path, "following the link", source))?.file_type();
+        }
+        entries.push((entry.file_name(), kind.is_dir()));
+    }
+    entries.sort_unstable_by(|a, b| a.0.as_encoded_bytes().cmp(b.0.as_encoded_bytes()));
+    Ok(entries)
+}
+
+/// Folders in folders, at most. More are a link that leads back.
+const DEEPEST: usize = 64;
+
+fn find(root: &Path, class: &Path, label: i32, files: &mut Vec<(PathBuf, i32)>) -> Result<()> {
+    let folder = root.join(class);
+    if class.components().count() > DEEPEST {
+        return Err(Error::file(&folder, format!("folders lie {DEEPEST} deep in each other; does a link lead back?")));
+    }
+    for (name, is_folder) in list(&folder)? {
+        let path = class.join(&name);
+        if is_folder {
+            find(root, &path, label, files)?;
+        } else if is_picture(&path) {
+            files.push((path, label));
+        }
+    }
+    Ok(())
+}
+
+fn is_picture(path: &Path) -> bool {
+    path.extension().is_some_and(|found| EXTENSIONS.iter().any(|known| found.eq_ignore_ascii_case(known)))
+}

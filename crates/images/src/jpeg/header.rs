@@ -1,0 +1,114 @@
+//! The markers of a JPEG file, up to its first scan.
+//!
+//! Not here: EXIF data (`exif`), and what comes after the first scan begins (`pure`).
+
+use crate::geometry::PictureSize;
+use fulmen_data::{Error, Result};
+
+/// Bytes from Adobe's name to the one that says how colours are stored.
+pub(super) const ADOBE: usize = 11;
+
+/// What the frame header and Adobe's segment say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) size: PictureSize,
+    /// Channels as stored: 1, 3 or 4.
+    pub(super) components: usize,
+    pub(super) is_progressive: bool,
+    /// Whether the components are named `R`, `G` and `B`.
+    pub(super) is_named_rgb: bool,
+    /// Whether colours have half the rows, and all the columns.
+    pub(super) is_vertical: bool,
+    /// Where Adobe's segment, if there is one, says how colours are stored.
+    pub(super) transform: Option<usize>,
+    /// Where the data of the first scan begin.
+    pub(super) scan: usize,
+}
+
+/// The next marker from here on, and where its second byte lies. Bytes that are no marker are passed over.
+pub(super) fn next_marker(file: &[u8], from: usize) -> Option<(u8, usize)> {
+    let mut at = from;
+    loop {
+        at += file.get(at..)?.iter().position(|&byte| byte == 0xff)? + 1;
+        // A marker may have several bytes of 255 before it.
+        at += file.get(at..)?.iter().position(|&byte| byte != 0xff)?;
+        match file[at] {
+            // A 255 among the data of a scan.
+            0 => at += 1,
+            marker => return Some((marker, at)),
+        }
+    }
+}
+
+/// Reads the markers before the first scan.
+pub(super) fn read(file: &[u8]) -> Result<Header> {
+    let cut_short = || refuse("the file ends before its pixels begin; copy or download it again");
+    let mut frame = None;
+    let mut transform = None;
+    let mut at = 2;
+    loop {
+        let (marker, place) = next_marker(file, at).ok_or_else(cut_short)?;
+        at = place + 1;
+        match marker {
+            // They have no segment.
+            0x01 | 0xd0..=0xd8 => continue,
+            0xd9 => return Err(cut_short()),
+            _ => {}
+        }
+        let &[high, low] = file.get(at..at + 2).and_then(|bytes| bytes.first_chunk()).ok_or_else(cut_short)?;
+        let length = usize::from(u16::from_be_bytes([high, low]));
+        let segment = file.get(at + 2..at + length.max(2)).ok_or_else(cut_short)?;
+        match marker {
+            0xc4 | 0xc8 | 0xcc => {}
+            0xc0..=0xcf => frame = Some(read_frame(marker, segment)?),
+            0xee if segment.starts_with(b"Adobe") && segment.len() > ADOBE => transform = Some(at + 2 + ADOBE),
+            0xda => {
+                let header = frame.ok_or_else(|| refuse("its pixels begin before its frame header"))?;
+                return Ok(Header { transform, scan: at + length.max(2), ..header });
+            }
+            _ => {}
+        }
+        at += length.max(2);
+    }
+}
+
+/// Reads a frame header.
+fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
+    let &[precision, height_high, height_low, width_high, width_low, components, ref names @ ..] = segment else {
+        return Err(refuse("its frame header is too short"));
+    };
+    let most = |part: fn(u8) -> u8| names.chunks_exact(3).map(|name| part(name[1])).max().unwrap_or(0);
+    let side = |high, low| usize::from(u16::from_be_bytes([high, low]));
+    match marker {
+        0xc3 | 0xc5..=0xc7 | 0xcb | 0xcd..=0xcf => {
+            return Err(refuse("it is a lossless or hierarchical JPEG; convert it to PNG"));
+        }
+        0xc9 | 0xca => {
+            return Err(refuse(
+                "it is arithmetic-coded, which only libjpeg-turbo decodes; build fulmen with its feature `turbojpeg`, or \
+                 convert the file",
+            ));
+        }
+        _ => {}
+    }
+    if precision != 8 {
+        return Err(refuse(&format!("it has {precision} bits a value; only 8 are supported")));
+    }
+    if !matches!(components, 1 | 3 | 4) {
+        return Err(refuse(&format!("it has {components} channels; only 1, 3 and 4 are supported")));
+    }
+    Ok(Header {
+        size: PictureSize { height: side(height_high, height_low), width: side(width_high, width_low) },
+        components: usize::from(components),
+        is_progressive: marker == 0xc2,
+        is_vertical: components == 3 && most(|factors| factors >> 4) == 1 && most(|factors| factors & 15) == 2,
+        is_named_rgb: components == 3 && names.chunks_exact(3).map(|name| name[0]).eq(*b"RGB"),
+        transform: None,
+        scan: 0,
+    })
+}
+
+/// A file that cannot be decoded.
+pub(super) fn refuse(why: &str) -> Error {
+    Error::content(format!("cannot decode this JPEG: {why}"))
+}

@@ -1,0 +1,31 @@
+//! JPEG files. With the feature `turbojpeg` libjpeg-turbo reads and writes them (`turbo`), and decodes no more than is
+//! needed; otherwise crates in Rust alone do (`pure`), which decode the whole picture.
+//!
+//! Not here: EXIF data (`exif`), and which part of a picture is needed (`geometry`).
+
+#[cfg(any(not(feature = "turbojpeg"), test))]
+mod header;
+#[cfg(any(not(feature = "turbojpeg"), test))]
+mod pure;
+#[cfg(feature = "turbojpeg")]
+mod turbo;
+
+#[cfg(not(feature = "turbojpeg"))]
+pub(crate) use pure::{Decoder, Jpeg, encode};
+#[cfg(feature = "turbojpeg")]
+pub(crate) use turbo::{Decoder, Jpeg, encode};
+
+/// Whether pictures can be decoded at a half, a quarter and an eighth of their size.
+pub(crate) const HAS_SCALES: bool = cfg!(feature = "turbojpeg");
+
+/// What is said of data that make no sense, after what the decoder says.
+fn damaged(why: &str) -> fulmen_data::Error {
+    fulmen_data::Error::content(format!(
+        "this JPEG is damaged ({why}), so that some pixels are wrong; copy or download it again, or accept it with \
+         Pictures::keep_damaged"
+    ))
+}
+
+/// Libjpeg-turbo and the decoder in Rust, of the same files.
+#[cfg(all(test, feature = "turbojpeg"))]
+mod tests;

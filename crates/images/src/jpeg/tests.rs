@@ -1,0 +1,182 @@
+//! Both decoders and both encoders of JPEG, on pictures of all sizes and samplings.
+//!
+//! Not here: what Pillow makes of files (`tests/it/pictures.rs`).
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use turbojpeg::{Colorspace, Compressor, Image, PixelFormat, Subsamp};
+
+use super::{pure, turbo};
+use crate::Picture;
+use crate::decode::{Buffers, Limits};
+use crate::geometry::Rect;
+use fulmen_data::Result;
+
+/// How far two values of a pixel may be apart: zune-jpeg's inverse cosine transform rounds otherwise, and its interpolation of
+/// colours rounds once in each direction.
+const MOST: u8 = 4;
+
+/// The same in the last column, where zune-jpeg interpolates with colours from beyond the edge.
+const MOST_AT_EDGE: u8 = 8;
+
+/// Waves, which a JPEG keeps nearly as they are.
+fn pixels(width: usize, height: usize, channels: usize) -> Vec<u8> {
+    let value = |x: usize, y: usize, channel: usize| {
+        let wave = (x as f64 / (4.0 + channel as f64)).sin() * (y as f64 / (9.0 - 2.0 * channel as f64)).cos();
+        (128.0 + 100.0 * wave) as u8
+    };
+    let places = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
+    places.flat_map(|(x, y)| (0..channels).map(move |channel| value(x, y, channel))).collect()
+}
+
+fn encode(
+    (width, height): (usize, usize),
+    format: PixelFormat,
+    channels: usize,
+    set: impl FnOnce(&mut Compressor) -> turbojpeg::Result<()>,
+) -> Vec<u8> {
+    let mut compressor = Compressor::new().unwrap();
+    compressor.set_quality(90).unwrap();
+    set(&mut compressor).unwrap();
+    let pixels = pixels(width, height, channels);
+    compressor.compress_to_vec(Image { pixels: &pixels[..], width, pitch: width * channels, height, format }).unwrap()
+}
+
+fn decode_pure(file: &[u8], channels: usize, limits: &Limits) -> Result<Vec<u8>> {
+    let mut buffers = Buffers::default();
+    let jpeg = pure::Jpeg::open(file, &mut None)?;
+    let all = Rect::all(jpeg.size());
+    jpeg.decode(all, 8, channels, limits, &mut buffers).map(|pixels| pixels.bytes.to_vec())
+}
+
+fn decode_turbo(file: &[u8], channels: usize) -> Result<Vec<u8>> {
+    let (mut decoder, mut buffers) = (None, Buffers::default());
+    let jpeg = turbo::Jpeg::open(file, &mut decoder)?;
+    let all = Rect::all(jpeg.size());
+    let pixels = jpeg.decode(all, 8, channels, &Limits::default(), &mut buffers)?;
+    let rows = pixels.bytes.chunks_exact(pixels.stride).take(pixels.rect.height);
+    Ok(rows.flat_map(|row| row[..pixels.rect.width * channels].to_vec()).collect())
+}
+
+#[track_caller]
+fn check_same(what: &str, width: usize, file: &[u8]) {
+    for channels in [1, 3, 4] {
+        let expected = decode_turbo(file, channels).unwrap();
+        let found = decode_pure(file, channels, &Limits::default()).unwrap_or_else(|why| panic!("{what}: {why}"));
+        assert_eq!(found.len(), expected.len(), "{what}, {channels} channels");
+        for (at, (a, b)) in found.iter().zip(&expected).enumerate() {
+            let (x, y) = (at / channels % width, at / channels / width);
+            let most = if x + 1 == width { MOST_AT_EDGE } else { MOST };
+            assert!(a.abs_diff(*b) <= most, "{what}, {channels} channels: {a} for {b} at ({x}, {y})");
+        }
+    }
+}
+
+#[test]
+fn both_decoders_agree_on_all_sizes_and_samplings() {
+    let sizes = [(1, 1), (2, 3), (7, 9), (8, 8), (15, 17), (16, 16), (31, 5), (33, 64), (100, 47), (129, 130)];
+    for size in sizes {
+        for sampling in
+            [Subsamp::None, Subsamp::Sub2x1, Subsamp::Sub2x2, Subsamp::Sub1x2, Subsamp::Sub4x1, Subsamp::Sub1x4]
+        {
+            for progressive in [false, true] {
+                let file = encode(size, PixelFormat::RGB, 3, |compressor| {
+                    compressor.set_subsamp(sampling)?;
+                    compressor.set_progressive(progressive)
+                });
+                check_same(&format!("{size:?} {sampling:?} progressive {progressive}"), size.0, &file);
+            }
+        }
+        let gray = encode(size, PixelFormat::GRAY, 1, |compressor| compressor.set_subsamp(Subsamp::Gray));
+        check_same(&format!("{size:?} gray"), size.0, &gray);
+        let rgb = encode(size, PixelFormat::RGB, 3, |compressor| {
+            compressor.set_subsamp(Subsamp::None)?;
+            compressor.set_colorspace(Colorspace::RGB)
+        });
+        check_same(&format!("{size:?} RGB as it is"), size.0, &rgb);
+        for colors in [Colorspace::CMYK, Colorspace::YCCK] {
+            let file = encode(size, PixelFormat::CMYK, 4, |compressor| {
+                compressor.set_subsamp(Subsamp::None)?;
+                compressor.set_colorspace(colors)
+            });
+            check_same(&format!("{size:?} {colors:?}"), size.0, &file);
+        }
+    }
+}
+
+#[test]
+fn both_encoders_make_nearly_the_same_files() {
+    for (width, height, channels) in [(1, 1, 3), (37, 21, 1), (200, 130, 3), (129, 64, 4)] {
+        let picture = Picture::new(width, height, channels, pixels(width, height, channels)).unwrap();
+        for quality in [50, 90, 95] {
+            let what = format!("{picture:?}, quality {quality}");
+            let (pure, turbo) = (pure::encode(&picture, quality).unwrap(), turbo::encode(&picture, quality).unwrap());
+            assert!(
+                pure.len().abs_diff(turbo.len()) <= turbo.len() / 20 + 100,
+                "{what}: {} for {}",
+                pure.len(),
+                turbo.len()
+            );
+            let (pure, turbo) = (decode_turbo(&pure, 3).unwrap(), decode_turbo(&turbo, 3).unwrap());
+            let differences = pure.iter().zip(&turbo).map(|(a, b)| f64::from(a.abs_diff(*b)));
+            let mean = differences.sum::<f64>() / pure.len() as f64;
+            assert!(mean < 1.0, "{what}: values differ by {mean} in the mean");
+        }
+    }
+}
+
+/// What a decoder does with a file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Outcome {
+    Decoded,
+    Damaged,
+    Refused,
+}
+
+fn outcome(result: Result<Vec<u8>>) -> Outcome {
+    match result {
+        Ok(_) => Outcome::Decoded,
+        Err(why) if why.to_string().contains("keep_damaged") => Outcome::Damaged,
+        Err(_) => Outcome::Refused,
+    }
+}
+
+/// A few bytes of the data are others, and of every fifth file the end is missing. Both decoders are to find the same
+/// files bad; but libjpeg-turbo passes over some surplus data, and counts on the rest of a picture after some errors.
+#[test]
+fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {
+    let mut state = 7u64;
+    let mut below = |bound: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % bound
+    };
+    for name in ["s420", "s444", "s411", "s440", "gray_factors", "cmyk", "ycck", "restarts", "progressive"] {
+        let path = format!("{}/tests/reference/pictures/{name}.jpg", env!("CARGO_MANIFEST_DIR"));
+        let file = std::fs::read(path).unwrap();
+        let scan = super::header::read(&file).unwrap().scan;
+        let (mut bad, mut missed, mut false_alarms) = (0, 0, 0);
+        for round in 0..120 {
+            let mut file = file.clone();
+            for _ in 0..1 + below(4) {
+                let at = scan + below(file.len() - scan);
+                file[at] = below(256) as u8;
+            }
+            if round % 5 == 0 {
+                file.truncate(scan + below(file.len() - scan));
+            }
+            let turbo = outcome(decode_turbo(&file, 3));
+            let pure = outcome(decode_pure(&file, 3, &Limits::default()));
+            bad += usize::from(turbo != Outcome::Decoded);
+            missed += usize::from(turbo != Outcome::Decoded && pure == Outcome::Decoded);
+            false_alarms += usize::from(turbo == Outcome::Decoded && pure != Outcome::Decoded);
+            // Whatever is kept has all its pixels.
+            let kept = decode_pure(&file, 1, &Limits { keep_damaged: true, ..Limits::default() });
+            assert!(kept.is_err() || kept.is_ok_and(|kept| kept.len() == 101 * 75), "{name}, round {round}");
+        }
+        // Of a progressive file, bits that only refine what is known cannot be wrong, only too few.
+        let most = if name == "progressive" { bad / 10 } else { bad / 30 };
+        assert!(
+            bad > 20 && missed <= most && false_alarms <= 5,
+            "{name}: {bad} bad, {missed} missed, {false_alarms} more"
+        );
+    }
+}

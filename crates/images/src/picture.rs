@@ -1,0 +1,162 @@
+//! A decoded picture: rows of interleaved 8-bit pixels.
+//!
+//! Not here: decoding (`decode`), resizing (`resize`).
+
+use std::fmt;
+
+use fulmen_data::{Error, Result};
+
+/// A picture of 8 bits a channel: rows from the top, in each the pixels from the left, in each its channels (HWC).
+///
+/// It has 1 channel (grey), 3 (red, green, blue) or 4 (and alpha, not premultiplied).
+///
+/// ```
+/// use fulmen_images::Picture;
+///
+/// let mut picture = Picture::new(2, 1, 3, vec![255, 0, 0, 0, 0, 255])?;
+/// assert_eq!(picture.pixel(1, 0), [0, 0, 255]);
+/// picture.pixel_mut(1, 0)[1] = 9;
+/// assert_eq!(picture.pixels(), [255, 0, 0, 0, 9, 255]);
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Picture {
+    width: usize,
+    height: usize,
+    channels: usize,
+    pixels: Vec<u8>,
+}
+
+impl Picture {
+    /// A picture of these pixels.
+    ///
+    /// # Errors
+    /// Another number of channels than 1, 3 or 4, and another number of bytes than `width * height * channels`.
+    pub fn new(width: usize, height: usize, channels: usize, pixels: Vec<u8>) -> Result<Picture> {
+        let bytes = Picture::bytes(width, height, channels)?;
+        match pixels.len() == bytes {
+            true => Ok(Picture { width, height, channels, pixels }),
+            false => Err(Error::usage(format!(
+                "a picture of {width} x {height} pixels with {channels} channels has {bytes} bytes, not {}",
+                pixels.len()
+            ))),
+        }
+    }
+
+    /// A picture that is black, and transparent where it has alpha.
+    ///
+    /// # Errors
+    /// Another number of channels than 1, 3 or 4, and more bytes than can be had.
+    pub fn black(width: usize, height: usize, channels: usize) -> Result<Picture> {
+        let bytes = Picture::bytes(width, height, channels)?;
+        let mut pixels = Vec::new();
+        pixels.try_reserve_exact(bytes).map_err(|_| {
+            Error::usage(format!(
+                "there is no memory for a picture of {width} x {height} pixels with {channels} channels"
+            ))
+        })?;
+        pixels.resize(bytes, 0);
+        Ok(Picture { width, height, channels, pixels })
+    }
+
+    /// The bytes that such a picture has.
+    fn bytes(width: usize, height: usize, channels: usize) -> Result<usize> {
+        if !matches!(channels, 1 | 3 | 4) {
+            return Err(Error::usage(format!("a picture has 1, 3 or 4 channels, not {channels}")));
+        }
+        let bytes = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(channels));
+        bytes.filter(|&bytes| bytes <= isize::MAX as usize).ok_or_else(|| {
+            Error::usage(format!(
+                "{width} x {height} pixels with {channels} channels are more than this machine can address"
+            ))
+        })
+    }
+
+    /// Pixels in a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Rows.
+    pub fn height(&self) -> usize {
+        self.height
+    }
+
+    /// Values of a pixel: 1, 3 or 4.
+    pub fn channels(&self) -> usize {
+        self.channels
+    }
+
+    /// All values, `[height, width, channels]`.
+    pub fn pixels(&self) -> &[u8] {
+        &self.pixels
+    }
+
+    /// All values, to be changed in place.
+    pub fn pixels_mut(&mut self) -> &mut [u8] {
+        &mut self.pixels
+    }
+
+    /// All values, `[height, width, channels]`.
+    pub fn into_pixels(self) -> Vec<u8> {
+        self.pixels
+    }
+
+    /// The values of row `y`, counted from the top. As with a slice, a row outside is a panic.
+    pub fn row(&self, y: usize) -> &[u8] {
+        let row = self.width * self.channels;
+        &self.pixels[y * row..][..row]
+    }
+
+    /// The values of the pixel in column `x` of row `y`. As with a slice, a pixel outside is a panic.
+    pub fn pixel(&self, x: usize, y: usize) -> &[u8] {
+        &self.row(y)[x * self.channels..][..self.channels]
+    }
+
+    /// The same, to be changed in place.
+    pub fn pixel_mut(&mut self, x: usize, y: usize) -> &mut [u8] {
+        let row = self.width * self.channels;
+        &mut self.pixels[y * row..][..row][x * self.channels..][..self.channels]
+    }
+
+    /// The picture with another number of channels.
+    ///
+    /// Grey becomes colour by repetition; colour becomes grey by ITU-R 601-2's luma, rounded as Pillow rounds it: (19595 R +
+    /// 38470 G + 7471 B + 32768) / 65536. Alpha is dropped, not composed on anything, or is 255 where there was none.
+    ///
+    /// # Errors
+    /// Another number of channels than 1, 3 or 4.
+    pub fn with_channels(self, channels: usize) -> Result<Picture> {
+        if channels == self.channels {
+            return Ok(self);
+        }
+        let mut pixels = Vec::with_capacity(Picture::bytes(self.width, self.height, channels)?);
+        convert(&self.pixels, self.channels, &mut pixels, channels);
+        Ok(Picture { channels, pixels, ..self })
+    }
+}
+
+/// Appends pixels to others, with another number of channels. Both numbers are 1, 3 or 4.
+pub(crate) fn convert(from: &[u8], from_channels: usize, into: &mut Vec<u8>, channels: usize) {
+    let pixels = from.chunks_exact(from_channels);
+    match (from_channels, channels) {
+        (1, 3) => pixels.for_each(|p| into.extend_from_slice(&[p[0]; 3])),
+        (1, 4) => pixels.for_each(|p| into.extend_from_slice(&[p[0], p[0], p[0], 255])),
+        (3, 4) => pixels.for_each(|p| into.extend_from_slice(&[p[0], p[1], p[2], 255])),
+        (4, 3) => pixels.for_each(|p| into.extend_from_slice(&p[..3])),
+        (3 | 4, 1) => pixels.for_each(|p| into.push(luma(p))),
+        _ => into.extend_from_slice(from),
+    }
+}
+
+/// Grey from red, green and blue.
+pub(crate) fn luma(pixel: &[u8]) -> u8 {
+    let [r, g, b] = [pixel[0], pixel[1], pixel[2]].map(u32::from);
+    ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16) as u8
+}
+
+impl fmt::Debug for Picture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Picture u8[{}, {}, {}]", self.height, self.width, self.channels)
+    }
+}

@@ -1,0 +1,324 @@
+//! A pipeline from the bytes of a picture's file to `u8` values in a batch.
+//!
+//! Not here: how it runs (`pipeline`), and the steps themselves.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::decode::{self, Header, Limits};
+use super::geometry::{Geometric, PictureSize};
+use super::interpolation::Interpolation;
+use super::transform::PictureTransform;
+use fulmen_data::{DType, Error, Field, Result};
+
+/// What is made of each picture: how many channels, which crop, which size, which augmentation; as torchvision's `Compose`.
+///
+/// Crops, resizes and flips that come first are passed to the decoder. With the feature `turbojpeg` only the blocks of the crop
+/// are transformed of a JPEG, and the rows below it are not read; without it the whole picture is decoded. The pixels are the same
+/// as those of decoding the whole picture, then cropping, then resizing. Only where the crop is many times larger than the
+/// target does [`reducing_gap`](Pictures::reducing_gap) let libjpeg-turbo shrink it.
+///
+/// All random numbers come from the sample ([`Sample::random`](fulmen_data::Sample::random)), so that the pixels depend on the seed, the epoch
+/// and the index alone.
+///
+/// ```
+/// use fulmen_images::{Picture, Pictures};
+/// use fulmen_data::SampleRandom;
+///
+/// let train = Pictures::rgb().random_resized_crop(224).horizontal_flip(0.5);
+/// let eval = Pictures::rgb().resize(256).center_crop(224);
+/// assert_eq!(train.field("image")?.to_string(), "image u8[3, 224, 224]");
+///
+/// let photo = Picture::new(640, 480, 3, vec![100; 640 * 480 * 3])?;
+/// let seen = eval.apply(photo, &mut SampleRandom::new(0, 0, 0))?;
+/// assert_eq!((seen.width(), seen.height()), (224, 224));
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Pictures {
+    pub(crate) channels: usize,
+    pub(crate) channels_first: bool,
+    pub(crate) interpolation: Interpolation,
+    pub(crate) exif: bool,
+    pub(crate) reducing_gap: Option<f64>,
+    pub(crate) limits: Limits,
+    pub(crate) source_size: Option<PictureSize>,
+    /// Of each channel and value, what is written in its place.
+    pub(crate) normalize: Option<Normalize>,
+    pub(crate) steps: Vec<Step>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Normalize {
+    mean: [f32; 3],
+    std: [f32; 3],
+    pub(crate) tables: Arc<[[f32; 256]; 3]>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Step {
+    Geometric(Geometric),
+    Other(Arc<dyn PictureTransform>),
+}
+
+impl Pictures {
+    fn new(channels: usize) -> Pictures {
+        Pictures {
+            channels,
+            channels_first: true,
+            interpolation: Interpolation::default(),
+            exif: false,
+            reducing_gap: Some(2.0),
+            limits: Limits::default(),
+            source_size: None,
+            normalize: None,
+            steps: Vec::new(),
+        }
+    }
+
+    /// Pictures of red, green and blue. Grey is repeated, alpha dropped, CMYK converted as Pillow's `convert("RGB")` does.
+    pub fn rgb() -> Pictures {
+        Pictures::new(3)
+    }
+
+    /// Grey pictures. Of a JPEG the luma is taken as stored; other colours are weighed as Pillow's `convert("L")` does.
+    pub fn gray() -> Pictures {
+        Pictures::new(1)
+    }
+
+    /// Pictures of red, green, blue and alpha, which is 255 where a file has none.
+    pub fn rgba() -> Pictures {
+        Pictures::new(4)
+    }
+
+    /// A random part, resized to `size`: from 8 % to all of the area, with a ratio of width to height from 3/4 to 4/3.
+    pub fn random_resized_crop(self, size: impl Into<PictureSize>) -> Pictures {
+        self.random_resized_crop_of(size, (0.08, 1.0), (3.0 / 4.0, 4.0 / 3.0))
+    }
+
+    /// The same, from a share `scale` of the area, with a ratio of width to height in `ratio`, drawn as torchvision's
+    /// `RandomResizedCrop` does: the area evenly, the ratio evenly in its logarithm; after ten parts that did not fit, the
+    /// greatest one in the middle.
+    pub fn random_resized_crop_of(
+        self,
+        size: impl Into<PictureSize>,
+        scale: (f64, f64),
+        ratio: (f64, f64),
+    ) -> Pictures {
+        self.geometric(Geometric::RandomResizedCrop { size: size.into(), scale, ratio })
+    }
+
+    /// All of the picture, its shorter side resized to `side` pixels; the longer one is rounded down.
+    pub fn resize(self, side: usize) -> Pictures {
+        self.geometric(Geometric::Resize(side))
+    }
+
+    /// All of the picture, resized to a size whatever its proportions.
+    pub fn resize_exact(self, size: impl Into<PictureSize>) -> Pictures {
+        self.geometric(Geometric::ResizeExact(size.into()))
+    }
+
+    /// The middle. Where the picture is smaller, black is around it.
+    pub fn center_crop(self, size: impl Into<PictureSize>) -> Pictures {
+        self.geometric(Geometric::CenterCrop(size.into()))
+    }
+
+    /// A random part of this size, of the picture with `padding` black pixels on each side.
+    pub fn random_crop(self, size: impl Into<PictureSize>, padding: usize) -> Pictures {
+        self.geometric(Geometric::RandomCrop { size: size.into(), padding })
+    }
+
+    /// Left and right change places, with this probability.
+    pub fn horizontal_flip(self, probability: f64) -> Pictures {
+        self.geometric(Geometric::HorizontalFlip(probability))
+    }
+
+    /// Top and bottom change places, with this probability.
+    pub fn vertical_flip(self, probability: f64) -> Pictures {
+        self.geometric(Geometric::VerticalFlip(probability))
+    }
+
+    /// Any other step.
+    pub fn then(mut self, transform: impl PictureTransform) -> Pictures {
+        self.steps.push(Step::Other(Arc::new(transform)));
+        self
+    }
+
+    /// The kernel of all resizing; bilinear unless said otherwise.
+    pub fn interpolation(mut self, interpolation: Interpolation) -> Pictures {
+        self.interpolation = interpolation;
+        self
+    }
+
+    /// Writes a field pixel after pixel (HWC), not channel after channel (CHW).
+    pub fn channels_last(mut self) -> Pictures {
+        self.channels_first = false;
+        self
+    }
+
+    /// Turns pictures as their EXIF data say that the camera was held. Off unless said otherwise, as in torchvision.
+    pub fn exif_orientation(mut self, turn: bool) -> Pictures {
+        self.exif = turn;
+        self
+    }
+
+    /// How much greater than its target a part of a JPEG must stay when the decoder shrinks it, which libjpeg-turbo alone does
+    /// (feature `turbojpeg`; without it the gap has no effect): the decoder takes 1/2,
+    /// 1/4 or 1/8 of the size, whichever is the smallest that leaves `gap` times the target in both directions, and the resize
+    /// does the rest. None: never. 2 unless said otherwise, as in Pillow's `thumbnail`; the greater it is, the closer the
+    /// result to that of resizing the full size.
+    pub fn reducing_gap(mut self, gap: Option<f64>) -> Pictures {
+        self.reducing_gap = gap;
+        self
+    }
+
+    /// The most pixels that a file's header may claim, and that steps may make of fewer, before memory is taken for them:
+    /// 89,478,485 unless said otherwise, where Pillow begins to warn of a decompression bomb.
+    pub fn max_pixels(mut self, pixels: u64) -> Pictures {
+        self.limits.pixels = pixels;
+        self
+    }
+
+    /// What the header of a file says, within [`max_pixels`](Pictures::max_pixels); no pixels are decoded.
+    ///
+    /// ```
+    /// use fulmen_images::{Encoding, Picture, Pictures, encode_picture};
+    ///
+    /// let file = encode_picture(&Picture::new(60, 40, 3, vec![120; 60 * 40 * 3])?, Encoding::Png)?;
+    /// let header = Pictures::rgb().header(&file)?;
+    /// assert_eq!((header.size.height, header.size.width, header.extension), (40, 60, "png"));
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A file in another format, one that is cut short, and a picture that is too large.
+    pub fn header(&self, file: &[u8]) -> Result<Header> {
+        decode::header(file, &self.limits)
+    }
+
+    /// Accepts JPEGs in which some data make no sense, with wrong pixels there, as Pillow does. Files that are cut short are
+    /// errors all the same.
+    ///
+    /// Without it, such a JPEG is an error. libjpeg-turbo (feature `turbojpeg`) finds damage where it reads: it does not read
+    /// the rows below a crop, so that a random crop meets damage in some epochs only. What reads whole pictures, as a cache of them or
+    /// `fulmen data presize` does, meets all of it. The decoder in Rust always reads whole pictures; of a progressive JPEG,
+    /// it can miss that a scan ends too early.
+    pub fn keep_damaged(mut self) -> Pictures {
+        self.limits.keep_damaged = true;
+        self
+    }
+
+    /// Writes `f32` values, `(value / 255 - mean) / std`, for red, green and blue. Grey takes the first of each, alpha is
+    /// divided by 255 alone.
+    ///
+    /// They take four times the memory and time on the way to the device that `u8` does. Where the model's program can
+    /// normalize, let it. A [`Picture`](crate::Picture), as [`decode`](Pictures::decode) and [`apply`](Pictures::apply) give
+    /// it, has bytes, and is not normalized.
+    pub fn normalize(mut self, mean: [f32; 3], std: [f32; 3]) -> Pictures {
+        let tables = std::array::from_fn(|channel| {
+            std::array::from_fn(|value| (value as f32 / 255.0 - mean[channel]) / std[channel])
+        });
+        self.normalize = Some(Normalize { mean, std, tables: Arc::new(tables) });
+        self
+    }
+
+    /// The size that all files have, where no step gives them one.
+    pub fn source_size(mut self, size: impl Into<PictureSize>) -> Pictures {
+        self.source_size = Some(size.into());
+        self
+    }
+
+    fn geometric(mut self, step: Geometric) -> Pictures {
+        self.steps.push(Step::Geometric(step));
+        self
+    }
+
+    /// The size of what comes out, where the steps decide it.
+    pub fn output_size(&self) -> Option<PictureSize> {
+        self.steps.iter().fold(self.source_size, |size, step| match step {
+            Step::Geometric(step) => step.output_size(size),
+            Step::Other(step) => step.output_size(size.map(|size| (size.height, size.width))).map(PictureSize::from),
+        })
+    }
+
+    /// Finds options that make no sense.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.reducing_gap.is_some_and(|gap| gap.is_nan() || gap < 1.0) {
+            return Err(Error::usage("Pictures::reducing_gap: a gap is at least 1"));
+        }
+        if let Some(Normalize { mean, std, .. }) = &self.normalize
+            && !(mean.iter().all(|mean| mean.is_finite()) && std.iter().all(|std| std.is_finite() && *std > 0.0))
+        {
+            return Err(Error::usage("Pictures::normalize: a mean is not finite, or a deviation not above 0"));
+        }
+        self.steps.iter().try_for_each(|step| match step {
+            Step::Geometric(step) => step.check(),
+            Step::Other(step) => step.check(),
+        })
+    }
+
+    /// The field that [`write`](Pictures::write) fills: `u8[channels, height, width]`, or `u8[height, width, channels]`;
+    /// of `f32` if they are normalized.
+    ///
+    /// # Errors
+    /// Options that make no sense, and steps that leave the size to the file: every sample of a batch has the same one.
+    pub fn field(&self, name: impl Into<String>) -> Result<Field> {
+        self.check()?;
+        let Some(PictureSize { height, width }) = self.output_size() else {
+            return Err(Error::usage(format!(
+                "{self} leaves pictures as great as they are, but a batch needs one size: add random_resized_crop, \
+                 resize_exact, or resize and center_crop; or say with source_size that all files have the same"
+            )));
+        };
+        let shape = match self.channels_first {
+            true => [self.channels, height, width],
+            false => [height, width, self.channels],
+        };
+        let dtype = if self.normalize.is_some() { DType::F32 } else { DType::U8 };
+        Ok(Field::new(name, dtype, shape))
+    }
+}
+
+impl fmt::Display for Pictures {
+    /// All options and steps in one line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let channels = match self.channels {
+            1 => "gray",
+            3 => "rgb",
+            _ => "rgba",
+        };
+        let layout = if self.channels_first { "CHW" } else { "HWC" };
+        write!(f, "Pictures({channels}, {layout}, {}", self.interpolation)?;
+        if let Some(gap) = self.reducing_gap {
+            write!(f, ", reducing_gap={gap}")?;
+        }
+        if self.exif {
+            f.write_str(", exif_orientation")?;
+        }
+        if let Some(PictureSize { height, width }) = self.source_size {
+            write!(f, ", source_size=({height}, {width})")?;
+        }
+        if self.limits.pixels != Limits::default().pixels {
+            write!(f, ", max_pixels={}", self.limits.pixels)?;
+        }
+        if self.limits.keep_damaged {
+            f.write_str(", keep_damaged")?;
+        }
+        if let Some(Normalize { mean, std, .. }) = &self.normalize {
+            write!(f, ", normalize(mean={mean:?}, std={std:?})")?;
+        }
+        for step in &self.steps {
+            match step {
+                Step::Geometric(step) => write!(f, ", {step}")?,
+                Step::Other(step) => write!(f, ", {}", step.describe())?,
+            }
+        }
+        f.write_str(")")
+    }
+}
+
+impl fmt::Debug for Pictures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,57 @@
+//! PNG files: grey, palette, colour, with alpha or without, of 1 to 16 bits, interlaced or not.
+//!
+//! Of 16 bits the upper 8 are kept. Of an animation the first frame is read.
+//!
+//! Not here: the crate `png`, which decodes.
+
+use std::io::Cursor;
+
+use png::{ColorType, Decoder, Reader, Transformations};
+
+use super::decode::{Buffers, whole};
+use super::exif;
+use super::geometry::{Orientation, PictureSize};
+use super::resize::Pixels;
+use fulmen_data::{Error, Result};
+
+pub(crate) struct Png<'a>(Reader<Cursor<&'a [u8]>>);
+
+fn refuse(error: png::DecodingError) -> Error {
+    Error::content(format!("cannot decode this PNG: {error}; copy or download it again"))
+}
+
+impl<'a> Png<'a> {
+    pub(crate) fn open(file: &'a [u8]) -> Result<Png<'a>> {
+        // What stands beside the pixels must not take more memory than the file has.
+        let mut decoder =
+            Decoder::new_with_limits(Cursor::new(file), png::Limits { bytes: (file.len() * 4).max(1 << 20) });
+        decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+        decoder.set_ignore_text_chunk(true);
+        decoder.set_ignore_iccp_chunk(true);
+        Ok(Png(decoder.read_info().map_err(refuse)?))
+    }
+
+    pub(crate) fn size(&self) -> PictureSize {
+        let (width, height) = self.0.info().size();
+        PictureSize { height: height as usize, width: width as usize }
+    }
+
+    pub(crate) fn orientation(&self) -> Orientation {
+        self.0.info().exif_metadata.as_deref().map(exif::of_exif).unwrap_or_default()
+    }
+
+    pub(crate) fn decode<'b>(mut self, channels: usize, buffers: &'b mut Buffers) -> Result<Pixels<'b>> {
+        let size = self.size();
+        let bytes =
+            self.0.output_buffer_size().ok_or_else(|| Error::content("the PNG's pixels do not fit into memory"))?;
+        buffers.reserve(bytes)?;
+        let output = self.0.next_frame(&mut buffers.raw[..bytes]).map_err(refuse)?;
+        let stored = match output.color_type {
+            ColorType::Grayscale => 1,
+            ColorType::GrayscaleAlpha => 2,
+            ColorType::Rgb | ColorType::Indexed => 3,
+            ColorType::Rgba => 4,
+        };
+        Ok(whole(size, stored, channels, buffers))
+    }
+}

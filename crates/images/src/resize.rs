@@ -1,0 +1,212 @@
+//! A view of decoded pixels: what is cut out, resized, and written into its place.
+//!
+//! Not here: what the view is (`geometry`), and decoding (`decode`).
+
+use fast_image_resize::images::{CroppedImage, Image, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+
+use super::decode::lengthen;
+use super::geometry::{Orientation, PictureSize, Rect, View};
+use super::interpolation::Interpolation;
+use fulmen_data::{Error, Result};
+
+/// Pixels that lie somewhere in rows.
+pub(crate) struct Pixels<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Bytes from one row to the next; a multiple of the channels.
+    pub(crate) stride: usize,
+    pub(crate) channels: usize,
+    /// Which pixels of the source they are.
+    pub(crate) rect: Rect,
+    /// Eighths of the source's size at which they are.
+    pub(crate) eighths: usize,
+}
+
+impl Interpolation {
+    fn filter(self) -> Option<(FilterType, f64)> {
+        match self {
+            Interpolation::Nearest => None,
+            Interpolation::Bilinear => Some((FilterType::Bilinear, 1.0)),
+            // Of a = -0.5, as Pillow's.
+            Interpolation::Bicubic => Some((FilterType::CatmullRom, 2.0)),
+            Interpolation::Lanczos => Some((FilterType::Lanczos3, 3.0)),
+        }
+    }
+}
+
+/// The part of the source that a view needs, none if it shows only black.
+pub(crate) fn needed(view: &View, interpolation: Interpolation) -> Option<Rect> {
+    let seen = view.window.intersection(&Rect::all(view.size))?;
+    if !view.is_resized() {
+        return Some(Rect { x: view.crop.x + seen.x, y: view.crop.y + seen.y, ..seen });
+    }
+    let support = interpolation.filter().map_or(1.0, |(_, support)| support);
+    let axis = |start: isize, length: usize, crop: usize, size: usize| {
+        let scale = crop as f64 / size as f64;
+        // One pixel more than the kernel reaches, for rounding.
+        let reach = (support * scale.max(1.0)).ceil() as isize + 1;
+        let low = ((start as f64 * scale).floor() as isize - reach).max(0);
+        let high = (((start + length as isize) as f64 * scale).ceil() as isize + reach).min(crop as isize);
+        (low, (high - low).max(1) as usize)
+    };
+    let (x, width) = axis(seen.x, seen.width, view.crop.width, view.size.width);
+    let (y, height) = axis(seen.y, seen.height, view.crop.height, view.size.height);
+    Some(Rect { x: view.crop.x + x, y: view.crop.y + y, width, height })
+}
+
+/// Samples a view into `into`, as rows of the window's size, not oriented yet.
+pub(crate) fn render(
+    view: &View,
+    pixels: &Pixels<'_>,
+    interpolation: Interpolation,
+    resizer: &mut Resizer,
+    into: &mut Vec<u8>,
+) -> Result<()> {
+    let channels = pixels.channels;
+    let PictureSize { width, height } = view.window.size();
+    into.clear();
+    lengthen(into, width * height * channels)?;
+    let Some(seen) = view.window.intersection(&Rect::all(view.size)) else { return Ok(()) };
+    if !view.is_resized() && pixels.eighths == 8 {
+        let left = (view.crop.x + seen.x - pixels.rect.x) as usize * channels;
+        let top = (view.crop.y + seen.y - pixels.rect.y) as usize;
+        for row in 0..seen.height {
+            let from = &pixels.bytes[(top + row) * pixels.stride + left..][..seen.width * channels];
+            let to = ((seen.y - view.window.y) as usize + row) * width + (seen.x - view.window.x) as usize;
+            into[to * channels..][..from.len()].copy_from_slice(from);
+        }
+        return Ok(());
+    }
+    if seen == view.window {
+        return sample(view, seen, pixels, interpolation, resizer, into);
+    }
+    let mut part = Vec::new();
+    lengthen(&mut part, seen.width * seen.height * channels)?;
+    sample(view, seen, pixels, interpolation, resizer, &mut part)?;
+    for (row, from) in part.chunks_exact(seen.width * channels).enumerate() {
+        let to = ((seen.y - view.window.y) as usize + row) * width + (seen.x - view.window.x) as usize;
+        into[to * channels..][..from.len()].copy_from_slice(from);
+    }
+    Ok(())
+}
+
+/// Samples the part `seen` of the resized crop.
+fn sample(
+    view: &View,
+    seen: Rect,
+    pixels: &Pixels<'_>,
+    interpolation: Interpolation,
+    resizer: &mut Resizer,
+    into: &mut [u8],
+) -> Result<()> {
+    let kind = match pixels.channels {
+        1 => PixelType::U8,
+        3 => PixelType::U8x3,
+        _ => PixelType::U8x4,
+    };
+    let refuse = |why: String| Error::usage(format!("cannot resize: {why}; this is a bug in fulmen-images"));
+    let rows = pixels.rect.height;
+    let bytes = pixels.bytes.get(..rows * pixels.stride).unwrap_or(pixels.bytes);
+    let whole = ImageRef::new((pixels.stride / pixels.channels) as u32, rows as u32, bytes, kind)
+        .map_err(|why| refuse(why.to_string()))?;
+    // The crop, as far as it has been decoded, in pixels of the scaled source: beyond it no kernel may reach.
+    let scale = pixels.eighths as f64 / 8.0;
+    let axis =
+        |crop: isize, crop_length: usize, rect: isize, length: usize, seen: isize, seen_length: usize, size: usize| {
+            let low = ((crop as f64 * scale).floor() as isize).max(rect);
+            let high = (((crop + crop_length as isize) as f64 * scale).ceil() as isize).min(rect + length as isize);
+            let step = crop_length as f64 * scale / size as f64;
+            let from = crop as f64 * scale + seen as f64 * step - low as f64;
+            let length = (seen_length as f64 * step).min((high - low) as f64 - from);
+            ((low - rect) as u32, (high - low) as u32, from, length)
+        };
+    let (crop, rect) = (view.crop, pixels.rect);
+    let (x, width, left, box_width) = axis(crop.x, crop.width, rect.x, rect.width, seen.x, seen.width, view.size.width);
+    let (y, height, top, box_height) =
+        axis(crop.y, crop.height, rect.y, rect.height, seen.y, seen.height, view.size.height);
+    let source = CroppedImage::new(&whole, x, y, width, height).map_err(|why| refuse(why.to_string()))?;
+    let mut target = Image::from_slice_u8(seen.width as u32, seen.height as u32, into, kind)
+        .map_err(|why| refuse(why.to_string()))?;
+    let algorithm = match interpolation.filter() {
+        None => ResizeAlg::Nearest,
+        Some((filter, _)) => ResizeAlg::Convolution(filter),
+    };
+    let options = ResizeOptions::new().resize_alg(algorithm).crop(left, top, box_width, box_height);
+    resizer.resize(&source, &mut target, &options).map_err(|why| refuse(why.to_string()))
+}
+
+/// Where and how pixels are wanted: turned, mirrored, and channel by channel or pixel by pixel.
+pub(crate) struct Target {
+    /// The size before they are turned.
+    pub(crate) size: PictureSize,
+    pub(crate) channels: usize,
+    pub(crate) orientation: Orientation,
+    pub(crate) channels_first: bool,
+}
+
+impl Target {
+    /// Writes pixels, of each channel and value what `make` makes of them.
+    pub(crate) fn write<T: Copy>(&self, from: &[u8], into: &mut [T], make: impl Fn(usize, u8) -> T) {
+        let &Target { size, channels, orientation, channels_first } = self;
+        let Orientation { transpose, flip_x, flip_y } = orientation;
+        let out = orientation.size(size);
+        let plane = out.width * out.height;
+        if plane == 0 {
+            return;
+        }
+        if transpose {
+            for (at, (y, x)) in (0..out.height).flat_map(|y| (0..out.width).map(move |x| (y, x))).enumerate() {
+                let column = if flip_y { out.height - 1 - y } else { y };
+                let row = if flip_x { out.width - 1 - x } else { x };
+                let pixel = &from[(row * size.width + column) * channels..][..channels];
+                for (channel, &value) in pixel.iter().enumerate() {
+                    let place = if channels_first { channel * plane + at } else { at * channels + channel };
+                    into[place] = make(channel, value);
+                }
+            }
+            return;
+        }
+        for y in 0..out.height {
+            let row = if flip_y { out.height - 1 - y } else { y };
+            let row = &from[row * size.width * channels..][..size.width * channels];
+            if !channels_first {
+                let to = into[y * row.len()..][..row.len()].chunks_exact_mut(channels);
+                let put = |(to, from): (&mut [T], &[u8])| {
+                    to.iter_mut().zip(from).enumerate().for_each(|(channel, (to, from))| *to = make(channel, *from));
+                };
+                match flip_x {
+                    false => to.zip(row.chunks_exact(channels)).for_each(put),
+                    true => to.zip(row.chunks_exact(channels).rev()).for_each(put),
+                }
+            } else if channels == 3 {
+                let (red, rest) = into.split_at_mut(plane);
+                let (green, blue) = rest.split_at_mut(plane);
+                let at = y * size.width..(y + 1) * size.width;
+                split(row, [&mut red[at.clone()], &mut green[at.clone()], &mut blue[at]], flip_x, &make);
+            } else {
+                for channel in 0..channels {
+                    let to = into[channel * plane + y * size.width..][..size.width].iter_mut();
+                    let values = row[channel..].iter().step_by(channels);
+                    match flip_x {
+                        false => to.zip(values).for_each(|(to, from)| *to = make(channel, *from)),
+                        true => to.rev().zip(values).for_each(|(to, from)| *to = make(channel, *from)),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One row of three channels, each into a row of its own.
+fn split<T: Copy>(row: &[u8], [red, green, blue]: [&mut [T]; 3], flip: bool, make: &impl Fn(usize, u8) -> T) {
+    let places = red.iter_mut().zip(green.iter_mut()).zip(blue.iter_mut());
+    let put = |(((r, g), b), pixel): (((&mut T, &mut T), &mut T), &[u8])| {
+        *r = make(0, pixel[0]);
+        *g = make(1, pixel[1]);
+        *b = make(2, pixel[2]);
+    };
+    match flip {
+        false => places.zip(row.chunks_exact(3)).for_each(put),
+        true => places.zip(row.chunks_exact(3).rev()).for_each(put),
+    }
+}

@@ -1,0 +1,48 @@
+//! WebP files, lossy and lossless. Of an animation the first frame is read.
+//!
+//! Not here: the crate `image-webp`, which decodes.
+
+use std::io::Cursor;
+
+use image_webp::{DecodingError, WebPDecoder};
+
+use super::decode::{Buffers, whole};
+use super::exif;
+use super::geometry::{Orientation, PictureSize};
+use super::resize::Pixels;
+use fulmen_data::{Error, Result};
+
+pub(crate) struct WebP<'a>(WebPDecoder<Cursor<&'a [u8]>>);
+
+fn refuse(error: DecodingError) -> Error {
+    Error::content(format!("cannot decode this WebP file: {error}; copy or download it again"))
+}
+
+impl<'a> WebP<'a> {
+    pub(crate) fn open(file: &'a [u8]) -> Result<WebP<'a>> {
+        let mut decoder = WebPDecoder::new(Cursor::new(file)).map_err(refuse)?;
+        // What stands beside the pixels must not take more memory than the file has.
+        decoder.set_memory_limit(file.len());
+        Ok(WebP(decoder))
+    }
+
+    pub(crate) fn size(&self) -> PictureSize {
+        let (width, height) = self.0.dimensions();
+        PictureSize { height: height as usize, width: width as usize }
+    }
+
+    pub(crate) fn orientation(&mut self) -> Orientation {
+        // EXIF data that cannot be read say nothing.
+        self.0.exif_metadata().ok().flatten().as_deref().map(exif::of_exif).unwrap_or_default()
+    }
+
+    pub(crate) fn decode<'b>(mut self, channels: usize, buffers: &'b mut Buffers) -> Result<Pixels<'b>> {
+        let size = self.size();
+        let bytes =
+            self.0.output_buffer_size().ok_or_else(|| Error::content("the WebP's pixels do not fit into memory"))?;
+        buffers.reserve(bytes)?;
+        self.0.read_image(&mut buffers.raw[..bytes]).map_err(refuse)?;
+        let stored = if self.0.has_alpha() { 4 } else { 3 };
+        Ok(whole(size, stored, channels, buffers))
+    }
+}

@@ -1,0 +1,552 @@
+//! Pictures from files against Pillow and torchvision, parts against wholes, and files that are not what they should be.
+//! The files and what is expected of them are made by reference/pictures.py.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fulmen_data::{DataLoader, Dataset, Fingerprint, HostBatch, SampleRandom, Source};
+use fulmen_images::{
+    ColorJitter, ImageFolder, Interpolation, Picture, Pictures, RandAugment, RandomAffine, RandomErasing,
+};
+
+const JPEGS: [&str; 11] =
+    ["s420", "s422", "s444", "s411", "s440", "progressive", "restarts", "gray", "gray_factors", "cmyk", "ycck"];
+
+/// How far values of a JPEG may be from Pillow's, which decodes with libjpeg-turbo: nothing if that decodes here as well.
+/// zune-jpeg's inverse cosine transform rounds otherwise, and its interpolation of colours rounds once in each direction.
+const JPEG: u8 = if cfg!(feature = "turbojpeg") { 0 } else { 3 };
+
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/pictures").join(name)
+}
+
+fn bytes(name: &str) -> Vec<u8> {
+    fs::read(path(name)).unwrap()
+}
+
+fn none() -> SampleRandom {
+    SampleRandom::new(0, 0, 0)
+}
+
+fn decode(pictures: &Pictures, name: &str) -> Picture {
+    pictures.decode(&bytes(name), &mut none()).unwrap()
+}
+
+fn expected(name: &str) -> Picture {
+    decode(&Pictures::rgb(), &format!("{name}.expected.png"))
+}
+
+/// The greatest difference of two values, and the mean one.
+fn difference(a: &Picture, b: &Picture) -> (u8, f64) {
+    assert_eq!((a.width(), a.height(), a.channels()), (b.width(), b.height(), b.channels()));
+    let differences = a.pixels().iter().zip(b.pixels()).map(|(a, b)| a.abs_diff(*b));
+    let sum: f64 = differences.clone().map(f64::from).sum();
+    (differences.max().unwrap_or(0), sum / a.pixels().len() as f64)
+}
+
+#[track_caller]
+fn check_near(what: &str, found: &Picture, expected: &Picture, most: u8) {
+    let (difference, mean) = difference(found, expected);
+    assert!(difference <= most, "{what}: values differ by up to {difference}, {mean:.3} in the mean");
+}
+
+#[test]
+fn jpegs_decode_as_pillow_decodes_them() {
+    for name in JPEGS {
+        check_near(name, &decode(&Pictures::rgb(), &format!("{name}.jpg")), &expected(name), JPEG);
+    }
+}
+
+#[test]
+fn pngs_and_webps_decode_as_pillow_decodes_them() {
+    for name in ["rgba", "palette", "la", "bits", "deep"] {
+        check_near(name, &decode(&Pictures::rgb(), &format!("{name}.png")), &expected(name), 0);
+    }
+    check_near("lossless", &decode(&Pictures::rgb(), "lossless.webp"), &expected("lossless"), 0);
+    check_near("lossy", &decode(&Pictures::rgb(), "lossy.webp"), &expected("lossy"), 1);
+}
+
+#[test]
+fn channels_are_those_that_are_asked_for() {
+    let rgba = decode(&Pictures::rgba(), "rgba.png");
+    assert_eq!((rgba.channels(), rgba.pixel(0, 0)[3]), (4, 1));
+    assert_eq!(decode(&Pictures::rgba(), "s444.jpg").pixel(3, 3)[3], 255);
+    assert_eq!(decode(&Pictures::rgb(), "rgba.png"), rgba.clone().with_channels(3).unwrap());
+    assert_eq!(decode(&Pictures::gray(), "rgba.png"), rgba.with_channels(1).unwrap());
+    // The luma as stored, against luma of colours that were rounded and clipped.
+    let luma = decode(&Pictures::gray(), "s444.jpg");
+    check_near("luma", &luma, &decode(&Pictures::rgb(), "s444.jpg").with_channels(1).unwrap(), 8);
+}
+
+#[test]
+fn pictures_are_turned_only_on_request() {
+    let stored = decode(&Pictures::rgb(), "turned1.jpg");
+    for value in 1..=8 {
+        let name = format!("turned{value}");
+        let file = format!("{name}.jpg");
+        assert_eq!(decode(&Pictures::rgb(), &file), stored);
+        let turned = decode(&Pictures::rgb().exif_orientation(true), &file);
+        check_near(&name, &turned, &expected(&name), JPEG);
+        // Steps see the picture turned, whatever part of the file the decoder is asked for.
+        let steps = |pictures: Pictures| {
+            pictures.random_crop((17, 11), 0).resize_exact((9, 13)).horizontal_flip(1.0).center_crop((7, 6))
+        };
+        for seed in 0..8 {
+            let random = || SampleRandom::new(seed, 0, 0);
+            let of_file = steps(Pictures::rgb().exif_orientation(true)).decode(&bytes(&file), &mut random()).unwrap();
+            let of_turned = steps(Pictures::rgb()).apply(turned.clone(), &mut random()).unwrap();
+            check_near(&name, &of_file, &of_turned, 1);
+        }
+    }
+}
+
+#[test]
+fn pictures_are_resized_as_torchvision_resizes_them() {
+    // Weights have 16 bits here and 22 in Pillow, and a kernel of Lanczos has many.
+    let modes = [
+        ("nearest", Interpolation::Nearest, 0),
+        ("bilinear", Interpolation::Bilinear, 1),
+        ("bicubic", Interpolation::Bicubic, 1),
+        ("lanczos", Interpolation::Lanczos, 3),
+    ];
+    for (name, mode, most) in modes {
+        let small = decode(&Pictures::rgb().resize(48).interpolation(mode), "large.png");
+        check_near(name, &small, &expected(&format!("resize_{name}")), most);
+        let great = decode(&Pictures::rgb().center_crop(40).resize_exact((64, 80)).interpolation(mode), "large.png");
+        check_near(name, &great, &expected(&format!("enlarge_{name}")), most);
+    }
+    check_near("crop", &decode(&Pictures::rgb().resize(64).center_crop((48, 56)), "large.png"), &expected("crop"), 1);
+    check_near("beyond", &decode(&Pictures::rgb().center_crop((131, 180)), "large.png"), &expected("beyond"), 0);
+    check_near("tensor", &decode(&Pictures::rgb().resize_exact((48, 64)), "large.png"), &expected("tensor"), 1);
+}
+
+/// All parts of a file that a decoder can be asked for give the pixels of the whole, to the bit.
+#[test]
+fn a_part_of_a_jpeg_has_the_pixels_of_the_whole() {
+    for name in JPEGS {
+        let file = bytes(&format!("{name}.jpg"));
+        for pictures in [Pictures::rgb(), Pictures::gray()] {
+            let whole = pictures.decode(&file, &mut none()).unwrap();
+            for (size, seeds) in [((1, 1), 40), ((3, 40), 20), ((33, 2), 20), ((30, 31), 30), ((74, 100), 4)] {
+                let crop = pictures.clone().random_crop(size, 0).horizontal_flip(0.5);
+                for seed in 0..seeds {
+                    let random = || SampleRandom::new(seed, 1, 2);
+                    let part = crop.decode(&file, &mut random()).unwrap();
+                    let cut = crop.apply(whole.clone(), &mut random()).unwrap();
+                    assert_eq!(difference(&part, &cut), (0, 0.0), "{name}, {size:?}, seed {seed}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn resizing_a_part_gives_the_pixels_of_resizing_the_whole() {
+    for interpolation in
+        [Interpolation::Nearest, Interpolation::Bilinear, Interpolation::Bicubic, Interpolation::Lanczos]
+    {
+        let pictures = Pictures::rgb().interpolation(interpolation);
+        for name in ["s420.jpg", "s444.jpg", "large.png"] {
+            let whole = decode(&pictures, name);
+            for seed in 0..25 {
+                let random = || SampleRandom::new(seed, 0, 7);
+                let crop = pictures.clone().random_resized_crop(32).vertical_flip(0.5);
+                let (fast, plain) = (
+                    crop.decode(&bytes(name), &mut random()).unwrap(),
+                    crop.apply(whole.clone(), &mut random()).unwrap(),
+                );
+                assert_eq!(difference(&fast, &plain), (0, 0.0), "{name}, {interpolation}, seed {seed}");
+                // Only the middle of the resized picture is sampled; where its kernels lie is rounded otherwise.
+                let middle = pictures.clone().resize(64).center_crop((20, 33));
+                let all = pictures.clone().resize(64).decode(&bytes(name), &mut random()).unwrap();
+                let all = Pictures::rgb().center_crop((20, 33)).apply(all, &mut random()).unwrap();
+                check_near(name, &middle.decode(&bytes(name), &mut random()).unwrap(), &all, 1);
+            }
+        }
+    }
+}
+
+/// A photograph of 8 times the target: the decoder may shrink it by 4 and leave the resize a factor of 2.
+#[cfg(feature = "turbojpeg")]
+#[test]
+fn a_decoder_that_shrinks_leaves_the_picture_nearly_the_same() {
+    let name = "s420.jpg";
+    let full = decode(&Pictures::rgb().resize_exact((9, 12)).reducing_gap(None), name);
+    for (gap, most, mean) in [(1.0, 40, 6.0), (2.0, 12, 2.0), (3.0, 12, 2.0), (1000.0, 0, 0.0)] {
+        let shrunk = decode(&Pictures::rgb().resize_exact((9, 12)).reducing_gap(Some(gap)), name);
+        let (greatest, average) = difference(&shrunk, &full);
+        assert!(greatest <= most && average <= mean, "gap {gap}: up to {greatest}, {average:.2} in the mean");
+    }
+    let crop = Pictures::rgb().random_resized_crop(8);
+    for seed in 0..30 {
+        let random = || SampleRandom::new(seed, 0, 0);
+        let shrunk = crop.decode(&bytes(name), &mut random()).unwrap();
+        let full = crop.clone().reducing_gap(None).decode(&bytes(name), &mut random()).unwrap();
+        let (greatest, average) = difference(&shrunk, &full);
+        assert!(greatest <= 25 && average <= 3.0, "seed {seed}: up to {greatest}, {average:.2} in the mean");
+    }
+}
+
+/// Without libjpeg-turbo, no decoder shrinks.
+#[cfg(not(feature = "turbojpeg"))]
+#[test]
+fn a_decoder_that_cannot_shrink_gives_the_same_picture_for_any_gap() {
+    let steps = Pictures::rgb().resize_exact((9, 12));
+    let full = decode(&steps.clone().reducing_gap(None), "s420.jpg");
+    assert_eq!(decode(&steps.reducing_gap(Some(1.0)), "s420.jpg"), full);
+}
+
+#[track_caller]
+fn refused(file: &[u8], pictures: &Pictures, words: &[&str]) {
+    let error = pictures.decode(file, &mut none()).unwrap_err();
+    assert!(error.is_file(), "{error}");
+    let message = error.to_string();
+    for word in words {
+        assert!(message.contains(word), "`{message}` does not say `{word}`");
+    }
+}
+
+#[test]
+fn files_that_are_cut_short_are_refused_wherever_the_crop_lies() {
+    let crops = [Pictures::rgb(), Pictures::rgb().center_crop(4), Pictures::rgb().random_crop(2, 0)];
+    let others = ["rgba.png", "palette.png", "lossless.webp", "lossy.webp"].map(String::from);
+    for name in JPEGS.map(|name| format!("{name}.jpg")).iter().chain(&others) {
+        let file = bytes(name);
+        for pictures in &crops {
+            for share in [0.3, 0.6, 0.9] {
+                let cut = &file[..(file.len() as f64 * share) as usize];
+                refused(cut, pictures, &[]);
+            }
+        }
+    }
+    let jpeg = bytes("s420.jpg");
+    refused(&jpeg[..jpeg.len() / 2], &crops[1], &["cut short", "download it again"]);
+    // Not even the first rows are there.
+    refused(&jpeg[..700], &crops[0], &["cut short"]);
+}
+
+#[test]
+fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
+    let mut file = bytes("s444.jpg");
+    let middle = file.len() / 2;
+    // An end in the middle: what comes after it would be grey.
+    file[middle..middle + 2].copy_from_slice(&[0xff, 0xd9]);
+    refused(&file, &Pictures::rgb(), &["damaged", "keep_damaged"]);
+    let kept = Pictures::rgb().keep_damaged().decode(&file, &mut none()).unwrap();
+    assert_eq!((kept.width(), kept.height()), (101, 75));
+    // What comes before the damage is as it was.
+    let whole = decode(&Pictures::rgb(), "s444.jpg");
+    let top = |picture: Picture| picture.pixels()[..101 * 3 * 16].to_vec();
+    assert_eq!(top(kept), top(whole));
+    // A file that is cut short is no damaged one, even if it is its end marker alone that is missing.
+    let file = bytes("s444.jpg");
+    refused(&file[..middle], &Pictures::rgb().keep_damaged(), &["cut short"]);
+    refused(&file[..file.len() - 2], &Pictures::rgb().keep_damaged(), &["cut short"]);
+    // A restart interval that ends too early.
+    let mut file = bytes("restarts.jpg");
+    let restart = file.windows(2).position(|pair| pair == [0xff, 0xd0]).unwrap();
+    file.drain(restart - 40..restart);
+    refused(&file, &Pictures::rgb(), &["damaged", "keep_damaged"]);
+    assert!(Pictures::rgb().keep_damaged().decode(&file, &mut none()).is_ok());
+}
+
+/// A file of a few kilobytes with thousands of scans would keep a thread busy for minutes.
+#[test]
+fn a_jpeg_of_too_many_scans_is_refused() {
+    let file = bytes("progressive.jpg");
+    let find = |marker: [u8; 2], from: usize| from + file[from..].windows(2).position(|pair| pair == marker).unwrap();
+    // The second scan, up to the tables of the third one.
+    let second = find([0xff, 0xda], find([0xff, 0xda], 0) + 2);
+    let third = find([0xff, 0xc4], second);
+    let many = |scans: usize| [&file[..third], &file[second..third].repeat(scans), &file[third..]].concat();
+    let pictures = Pictures::rgb().keep_damaged();
+    assert!(pictures.decode(&many(50), &mut none()).is_ok());
+    refused(&many(600), &pictures, &["more than 500 scans"]);
+}
+
+/// Adobe's segment says that the three channels are red, green and blue, and not luma and colours.
+#[test]
+fn a_jpeg_of_red_green_and_blue_is_not_converted() {
+    let file = bytes("s444.jpg");
+    let adobe = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00";
+    // Without JFIF's segment, which says that they are luma and colours.
+    let after = 4 + usize::from(u16::from_be_bytes([file[4], file[5]]));
+    let rgb = [&file[..2], adobe, &file[after..]].concat();
+    let found = Pictures::rgb().decode(&rgb, &mut none()).unwrap();
+    let luma = decode(&Pictures::gray(), "s444.jpg");
+    let red: Vec<u8> = found.pixels().iter().copied().step_by(3).collect();
+    assert!(red.iter().zip(luma.pixels()).all(|(a, b)| a.abs_diff(*b) <= 1));
+    let gray = Pictures::gray().decode(&rgb, &mut none()).unwrap();
+    check_near("gray", &gray, &found.with_channels(1).unwrap(), 1);
+}
+
+#[test]
+fn jpegs_that_no_decoder_here_reads_say_so() {
+    let file = bytes("s420.jpg");
+    let frame = file.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
+    let changed = |at: usize, byte: u8| {
+        let mut file = file.clone();
+        file[frame + at] = byte;
+        file
+    };
+    refused(&changed(1, 0xc3), &Pictures::rgb(), &["cannot decode this JPEG"]);
+    refused(&changed(4, 12), &Pictures::rgb(), &["12"]);
+    #[cfg(not(feature = "turbojpeg"))]
+    refused(&changed(1, 0xc9), &Pictures::rgb(), &["arithmetic-coded", "feature `turbojpeg`"]);
+}
+
+#[test]
+fn files_that_are_no_pictures_are_named() {
+    let any = Pictures::rgb();
+    refused(b"", &any, &["empty", "0 bytes"]);
+    refused(b"GIF89a........", &any, &["GIF", "convert"]);
+    refused(b"<html><body>404</body></html>", &any, &["web page"]);
+    refused(b"\xff\xd8", &any, &["JPEG", "ends"]);
+    refused(b"hello, world", &any, &["68, 65, 6c"]);
+    refused(&bytes("s420.jpg")[..24], &any, &["before its pixels begin"]);
+}
+
+#[test]
+fn a_header_alone_takes_no_memory() {
+    // A JPEG that says it has 20,000 x 20,000 pixels.
+    let mut bomb = bytes("s420.jpg");
+    let frame = bomb.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
+    bomb[frame + 5..frame + 9].copy_from_slice(&[0x4e, 0x20, 0x4e, 0x20]);
+    refused(&bomb, &Pictures::rgb(), &["20000 x 20000", "89478485", "max_pixels"]);
+    // With the limit raised, the bytes cannot be enough.
+    refused(&bomb, &Pictures::rgb().max_pixels(1 << 40), &["cut short", "20000 x 20000"]);
+    // A PNG.
+    let mut bomb = bytes("rgba.png");
+    bomb[16..24].copy_from_slice(&[0, 0, 0x4e, 0x20, 0, 0, 0x4e, 0x20]);
+    let checksum = crc(&bomb[12..29]);
+    bomb[29..33].copy_from_slice(&checksum.to_be_bytes());
+    refused(&bomb, &Pictures::rgb(), &["20000 x 20000", "max_pixels"]);
+    refused(&bytes("s420.jpg"), &Pictures::rgb().max_pixels(100), &["101 x 75", "limit of 100"]);
+    // A WebP of each kind: 14 bits a side.
+    let mut bomb = bytes("lossless.webp");
+    bomb[21..25].copy_from_slice(&[0xfe, 0xbf, 0xff, 0x0f]);
+    refused(&bomb, &Pictures::rgb(), &["16383 x 16383", "max_pixels"]);
+    let mut bomb = bytes("lossy.webp");
+    bomb[26..30].copy_from_slice(&[0xff, 0x3f, 0xff, 0x3f]);
+    refused(&bomb, &Pictures::rgb(), &["16383 x 16383", "max_pixels"]);
+}
+
+/// A strip of few pixels whose shorter side is made longer has as many more of them as it is long.
+#[test]
+fn a_strip_that_becomes_too_great_is_refused() {
+    let mut strip = bytes("rgba.png");
+    strip[16..24].copy_from_slice(&[0, 0, 0, 1, 4, 0xc4, 0xb4, 0]);
+    let checksum = crc(&strip[12..29]);
+    strip[29..33].copy_from_slice(&checksum.to_be_bytes());
+    let great = Pictures::rgb().resize(256);
+    for steps in [great.clone(), great.clone().then(RandAugment::new()).center_crop(224)] {
+        refused(&strip, &steps, &["256 x 20480000000 pixels of 1 x 80000000", "resize_exact", "max_pixels"]);
+    }
+    let strip = Picture::black(1, 600_000, 1).unwrap();
+    let error = great.apply(strip.clone(), &mut none()).unwrap_err();
+    assert!(error.is_file() && error.to_string().contains("256 x 153600000"), "{error}");
+    // What is seen of it counts.
+    let middle = Pictures::gray().resize(256).center_crop(224).apply(strip, &mut none()).unwrap();
+    assert_eq!((middle.width(), middle.height()), (224, 224));
+    // A great picture that was given may stay as great.
+    let flipped = Pictures::gray().max_pixels(10).horizontal_flip(1.0);
+    assert!(flipped.apply(Picture::black(8, 8, 1).unwrap(), &mut none()).is_ok());
+}
+
+/// PNG's checksum.
+fn crc(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0u32, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { 0xedb8_8320 ^ (crc >> 1) } else { crc >> 1 })
+    })
+}
+
+/// Some files under their class, one of them with the wrong extension, one in capitals, one in a name that is no UTF-8.
+fn folder() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let put = |class: &str, name: &std::ffi::OsStr, from: &str| {
+        let class = root.path().join(class);
+        fs::create_dir_all(&class).unwrap();
+        fs::write(class.join(name), bytes(from)).unwrap();
+    };
+    put("dog", "b.JPG".as_ref(), "s420.jpg");
+    put("dog", "a.png".as_ref(), "s444.jpg");
+    put("dog", "notes.txt".as_ref(), "s444.jpg");
+    put("cat", "0.jpeg".as_ref(), "large.png");
+    put("cat", "1.webp".as_ref(), "lossless.webp");
+    put("cat", ".hidden.jpg".as_ref(), "s420.jpg");
+    #[cfg(unix)]
+    {
+        use std::os::unix::ffi::OsStrExt;
+        put("cat", std::ffi::OsStr::from_bytes(b"caf\xe9.jpg"), "s422.jpg");
+    }
+    root
+}
+
+#[test]
+fn a_folder_has_a_class_for_each_folder_in_it() {
+    let root = folder();
+    let folder = ImageFolder::open(root.path()).unwrap();
+    assert_eq!(folder.classes(), ["cat", "dog"]);
+    assert_eq!((0..folder.len()).map(|i| folder.label(i)).collect::<Vec<_>>(), [0, 0, 0, 1, 1]);
+    assert!(folder.origin(3).ends_with("a.png"));
+    assert_eq!(folder.path(4), root.path().join("dog/b.JPG"));
+    let data = folder.decode(Pictures::rgb().resize_exact(16)).unwrap();
+    assert_eq!(data.fields()[0].to_string(), "image u8[3, 16, 16]");
+    let batch = HostBatch::collate(&data, &[0, 1, 2, 3, 4]).unwrap();
+    assert_eq!(batch.values::<i32>(1).unwrap(), [0, 0, 0, 1, 1]);
+    // CHW: the red plane of the fourth picture.
+    let picture = decode(&Pictures::rgb().resize_exact(16), "s444.jpg");
+    let red: Vec<u8> = picture.pixels().iter().copied().step_by(3).collect();
+    assert_eq!(batch.values::<u8>(0).unwrap()[3 * 768..][..256], red);
+}
+
+#[test]
+fn a_folder_without_pictures_says_what_is_missing() {
+    let root = tempfile::tempdir().unwrap();
+    let message = |root: &Path| ImageFolder::open(root).unwrap_err().to_string();
+    assert!(message(&root.path().join("nowhere")).contains("listing the folder"));
+    assert!(message(root.path()).contains("has no folders"));
+    fs::write(root.path().join("a.jpg"), bytes("s420.jpg")).unwrap();
+    assert!(message(root.path()).contains("lie in no folder of a class"));
+    fs::create_dir(root.path().join("bird")).unwrap();
+    assert!(message(root.path()).contains("none of its 1 folders has a file that ends in jpg"));
+    fs::create_dir(root.path().join("dog")).unwrap();
+    fs::write(root.path().join("dog/a.jpg"), bytes("s420.jpg")).unwrap();
+    assert!(message(root.path()).contains("1 of 2 classes have no pictures, the first of them \"bird\""));
+    let kept = ImageFolder::open_allowing_empty(root.path()).unwrap();
+    assert_eq!((kept.classes().len(), kept.label(0)), (2, 1));
+}
+
+#[test]
+fn a_bad_file_and_a_deleted_one_are_named_with_the_sample() {
+    let root = folder();
+    let data = ImageFolder::open(root.path()).unwrap().decode(Pictures::rgb().resize_exact(8)).unwrap();
+    fs::write(root.path().join("dog/a.png"), b"").unwrap();
+    fs::remove_file(root.path().join("dog/b.JPG")).unwrap();
+    let loader = DataLoader::builder(data).batch_size(1).build().unwrap();
+    let batches: Vec<_> = loader.epoch(0).collect();
+    assert!(batches[..3].iter().all(Result::is_ok));
+    let empty = batches[3].as_ref().unwrap_err();
+    assert!(empty.to_string().contains("a.png") && empty.to_string().contains("the file is empty"), "{empty}");
+    let gone = batches[4].as_ref().unwrap_err();
+    assert!(gone.is_not_found() && gone.to_string().contains("b.JPG"), "{gone}");
+}
+
+#[test]
+fn pixels_are_the_same_on_any_number_of_workers() {
+    let root = folder();
+    let plain = Pictures::rgb().random_resized_crop(24).horizontal_flip(0.5);
+    let augmented = plain
+        .clone()
+        .then(RandAugment::new())
+        .then(ColorJitter::new().brightness(0.4).contrast(0.4).saturation(0.4).hue(0.1))
+        .then(RandomAffine::new(15.0).translate(0.1, 0.1).scale(0.8, 1.2).shear(5.0))
+        .then(RandomErasing::new().p(0.8));
+    // Batches of two epochs, from the middle of the first on: pixels and labels.
+    let read = |pictures: &Pictures, workers: usize, start: usize| -> Vec<(Vec<u8>, Vec<i32>)> {
+        let data = ImageFolder::open(root.path()).unwrap().decode(pictures.clone()).unwrap();
+        let loader =
+            DataLoader::builder(data).batch_size(2).shuffle(true).seed(5).num_workers(workers).build().unwrap();
+        let batches = loader.epochs(3..5, start).map(Result::unwrap);
+        batches.map(|batch| (batch.values(0).unwrap().to_vec(), batch.values(1).unwrap().to_vec())).collect()
+    };
+    for pictures in [plain, augmented] {
+        let alone = read(&pictures, 0, 0);
+        assert_eq!(alone.len(), 6);
+        assert_ne!(alone[..3], alone[3..]);
+        for workers in [0, 1, 2, 7] {
+            assert_eq!(read(&pictures, workers, 0), alone, "{workers} workers");
+            // As after a restore in the middle of an epoch.
+            assert_eq!(read(&pictures, workers, 2), alone[2..], "{workers} workers");
+        }
+    }
+}
+
+#[test]
+fn fingerprints_tell_files_and_steps_apart() {
+    let root = folder();
+    let of = |pictures: Pictures| {
+        let mut fingerprint = Fingerprint::new();
+        let data = ImageFolder::open(root.path()).unwrap().decode(pictures).unwrap();
+        data.fingerprint(&mut fingerprint).unwrap();
+        fingerprint.to_string()
+    };
+    let first = of(Pictures::rgb().resize_exact(8));
+    assert_eq!(of(Pictures::rgb().resize_exact(8)), first);
+    assert_ne!(of(Pictures::rgb().resize_exact(8).interpolation(Interpolation::Lanczos)), first);
+    // The limit decides which samples there are.
+    assert_ne!(of(Pictures::rgb().resize_exact(8).max_pixels(1 << 30)), first);
+    fs::write(root.path().join("dog/a.png"), bytes("gray.jpg")).unwrap();
+    assert_ne!(of(Pictures::rgb().resize_exact(8)), first);
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let message = |pictures: Pictures| pictures.field("image").unwrap_err().to_string();
+    assert!(message(Pictures::rgb()).contains("add random_resized_crop"));
+    assert!(message(Pictures::rgb().resize(8)).contains("add random_resized_crop"));
+    assert!(message(Pictures::rgb().resize_exact(0)).contains("between 1 and"));
+    assert!(message(Pictures::rgb().random_resized_crop_of(8, (0.5, 0.1), (1.0, 1.0))).contains("scale"));
+    assert!(message(Pictures::rgb().random_crop(8, 0).horizontal_flip(1.5)).contains("probability"));
+    assert!(message(Pictures::rgb().resize_exact(8).reducing_gap(Some(0.5))).contains("at least 1"));
+    let field = Pictures::gray().source_size((4, 6)).resize(2).channels_last().field("x").unwrap();
+    assert_eq!(field.to_string(), "x u8[2, 3, 1]");
+    refused(&bytes("s420.jpg"), &Pictures::rgb().random_crop(200, 4), &["does not fit", "101 x 75"]);
+}
+
+#[test]
+fn cifar_files_are_read_as_they_are_and_augmented() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |labels: &[u8], i: usize| {
+        let mut record = labels.to_vec();
+        record.extend((0..3072).map(|byte| ((byte * 7 + i * 31) % 256) as u8));
+        record
+    };
+    let ten: Vec<u8> = (0..10_000).flat_map(|i| record(&[(i % 10) as u8], i)).collect();
+    fs::write(folder.path().join("test_batch.bin"), &ten).unwrap();
+    let plain = fulmen_images::Cifar::cifar10(folder.path(), fulmen_data::Split::Test).unwrap();
+    let batch = HostBatch::collate(&plain, &[0, 9_999]).unwrap();
+    assert_eq!(batch.values::<i32>(1).unwrap(), [0, 9]);
+    assert_eq!(batch.values::<u8>(0).unwrap()[3072..], ten[9_999 * 3073 + 1..]);
+    assert!(plain.origin(17).unwrap().ends_with("test_batch.bin, record 17"));
+    // Steps that leave a picture as it is.
+    let same = plain.clone().augment(Pictures::rgb().resize(32)).unwrap();
+    assert_eq!(
+        HostBatch::collate(&same, &[5]).unwrap().values::<u8>(0).unwrap(),
+        HostBatch::collate(&plain, &[5]).unwrap().values::<u8>(0).unwrap()
+    );
+    let cropped = plain.augment(Pictures::rgb().random_crop(32, 4).horizontal_flip(0.5)).unwrap();
+    assert_eq!(cropped.fields()[0].shape, [3, 32, 32]);
+
+    let message = |split| fulmen_images::Cifar::cifar10(folder.path(), split).unwrap_err().to_string();
+    assert!(message(fulmen_data::Split::Train).contains("data_batch_1.bin"));
+    fs::write(folder.path().join("test_batch.bin"), &ten[..ten.len() - 1]).unwrap();
+    assert!(message(fulmen_data::Split::Test).contains("30729999 bytes; 10000 records of 3073 bytes are 30730000"));
+    let mut wrong = ten;
+    wrong[3073 * 3] = 10;
+    fs::write(folder.path().join("test_batch.bin"), &wrong).unwrap();
+    assert!(message(fulmen_data::Split::Test).contains("record 3: the label is 10"));
+    let hundred: Vec<u8> = (0..10_000).flat_map(|i| record(&[(i % 20) as u8, (i % 100) as u8], i)).collect();
+    fs::write(folder.path().join("test.bin"), hundred).unwrap();
+    let fine = fulmen_images::Cifar::cifar100(folder.path(), fulmen_data::Split::Test).unwrap();
+    let coarse = fulmen_images::Cifar::cifar100_coarse(folder.path(), fulmen_data::Split::Test).unwrap();
+    assert_eq!((fine.classes(), coarse.classes()), (100, 20));
+    assert_eq!(HostBatch::collate(&fine, &[77]).unwrap().values::<i32>(1).unwrap(), [77]);
+    assert_eq!(HostBatch::collate(&coarse, &[77]).unwrap().values::<i32>(1).unwrap(), [17]);
+}
+
+#[test]
+fn normalized_pictures_are_those_of_bytes() {
+    let root = folder();
+    let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+    let open = |pictures| ImageFolder::open(root.path()).unwrap().decode(pictures).unwrap();
+    let bytes = HostBatch::collate(&open(Pictures::rgb().resize_exact(6)), &[2]).unwrap();
+    let data = open(Pictures::rgb().resize_exact(6).normalize(mean, std));
+    assert_eq!(data.fields()[0].to_string(), "image f32[3, 6, 6]");
+    let normalized = HostBatch::collate(&data, &[2]).unwrap();
+    let values = normalized.values::<f32>(0).unwrap();
+    for (place, (value, byte)) in values.iter().zip(bytes.values::<u8>(0).unwrap()).enumerate() {
+        let channel = place / 36;
+        assert_eq!(*value, (f32::from(*byte) / 255.0 - mean[channel]) / std[channel]);
+    }
+}

@@ -1,0 +1,80 @@
+//! Checksums of what a file holds, in its metadata. The format has none of its own, so a flipped bit in it would be a
+//! weight like any other.
+
+use std::collections::BTreeMap;
+
+use crc32c::{crc32c, crc32c_append};
+use fulmen_tensor::TensorType;
+use serde_json::{Value, json};
+
+/// The metadata key of the checksums that [`write`](super::write) adds: a JSON object with the crc32c of each tensor (its
+/// type as text, such as `f32[2, 3]`, then its bytes) and of each other text of the metadata.
+pub const CHECKSUMS: &str = "fulmen.crc32c";
+
+/// The checksum of a tensor.
+pub(super) fn of_tensor(ty: &TensorType, bytes: &[u8]) -> u32 {
+    crc32c_append(crc32c(ty.to_string().as_bytes()), bytes)
+}
+
+/// The checksums as a text of the metadata.
+pub(super) fn write(tensors: &BTreeMap<&str, u32>, metadata: &BTreeMap<String, String>) -> String {
+    let metadata: BTreeMap<&str, u32> = others(metadata).map(|(key, text)| (key, crc32c(text.as_bytes()))).collect();
+    json!({ "tensors": tensors, "metadata": metadata }).to_string()
+}
+
+fn others(metadata: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+    metadata.iter().map(|(key, text)| (key.as_str(), text.as_str())).filter(|(key, _)| *key != CHECKSUMS)
+}
+
+/// The checksums of a file that has some. What is compared with them is taken out, so that what is left at the end is
+/// missing in the file.
+pub(super) struct Checksums(Option<Value>);
+
+impl Checksums {
+    /// Those in a file's metadata, which is compared with them; or the message about what does not match.
+    pub(super) fn read(metadata: &BTreeMap<String, String>) -> Result<Checksums, String> {
+        let Some(text) = metadata.get(CHECKSUMS) else { return Ok(Checksums(None)) };
+        let table: Value = serde_json::from_str(text)
+            .map_err(|e| format!("the checksums in its metadata (`{CHECKSUMS}`) are damaged: {e}"))?;
+        let mut checksums = Checksums(Some(table));
+        for (key, text) in others(metadata) {
+            checksums.compare("metadata", key, || crc32c(text.as_bytes()))?;
+        }
+        checksums.check_empty("metadata")?;
+        Ok(checksums)
+    }
+
+    /// Compares a tensor.
+    pub(super) fn compare_tensor(&mut self, name: &str, ty: &TensorType, bytes: &[u8]) -> Result<(), String> {
+        self.compare("tensors", name, || of_tensor(ty, bytes))
+    }
+
+    /// Whether all tensors were there.
+    pub(super) fn finish(&mut self) -> Result<(), String> {
+        self.check_empty("tensors")
+    }
+
+    fn compare(&mut self, kind: &str, name: &str, found: impl FnOnce() -> u32) -> Result<(), String> {
+        let Some(table) = &mut self.0 else { return Ok(()) };
+        let expected = table[kind].as_object_mut().and_then(|sums| sums.remove(name));
+        match expected.as_ref().and_then(Value::as_u64) {
+            Some(expected) if expected == u64::from(found()) => Ok(()),
+            Some(_) => Err(damaged(kind, name, "does not match its checksum")),
+            None => Err(damaged(kind, name, "has no checksum, and the rest of the file has")),
+        }
+    }
+
+    fn check_empty(&self, kind: &str) -> Result<(), String> {
+        let Some(table) = &self.0 else { return Ok(()) };
+        match table[kind].as_object().map(|sums| sums.keys().next()) {
+            Some(None) => Ok(()),
+            Some(Some(name)) => Err(damaged(kind, name, "has a checksum but is missing")),
+            None => Err(format!("the checksums in its metadata (`{CHECKSUMS}`) are damaged: `{kind}` is missing")),
+        }
+    }
+}
+
+fn damaged(kind: &str, name: &str, problem: &str) -> String {
+    let what = if kind == "tensors" { "tensor" } else { "metadata" };
+    format!("{what} `{name}` {problem}: the file was damaged after it was written; use another copy of it")
+}

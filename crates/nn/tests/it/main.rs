@@ -1,0 +1,30 @@
+//! The integration tests of the crate, in one binary: linking is most of what a test costs to build.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod augment;
+mod common;
+mod dropout;
+mod generation;
+mod layers;
+mod losses;
+mod metrics;
+mod mixed_precision;
+mod modules;
+mod optimizers;
+mod pretrained;
+mod reference_activations;
+mod reference_attention;
+mod reference_autocast;
+mod reference_initial_values;
+mod reference_layers;
+mod reference_losses;
+mod reference_metrics;
+mod reference_norms;
+mod reference_optimizers;
+mod reference_recurrent;
+mod reference_schedules;
+mod reference_spatial;
+mod reference_transformer;
+mod state_dict;
+mod tying;
+mod weights;

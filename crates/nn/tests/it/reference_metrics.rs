@@ -1,0 +1,153 @@
+//! Metrics against scikit-learn, and BLEU against NLTK: under a mask, in one batch and in several.
+
+use crate::common::assert_close;
+use crate::common::reference::{cases, count, inputs, number, sizes, tensor, word};
+use fulmen_nn::metrics::{
+    Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, JaccardIndex, Mean, MeanAbsoluteError,
+    MeanSquaredError, Normalize, Perplexity, Precision, R2Score, Recall, Statistics, Sums, Value,
+};
+use fulmen_tensor::{Runtime, Tensor};
+use serde_json::Value as Json;
+
+fn average(attrs: &Json) -> Average {
+    match attrs["average"].as_str() {
+        Some("micro") => Average::Micro,
+        Some("macro") | None => Average::Macro,
+        Some("weighted") => Average::Weighted,
+        Some("none") => Average::None,
+        Some(other) => panic!("no average {other}"),
+    }
+}
+
+/// A metric of classes, a yes or no, or labels, with its settings.
+macro_rules! decided {
+    ($kind:ident, $attrs:ident) => {{
+        let metric = match word(&$attrs["task"], "task") {
+            "multiclass" => $kind::new(count(&$attrs["classes"])),
+            "multilabel" => $kind::multilabel(count(&$attrs["classes"])),
+            _ => $kind::binary(),
+        };
+        metric.average(average($attrs))
+    }};
+}
+
+fn statistics(op: &str, attrs: &Json, inputs: &[Tensor]) -> Statistics {
+    let threshold = attrs["threshold"].as_f64().unwrap_or(0.5);
+    let target = inputs.last().cloned().unwrap_or_else(|| panic!("no target"));
+    let (x, t) = (&inputs[0], &target);
+    match op {
+        "accuracy" => {
+            let top_k = attrs["top_k"].as_u64().unwrap_or(1) as usize;
+            decided!(Accuracy, attrs).threshold(threshold).top_k(top_k).update(x, t)
+        }
+        "precision" => decided!(Precision, attrs).threshold(threshold).update(x, t),
+        "recall" => decided!(Recall, attrs).threshold(threshold).update(x, t),
+        "f1" => decided!(F1, attrs).threshold(threshold).update(x, t),
+        "jaccard" => decided!(JaccardIndex, attrs).threshold(threshold).update(x, t),
+        "auroc" => decided!(Auroc, attrs).update(x, t),
+        "average_precision" => decided!(AveragePrecision, attrs).update(x, t),
+        "confusion" => {
+            let matrix = match word(&attrs["task"], "task") {
+                "multiclass" => ConfusionMatrix::new(count(&attrs["classes"])),
+                _ => ConfusionMatrix::binary().threshold(threshold),
+            };
+            let normalize = match attrs["normalize"].as_str() {
+                Some("target") => Normalize::Target,
+                Some("predicted") => Normalize::Predicted,
+                Some("all") => Normalize::All,
+                _ => Normalize::None,
+            };
+            matrix.normalize(normalize).update(x, t)
+        }
+        "mean" => Mean::new().update(x),
+        "mse" => MeanSquaredError::new().update(x, t),
+        "rmse" => MeanSquaredError::new().squared(false).update(x, t),
+        "mae" => MeanAbsoluteError::new().update(x, t),
+        "r2" => R2Score::new().update(x, t),
+        "perplexity" => Perplexity::new().update(x, t),
+        other => panic!("no metric {other}"),
+    }
+}
+
+/// All numbers of a list of lists.
+fn flat(value: &Json) -> Vec<f64> {
+    match value.as_array() {
+        Some(list) => list.iter().flat_map(flat).collect(),
+        None => vec![number(value)],
+    }
+}
+
+/// Computes many statistics in one program.
+fn eval(all: &[&Statistics]) -> Vec<Sums> {
+    let tensors: Vec<Vec<Tensor>> = all.iter().map(|statistics| statistics.tensors()).collect();
+    let flat: Vec<&Tensor> = tensors.iter().flatten().collect();
+    for (statistics, tensors) in all.iter().zip(&tensors) {
+        assert!(tensors.iter().all(|t| t.fault().is_none()), "{statistics:?}");
+    }
+    let values = Runtime::global().and_then(|runtime| runtime.eval_many(&flat)).unwrap_or_else(|e| panic!("{e}"));
+    let mut values = values.iter().map(|value| value.to_f64());
+    let sums = all.iter().zip(&tensors).map(|(statistics, tensors)| {
+        Sums::new(statistics.metric().clone(), values.by_ref().take(tensors.len()).collect())
+    });
+    sums.collect()
+}
+
+#[test]
+fn metrics_are_those_of_scikit_learn_in_one_batch_and_in_many() {
+    let cases: Vec<Json> = cases("metrics.json").into_iter().filter(|case| case["op"] != "bleu").collect();
+    assert!(cases.len() > 60, "{}", cases.len());
+    let mut all = vec![];
+    for case in &cases {
+        let (inputs, mask) = (inputs(case), tensor(&case["mask"]));
+        let whole = statistics(word(&case["op"], "op"), &case["attrs"], &inputs).masked(&mask);
+        // The same in batches of 7, of which the last is short.
+        let rows = mask.size(0);
+        let parts = (0..rows).step_by(7).map(|start| {
+            let part = |t: &Tensor| t.narrow(0, start, 7.min(rows - start));
+            let inputs: Vec<Tensor> = inputs.iter().map(part).collect();
+            statistics(word(&case["op"], "op"), &case["attrs"], &inputs).masked(&part(&mask))
+        });
+        all.push(whole.clone());
+        all.extend(parts);
+    }
+    let mut sums = eval(&all.iter().collect::<Vec<_>>()).into_iter();
+    for case in &cases {
+        let name = word(&case["name"], "name");
+        let expected = flat(&case["value"]);
+        let whole = sums.next().map(|sums| sums.compute());
+        let mut merged = sums.next().unwrap_or_else(|| panic!("{name}"));
+        for part in sums.by_ref().take(count(&case["mask"]["shape"][0]).div_ceil(7) - 1) {
+            merged.merge(&part).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+        // What is counted is exact; what is summed is summed as f32.
+        let summed = ["mean", "mse", "rmse", "mae", "r2", "perplexity"].contains(&word(&case["op"], "op"));
+        let (relative, absolute) = if summed { (2e-6, 1e-7) } else { (1e-12, 1e-15) };
+        for (value, how) in [(whole, "whole"), (Some(merged.compute()), "merged")] {
+            let value = value.unwrap_or(Value::Vector(vec![]));
+            assert_close(&value.elements(), &expected, relative, absolute, &format!("{name}, {how}"));
+            assert_eq!(matches!(value, Value::Matrix(_)), case["op"] == "confusion", "{name}");
+        }
+    }
+}
+
+#[test]
+fn bleu_is_nltks_in_one_count_and_in_two() {
+    let cases: Vec<Json> = cases("metrics.json").into_iter().filter(|case| case["op"] == "bleu").collect();
+    assert_eq!(cases.len(), 3);
+    for case in cases {
+        let new = || Bleu::new().n_gram(count(&case["attrs"]["n_gram"])).smooth(case["attrs"]["smooth"] == true);
+        let (mut whole, mut first, mut second) = (new(), new(), new());
+        let candidates = case["candidates"].as_array().into_iter().flatten().map(sizes);
+        let references = case["references"].as_array().into_iter().flatten();
+        for (i, (candidate, references)) in candidates.zip(references).enumerate() {
+            let references: Vec<Vec<usize>> = references.as_array().into_iter().flatten().map(sizes).collect();
+            whole.update(&candidate, &references);
+            (if i < 3 { &mut first } else { &mut second }).update(&candidate, &references);
+        }
+        first.merge(&second);
+        assert_eq!(whole, first);
+        assert_close(&[whole.compute()], &[number(&case["value"])], 1e-12, 0.0, word(&case["name"], "name"));
+        assert!(whole.compute() > 0.1);
+    }
+    assert_eq!(Bleu::new().compute(), 0.0);
+}

@@ -1,0 +1,329 @@
+//! Weight files: what is written is read back, what is damaged is refused, and nothing is ever half done.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::common::values;
+use fulmen_nn::safetensors::{CHECKSUMS, read, read_metadata, write};
+use fulmen_nn::weights::{Strictness, load_weights, save_weights};
+use fulmen_nn::{BatchNorm2d, Conv2d, Error, Init, Linear, Module, Parameter};
+use fulmen_tensor::{DType, Literal, Tensor, TensorType};
+
+#[derive(Module)]
+struct Net {
+    conv: Conv2d,
+    bn: BatchNorm2d,
+    fc: Linear,
+}
+
+fn net(classes: usize) -> Net {
+    Net { conv: Conv2d::new(1, 4, 3), bn: BatchNorm2d::new(4), fc: Linear::new(4, classes) }
+}
+
+fn listing(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn without_checksums(mut metadata: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    assert!(metadata.remove(CHECKSUMS).is_some());
+    metadata
+}
+
+#[test]
+fn every_dtype_and_shape_comes_back_as_it_went() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("all.safetensors");
+    let mut tensors = vec![];
+    for dtype in DType::all().filter(|dtype| *dtype != DType::C128) {
+        for shape in [vec![], vec![0], vec![3], vec![2, 1, 3]] {
+            let ty = TensorType::new(dtype, shape);
+            let bytes: Vec<u8> =
+                (0..ty.size_in_bytes()).map(|i| if dtype == DType::Bool { i as u8 % 2 } else { i as u8 + 1 }).collect();
+            tensors.push((format!("{ty}"), Literal::from_bytes(ty, &bytes).unwrap()));
+        }
+    }
+    let metadata = BTreeMap::from([("a \"b\"\n".to_owned(), "ü{}".to_owned()), ("z".to_owned(), String::new())]);
+    write(&path, &tensors, &metadata).unwrap();
+    let (found, said) = read(&path).unwrap();
+    assert_eq!(without_checksums(said), metadata);
+    assert_eq!(found.len(), tensors.len());
+    for (name, value) in &tensors {
+        assert_eq!(found[name].ty(), value.ty());
+        assert_eq!(found[name].bytes(), value.bytes(), "{name}");
+    }
+    let first = fs::read(&path).unwrap();
+    write(&path, &tensors, &metadata).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), first, "the same values, the same bytes");
+    assert_eq!(listing(folder.path()), ["all.safetensors"]);
+
+    let wide = Literal::from_bytes(TensorType::new(DType::C128, [1]), &[0; 16]).unwrap();
+    let error = write(&path, &[("wide".to_owned(), wide)], &BTreeMap::new()).unwrap_err().to_string();
+    assert!(error.contains("`wide` is c128[1], and the format has no such elements"), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), first);
+}
+
+#[test]
+fn a_file_without_values_is_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("empty.safetensors");
+    write(&path, &[], &BTreeMap::new()).unwrap();
+    let (tensors, metadata) = read(&path).unwrap();
+    assert!(tensors.is_empty() && without_checksums(metadata).is_empty());
+}
+
+#[test]
+fn names_that_no_reader_could_tell_apart_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    let one = || Literal::from_slice(&[1.0f32], [1]).unwrap();
+    for names in [["a", "a"], ["", "b"], ["__metadata__", "b"]] {
+        let tensors = names.map(|name| (name.to_owned(), one()));
+        let error = write(&path, &tensors, &BTreeMap::new()).unwrap_err().to_string();
+        assert!(error.contains("cannot name a value"), "{error}");
+    }
+    assert!(listing(folder.path()).is_empty());
+}
+
+#[test]
+fn a_file_that_cannot_be_written_leaves_all_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let one = [("x".to_owned(), Literal::from_slice(&[1.0f32], [1]).unwrap())];
+
+    let path = folder.path().join("no/such/folder/x.safetensors");
+    let error = write(&path, &one, &BTreeMap::new()).unwrap_err();
+    assert!(error.is_io() && error.to_string().contains("no/such/folder"), "{error}");
+
+    // A folder stands where the file is to go: the new file is complete and cannot take its place.
+    let taken = folder.path().join("taken");
+    fs::create_dir(&taken).unwrap();
+    fs::write(taken.join("inside"), "kept").unwrap();
+    let error = write(&taken, &one, &BTreeMap::new()).unwrap_err();
+    assert!(error.is_io() && error.to_string().contains("taken"), "{error}");
+    assert_eq!(listing(folder.path()), ["taken"], "the temporary file is gone");
+    assert_eq!(fs::read_to_string(taken.join("inside")).unwrap(), "kept");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_new_file_has_the_rights_of_any_new_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (weights, plain) = (folder.path().join("x.safetensors"), folder.path().join("plain"));
+    write(&weights, &[], &BTreeMap::new()).unwrap();
+    fs::write(&plain, "").unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&weights), mode(&plain));
+}
+
+#[test]
+fn damaged_files_are_errors_that_name_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = folder.path().join("good.safetensors");
+    let tensors = [
+        ("a".to_owned(), Literal::from_slice(&[1.0f32, 2.0, 3.0], [3]).unwrap()),
+        ("b".to_owned(), Literal::from_slice(&[1u8, 2], [2]).unwrap()),
+    ];
+    write(&good, &tensors, &BTreeMap::new()).unwrap();
+    let whole = fs::read(&good).unwrap();
+    let bad = folder.path().join("bad.safetensors");
+    let refused = |bytes: &[u8], what: &str| {
+        fs::write(&bad, bytes).unwrap();
+        let error = read(&bad).unwrap_err();
+        assert!(error.is_format(), "{what}: {error}");
+        assert!(error.to_string().contains("bad.safetensors"), "{what}: {error}");
+    };
+    for length in 0..whole.len() {
+        refused(&whole[..length], "cut short");
+    }
+    refused(&[&whole[..], b"x"].concat(), "longer than its header says");
+    refused(&[255; 64], "a header of 2^64 bytes");
+    refused(b"\x02\0\0\0\0\0\0\0[]", "a header that is no object");
+    let lie = |from: &str, to: &str| {
+        let header = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+        let text = String::from_utf8(whole[8..8 + header].to_vec()).unwrap();
+        assert!(text.contains(from), "{text}");
+        let text = text.replace(from, to);
+        [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &whole[8 + header..]].concat()
+    };
+    refused(&lie("\"F32\"", "\"F99\""), "an unknown dtype");
+    refused(&lie("\"F32\"", "\"F64\""), "a dtype of another size");
+    refused(&lie("[3]", "[18446744073709551615,9]"), "a shape that overflows");
+    refused(&lie("[12,14]", "[13,15]"), "a gap");
+    refused(&lie("[12,14]", "[14,12]"), "an end before its start");
+    // No byte of the header can bring the reader down, whatever it becomes.
+    for i in 0..whole.len() {
+        for value in [0, b'"', b'9', b'-', 255] {
+            let mut bytes = whole.clone();
+            bytes[i] = value;
+            fs::write(&bad, bytes).unwrap();
+            let _ = read(&bad);
+        }
+    }
+    let error = read(folder.path().join("none")).unwrap_err();
+    assert!(error.is_io() && !error.is_format(), "{error}");
+}
+
+#[test]
+fn a_model_comes_back_with_its_buffers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("net.safetensors");
+    let (a, b) = (net(3), net(3));
+    a.initialize(1);
+    let x = Tensor::from_slice(&(0..50).map(|i| i as f32 / 7.0).collect::<Vec<_>>(), [2, 1, 5, 5]);
+    let _ = a.bn.forward(&a.conv.forward(&x));
+    save_weights(&a, &path).unwrap();
+    let report = load_weights(&b, &path, Strictness::Strict).unwrap();
+    assert_eq!(report.loaded.len(), 9);
+    assert!(report.is_complete() && report.converted.is_empty());
+    assert_eq!(report.to_string(), "9 values loaded");
+    for ((name, saved), (_, loaded)) in a.state().iter().zip(b.state()) {
+        assert_eq!(values(&saved.get()), values(&loaded.get()), "{name}");
+    }
+    assert_eq!(values(&b.buffers()[2].1.get()), [1.0]);
+}
+
+#[test]
+fn a_strict_load_that_does_not_fit_lists_all_and_changes_nothing() {
+    #[derive(Module)]
+    struct Other {
+        conv: Conv2d,
+        fc: Linear,
+        extra: Parameter,
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("net.safetensors");
+    let saved = net(3);
+    saved.initialize(1);
+    save_weights(&saved, &path).unwrap();
+
+    let other = Other { conv: Conv2d::new(1, 4, 3), fc: Linear::new(4, 5), extra: Parameter::new([1], Init::ones()) };
+    other.initialize(2);
+    let before: Vec<_> = other.state().iter().map(|(_, v)| values(&v.get())).collect();
+    let error = load_weights(&other, &path, Strictness::Strict).unwrap_err();
+    assert!(error.is_mismatch());
+    let report = error.report().unwrap();
+    assert_eq!(report.missing, ["extra"]);
+    assert_eq!(
+        report.unexpected,
+        ["bn.bias", "bn.num_batches_tracked", "bn.running_mean", "bn.running_var", "bn.weight"]
+    );
+    assert_eq!(report.misshapen.len(), 2);
+    let text = error.to_string();
+    for part in [
+        "net.safetensors do not fit the model; nothing was loaded",
+        "missing in the file: extra",
+        "not part of the model: bn.bias, bn.num_batches_tracked",
+        "fc.weight: the model has f32[5, 4], the file f32[3, 4]",
+        "fc.bias: the model has f32[5], the file f32[3]",
+        "Strictness::Lenient",
+    ] {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    let after: Vec<_> = other.state().iter().map(|(_, v)| values(&v.get())).collect();
+    assert_eq!(before, after);
+
+    let report = load_weights(&other, &path, Strictness::Lenient).unwrap();
+    assert_eq!(report.loaded, ["conv.weight", "conv.bias"]);
+    assert_eq!(values(&other.conv.weight.get()), values(&saved.conv.weight.get()));
+    assert_eq!(values(&other.fc.weight.get()), before[2]);
+}
+
+#[test]
+fn other_float_types_are_converted_and_other_kinds_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    let half = |v: &[f32]| Tensor::from_slice(v, [v.len()]).to_dtype(DType::Bf16).eval().unwrap();
+    let tensors = [
+        ("0".to_owned(), half(&[1.0, -2.5])),
+        ("1".to_owned(), Literal::from_slice(&[1.0f64, 0.1], [2]).unwrap()),
+        ("2".to_owned(), Literal::from_slice(&[1i32, 2], [2]).unwrap()),
+    ];
+    write(&path, &tensors, &BTreeMap::new()).unwrap();
+    let model = [0, 1, 2].map(|_| Parameter::new([2], Init::zeros()));
+    let report = load_weights(&model, &path, Strictness::Lenient).unwrap();
+    assert_eq!(values(&model[0].get()), [1.0, -2.5]);
+    assert_eq!(values(&model[1].get()), [1.0, f64::from(0.1f32)]);
+    assert!(!model[2].is_set());
+    let text = report.to_string();
+    assert!(text.contains("converted: 0 (bf16 to f32), 1 (f64 to f32)"), "{text}");
+    assert!(text.contains("2: the model has f32[2], the file i32[2]"), "{text}");
+}
+
+#[test]
+fn tied_weights_are_saved_once_and_found_under_any_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    let tied = || {
+        let shared = Parameter::new([2], Init::normal(0.0, 1.0));
+        BTreeMap::from([("embed".to_owned(), shared.clone()), ("head".to_owned(), shared)])
+    };
+    let model = tied();
+    model.initialize(0);
+    save_weights(&model, &path).unwrap();
+    assert_eq!(read(&path).unwrap().0.into_keys().collect::<Vec<_>>(), ["embed"]);
+    load_weights(&tied(), &path, Strictness::Strict).unwrap();
+    // PyTorch's state dict has both names, or may keep the other one.
+    let value = || Literal::from_slice(&[3.0f32, 4.0], [2]).unwrap();
+    for names in [&["head"][..], &["embed", "head"]] {
+        let tensors: Vec<_> = names.iter().map(|name| (name.to_string(), value())).collect();
+        write(&path, &tensors, &BTreeMap::new()).unwrap();
+        let model = tied();
+        load_weights(&model, &path, Strictness::Strict).unwrap();
+        assert_eq!(values(&model["embed"].get()), [3.0, 4.0]);
+    }
+}
+
+#[test]
+fn a_model_without_values_cannot_be_saved_and_says_which_are_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    let error: Error = save_weights(&net(2), &path).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("`conv.weight` has no value to save") && text.contains("initialize(seed)"), "{text}");
+    assert!(listing(folder.path()).is_empty());
+}
+
+#[test]
+fn each_flipped_bit_is_found_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("fc.safetensors");
+    let layer = Linear::new(3, 2);
+    layer.initialize(0);
+    save_weights(&layer, &path).unwrap();
+    let whole = fs::read(&path).unwrap();
+    let data = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    // Of one dtype, by name: the bias comes first.
+    assert_eq!(whole.len() - data, 24 + 8);
+    // Flipped, the key of the checksums is another key, and the file is one without them: all else is as it was.
+    let key = whole.windows(CHECKSUMS.len()).position(|window| window == CHECKSUMS.as_bytes()).unwrap();
+    for byte in (0..whole.len()).filter(|byte| !(key..key + CHECKSUMS.len()).contains(byte)) {
+        for bit in [byte % 8, (byte + 3) % 8] {
+            let mut bytes = whole.clone();
+            bytes[byte] ^= 1 << bit;
+            fs::write(&path, bytes).unwrap();
+            let fresh = Linear::new(3, 2);
+            let error = load_weights(&fresh, &path, Strictness::Lenient).unwrap_err().to_string();
+            let expected = match byte.checked_sub(data) {
+                Some(0..8) => "tensor `bias` does not match its checksum",
+                Some(_) => "tensor `weight` does not match its checksum",
+                None => "fc.safetensors",
+            };
+            assert!(error.contains(expected), "bit {bit} of byte {byte}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_file_without_checksums_is_read_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.safetensors");
+    let header = br#"{"__metadata__":{"a":"b"},"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
+    fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], header, &[1, 2]].concat()).unwrap();
+    let (tensors, metadata) = read(&path).unwrap();
+    assert_eq!((tensors["x"].bytes(), metadata["a"].as_str()), (&[1u8, 2][..], "b"));
+    assert_eq!(read_metadata(&path).unwrap(), metadata);
+}

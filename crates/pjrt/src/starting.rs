@@ -1,0 +1,165 @@
+//! Marks in the cache folder, by which a start sees that an earlier one ended the process: the plugin's file may be
+//! damaged. Whether it is, and what to do then, is `fetch`'s matter.
+//!
+//! To hash 200 MB at every start would cost more than loading them does. So a process leaves a mark, a locked empty file,
+//! while it starts a plugin and for the first minute of using it. A mark without a lock is one of a process that ended
+//! in that time without exiting: it crashed, or was killed.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+use std::{env, process};
+
+use crate::error::Result;
+use crate::{fetch, hash};
+
+/// What a damaged file does, it mostly does when it first compiles and runs.
+const FIRST_TIME: Duration = Duration::from_secs(60);
+
+/// This process's marks, one for each plugin that it has started.
+static MARKS: Mutex<Vec<Mark>> = Mutex::new(Vec::new());
+/// Whether there are any, which each run asks.
+static MARKED: AtomicBool = AtomicBool::new(false);
+
+struct Mark {
+    plugin: PathBuf,
+    path: PathBuf,
+    since: Instant,
+    /// Holds the lock, which goes with the process.
+    _file: File,
+}
+
+/// Is called before a plugin's file is opened. If an earlier start ended its process, verifies the file, and fetches a
+/// damaged one again. Only plugins that Fulmen fetched are verified: nobody knows what others should be.
+pub(crate) fn begin(plugin: &Path) -> Result<()> {
+    if !fetch::is_published(plugin) {
+        return Ok(());
+    }
+    let mut marks = MARKS.lock().unwrap_or_else(PoisonError::into_inner);
+    if marks.iter().any(|mark| mark.plugin == plugin) {
+        return Ok(());
+    }
+    // Where no mark can be made, a damaged file is not found out; the plugin is used all the same.
+    let Some((place, path, file)) = places(plugin).into_iter().find_map(Place::mark) else { return Ok(()) };
+    marks.push(Mark { plugin: plugin.to_owned(), path, since: Instant::now(), _file: file });
+    MARKED.store(true, Ordering::Relaxed);
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the function takes nothing, does not unwind, and stays.
+        unsafe { libc::atexit(at_exit) };
+    });
+    let left = place.left_behind();
+    if !left.is_empty() {
+        fetch::mend(plugin)?;
+        // Not before: if the file is damaged and stays so, the next start must know, too.
+        for path in left {
+            let _ = fs::remove_file(path);
+        }
+    }
+    Ok(())
+}
+
+/// Is called when a program runs: after the first minute the marks are removed.
+pub(crate) fn running() {
+    if MARKED.load(Ordering::Relaxed) {
+        remove_marks(|mark| mark.since.elapsed() >= FIRST_TIME);
+    }
+}
+
+extern "C" fn at_exit() {
+    remove_marks(|_| true);
+}
+
+fn remove_marks(which: impl Fn(&Mark) -> bool) {
+    // A process that exits does not wait for a thread that holds the lock.
+    let Ok(mut marks) = MARKS.try_lock() else { return };
+    marks.retain(|mark| {
+        let remove = which(mark);
+        if remove {
+            let _ = fs::remove_file(&mark.path);
+        }
+        !remove
+    });
+    MARKED.store(!marks.is_empty(), Ordering::Relaxed);
+}
+
+/// A folder that marks of a plugin may be in, and what their names begin with.
+struct Place {
+    folder: PathBuf,
+    prefix: String,
+}
+
+/// The plugin's own folder, and for a cache that is read-only the folder for temporary files.
+fn places(plugin: &Path) -> Vec<Place> {
+    let name = hash::hex(&hash::of_bytes(plugin.as_os_str().as_bytes())[..8]);
+    let own = plugin.parent().unwrap_or(Path::new("/")).to_owned();
+    vec![
+        Place { folder: own, prefix: ".starting-".to_owned() },
+        Place { folder: env::temp_dir(), prefix: format!(".fulmen-starting-{name}-") },
+    ]
+}
+
+impl Place {
+    /// Makes a mark and locks it. A process that looks for marks between the two takes it for one left behind, which
+    /// costs that process a verification.
+    fn mark(self) -> Option<(Self, PathBuf, File)> {
+        let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
+        let path = self.folder.join(format!("{}{}-{nanos}", self.prefix, process::id()));
+        let file = File::options().write(true).create_new(true).open(&path).ok()?;
+        if !lock(&file) {
+            let _ = fs::remove_file(path);
+            return None;
+        }
+        Some((self, path, file))
+    }
+
+    /// Marks whose processes are gone.
+    fn left_behind(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let marks =
+            entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&self.prefix)));
+        marks.map(|entry| entry.path()).filter(|path| File::open(path).is_ok_and(|file| lock(&file))).collect()
+    }
+}
+
+/// Takes the lock if nobody has it.
+fn lock(file: &File) -> bool {
+    // SAFETY: the descriptor is open.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(folder: &Path) -> Place {
+        Place { folder: folder.to_owned(), prefix: ".starting-".to_owned() }
+    }
+
+    #[test]
+    fn only_marks_of_processes_that_are_gone_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, _, mine) = place(folder.path()).mark().unwrap();
+        let (_, gone, file) = place(folder.path()).mark().unwrap();
+        assert!(place(folder.path()).left_behind().is_empty(), "both are locked");
+        // As when a process ends.
+        drop(file);
+        assert_eq!(place(folder.path()).left_behind(), [gone]);
+        drop(mine);
+        assert_eq!(place(folder.path()).left_behind().len(), 2);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_has_no_marks() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(place(&folder.path().join("missing")).mark().is_none());
+        assert!(place(&folder.path().join("missing")).left_behind().is_empty());
+        let places = places(&folder.path().join("plugin.so"));
+        assert_eq!(places[0].folder, folder.path());
+        assert_eq!(places[1].folder, env::temp_dir());
+    }
+}

@@ -1,0 +1,406 @@
+//! Loading plugins, and files that are none.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::*;
+use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_pjrt::{Plugin, Value};
+
+#[test]
+fn the_same_file_is_the_same_plugin() {
+    let path = locate(Platform::Cpu, None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("link.so");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let plugins = std::thread::scope(|scope| {
+        let loads = [&path, &link, &path].map(|path| scope.spawn(move || Plugin::load(path).unwrap()));
+        loads.map(|load| load.join().unwrap())
+    });
+    for plugin in &plugins {
+        assert_eq!(plugin.path(), path.canonicalize().unwrap());
+        assert_eq!(plugin.api_version().major, 0);
+        assert!(plugin.api_version().minor >= 81, "{}", plugin.api_version());
+    }
+}
+
+#[test]
+fn the_plugin_tells_of_itself() {
+    let attributes = plugin().attributes().unwrap();
+    let version = attributes.get("stablehlo_current_version").unwrap();
+    assert!(matches!(version, Value::IntList(version) if version.len() == 3), "{version}");
+    assert_eq!(plugin().identity().unwrap().len(), 64);
+}
+
+fn refused(path: &Path, parts: &[&str]) {
+    let error = Plugin::load(path).unwrap_err();
+    assert!(error.is_not_a_plugin(), "{error:?}");
+    says(&error, &[&path.display().to_string()]);
+    says(&error, parts);
+}
+
+#[test]
+fn a_path_that_is_no_plugin_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Plugin::load(folder.path().join("missing.so")).unwrap_err();
+    assert!(error.is_not_found());
+    says(&error, &["there is no PJRT plugin at", "missing.so"]);
+
+    let folder = folder.path().canonicalize().unwrap();
+    let text = folder.join("text.so");
+    fs::write(&text, "this is no shared object, but it is long enough to have held a header of one").unwrap();
+    refused(&text, &["is not a PJRT plugin: it is not a shared object"]);
+    let empty = folder.join("empty.so");
+    fs::write(&empty, "").unwrap();
+    refused(&empty, &["it is not a shared object"]);
+    refused(&folder, &["it is not a regular file"]);
+}
+
+#[test]
+fn a_plugin_that_was_cut_off_is_refused() {
+    let whole = locate(Platform::Cpu, None).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let cut = folder.path().canonicalize().unwrap().join("cut.so");
+    let mut head = vec![0; 1 << 20];
+    std::io::Read::read_exact(&mut fs::File::open(whole).unwrap(), &mut head).unwrap();
+    fs::write(&cut, head).unwrap();
+    refused(&cut, &["it is cut off: it has 1048576 bytes"]);
+}
+
+/// Without a section table only the program headers tell how long the file should be.
+#[test]
+fn a_cut_off_file_without_sections_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let mut bytes = fs::read(shared_object(&folder, "whole", "char data[20000] = {1};")).unwrap();
+    bytes[40..48].fill(0);
+    bytes[58..64].fill(0);
+    let file = folder.join("sectionless.so");
+    fs::write(&file, &bytes).unwrap();
+    refused(&file, &["it has no GetPjrtApi"]);
+    let cut = folder.join("cut.so");
+    fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    refused(&cut, &[&format!("it is cut off: it has {} bytes", bytes.len() / 2)]);
+    bytes[56..58].fill(0);
+    fs::write(&cut, &bytes).unwrap();
+    refused(&cut, &["it has no program headers"]);
+}
+
+/// Opening one would wait for somebody to write to it.
+#[test]
+fn a_named_pipe_is_refused_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().canonicalize().unwrap().join("pipe.so");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    refused(&pipe, &["it is not a regular file"]);
+}
+
+/// The dynamic loader says of such a file that it does not exist.
+#[test]
+fn a_plugin_for_another_architecture_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let mut bytes = fs::read(shared_object(&folder, "plugin", &plugin_of("0"))).unwrap();
+    let here = std::env::consts::ARCH;
+    // The class (32 or 64 bits), the order of bytes and the machine of the ELF header.
+    let others =
+        [("aarch64", 2, 1, [183, 0]), ("x86_64", 2, 1, [62, 0]), ("s390x", 2, 2, [0, 22]), ("arm", 1, 1, [40, 0])];
+    for (name, class, order, machine) in others.into_iter().filter(|(name, ..)| *name != here) {
+        (bytes[4], bytes[5]) = (class, order);
+        bytes[18..20].copy_from_slice(&machine);
+        let file = folder.join(format!("{name}.so"));
+        fs::write(&file, &bytes).unwrap();
+        let why = format!("it is built for {name}, and this program for {here}; give the path of a plugin for {here}");
+        refused(&file, &[&why]);
+    }
+}
+
+#[test]
+fn a_shared_object_that_is_no_plugin_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let library = shared_object(&folder, "library", "int answer(void) { return 42; }");
+    refused(&library, &["it is a shared object but no PJRT plugin: it has no GetPjrtApi"]);
+    let nothing = shared_object(&folder, "nothing", "void *GetPjrtApi(void) { return 0; }");
+    refused(&nothing, &["its GetPjrtApi gave nothing"]);
+    let small = shared_object(&folder, "small", "long table[9] = {8}; void *GetPjrtApi(void) { return table; }");
+    refused(&small, &["its table of functions has 8 bytes"]);
+    let broken =
+        shared_object(&folder, "broken", "void missing(void); void *GetPjrtApi(void) { missing(); return 0; }");
+    refused(&broken, &["the dynamic loader says", "missing"]);
+}
+
+/// The source of a plugin with every function the one of this name.
+fn plugin_of(function: &str) -> String {
+    format!(
+        "struct {{ long size; void *start; long version_size; void *version_start; int major, minor; void *f[138]; }}
+         table = {{1144, 0, 24, 0, 0, 115, {{[0 ... 137] = {function}}}}}; void *GetPjrtApi(void) {{ return &table; }}"
+    )
+}
+
+/// An exception must not run through Rust frames; it ends at the door, with a message.
+#[test]
+fn a_plugin_that_throws_ends_the_process_with_a_message() {
+    const NAME: &str = "plugin::a_plugin_that_throws_ends_the_process_with_a_message";
+    if is_child() {
+        let _ = Plugin::load(std::env::var_os("PLUGIN").unwrap());
+        println!("after the exception");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // What C++ does for `throw`, without a C++ compiler.
+    let source = format!(
+        "#include <unwind.h>
+         static struct _Unwind_Exception exception;
+         void *thrower(void *args) {{ _Unwind_RaiseException(&exception); return 0; }}
+         {}",
+        plugin_of("thrower")
+    );
+    let thrower = shared_object(folder.path(), "thrower", &source);
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME, "--nocapture"])
+        .envs([("FULMEN_TEST_CHILD", "1".as_ref()), ("PLUGIN", thrower.as_os_str())])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("threw a C++ exception out of PJRT_Plugin_Initialize"), "{said}");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("after the exception"));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(6), "it aborts");
+}
+
+#[test]
+fn a_plugin_whose_file_was_replaced_has_no_identity() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = format!("void *well(void *args) {{ return 0; }} {}", plugin_of("well"));
+    let load = |name: &str| Plugin::load(shared_object(folder.path(), name, &source)).unwrap();
+    let (kept, replaced) = (load("kept"), load("replaced"));
+    let new = folder.path().join("new.so");
+    fs::copy(replaced.path(), &new).unwrap();
+    fs::rename(&new, replaced.path()).unwrap();
+    says(&replaced.identity().unwrap_err(), &["was replaced after it was loaded; restart the program"]);
+    let identity = kept.identity().unwrap().to_owned();
+    fs::remove_file(kept.path()).unwrap();
+    assert_eq!(kept.identity().unwrap(), identity, "what was found out once stays");
+}
+
+#[test]
+fn another_version_and_a_missing_function_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().canonicalize().unwrap();
+    let table = |name: &str, size: usize, major: i32, minor: i32| {
+        let source = format!(
+            "struct {{ long size; void *start; long version_size; void *version_start; int major, minor; void *f[200]; }}
+             table = {{{size}, 0, 24, 0, {major}, {minor}}}; void *GetPjrtApi(void) {{ return &table; }}"
+        );
+        shared_object(&folder, name, &source)
+    };
+    let old = table("old", 800, 0, 54);
+    refused(&old, &["speaks PJRT API 0.54", "this program speaks 0.81 and later 0.x: use a newer plugin"]);
+    refused(&table("next", 1200, 1, 2), &["speaks PJRT API 1.2"]);
+    for (name, size) in [("null", 1144), ("short", 40)] {
+        let error = Plugin::load(table(name, size, 0, 115)).unwrap_err();
+        assert!(error.is_unsupported());
+        says(&error, &["starting the plugin", "has no PJRT_Plugin_Initialize"]);
+    }
+}
+
+/// A cache folder with a copy of the plugin that is fetched on this machine, or nothing where the plugin is another.
+fn cache_with_plugin(folder: &Path) -> Option<PathBuf> {
+    let plugin = locate(Platform::Cpu, None).unwrap();
+    let package = plugin.parent().unwrap();
+    let fetched = fulmen_pjrt::fetch::cache_folder().is_ok_and(|cache| package.parent() == Some(&cache.join("pjrt")));
+    if !fetched {
+        eprintln!("skipped: the plugin here is not the one that is fetched");
+        return None;
+    }
+    let copy = folder.join("fulmen/pjrt").join(package.file_name().unwrap()).join(plugin.file_name().unwrap());
+    fs::create_dir_all(copy.parent().unwrap()).unwrap();
+    fs::copy(plugin, &copy).unwrap();
+    Some(copy)
+}
+
+/// Runs a test again in a process that has its plugin from this cache folder and may not fetch another.
+fn with_cache(name: &str, cache: &Path, variables: &[(&str, &str)]) -> std::process::Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]).envs([("FULMEN_TEST_CHILD", "1"), ("FULMEN_OFFLINE", "1")]);
+    command.env("XDG_CACHE_HOME", cache).env_remove("FULMEN_PJRT_PLUGIN").envs(variables.iter().copied());
+    command.output().unwrap()
+}
+
+fn marks(plugin: &Path) -> usize {
+    let names = fs::read_dir(plugin.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_str().unwrap().starts_with(".starting-")).count()
+}
+
+/// Overwrites its instructions with one that no program may execute.
+fn damage(plugin: &Path) {
+    let mut bytes = fs::read(plugin).unwrap();
+    let number = |at: usize, size: usize| {
+        bytes[at..at + size].iter().rev().fold(0_usize, |value, &byte| value << 8 | usize::from(byte))
+    };
+    // The first of the program headers that are loaded (1) and executable (flag 1).
+    let (start, each, count) = (number(32, 8), number(54, 2), number(56, 2));
+    let header = (0..count).map(|i| start + i * each).find(|&at| number(at, 4) == 1 && number(at + 4, 4) & 1 == 1);
+    let header = header.unwrap();
+    let (offset, size) = (number(header + 8, 8), number(header + 32, 8));
+    // `hlt` on x86, which only the kernel may; what is no instruction elsewhere.
+    bytes[offset..offset + size].fill(if cfg!(target_arch = "x86_64") { 0xf4 } else { 0 });
+    fs::write(plugin, bytes).unwrap();
+}
+
+/// A damaged file ends the process at its first start, which cannot be prevented, but the next start knows.
+#[test]
+fn a_damaged_plugin_is_found_out_after_it_ended_a_process() {
+    const NAME: &str = "plugin::a_damaged_plugin_is_found_out_after_it_ended_a_process";
+    if is_child() {
+        match Plugin::load(locate(Platform::Cpu, None).unwrap()) {
+            Ok(_) => println!("it was loaded"),
+            Err(error) => println!("corrupt: {}, {error}", error.is_corrupt()),
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let Some(plugin) = cache_with_plugin(folder.path()) else { return };
+    let whole = locate(Platform::Cpu, None).unwrap();
+    damage(&plugin);
+    let crash = with_cache(NAME, folder.path(), &[]);
+    assert!(std::os::unix::process::ExitStatusExt::signal(&crash.status).is_some(), "{crash:?}");
+    for _ in 0..2 {
+        let said = String::from_utf8(with_cache(NAME, folder.path(), &[]).stdout).unwrap();
+        let damaged = format!("the SHA-256 of {} is", plugin.canonicalize().unwrap().display());
+        let parts = ["corrupt: true", "is damaged", &damaged, "FULMEN_OFFLINE forbids fetching it again; run `python3"];
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+    fs::copy(whole, &plugin).unwrap();
+    let said = String::from_utf8(with_cache(NAME, folder.path(), &[]).stdout).unwrap();
+    assert!(said.contains("it was loaded"), "{said}");
+    assert_eq!(marks(&plugin), 0, "what crashed left a mark, which the good start removed, as its own");
+}
+
+/// What the dynamic loader refuses is damaged, too: one byte of a name that it looks up.
+#[test]
+fn a_damaged_plugin_that_cannot_be_loaded_is_found_out_at_once() {
+    const NAME: &str = "plugin::a_damaged_plugin_that_cannot_be_loaded_is_found_out_at_once";
+    if is_child() {
+        let error = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap_err();
+        assert!(error.is_corrupt(), "{error:?}");
+        says(&error, &["is damaged", "FULMEN_OFFLINE forbids fetching it again"]);
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let Some(plugin) = cache_with_plugin(folder.path()) else { return };
+    let mut bytes = fs::read(&plugin).unwrap();
+    // The type of the ELF file.
+    bytes[16] ^= 1;
+    fs::write(&plugin, bytes).unwrap();
+    let child = with_cache(NAME, folder.path(), &[]);
+    assert!(child.status.success(), "{child:?}");
+}
+
+/// A user who kills a program that has just begun is told nothing, and the next start removes the mark.
+#[test]
+fn a_killed_process_costs_no_more_than_a_verification() {
+    const NAME: &str = "plugin::a_killed_process_costs_no_more_than_a_verification";
+    if is_child() {
+        plugin();
+        if std::env::var_os("KILLED").is_some() {
+            let _ = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let Some(plugin) = cache_with_plugin(folder.path()) else { return };
+    let killed = with_cache(NAME, folder.path(), &[("KILLED", "1")]);
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&killed.status), Some(9));
+    assert_eq!(marks(&plugin), 1);
+    let next = with_cache(NAME, folder.path(), &[]);
+    assert!(next.status.success(), "{next:?}");
+    assert_eq!(String::from_utf8_lossy(&next.stderr), "");
+    assert_eq!(marks(&plugin), 0);
+}
+
+#[test]
+fn options_that_would_end_the_process_are_refused() {
+    let check = |name: &str, value: Value, expected: &str| {
+        let error = plugin().create_client(&[(name, value)]).unwrap_err();
+        assert!(error.is_invalid_argument());
+        says(&error, &[expected]);
+    };
+    check("cpu_device_count", "eight".into(), "the option cpu_device_count must be an integer, not a string (eight)");
+    check("cpu_device_count", 0.into(), "cpu_device_count must be from 1 to 1024, not 0");
+    check("asynchronous", 1.into(), "the option asynchronous must be a bool");
+    // Older plugins pass over what they do not know.
+    if plugin().api_version().minor >= 115 {
+        check("no_such_option", true.into(), "no_such_option");
+    }
+}
+
+#[test]
+fn xla_flags_are_refused() {
+    if is_child() {
+        let flags = format!("{:?}", std::env::var("XLA_FLAGS").unwrap());
+        let error = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap_err();
+        assert!(error.is_invalid_argument());
+        says(&error, &[&format!("XLA_FLAGS is set (to {flags})"), "unset it", "CompileOptions::override_flag"]);
+        return;
+    }
+    // An unknown flag, the name of a file that is not there, and another such name.
+    for flags in ["--xla_no_such_flag=1", "xla_flag", " "] {
+        in_child("plugin::xla_flags_are_refused", &[("XLA_FLAGS", flags)]);
+    }
+}
+
+#[test]
+fn empty_xla_flags_do_no_harm() {
+    if is_child() {
+        let client = client(1);
+        assert_eq!(
+            get(&run(&compile(&client, &increment("")), vec![(&put(&client, &[0.0; 4], 0)).into()]).outputs[0][0]),
+            [1.0; 4]
+        );
+        return;
+    }
+    in_child("plugin::empty_xla_flags_do_no_harm", &[("XLA_FLAGS", "")]);
+}
+
+#[test]
+fn variables_that_are_set_are_left_alone_and_others_are_set() {
+    if is_child() {
+        plugin();
+        assert_eq!(std::env::var("TPU_LOG_DIR").unwrap(), "/mine");
+        assert_eq!(std::env::var("TF_CPP_MIN_LOG_LEVEL").unwrap(), "3");
+        return;
+    }
+    in_child("plugin::variables_that_are_set_are_left_alone_and_others_are_set", &[("TPU_LOG_DIR", "/mine")]);
+}
+
+#[test]
+fn ordinary_use_prints_nothing() {
+    if is_child() {
+        let client = client(2);
+        client.compile("nonsense", &Default::default()).unwrap_err();
+        get(&run(&compile(&client, &increment("")), vec![(&put(&client, &[0.0; 4], 0)).into()]).outputs[0][0]);
+        return;
+    }
+    let text = in_child("plugin::ordinary_use_prints_nothing", &[]);
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).collect::<Vec<_>>();
+    assert_eq!(lines.len(), 3, "only the test harness speaks: {text}");
+}
+
+#[test]
+fn a_client_knows_its_devices() {
+    let client = client(3);
+    assert_eq!((client.platform_name(), client.process_index()), ("cpu", 0));
+    assert!(!client.platform_version().is_empty());
+    let ids = client.devices().iter().map(|device| device.id()).collect::<Vec<_>>();
+    assert_eq!(ids, [0, 1, 2]);
+    assert_eq!(client.addressable_devices(), client.devices());
+    let device = &client.devices()[1];
+    assert!(device.is_addressable());
+    assert_eq!((device.kind(), device.process_index(), device.local_hardware_id()), ("cpu", 0, Some(1)));
+    assert!(!format!("{device:?}").is_empty() && !device.to_string().is_empty());
+    let error = device.memory_stats().unwrap_err();
+    assert!(error.is_unsupported() && error.is_from_plugin(), "{error:?}");
+    assert_eq!(error.code(), Some("UNIMPLEMENTED"));
+}

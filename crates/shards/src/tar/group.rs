@@ -1,0 +1,205 @@
+//! Which files of a tar make up a sample.
+//!
+//! Not here: going through the tar (`walk`), and through several (`stream`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::walk::{Bytes, Entry, Walk};
+use fulmen_data::{Error, Result};
+use fulmen_files::Location;
+
+/// A sample of a WebDataset shard: files whose names are the same up to the first dot after the last slash.
+///
+/// ```
+/// use fulmen_shards::TarSample;
+///
+/// let mut sample = TarSample {
+///     key: "train/0017".to_owned(),
+///     files: [("jpg".to_owned(), vec![0xff, 0xd8]), ("cls".to_owned(), b"3".to_vec())].into(),
+/// };
+/// assert_eq!(sample.text("cls")?.parse::<i32>().map_err(fulmen_data::Error::new)?, 3);
+/// assert_eq!(sample.take("jpg")?, [0xff, 0xd8]);
+/// assert!(sample.take("png").unwrap_err().to_string().contains("has only `cls`"));
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TarSample {
+    /// The name that its files share, with folders.
+    pub key: String,
+    /// The content of its files by their extensions, which are in lower case and may have dots (`seg.png`).
+    pub files: BTreeMap<String, Vec<u8>>,
+}
+
+impl TarSample {
+    /// Takes out the file with this extension.
+    ///
+    /// # Errors
+    /// There is none; the error names those that there are.
+    pub fn take(&mut self, extension: &str) -> Result<Vec<u8>> {
+        self.files.remove(extension).ok_or_else(|| self.lacks(extension))
+    }
+
+    /// Takes out the file that has one of these extensions, the first that there is.
+    pub fn take_any(&mut self, extensions: &[&str]) -> Result<Vec<u8>> {
+        let found = extensions.iter().find_map(|extension| self.files.remove(*extension));
+        found.ok_or_else(|| self.lacks(&extensions.join(", .")))
+    }
+
+    /// The file with this extension as text, without spaces and line breaks at its ends.
+    pub fn text(&self, extension: &str) -> Result<&str> {
+        let bytes = self.files.get(extension).ok_or_else(|| self.lacks(extension))?;
+        let text = std::str::from_utf8(bytes);
+        text.map(str::trim)
+            .map_err(|why| Error::new(format!("the file .{extension} of `{}` is no text: {why}", self.key)))
+    }
+
+    fn lacks(&self, extension: &str) -> Error {
+        let names: Vec<String> = self.files.keys().map(|name| format!("`{name}`")).collect();
+        let has = if names.is_empty() { "nothing (more)".to_owned() } else { format!("only {}", names.join(", ")) };
+        Error::missing(format!("the sample `{}` has no file .{extension}; it has {has}", self.key))
+    }
+}
+
+/// Key and extension of a name. Files without an extension, hidden ones, and those by which the `webdataset` library
+/// describes a shard (`__name__`) belong to no sample.
+pub fn split(name: &str) -> Option<(&str, &str)> {
+    let first = name.split('/').next().unwrap_or_default();
+    if first.len() >= 4 && first.starts_with("__") && first.ends_with("__") {
+        return None;
+    }
+    let last = name.rfind('/').map_or(0, |slash| slash + 1);
+    let dot = last + name[last..].find('.')?;
+    (dot > last).then(|| (&name[..dot], &name[dot + 1..]))
+}
+
+/// What is read of a shard.
+#[derive(Clone, Debug)]
+pub(super) struct Selection {
+    /// Extensions in lower case; all of them where there is none.
+    pub(super) extensions: Vec<String>,
+    pub(super) max_sample_bytes: u64,
+}
+
+impl Selection {
+    /// These extensions, however they are written: `.JPG` is `jpg`.
+    pub(super) fn new(extensions: &[&str], max_sample_bytes: u64) -> Selection {
+        let extensions = extensions.iter().map(|extension| extension.trim_start_matches('.').to_lowercase()).collect();
+        Selection { extensions, max_sample_bytes }
+    }
+
+    /// Whether files with this extension, in lower case, are wanted.
+    pub(super) fn takes(&self, extension: &str) -> bool {
+        self.extensions.is_empty() || self.extensions.iter().any(|wanted| wanted == extension)
+    }
+}
+
+/// A file of a sample, as it stands in a shard: what [`groups`](Groups) hands to whoever reads it or only notes it.
+pub(super) struct Member<'w, B> {
+    pub(super) walk: &'w mut Walk<B>,
+    pub(super) entry: Entry,
+}
+
+/// The samples of a shard, one after the other; `T` is what is kept of a file.
+pub(super) struct Groups<B, T> {
+    location: Location,
+    walk: Walk<B>,
+    selection: Arc<Selection>,
+    /// The first file of the next sample, which ended the one before.
+    begun: Option<Group<T>>,
+    /// What was wrong behind a sample that was complete.
+    failed: Option<Error>,
+}
+
+/// A sample: its key, and what is kept of its files by their extensions.
+pub(super) struct Group<T> {
+    pub(super) key: String,
+    pub(super) files: BTreeMap<String, T>,
+    bytes: u64,
+}
+
+impl<B: Bytes, T> Groups<B, T> {
+    pub(super) fn new(location: &Location, bytes: B, selection: &Arc<Selection>) -> Groups<B, T> {
+        let walk = Walk::new(location.clone(), bytes);
+        Groups { location: location.clone(), walk, selection: selection.clone(), begun: None, failed: None }
+    }
+
+    /// The next sample. `keep` makes of a file what is kept of it.
+    pub(super) fn next(&mut self, mut keep: impl FnMut(Member<'_, B>) -> Result<T>) -> Result<Option<Group<T>>> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        loop {
+            let Some(entry) = self.walk.next()? else {
+                return Ok(self.begun.take().filter(|group| !group.files.is_empty()));
+            };
+            let Some((key, extension)) = split(&entry.name) else { continue };
+            let extension = extension.to_lowercase();
+            let ended = match &self.begun {
+                Some(group) if group.key == key => None,
+                _ => {
+                    let group = Group { key: key.to_owned(), files: BTreeMap::new(), bytes: 0 };
+                    // A sample of which nothing was wanted is none.
+                    self.begun.replace(group).filter(|group| !group.files.is_empty())
+                }
+            };
+            let added = self.add(entry, extension, &mut keep);
+            let Some(ended) = ended else {
+                added?;
+                continue;
+            };
+            self.failed = added.err();
+            return Ok(Some(ended));
+        }
+    }
+
+    /// Adds a file to the sample that has begun.
+    fn add(
+        &mut self,
+        entry: Entry,
+        extension: String,
+        keep: &mut impl FnMut(Member<'_, B>) -> Result<T>,
+    ) -> Result<()> {
+        let Some(group) = &mut self.begun else { return Ok(()) };
+        let refuse =
+            |why: String| Err(self.location.error(format!("entry {}, at byte {}: {why}", entry.name, entry.offset)));
+        if group.files.contains_key(&extension) {
+            return refuse(format!("the sample `{}` has a file with the extension `{extension}` already", group.key));
+        }
+        if !self.selection.takes(&extension) {
+            return Ok(());
+        }
+        group.bytes = group.bytes.saturating_add(entry.size);
+        let limit = self.selection.max_sample_bytes;
+        if group.bytes > limit {
+            return refuse(format!(
+                "with its {} bytes the sample would have {}, over the limit of {limit}; if that is right, raise the limit \
+                 with max_sample_bytes",
+                entry.size, group.bytes
+            ));
+        }
+        let kept = keep(Member { walk: &mut self.walk, entry })?;
+        group.files.insert(extension, kept);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split;
+
+    /// As `webdataset.tariterators` (1.0.2) does it, but for hidden files in folders, of which it makes samples by the
+    /// folder's name.
+    #[test]
+    fn names_are_split_at_the_first_dot_after_the_last_slash() {
+        assert_eq!(split("a.jpg"), Some(("a", "jpg")));
+        assert_eq!(split("./a.b/c.seg.png"), Some(("./a.b/c", "seg.png")));
+        assert_eq!(split("a."), Some(("a", "")));
+        assert_eq!(split("a"), None);
+        assert_eq!(split(".a"), None);
+        assert_eq!(split("b/._a.jpg"), None);
+        assert_eq!(split("__meta__/a.jpg"), None);
+        assert_eq!(split("__a__.jpg"), Some(("__a__", "jpg")));
+        assert_eq!(split(""), None);
+    }
+}

@@ -1,0 +1,21 @@
+//! WebDataset: samples as files of one name in tar files, several thousand to a file.
+//!
+//! Not here: where the files lie (`store`), and what is in the members of a sample.
+
+#[cfg(feature = "fuzzing")]
+mod fuzz;
+mod group;
+mod header;
+mod source;
+mod stream;
+mod walk;
+mod writer;
+
+#[cfg(feature = "fuzzing")]
+pub(crate) use fuzz::fuzz;
+pub use group::TarSample;
+pub use group::split;
+pub use source::TarSource;
+pub use stream::TarShards;
+pub use writer::{END, size_in_tar};
+pub use writer::{TarShardWriter, TarShardWriterBuilder, WrittenShard};

@@ -1,0 +1,228 @@
+//! The samples of local WebDataset shards by index.
+//!
+//! Not here: shards in a store or behind gzip, which are read from the beginning to the end (`stream`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::TarSample;
+use super::group::{Groups, Selection};
+use super::walk::Positioned;
+use fulmen_data::internal::Starts;
+use fulmen_data::{Error, Fingerprint, Result, Source};
+use fulmen_data::{internal::cores, internal::in_parallel};
+use fulmen_files::KeptFile;
+use fulmen_files::Location;
+
+/// Local tar files, not compressed, as samples by index: read in any order, from any thread, without reading what lies
+/// between. The headers are gone through once, when it is opened; only places are kept.
+///
+/// ```
+/// use fulmen_data::Source;
+/// use fulmen_shards::{TarShardWriter, TarSource};
+///
+/// let folder = tempfile::tempdir()?;
+/// let mut writer = TarShardWriter::builder(folder.path()).max_samples(2).build()?;
+/// for number in 0..5u8 {
+///     writer.write(&format!("{number:03}"), &[("bin", &[number]), ("txt", b"a number")])?;
+/// }
+/// writer.finish()?;
+///
+/// let samples = TarSource::open(folder.path().join("*.tar"))?;
+/// assert_eq!(samples.len(), 5);
+/// assert_eq!(samples.get(3)?.files["bin"], [3]);
+/// assert!(samples.origin(3).ends_with("shard-000001.tar, entry 003"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TarSource {
+    shards: Vec<Shard>,
+    starts: Starts,
+    extensions: Vec<String>,
+    selection: Arc<Selection>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    location: Location,
+    file: KeptFile,
+    samples: Vec<Place>,
+    files: Vec<Member>,
+}
+
+/// A sample: its key, and which of the shard's files are its own.
+#[derive(Debug)]
+struct Place {
+    key: Box<str>,
+    first: usize,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Member {
+    /// Which of all extensions.
+    extension: u32,
+    offset: u64,
+    size: u64,
+}
+
+impl TarSource {
+    /// The shards that a path or a pattern stands for ([`Location::expand`]).
+    ///
+    /// # Errors
+    /// Shards in a store or behind gzip ([`TarShards`](crate::TarShards) reads those); a shard that is damaged, cut short,
+    /// or without samples.
+    pub fn open(shards: impl Into<Location>) -> Result<TarSource> {
+        TarSource::open_only(shards, &[])
+    }
+
+    /// The same, of which only the files with these extensions are read, such as `jpg`.
+    pub fn open_only(shards: impl Into<Location>, extensions: &[&str]) -> Result<TarSource> {
+        TarSource::from_list(shards.into().expand()?, extensions)
+    }
+
+    /// These shards; of each sample the files with these extensions, or all where there is none.
+    pub fn from_list(shards: impl IntoIterator<Item = impl Into<Location>>, extensions: &[&str]) -> Result<TarSource> {
+        let shards: Vec<Location> = shards.into_iter().map(Into::into).collect();
+        let selection = Arc::new(Selection::new(extensions, u64::MAX));
+        let found = in_parallel(&shards, cores(), |shard| index(shard, &selection))?;
+        let starts = Starts::new(found.iter().map(Vec::len));
+        let mut source = TarSource { shards: Vec::new(), starts, extensions: Vec::new(), selection };
+        let mut known = HashMap::new();
+        for (location, found) in shards.into_iter().zip(found) {
+            source.add(location, found, &mut known)?;
+        }
+        if source.len() == 0 {
+            return Err(Error::usage("there are no shards to read; expected one tar file at least"));
+        }
+        Ok(source)
+    }
+
+    fn add(&mut self, location: Location, found: Vec<Found>, known: &mut HashMap<String, u32>) -> Result<()> {
+        let file = KeptFile::new(location.local().unwrap_or(Path::new("")), self.shards.len());
+        let mut shard = Shard { location, file, samples: Vec::new(), files: Vec::new() };
+        for (key, files) in found {
+            shard.samples.push(Place { key, first: shard.files.len(), count: files.len() });
+            for (extension, (offset, size)) in files {
+                let next = known.len() as u32;
+                let extension = *known.entry(extension).or_insert_with_key(|extension| {
+                    self.extensions.push(extension.clone());
+                    next
+                });
+                shard.files.push(Member { extension, offset, size });
+            }
+        }
+        if shard.samples.is_empty() {
+            let what = match &self.selection.extensions[..] {
+                [] => "files named `key.extension`".to_owned(),
+                extensions => format!("files with the extensions .{}", extensions.join(", .")),
+            };
+            return Err(shard.location.error(format!("there are no samples in this tar: expected {what}")));
+        }
+        self.shards.push(shard);
+        Ok(())
+    }
+
+    /// The key of a sample, if there is one with this index.
+    pub fn key(&self, index: usize) -> Option<&str> {
+        self.find(index).map(|(_, place)| &*place.key)
+    }
+
+    /// The shards.
+    pub fn shards(&self) -> Vec<&Location> {
+        self.shards.iter().map(|shard| &shard.location).collect()
+    }
+
+    fn find(&self, index: usize) -> Option<(&Shard, &Place)> {
+        let (number, sample) = self.starts.find(index)?;
+        let shard = self.shards.get(number)?;
+        Some((shard, shard.samples.get(sample)?))
+    }
+}
+
+/// The files of a sample by their extensions, each with its offset and size.
+type Found = (Box<str>, BTreeMap<String, (u64, u64)>);
+
+fn index(location: &Location, selection: &Arc<Selection>) -> Result<Vec<Found>> {
+    let Some(path) = location.local() else {
+        return Err(location.error("samples of a tar are read by index on a local disk only; read it with TarShards"));
+    };
+    let size = location.size()?;
+    let file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
+    let mut start = [0; 2];
+    if size >= 2 {
+        file.read_exact_at(&mut start, 0).map_err(|source| Error::io(path, "cannot read the file", source))?;
+    }
+    if start == [0x1f, 0x8b] {
+        return Err(location.error("samples behind gzip cannot be read by index; unpack it, or read it with TarShards"));
+    }
+    let mut groups = Groups::new(location, Positioned::new(&file, size), selection);
+    let mut found = Vec::new();
+    while let Some(group) = groups.next(|member| Ok((member.entry.offset, member.entry.size)))? {
+        found.push((group.key.into_boxed_str(), group.files));
+    }
+    Ok(found)
+}
+
+impl Shard {
+    fn read(&self, place: &Place, file: &File, member: &Member, extension: &str) -> Result<Vec<u8>> {
+        let refused = |source: io::Error| {
+            let message = match source.kind() {
+                io::ErrorKind::UnexpectedEof => "the file is shorter than when it was opened",
+                _ => "cannot read the file",
+            };
+            Error::io(
+                self.file.path(),
+                &format!("entry {}.{extension}, at byte {}: {message}", place.key, member.offset),
+                source,
+            )
+        };
+        let size =
+            usize::try_from(member.size).map_err(|_| self.location.error("an entry is larger than the memory"))?;
+        let mut bytes = Vec::new();
+        bytes
+            .try_reserve_exact(size)
+            .map_err(|_| self.location.error(format!("there is no memory for {size} bytes")))?;
+        bytes.resize(size, 0);
+        file.read_exact_at(&mut bytes, member.offset).map_err(refused)?;
+        Ok(bytes)
+    }
+}
+
+impl Source for TarSource {
+    type Item = TarSample;
+
+    fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    fn get(&self, index: usize) -> Result<TarSample> {
+        let Some((shard, place)) = self.find(index) else {
+            return Err(Error::usage(format!("there is no sample {index}; there are {}", self.len())));
+        };
+        shard.file.with(|file| {
+            let members = &shard.files[place.first..place.first + place.count];
+            let files = members.iter().map(|member| {
+                let extension = &self.extensions[member.extension as usize];
+                Ok((extension.clone(), shard.read(place, file, member, extension)?))
+            });
+            Ok(TarSample { key: place.key.to_string(), files: files.collect::<Result<_>>()? })
+        })
+    }
+
+    fn origin(&self, index: usize) -> String {
+        match self.find(index) {
+            Some((shard, place)) => format!("{}, entry {}", shard.location, place.key),
+            None => format!("sample {index} of {}", self.len()),
+        }
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("tar source", self.selection.extensions.join("\n"));
+        self.shards.iter().try_for_each(|shard| shard.location.fingerprint(fingerprint))
+    }
+}

@@ -1,0 +1,345 @@
+//! Writing samples into tar files, so many to a file.
+//!
+//! Not here: reading them again (`stream`, `source`), and bringing them into a store (`Location::upload`).
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use fulmen_durable::NewFile;
+
+use fulmen_data::{Error, Result};
+use fulmen_files as store;
+
+/// Writes shards as the `webdataset` library reads them: `train-000000.tar`, `train-000001.tar` and so on, in which the
+/// files of a sample stand one after the other, by the names `key.extension`.
+///
+/// A shard has a temporary name until it is complete and on the disk; if the writer is dropped before
+/// [`finish`](TarShardWriter::finish), the shards that are complete stay. The same samples give the same bytes: no time and
+/// no user is written.
+///
+/// ```
+/// use fulmen_shards::TarShardWriter;
+///
+/// let folder = tempfile::tempdir()?;
+/// let mut writer = TarShardWriter::builder(folder.path()).prefix("train").max_samples(2).build()?;
+/// for number in 0..3 {
+///     let class = number.to_string();
+///     writer.write(&format!("{number:06}"), &[("cls", class.as_bytes()), ("txt", b"some text")])?;
+/// }
+/// let shards = writer.finish()?;
+/// assert_eq!(shards.iter().map(|shard| shard.samples).collect::<Vec<_>>(), [2, 1]);
+/// assert!(shards[1].path.ends_with("train-000001.tar"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TarShardWriter {
+    settings: TarShardWriterBuilder,
+    open: Option<OpenShard>,
+    written: Vec<WrittenShard>,
+    /// The sample before, which the next one must not join.
+    last_key: Option<String>,
+    /// A write failed, so that a shard lacks a part of what it was given.
+    failed: bool,
+}
+
+/// A shard that is complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenShard {
+    /// The file.
+    pub path: PathBuf,
+    /// How many samples are in it.
+    pub samples: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// Sets up a [`TarShardWriter`].
+#[derive(Clone, Debug)]
+pub struct TarShardWriterBuilder {
+    folder: PathBuf,
+    prefix: String,
+    max_samples: u64,
+    max_bytes: u64,
+    first_shard: u64,
+    overwrite: bool,
+}
+
+impl TarShardWriterBuilder {
+    /// What the shards' names begin with; `shard` unless set.
+    #[must_use]
+    pub fn prefix(mut self, prefix: &str) -> TarShardWriterBuilder {
+        self.prefix = prefix.to_owned();
+        self
+    }
+
+    /// No shard gets more samples; 100,000 unless set.
+    #[must_use]
+    pub fn max_samples(mut self, samples: u64) -> TarShardWriterBuilder {
+        self.max_samples = samples;
+        self
+    }
+
+    /// No shard gets larger, but for a single sample that is; 1 GiB unless set.
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: u64) -> TarShardWriterBuilder {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// The number of the first shard; 0 unless set. Work that was interrupted goes on with the first that is not there.
+    #[must_use]
+    pub fn first_shard(mut self, number: u64) -> TarShardWriterBuilder {
+        self.first_shard = number;
+        self
+    }
+
+    /// Whether shards that are there already are replaced; no unless set.
+    #[must_use]
+    pub fn overwrite(mut self, overwrite: bool) -> TarShardWriterBuilder {
+        self.overwrite = overwrite;
+        self
+    }
+
+    /// Makes the folder if it is missing.
+    pub fn build(self) -> Result<TarShardWriter> {
+        if self.max_samples == 0 {
+            return Err(Error::usage("max_samples is 0; a shard has at least one sample"));
+        }
+        if self.prefix.is_empty() || self.prefix.contains(['/', '\0']) {
+            return Err(Error::usage(format!(
+                "the prefix {:?} is no beginning of a file name; expected one like `train`",
+                self.prefix
+            )));
+        }
+        fs::create_dir_all(&self.folder).map_err(|source| Error::io(&self.folder, "cannot make the folder", source))?;
+        let writer = TarShardWriter { settings: self, open: None, written: Vec::new(), last_key: None, failed: false };
+        // Told now rather than after the first shard's work.
+        writer.refuse_existing(&writer.next_path())?;
+        Ok(writer)
+    }
+}
+
+impl TarShardWriter {
+    /// A writer into this folder.
+    pub fn builder(folder: impl AsRef<Path>) -> TarShardWriterBuilder {
+        TarShardWriterBuilder {
+            folder: folder.as_ref().to_owned(),
+            prefix: "shard".to_owned(),
+            max_samples: 100_000,
+            max_bytes: 1 << 30,
+            first_shard: 0,
+            overwrite: false,
+        }
+    }
+
+    /// Writes a sample: its key, and its files as pairs of extension and content. A key may have folders; after the last
+    /// slash it has no dot, because the extension begins at the first one.
+    ///
+    /// # Errors
+    /// A key or an extension by which a reader would not find the sample again: empty, with a dot in the key's last part,
+    /// the key of the sample before, an extension twice. A disk without room, or a shard that is there already. After a
+    /// failed write this shard never gets its name, and nothing more can be written.
+    pub fn write(&mut self, key: &str, files: &[(&str, &[u8])]) -> Result<()> {
+        self.check(key, files)?;
+        self.refuse_after_failure()?;
+        let names: Vec<String> = files.iter().map(|(extension, _)| format!("{key}.{extension}")).collect();
+        let bytes: u64 =
+            names.iter().zip(files).map(|(name, (_, content))| size_in_tar(name.len(), content.len() as u64)).sum();
+        let full = self.open.as_ref().is_some_and(|shard| {
+            shard.samples >= self.settings.max_samples || shard.size() + bytes + END > self.settings.max_bytes
+        });
+        if full {
+            self.close_shard()?;
+        }
+        let shard = match &mut self.open {
+            Some(shard) => shard,
+            None => {
+                let path = self.next_path();
+                self.refuse_existing(&path)?;
+                self.open.insert(OpenShard::create(path)?)
+            }
+        };
+        let written = names.iter().zip(files).try_for_each(|(name, (_, content))| shard.append(name, content));
+        self.failed = written.is_err();
+        written?;
+        shard.samples += 1;
+        self.last_key = Some(key.to_owned());
+        Ok(())
+    }
+
+    /// Completes the last shard, and says which there are.
+    pub fn finish(mut self) -> Result<Vec<WrittenShard>> {
+        self.refuse_after_failure()?;
+        self.close_shard()?;
+        Ok(self.written)
+    }
+
+    /// The shards that are complete so far.
+    pub fn written(&self) -> &[WrittenShard] {
+        &self.written
+    }
+
+    fn check(&self, key: &str, files: &[(&str, &[u8])]) -> Result<()> {
+        let refuse = |why: &str| Err(Error::usage(format!("the sample `{key}` cannot go into a tar: {why}")));
+        let last = key.rsplit('/').next().unwrap_or_default();
+        if last.contains('.') {
+            return refuse("its key has a dot after the last slash, where a reader would begin the extension");
+        }
+        if key.split('/').any(|part| matches!(part, "" | "." | "..")) || key.contains('\0') {
+            return refuse("between slashes a key has names, not nothing, `.` or `..`, and no zero byte");
+        }
+        if key.starts_with("__") {
+            return refuse("readers skip names that begin with `__`");
+        }
+        if self.last_key.as_deref() == Some(key) {
+            return refuse("the sample before has the same key, and a reader would take the two for one");
+        }
+        if files.is_empty() {
+            return refuse("it has no files");
+        }
+        let mut seen = HashSet::new();
+        for (extension, _) in files {
+            // Readers write extensions in lower case.
+            let extension = extension.to_lowercase();
+            if extension.is_empty() || extension.contains(['/', '\0']) {
+                return refuse(&format!("the extension {extension:?} is empty or has a slash or a zero byte"));
+            }
+            if !seen.insert(extension.clone()) {
+                return refuse(&format!("it has two files with the extension `{extension}`"));
+            }
+        }
+        Ok(())
+    }
+
+    fn next_path(&self) -> PathBuf {
+        let number = self.settings.first_shard + self.written.len() as u64;
+        self.settings.folder.join(format!("{}-{number:06}.tar", self.settings.prefix))
+    }
+
+    fn refuse_existing(&self, path: &Path) -> Result<()> {
+        if self.settings.overwrite || fs::symlink_metadata(path).is_err() {
+            return Ok(());
+        }
+        Err(Error::file(
+            path,
+            "there is such a file already; write to another folder or with another prefix, go on after it with \
+             first_shard, or allow to replace it with overwrite(true)",
+        ))
+    }
+
+    fn close_shard(&mut self) -> Result<()> {
+        if let Some(shard) = self.open.take() {
+            let written = shard.close(self.settings.overwrite);
+            self.failed = written.is_err();
+            self.written.push(written?);
+        }
+        Ok(())
+    }
+
+    fn refuse_after_failure(&self) -> Result<()> {
+        match self.failed {
+            true => Err(Error::file(
+                &self.next_path(),
+                "writing failed before, so that samples are missing from this shard; begin again with a new writer, after \
+                 the shards that are complete with first_shard",
+            )),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A tar ends with two blocks of zeros.
+pub const END: u64 = 1024;
+
+/// How many bytes a file takes in a tar: a header, the content in blocks of 512 bytes, and where the name does not fit
+/// into the header, the same again for the name and the byte that ends it.
+pub fn size_in_tar(name_bytes: usize, content_bytes: u64) -> u64 {
+    let blocks = |bytes: u64| bytes.div_ceil(512).saturating_mul(512).saturating_add(512);
+    let name = if name_bytes > 100 { blocks(name_bytes as u64 + 1) } else { 0 };
+    blocks(content_bytes).saturating_add(name)
+}
+
+struct OpenShard {
+    path: PathBuf,
+    tar: tar::Builder<Counted>,
+    samples: u64,
+}
+
+impl std::fmt::Debug for OpenShard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OpenShard({}, {} samples)", self.path.display(), self.samples)
+    }
+}
+
+impl OpenShard {
+    fn create(path: PathBuf) -> Result<OpenShard> {
+        let file = Counted { file: BufWriter::with_capacity(1 << 20, store::temporary_file(&path)?), bytes: 0 };
+        Ok(OpenShard { path, tar: tar::Builder::new(file), samples: 0 })
+    }
+
+    fn size(&self) -> u64 {
+        self.tar.get_ref().bytes
+    }
+
+    fn append(&mut self, name: &str, content: &[u8]) -> Result<()> {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        header.set_mtime(0);
+        let result = self.tar.append_data(&mut header, name, content);
+        result.map_err(|source| Error::io(&self.path, &format!("writing the entry {name}"), source))
+    }
+
+    fn close(self, overwrite: bool) -> Result<WrittenShard> {
+        let OpenShard { path, tar, samples } = self;
+        let refused = |source| Error::io(&path, "cannot write the file", source);
+        let Counted { file, bytes } = tar.into_inner().map_err(refused)?;
+        let file = file.into_inner().map_err(|error| refused(error.into_error()))?;
+        if overwrite { store::keep(file, &path) } else { store::keep_new(file, &path) }?;
+        Ok(WrittenShard { path, samples, bytes })
+    }
+}
+
+/// A file, and how much went into it.
+struct Counted {
+    file: BufWriter<NewFile>,
+    bytes: u64,
+}
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_failed_write_no_shard_gets_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = TarShardWriter::builder(dir.path()).build().unwrap();
+        writer.write("a", &[("x", b"1")]).unwrap();
+        // A file that is open for reading alone takes nothing, as a disk without room does.
+        let readable = tempfile::NamedTempFile::new().unwrap();
+        let file =
+            store::temporary_file(&dir.path().join("x")).unwrap().with_file(fs::File::open(readable.path()).unwrap());
+        let shard = writer.open.as_mut().unwrap();
+        shard.tar.get_mut().file = BufWriter::with_capacity(16, file);
+        let refused = writer.write("b", &[("x", b"2")]).unwrap_err();
+        assert!(refused.to_string().contains("writing the entry b.x"), "{refused}");
+        let again = writer.write("c", &[("x", b"3")]).unwrap_err();
+        assert!(again.to_string().contains("writing failed before"), "{again}");
+        assert!(writer.finish().is_err());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

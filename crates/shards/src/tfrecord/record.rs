@@ -1,0 +1,148 @@
+//! How records stand in a file: a length, the record, and a checksum of each
+//! (`tensorflow/core/lib/io/record_writer.h`).
+//!
+//! Not here: what is in a record (`example`).
+
+use std::io::{self, Read};
+
+use fulmen_data::internal::fill;
+use fulmen_data::{Error, Result};
+use fulmen_files::Location;
+use fulmen_files::explain;
+
+/// Eight bytes of length and four of its checksum stand before a record, four of the record's checksum after it.
+pub(super) const HEADER: usize = 12;
+pub(super) const FOOTER: usize = 4;
+
+/// A record is refused if it is larger, unless the caller asks for it.
+pub(super) const DEFAULT_LIMIT: u64 = 1 << 30;
+
+/// So much memory is taken for a record before any of it is there.
+const FIRST_PART: u64 = 1 << 20;
+
+/// CRC-32C (Castagnoli), turned and moved, so that the checksum of data that has checksums in it is a good one too.
+pub(super) fn masked(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// The length of the record behind this header, if its checksum is right.
+pub(super) fn length(header: &[u8; HEADER]) -> Option<u64> {
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = *header;
+    let right = masked(&header[..8]) == u32::from_le_bytes([i, j, k, l]);
+    right.then_some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+}
+
+/// The records of a file, one after the other.
+pub(super) struct Records<R> {
+    location: Location,
+    reader: R,
+    limit: u64,
+    /// Where the next record begins, as the file is when it is unpacked.
+    at: u64,
+    /// The number of the next record.
+    number: u64,
+    ended: bool,
+}
+
+impl<R: Read> Records<R> {
+    pub(super) fn new(location: &Location, reader: R, limit: u64) -> Records<R> {
+        Records { location: location.clone(), reader, limit, at: 0, number: 0, ended: false }
+    }
+
+    /// The number of the record that [`next`](Records::next) gave last, or could not read.
+    pub(super) fn last(&self) -> u64 {
+        self.number.saturating_sub(1)
+    }
+
+    /// The next record. After one whose own checksum is wrong the next can be read; after other errors comes nothing.
+    pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>> {
+        if self.ended {
+            return Ok(None);
+        }
+        self.ended = true;
+        self.number += 1;
+        let mut header = [0; HEADER];
+        let found = fill(&mut self.reader, &mut header).map_err(|source| self.broken(source))?;
+        match found {
+            0 if self.at == 0 => return Err(self.location.error("the file is empty; expected a TFRecord file")),
+            0 => return Ok(None),
+            HEADER => {}
+            _ => return Err(self.cut_short(format!("{found} of the {HEADER} bytes of its header"))),
+        }
+        let length = length(&header).ok_or_else(|| bad_header(&self.location, self.last(), self.at, &header))?;
+        if length > self.limit {
+            return Err(self.error(format!(
+                "it has {length} bytes, over the limit of {}; if that is right, raise the limit with max_record_bytes",
+                self.limit
+            )));
+        }
+        let mut record = Vec::with_capacity(length.min(FIRST_PART) as usize);
+        let read = self.reader.by_ref().take(length).read_to_end(&mut record);
+        read.map_err(|source| self.broken(source))?;
+        if record.len() as u64 != length {
+            return Err(self.cut_short(format!("{} of its {length} bytes", record.len())));
+        }
+        let mut footer = [0; FOOTER];
+        let found = fill(&mut self.reader, &mut footer).map_err(|source| self.broken(source))?;
+        if found != FOOTER {
+            return Err(self.cut_short(format!("{found} of the {FOOTER} bytes of its checksum")));
+        }
+        // Where the next one begins is known from here on.
+        self.ended = false;
+        let checked = check(&self.location, self.last(), self.at, &record, footer);
+        self.at += (HEADER + FOOTER) as u64 + length;
+        checked.map(|()| Some(record))
+    }
+
+    fn error(&self, message: String) -> Error {
+        at_record(&self.location, self.last(), self.at, message)
+    }
+
+    fn cut_short(&self, found: String) -> Error {
+        self.error(format!("the file ends after {found}; it is cut short: copy or download it again"))
+    }
+
+    fn broken(&self, source: io::Error) -> Error {
+        explain(&self.location, &format!("record {}, at byte {}", self.last(), self.at), source)
+    }
+}
+
+pub(super) fn at_record(location: &Location, number: u64, at: u64, message: impl std::fmt::Display) -> Error {
+    location.error(format!("record {number}, at byte {at}: {message}"))
+}
+
+/// What is wrong where a header should be.
+pub(super) fn bad_header(location: &Location, number: u64, at: u64, header: &[u8; HEADER]) -> Error {
+    if at > 0 {
+        return at_record(location, number, at, "the checksum of its length is wrong; copy or download the file again");
+    }
+    let hint = match header {
+        [b'<', ..] => " (it looks like a web page: did the download fail?)",
+        [0x78, ..] => " (it looks like zlib's format; gzip is what is read)",
+        _ => "",
+    };
+    location.error(format!("this is no TFRecord file, plain or gzip: the checksum of the first length is wrong{hint}"))
+}
+
+/// Compares a record with the checksum that stands after it.
+pub(super) fn check(location: &Location, number: u64, at: u64, record: &[u8], footer: [u8; FOOTER]) -> Result<()> {
+    match masked(record) == u32::from_le_bytes(footer) {
+        true => Ok(()),
+        false => Err(at_record(
+            location,
+            number,
+            at,
+            format!("the checksum of its {} bytes is wrong; copy or download the file again", record.len()),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_checksum_is_castagnolis() {
+        // RFC 3720, B.4: 32 bytes of zeros, and 0 to 31.
+        assert_eq!(crc32c::crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc32c::crc32c(&(0..32).collect::<Vec<u8>>()), 0x46dd_794e);
+    }
+}

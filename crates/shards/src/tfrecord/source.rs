@@ -1,0 +1,156 @@
+//! The records of local TFRecord files by index.
+//!
+//! Not here: files in a store or behind gzip, which are read from the beginning to the end (`stream`).
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::Example;
+use super::record::{FOOTER, HEADER, at_record, bad_header, check, length};
+use fulmen_data::internal::Starts;
+use fulmen_data::{Error, Fingerprint, Result, Source};
+use fulmen_data::{internal::cores, internal::in_parallel};
+use fulmen_files::KeptFile;
+use fulmen_files::Location;
+
+/// Local TFRecord files, not compressed, as records by index. The lengths are gone through once, when it is opened; a
+/// record's checksum is checked when it is read.
+///
+/// ```
+/// use fulmen_data::Source;
+/// use fulmen_shards::{TfRecordSource, TfRecordWriter};
+///
+/// let folder = tempfile::tempdir()?;
+/// let mut writer = TfRecordWriter::create(folder.path().join("train.tfrecord"))?;
+/// writer.write(b"first")?;
+/// writer.write(b"second")?;
+/// writer.finish()?;
+///
+/// let records = TfRecordSource::open(folder.path().join("train.tfrecord"))?;
+/// assert_eq!((records.len(), records.get(1)?), (2, b"second".to_vec()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TfRecordSource {
+    files: Vec<Indexed>,
+    starts: Starts,
+}
+
+#[derive(Debug)]
+struct Indexed {
+    location: Location,
+    file: KeptFile,
+    /// Where each record begins, with its header, and where the last one ends.
+    offsets: Vec<u64>,
+}
+
+impl TfRecordSource {
+    /// The files that a path or a pattern stands for ([`Location::expand`]).
+    ///
+    /// # Errors
+    /// Files in a store or behind gzip ([`TfRecords`](crate::TfRecords) reads those); a file that is damaged or cut short.
+    pub fn open(files: impl Into<Location>) -> Result<TfRecordSource> {
+        TfRecordSource::from_list(files.into().expand()?)
+    }
+
+    /// These files.
+    pub fn from_list(files: impl IntoIterator<Item = impl Into<Location>>) -> Result<TfRecordSource> {
+        let files: Vec<Location> = files.into_iter().map(Into::into).collect();
+        if files.is_empty() {
+            return Err(Error::usage("there are no files to read; expected one TFRecord file at least"));
+        }
+        let numbered: Vec<(usize, Location)> = files.into_iter().enumerate().collect();
+        let files = in_parallel(&numbered, cores(), |(number, location)| Indexed::open(*number, location))?;
+        let starts = Starts::new(files.iter().map(|file| file.offsets.len() - 1));
+        Ok(TfRecordSource { files, starts })
+    }
+
+    /// The records as `tf.train.Example` messages.
+    pub fn examples(self) -> impl Source<Item = Example> {
+        self.map(|record: Vec<u8>| Example::parse(&record))
+    }
+}
+
+impl Indexed {
+    fn open(number: usize, location: &Location) -> Result<Indexed> {
+        let Some(path) = location.local() else {
+            return Err(location.error("records are read by index on a local disk only; read it with TfRecords"));
+        };
+        let size = location.size()?;
+        let file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
+        let mut offsets = vec![0];
+        let mut at = 0;
+        while at < size {
+            let record = offsets.len() as u64 - 1;
+            let cut_short = || at_record(location, record, at, "the file ends within it; copy or download it again");
+            let mut header = [0; HEADER];
+            if size - at < HEADER as u64 {
+                return Err(cut_short());
+            }
+            file.read_exact_at(&mut header, at).map_err(|source| location.read_error(source))?;
+            if at == 0 && header.starts_with(&[0x1f, 0x8b]) && length(&header).is_none() {
+                return Err(
+                    location.error("records behind gzip cannot be read by index; unpack it, or read it with TfRecords")
+                );
+            }
+            let length = length(&header).ok_or_else(|| bad_header(location, record, at, &header))?;
+            let end = length.checked_add((HEADER + FOOTER) as u64).and_then(|length| length.checked_add(at));
+            at = end.filter(|&end| end <= size).ok_or_else(cut_short)?;
+            offsets.push(at);
+        }
+        if size == 0 {
+            return Err(location.error("the file is empty; expected a TFRecord file"));
+        }
+        Ok(Indexed { location: location.clone(), file: KeptFile::new(path, number), offsets })
+    }
+
+    fn read(&self, number: usize, file: &File) -> Result<Vec<u8>> {
+        let at = self.offsets[number];
+        let refused = |message: &str| at_record(&self.location, number as u64, at, message);
+        let size = usize::try_from(self.offsets[number + 1] - at - HEADER as u64);
+        let size = size.map_err(|_| refused("it is larger than the memory"))?;
+        let mut record = Vec::new();
+        record.try_reserve_exact(size).map_err(|_| refused("there is no memory for it"))?;
+        record.resize(size, 0);
+        file.read_exact_at(&mut record, at + HEADER as u64).map_err(|source| match source.kind() {
+            io::ErrorKind::UnexpectedEof => refused("the file is shorter than when it was opened"),
+            _ => Error::io(self.file.path(), &format!("record {number}, at byte {at}: cannot read the file"), source),
+        })?;
+        let mut footer = [0; FOOTER];
+        footer.copy_from_slice(&record[size - FOOTER..]);
+        record.truncate(size - FOOTER);
+        check(&self.location, number as u64, at, &record, footer)?;
+        Ok(record)
+    }
+}
+
+impl Source for TfRecordSource {
+    type Item = Vec<u8>;
+
+    fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    fn get(&self, index: usize) -> Result<Vec<u8>> {
+        match self.starts.find(index) {
+            Some((number, record)) => {
+                let indexed = &self.files[number];
+                indexed.file.with(|file| indexed.read(record, file))
+            }
+            None => Err(Error::usage(format!("there is no record {index}; there are {}", self.len()))),
+        }
+    }
+
+    fn origin(&self, index: usize) -> String {
+        match self.starts.find(index) {
+            Some((file, number)) => format!("{}, record {number}", self.files[file].location),
+            None => format!("record {index} of {}", self.len()),
+        }
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("tfrecord source", []);
+        self.files.iter().try_for_each(|file| file.location.fingerprint(fingerprint))
+    }
+}

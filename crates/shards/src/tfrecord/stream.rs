@@ -1,0 +1,164 @@
+//! The records of TFRecord files from the beginning to the end, file after file.
+//!
+//! Not here: records by index (`source`).
+
+use std::io::{Cursor, Read};
+use std::sync::Arc;
+
+use super::Example;
+use super::record::{DEFAULT_LIMIT, HEADER, Records, length};
+use fulmen_data::internal::fill;
+use fulmen_data::{Error, Fingerprint, Items, Result, Stream, StreamItem};
+use fulmen_data::{internal::Purpose, internal::permutation};
+use fulmen_files::Location;
+use fulmen_files::{fingerprint_all, gunzip};
+
+/// TFRecord files, on a local disk or in a store, read from the beginning to the end; plain, or compressed with gzip, which
+/// is seen from their content. Checksums are checked.
+///
+/// ```
+/// use fulmen_shards::{Example, Feature, TfRecordWriter, TfRecords};
+/// use fulmen_data::Stream;
+///
+/// let folder = tempfile::tempdir()?;
+/// let mut writer = TfRecordWriter::create(folder.path().join("train.tfrecord"))?;
+/// for label in 0..3i64 {
+///     writer.write_example(&Example::new().with("label", Feature::Ints(vec![label])))?;
+/// }
+/// writer.finish()?;
+///
+/// let labels = TfRecords::open(folder.path().join("*.tfrecord"))?.examples().map(|example| example.int("label"));
+/// let read: Vec<i64> = labels.items(0)?.map(|item| Ok(item?.item)).collect::<fulmen_data::Result<_>>()?;
+/// assert_eq!(read, [0, 1, 2]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// The number of an item ([`StreamItem::index`]) is the number of its file in the list, times 2³², and its place in the
+/// file. A record with a wrong checksum is an error, after which the next one comes; after a file that cannot be read
+/// further comes the next file.
+#[derive(Clone, Debug)]
+pub struct TfRecords {
+    files: Arc<[Location]>,
+    limit: u64,
+    seed: Option<u64>,
+    num_records: Option<usize>,
+}
+
+impl TfRecords {
+    /// The files that a place or a pattern stands for ([`Location::expand`]), in that order.
+    pub fn open(files: impl Into<Location>) -> Result<TfRecords> {
+        TfRecords::from_list(files.into().expand()?)
+    }
+
+    /// These files in this order.
+    pub fn from_list(files: impl IntoIterator<Item = impl Into<Location>>) -> Result<TfRecords> {
+        let files: Arc<[Location]> = files.into_iter().map(Into::into).collect();
+        if files.is_empty() {
+            return Err(Error::usage("there are no files to read; expected one TFRecord file at least"));
+        }
+        Ok(TfRecords { files, limit: DEFAULT_LIMIT, seed: None, num_records: None })
+    }
+
+    /// Reads the files of each epoch in another order, which the seed and the epoch decide.
+    #[must_use]
+    pub fn shuffle_files(mut self, seed: u64) -> TfRecords {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// No record may be larger; 1 GiB unless set.
+    #[must_use]
+    pub fn max_record_bytes(mut self, bytes: u64) -> TfRecords {
+        self.limit = bytes;
+        self
+    }
+
+    /// Says how many records there are in all files together, where that is known.
+    #[must_use]
+    pub fn num_records(mut self, records: usize) -> TfRecords {
+        self.num_records = Some(records);
+        self
+    }
+
+    /// The records as `tf.train.Example` messages.
+    pub fn examples(self) -> impl Stream<Item = Example> {
+        self.map(|record: Vec<u8>| Example::parse(&record))
+    }
+
+    /// The files.
+    pub fn files(&self) -> &[Location] {
+        &self.files
+    }
+}
+
+impl Stream for TfRecords {
+    type Item = Vec<u8>;
+
+    fn len(&self) -> Option<usize> {
+        self.num_records
+    }
+
+    fn items(&self, epoch: u64) -> Result<Items<Vec<u8>>> {
+        let order = match self.seed {
+            Some(seed) => permutation(Purpose::ShardOrder, seed, epoch, self.files.len()),
+            None => (0..self.files.len()).collect(),
+        };
+        Ok(Box::new(RecordItems { files: self.files.clone(), limit: self.limit, order: order.into_iter(), open: None }))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("tfrecord files", self.describe());
+        fingerprint_all(&self.files, fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        let order = self.seed.map_or(String::new(), |seed| format!(", shuffled with seed {seed}"));
+        format!("TfRecords({} from {}{order})", self.files.len(), self.files[0].name())
+    }
+}
+
+/// Opens a file, and unpacks it where it is compressed. A plain file may begin with the two bytes by which gzip is known,
+/// but then they belong to a length whose checksum is right.
+pub(super) fn open_records(location: &Location) -> Result<Box<dyn Read + Send>> {
+    let mut reader = location.open()?;
+    let mut start = [0; HEADER];
+    let found = fill(&mut reader, &mut start).map_err(|source| location.read_error(source))?;
+    let packed = start.starts_with(&[0x1f, 0x8b]) && (found < HEADER || length(&start).is_none());
+    let whole = Cursor::new(start[..found].to_vec()).chain(reader);
+    Ok(if packed { gunzip(whole) } else { Box::new(whole) })
+}
+
+/// The items of an epoch.
+struct RecordItems {
+    files: Arc<[Location]>,
+    limit: u64,
+    order: std::vec::IntoIter<usize>,
+    open: Option<(usize, Records<Box<dyn Read + Send>>)>,
+}
+
+impl Iterator for RecordItems {
+    type Item = Result<StreamItem<Vec<u8>>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if self.open.is_none() {
+                let number = self.order.next()?;
+                let location = &self.files[number];
+                match open_records(location) {
+                    Ok(reader) => self.open = Some((number, Records::new(location, reader, self.limit))),
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+            let Some((number, records)) = &mut self.open else { continue };
+            match records.next() {
+                Ok(Some(item)) => {
+                    let index = ((*number as u64) << 32).wrapping_add(records.last());
+                    let origin = format!("{}, record {}", self.files[*number], records.last());
+                    return Some(Ok(StreamItem { index, origin, item }));
+                }
+                Ok(None) => self.open = None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}

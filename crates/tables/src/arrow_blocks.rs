@@ -1,0 +1,307 @@
+//! The record batches of Arrow IPC files, of the file format and the stream format, as blocks of rows.
+//!
+//! Both formats hold the same messages. The file format has a list of them at its end; in the stream format they are
+//! found by going from one to the next, without reading what is in them.
+//!
+//! Not here: the table that is made of them (`arrow_files`).
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_buffer::{Buffer, MutableBuffer};
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::reader::{FileDecoder, read_footer_length};
+use arrow_ipc::{Block as IpcBlock, CompressionType, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+
+use super::blocks::{self, Decode, Place, Sequence, guard};
+use super::input::{Input, fingerprint_inputs};
+use fulmen_data::{Error, Fingerprint, Result};
+
+const MAGIC: &[u8; 6] = b"ARROW1";
+
+/// One file, its batches found.
+pub(crate) struct ArrowFile {
+    pub(crate) input: Arc<Input>,
+    pub(crate) schema: SchemaRef,
+    version: MetadataVersion,
+    dictionaries: Vec<IpcBlock>,
+    /// Each batch, and its rows.
+    batches: Vec<(IpcBlock, usize)>,
+}
+
+/// The bytes of a message and of what follows it, as `FileDecoder` takes them.
+fn read(input: &Input, block: &IpcBlock) -> Result<Buffer> {
+    let size = usize::try_from(block.metaDataLength())
+        .ok()
+        .zip(usize::try_from(block.bodyLength()).ok())
+        .and_then(|(metadata, body)| metadata.checked_add(body));
+    let (Some(size), Ok(offset)) = (size, u64::try_from(block.offset())) else {
+        return Err(damaged(input, "a batch has a negative size"));
+    };
+    if block.metaDataLength() < 8 || offset.checked_add(size as u64).is_none_or(|end| end > input.size()) {
+        return Err(input.error(format!(
+            "a batch of {size} bytes should stand at byte {offset}, but the file has {} bytes; it is damaged or cut \
+             short: copy or download it again",
+            input.size()
+        )));
+    }
+    // Aligned, so that the arrays need not be copied.
+    let mut buffer = MutableBuffer::from_len_zeroed(size);
+    input.read_at(offset, buffer.as_slice_mut())?;
+    check_sizes(input, block, &buffer)?;
+    Ok(buffer.into())
+}
+
+/// Refuses compressed buffers that claim to hold more than they can: memory would be taken for it.
+fn check_sizes(input: &Input, block: &IpcBlock, bytes: &[u8]) -> Result<()> {
+    let message = message(input, bytes)?;
+    let batch = message.header_as_record_batch();
+    let batch = batch.or_else(|| message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data()));
+    let Some((batch, compression)) = batch.and_then(|batch| Some((batch, batch.compression()?))) else {
+        return Ok(());
+    };
+    // A byte of LZ4 stands for 255 at most. The smallest block of zstd has 4 bytes, and the largest stands for 128 KiB.
+    let most = if compression.codec() == CompressionType::LZ4_FRAME { 255 } else { 32 << 10 };
+    let body = bytes.get(block.metaDataLength() as usize..).unwrap_or_default();
+    for buffer in batch.buffers().iter().flatten().filter(|buffer| buffer.length() > 0) {
+        let start = usize::try_from(buffer.offset()).ok().and_then(|start| body.get(start..));
+        let Some(claim) = start.and_then(|rest| rest.first_chunk()) else {
+            return Err(damaged(input, "a buffer lies outside its batch"));
+        };
+        let (claim, length) = (i64::from_le_bytes(*claim), buffer.length().min(body.len() as i64));
+        if claim > length.saturating_mul(most) {
+            return Err(damaged(input, format!("a buffer of {length} bytes claims to hold {claim}")));
+        }
+    }
+    Ok(())
+}
+
+/// What a message says of itself, after its mark and its length.
+fn message<'a>(input: &Input, bytes: &'a [u8]) -> Result<arrow_ipc::Message<'a>> {
+    let message = match bytes.get(..4) {
+        Some([0xff, 0xff, 0xff, 0xff]) => bytes.get(8..),
+        _ => bytes.get(4..),
+    };
+    let message = message.ok_or_else(|| damaged(input, "a message is too short"))?;
+    root_as_message(message).map_err(|error| damaged(input, error))
+}
+
+fn damaged(input: &Input, why: impl std::fmt::Display) -> Error {
+    if cfg!(not(feature = "parquet")) && why.to_string().contains("zstd feature") {
+        return input.error("the Arrow file is compressed with zstd; build fulmen with its feature `parquet`");
+    }
+    input.error(format!("the Arrow file is damaged or cut short ({why}); copy or download it again"))
+}
+
+impl ArrowFile {
+    /// Finds the batches of a file of either format.
+    pub(crate) fn open(input: &Arc<Input>) -> Result<ArrowFile> {
+        let mut start = [0; 6];
+        let len = input.size().min(6) as usize;
+        input.read_at(0, &mut start[..len])?;
+        guard(input, || match &start == MAGIC {
+            true => ArrowFile::open_file(input),
+            false => ArrowFile::open_stream(input, start),
+        })
+    }
+
+    fn open_file(input: &Arc<Input>) -> Result<ArrowFile> {
+        let failed = |error: ArrowError| damaged(input, error);
+        let Some(end) = input.size().checked_sub(10) else {
+            return Err(damaged(input, "it ends before its footer"));
+        };
+        let mut tail = [0; 10];
+        input.read_at(end, &mut tail)?;
+        let len = read_footer_length(tail).map_err(failed)?;
+        let Some(start) = end.checked_sub(len as u64) else {
+            return Err(damaged(input, "its footer is longer than the file"));
+        };
+        let footer = input.read_range(start, len)?;
+        let footer = root_as_footer(&footer).map_err(|error| damaged(input, error))?;
+        let schema = footer.schema().ok_or_else(|| damaged(input, "it has no schema"))?;
+        let schema = Arc::new(try_fb_to_schema(schema).map_err(failed)?);
+        let dictionaries = footer.dictionaries().iter().flatten().copied().collect();
+        let mut batches = Vec::new();
+        for block in footer.recordBatches().iter().flatten() {
+            let metadata = u64::try_from(block.offset()).ok().zip(usize::try_from(block.metaDataLength()).ok());
+            let (offset, len) = metadata.ok_or_else(|| damaged(input, "a batch has a negative place"))?;
+            let metadata = input.read_range(offset, len)?;
+            batches.push((*block, batch_rows(input, &schema, message(input, &metadata)?)?));
+        }
+        Ok(ArrowFile { input: Arc::clone(input), schema, version: footer.version(), dictionaries, batches })
+    }
+
+    fn open_stream(input: &Arc<Input>, start: [u8; 6]) -> Result<ArrowFile> {
+        // What is no Arrow at all would be taken for a message without end.
+        let length = u32::from_le_bytes([start[0], start[1], start[2], start[3]]);
+        if length != u32::MAX && u64::from(length) > input.size() || input.size() < 8 {
+            return Err(input.error(format!(
+                "this is no Arrow IPC file: it starts with the bytes {start:02x?}, expected `ARROW1` (file format) or \
+                 ff ff ff ff (stream format)"
+            )));
+        }
+        let mut schema: Option<(SchemaRef, MetadataVersion)> = None;
+        let (mut dictionaries, mut batches) = (Vec::new(), Vec::new());
+        let mut offset = 0u64;
+        while let Some((prefix, len)) = message_length(input, offset)? {
+            let metadata = input.read_range(offset + prefix, len)?;
+            let message = root_as_message(&metadata).map_err(|error| damaged(input, error))?;
+            let body = message.bodyLength();
+            let header = i32::try_from(prefix + len as u64).ok().zip(i64::try_from(offset).ok());
+            let (header, place) = header.ok_or_else(|| damaged(input, "a message is too long"))?;
+            let next = u64::try_from(body).ok().and_then(|body| (offset + header as u64).checked_add(body));
+            let Some(next) = next.filter(|&next| next <= input.size()) else {
+                return Err(input.error(format!(
+                    "the file is cut short: a batch of {body} bytes stands at byte {offset}, but the file ends after \
+                     {} bytes; copy or download it again",
+                    input.size()
+                )));
+            };
+            let block = IpcBlock::new(place, header, body);
+            match message.header_type() {
+                MessageHeader::Schema => {
+                    let found = message.header_as_schema().ok_or_else(|| damaged(input, "an empty schema"))?;
+                    let found = try_fb_to_schema(found).map_err(|error| damaged(input, error))?;
+                    schema = Some((Arc::new(found), message.version()));
+                }
+                MessageHeader::DictionaryBatch if batches.is_empty() => dictionaries.push(block),
+                MessageHeader::DictionaryBatch => {
+                    return Err(input.error(
+                        "the dictionaries of this stream change from batch to batch, so that its rows cannot be read by \
+                         index; write it again in the file format",
+                    ));
+                }
+                _ => match &schema {
+                    Some((schema, _)) => batches.push((block, batch_rows(input, schema, message)?)),
+                    None => return Err(damaged(input, "a batch stands before the schema")),
+                },
+            }
+            offset = next;
+        }
+        let (schema, version) = schema.ok_or_else(|| damaged(input, "it has no schema"))?;
+        Ok(ArrowFile { input: Arc::clone(input), schema, version, dictionaries, batches })
+    }
+
+    fn decoder(&self, columns: Option<&[usize]>) -> Result<FileDecoder> {
+        let mut decoder = FileDecoder::new(Arc::clone(&self.schema), self.version);
+        if let Some(columns) = columns {
+            decoder = decoder.with_projection(columns.to_vec());
+        }
+        for block in &self.dictionaries {
+            let buffer = read(&self.input, block)?;
+            guard(&self.input, || {
+                decoder.read_dictionary(block, &buffer).map_err(|error| damaged(&self.input, error))
+            })?;
+        }
+        Ok(decoder)
+    }
+}
+
+/// The prefix of a message of a stream, and the length of what it says of itself; none at the end.
+fn message_length(input: &Input, offset: u64) -> Result<Option<(u64, usize)>> {
+    let rest = input.size() - offset;
+    if rest == 0 {
+        return Ok(None);
+    }
+    if rest < 4 {
+        return Err(damaged(input, "it ends in a message's length"));
+    }
+    let mut prefix = [0; 8];
+    let known = rest.min(8) as usize;
+    input.read_at(offset, &mut prefix[..known])?;
+    let [a, b, c, d, e, f, g, h] = prefix;
+    // Before version 0.15 of the format, there was no mark in front of the length.
+    let (size, length) = match [a, b, c, d] == [0xff; 4] {
+        true if known < 8 => return Err(damaged(input, "it ends in a message's length")),
+        true => (8, i32::from_le_bytes([e, f, g, h])),
+        false => (4, i32::from_le_bytes([a, b, c, d])),
+    };
+    match usize::try_from(length) {
+        Ok(0) => Ok(None),
+        Ok(length) => Ok(Some((size, length))),
+        Err(_) => Err(damaged(input, "a message has a negative length")),
+    }
+}
+
+/// The rows of a batch. More than its bytes can hold are refused: places would be taken for each.
+fn batch_rows(input: &Input, schema: &Schema, message: arrow_ipc::Message<'_>) -> Result<usize> {
+    let batch = message.header_as_record_batch().ok_or_else(|| damaged(input, "a message of an unknown kind"))?;
+    let rows = batch.length();
+    // A row takes a bit at least, but for those of types that may take nothing.
+    let takes_bits = |field: &Arc<Field>| {
+        let data_type = field.data_type();
+        data_type.is_primitive() || matches!(data_type, DataType::Boolean | DataType::Utf8 | DataType::Binary)
+    };
+    let bits = u64::try_from(message.bodyLength()).unwrap_or(0).min(input.size()).saturating_mul(8);
+    let bounded = batch.compression().is_none() && schema.fields().iter().any(takes_bits);
+    match usize::try_from(rows) {
+        Ok(count) if !bounded || count as u64 <= bits => Ok(count),
+        _ => Err(damaged(input, format!("a batch of {} bytes claims to have {rows} rows", message.bodyLength()))),
+    }
+}
+
+/// Several files, with the same columns read of each.
+pub(crate) struct ArrowBlocks {
+    files: Arc<Vec<ArrowFile>>,
+    decoders: Vec<FileDecoder>,
+    /// Each batch: its file, its number there, the rows before it there.
+    batches: Vec<(usize, usize, usize)>,
+}
+
+impl ArrowBlocks {
+    pub(crate) fn new(files: Arc<Vec<ArrowFile>>, columns: Option<&[usize]>) -> Result<ArrowBlocks> {
+        let decoders = files.iter().map(|file| file.decoder(columns)).collect::<Result<_>>()?;
+        let mut batches = Vec::new();
+        for (number, file) in files.iter().enumerate() {
+            let mut before = 0usize;
+            for (batch, &(_, rows)) in file.batches.iter().enumerate() {
+                batches.push((number, batch, before));
+                before = before.saturating_add(rows);
+            }
+        }
+        Ok(ArrowBlocks { files, decoders, batches })
+    }
+}
+
+impl Decode for ArrowBlocks {
+    fn block_rows(&self) -> Vec<usize> {
+        self.batches.iter().map(|&(file, batch, _)| self.files[file].batches[batch].1).collect()
+    }
+
+    fn place(&self, block: usize) -> Place {
+        let (file, _, first_row) = self.batches[block];
+        Place { file: Arc::clone(&self.files[file].input), first_row }
+    }
+
+    fn decode(&self, block: usize) -> Result<(RecordBatch, usize)> {
+        let (number, batch, _) = self.batches[block];
+        let file = &self.files[number];
+        let block = &file.batches[batch].0;
+        let buffer = read(&file.input, block)?;
+        let read = buffer.len();
+        let decoded = guard(&file.input, || {
+            self.decoders[number].read_record_batch(block, &buffer).map_err(|error| damaged(&file.input, error))
+        })?;
+        let decoded = decoded.ok_or_else(|| damaged(&file.input, "an empty message"))?;
+        // What was compressed has memory of its own; else the arrays lie in what was read.
+        let sizes = decoded.columns().iter().filter_map(|column| column.to_data().get_slice_memory_size().ok());
+        let bytes = sizes.sum::<usize>().max(read);
+        Ok((decoded, bytes))
+    }
+
+    fn sequence(self: Arc<Self>) -> Sequence {
+        Box::new((0..self.batches.len()).map(move |number| {
+            let (batch, _) = self.decode(number)?;
+            Ok((number, blocks::block(batch, self.place(number))))
+        }))
+    }
+
+    fn select(&self, columns: &[usize]) -> Result<Arc<dyn Decode>> {
+        Ok(Arc::new(ArrowBlocks::new(Arc::clone(&self.files), Some(columns))?))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint_inputs(self.files.iter().map(|file| &*file.input), fingerprint)
+    }
+}

@@ -1,0 +1,100 @@
+//! Arrow IPC files as a table, and what several files must have in common.
+//!
+//! Not here: the format (`arrow_blocks`).
+
+use std::sync::Arc;
+
+use arrow_schema::Schema;
+
+use super::array_cell::{kind, type_name};
+use super::arrow_blocks::{ArrowBlocks, ArrowFile};
+use super::blocks::Rows;
+use super::column::Column;
+use super::features::HfFeatures;
+use super::input::{Input, expand};
+use super::row::table_of_rows;
+use fulmen_data::internal::in_parallel;
+use fulmen_data::{Error, Result};
+use fulmen_files::Location;
+use fulmen_files::MOST_ASKING;
+
+/// Rows of Arrow IPC files of the file format (Feather V2 too) or of the stream format, by index.
+///
+/// The batches are found when the file is opened; one is read and decoded when a row of it is asked for. Batches that were
+/// used last are kept ([`cache_bytes`](ArrowFiles::cache_bytes)).
+///
+/// See [`Row`](crate::Row) for an example, and [`Table`](crate::Table) for columns as fields.
+#[derive(Debug)]
+pub struct ArrowFiles {
+    pub(crate) rows: Rows,
+}
+
+table_of_rows!(ArrowFiles);
+
+impl ArrowFiles {
+    /// Opens a file, or all `.arrow`, `.arrows`, `.feather` and `.ipc` files under a folder, in the order of their names.
+    ///
+    /// # Errors
+    /// Files that are not there, are no Arrow files or are cut short; columns that are not the same in all files.
+    pub fn open(location: impl Into<Location>) -> Result<ArrowFiles> {
+        let location = location.into();
+        let files = expand(&location, &[".arrow", ".arrows", ".feather", ".ipc"])?;
+        Ok(ArrowFiles { rows: open(&files, location.to_string())? })
+    }
+}
+
+/// These files as one table.
+pub(crate) fn open(locations: &[Location], name: String) -> Result<Rows> {
+    let files = in_parallel(&Input::open_all(locations)?, MOST_ASKING, ArrowFile::open)?;
+    let Some(first) = files.first() else { return Err(Error::missing(format!("{name}: there are no Arrow files"))) };
+    let (columns, features) = columns(&first.schema);
+    files[1..].iter().try_for_each(|file| check_same(&first.input, &columns, &file.input, &file.schema))?;
+    let blocks = ArrowBlocks::new(Arc::new(files), None)?;
+    Ok(Rows::new(Arc::new(blocks), (columns, features), name))
+}
+
+/// The columns of a schema, and what `datasets` says of them there.
+pub(crate) fn columns(schema: &Schema) -> (Vec<Column>, HfFeatures) {
+    let features =
+        schema.metadata().get("huggingface").and_then(|text| HfFeatures::parse(text).ok()).unwrap_or_default();
+    let column = |field: &arrow_schema::FieldRef| Column {
+        name: field.name().clone(),
+        kind: kind(field.data_type()),
+        found: type_name(field.data_type()),
+        classes: features.classes(field.name()),
+    };
+    (schema.fields().iter().map(column).collect(), features)
+}
+
+/// Refuses a file whose columns are not those of the first one.
+pub(crate) fn check_same(first: &Input, expected: &[Column], file: &Input, schema: &Schema) -> Result<()> {
+    let fields = schema.fields();
+    for (column, field) in expected.iter().zip(fields) {
+        if column.name != *field.name() {
+            return Err(file.error(format!(
+                "the file has the column `{}` where {} has `{}`; the files of one table must have the same columns",
+                field.name(),
+                first.name(),
+                column.name
+            )));
+        }
+        let found = type_name(field.data_type());
+        if column.found != found {
+            return Err(file.error(format!(
+                "column `{}` has the type {found}, expected {}, which it has in {}",
+                column.name,
+                column.found,
+                first.name()
+            )));
+        }
+    }
+    match fields.len() == expected.len() {
+        true => Ok(()),
+        false => Err(file.error(format!(
+            "the file has {} columns, but {} has {}; the files of one table must have the same columns",
+            fields.len(),
+            first.name(),
+            expected.len()
+        ))),
+    }
+}

@@ -1,0 +1,141 @@
+//! A column of a table: its name, what its values can be read as, and the error for what they cannot.
+//!
+//! Not here: the values (`cell`), and the fields that are made of columns (`fields`).
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use fulmen_tensor::DType;
+
+use fulmen_data::{Error, Result};
+
+/// What the values of a column can be read as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Text that may be anything: CSV.
+    Written,
+    Bool,
+    Integer,
+    Float,
+    Text,
+    Bytes,
+    List(Box<Kind>),
+    /// Only nulls.
+    Nothing,
+    Other,
+}
+
+impl Kind {
+    /// Whether single values can become elements of `dtype`.
+    pub(crate) fn fits(&self, dtype: DType) -> bool {
+        match self {
+            Kind::Written | Kind::Nothing => !dtype.is_complex(),
+            Kind::Bool | Kind::Integer => !dtype.is_complex(),
+            Kind::Float => dtype.is_float(),
+            Kind::Text | Kind::Bytes | Kind::List(_) | Kind::Other => false,
+        }
+    }
+
+    /// Whether lists can become arrays of `dtype`.
+    pub(crate) fn fits_array(&self, dtype: DType) -> bool {
+        match self {
+            Kind::Bytes => dtype == DType::U8,
+            Kind::List(element) => element.fits(dtype) || element.fits_array(dtype),
+            _ => false,
+        }
+    }
+}
+
+/// A column of a table.
+#[derive(Clone, Debug)]
+pub struct Column {
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    /// Its type, as the file's format calls it.
+    pub(crate) found: String,
+    /// The names of its classes, where the file says them.
+    pub(crate) classes: Option<Arc<[String]>>,
+}
+
+impl Column {
+    /// A column whose type is seen only in each value.
+    pub(crate) fn written(name: String) -> Column {
+        Column { name, kind: Kind::Written, found: "text".to_owned(), classes: None }
+    }
+}
+
+/// Which column is meant: by its name, or by its position from 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ColumnRef {
+    /// The name, as in the header.
+    Name(String),
+    /// The position, from 0.
+    Position(usize),
+}
+
+impl ColumnRef {
+    /// The position of this column in a table of file or folder `place`.
+    pub(crate) fn find(&self, columns: &[Column], names: &Positions, place: &str) -> Result<usize> {
+        let found = match self {
+            ColumnRef::Position(position) => (*position < columns.len()).then_some(*position),
+            ColumnRef::Name(name) => names.0.get(name).copied(),
+        };
+        let names = || columns.iter().map(|column| column.name.as_str());
+        found.ok_or_else(|| Error::field(format!("{place} has no column {self}; {}", known(names()))))
+    }
+}
+
+/// The positions of columns by their names. To look through the columns for each name takes their number squared.
+#[derive(Debug)]
+pub(crate) struct Positions(HashMap<String, usize>);
+
+impl Positions {
+    pub(crate) fn of(columns: &[Column]) -> Positions {
+        // The first of a name counts.
+        Positions(columns.iter().enumerate().rev().map(|(position, column)| (column.name.clone(), position)).collect())
+    }
+}
+
+/// The columns that there are, for a message.
+pub(crate) fn known<'a>(columns: impl ExactSizeIterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 30;
+    let count = columns.len();
+    let names: Vec<String> = columns.take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let more = count.saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("its {count} columns are {}{more}", names.join(", "))
+}
+
+impl fmt::Display for ColumnRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ColumnRef::Name(name) => write!(f, "`{name}`"),
+            ColumnRef::Position(position) => write!(f, "{position}"),
+        }
+    }
+}
+
+impl From<&str> for ColumnRef {
+    fn from(name: &str) -> ColumnRef {
+        ColumnRef::Name(name.to_owned())
+    }
+}
+
+impl From<String> for ColumnRef {
+    fn from(name: String) -> ColumnRef {
+        ColumnRef::Name(name)
+    }
+}
+
+impl From<&String> for ColumnRef {
+    fn from(name: &String) -> ColumnRef {
+        ColumnRef::Name(name.clone())
+    }
+}
+
+impl From<usize> for ColumnRef {
+    fn from(position: usize) -> ColumnRef {
+        ColumnRef::Position(position)
+    }
+}

@@ -1,0 +1,145 @@
+//! How CSV is written in a file: what parts the values, what marks those that are missing.
+//!
+//! Not here: reading it (`csv`, `csv_stream`).
+
+use super::csv::Csv;
+use super::csv_stream::CsvStream;
+use super::input::Input;
+use fulmen_data::{Error, Fingerprint, Result};
+use fulmen_files::Location;
+
+/// What stands for a missing value unless the user says otherwise; `pandas` takes these so too.
+const MISSING: [&str; 13] =
+    ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"];
+
+/// Delimiter, quote and comment.
+pub(crate) type Dialect = (u8, Option<u8>, Option<u8>);
+
+/// How a CSV file is written. Made by [`Csv::options`].
+///
+/// ```
+/// use fulmen_tables::Csv;
+/// use fulmen_data::Source;
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("points.tsv");
+/// std::fs::write(&path, "1\t?\n2\t5\n")?;
+/// let points = Csv::options().delimiter(b'\t').header(false).missing(["?"]).open(&path)?;
+/// assert_eq!(points.get(0)?.get::<Option<f32>>(1)?, None);
+/// assert_eq!(points.get(1)?.get::<f32>(1)?, 5.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct CsvOptions {
+    delimiter: Option<u8>,
+    pub(crate) quote: Option<u8>,
+    pub(crate) comment: Option<u8>,
+    pub(crate) header: bool,
+    pub(crate) missing: Vec<String>,
+    pub(crate) keep_below: u64,
+}
+
+impl Default for CsvOptions {
+    fn default() -> CsvOptions {
+        CsvOptions {
+            delimiter: None,
+            quote: Some(b'"'),
+            comment: None,
+            header: true,
+            missing: MISSING.map(str::to_owned).into(),
+            keep_below: super::records::KEPT,
+        }
+    }
+}
+
+impl CsvOptions {
+    /// What parts the values; a tab in files whose names end in `.tsv`, and else a comma unless this is called.
+    pub fn delimiter(mut self, delimiter: u8) -> CsvOptions {
+        self.delimiter = Some(delimiter);
+        self
+    }
+
+    /// What values stand in that have delimiters or line ends in them, twice where it is part of the value; a double quote
+    /// unless this is called. With none, no character is special.
+    pub fn quote(mut self, quote: impl Into<Option<u8>>) -> CsvOptions {
+        self.quote = quote.into();
+        self
+    }
+
+    /// What lines begin with that are passed over; there are none unless this is called.
+    pub fn comment(mut self, comment: u8) -> CsvOptions {
+        self.comment = Some(comment);
+        self
+    }
+
+    /// Whether the first line names the columns. Otherwise they are named by their positions, `0`, `1` and so on.
+    pub fn header(mut self, header: bool) -> CsvOptions {
+        self.header = header;
+        self
+    }
+
+    /// What stands for a missing value. Without this it is nothing at all, `NA`, `N/A`, `n/a`, `#N/A`, `<NA>`, `NULL`,
+    /// `null`, `None`, `NaN`, `nan`, `-NaN` and `-nan`.
+    pub fn missing<T: Into<String>>(mut self, markers: impl IntoIterator<Item = T>) -> CsvOptions {
+        self.missing = markers.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Files that have together up to this many bytes are kept in memory, 64 MiB unless this is called; of larger ones,
+    /// each row is read when it is asked for.
+    pub fn keep_below(mut self, bytes: u64) -> CsvOptions {
+        self.keep_below = bytes;
+        self
+    }
+
+    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files under a folder, as rows by index.
+    pub fn open(self, location: impl Into<Location>) -> Result<Csv> {
+        Csv::open_with(location.into(), self)
+    }
+
+    /// The same as rows in order. The files may be compressed by gzip or zstd.
+    pub fn stream(self, location: impl Into<Location>) -> Result<CsvStream> {
+        CsvStream::open_with(&location.into(), self)
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        let special = [Some(self.delimiter.unwrap_or(b',')), self.quote, self.comment];
+        let clash = (0..3).any(|one| special[one].is_some() && special[one + 1..].contains(&special[one]));
+        match clash || special.iter().flatten().any(|byte| matches!(byte, b'\n' | b'\r')) {
+            false => Ok(()),
+            true => Err(Error::usage(
+                "delimiter, quote and comment of CSV must differ from each other, and be no line ends",
+            )),
+        }
+    }
+
+    pub(crate) fn is_missing(&self, value: &str) -> bool {
+        self.missing.iter().any(|marker| marker == value)
+    }
+
+    /// What parts the values of a file.
+    pub(crate) fn delimiter_of(&self, file: &Input) -> u8 {
+        let by_name = || if file.is_named(&[".tsv", ".tsv.gz", ".tsv.zst"]) { b'\t' } else { b',' };
+        self.delimiter.unwrap_or_else(by_name)
+    }
+
+    /// What a parser is built for.
+    pub(crate) fn dialect(&self, delimiter: u8) -> Dialect {
+        (delimiter, self.quote, self.comment)
+    }
+
+    pub(crate) fn reader(&self, delimiter: u8) -> csv_core::Reader {
+        let mut builder = csv_core::ReaderBuilder::new();
+        builder.delimiter(delimiter).comment(self.comment);
+        match self.quote {
+            Some(quote) => builder.quote(quote),
+            None => builder.quoting(false),
+        };
+        builder.build()
+    }
+
+    pub(crate) fn fingerprint(&self, fingerprint: &mut Fingerprint) {
+        fingerprint.add("csv", format!("{:?} {:?} {:?} {}", self.delimiter, self.quote, self.comment, self.header));
+        self.missing.iter().for_each(|marker| fingerprint.add("missing", marker));
+    }
+}

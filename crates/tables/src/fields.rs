@@ -1,0 +1,320 @@
+//! Columns of a table made into the fields of samples: numbers, vectors, arrays and classes.
+//!
+//! Not here: how classes get their numbers (`labels`), and conversion of values (`cell`, `array_cell`).
+
+use fulmen_tensor::DType;
+
+use super::array_cell::store_list;
+use super::cell::{Cell, Mismatch, store};
+use super::column::{Column, ColumnRef, Positions};
+use super::labels::Labels;
+use super::table::{RowCells, Table};
+use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample, Stage};
+
+/// One field, as the user asked for it.
+#[derive(Clone, Debug)]
+struct Wanted {
+    name: String,
+    columns: Vec<ColumnRef>,
+    dtype: DType,
+    shape: Vec<usize>,
+    form: Form,
+    fill: Option<f64>,
+}
+
+#[derive(Clone, Debug)]
+enum Form {
+    /// One value a column.
+    Values,
+    /// A list in one column.
+    Array,
+    /// A class, with its classes where the user gave them.
+    Label(Option<Vec<String>>),
+}
+
+/// Which columns become which fields. Made by the methods of [`Table`].
+#[must_use = "nothing is read before `build`"]
+#[derive(Debug)]
+pub struct TableBuilder<T> {
+    table: T,
+    wanted: Vec<Wanted>,
+    fault: Option<String>,
+}
+
+impl<T: Table> TableBuilder<T> {
+    pub(crate) fn new(table: T) -> TableBuilder<T> {
+        TableBuilder { table, wanted: Vec::new(), fault: None }
+    }
+
+    fn push(mut self, name: String, columns: Vec<ColumnRef>, dtype: DType, shape: Vec<usize>, form: Form) -> Self {
+        self.wanted.push(Wanted { name, columns, dtype, shape, form, fill: None });
+        self
+    }
+
+    /// The field's name where none is given: that of the column.
+    fn name_of(&self, column: &ColumnRef) -> String {
+        match column {
+            ColumnRef::Name(name) => name.clone(),
+            // A position that is not there is reported by `build`.
+            ColumnRef::Position(position) => {
+                self.table.schema().get(*position).map_or_else(|| position.to_string(), |column| column.name.clone())
+            }
+        }
+    }
+
+    /// A field of shape `[]` of the column's values: numbers or truth values.
+    ///
+    /// Integers must fit into the dtype, and can be read as floats; floats cannot be read as integers.
+    pub fn column(self, column: impl Into<ColumnRef>, dtype: DType) -> TableBuilder<T> {
+        let column = column.into();
+        let name = self.name_of(&column);
+        self.push(name, vec![column], dtype, vec![], Form::Values)
+    }
+
+    /// A field of shape `[columns]` of the values of several columns, in this order.
+    pub fn columns<C: Into<ColumnRef>>(
+        self,
+        field: impl Into<String>,
+        columns: impl IntoIterator<Item = C>,
+        dtype: DType,
+    ) -> TableBuilder<T> {
+        let columns: Vec<ColumnRef> = columns.into_iter().map(Into::into).collect();
+        let shape = vec![columns.len()];
+        self.push(field.into(), columns, dtype, shape, Form::Values)
+    }
+
+    /// A field of this shape of a column of lists, nested ones too, or for u8 of bytes.
+    ///
+    /// Every list must have as many elements as the shape has; where the lists are nested as deeply as the shape has
+    /// axes, axis by axis.
+    pub fn array(self, column: impl Into<ColumnRef>, dtype: DType, shape: impl Into<Vec<usize>>) -> TableBuilder<T> {
+        let column = column.into();
+        let name = self.name_of(&column);
+        self.push(name, vec![column], dtype, shape.into(), Form::Array)
+    }
+
+    /// A field `i32[]` of class indices.
+    ///
+    /// Texts are numbered in their sorted order over all of the table, which is read once for it; integers (in CSV `10.0`
+    /// too) are taken as they are, and must not be negative. Where the file names its classes, as Hugging Face's `ClassLabel` does, these are
+    /// the classes. A set that is validated with needs the classes of the one that is trained on:
+    /// [`label_of`](TableBuilder::label_of).
+    pub fn label(self, column: impl Into<ColumnRef>) -> TableBuilder<T> {
+        let column = column.into();
+        let name = self.name_of(&column);
+        self.push(name, vec![column], DType::I32, vec![], Form::Label(None))
+    }
+
+    /// The same with given classes: a text's index is its place among them, an integer must be below their number. In CSV,
+    /// which knows no types, integers are taken for indices only where no class has a number for its name.
+    pub fn label_of<C: Into<String>>(
+        self,
+        column: impl Into<ColumnRef>,
+        classes: impl IntoIterator<Item = C>,
+    ) -> TableBuilder<T> {
+        let column = column.into();
+        let classes = classes.into_iter().map(Into::into).collect();
+        let name = self.name_of(&column);
+        self.push(name, vec![column], DType::I32, vec![], Form::Label(Some(classes)))
+    }
+
+    /// Names the field that was added last, otherwise called as its column.
+    pub fn named(mut self, name: impl Into<String>) -> TableBuilder<T> {
+        match self.wanted.last_mut() {
+            Some(wanted) => wanted.name = name.into(),
+            None => self.fault = Some("`named` names the field before it, but there is none yet".to_owned()),
+        }
+        self
+    }
+
+    /// What stands in the field that was added last where its columns have no value. Without this, such a row is an
+    /// error that names its line.
+    pub fn fill(mut self, value: f64) -> TableBuilder<T> {
+        match self.wanted.last_mut() {
+            Some(wanted) => wanted.fill = Some(value),
+            None => self.fault = Some("`fill` is for the field before it, but there is none yet".to_owned()),
+        }
+        self
+    }
+
+    /// The dataset.
+    ///
+    /// # Errors
+    /// A column that is not there, or whose type cannot be read as the dtype; a value to fill with that the dtype cannot
+    /// hold; classes that cannot be numbered.
+    pub fn build(mut self) -> Result<TableDataset<T>> {
+        if let Some(fault) = self.fault {
+            return Err(Error::usage(fault));
+        }
+        let place = self.table.place();
+        let positions = Positions::of(self.table.schema());
+        let mut specs = Vec::with_capacity(self.wanted.len());
+        for wanted in &self.wanted {
+            specs.push(check(wanted, self.table.schema(), &positions, &place)?);
+        }
+        for (spec, wanted) in specs.iter_mut().zip(&self.wanted) {
+            if let Form::Label(classes) = &wanted.form {
+                spec.labels = Some(Labels::find(&mut self.table, spec.columns[0], classes.as_deref(), spec.fill)?);
+            }
+        }
+        let mut columns: Vec<usize> = specs.iter().flat_map(|spec| spec.columns.iter().copied()).collect();
+        columns.sort_unstable();
+        columns.dedup();
+        self.table.select_columns(&columns)?;
+        Ok(TableDataset { table: self.table, specs })
+    }
+}
+
+/// What a field is made of, checked against the columns that there are.
+fn check(wanted: &Wanted, schema: &[Column], positions: &Positions, place: &str) -> Result<Spec> {
+    let field = Field::new(wanted.name.clone(), wanted.dtype, wanted.shape.clone());
+    field.elements()?;
+    let columns: Vec<usize> =
+        wanted.columns.iter().map(|column| column.find(schema, positions, place)).collect::<Result<_>>()?;
+    for &column in &columns {
+        let column = &schema[column];
+        let (fits, expected) = match wanted.form {
+            Form::Values => (column.kind.fits(wanted.dtype), format!("values that can be read as {}", wanted.dtype)),
+            Form::Array => {
+                (column.kind.fits_array(wanted.dtype), format!("lists whose elements can be read as {}", wanted.dtype))
+            }
+            Form::Label(_) => (Labels::fits(&column.kind), "texts or integers, to number classes by".to_owned()),
+        };
+        if !fits {
+            return Err(Error::field(format!(
+                "{place}: column `{}` has the type {}, expected {expected}",
+                column.name, column.found
+            )));
+        }
+    }
+    if let Some(fill) = wanted.fill {
+        let mut place = vec![0; wanted.dtype.size_in_bytes()];
+        let whole = wanted.dtype.is_float() || fill.fract() == 0.0;
+        let stored = store(std::iter::once(Ok(Cell::Missing)), wanted.dtype, Some(fill), &mut place);
+        if !whole || stored.is_err() {
+            return Err(Error::field(format!("field `{field}` cannot be filled with {fill}")));
+        }
+    }
+    Ok(Spec { field, columns, array: matches!(wanted.form, Form::Array), labels: None, fill: wanted.fill })
+}
+
+/// How one field is written.
+#[derive(Debug)]
+struct Spec {
+    field: Field,
+    columns: Vec<usize>,
+    array: bool,
+    labels: Option<Labels>,
+    fill: Option<f64>,
+}
+
+impl Spec {
+    /// Writes the field's bytes from a row. An error comes with the position of the column.
+    fn write(&self, row: &impl RowCells, out: &mut [u8]) -> std::result::Result<(), (usize, Mismatch)> {
+        let size = self.field.dtype.size_in_bytes();
+        if let Some(labels) = &self.labels {
+            let column = self.columns[0];
+            let label = row.cell(column).and_then(|cell| match (cell.is_missing(), self.fill) {
+                (true, Some(fill)) => Ok(fill as i32),
+                _ => labels.index(&cell),
+            });
+            out.copy_from_slice(&label.map_err(|mismatch| (column, mismatch))?.to_ne_bytes());
+            return Ok(());
+        }
+        if self.array {
+            let column = self.columns[0];
+            let what = (self.field.dtype, &self.field.shape[..]);
+            let written = row.cell(column).and_then(|cell| write_array(&cell, what, self.fill, out));
+            return written.map_err(|mismatch| (column, mismatch));
+        }
+        for (&column, place) in self.columns.iter().zip(out.chunks_exact_mut(size)) {
+            let cell = std::iter::once(row.cell(column));
+            store(cell, self.field.dtype, self.fill, place).map_err(|mismatch| (column, mismatch))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes a list, or bytes.
+fn write_array(
+    cell: &Cell<'_>,
+    (dtype, shape): (DType, &[usize]),
+    fill: Option<f64>,
+    out: &mut [u8],
+) -> Result<(), Mismatch> {
+    match *cell {
+        Cell::List(values, start, end) => store_list(values, (start, end), (dtype, shape), fill, out),
+        Cell::Bytes(bytes) if bytes.len() == out.len() => {
+            out.copy_from_slice(bytes);
+            Ok(())
+        }
+        Cell::Bytes(_) => Err(Mismatch::kind(cell, format!("{}, for the shape {shape:?}", out.len()))),
+        Cell::Missing if fill.is_some() => {
+            let count = shape.iter().product();
+            store(std::iter::repeat_with(|| Ok(Cell::Missing)).take(count), dtype, fill, out)
+        }
+        _ => Err(Mismatch::kind(cell, format!("a list for the shape {shape:?}"))),
+    }
+}
+
+/// Samples whose fields come from the columns of a table. Made by [`TableBuilder::build`].
+#[derive(Debug)]
+pub struct TableDataset<T> {
+    table: T,
+    specs: Vec<Spec>,
+}
+
+impl<T> TableDataset<T> {
+    /// The names of the classes of a label field, in the order of their indices; none where the labels are integers
+    /// without names.
+    pub fn classes(&self, field: &str) -> Option<&[String]> {
+        self.specs.iter().find(|spec| spec.field.name == field)?.labels.as_ref()?.names()
+    }
+
+    /// The table.
+    pub fn table(&self) -> &T {
+        &self.table
+    }
+}
+
+impl<T: Table> Dataset for TableDataset<T> {
+    fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.specs.iter().map(|spec| spec.field.clone()).collect()
+    }
+
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        let row = sample.timed(Stage::Decode, || self.table.lease(index))?;
+        for (field, spec) in self.specs.iter().enumerate() {
+            spec.write(&row, sample.field_mut(field)?).map_err(|(column, mismatch)| {
+                let name = self.table.schema().get(column).map_or("?", |column| column.name.as_str());
+                // File and line are said by the origin, which stands in front of what goes wrong with a sample.
+                Error::field(format!("column `{name}` {}", mismatch.message()))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn origin(&self, index: usize) -> Option<String> {
+        Some(self.table.origin(index))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        for spec in &self.specs {
+            fingerprint.add("field", spec.field.to_string());
+            for &column in &spec.columns {
+                fingerprint.add("column", (column as u64).to_le_bytes());
+            }
+            fingerprint.add("array", [u8::from(spec.array)]);
+            fingerprint.add("fill", spec.fill.map_or(String::new(), |fill| fill.to_string()));
+            if let Some(labels) = &spec.labels {
+                fingerprint.add("label", "");
+                labels.names().into_iter().flatten().for_each(|name| fingerprint.add("class", name));
+            }
+        }
+        self.table.fingerprint(fingerprint)
+    }
+}

@@ -1,0 +1,250 @@
+//! Folders of Hugging Face's `datasets`, read as they are: those of `save_to_disk`, and those of the hub.
+//!
+//! Not here: which files belong to which split (`hugging_face_files`), and fetching them.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::arrow_files;
+use super::blocks::Rows;
+use super::features::HfFeatures;
+use super::hugging_face_files::{Config, LARGEST_TEXT, Splits, configs};
+use super::input::{ends_in, read_small};
+use super::row::table_of_rows;
+use fulmen_data::{Error, Result};
+use fulmen_files::Location;
+
+/// One split of a Hugging Face dataset: rows by index.
+///
+/// A `ClassLabel` column is a label with its names ([`Table::label`](crate::Table::label)), an `Image` or `Audio` column has
+/// its encoded bytes ([`Row::media`](crate::Row::media)), an `Array2D` is an array.
+///
+/// ```no_run
+/// use fulmen_data::DType;
+/// use fulmen_tables::{HfDataset, Table};
+///
+/// let digits = HfDataset::open_split("mnist", "train")?;
+/// println!("{} digits with the columns {:?}", fulmen_data::Source::len(&digits), digits.column_names());
+/// let labels = digits.label("label").build()?;
+/// assert_eq!(labels.classes("label").map(<[String]>::len), Some(10));
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct HfDataset {
+    rows: Rows,
+}
+
+table_of_rows!(HfDataset);
+
+impl HfDataset {
+    /// Opens a folder that has one split, such as what `Dataset.save_to_disk` makes.
+    ///
+    /// # Errors
+    /// A folder with several splits (they are named), or with nothing that is known.
+    pub fn open(folder: impl Into<Location>) -> Result<HfDataset> {
+        let folder = HfFolder::open(folder)?;
+        match &folder.splits()[..] {
+            [split] => folder.split(split),
+            // This says that a configuration is to be chosen.
+            [] => folder.split(""),
+            splits => Err(Error::usage(format!(
+                "{}: the dataset has the splits {}; say which with `HfDataset::open_split`",
+                folder.place,
+                splits.join(", ")
+            ))),
+        }
+    }
+
+    /// Opens one split of a folder.
+    pub fn open_split(folder: impl Into<Location>, split: &str) -> Result<HfDataset> {
+        HfFolder::open(folder)?.split(split)
+    }
+
+    /// What `datasets` says of the columns; empty where the files say nothing.
+    pub fn features(&self) -> &HfFeatures {
+        &self.rows.features
+    }
+}
+
+/// A Hugging Face dataset: its configurations and their splits.
+///
+/// Known are the folders of `DatasetDict.save_to_disk` and `Dataset.save_to_disk`, and those that come from the hub: Parquet
+/// or Arrow files whose splits the card (`README.md`) lists, or which their names tell (`data/train-00000-of-00002.parquet`,
+/// `test/0.parquet`), all of them `train` where no name does. As in `datasets`, the first of these ways counts that fits any
+/// file, and files that it does not fit are left out. Of what a card lists, only the split that is read need be there.
+pub struct HfFolder {
+    place: Location,
+    configs: Vec<Config>,
+    /// None where there are several and none is the default.
+    chosen: Option<usize>,
+    saved: bool,
+}
+
+impl HfFolder {
+    /// Looks into a folder. Of several configurations, the default one is meant.
+    pub fn open(folder: impl Into<Location>) -> Result<HfFolder> {
+        let place = folder.into();
+        let (configs, saved) = match saved(&place)? {
+            Some(splits) => (vec![Config { name: "default".to_owned(), default: true, patterns: false, splits }], true),
+            None => (configs(&place)?, false),
+        };
+        let only = (configs.len() == 1).then_some(0);
+        let chosen = configs.iter().position(|config| config.default).or(only);
+        Ok(HfFolder { place, configs, chosen, saved })
+    }
+
+    /// The names of the configurations.
+    pub fn configs(&self) -> Vec<&str> {
+        self.configs.iter().map(|config| config.name.as_str()).collect()
+    }
+
+    /// Another configuration.
+    pub fn config(mut self, name: &str) -> Result<HfFolder> {
+        match self.configs.iter().position(|config| config.name == name) {
+            Some(chosen) => self.chosen = Some(chosen),
+            None => {
+                return Err(Error::usage(format!(
+                    "{}: there is no configuration `{name}`; there are {}",
+                    self.place,
+                    self.configs().join(", ")
+                )));
+            }
+        }
+        Ok(self)
+    }
+
+    /// The names of the splits of this configuration; none before one is chosen, where several have no default.
+    pub fn splits(&self) -> Vec<&str> {
+        let chosen = self.chosen.map(|chosen| &self.configs[chosen].splits);
+        chosen.into_iter().flatten().map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// One split.
+    ///
+    /// # Errors
+    /// A split that is not there (those there are named); files that are cut short, or whose columns differ.
+    pub fn split(&self, name: &str) -> Result<HfDataset> {
+        let Some(chosen) = self.chosen else {
+            return Err(Error::usage(format!(
+                "{}: the dataset has the configurations {}; choose one with `HfFolder::config`",
+                self.place,
+                self.configs().join(", ")
+            )));
+        };
+        let Config { splits, patterns, .. } = &self.configs[chosen];
+        let Some((_, files)) = splits.iter().find(|(split, _)| split == name) else {
+            let known = match &self.splits()[..] {
+                [] => "this configuration has no files here".to_owned(),
+                splits => format!("there are {}", splits.join(", ")),
+            };
+            return Err(Error::usage(format!("{}: there is no split `{name}`; {known}", self.place)));
+        };
+        let mut found = Vec::new();
+        for files in files {
+            found.extend(if *patterns { files.expand()? } else { vec![files.clone()] });
+        }
+        let mut rows = open_files(&found, format!("{} ({name})", self.place))?;
+        if rows.features.is_empty() && self.saved {
+            self.add_features(&mut rows, name)?;
+        }
+        Ok(HfDataset { rows })
+    }
+
+    /// What `dataset_info.json` says, where the files do not.
+    fn add_features(&self, rows: &mut Rows, split: &str) -> Result<()> {
+        for folder in [self.place.join(split), self.place.clone()] {
+            let info = folder.join("dataset_info.json");
+            if info.exists()? {
+                let text = String::from_utf8_lossy(&read_small(&info, LARGEST_TEXT)?).into_owned();
+                rows.features =
+                    HfFeatures::parse(&text).map_err(|error| info.error(format!("this is no JSON: {error}")))?;
+                for column in &mut rows.columns {
+                    column.classes = rows.features.classes(&column.name);
+                }
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for HfFolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HfFolder")
+            .field("place", &self.place)
+            .field("configs", &self.configs())
+            .field("splits", &self.splits())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The splits of a folder that `save_to_disk` made, if it is one.
+fn saved(place: &Location) -> Result<Option<Splits>> {
+    let dict = place.join("dataset_dict.json");
+    if dict.exists()? {
+        let names = json(&dict)?;
+        let names = names.get("splits").and_then(Value::as_array);
+        let names: Option<Vec<&str>> = names.and_then(|names| names.iter().map(Value::as_str).collect());
+        let names = names.ok_or_else(|| dict.error("the file should have a list of `splits`"))?;
+        let split = |name: &str| Ok((name.to_owned(), state(&place.join(name))?));
+        return names.into_iter().map(split).collect::<Result<_>>().map(Some);
+    }
+    match place.join("state.json").exists()? {
+        true => {
+            let name = json(&place.join("state.json"))?;
+            let name = name.get("_split").and_then(Value::as_str).unwrap_or("train").to_owned();
+            Ok(Some(vec![(name, state(place)?)]))
+        }
+        false => Ok(None),
+    }
+}
+
+/// The files that `state.json` lists.
+fn state(folder: &Location) -> Result<Vec<Location>> {
+    let path = folder.join("state.json");
+    let state = json(&path)?;
+    if state.get("_indices_data_files").and_then(Value::as_array).is_some_and(|files| !files.is_empty()) {
+        return Err(path.error(
+            "the dataset is a selection of rows, kept by their indices; save it again after `dataset.flatten_indices()`",
+        ));
+    }
+    let files = state.get("_data_files").and_then(Value::as_array);
+    let names = files.map(|files| files.iter().map(|file| file.get("filename").and_then(Value::as_str)));
+    let names: Option<Vec<&str>> = names.and_then(Iterator::collect);
+    let names =
+        names.ok_or_else(|| path.error("the file should have a list of `_data_files` with a `filename` each"))?;
+    // A name that leads out of the folder is no work of `save_to_disk`.
+    match names.iter().find(|name| name.split('/').any(|part| part == "..")) {
+        Some(name) => Err(path.error(format!("the data file `{name}` does not lie in the folder"))),
+        None => Ok(names.into_iter().map(|name| folder.join(name)).collect()),
+    }
+}
+
+fn json(file: &Location) -> Result<Value> {
+    serde_json::from_slice(&read_small(file, LARGEST_TEXT)?)
+        .map_err(|error| file.error(format!("this is no JSON: {error}")))
+}
+
+/// The files of a split, which are of one format.
+fn open_files(files: &[Location], name: String) -> Result<Rows> {
+    if let Some(other) = files.iter().find(|file| !ends_in(file, &super::hugging_face_files::EXTENSIONS)) {
+        return Err(other.error("a split is read from Parquet or Arrow files; read this one by `Csv` or `JsonLines`"));
+    }
+    let parquet = files.iter().filter(|file| ends_in(file, &[".parquet"])).count();
+    match (parquet, files.len() - parquet) {
+        (0, _) => arrow_files::open(files, name),
+        (_, 0) => open_parquet(files, name),
+        _ => Err(Error::usage(format!("{name}: a split has both Parquet and Arrow files; keep one kind"))),
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn open_parquet(files: &[Location], name: String) -> Result<Rows> {
+    super::parquet::open(files, name)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn open_parquet(_files: &[Location], name: String) -> Result<Rows> {
+    Err(Error::usage(format!("{name}: these are Parquet files; build fulmen with its feature `parquet`")))
+}

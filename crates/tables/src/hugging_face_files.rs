@@ -1,0 +1,179 @@
+//! Which files of a Hugging Face folder belong to which split: by its card, or by the names of the files.
+//!
+//! Not here: reading the files (`hugging_face`).
+
+use serde_json::Value;
+
+use super::front_matter;
+use super::input::{files_below, read_small};
+use fulmen_data::{Error, Result};
+use fulmen_files::Location;
+
+/// Cards and lists of files are small.
+pub(crate) const LARGEST_TEXT: u64 = 64 << 20;
+
+/// What of a folder is read.
+pub(crate) const EXTENSIONS: [&str; 3] = [".parquet", ".arrow", ".arrows"];
+
+/// The words by which `datasets` knows splits in names of files and folders.
+const KEYWORDS: [(&str, &[&str]); 3] = [
+    ("train", &["train", "training"]),
+    ("validation", &["validation", "valid", "val", "dev"]),
+    ("test", &["test", "testing", "eval", "evaluation"]),
+];
+
+/// The files of each split, or patterns of them: what a card lists need not be there before it is read.
+pub(crate) type Splits = Vec<(String, Vec<Location>)>;
+
+/// A configuration: its name, whether it is the one meant without a name, and its splits.
+pub(crate) struct Config {
+    pub(crate) name: String,
+    pub(crate) default: bool,
+    /// Whether the files are patterns, as a card lists them.
+    pub(crate) patterns: bool,
+    pub(crate) splits: Splits,
+}
+
+/// The configurations of a folder as the hub keeps it.
+pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
+    let card = folder.join("README.md");
+    let configs = match card.exists()? {
+        true => {
+            let text = String::from_utf8_lossy(&read_small(&card, LARGEST_TEXT)?).into_owned();
+            front_matter::configs(&text).map_err(|why| card.error(why))?
+        }
+        false => None,
+    };
+    let Some(configs) = configs else {
+        let splits = by_name(folder)?;
+        return Ok(vec![Config { name: "default".to_owned(), default: true, patterns: false, splits }]);
+    };
+    let bad = || card.error("`configs` should be a list of maps with `config_name` and `data_files`");
+    let configs = configs.as_array().ok_or_else(bad)?;
+    let mut found = Vec::new();
+    for config in configs {
+        let name = config.get("config_name").and_then(Value::as_str).ok_or_else(bad)?;
+        let within = match config.get("data_dir").and_then(Value::as_str) {
+            Some(inner) => folder.join(inner),
+            None => folder.clone(),
+        };
+        let splits = match config.get("data_files") {
+            Some(files) => listed(&within, files).ok_or_else(bad)?,
+            // A configuration that was not downloaded has no splits that are known.
+            None => match by_name(&within) {
+                Err(error) if error.is_not_found() && configs.len() > 1 => Splits::new(),
+                splits => splits?,
+            },
+        };
+        let default = config.get("default").and_then(Value::as_bool) == Some(true) || name == "default";
+        let patterns = config.get("data_files").is_some();
+        found.push(Config { name: name.to_owned(), default, patterns, splits });
+    }
+    Ok(found)
+}
+
+/// The splits as a card lists them; none where it does so in an unknown way.
+fn listed(folder: &Location, files: &Value) -> Option<Splits> {
+    let texts = |value: &Value| -> Option<Vec<String>> {
+        match value {
+            Value::String(text) => Some(vec![text.clone()]),
+            Value::Array(texts) => texts.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
+            _ => None,
+        }
+    };
+    let mut patterns: Vec<(String, Vec<String>)> = Vec::new();
+    match files {
+        Value::Object(splits) => {
+            for (split, paths) in splits {
+                patterns.push((split.clone(), texts(paths)?));
+            }
+        }
+        Value::Array(entries) if entries.iter().all(Value::is_object) => {
+            for entry in entries {
+                patterns.push((entry.get("split")?.as_str()?.to_owned(), texts(entry.get("path")?)?));
+            }
+        }
+        files => patterns.push(("train".to_owned(), texts(files)?)),
+    }
+    let within = |(split, patterns): (String, Vec<String>)| {
+        (split, patterns.into_iter().map(|pattern| folder.join(pattern)).collect())
+    };
+    Some(patterns.into_iter().map(within).collect())
+}
+
+/// How the name of a file tells its split.
+type Way<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The splits as the names of the files tell them, in the ways of `datasets`, of which the first counts that fits any file:
+/// `data/SPLIT-00000-of-00002`, words in the names of folders, words in those of files. Files that it does not fit belong
+/// to no split. If none fits any, all files are `train`.
+fn by_name(folder: &Location) -> Result<Splits> {
+    let named = files_below(folder, &EXTENSIONS)?;
+    if named.is_empty() {
+        return Err(Error::missing(format!(
+            "{folder}: this is no folder of Hugging Face's `datasets`: it has no `dataset_dict.json`, no `state.json`, and \
+             no file whose name ends in {}",
+            EXTENSIONS.map(|extension| format!("`{extension}`")).join(" or ")
+        )));
+    }
+    let of_folder = |name: &str| keyword(name.rsplit_once('/')?.0);
+    let of_file = |name: &str| keyword(name.rsplit_once('/').map_or(name, |(_, file)| file));
+    let ways: [Way<'_>; 3] = [&sharded, &of_folder, &of_file];
+    let fits = |way: &&Way<'_>| named.iter().any(|(_, name)| way(name).is_some());
+    let way = ways.iter().find(fits);
+    let mut found: Splits = Vec::new();
+    for (file, name) in &named {
+        let Some(split) = way.map_or(Some("train".to_owned()), |way| way(name)) else { continue };
+        match found.iter_mut().find(|(name, _)| *name == split) {
+            Some((_, files)) => files.push(file.clone()),
+            None => found.push((split, vec![file.clone()])),
+        }
+    }
+    // Train before the rest, as `datasets` has them.
+    let order = |name: &str| KEYWORDS.iter().position(|(split, _)| *split == name).unwrap_or(KEYWORDS.len());
+    found.sort_by_key(|(name, _)| order(name));
+    Ok(found)
+}
+
+/// The split in `data/SPLIT-00000-of-00002.parquet`, whatever it is called.
+fn sharded(name: &str) -> Option<String> {
+    let (folder, file) = name.rsplit_once('/')?;
+    if folder != "data" {
+        return None;
+    }
+    let stem = file.rsplit_once('.')?.0;
+    let (rest, count) = stem.rsplit_once("-of-")?;
+    let (split, number) = rest.rsplit_once('-')?;
+    // The hub adds a hash after the count in some files.
+    let count = count.split('-').next().unwrap_or_default();
+    let digits = |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    (digits(number) && digits(count) && !split.is_empty()).then(|| split.to_owned())
+}
+
+/// The split whose word stands in a name by itself.
+fn keyword(name: &str) -> Option<String> {
+    let name = name.to_lowercase();
+    let words: Vec<&str> = name.split(|letter: char| !letter.is_ascii_alphabetic()).collect();
+    KEYWORDS
+        .iter()
+        .find(|(_, keywords)| words.iter().any(|word| keywords.contains(word)))
+        .map(|(split, _)| (*split).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_are_known_by_words_that_stand_alone() {
+        assert_eq!(keyword("en/train-part1.parquet").as_deref(), Some("train"));
+        assert_eq!(keyword("Dev/0001.parquet").as_deref(), Some("validation"));
+        assert_eq!(keyword("my_val.parquet").as_deref(), Some("validation"));
+        assert_eq!(keyword("contest.parquet"), None);
+        assert_eq!(keyword("test0.parquet").as_deref(), Some("test"));
+        assert_eq!(sharded("data/unsupervised-00000-of-00001.parquet").as_deref(), Some("unsupervised"));
+        assert_eq!(sharded("data/train_sft-00001-of-00002-0123abcd.parquet").as_deref(), Some("train_sft"));
+        assert_eq!(sharded("data/train.parquet"), None);
+        assert_eq!(sharded("other/train-00000-of-00001.parquet"), None);
+    }
+}

@@ -1,0 +1,245 @@
+//! A file that a table or a text is read from: by position, or from its beginning to its end, plain or compressed.
+//!
+//! Not here: what stands in it, and how a store is spoken to (`store`).
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use flate2::bufread::MultiGzDecoder;
+
+use fulmen_data::internal::in_parallel;
+use fulmen_data::{Error, Fingerprint, Result};
+use fulmen_files::Location;
+use fulmen_files::{MOST_ASKING, explain, fingerprint_all};
+
+/// How much is read at once where a file is read from its beginning.
+const BUFFER: usize = 1 << 18;
+
+/// Of one table, this many local files stay open; a process may not have many more.
+const OPEN_FILES: usize = 128;
+
+/// A file of known size.
+#[derive(Debug)]
+pub(crate) struct Input {
+    location: Location,
+    /// A local file, if it stays open.
+    file: Option<File>,
+    size: u64,
+}
+
+impl Input {
+    /// Opens a regular file, or asks a store for an object.
+    pub(crate) fn open(location: &Location) -> Result<Input> {
+        let size = location.size()?;
+        let file = match location.local() {
+            Some(path) => Some(File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?),
+            None => None,
+        };
+        Ok(Input { location: location.clone(), file, size })
+    }
+
+    /// Opens the files of a table.
+    pub(crate) fn open_all(locations: &[Location]) -> Result<Vec<Arc<Input>>> {
+        let numbered: Vec<(usize, &Location)> = locations.iter().enumerate().collect();
+        // A store takes its time for each answer.
+        in_parallel(&numbered, MOST_ASKING, |&(number, location)| match number < OPEN_FILES {
+            true => Input::open(location).map(Arc::new),
+            false => Ok(Arc::new(Input { location: location.clone(), file: None, size: location.size()? })),
+        })
+    }
+
+    /// Bytes in the file, as it was when it was opened.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The name, for `origin`.
+    pub(crate) fn name(&self) -> String {
+        self.location.to_string()
+    }
+
+    /// Whether the name ends in one of these.
+    pub(crate) fn is_named(&self, extensions: &[&str]) -> bool {
+        ends_in(&self.location, extensions)
+    }
+
+    /// An error of this file.
+    pub(crate) fn error(&self, message: impl Into<String>) -> Error {
+        self.location.error(message)
+    }
+
+    /// An error of reading this file.
+    pub(crate) fn io(&self, doing: &str, source: io::Error) -> Error {
+        match self.location.local() {
+            Some(path) => Error::io(path, doing, source),
+            None => self.location.error(format!("{doing}: {source}")),
+        }
+    }
+
+    /// Fills `into` with the bytes from `offset` on.
+    pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
+        let read = match (&self.file, self.location.local()) {
+            (Some(file), _) => file.read_exact_at(into, offset),
+            (None, Some(path)) => File::open(path).and_then(|file| file.read_exact_at(into, offset)),
+            (None, None) => {
+                let bytes = self.location.read_range(offset..offset.saturating_add(into.len() as u64))?;
+                if bytes.len() != into.len() {
+                    return Err(self.changed(offset, into.len()));
+                }
+                into.copy_from_slice(&bytes);
+                Ok(())
+            }
+        };
+        read.map_err(|source| match source.kind() {
+            io::ErrorKind::UnexpectedEof => self.changed(offset, into.len()),
+            _ => self.io(&format!("cannot read {} bytes at byte {offset}", into.len()), source),
+        })
+    }
+
+    fn changed(&self, offset: u64, len: usize) -> Error {
+        self.error(format!(
+            "the file ends before byte {}; it had {} bytes when it was opened: was it changed since?",
+            offset.saturating_add(len as u64),
+            self.size
+        ))
+    }
+
+    /// `len` bytes from `offset` on. Memory is taken only for what the file can hold.
+    pub(crate) fn read_range(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let end = offset.checked_add(len as u64);
+        if end.is_none_or(|end| end > self.size) {
+            return Err(self.error(format!(
+                "the file should have {len} bytes at byte {offset}, but it ends after {} bytes; it is damaged or cut \
+                 short: copy or download it again",
+                self.size
+            )));
+        }
+        let mut bytes = vec![0; len];
+        self.read_at(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The bytes from the beginning to the end, as they lie in the file.
+    pub(crate) fn reader(&self) -> Result<Box<dyn BufRead + Send>> {
+        Ok(Box::new(BufReader::with_capacity(BUFFER, self.location.open()?)))
+    }
+
+    /// The bytes from the beginning to the end, decompressed where the content says that it is gzip or zstd.
+    pub(crate) fn decompressed(&self) -> Result<Box<dyn BufRead + Send>> {
+        let mut reader = self.reader()?;
+        let start = reader.fill_buf().map_err(|source| self.location.read_error(source))?;
+        match start {
+            [0x1f, 0x8b, ..] => Ok(Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(reader)))),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => self.zstd(reader),
+            _ => Ok(reader),
+        }
+    }
+
+    #[cfg(feature = "parquet")]
+    fn zstd(&self, reader: Box<dyn BufRead + Send>) -> Result<Box<dyn BufRead + Send>> {
+        let decoder =
+            zstd::Decoder::with_buffer(reader).map_err(|source| self.io("cannot read the zstd file", source))?;
+        Ok(Box::new(BufReader::with_capacity(BUFFER, decoder)))
+    }
+
+    #[cfg(not(feature = "parquet"))]
+    fn zstd(&self, _reader: Box<dyn BufRead + Send>) -> Result<Box<dyn BufRead + Send>> {
+        Err(self.error("the file is compressed with zstd; build fulmen with its feature `parquet`"))
+    }
+
+    /// Refuses a compressed file where items are read by index.
+    pub(crate) fn refuse_compressed(&self, instead: &str) -> Result<()> {
+        let mut start = [0; 4];
+        let len = self.size.min(4) as usize;
+        self.read_at(0, &mut start[..len])?;
+        let kind = match start {
+            [0x1f, 0x8b, ..] => "gzip",
+            [0x28, 0xb5, 0x2f, 0xfd] => "zstd",
+            _ => return Ok(()),
+        };
+        Err(self.error(format!(
+            "the file is compressed by {kind}, so that its items can only be read in order; read it with {instead}, or \
+             decompress it"
+        )))
+    }
+
+    /// What went wrong in reading this file from its beginning, at some place.
+    pub(crate) fn reading_failed(&self, place: &str, source: io::Error) -> Error {
+        explain(&self.location, place, source)
+    }
+}
+
+/// Adds all files.
+pub(crate) fn fingerprint_inputs<'a>(
+    inputs: impl IntoIterator<Item = &'a Input>,
+    fingerprint: &mut Fingerprint,
+) -> Result<()> {
+    let locations: Vec<Location> = inputs.into_iter().map(|input| input.location.clone()).collect();
+    fingerprint_all(&locations, fingerprint)
+}
+
+/// The files in a few words, wherever they lie: `CsvStream(3 from a.csv)`.
+pub(crate) fn describe(name: &str, inputs: &[Arc<Input>]) -> String {
+    let first = inputs.first().map_or(String::new(), |first| format!(" from {}", first.location.name()));
+    format!("{name}({}{first})", inputs.len())
+}
+
+/// The files that a location stands for: those of its pattern, and of folders those [below](files_below) whose names end
+/// in one of `extensions`.
+pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Location>> {
+    let mut files = Vec::new();
+    for place in location.expand()? {
+        match is_folder(&place)? {
+            true => files.extend(files_below(&place, extensions)?.into_iter().map(|(file, _)| file)),
+            false => files.push(place),
+        }
+    }
+    match files.is_empty() {
+        false => Ok(files),
+        true => Err(Error::missing(format!(
+            "{location}: the folder has no file whose name ends in {}",
+            extensions.iter().map(|extension| format!("`{extension}`")).collect::<Vec<_>>().join(" or ")
+        ))),
+    }
+}
+
+/// The files below a folder whose names end in one of `extensions`, each with its name as seen from there. Folders that
+/// begin with `.` or `__` are the business of tools: checkpoints of editors, caches of downloads, what archives carry along.
+pub(crate) fn files_below(folder: &Location, extensions: &[&str]) -> Result<Vec<(Location, String)>> {
+    let base = folder.to_string();
+    let named = folder.list()?.into_iter().filter(|file| ends_in(file, extensions)).map(|file| {
+        let name = file.to_string();
+        let name = name.strip_prefix(&base).unwrap_or(&name).trim_start_matches('/').to_owned();
+        (file, name)
+    });
+    let of_tools = |name: &str| {
+        let folders = name.rsplit_once('/').map_or("", |(folders, _)| folders);
+        folders.split('/').any(|folder| folder.starts_with('.') || folder.starts_with("__"))
+    };
+    Ok(named.filter(|(_, name)| !of_tools(name)).collect())
+}
+
+/// Whether this is a folder. In a store, that is a name without an ending for which there is no object.
+pub(crate) fn is_folder(place: &Location) -> Result<bool> {
+    match place.local() {
+        Some(path) => Ok(path.is_dir()),
+        None => Ok(!place.name().contains('.') && !place.exists()?),
+    }
+}
+
+/// Whether a file's name ends in one of these, and does not begin with a dot.
+pub(crate) fn ends_in(file: &Location, extensions: &[&str]) -> bool {
+    let name = file.name().to_lowercase();
+    !name.starts_with('.') && extensions.iter().any(|extension| name.ends_with(extension))
+}
+
+/// Reads a whole small file.
+pub(crate) fn read_small(location: &Location, limit: u64) -> Result<Vec<u8>> {
+    let size = location.size()?;
+    match size > limit {
+        true => Err(location.error(format!("the file has {size} bytes, expected at most {limit}"))),
+        false => location.read(),
+    }
+}

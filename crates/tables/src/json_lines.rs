@@ -1,0 +1,166 @@
+//! JSON lines: one JSON value a line, by index or in order.
+//!
+//! Not here: JSON itself, which `serde_json` reads.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::input::{Input, describe, expand, fingerprint_inputs};
+use super::lines::{Line, deferred, index, items, trim};
+use super::records::RecordFiles;
+use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, Source, Stream};
+use fulmen_files::Location;
+
+/// The values of JSON lines files by index: as [`serde_json::Value`]s, or as a type of the user's
+/// ([`typed`](JsonLines::typed)). Blank lines do not count.
+///
+/// ```
+/// use fulmen_tables::JsonLines;
+/// use fulmen_data::Source;
+/// use serde::Deserialize;
+///
+/// #[derive(Deserialize)]
+/// struct Review {
+///     text: String,
+///     stars: u8,
+/// }
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("reviews.jsonl");
+/// std::fs::write(&path, "{\"text\": \"good\", \"stars\": 5}\n\n{\"text\": \"bad\", \"stars\": \"one\"}\n")?;
+///
+/// let reviews = JsonLines::open(&path)?;
+/// assert_eq!(reviews.get(1)?["stars"], "one");
+///
+/// let reviews = reviews.typed::<Review>();
+/// let review = reviews.get(0)?;
+/// assert_eq!((review.text.as_str(), review.stars), ("good", 5));
+/// let error = reviews.get(1).err().ok_or("a text is no number")?;
+/// assert!(error.to_string().contains("reviews.jsonl: line 3: "));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct JsonLines<T = Value> {
+    files: RecordFiles,
+    item: PhantomData<fn() -> T>,
+}
+
+impl JsonLines {
+    /// Opens a file, the files of a pattern, or all `.jsonl` and `.ndjson` files under a folder.
+    ///
+    /// # Errors
+    /// Files that are not there, or compressed ones: those are read by [`stream`](JsonLines::stream).
+    pub fn open(location: impl Into<Location>) -> Result<JsonLines> {
+        let files = index(&location.into(), &[".jsonl", ".ndjson"], false, "`JsonLines::stream`")?;
+        Ok(JsonLines { files, item: PhantomData })
+    }
+
+    /// The values in order, of files that may be compressed by gzip or zstd.
+    pub fn stream(location: impl Into<Location>) -> Result<JsonLinesStream> {
+        const EXTENSIONS: [&str; 6] = [".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst"];
+        let files = Input::open_all(&expand(&location.into(), &EXTENSIONS)?)?;
+        Ok(JsonLinesStream { files: files.into(), item: PhantomData })
+    }
+}
+
+impl<T> JsonLines<T> {
+    /// The same lines read as another type.
+    pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> JsonLines<U> {
+        JsonLines { files: self.files, item: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for JsonLines<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JsonLines").field("values", &self.files.len()).finish_non_exhaustive()
+    }
+}
+
+fn parse<T: DeserializeOwned>(line: &[u8], failed: impl FnOnce(String) -> Error) -> Result<T> {
+    serde_json::from_slice(line).map_err(|error| {
+        let column = error.column();
+        let reason = error.to_string();
+        // Each line is a text of its own: `at line 1` would mislead.
+        let reason = reason.split(" at line ").next().unwrap_or_default();
+        let what = if error.is_data() { "the value is not as expected" } else { "this is no JSON" };
+        failed(format!("{what} at character {column}: {reason}"))
+    })
+}
+
+fn parse_line<T: DeserializeOwned>(line: &Line) -> Result<T> {
+    parse(&line.bytes, |message| line.error(&message))
+}
+
+impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
+    type Item = T;
+
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn get(&self, index: usize) -> Result<T> {
+        let (file, record) = self.files.locate(index)?;
+        let mut scratch = Vec::new();
+        let line = trim(file.read(record, &mut scratch)?, file.line(record));
+        parse(line, |message| file.error(record, message))
+    }
+
+    fn origin(&self, index: usize) -> String {
+        self.files.origin(index)
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("JSON lines", std::any::type_name::<T>());
+        self.files.fingerprint(fingerprint)
+    }
+}
+
+/// The values of JSON lines files in order. Made by [`JsonLines::stream`].
+///
+/// After a line that is no JSON, or whose value is not as expected, comes the next line; after a file that cannot be read
+/// further, the next file.
+pub struct JsonLinesStream<T = Value> {
+    files: Arc<[Arc<Input>]>,
+    item: PhantomData<fn() -> T>,
+}
+
+impl<T> JsonLinesStream<T> {
+    /// The same lines read as another type.
+    pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> JsonLinesStream<U> {
+        JsonLinesStream { files: self.files, item: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for JsonLinesStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JsonLinesStream").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+impl<T: DeserializeOwned + Send + 'static> Stream for JsonLinesStream<T> {
+    type Item = T;
+
+    fn len(&self) -> Option<usize> {
+        None
+    }
+
+    fn items(&self, _epoch: u64) -> Result<Items<T>> {
+        Ok(items(&self.files, false, parse_line))
+    }
+
+    fn deferred(&self, _epoch: u64) -> Result<Items<Deferred<T>>> {
+        Ok(deferred(&self.files, false, parse_line))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("JSON lines", std::any::type_name::<T>());
+        fingerprint_inputs(self.files.iter().map(|file| &**file), fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        describe("JsonLinesStream", &self.files)
+    }
+}

@@ -1,0 +1,139 @@
+//! The classes of a label column, and their indices.
+//!
+//! Not here: classes that a file names itself (`features`).
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::cell::{Cell, Mismatch, shorten};
+use super::column::Kind;
+use super::table::{RowCells, Table};
+use fulmen_data::{Error, Result};
+
+/// More different texts than this are no classes.
+const MOST_CLASSES: usize = 1 << 20;
+
+/// How labels become indices.
+#[derive(Debug)]
+pub(crate) enum Labels {
+    /// Integers as they are, from 0 on.
+    Integers,
+    /// By name, or as integers below their number. In text an integer is an index only where no class has a number for its
+    /// name: else a class that is not there would be taken for another one.
+    Named { names: Arc<[String]>, indices: HashMap<String, i32>, numbers: bool },
+}
+
+impl Labels {
+    /// Whether a column can hold labels.
+    pub(crate) fn fits(kind: &Kind) -> bool {
+        matches!(kind, Kind::Written | Kind::Bool | Kind::Integer | Kind::Text)
+    }
+
+    /// The classes of a column: those given, those that the file names, or those that stand in it.
+    pub(crate) fn find<T: Table>(
+        table: &mut T,
+        column: usize,
+        given: Option<&[String]>,
+        fill: Option<f64>,
+    ) -> Result<Labels> {
+        let info = &table.schema()[column];
+        if let Some(given) = given {
+            return Labels::named(given.into(), &info.name);
+        }
+        if let Some(classes) = &info.classes {
+            return Labels::named(Arc::clone(classes), &info.name);
+        }
+        if matches!(info.kind, Kind::Integer | Kind::Bool) {
+            return Ok(Labels::Integers);
+        }
+        let name = info.name.clone();
+        table.select_columns(&[column])?;
+        let mut texts = BTreeSet::new();
+        for index in 0..table.len() {
+            let row = table.lease(index)?;
+            let fail = |mismatch: Mismatch| table.row_error(index, format!("column `{name}` {}", mismatch.message()));
+            match row.cell(column).map_err(fail)? {
+                Cell::Text(text) | Cell::Written(text) if texts.contains(text) => {}
+                Cell::Text(text) | Cell::Written(text) => drop(texts.insert(text.to_owned())),
+                Cell::Missing if fill.is_some() => {}
+                cell => return Err(fail(Mismatch::kind(&cell, "a class"))),
+            }
+            if texts.len() > MOST_CLASSES {
+                return Err(Error::label(format!(
+                    "{}: column `{name}` has more than {MOST_CLASSES} different values; it cannot be a column of labels",
+                    table.place()
+                )));
+            }
+        }
+        let info = &table.schema()[column];
+        if info.kind == Kind::Written && texts.iter().all(|text| is_integer(text)) {
+            return Ok(Labels::Integers);
+        }
+        Labels::named(texts.into_iter().collect(), &info.name)
+    }
+
+    fn named(names: Arc<[String]>, column: &str) -> Result<Labels> {
+        let mut indices = HashMap::with_capacity(names.len());
+        for (index, name) in names.iter().enumerate() {
+            let index = i32::try_from(index)
+                .map_err(|_| Error::label(format!("column `{column}` has more classes than an i32 can count")))?;
+            if indices.insert(name.clone(), index).is_some() {
+                return Err(Error::label(format!("the classes of column `{column}` have `{name}` twice")));
+            }
+        }
+        let numbers = names.iter().any(|name| name.trim().parse::<f64>().is_ok());
+        Ok(Labels::Named { names, indices, numbers })
+    }
+
+    /// The index of a label.
+    pub(crate) fn index(&self, cell: &Cell<'_>) -> Result<i32, Mismatch> {
+        match (self, cell) {
+            (_, Cell::Missing) => Err(Mismatch::Missing),
+            (Labels::Integers, cell) => match cell.integer("a label").ok().map(i32::try_from) {
+                Some(Ok(label)) if label >= 0 => Ok(label),
+                _ => Err(Mismatch::kind(cell, "a label of 0 or more")),
+            },
+            (Labels::Named { indices, names, numbers }, Cell::Text(text) | Cell::Written(text)) => {
+                match (indices.get(*text), text.trim().parse::<i32>()) {
+                    (Some(&index), _) => Ok(index),
+                    // In CSV, an index may stand for the class.
+                    (None, Ok(index)) if matches!(cell, Cell::Written(_)) && !numbers => class(index.into(), names),
+                    _ => Err(Mismatch::Kind(format!("the class {}", shorten(text)), list(names))),
+                }
+            }
+            (Labels::Named { names, .. }, cell) => class(cell.integer("a label")?, names),
+        }
+    }
+
+    /// The names, where there are any.
+    pub(crate) fn names(&self) -> Option<&[String]> {
+        match self {
+            Labels::Integers => None,
+            Labels::Named { names, .. } => Some(names),
+        }
+    }
+}
+
+/// Whether a text is an integer that can be a label. A column of integers with gaps may have been written as `10.0`.
+fn is_integer(text: &str) -> bool {
+    text.trim().parse::<f64>().is_ok_and(|value| value.fract() == 0.0 && value.abs() <= f64::from(i32::MAX))
+}
+
+/// A label that is an index into the classes.
+fn class(label: i128, names: &[String]) -> Result<i32, Mismatch> {
+    match usize::try_from(label) {
+        Ok(index) if index < names.len() => Ok(index as i32),
+        _ => Err(Mismatch::Kind(
+            format!("the label {label}"),
+            format!("one from 0 to {}: there are {} classes", names.len().saturating_sub(1), names.len()),
+        )),
+    }
+}
+
+/// The classes, for a message.
+fn list(names: &[String]) -> String {
+    const SHOWN: usize = 10;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| shorten(name)).collect();
+    let more = if names.len() > SHOWN { " …" } else { "" };
+    format!("one of the {} classes {}{more}", names.len(), shown.join(", "))
+}

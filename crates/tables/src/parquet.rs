@@ -1,0 +1,76 @@
+//! Parquet files as a table.
+//!
+//! Not here: their row groups (`parquet_blocks`).
+
+use std::sync::Arc;
+
+use super::arrow_files::{check_same, columns};
+use super::blocks::Rows;
+use super::input::{Input, expand};
+use super::parquet_blocks::{ParquetBlocks, ParquetFile};
+use super::row::table_of_rows;
+use fulmen_data::internal::in_parallel;
+use fulmen_data::{Error, Result};
+use fulmen_files::Location;
+use fulmen_files::MOST_ASKING;
+
+/// Rows of Parquet files by index.
+///
+/// A row group is decoded when a row of it is asked for, of large ones a part; what was used last is kept
+/// ([`cache_bytes`](Parquet::cache_bytes)). Only the columns that are used are read, so name them: by building a dataset of
+/// columns ([`Table`](crate::Table)), or with [`select`](Parquet::select).
+///
+/// Reading in random order costs a decoding for each row where the table is larger than what is kept and its row groups are
+/// large. Read it as a [`stream`](Parquet::stream) with a buffer that shuffles then, or write it with row groups of some
+/// hundred rows and a page index, as Hugging Face's `datasets` does.
+///
+/// ```
+/// use fulmen_data::{DType, HostBatch, Source};
+/// use fulmen_tables::{Parquet, Table};
+/// # use std::sync::Arc;
+/// # use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("points.parquet");
+/// # let x: ArrayRef = Arc::new(Float64Array::from(vec![0.5, 1.5, 2.5]));
+/// # let y: ArrayRef = Arc::new(Int64Array::from(vec![7, 8, 9]));
+/// # let batch = RecordBatch::try_from_iter([("x", x), ("y", y)])?;
+/// # let mut writer = parquet::arrow::ArrowWriter::try_new(std::fs::File::create(&path)?, batch.schema(), None)?;
+/// # writer.write(&batch)?;
+/// # writer.close()?;
+///
+/// let points = Parquet::open(&path)?;
+/// assert_eq!(points.get(2)?.get::<i32>("y")?, 9);
+///
+/// let dataset = points.column("x", DType::F32).column("y", DType::I32).build()?;
+/// assert_eq!(HostBatch::collate(&dataset, &[2, 0])?.values::<f32>(0)?, [2.5, 0.5]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Parquet {
+    pub(crate) rows: Rows,
+}
+
+table_of_rows!(Parquet);
+
+impl Parquet {
+    /// Opens a file, the files of a pattern (`train-*.parquet`), or all `.parquet` files under a folder, in the order of
+    /// their names.
+    ///
+    /// # Errors
+    /// Files that are not there, are no Parquet files or are cut short; columns that are not the same in all files.
+    pub fn open(location: impl Into<Location>) -> Result<Parquet> {
+        let location = location.into();
+        let files = expand(&location, &[".parquet"])?;
+        Ok(Parquet { rows: open(&files, location.to_string())? })
+    }
+}
+
+/// These files as one table.
+pub(crate) fn open(locations: &[Location], name: String) -> Result<Rows> {
+    let files = in_parallel(&Input::open_all(locations)?, MOST_ASKING, ParquetFile::open)?;
+    let Some(first) = files.first() else { return Err(Error::missing(format!("{name}: there are no Parquet files"))) };
+    let (columns, features) = columns(first.metadata.schema());
+    files[1..].iter().try_for_each(|file| check_same(&first.input, &columns, &file.input, file.metadata.schema()))?;
+    let blocks = ParquetBlocks::new(Arc::new(files), None)?;
+    Ok(Rows::new(Arc::new(blocks), (columns, features), name))
+}

@@ -1,0 +1,370 @@
+//! The row groups of Parquet files as blocks of rows, each a whole row group or a part of a large one.
+//!
+//! Not here: the table that is made of them (`parquet`), and the format, which the `parquet` crate reads.
+
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_array::RecordBatch;
+use bytes::Bytes;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
+use parquet::file::reader::{ChunkReader, Length};
+
+use super::blocks::{self, Block, Decode, Place, Sequence, guard};
+use super::input::{Input, fingerprint_inputs};
+use fulmen_data::internal::catch_quietly;
+use fulmen_data::{Error, Fingerprint, Result};
+
+/// A row group whose columns have more bytes than this, before compression, is read in parts of about this size.
+const BLOCK_BYTES: u64 = 32 << 20;
+
+/// A block has no more rows than this: what a dictionary keeps small is large when it is decoded.
+const BLOCK_ROWS: usize = 1 << 16;
+
+/// A row group of more rows is refused as damaged.
+const MOST_GROUP_ROWS: i64 = 1 << 32;
+
+/// How much is read ahead where a reader goes through pages.
+const READ_AHEAD: usize = 64 << 10;
+
+/// One file and its metadata.
+pub(crate) struct ParquetFile {
+    pub(crate) input: Arc<Input>,
+    pub(crate) metadata: ArrowReaderMetadata,
+}
+
+/// Bytes of a file for the `parquet` crate, and the first error of reading them, of which that crate keeps the text alone.
+#[derive(Clone)]
+struct Bytewise {
+    input: Arc<Input>,
+    failed: Arc<Mutex<Option<Error>>>,
+}
+
+impl Bytewise {
+    fn new(input: &Arc<Input>) -> Bytewise {
+        Bytewise { input: Arc::clone(input), failed: Arc::default() }
+    }
+
+    /// Keeps an error of reading, and gives its text.
+    fn keep(&self, error: Error) -> String {
+        let text = error.to_string();
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        text
+    }
+
+    /// The error of reading, if there was one.
+    fn failed(&self) -> Option<Error> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// The error of reading, if there was one, or that the file is damaged.
+    fn error(&self, why: impl std::fmt::Display) -> Error {
+        self.failed().unwrap_or_else(|| damaged(&self.input, why))
+    }
+}
+
+impl Length for Bytewise {
+    fn len(&self) -> u64 {
+        self.input.size()
+    }
+}
+
+impl ChunkReader for Bytewise {
+    type T = Ahead;
+
+    fn get_read(&self, start: u64) -> parquet::errors::Result<Ahead> {
+        Ok(Ahead { bytes: self.clone(), next: start, buffer: Vec::new(), taken: 0, size: 4096 })
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
+        let read = self.input.read_range(start, length);
+        read.map(Bytes::from).map_err(|error| ParquetError::General(self.keep(error)))
+    }
+}
+
+/// A reader from some byte on, which reads more at a time the further it gets.
+struct Ahead {
+    bytes: Bytewise,
+    next: u64,
+    buffer: Vec<u8>,
+    taken: usize,
+    size: usize,
+}
+
+impl Read for Ahead {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.buffer.len() {
+            let input = &self.bytes.input;
+            let rest = input.size().saturating_sub(self.next);
+            let size = rest.min(self.size as u64) as usize;
+            self.buffer.resize(size, 0);
+            let read = input.read_at(self.next, &mut self.buffer);
+            read.map_err(|error| io::Error::other(self.bytes.keep(error)))?;
+            self.next += size as u64;
+            self.taken = 0;
+            self.size = (self.size * 2).min(READ_AHEAD);
+        }
+        let count = into.len().min(self.buffer.len() - self.taken);
+        into[..count].copy_from_slice(&self.buffer[self.taken..self.taken + count]);
+        self.taken += count;
+        Ok(count)
+    }
+}
+
+impl ParquetFile {
+    /// Reads a file's metadata.
+    pub(crate) fn open(input: &Arc<Input>) -> Result<ParquetFile> {
+        let mut start = [0; 4];
+        if input.size() < 12 {
+            return Err(input.error(format!(
+                "the file has {} bytes, too few for a Parquet file; copy or download it again",
+                input.size()
+            )));
+        }
+        input.read_at(0, &mut start)?;
+        if &start != b"PAR1" {
+            return Err(
+                input.error(format!("this is no Parquet file: it starts with the bytes {start:02x?}, expected `PAR1`"))
+            );
+        }
+        let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
+        let bytes = Bytewise::new(input);
+        let metadata = guard(input, || ArrowReaderMetadata::load(&bytes, options).map_err(|error| bytes.error(error)))?;
+        check_rows(metadata.metadata()).map_err(|why| damaged(input, why))?;
+        Ok(ParquetFile { input: Arc::clone(input), metadata })
+    }
+
+    /// The places of the columns in the file.
+    fn mask(&self, columns: Option<&[usize]>) -> ProjectionMask {
+        match columns {
+            Some(columns) => ProjectionMask::roots(self.metadata.parquet_schema(), columns.iter().copied()),
+            None => ProjectionMask::all(),
+        }
+    }
+
+    /// How many rows of a row group are read at a time.
+    fn block_rows(&self, group: usize, mask: &ProjectionMask) -> usize {
+        let group = self.metadata.metadata().row_group(group);
+        let columns = group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf));
+        let bytes: u64 = columns.map(|(_, column)| column.uncompressed_size().max(0) as u64).sum();
+        let rows = group.num_rows().max(0) as u64;
+        let parts = bytes.div_ceil(BLOCK_BYTES).max(1);
+        (rows.div_ceil(parts).max(1) as usize).min(BLOCK_ROWS)
+    }
+
+    /// A reader of some rows of a row group, `batch` at a time.
+    fn reader(&self, group: usize, mask: &ProjectionMask, rows: Range<usize>, batch: usize) -> Result<Reader> {
+        let bytes = Bytewise::new(&self.input);
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(bytes.clone(), self.metadata.clone())
+            .with_row_groups(vec![group])
+            .with_projection(mask.clone())
+            .with_batch_size(batch)
+            .with_offset(rows.start)
+            .with_limit(rows.len());
+        match builder.build() {
+            Ok(reader) => Ok((reader, bytes)),
+            Err(error) => Err(bytes.error(error)),
+        }
+    }
+
+    /// The error of rows that cannot be decoded. The `parquet` crate does not say where the damage is, so each column is
+    /// read by itself until one fails.
+    fn undecodable(&self, group: usize, mask: &ProjectionMask, end: usize, error: impl std::fmt::Display) -> Error {
+        let schema = self.metadata.parquet_schema();
+        let mut roots: Vec<usize> = (0..schema.num_columns())
+            .filter(|&leaf| mask.leaf_included(leaf))
+            .map(|leaf| schema.get_column_root_idx(leaf))
+            .collect();
+        roots.dedup();
+        let fails = |root: usize| {
+            let alone = ProjectionMask::roots(schema, [root]);
+            guard(&self.input, || {
+                let (mut reader, bytes) = self.reader(group, &alone, 0..end, end.min(BLOCK_ROWS))?;
+                reader.try_for_each(|batch| batch.map(drop)).map_err(|error| bytes.error(error))
+            })
+            .is_err()
+        };
+        let column = roots
+            .into_iter()
+            .find(|&root| fails(root))
+            .map(|root| format!(", column `{}`", schema.root_schema().get_fields()[root].name()));
+        damaged(&self.input, format!("row group {group}{}: {error}", column.unwrap_or_default()))
+    }
+}
+
+/// Refuses numbers of rows that cannot be: places would be taken for each.
+fn check_rows(metadata: &ParquetMetaData) -> Result<(), String> {
+    let mut total = 0i64;
+    for (number, group) in metadata.row_groups().iter().enumerate() {
+        let rows = group.num_rows();
+        let sum = total.checked_add(rows).filter(|_| (0..=MOST_GROUP_ROWS).contains(&rows));
+        total = sum.ok_or_else(|| format!("row group {number} claims to have {rows} rows"))?;
+    }
+    let claim = metadata.file_metadata().num_rows();
+    match claim == total {
+        true => Ok(()),
+        false => Err(format!("it claims to have {claim} rows, but its row groups have {total}")),
+    }
+}
+
+fn damaged(input: &Input, error: impl std::fmt::Display) -> Error {
+    let prefix = format!("{}: ", input.name());
+    let error = error.to_string().replace(&prefix, "");
+    input.error(format!("the Parquet file is damaged or cut short ({error}); copy or download it again"))
+}
+
+/// A part of a row group.
+struct Part {
+    file: usize,
+    group: usize,
+    /// In the row group.
+    rows: Range<usize>,
+    /// In the file.
+    first_row: usize,
+}
+
+/// Several files, with the same columns read of each.
+pub(crate) struct ParquetBlocks {
+    files: Arc<Vec<ParquetFile>>,
+    masks: Vec<ProjectionMask>,
+    parts: Vec<Part>,
+}
+
+impl ParquetBlocks {
+    pub(crate) fn new(files: Arc<Vec<ParquetFile>>, columns: Option<&[usize]>) -> Result<ParquetBlocks> {
+        let masks: Vec<ProjectionMask> = files.iter().map(|file| file.mask(columns)).collect();
+        let mut parts = Vec::new();
+        for (number, (file, mask)) in files.iter().zip(&masks).enumerate() {
+            let mut first_row = 0;
+            for group in 0..file.metadata.metadata().num_row_groups() {
+                let rows = file.metadata.metadata().row_group(group).num_rows() as usize;
+                let size = file.block_rows(group, mask);
+                let mut start = 0;
+                while start < rows {
+                    let end = rows.min(start + size);
+                    parts.push(Part { file: number, group, rows: start..end, first_row: first_row + start });
+                    start = end;
+                }
+                first_row += rows;
+            }
+        }
+        Ok(ParquetBlocks { files, masks, parts })
+    }
+}
+
+/// What reads the rows of a row group, and where it reads from.
+type Reader = (ParquetRecordBatchReader, Bytewise);
+
+impl ParquetBlocks {
+    /// The next rows of the row group of this part.
+    fn next(&self, part: &Part, (reader, bytes): &mut Reader) -> Result<Option<RecordBatch>> {
+        let (file, mask) = (&self.files[part.file], &self.masks[part.file]);
+        let undecodable = |why: &dyn std::fmt::Display| {
+            bytes.failed().unwrap_or_else(|| file.undecodable(part.group, mask, part.rows.end, why))
+        };
+        match catch_quietly(|| reader.next()) {
+            Ok(batch) => batch.transpose().map_err(|error| undecodable(&error)),
+            // The crate expects some things of the content that are not so in a damaged file.
+            Err(message) => Err(undecodable(&message)),
+        }
+    }
+}
+
+impl Decode for ParquetBlocks {
+    fn block_rows(&self) -> Vec<usize> {
+        self.parts.iter().map(|part| part.rows.len()).collect()
+    }
+
+    fn place(&self, block: usize) -> Place {
+        let part = &self.parts[block];
+        Place { file: Arc::clone(&self.files[part.file].input), first_row: part.first_row }
+    }
+
+    fn decode(&self, block: usize) -> Result<(RecordBatch, usize)> {
+        let part = &self.parts[block];
+        let file = &self.files[part.file];
+        let (mask, rows) = (&self.masks[part.file], part.rows.len());
+        let mut reader = guard(&file.input, || file.reader(part.group, mask, part.rows.clone(), rows))?;
+        match self.next(part, &mut reader)? {
+            Some(batch) => {
+                let bytes = batch.get_array_memory_size();
+                Ok((batch, bytes))
+            }
+            None => Err(damaged(&file.input, format!("row group {} has fewer rows than it says", part.group))),
+        }
+    }
+
+    fn sequence(self: Arc<Self>) -> Sequence {
+        Box::new(Parts { blocks: self, next: 0, reader: None })
+    }
+
+    fn select(&self, columns: &[usize]) -> Result<Arc<dyn Decode>> {
+        Ok(Arc::new(ParquetBlocks::new(Arc::clone(&self.files), Some(columns))?))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint_inputs(self.files.iter().map(|file| &*file.input), fingerprint)
+    }
+}
+
+/// All parts in order. The parts of a row group come from one reader, which decodes each page once; after an error they
+/// are lost, and the next row group follows.
+struct Parts {
+    blocks: Arc<ParquetBlocks>,
+    next: usize,
+    reader: Option<Reader>,
+}
+
+impl Parts {
+    fn read(&mut self, part: &Part) -> Result<RecordBatch> {
+        let (file, mask) = (&self.blocks.files[part.file], &self.blocks.masks[part.file]);
+        if part.rows.start == 0 {
+            let rows = file.metadata.metadata().row_group(part.group).num_rows() as usize;
+            self.reader = Some(guard(&file.input, || file.reader(part.group, mask, 0..rows, part.rows.len()))?);
+        }
+        match self.reader.as_mut().map(|reader| self.blocks.next(part, reader)).transpose()?.flatten() {
+            Some(batch) if batch.num_rows() == part.rows.len() => Ok(batch),
+            _ => Err(damaged(&file.input, format!("row group {} has not the rows that it says", part.group))),
+        }
+    }
+}
+
+impl Iterator for Parts {
+    type Item = Result<(usize, Block)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let blocks = Arc::clone(&self.blocks);
+        let (number, part) = (self.next, blocks.parts.get(self.next)?);
+        let read = self.read(part);
+        let group = (part.file, part.group);
+        let lost = |part: &&Part| read.is_err() && (part.file, part.group) == group;
+        self.next += 1 + blocks.parts[number + 1..].iter().take_while(lost).count();
+        Some(read.map(|batch| (number, blocks::block(batch, blocks.place(number)))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::file::metadata::FileMetaData;
+    use parquet::schema::types::{SchemaDescriptor, Type};
+
+    use super::*;
+
+    #[test]
+    fn a_file_has_the_rows_of_its_groups() {
+        let schema = Arc::new(Type::group_type_builder("schema").build().unwrap());
+        let schema = Arc::new(SchemaDescriptor::new(schema));
+        let without_groups = |rows| {
+            let file = FileMetaData::new(1, rows, None, None, Arc::clone(&schema), None);
+            check_rows(&ParquetMetaData::new(file, vec![]))
+        };
+        assert_eq!(without_groups(0), Ok(()));
+        assert_eq!(without_groups(5).unwrap_err(), "it claims to have 5 rows, but its row groups have 0");
+    }
+}

@@ -1,0 +1,199 @@
+//! Text files as lines, and folders of texts as documents.
+//!
+//! Not here: tokens.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::input::{Input, describe, expand, fingerprint_inputs, read_small};
+use super::lines::{Line, deferred, index, items, trim};
+use super::records::{RecordFiles, outside};
+use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, Source, Stream};
+use fulmen_files::Location;
+use fulmen_files::fingerprint_all;
+
+const EXTENSIONS: [&str; 1] = [".txt"];
+
+/// Documents larger than this are refused.
+const LARGEST_DOCUMENT: u64 = 1 << 30;
+
+/// The lines of text files by index, blank ones too, without their ends.
+///
+/// Opening reads the files once to find the lines (8 bytes of memory each); small files are kept in memory. The text must be
+/// UTF-8; a line that is not is an error that names it.
+///
+/// ```
+/// use fulmen_data::Source;
+/// use fulmen_tables::TextFile;
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("weather.txt");
+/// std::fs::write(&path, "bolt\r\nof\nlightning")?;
+/// let lines = TextFile::open(&path)?;
+/// assert_eq!((lines.len(), lines.get(0)?, lines.get(2)?), (3, "bolt".to_owned(), "lightning".to_owned()));
+/// assert!(lines.origin(2).ends_with("weather.txt, line 3"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct TextFile {
+    files: RecordFiles,
+}
+
+impl TextFile {
+    /// Opens a file, the files of a pattern, or all `.txt` files under a folder, as one list of lines.
+    ///
+    /// # Errors
+    /// Files that are not there, or compressed ones: those are read by [`stream`](TextFile::stream).
+    pub fn open(location: impl Into<Location>) -> Result<TextFile> {
+        Ok(TextFile { files: index(&location.into(), &EXTENSIONS, true, "`TextFile::stream`")? })
+    }
+
+    /// The lines in order, of files that may be compressed by gzip or zstd.
+    pub fn stream(location: impl Into<Location>) -> Result<TextStream> {
+        TextStream::open(location)
+    }
+}
+
+fn utf8(bytes: &[u8], failed: impl FnOnce(String) -> Error) -> Result<String> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(error) => Err(failed(format!(
+            "the text is no UTF-8 from byte {} on; convert the file, for instance with `iconv -t utf-8`",
+            error.valid_up_to()
+        ))),
+    }
+}
+
+fn parse_line(line: &Line) -> Result<String> {
+    utf8(&line.bytes, |message| line.error(&message))
+}
+
+impl Source for TextFile {
+    type Item = String;
+
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn get(&self, index: usize) -> Result<String> {
+        let (file, record) = self.files.locate(index)?;
+        let mut scratch = Vec::new();
+        let line = trim(file.read(record, &mut scratch)?, file.line(record));
+        utf8(line, |message| file.error(record, message))
+    }
+
+    fn origin(&self, index: usize) -> String {
+        self.files.origin(index)
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("lines", "");
+        self.files.fingerprint(fingerprint)
+    }
+}
+
+/// The lines of text files in order. Made by [`TextFile::stream`].
+///
+/// After a line that is no UTF-8 comes the next line; after a file that cannot be read further, the next file.
+#[derive(Debug)]
+pub struct TextStream {
+    files: Arc<[Arc<Input>]>,
+}
+
+impl TextStream {
+    fn open(location: impl Into<Location>) -> Result<TextStream> {
+        let files = expand(&location.into(), &[".txt", ".txt.gz", ".txt.zst"])?;
+        Ok(TextStream { files: Input::open_all(&files)?.into() })
+    }
+}
+
+impl Stream for TextStream {
+    type Item = String;
+
+    fn len(&self) -> Option<usize> {
+        None
+    }
+
+    fn items(&self, _epoch: u64) -> Result<Items<String>> {
+        Ok(items(&self.files, true, parse_line))
+    }
+
+    fn deferred(&self, _epoch: u64) -> Result<Items<Deferred<String>>> {
+        Ok(deferred(&self.files, true, parse_line))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("lines", "");
+        fingerprint_inputs(self.files.iter().map(|file| &**file), fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        describe("TextStream", &self.files)
+    }
+}
+
+/// Files as documents: the whole text of each, by index, in the order of their paths.
+///
+/// ```
+/// use fulmen_data::Source;
+/// use fulmen_tables::TextFolder;
+///
+/// let folder = tempfile::tempdir()?;
+/// std::fs::write(folder.path().join("b.txt"), "second")?;
+/// std::fs::write(folder.path().join("a.txt"), "first\ndocument")?;
+/// let documents = TextFolder::open(folder.path())?;
+/// assert_eq!((documents.len(), documents.get(0)?), (2, "first\ndocument".to_owned()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TextFolder {
+    files: Vec<Location>,
+}
+
+impl TextFolder {
+    /// All `.txt` files under a folder, or those of a pattern.
+    pub fn open(location: impl Into<Location>) -> Result<TextFolder> {
+        TextFolder::open_with(location, &EXTENSIONS)
+    }
+
+    /// All files under a folder whose names end in one of `extensions`, such as `.md`.
+    pub fn open_with(location: impl Into<Location>, extensions: &[&str]) -> Result<TextFolder> {
+        Ok(TextFolder { files: expand(&location.into(), extensions)? })
+    }
+
+    fn file(&self, index: usize) -> Result<&Location> {
+        self.files.get(index).ok_or_else(|| outside(index, self.files.len()))
+    }
+}
+
+impl fmt::Debug for TextFolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TextFolder").field("documents", &self.files.len()).finish()
+    }
+}
+
+impl Source for TextFolder {
+    type Item = String;
+
+    fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    fn get(&self, index: usize) -> Result<String> {
+        let file = self.file(index)?;
+        let bytes = read_small(file, LARGEST_DOCUMENT)?;
+        let bytes = bytes.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(&bytes);
+        utf8(bytes, |message| file.error(message))
+    }
+
+    fn origin(&self, index: usize) -> String {
+        match self.file(index) {
+            Ok(file) => file.to_string(),
+            Err(_) => format!("document {index}, which is not there"),
+        }
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("documents", "");
+        fingerprint_all(&self.files, fingerprint)
+    }
+}

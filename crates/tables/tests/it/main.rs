@@ -1,0 +1,7 @@
+//! The integration tests of the crate, in one binary: linking is most of what a test costs to build.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+#[cfg(not(feature = "parquet"))]
+mod not_built_in;
+mod tables;
+mod texts;

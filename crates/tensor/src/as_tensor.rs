@@ -1,0 +1,41 @@
+//! [`AsTensor`]: what may stand where a tensor is read.
+
+use crate::Tensor;
+
+/// A tensor, or a reference to one: operations, layers and losses take either.
+///
+/// A tensor is a cheap clone of an expression, and to read it consumes nothing but this handle. Pass `x` where it is not
+/// needed again, as the result of another call, and `&x` where it is.
+///
+/// ```
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let (x, w) = (Tensor::ones(DType::F32, [2, 3]), Tensor::ones(DType::F32, [4, 3]));
+/// let y = x.matmul(w.t());
+/// let z = x.matmul(&w.t());
+/// assert_eq!(y.eval()?.to_vec::<f32>()?, z.eval()?.to_vec::<f32>()?);
+/// # Ok::<(), fulmen_tensor::Error>(())
+/// ```
+#[diagnostic::on_unimplemented(message = "`{Self}` is not a tensor", label = "expected a tensor, as `x` or `&x`")]
+pub trait AsTensor {
+    /// The tensor.
+    fn as_tensor(&self) -> &Tensor;
+}
+
+impl AsTensor for Tensor {
+    fn as_tensor(&self) -> &Tensor {
+        self
+    }
+}
+
+impl<T: AsTensor + ?Sized> AsTensor for &T {
+    fn as_tensor(&self) -> &Tensor {
+        (**self).as_tensor()
+    }
+}
+
+impl<T: AsTensor + ?Sized> AsTensor for &mut T {
+    fn as_tensor(&self) -> &Tensor {
+        (**self).as_tensor()
+    }
+}

@@ -1,0 +1,26 @@
+//! Lines for people that this crate has to say: on standard error, unless a program takes them over.
+
+use std::io::Write as _;
+use std::sync::{Arc, Mutex, PoisonError};
+
+type Handler = Arc<dyn Fn(&str) + Send + Sync>;
+
+static HANDLER: Mutex<Option<Handler>> = Mutex::new(None);
+
+/// Gives the notes of this crate to `handler` instead of standard error: hints such as that a source line keeps compiling.
+///
+/// ```
+/// fulmen_tensor::set_note_handler(|note| println!("hint: {note}"));
+/// ```
+pub fn set_note_handler(handler: impl Fn(&str) + Send + Sync + 'static) {
+    *HANDLER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(handler));
+}
+
+pub(crate) fn note(text: &str) {
+    let handler = HANDLER.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    match handler {
+        Some(handler) => handler(text),
+        // A closed terminal must not end a program.
+        None => drop(writeln!(std::io::stderr(), "note: {text}")),
+    }
+}

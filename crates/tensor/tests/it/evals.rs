@@ -1,0 +1,195 @@
+//! `eval` in a loop: what is compiled, and what it says where there is no value.
+
+use std::sync::{Arc, Mutex};
+
+use fulmen_pjrt::{CompileOptions, Effort};
+use fulmen_tensor::{
+    Accelerator, DType, Devices, Function, Runtime, Tensor, TensorType, cond, fori_loop, random, recording, scan,
+    set_note_handler, while_loop,
+};
+
+/// A runtime whose metrics are its own.
+fn open(devices: usize) -> Runtime {
+    Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap()
+}
+
+/// Evaluates what `record` makes of 20 different values, compares the numbers with `expected`, and returns how many
+/// programs were compiled.
+fn compilations(runtime: &Runtime, record: impl Fn(i32) -> Tensor, expected: impl Fn(i32) -> Vec<f64>) -> u64 {
+    let before = runtime.metrics().value("UncachedCompile");
+    for i in 0..20 {
+        assert_eq!(runtime.eval(&record(i)).unwrap().to_f64(), expected(i), "value {i}");
+    }
+    runtime.metrics().value("UncachedCompile") - before
+}
+
+#[test]
+fn twenty_evals_of_four_new_numbers_are_one_compilation() {
+    for devices in [1, 2] {
+        let new = |i: i32| Tensor::from_slice(&[i as f32, 1.0, 2.0, -3.0], [4]);
+        let count = compilations(
+            &open(devices),
+            |i| (new(i) * 2.0 + new(1)).reshape([2, 2]),
+            |i| vec![2.0 * f64::from(i) + 1.0, 3.0, 6.0, -9.0],
+        );
+        assert_eq!(count, 1, "{devices} devices");
+    }
+}
+
+#[test]
+fn two_inputs_that_are_equal_once_are_still_two_inputs() {
+    let pair = |i: i32| Tensor::from_slice(&[i, 3], [2]) - Tensor::from_slice(&[7, 3], [2]);
+    assert_eq!(compilations(&open(1), pair, |i| vec![f64::from(i) - 7.0, 0.0]), 1);
+}
+
+#[test]
+fn a_new_scalar_or_key_is_no_new_program() {
+    let runtime = open(1);
+    let scaled = |i: i32| Tensor::ones(DType::F32, [3]) * Tensor::scalar(i as f32);
+    assert_eq!(compilations(&runtime, scaled, |i| vec![f64::from(i); 3]), 1);
+    let before = runtime.metrics().value("UncachedCompile");
+    let drawn: Vec<Vec<f64>> =
+        (0..5).map(|i| runtime.eval(&random::normal(&random::key(i), DType::F32, [2, 3])).unwrap().to_f64()).collect();
+    assert_eq!(runtime.metrics().value("UncachedCompile") - before, 1);
+    assert!(drawn.iter().skip(1).all(|other| *other != drawn[0]), "{drawn:?}");
+}
+
+#[test]
+fn new_numbers_in_the_body_of_a_loop_or_a_branch_are_no_new_program() {
+    for devices in [1, 2] {
+        let runtime = open(devices);
+        let table = |i: i32| Tensor::from_slice(&[i, 10, 20], [3]);
+        let count = compilations(
+            &runtime,
+            |i| {
+                let before = table(i);
+                fori_loop(0, 3, &[&Tensor::zeros(DType::I32, [3])], |_, c| vec![&c[0] + &before + table(i)]).remove(0)
+            },
+            |i| vec![6.0 * f64::from(i), 60.0, 120.0],
+        );
+        assert_eq!(count, 1, "fori_loop, {devices} devices");
+        let count = compilations(
+            &runtime,
+            |i| {
+                let rows = Tensor::from_slice(&[1.0f32, 2.0, 3.0, i as f32], [2, 2]);
+                let (carry, _) = scan(&[&Tensor::zeros(DType::F32, [2])], &[&rows], |c, x| {
+                    let next = &c[0] + &x[0] * Tensor::from_slice(&[i as f32, 1.0], [2]);
+                    (vec![next.clone()], vec![next])
+                });
+                carry[0].clone()
+            },
+            |i| vec![4.0 * f64::from(i), 2.0 + f64::from(i)],
+        );
+        assert_eq!(count, 1, "scan, {devices} devices");
+        let count = compilations(
+            &runtime,
+            |i| {
+                let limit = table(i);
+                while_loop(
+                    &[&Tensor::zeros(DType::I32, [3])],
+                    |c| c[0].lt(&limit).any(&[0], false),
+                    |c| vec![&c[0] + Tensor::from_slice(&[1, 2, 2 + i], [3])],
+                )
+                .remove(0)
+            },
+            |i| {
+                let steps = i.max(5).max((21 + i) / (2 + i));
+                [1, 2, 2 + i].map(|step| f64::from(step * steps)).to_vec()
+            },
+        );
+        assert_eq!(count, 1, "while_loop, {devices} devices");
+        let count = compilations(
+            &runtime,
+            |i| {
+                let x = table(i);
+                let large = x.max(&[0], false).gt(Tensor::scalar(i + 15));
+                cond(&large, &[&x], |x| vec![&x[0] + table(i)], |x| vec![&x[0] - table(1)]).remove(0)
+            },
+            |i| if i < 5 { vec![2.0 * f64::from(i), 20.0, 40.0] } else { vec![f64::from(i) - 1.0, 0.0, 0.0] },
+        );
+        assert_eq!(count, 1, "cond, {devices} devices");
+    }
+}
+
+#[test]
+fn a_loop_that_uses_the_programs_inputs_compiles_for_a_tpu() {
+    let Some(plugin) = crate::libtpu::libtpu() else { return };
+    let given = || Tensor::from_slice(&[1.0f32, 2.0], [2]);
+    let inner = |x: &Tensor| {
+        let positive = x.sum_all().gt(0.0);
+        cond(&positive, &[x], |x| vec![&x[0] * given()], |x| vec![&x[0] + given()]).remove(0)
+    };
+    let last = fori_loop(0, 3, &[&given()], |_, c| vec![inner(&c[0])]).remove(0);
+    let text = Function::new("f", vec![], vec![last]).constants_as_inputs().stablehlo().unwrap();
+    assert!(text.contains("%arg2: tensor<2xf32>") && !text.contains("dense<\"0x"), "{text}");
+    let topology = plugin.topology("v5e:1x1").unwrap();
+    plugin.compile(&topology, &text, &CompileOptions::new().optimization(Effort::O1)).unwrap();
+}
+
+#[test]
+fn what_is_a_value_already_needs_no_program() {
+    let runtime = open(2);
+    let array =
+        Arc::new(runtime.compute(&[&(Tensor::ones(DType::F32, [3]) * Tensor::scalar(2.0f32))]).unwrap().remove(0));
+    let before = runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile");
+    let (given, large) = (Tensor::from_slice(&[1, 2], [2]), Tensor::from_slice(&[7u8; 2000], [2000]));
+    let device = Tensor::from_array(array);
+    let values = runtime.eval_many(&[&given, &device, &large]).unwrap();
+    assert_eq!(values[0].to_vec::<i32>().unwrap(), [1, 2]);
+    assert_eq!(values[1].to_vec::<f32>().unwrap(), [2.0; 3]);
+    assert_eq!(values[2].to_vec::<u8>().unwrap(), [7; 2000]);
+    assert_eq!(runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile"), before);
+    // Among expressions each result keeps its place.
+    let values = runtime.eval_many(&[&device, &(&given + 1.0), &given, &device.exp()]).unwrap();
+    let shapes: Vec<String> = values.iter().map(|value| value.ty().to_string()).collect();
+    assert_eq!(shapes, ["f32[3]", "i32[2]", "i32[2]", "f32[3]"]);
+    assert_eq!(values[1].to_vec::<i32>().unwrap(), [2, 3]);
+}
+
+#[test]
+fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
+    static NOTES: Mutex<Vec<String>> = Mutex::new(vec![]);
+    set_note_handler(|note| NOTES.lock().unwrap().push(note.to_owned()));
+    let runtime = open(1);
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
+    let mut lines = vec![];
+    let mut run = |line: u32, evals: usize, eval: &dyn Fn(usize)| {
+        (0..evals).for_each(eval);
+        lines.push(line);
+    };
+    // Four programs are not told of, however often they run.
+    run(line!(), 40, &|i| {
+        drop(runtime.eval(&Tensor::from_slice(&vec![1.5f32; 1 + i % 4], [1 + i % 4]).neg()).unwrap())
+    });
+    run(line!(), 7, &|i| drop(runtime.eval(&Tensor::from_slice(&vec![2.5f32; 9 - i], [9 - i]).cos()).unwrap()));
+    run(line!(), 7, &|i| drop(runtime.eval(&(&x * (0.25 * i as f64))).unwrap()));
+    run(line!(), 7, &|i| drop(runtime.eval(&Tensor::arange(DType::F32, 9).sin().narrow(0, i, 2)).unwrap()));
+    run(line!(), 7, &|i| drop(runtime.eval(&(0..=i).fold(x.cos(), |x, _| x.exp())).unwrap()));
+    let notes = NOTES.lock().unwrap();
+    let told: Vec<Vec<&String>> = lines
+        .iter()
+        .map(|line| notes.iter().filter(|note| note.contains(&format!("one line, {}:{line}. ", file!()))).collect())
+        .collect();
+    assert!(told[0].is_empty(), "{:?}", told[0]);
+    let expected = [
+        "differ in a shape or dtype: an input was f32[6], then f32[5]",
+        "differ in a number: it was 0.75, then 1. A number in an expression is part of the program",
+        "differ in what `slice` was given",
+        "are different expressions",
+    ];
+    for (told, expected) in told[1..].iter().zip(expected) {
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("`eval` has compiled 5 programs") && told[0].contains(expected), "{}", told[0]);
+    }
+}
+
+#[test]
+fn a_value_of_a_step_that_is_recorded_names_the_line_that_asked() {
+    let x = Tensor::placeholder("batch.x", TensorType::new(DType::F32, [2]));
+    let error = recording("training_step", "log it", || (x.exp().eval().unwrap_err().to_string(), line!()));
+    let expected = "eval: the tensor has no value yet: it depends on `batch.x`, an input of training_step, which is being \
+                    recorded and runs later; log it\n  at ";
+    assert!(error.0.starts_with(expected) && error.0.contains(&format!("evals.rs:{}:", error.1)), "{}", error.0);
+    // What does not depend on the step has a value in it.
+    recording("training_step", "log it", || assert_eq!(Tensor::ones(DType::F32, []).eval().unwrap().to_f64(), [1.0]));
+}

@@ -1,0 +1,60 @@
+//! Wrong calls of branches and loops.
+
+use expect_test::expect;
+use fulmen_tensor::{DType, Scan, Tensor, cond, fori_loop, map, switch, while_loop};
+
+use crate::faults::{check_all, integers, zeros};
+
+#[test]
+fn branches() {
+    let (x, yes) = (zeros([2]), Tensor::zeros(DType::Bool, []));
+    let same = |v: &[Tensor]| v.to_vec();
+    check_all(
+        [
+            cond(&x, &[&x], same, same).remove(0),
+            cond(&integers([]), &[&x], same, same).remove(0),
+            cond(&yes, &[&x], same, |v| vec![v[0].sum_all()]).remove(0),
+            cond(&yes, &[&x], same, |v| vec![v[0].clone(), v[0].clone()]).remove(0),
+            switch(&x, &[&x], &[&same]).remove(0),
+            switch(&integers([]), &[&x], &[]).remove(0),
+        ],
+        expect![[r#"
+            cond: the predicate must be a bool scalar, it is f32[2]; make it with lt() or all()
+            cond: the predicate must be a bool scalar, it is i32[]; make it with lt() or all()
+            cond: result 0 is f32[2] in branch 0 and f32[] in branch 1; all branches must give the same types
+            cond: branch 0 gives 1 results and branch 1 gives 2; all branches must give as many, of the same types
+            switch: the index must be an integer scalar, it is f32[2]
+            switch: there is no branch; give at least one
+        "#]],
+    );
+}
+
+#[test]
+fn loops() {
+    let x = zeros([2]);
+    let same = |v: &[Tensor]| v.to_vec();
+    check_all(
+        [
+            while_loop(&[&x], |v| v[0].clone(), same).remove(0),
+            while_loop(&[&x], |v| v[0].lt(1.0), same).remove(0),
+            while_loop(&[&x], |v| v[0].sum_all().lt(1.0), |v| vec![v[0].sum_all()]).remove(0),
+            fori_loop(0, 3, &[&x], |_, v| vec![v[0].to_dtype(DType::I32)]).remove(0),
+            Scan::new().run(&[&x], &[], |v, _| (v.to_vec(), vec![])).0.remove(0),
+            Scan::new().run(&[&x], &[&zeros([])], |v, _| (v.to_vec(), vec![])).0.remove(0),
+            Scan::new().run(&[&x], &[&zeros([2]), &zeros([3])], |v, _| (v.to_vec(), vec![])).0.remove(0),
+            Scan::new().run(&[&x], &[&x], |v, x| (vec![v[0].sum_all()], x.to_vec())).0.remove(0),
+            map(|x| vec![x[0].clone() + zeros([3])], &[&zeros([4, 2])]).remove(0),
+        ],
+        expect![[r#"
+            while_loop: the condition must be a bool scalar, it is f32[2]; reduce it with all() or any()
+            while_loop: the condition must be a bool scalar, it is bool[2]; reduce it with all() or any()
+            while_loop: carry 0 goes into the body as f32[2] and comes out as f32[]; its type must stay the same
+            scan: carry 0 goes into the body as f32[2] and comes out as i32[2]; its type must stay the same
+            scan: there are no xs; say the number of steps with Scan::new().length(n)
+            scan: x 0 is a scalar, f32[]; a scan goes over the first axis of each of the xs
+            scan: x 1, f32[3], has 3 slices along its first axis, and x 0 has 2; they must be as many
+            scan: carry 0 goes into the body as f32[2] and comes out as f32[]; its type must stay the same
+            add: [2] and [3] do not broadcast: counted from the last, axis -1 has 2 and 3, and neither is 1
+        "#]],
+    );
+}

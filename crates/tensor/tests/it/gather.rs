@@ -1,0 +1,101 @@
+//! Taking and adding by index: dtypes of indices and elements, indices outside, long sums.
+
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
+use fulmen_tensor::{Combine, DType, Function, Tensor, TensorType, grad};
+
+#[test]
+fn indices_may_have_any_integer_dtype() {
+    // More elements than 8 bits count.
+    let table = Tensor::arange(DType::F32, 300);
+    for dtype in DType::all().filter(|d| d.is_integer()) {
+        let indices = Tensor::from_slice(&[0i32, 127, 5], [3]).to_dtype(dtype);
+        assert_eq!(table.take(0, &indices).eval().unwrap().to_f64(), [0.0, 127.0, 5.0], "{dtype}");
+        let outside = match dtype.is_unsigned() {
+            true => indices.zeros_like().not(),
+            false => indices.zeros_like() - 1.0,
+        };
+        // The largest index of u8, 255, is still one of the table's.
+        let found = table.take(0, &outside).eval().unwrap().to_f64();
+        let expected = if dtype == DType::U8 { 255.0 } else { f64::NAN };
+        assert!(found.iter().all(|v| *v == expected || (v.is_nan() && expected.is_nan())), "{dtype}: {found:?}");
+    }
+}
+
+#[test]
+fn an_index_outside_gives_what_no_element_is_and_adds_nothing() {
+    let outside = Tensor::from_slice(&[1i64, -1, 3, i64::MAX, i64::MIN], [5]);
+    // Of complex numbers, which are listed in two parts, the real ones.
+    let numbers = |t: &Tensor| -> Vec<f64> {
+        let parts = if t.dtype().is_complex() { 2 } else { 1 };
+        t.eval().unwrap().to_f64().into_iter().step_by(parts).collect()
+    };
+    for dtype in DType::all() {
+        let table = Tensor::from_slice(&[0i32, 1, 0], [3]).to_dtype(dtype);
+        let bits = 8 * dtype.size_in_bytes() as i32;
+        let nothing = match dtype {
+            DType::Bool => 1.0,
+            _ if dtype.is_inexact() => f64::NAN,
+            _ if dtype.is_unsigned() => 2f64.powi(bits) - 1.0,
+            _ => -(2f64.powi(bits - 1)),
+        };
+        let found = numbers(&table.take(0, &outside));
+        assert_eq!(found[0], 1.0, "{dtype}");
+        assert!(found[1..].iter().all(|v| *v == nothing || (v.is_nan() && nothing.is_nan())), "{dtype}: {found:?}");
+        if dtype != DType::Bool && !dtype.is_complex() {
+            let added = numbers(&table.index_add(0, &outside, &Tensor::ones(dtype, [5])));
+            assert_eq!(added, [0.0, 2.0, 0.0], "{dtype}");
+        }
+    }
+    // The loss is NaN, so nobody takes it for a good one; the gradient of the other rows is what it is.
+    let table = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
+    let loss = table.take(0, &outside).sum_all();
+    assert!(loss.eval().unwrap().to_f64()[0].is_nan());
+    assert_eq!(grad(&loss, &[&table])[0].eval().unwrap().to_f64(), [0.0, 1.0, 0.0]);
+}
+
+#[test]
+fn a_row_of_16_bits_that_is_taken_often_gets_the_whole_gradient() {
+    for dtype in [DType::Bf16, DType::F16] {
+        let table = Tensor::zeros(dtype, [2, 1]);
+        let rows = Tensor::ones(DType::I32, [4096]);
+        let gradient = &grad(&table.take(0, &rows).sum_all(), &[&table])[0];
+        assert_eq!(gradient.dtype(), dtype);
+        assert_eq!(gradient.eval().unwrap().to_f64(), [0.0, 4096.0]);
+        let added = table.index_add(0, &rows, &Tensor::ones(dtype, [4096, 1]));
+        assert_eq!((added.dtype(), added.eval().unwrap().to_f64()), (dtype, vec![0.0, 4096.0]));
+    }
+}
+
+#[test]
+fn an_embedding_and_its_gradient_are_a_gather_and_a_scatter() {
+    let types = [TensorType::new(DType::F32, [100, 8]), TensorType::new(DType::I32, [4, 5])];
+    let function = Function::trace("embedding", &types, |x| {
+        let y = x[0].take(0, &x[1]);
+        vec![grad(&(&y * &y).sum_all(), &[&x[0]]).remove(0)]
+    });
+    let text = function.stablehlo().unwrap();
+    let count = |operation: &str| text.matches(&format!("\"stablehlo.{operation}\"")).count();
+    assert_eq!((count("gather"), count("scatter")), (1, 1), "{text}");
+    assert!(!text.contains("i64>, tensor") && !text.contains("dot_general"), "{text}");
+}
+
+#[test]
+fn all_that_is_written_to_an_axis_without_elements_is_dropped() {
+    let (rows, updates) = (Tensor::from_slice(&[0i32, 1], [2]), Tensor::ones(DType::F32, [2, 3]));
+    let nothing = Tensor::zeros(DType::F32, [0, 3]);
+    let (grid, points) = (Tensor::zeros(DType::I32, [2, 3]), Tensor::zeros(DType::I32, [2, 1]));
+    let written = [
+        nothing.index_add(0, &rows, &updates),
+        nothing.index_copy(0, &rows, &updates),
+        nothing.index_reduce(0, &rows, &updates, Combine::Max),
+        nothing.scatter(0, &grid, &updates),
+        nothing.scatter_add(0, &grid, &updates),
+        nothing.scatter_nd(&points, &updates, Combine::Mul),
+    ];
+    for y in written {
+        assert_eq!(y.eval().unwrap().ty().to_string(), "f32[0, 3]");
+        let gradient = grad(&y.sum_all(), &[&updates]).remove(0);
+        assert_eq!(gradient.eval().unwrap().to_f64(), [0.0; 6]);
+    }
+}

@@ -1,0 +1,21 @@
+//! The integration tests of the crate, in one binary: linking is most of what a test costs to build.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod autocast;
+mod control_flow;
+mod control_flow_faults;
+mod deep;
+mod evals;
+mod faults;
+mod gamma;
+mod gather;
+#[path = "../../../pjrt/tests/it/common/libtpu.rs"]
+mod libtpu;
+mod many_devices;
+mod no_devices;
+mod operations;
+mod precision;
+mod programs;
+mod promotion;
+mod sharding;
+mod transformer;

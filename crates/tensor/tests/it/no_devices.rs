@@ -1,0 +1,76 @@
+//! Opening devices that are not there: the error says what was looked at. Each case runs in a process of its own, with its
+//! own variables.
+
+use std::process::Command;
+
+use fulmen_pjrt::diagnosis::device_files;
+use fulmen_pjrt::locate::Platform;
+use fulmen_tensor::{Accelerator, Devices, Runtime};
+
+/// What opening this accelerator says, in a process with these variables.
+fn said(test: &str, variables: &[(&str, &str)]) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env("FULMEN_TEST_CHILD", "1")
+        .env("FULMEN_PJRT_PLUGIN", "")
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+/// In the process that `said` started: opens the accelerator and prints the error.
+fn is_child(accelerator: Accelerator) -> bool {
+    let is_child = std::env::var_os("FULMEN_TEST_CHILD").is_some();
+    if is_child {
+        let error = Runtime::open(accelerator, &Devices::auto()).err().unwrap();
+        assert!(error.is_runtime());
+        println!("{error}");
+    }
+    is_child
+}
+
+fn has_parts(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}
+
+#[test]
+fn without_a_plugin_all_that_was_looked_at_is_told() {
+    if is_child(Accelerator::Tpu) || !device_files(Platform::Tpu).is_empty() {
+        return;
+    }
+    let variables = [("TPU_LIBRARY_PATH", "/no/such/libtpu.so"), ("XRT_TPU_CONFIG", "tpu_worker;0;10.0.0.2:8470")];
+    let text = said("no_devices::without_a_plugin_all_that_was_looked_at_is_told", &variables);
+    has_parts(
+        &text,
+        &[
+            "looking for a PJRT plugin for `tpu`: No TPU devices were found. Looked at:\n",
+            "\n  /dev/accel*: not there\n",
+            "\n  there is no PJRT plugin at /no/such/libtpu.so, the path named by the environment variable",
+            "\n  the environment variable XRT_TPU_CONFIG is set, and is obsolete",
+        ],
+    );
+    assert_eq!(text.matches("/no/such/libtpu.so").count(), 1, "it is said once: {text}");
+}
+
+#[test]
+fn with_a_plugin_but_no_tpu_its_own_words_come_last() {
+    if is_child(Accelerator::Tpu) || !device_files(Platform::Tpu).is_empty() {
+        return;
+    }
+    let Some(plugin) = crate::libtpu::libtpu() else { return };
+    let path = plugin.path().to_str().unwrap();
+    let text = said("no_devices::with_a_plugin_but_no_tpu_its_own_words_come_last", &[("TPU_LIBRARY_PATH", path)]);
+    has_parts(
+        &text,
+        &[
+            "starting the device runtime: No TPU devices were found. Looked at:\n",
+            &format!("\n  the plugin {path}: speaks PJRT API 0."),
+            "\n  and then: opening the devices of",
+        ],
+    );
+}

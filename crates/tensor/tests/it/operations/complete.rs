@@ -1,0 +1,151 @@
+//! That each public function of the crate that records an operation has a row, or a reason to have none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use crate::operations::catalogue::families;
+
+/// Public functions that give tensors and have no row.
+const WITHOUT_A_ROW: &[(&str, &str)] = &[
+    ("broadcast_in_dim", "broadcast_to is it along the last axes"),
+    ("mean_all", "mean over all axes"),
+    ("sum_all", "sum over all axes"),
+    ("flatten", "reshape"),
+    ("unsqueeze", "reshape"),
+    ("squeeze", "reshape"),
+    ("transpose", "permute"),
+    ("t", "permute"),
+    ("narrow", "slice of one axis"),
+    ("detach", "the identity, whose gradient is none by design: programs.rs"),
+    ("iota", "no input: programs.rs"),
+    ("arange", "no input: programs.rs"),
+    ("with_sharding", "the identity on one device: sharding.rs"),
+    ("random::fold_in_tensor", "fold_in is it for a number"),
+    ("random::fold_in_name", "fold_in of a hash"),
+    ("random::gamma", "drawn otherwise than by JAX: gamma.rs has the distribution"),
+    ("random::beta", "made of gamma: gamma.rs"),
+    ("grad", "every gradient of this folder"),
+    ("value_and_grad", "grad"),
+    ("from_slice", "no operation: every constant of this folder"),
+    ("full", "no operation: a constant"),
+    ("check", "no operation: the tensor or its fault"),
+    ("cond", "has bodies: control_flow.rs"),
+    ("switch", "has bodies: control_flow.rs"),
+    ("while_loop", "has bodies: control_flow.rs"),
+    ("fori_loop", "has bodies: control_flow.rs"),
+    ("scan", "has bodies: control_flow.rs"),
+    ("map", "has bodies: control_flow.rs"),
+    ("checkpoint", "has bodies: control_flow.rs"),
+    ("custom_gradient", "has bodies: control_flow.rs"),
+    ("optimization_barrier", "the identity: control_flow.rs"),
+];
+
+/// Constants and leaves: no operation at all.
+const NO_OPERATIONS: [&str; 8] =
+    ["scalar", "zeros", "ones", "zeros_like", "ones_like", "poison", "placeholder", "from_array"];
+
+/// Whether a type says that a function gives tensors.
+fn gives_tensors(ty: &str) -> bool {
+    ty.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "Tensor")
+}
+
+/// The names in the tables that a macro makes methods of: the word under each doc comment.
+fn of_macros(text: &str, found: &mut BTreeSet<String>) {
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some(next) = lines.peek().filter(|_| line.starts_with("    /// ")) else { continue };
+        let rest = next.strip_prefix("    ").unwrap_or_default();
+        let word = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        let is_row = rest[word.len()..].starts_with([',', ' ', ';']) && !rest.starts_with("pub ");
+        if is_row && !word.is_empty() && word != "fn" {
+            found.insert(word.to_owned());
+        }
+    }
+}
+
+/// The public functions of a source file that give tensors: methods of `Tensor` and free functions.
+fn of_file(path: &Path, prefix: &str, found: &mut BTreeSet<String>) {
+    let text = fs::read_to_string(path).unwrap();
+    // The tests of a file, not what is compiled for them in its middle.
+    let text = text.split("\n#[cfg(test)]").next().unwrap();
+    let (mut methods, mut in_macro) = (false, false);
+    let mut rest = text;
+    while let Some(line) = rest.lines().next() {
+        if !line.starts_with(' ') && line.ends_with('{') {
+            methods = line == "impl Tensor {";
+            in_macro = line.starts_with("macro_rules!");
+            // Tables whose macro stands in another file.
+            if matches!(line, "unary! {" | "binary! {") {
+                of_macros(text, found);
+            }
+        }
+        let name = match (line.strip_prefix("pub fn "), line.trim_start().strip_prefix("pub fn ")) {
+            (Some(name), _) => Some((name, prefix)),
+            (None, Some(name)) if methods || in_macro => Some((name, "")),
+            _ => None,
+        };
+        if let Some((name, prefix)) = name {
+            let signature = rest.split(" {").next().unwrap();
+            let gives = signature.rsplit_once("->").is_some_and(|(_, ty)| gives_tensors(ty));
+            match name.strip_prefix('$') {
+                _ if !gives => {}
+                Some(_) => of_macros(text, found),
+                None => {
+                    let end = name.find(['(', '<']).unwrap();
+                    found.insert(format!("{prefix}{}", &name[..end]));
+                }
+            }
+        }
+        rest = &rest[(line.len() + 1).min(rest.len())..];
+    }
+}
+
+fn of_folder(folder: &Path, prefix: &str, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let prefix = if name == "random" { "random::" } else { prefix };
+        if path.is_dir() {
+            of_folder(&path, prefix, found);
+        } else if name != "tests" {
+            of_file(&path, prefix, found);
+        }
+    }
+}
+
+#[test]
+fn every_public_operation_has_a_row_or_a_reason_to_have_none() {
+    let mut found = BTreeSet::new();
+    of_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut found);
+    for known in ["matmul", "exp", "lt", "maximum", "random::uniform", "grad"] {
+        assert!(found.contains(known), "{known} is not among the functions found: {found:?}");
+    }
+    let families = families();
+    let rows: BTreeSet<&str> =
+        families.iter().flat_map(|f| &f.rows).flat_map(|row| row.methods.iter().copied()).collect();
+    let mut exceptions: BTreeMap<&str, &str> = WITHOUT_A_ROW.iter().copied().collect();
+    exceptions.extend(NO_OPERATIONS.map(|name| (name, "no operation")));
+    let missing: Vec<&String> =
+        found.iter().filter(|n| !rows.contains(n.as_str()) && !exceptions.contains_key(n.as_str())).collect();
+    assert!(missing.is_empty(), "these have no row in catalogue/ and no reason in complete.rs: {missing:?}");
+    let unknown: Vec<&&str> = rows.iter().filter(|name| !found.contains(**name)).collect();
+    assert!(unknown.is_empty(), "these rows stand for no public function: {unknown:?}");
+    for (name, reason) in exceptions {
+        assert!(found.contains(name), "{name} is no function any more ({reason})");
+        assert!(!rows.contains(name), "{name} has a row, so that it is no exception ({reason})");
+    }
+}
+
+#[test]
+fn operations_and_cases_are_named_once() {
+    let (mut ops, mut cases) = (BTreeSet::new(), BTreeSet::new());
+    for family in families() {
+        for row in &family.rows {
+            assert!(ops.insert(row.op), "two rows are called {}", row.op);
+        }
+        for case in family.cases() {
+            assert!(cases.insert(case.name.clone()), "two cases are called {}", case.name);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The book's table of operations and dtypes: what is recorded, and what the compilers for CPUs and TPUs take.
+//!
+//! The first case of a row is its template: its float inputs (integers, where it has no floats) become each dtype in turn.
+//! All that is recorded for a dtype is one program, which is halved only where a compiler refuses it: that an operation is
+//! recorded for a dtype and not compiled is a mistake.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_pjrt::{Client, CompileOptions, Effort, Plugin, Topology};
+use fulmen_tensor::{DType, Function, Tensor, TensorType, grad};
+
+use crate::libtpu::libtpu;
+use crate::operations::attrs::Attrs;
+use crate::operations::case::Case;
+use crate::operations::catalogue::{Family, Row, families};
+
+/// Whether a TPU has the dtype: it emulates some of what is done with 64-bit numbers, lacks the rest (products of
+/// integers, Fourier transforms, how a maximum's gradient is scattered), and takes minutes to say so.
+fn on_a_tpu(dtype: DType) -> bool {
+    !["f64", "i64", "u64", "c128"].contains(&dtype.name())
+}
+
+/// The columns: as what each dtype is taken for, those that a TPU has apart from those that it has not.
+fn columns() -> Vec<(String, Vec<DType>)> {
+    let groups: [fn(&DType) -> bool; 4] =
+        [|d| d.is_integer() && !d.is_unsigned(), |d| d.is_unsigned(), |d| *d == DType::Bool, |d| d.is_complex()];
+    let column = |dtypes: Vec<DType>| {
+        let names: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
+        (names.join(" "), dtypes)
+    };
+    let mut columns: Vec<_> = DType::all().filter(|d| d.is_float() && on_a_tpu(*d)).map(|d| column(vec![d])).collect();
+    columns.extend(groups.map(|fits| column(DType::all().filter(|d| fits(d) && on_a_tpu(*d)).collect())));
+    let (integers, others): (Vec<_>, Vec<_>) =
+        DType::all().filter(|d| !on_a_tpu(*d)).partition(|d: &DType| d.is_integer());
+    columns.extend(others.into_iter().map(|d| column(vec![d])));
+    columns.push(column(integers));
+    columns
+}
+
+/// An operation at its template.
+struct Template<'a> {
+    row: &'a Row,
+    case: Case,
+}
+
+/// An operation at one dtype.
+struct Item<'a> {
+    row: &'a Row,
+    dtype: DType,
+    attrs: Attrs,
+    types: Vec<TensorType>,
+    /// The inputs that have the dtype.
+    recast: Vec<usize>,
+    /// Whether values, and whether gradients are part of the program.
+    parts: (bool, bool),
+}
+
+impl Template<'_> {
+    fn at(&self, dtype: DType) -> Item<'_> {
+        let (row, mut attrs, mut types) = (self.row, self.case.attrs.clone(), self.case.types().collect::<Vec<_>>());
+        let of = |fits: fn(DType) -> bool| (0..types.len()).filter(|&i| fits(types[i].dtype)).collect::<Vec<_>>();
+        let floats = of(|d| !(d.is_integer() || d == DType::Bool));
+        let recast = match floats.is_empty() {
+            _ if attrs.has("dtype") => {
+                attrs.set("dtype", dtype.name());
+                floats
+            }
+            true if types.iter().any(|ty| ty.dtype.is_integer()) => of(DType::is_integer),
+            true => of(|d| d == DType::Bool),
+            false => floats,
+        };
+        for &i in &recast {
+            types[i].dtype = dtype;
+        }
+        Item { row, dtype, attrs, types, recast, parts: (true, true) }
+    }
+}
+
+impl Item<'_> {
+    fn with(&self, parts: (bool, bool)) -> Item<'_> {
+        Item { attrs: self.attrs.clone(), types: self.types.clone(), recast: self.recast.clone(), parts, ..*self }
+    }
+
+    /// Values and gradients, which are none where they are refused or where there is none to have.
+    fn record(&self, x: &[Tensor]) -> Option<(Vec<Tensor>, Option<Vec<Tensor>>)> {
+        let values = self.row.record(x, &self.attrs);
+        if values.iter().any(|y| y.fault().is_some()) {
+            return None;
+        }
+        let has_gradient = |d: DType| d.is_float() || d.is_complex();
+        let parts = |y: &Tensor| if y.dtype().is_complex() { y.real() + y.imag() } else { y.clone() };
+        let floats = values.iter().filter(|y| has_gradient(y.dtype())).map(|y| parts(y).sum_all());
+        let wrt: Vec<&Tensor> = self.recast.iter().map(|&i| &x[i]).filter(|x| has_gradient(x.dtype())).collect();
+        let loss = floats.reduce(|a, b| a + b).filter(|_| !wrt.is_empty());
+        let gradients = loss.map(|loss| grad(&loss, &wrt)).filter(|g| g.iter().all(|g| g.fault().is_none()));
+        Some((values, gradients))
+    }
+
+    /// Whether values and gradients are recorded at this dtype.
+    fn recorded(&self) -> (bool, bool) {
+        let x: Vec<Tensor> = self.types.iter().map(|ty| Tensor::placeholder("x", ty.clone())).collect();
+        // Without a dtype to choose, the operation gives what it gives.
+        let fixed = self.recast.is_empty() && !self.attrs.has("dtype");
+        match self.record(&x) {
+            Some((values, _)) if fixed && values[0].dtype() != self.dtype => (false, false),
+            Some((_, gradients)) => (true, gradients.is_some()),
+            None => (false, false),
+        }
+    }
+}
+
+/// The program of several items.
+fn program(items: &[Item<'_>]) -> Function {
+    let types: Vec<TensorType> = items.iter().flat_map(|item| item.types.clone()).collect();
+    Function::trace("table", &types, |mut rest| {
+        let mut results = vec![];
+        for item in items {
+            let (x, later) = rest.split_at(item.types.len());
+            rest = later;
+            let (values, gradients) = item.record(x).unwrap();
+            results.extend(values.into_iter().filter(|_| item.parts.0));
+            results.extend(gradients.into_iter().flatten().filter(|_| item.parts.1));
+        }
+        results
+    })
+}
+
+/// What compiles for one kind of device: nothing, or why it does not.
+trait Compiler {
+    fn compile(&self, function: &Function) -> Result<(), String>;
+}
+
+/// The least effort: whether a program compiles does not depend on it.
+fn options() -> CompileOptions {
+    CompileOptions::new().partitions(1).optimization(Effort::O0)
+}
+
+impl Compiler for Client {
+    fn compile(&self, function: &Function) -> Result<(), String> {
+        let compiled = Client::compile(self, &function.stablehlo().unwrap(), &options());
+        compiled.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+struct Tpu {
+    plugin: Plugin,
+    topology: Topology,
+}
+
+impl Compiler for Tpu {
+    fn compile(&self, function: &Function) -> Result<(), String> {
+        let compiled = self.plugin.compile(&self.topology, &function.stablehlo().unwrap(), &options());
+        compiled.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+/// Why items do not compile, for each that does not.
+fn refused(compiler: &dyn Compiler, items: &[Item<'_>]) -> Vec<String> {
+    let items: Vec<Item<'_>> = items.iter().filter(|i| i.parts.0 || i.parts.1).map(|i| i.with(i.parts)).collect();
+    let why = match items.as_slice() {
+        [] => return vec![],
+        _ => compiler.compile(&program(&items)).err(),
+    };
+    match (why, items.as_slice()) {
+        (None, _) => vec![],
+        (Some(why), [item]) => {
+            let values = item.parts.1 && compiler.compile(&program(&[item.with((true, false))])).is_ok();
+            let what = if values { "the gradient of " } else { "" };
+            vec![format!("{what}{} at {:?}: {why}", item.row.op, item.types)]
+        }
+        (Some(_), many) => {
+            let (first, second) = many.split_at(many.len() / 2);
+            [refused(compiler, first), refused(compiler, second)].concat()
+        }
+    }
+}
+
+/// `∇` for value and gradient, `✓` for the value.
+fn mark((value, gradient): (bool, bool)) -> Mark {
+    value.then_some(if gradient { "∇" } else { "✓" })
+}
+
+/// The mark of a dtype: none where recording refuses it.
+type Mark = Option<&'static str>;
+
+/// The marks of every template at one dtype, once the compilers have taken what they say.
+fn at(dtype: DType, templates: &[Template<'_>], [cpu, tpu]: [&dyn Compiler; 2], wrong: &mut Vec<String>) -> Vec<Mark> {
+    let mut items: Vec<Item<'_>> = templates.iter().map(|template| template.at(dtype)).collect();
+    for item in &mut items {
+        item.parts = item.recorded();
+    }
+    wrong.extend(refused(cpu, &items));
+    if on_a_tpu(dtype) {
+        wrong.extend(refused(tpu, &items));
+    }
+    items.iter().map(|item| mark(item.parts)).collect()
+}
+
+/// A cell for several dtypes, which are named where they differ.
+fn cell(marks: &[(DType, Mark)]) -> String {
+    if marks.iter().all(|m| m.1 == marks[0].1) {
+        return marks[0].1.unwrap_or_default().to_owned();
+    }
+    let mut found: Vec<(&str, Vec<&str>)> = vec![];
+    for (dtype, mark) in marks.iter().filter_map(|(dtype, mark)| Some((dtype, (*mark)?))) {
+        match found.iter_mut().find(|f| f.0 == mark) {
+            Some(known) => known.1.push(dtype.name()),
+            None => found.push((mark, vec![dtype.name()])),
+        }
+    }
+    let spelled: Vec<String> = found.iter().map(|(mark, dtypes)| format!("{mark} {}", dtypes.join(" "))).collect();
+    spelled.join(", ")
+}
+
+fn templates(families: &[Family]) -> Vec<Template<'_>> {
+    let (mut found, mut named) = (vec![], BTreeSet::new());
+    for family in families {
+        let cases = family.cases();
+        for row in family.rows.iter().filter(|row| !row.methods.is_empty()) {
+            let mut fitting = cases.iter().filter(|case| case.op == row.op);
+            let has_elements = |case: &&Case| case.types().all(|ty| ty.shape.num_elements() > 0);
+            let has_floats = |case: &&Case| has_elements(case) && case.types().any(|ty| ty.dtype.is_float());
+            let case = fitting.clone().find(has_floats).or_else(|| fitting.clone().find(has_elements));
+            let case = case.or_else(|| fitting.next()).unwrap();
+            // Rows of the same function would be the same line.
+            if named.insert(row.methods) {
+                found.push(Template { row, case: case.clone() });
+            }
+        }
+    }
+    found
+}
+
+/// The table as the code has it.
+fn table(compilers: [&dyn Compiler; 2]) -> String {
+    let families = families();
+    let (templates, columns) = (templates(&families), columns());
+    let heads: String = columns.iter().map(|(name, _)| format!(" {name} |")).collect();
+    let mut text = format!("| operation |{heads}\n| --- |{}\n", " --- |".repeat(columns.len()));
+    let mut wrong = vec![];
+    let mut of_column = |dtypes: &[DType]| -> Vec<Vec<Mark>> {
+        dtypes.iter().map(|&dtype| at(dtype, &templates, compilers, &mut wrong)).collect()
+    };
+    let found: Vec<Vec<Vec<Mark>>> = columns.iter().map(|(_, dtypes)| of_column(dtypes)).collect();
+    assert!(wrong.is_empty(), "these are recorded and do not compile:\n{}", wrong.join("\n"));
+    for (i, template) in templates.iter().enumerate() {
+        let names: Vec<String> = template.row.methods.iter().map(|name| format!("`{name}`")).collect();
+        text += &format!("| {} |", names.join(" "));
+        for ((_, dtypes), found) in columns.iter().zip(&found) {
+            let marks: Vec<_> = dtypes.iter().zip(found).map(|(&d, found)| (d, found[i])).collect();
+            text += &format!(" {} |", cell(&marks));
+        }
+        text += "\n";
+    }
+    text
+}
+
+#[test]
+fn the_table_in_the_book_is_what_compiles() {
+    let Some(plugin) = libtpu() else { return };
+    let topology = plugin.topology("v5e:1x1").unwrap_or_else(|error| panic!("{error}"));
+    let tpu = Tpu { plugin, topology };
+    let cpu = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap().create_client(&[]).unwrap();
+    let expected = table([&cpu, &tpu]);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/operations.md");
+    let chapter = fs::read_to_string(&path).unwrap();
+    let [before, after] =
+        ["<!-- made by the test -->\n", "<!-- until here -->\n"].map(|mark| chapter.find(mark).unwrap());
+    let (start, end) = (before + chapter[before..].find('\n').unwrap() + 1, after);
+    if chapter[start..end] == expected {
+        return;
+    }
+    let lines: BTreeSet<&str> = chapter[start..end].lines().collect();
+    let new: Vec<&str> = expected.lines().filter(|line| !lines.contains(line)).collect();
+    let update = std::env::var("UPDATE_EXPECT").as_deref() == Ok("1");
+    assert!(update, "the table is not the code's; UPDATE_EXPECT=1 writes it anew. New lines:\n{}", new.join("\n"));
+    fs::write(&path, [&chapter[..start], &expected, &chapter[end..]].concat()).unwrap();
+}

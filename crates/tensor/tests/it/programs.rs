@@ -1,0 +1,262 @@
+//! What is emitted: StableHLO text, common subexpressions, dead code, donation, the cache of executables.
+
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
+use expect_test::{Expect, expect};
+use fulmen_tensor::Argument;
+use fulmen_tensor::{Accelerator, DType, Devices, Function, Literal, Pooling, Runtime, Tensor, TensorType, grad};
+
+fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
+    TensorType::new(DType::F32, shape)
+}
+
+/// The program without locations, which change with each edit of this file.
+fn check(function: &Function, expected: &Expect) {
+    let text = function.stablehlo().unwrap();
+    let lines = text.lines().map(|line| line.split(" loc(").next().unwrap().to_owned() + "\n");
+    expected.assert_eq(&lines.collect::<String>());
+}
+
+#[test]
+fn a_linear_layer_with_its_gradients_is_one_program() {
+    let function = Function::trace("linear", &[f32s([8, 3]), f32s([3, 2]), f32s([2])], |x| {
+        let loss = (x[0].matmul(&x[1]) + &x[2]).mean_all();
+        let mut results = grad(&loss, &[&x[1], &x[2]]);
+        results.insert(0, loss);
+        results
+    });
+    check(
+        &function,
+        &expect![[r#"
+            module @linear {
+              func.func public @main(%arg0: tensor<8x3xf32>, %arg1: tensor<3x2xf32>, %arg2: tensor<2xf32>) -> (tensor<f32>, tensor<3x2xf32>, tensor<2xf32>) {
+                %2 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<3x2xf32>) -> tensor<8x2xf32>
+                %4 = stablehlo.broadcast_in_dim %arg2, dims = [1] : (tensor<2xf32>) -> tensor<8x2xf32>
+                %5 = stablehlo.add %2, %4 : tensor<8x2xf32>
+                %c0 = stablehlo.constant dense<0.0> : tensor<f32>
+                %6 = stablehlo.reduce(%5 init: %c0) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<f32>
+                %7 = stablehlo.constant dense<16.0> : tensor<f32>
+                %8 = stablehlo.divide %6, %7 : tensor<f32>
+                %9 = stablehlo.constant dense<1.0> : tensor<f32>
+                %10 = stablehlo.divide %9, %7 : tensor<f32>
+                %11 = stablehlo.broadcast_in_dim %10, dims = [] : (tensor<f32>) -> tensor<8x2xf32>
+                %12 = stablehlo.dot_general %11, %arg0, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<8x3xf32>) -> tensor<2x3xf32>
+                %13 = stablehlo.transpose %12, dims = [1, 0] : (tensor<2x3xf32>) -> tensor<3x2xf32>
+                %14 = stablehlo.reduce(%11 init: %c0) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32>
+                return %8, %13, %14 : tensor<f32>, tensor<3x2xf32>, tensor<2xf32>
+              }
+            }
+        "#]],
+    );
+}
+
+#[test]
+fn statements_carry_the_line_that_recorded_them() {
+    let line = line!() + 1;
+    let function = Function::trace("f", &[f32s([2])], |x| vec![grad(&x[0].tanh().sum_all(), &[&x[0]]).remove(0)]);
+    let text = function.stablehlo().unwrap();
+    let here = format!("tests/it/programs.rs\":{line}:");
+    for operation in ["stablehlo.tanh", "stablehlo.multiply"] {
+        let statement = text.lines().find(|l| l.contains(operation)).unwrap();
+        assert!(statement.contains(&here), "{statement}");
+    }
+}
+
+#[test]
+fn every_statement_of_composed_operations_carries_the_users_line() {
+    let function = Function::trace("f", &[f32s([2, 3, 4]), f32s([4, 5]), f32s([2, 4, 5])], |x| {
+        let products = x[0].matmul(&x[2]) + Tensor::placeholder("y", f32s([])).zeros_like() + x[0].matmul(&x[1]) * 2.0;
+        let stacked = Tensor::ones(DType::F32, [4]).matmul(&x[2]).narrow(0, 0, 1);
+        let chosen = products.gt(0.5).select(&Tensor::scalar(1.0f32), &(1.0 - &products));
+        let largest =
+            chosen.argmax(-1, false).to_dtype(DType::F32) + chosen.argmin(0, true).to_dtype(DType::F32).sum_all();
+        let drawn = fulmen_tensor::random::normal(&fulmen_tensor::random::key(1), DType::Bf16, [3, 5]);
+        let loss = chosen.softmax(-1).sum_all()
+            + chosen.logsumexp(&[0], false).mean_all()
+            + chosen.log_softmax(1).max(&[0, 1, 2], false)
+            + chosen.var(&[0], false).sum_all()
+            + largest.mean_all()
+            + drawn.mean_all().to_dtype(DType::F32)
+            + Tensor::stack(&[&stacked, &stacked], 0).sum_all();
+        let mut results = grad(&loss, &[&x[0], &x[1], &x[2]]);
+        results.push(loss);
+        results
+    });
+    let text = function.stablehlo().unwrap();
+    let statements: Vec<_> = text.lines().filter(|line| line.contains(" loc(")).collect();
+    assert!(statements.len() > 80, "{text}");
+    for statement in statements {
+        assert!(statement.contains("tests/it/programs.rs\":"), "{statement}");
+    }
+    let unused = Tensor::scalar(1.0f32);
+    assert!(grad(&Tensor::scalar(2.0f32), &[&unused])[0].location().file().ends_with("programs.rs"));
+    assert!(function.parameters()[0].location().file().ends_with("programs.rs"));
+}
+
+#[test]
+fn a_derivative_that_nobody_needs_need_not_exist() {
+    let x = Tensor::from_slice(&[1.0f32, 4.0, 3.0, 2.0], [1, 1, 2, 2]);
+    let pooled = x.max_pool(&Pooling::new([2, 2])).sum_all();
+    let d = grad(&pooled, &[&x]).remove(0);
+    let twice = grad(&(&d * &d).sum_all(), &[&d]).remove(0);
+    assert_eq!(twice.eval().unwrap().to_f64(), [0.0, 2.0, 0.0, 0.0]);
+    // Where it is needed its absence is still said.
+    assert!(grad(&(&d * &x).sum_all(), &[&x])[0].fault().is_none());
+}
+
+#[test]
+fn a_mean_of_16_bit_floats_counts_further_than_they_do() {
+    for dtype in [DType::F16, DType::Bf16] {
+        let x = Tensor::ones(dtype, [100_001]);
+        let mean = x.mean_all();
+        assert_eq!((mean.dtype(), mean.eval().unwrap().to_f64()), (dtype, vec![1.0]), "{dtype}");
+        let d = grad(&(x.mean(&[0], true) * 1024.0).sum_all(), &[&x]).remove(0);
+        assert_eq!(d.dtype(), dtype);
+        let pooled = Tensor::ones(dtype, [1, 1, 1, 100_000]).avg_pool(&Pooling::new([1, 100_000]));
+        assert_eq!((pooled.dtype(), pooled.eval().unwrap().to_f64()), (dtype, vec![1.0]), "{dtype}");
+    }
+}
+
+#[test]
+fn a_nan_flows_through_the_gradient_of_an_extreme() {
+    let x = Tensor::from_slice(&[f32::NAN, 1.0, 2.0], [3]);
+    for extreme in [x.max(&[0], false), x.min(&[0], false)] {
+        let gradient = grad(&(&extreme * &extreme).sum_all(), &[&x]).remove(0).eval().unwrap().to_f64();
+        assert!(gradient[0].is_nan(), "{gradient:?}");
+        let gradient = grad(&extreme, &[&x]).remove(0).eval().unwrap().to_f64();
+        assert_eq!(gradient, [1.0, 0.0, 0.0]);
+    }
+}
+
+#[test]
+fn bits_of_bits_are_those_of_the_first() {
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+    let long = x.bitcast(DType::U64);
+    for bits in [long.bitcast(DType::F16), long.detach().bitcast(DType::F16)] {
+        assert_eq!(bits.ty().to_string(), "f16[2, 4]");
+        let words =
+            bits.bitcast(DType::U16).bitcast(DType::F16).bitcast(DType::U16).eval().unwrap().to_vec::<u16>().unwrap();
+        assert_eq!(words, [0, 0x3f80, 0, 0x4000, 0, 0x4040, 0, 0x4080]);
+    }
+    let wide = x.bitcast(DType::U16).bitcast(DType::U32).bitcast(DType::U64);
+    assert_eq!(wide.eval().unwrap().to_vec::<u64>().unwrap(), [0x4000_0000_3f80_0000, 0x4080_0000_4040_0000]);
+
+    // Through integers the gradient is 0, and not refused.
+    let y = (x.bitcast(DType::U32).bitcast(DType::F32) * &x).sum_all();
+    assert_eq!(grad(&y, &[&x])[0].eval().unwrap().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
+fn two_threads_that_compile_one_program_get_the_same_values() {
+    let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
+    let values: Vec<_> = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| runtime.eval(&Tensor::from_slice(&[2.0f32, 5.0], [2]).pow(3.0)).unwrap().to_f64()))
+            .collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    assert_eq!(values, vec![vec![8.0, 125.0]; 4]);
+    assert_eq!(runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile"), 4);
+}
+
+#[test]
+fn common_subexpressions_are_merged_and_dead_code_is_left_out() {
+    let function = Function::trace("f", &[f32s([2])], |x| {
+        let _dead = x[0].sin();
+        vec![x[0].exp() + x[0].exp()]
+    });
+    let text = function.stablehlo().unwrap();
+    assert_eq!(text.matches("stablehlo.exponential").count(), 1, "{text}");
+    assert!(!text.contains("stablehlo.sine"), "{text}");
+}
+
+#[test]
+fn a_long_chain_needs_no_deep_stack() {
+    let mut x = Tensor::scalar(1.0f32);
+    for _ in 0..200_000 {
+        x = x.neg();
+    }
+    let function = Function::new("chain", vec![], vec![x]);
+    assert!(function.stablehlo().unwrap().lines().count() > 200_000);
+}
+
+#[test]
+fn the_same_program_is_compiled_once_wherever_it_was_written() {
+    let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
+    let square = |name: &str| Function::trace(name, &[f32s([7])], |x| vec![&x[0] * &x[0]]);
+    let cube = Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0] * &x[0]]);
+    assert!(!runtime.compile(&square("f")).unwrap().was_cached());
+    let again = runtime.compile(&Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0]])).unwrap();
+    assert!(again.was_cached());
+    runtime.compile(&cube).unwrap();
+    assert_eq!(runtime.metrics().value("UncachedCompile"), 2);
+    assert_eq!(runtime.metrics().value("CachedCompile"), 1);
+}
+
+#[test]
+fn a_donated_argument_is_consumed_and_a_borrowed_one_survives() {
+    let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
+    let function = Function::trace("step", &[f32s([3]), f32s([3])], |x| vec![&x[0] + &x[1]]).donate(0, 0).unwrap();
+    let step = runtime.compile(&function).unwrap();
+    assert_eq!(step.donated(), [true, false]);
+    let ones = Literal::from_slice(&[1.0f32; 3], [3]).unwrap();
+    let mut state = runtime.to_device(&ones).unwrap();
+    let by = runtime.to_device(&ones).unwrap();
+    for _ in 0..10 {
+        let outputs = step.call(vec![Argument::Donate(state), Argument::Borrow(&by)]).unwrap();
+        state = outputs.arrays.into_iter().next().unwrap();
+    }
+    let values = runtime.read(&[&state, &by]).unwrap().wait().unwrap();
+    assert_eq!(values[0].to_vec::<f32>().unwrap(), [11.0; 3]);
+    assert_eq!(values[1].to_vec::<f32>().unwrap(), [1.0; 3]);
+    assert_eq!(runtime.metrics().value("TransferFromDeviceTime"), 1);
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_refused_before_the_call() {
+    let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
+    let function = runtime.compile(&Function::trace("f", &[f32s([3])], |x| vec![&x[0] + 1.0])).unwrap();
+    let message = function.call(vec![]).err().unwrap().to_string();
+    assert_eq!(message, "`f` takes 1 arguments and was given 0");
+    let wrong = runtime.to_device(&Literal::from_slice(&[1i32; 3], [3]).unwrap()).unwrap();
+    let message = function.call(vec![Argument::Borrow(&wrong)]).err().unwrap().to_string();
+    assert_eq!(message, "`f`: argument 0 must be f32[3], but is i32[3]");
+}
+
+#[test]
+fn values_of_every_dtype_go_to_the_device_and_back() {
+    for dtype in DType::all() {
+        let values = [0.0, 1.0, 1.0, 0.0];
+        let tensor = Tensor::from_slice(&values, [2, 2]).to_dtype(dtype);
+        let literal = tensor.eval().unwrap();
+        assert_eq!(literal.ty(), &TensorType::new(dtype, [2, 2]));
+        let parts = if dtype.is_complex() { vec![0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0] } else { values.to_vec() };
+        assert_eq!(literal.to_f64(), parts, "{dtype}");
+        assert_eq!(literal.to_tensor().eval().unwrap().bytes(), literal.bytes(), "{dtype}");
+    }
+}
+
+#[test]
+fn large_values_are_arguments_and_small_ones_constants() {
+    let values: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+    let sum = Tensor::from_slice(&values, [1000]).sum_all() + Tensor::from_slice(&values[..3], [3]).sum_all();
+    let text = Function::new("f", vec![], vec![sum.clone()]).stablehlo().unwrap();
+    assert!(text.contains("%arg0: tensor<1000xf32>") && text.contains("dense<\"0x"), "{text}");
+    assert_eq!(sum.eval().unwrap().to_vec::<f32>().unwrap(), [499_500.0 + 3.0]);
+}
+
+#[test]
+fn one_hot_counts_further_than_its_dtype() {
+    let labels = Tensor::from_slice(&[1u8, 255], [2]);
+    let positions = labels.one_hot(300).to_dtype(DType::F32).sum(&[0], false);
+    let ones: Vec<usize> =
+        positions.eval().unwrap().to_f64().iter().enumerate().filter_map(|(i, &v)| (v == 1.0).then_some(i)).collect();
+    assert_eq!(ones, [1, 255]);
+}
+
+#[test]
+fn the_magnitude_of_complex_counting_compiles() {
+    // XLA ends the process over the magnitude of a complex iota.
+    let magnitudes = Tensor::arange(DType::C128, 4).abs();
+    assert_eq!(magnitudes.eval().unwrap().to_vec::<f64>().unwrap(), [0.0, 1.0, 2.0, 3.0]);
+}

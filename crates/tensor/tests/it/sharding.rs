@@ -1,0 +1,154 @@
+//! Programs on several CPU devices: what lies where, and that it computes what one device computes.
+
+use fulmen_tensor::{
+    Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, grad, random,
+};
+
+fn cpu(devices: impl Into<Devices>) -> Runtime {
+    Runtime::open(Accelerator::Cpu, &devices.into()).unwrap()
+}
+
+fn f32s<const N: usize>(dims: [usize; N]) -> TensorType {
+    TensorType::new(DType::F32, dims)
+}
+
+fn numbers<const N: usize>(dims: [usize; N]) -> Literal {
+    let count = dims.iter().product::<usize>();
+    Literal::from_slice(&(0..count).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<_>>(), dims).unwrap()
+}
+
+fn rows() -> Sharding {
+    Sharding::new([Some("data")])
+}
+
+#[test]
+fn a_value_is_split_as_its_sharding_says_and_read_back_whole() {
+    let runtime = cpu(8).with_mesh(&Mesh::new([("data", 4), ("model", 2)]).unwrap()).unwrap();
+    let value = numbers([8, 6]);
+    for (sharding, shard) in [
+        (rows(), [2, 6]),
+        (Sharding::new([Some("data"), Some("model")]), [2, 3]),
+        (Sharding::new([None, Some("model")]), [8, 3]),
+        (Sharding::over([vec!["model", "data"]]), [1, 6]),
+        (Sharding::replicated(), [8, 6]),
+    ] {
+        let array = runtime.to_devices(&value, &sharding).unwrap();
+        assert_eq!(array.shards().len(), 8);
+        assert!(array.shards().iter().all(|s| s.dims() == shard), "{array:?}");
+        let back = runtime.read(&[&array]).unwrap().wait().unwrap();
+        assert_eq!(back[0].to_vec::<f32>().unwrap(), value.to_vec::<f32>().unwrap(), "{array:?}");
+    }
+    let error = runtime.to_devices(&numbers([6, 6]), &rows()).unwrap_err().to_string();
+    assert!(error.contains("cannot be split evenly over data (4 devices)"), "{error}");
+}
+
+#[test]
+fn one_chosen_device_runs_the_program_and_no_other() {
+    let runtime = cpu([5]);
+    assert_eq!(runtime.devices().len(), 1);
+    let double = Function::trace("double", &[f32s([3])], |x| vec![&x[0] * 2.0]);
+    let double = runtime.compile(&double).unwrap();
+    let x = runtime.to_device(&numbers([3])).unwrap();
+    let y = double.call(vec![Argument::Borrow(&x)]).unwrap();
+    for array in [&x, &y.arrays[0]] {
+        let ids: Vec<i32> = array.shards().iter().map(|shard| shard.device().id()).collect();
+        assert_eq!(ids, [5]);
+    }
+    assert_eq!(double.executable().devices().len(), 1);
+    assert_eq!(double.executable().devices()[0].id(), 5);
+}
+
+#[test]
+fn gradients_of_a_split_batch_are_those_of_the_whole() {
+    let step = || {
+        Function::trace("step", &[f32s([6, 3]), f32s([8, 6]), f32s([8, 3])], |p| {
+            let error = p[1].matmul(&p[0]).tanh() - &p[2];
+            let loss = (&error * &error).mean_all();
+            let mut results = grad(&loss, &[&p[0]]);
+            results.push(loss);
+            results
+        })
+        .shard_parameter(1, rows())
+        .shard_parameter(2, rows())
+    };
+    let run = |runtime: &Runtime| {
+        let compiled = runtime.compile(&step()).unwrap();
+        let w = runtime.to_device(&numbers([6, 3])).unwrap();
+        let x = runtime.to_devices(&numbers([8, 6]), &rows()).unwrap();
+        let y = runtime.to_devices(&numbers([8, 3]), &rows()).unwrap();
+        let outputs = compiled.call(vec![Argument::Borrow(&w), Argument::Borrow(&x), Argument::Borrow(&y)]).unwrap();
+        let literals = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        literals.iter().flat_map(|l| l.to_vec::<f32>().unwrap()).collect::<Vec<_>>()
+    };
+    let one = run(&cpu(1));
+    for devices in [2, 4, 8] {
+        for (a, b) in one.iter().zip(run(&cpu(devices))) {
+            assert!((a - b).abs() <= 1e-5 * a.abs().max(1e-3), "{devices} devices: {a} and {b}");
+        }
+    }
+}
+
+#[test]
+fn random_numbers_do_not_depend_on_the_devices() {
+    let draw = |runtime: &Runtime, sharding: Sharding| {
+        let bits = random::uniform(&random::key(7), DType::F32, [16, 8], 0.0, 1.0).with_sharding(&sharding);
+        runtime.eval(&(bits * 1.0)).unwrap().to_vec::<f32>().unwrap()
+    };
+    let one = draw(&cpu(1), Sharding::replicated());
+    assert_eq!(draw(&cpu(8), Sharding::replicated()), one);
+    assert_eq!(draw(&cpu(8), rows()), one);
+}
+
+#[test]
+fn a_value_of_other_devices_is_brought_over() {
+    let (one, eight) = (cpu(1), cpu(8));
+    let there = eight.to_devices(&numbers([8]), &rows()).unwrap();
+    let tensor = Tensor::from_array(there.into()) + 1.0;
+    let expected: Vec<f32> = numbers([8]).to_vec::<f32>().unwrap().iter().map(|v| v + 1.0).collect();
+    assert_eq!(one.eval(&tensor).unwrap().to_vec::<f32>().unwrap(), expected);
+    assert_eq!(eight.eval(&tensor).unwrap().to_vec::<f32>().unwrap(), expected);
+}
+
+#[test]
+fn arguments_that_lie_otherwise_are_refused() {
+    let runtime = cpu(2);
+    let function = Function::trace("f", &[f32s([4])], |x| vec![x[0].sum_all()]).shard_parameter(0, rows());
+    let function = runtime.compile(&function).unwrap();
+    let whole = runtime.to_device(&numbers([4])).unwrap();
+    let message = function.call(vec![Argument::Borrow(&whole)]).err().unwrap().to_string();
+    assert!(message.contains("must lie over the devices as [data], but lies as []"), "{message}");
+    let elsewhere = cpu(4).to_devices(&numbers([4]), &rows()).unwrap();
+    let message = function.call(vec![Argument::Borrow(&elsewhere)]).err().unwrap().to_string();
+    assert!(message.contains("other devices"), "{message}");
+}
+
+#[test]
+fn a_sharding_that_the_mesh_does_not_fit_is_an_error_with_the_users_line() {
+    let line = line!() + 1;
+    let x = Tensor::zeros(DType::F32, [4, 4]).with_sharding(&Sharding::new([None, Some("model")]));
+    let error = cpu(2).eval(&(&x + 1.0)).unwrap_err().to_string();
+    assert!(error.contains("the mesh is data=2") && error.contains(&format!("sharding.rs:{line}:")), "{error}");
+    // On one device a sharding says nothing.
+    assert_eq!(cpu(1).eval(&x).unwrap().to_vec::<f32>().unwrap(), [0.0; 16]);
+    let error = cpu(2).with_mesh(&Mesh::new([("data", 3)]).unwrap()).err().unwrap().to_string();
+    assert!(error.contains("there are 2"), "{error}");
+    let donated = Function::trace("f", &[f32s([4])], |x| vec![&x[0] + 1.0]).donate(0, 0).unwrap();
+    let error = donated.shard_parameter(0, rows()).stablehlo().unwrap_err().to_string();
+    assert!(error.contains("donated to result 0, which lies otherwise"), "{error}");
+}
+
+#[test]
+fn ten_thousand_steps_on_eight_devices_need_no_wait_in_user_code() {
+    let runtime = cpu(8);
+    let step = Function::trace("step", &[f32s([8]), f32s([8])], |x| vec![&x[0] + x[1].mean_all()]);
+    let step = step.shard_parameter(1, rows()).donate(0, 0).unwrap();
+    let step = runtime.compile(&step).unwrap();
+    let ones = Literal::from_slice(&[1.0f32; 8], [8]).unwrap();
+    let batch = runtime.to_devices(&ones, &rows()).unwrap();
+    let mut state = runtime.to_device(&Literal::from_slice(&[0.0f32; 8], [8]).unwrap()).unwrap();
+    for _ in 0..10_000 {
+        state = step.call(vec![Argument::Donate(state), Argument::Borrow(&batch)]).unwrap().arrays.remove(0);
+    }
+    let values = runtime.read(&[&state]).unwrap().wait().unwrap();
+    assert_eq!(values[0].to_vec::<f32>().unwrap(), [10_000.0; 8]);
+}

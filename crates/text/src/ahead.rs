@@ -1,0 +1,100 @@
+//! The items of a stream, made ahead of time by threads of their own and handed on in order.
+//!
+//! Not here: the loader's workers. What is packed must be known before there is a sample that a worker could make.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+
+use fulmen_data::internal::panicked;
+use fulmen_data::{Deferred, Error, Items, Result, StreamItem};
+
+/// Items in flight for each thread.
+const EACH: usize = 8;
+
+/// What a thread is to make, and where the result goes.
+type Task<T> = (Deferred<T>, SyncSender<Result<T>>);
+
+/// An item that is under way: its place in the stream, and the result to come.
+type Pending<T> = Result<StreamItem<Receiver<Result<T>>>>;
+
+/// The items of a stream in order. The threads end when it is dropped.
+pub(super) struct Ahead<T> {
+    /// None at the end of the stream.
+    items: Option<Items<Deferred<T>>>,
+    threads: Vec<Sender<Task<T>>>,
+    /// Whose turn it is.
+    next: usize,
+    pending: VecDeque<Pending<T>>,
+}
+
+impl<T: Send + 'static> Ahead<T> {
+    /// With no threads the items are made where they are asked for.
+    pub(super) fn new(items: Items<Deferred<T>>, threads: usize) -> Result<Ahead<T>> {
+        let spawn = |number| {
+            let (sender, receiver) = channel::<Task<T>>();
+            let work = move || {
+                for (item, result) in receiver {
+                    // Nobody waits for it once the stream is dropped.
+                    let _ = result.send(make(item));
+                }
+            };
+            let spawned = thread::Builder::new().name(format!("fulmen-text-{number}")).spawn(work);
+            spawned.map(|_| sender).map_err(|why| Error::runtime("starting a thread that makes documents", why))
+        };
+        let threads = (0..threads).map(spawn).collect::<Result<_>>()?;
+        Ok(Ahead { items: Some(items), threads, next: 0, pending: VecDeque::new() })
+    }
+
+    fn pull(&mut self) -> Option<Result<StreamItem<Deferred<T>>>> {
+        let item = self.items.as_mut()?.next();
+        if item.is_none() {
+            self.items = None;
+        }
+        item
+    }
+
+    /// Gives the threads something to do.
+    fn fill(&mut self) {
+        while self.pending.len() < EACH * self.threads.len()
+            && let Some(item) = self.pull()
+        {
+            let pending = item.map(|StreamItem { index, origin, item }| {
+                let (sender, receiver) = sync_channel(1);
+                // A thread ends when this one lets go of it, and not before.
+                let _ = self.threads[self.next].send((item, sender));
+                self.next = (self.next + 1) % self.threads.len();
+                StreamItem { index, origin, item: receiver }
+            });
+            self.pending.push_back(pending);
+        }
+    }
+}
+
+impl<T: Send + 'static> Iterator for Ahead<T> {
+    type Item = Result<StreamItem<T>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.threads.is_empty() {
+            return Some(self.pull()?.and_then(|StreamItem { index, origin, item }| finish(index, origin, make(item))));
+        }
+        self.fill();
+        Some(self.pending.pop_front()?.and_then(|StreamItem { index, origin, item }| {
+            let made = item.recv().unwrap_or_else(|_| Err(Error::panic("a thread that makes documents has ended")));
+            finish(index, origin, made)
+        }))
+    }
+}
+
+fn make<T>(item: Deferred<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(|| item.make()))
+        .unwrap_or_else(|payload| Err(panicked("the stream panicked", payload)))
+}
+
+fn finish<T>(index: u64, origin: String, made: Result<T>) -> Result<StreamItem<T>> {
+    match made {
+        Ok(item) => Ok(StreamItem { index, origin, item }),
+        Err(error) => Err(error.at_sample(index, Some(origin))),
+    }
+}

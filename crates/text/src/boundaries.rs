@@ -1,0 +1,266 @@
+//! Which few lengths samples are padded to, so that there are few shapes to compile and little padding.
+//!
+//! Not here: batches of several shapes, which the loader makes.
+
+use std::fmt;
+
+use super::document_reader::in_order;
+use fulmen_data::{Error, Result, Source};
+
+/// Lengths to pad to, and how much padding that makes. A loader makes batches of these lengths with
+/// [`Buckets`](fulmen_data::Buckets): `Buckets::new(&lengths, boundaries.lengths())`.
+///
+/// ```
+/// use fulmen_text::{Boundaries, choose_boundaries};
+///
+/// let lengths = [3, 3, 4, 4, 4, 9, 10];
+/// let best = choose_boundaries(&lengths, 2)?;
+/// assert_eq!(best.lengths(), [4, 10]);
+/// assert_eq!(best.to_string(), "2 lengths, 7.5 % padding: up to 4: 5 samples, 10.0 %; up to 10: 2 samples, 5.0 %");
+/// assert!(best.padding_share() < Boundaries::new(&lengths, &[10])?.padding_share());
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Boundaries {
+    /// Ascending.
+    lengths: Vec<usize>,
+    /// Of each: samples, and their tokens.
+    counts: Vec<(u64, u64)>,
+}
+
+impl Boundaries {
+    /// What the samples of these lengths come to with these boundaries, each of which is the length that samples are
+    /// padded to.
+    ///
+    /// # Errors
+    /// Boundaries that do not ascend from 1 on, and a sample longer than the last.
+    pub fn new(lengths: &[usize], boundaries: &[usize]) -> Result<Boundaries> {
+        if boundaries.is_empty() || boundaries[0] == 0 || boundaries.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(Error::usage(format!("the boundaries {boundaries:?} do not ascend from 1 on")));
+        }
+        let mut counts = vec![(0u64, 0u64); boundaries.len()];
+        for (index, &length) in lengths.iter().enumerate() {
+            let bucket = boundaries.partition_point(|&boundary| boundary < length);
+            let Some((samples, tokens)) = counts.get_mut(bucket) else {
+                return Err(Error::usage(format!(
+                    "sample {index} has {length} tokens, more than the last boundary, {}; add a longer one, or cut the \
+                     texts",
+                    boundaries[boundaries.len() - 1]
+                )));
+            };
+            *samples += 1;
+            *tokens += length as u64;
+        }
+        Ok(Boundaries { lengths: boundaries.to_vec(), counts })
+    }
+
+    /// The lengths that samples are padded to, ascending.
+    pub fn lengths(&self) -> &[usize] {
+        &self.lengths
+    }
+
+    /// How many samples are padded to each.
+    pub fn samples(&self) -> Vec<u64> {
+        self.counts.iter().map(|(samples, _)| *samples).collect()
+    }
+
+    /// The share of padding in all positions; 0 where there are no samples.
+    pub fn padding_share(&self) -> f64 {
+        let padded: u128 = (0..self.lengths.len()).map(|bucket| self.padded(bucket)).sum();
+        let tokens: u128 = self.counts.iter().map(|(_, tokens)| u128::from(*tokens)).sum();
+        share(padded, tokens)
+    }
+
+    /// Positions in all samples of a bucket.
+    fn padded(&self, bucket: usize) -> u128 {
+        self.lengths[bucket] as u128 * u128::from(self.counts[bucket].0)
+    }
+}
+
+fn share(padded: u128, tokens: u128) -> f64 {
+    if padded == 0 { 0.0 } else { (padded - tokens) as f64 / padded as f64 }
+}
+
+impl fmt::Display for Boundaries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.lengths.len() == 1 { "" } else { "s" };
+        write!(f, "{} length{plural}, {:.1} % padding:", self.lengths.len(), 100.0 * self.padding_share())?;
+        for (bucket, (length, (samples, tokens))) in self.lengths.iter().zip(&self.counts).enumerate() {
+            let separator = if bucket == 0 { "" } else { ";" };
+            let share = 100.0 * share(self.padded(bucket), u128::from(*tokens));
+            write!(f, "{separator} up to {length}: {samples} samples, {share:.1} %")?;
+        }
+        Ok(())
+    }
+}
+
+/// At most `count` lengths to pad samples to, such that there is the least padding of all choices. The last one is the
+/// longest sample's.
+///
+/// The best choice is found exactly (dynamic programming over the distinct lengths `d`, in `O(count · d log d)`). To
+/// have multiples of a number, as a TPU likes them, round the lengths up before: `lengths.iter().map(|length|
+/// length.next_multiple_of(64))`.
+///
+/// # Errors
+/// No samples, no lengths to choose, or only samples of length 0.
+pub fn choose_boundaries(lengths: &[usize], count: usize) -> Result<Boundaries> {
+    let mut sorted = lengths.to_vec();
+    sorted.sort_unstable();
+    if count == 0 || sorted.last().is_none_or(|&longest| longest == 0) {
+        return Err(Error::usage(format!(
+            "{count} boundaries were to be chosen for {} samples, the longest of which has {} tokens; each must be at \
+             least 1",
+            lengths.len(),
+            sorted.last().unwrap_or(&0)
+        )));
+    }
+    // Distinct lengths, with the number of samples up to each. A boundary at 0 is none.
+    let mut steps: Vec<(u64, u64)> = Vec::new();
+    for (before, &length) in sorted.iter().enumerate() {
+        match steps.last_mut() {
+            Some((last, samples)) if *last == length.max(1) as u64 => *samples = before as u64 + 1,
+            _ => steps.push((length.max(1) as u64, before as u64 + 1)),
+        }
+    }
+    let chosen = cheapest(&steps, count.min(steps.len()));
+    Boundaries::new(lengths, &chosen)
+}
+
+/// The boundaries of the least sum of padded lengths. `steps` has the distinct lengths and the samples up to each.
+fn cheapest(steps: &[(u64, u64)], count: usize) -> Vec<usize> {
+    // costs[last]: the least with the boundaries so far, the last of them at `last`, for the samples up to it.
+    let mut costs: Vec<u128> =
+        steps.iter().map(|(length, samples)| u128::from(*length) * u128::from(*samples)).collect();
+    let mut befores: Vec<Vec<u32>> = Vec::new();
+    for _ in 1..count {
+        let mut row = Row { steps, costs: &costs, next: costs.clone(), before: vec![u32::MAX; steps.len()] };
+        row.solve(1..steps.len(), 0, steps.len() - 1);
+        let Row { next, before, .. } = row;
+        costs = next;
+        befores.push(before);
+    }
+    let mut last = steps.len() - 1;
+    let mut chosen = vec![steps[last].0 as usize];
+    for before in befores.iter().rev() {
+        // Where one more boundary gains nothing, there is none.
+        if before[last] != u32::MAX {
+            last = before[last] as usize;
+            chosen.push(steps[last].0 as usize);
+        }
+    }
+    chosen.reverse();
+    chosen
+}
+
+/// One more boundary, placed after each of the others.
+struct Row<'a> {
+    steps: &'a [(u64, u64)],
+    costs: &'a [u128],
+    next: Vec<u128>,
+    before: Vec<u32>,
+}
+
+impl Row<'_> {
+    /// For each last boundary in `range`, the best one before it, known to lie in `low..=high`. The best one never
+    /// moves back as the last one moves on (the costs satisfy the quadrangle inequality), so halves bound each other.
+    fn solve(&mut self, range: std::ops::Range<usize>, low: usize, high: usize) {
+        if range.is_empty() {
+            return;
+        }
+        let middle = range.start + range.len() / 2;
+        let (length, samples) = self.steps[middle];
+        let mut best = low;
+        let mut least = u128::MAX;
+        for before in low..=high.min(middle - 1) {
+            let cost = self.costs[before] + u128::from(length) * u128::from(samples - self.steps[before].1);
+            if cost < least {
+                (best, least) = (before, cost);
+            }
+        }
+        if least < self.next[middle] {
+            (self.next[middle], self.before[middle]) = (least, best as u32);
+        }
+        self.solve(range.start..middle, low, best);
+        self.solve(middle + 1..range.end, best, high);
+    }
+}
+
+/// How many tokens each item has, counted once by `threads` threads.
+///
+/// # Errors
+/// The first item that cannot be read.
+pub fn token_lengths<S>(source: &S, threads: usize) -> Result<Vec<usize>>
+where
+    S: Source<Item: AsRef<[u32]>>,
+{
+    let mut lengths = Vec::with_capacity(source.len());
+    in_order(
+        source,
+        threads,
+        |item| item.as_ref().len(),
+        |_, length| {
+            lengths.push(length);
+            Ok(())
+        },
+    )?;
+    Ok(lengths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fulmen_data::SampleRandom;
+
+    /// The least positions of all ways to choose boundaries among the lengths.
+    fn least(lengths: &[usize], distinct: &[usize], count: usize) -> u128 {
+        let mut best = u128::MAX;
+        for choice in 0u32..1 << distinct.len() {
+            let boundaries: Vec<usize> =
+                (0..distinct.len()).filter(|bit| choice >> bit & 1 == 1).map(|bit| distinct[bit]).collect();
+            if boundaries.len() <= count && boundaries.last() == distinct.last() {
+                best = best.min(positions(&Boundaries::new(lengths, &boundaries).unwrap()));
+            }
+        }
+        best
+    }
+
+    fn positions(boundaries: &Boundaries) -> u128 {
+        (0..boundaries.lengths.len()).map(|bucket| boundaries.padded(bucket)).sum()
+    }
+
+    #[test]
+    fn the_choice_is_the_best_of_all() {
+        let mut random = SampleRandom::new(2, 0, 0);
+        for round in 0..200 {
+            let longest = random.in_range(1..12);
+            let lengths: Vec<usize> = (0..random.in_range(1..40))
+                // Skewed, as texts are, in every second round.
+                .map(|_| if round % 2 == 0 { random.below(longest + 1) } else { longest / random.in_range(1..9) })
+                .collect();
+            let mut distinct: Vec<usize> = lengths.iter().map(|&length| length.max(1)).collect();
+            distinct.sort_unstable();
+            distinct.dedup();
+            if lengths.iter().all(|&length| length == 0) {
+                continue;
+            }
+            for count in 1..6 {
+                let chosen = choose_boundaries(&lengths, count).unwrap();
+                assert!(chosen.lengths().len() <= count);
+                assert_eq!(positions(&chosen), least(&lengths, &distinct, count), "{lengths:?} into {count}");
+                assert_eq!(chosen.samples().iter().sum::<u64>(), lengths.len() as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_chosen_is_refused() {
+        for (lengths, count) in [(&[][..], 2), (&[0, 0], 2), (&[3], 0)] {
+            assert!(choose_boundaries(lengths, count).unwrap_err().is_usage());
+        }
+        for boundaries in [&[][..], &[0, 4], &[4, 4], &[4, 2]] {
+            assert!(Boundaries::new(&[1], boundaries).unwrap_err().to_string().contains("do not ascend"));
+        }
+        let error = Boundaries::new(&[1, 9], &[4]).unwrap_err();
+        assert!(error.to_string().contains("sample 1 has 9 tokens"), "{error}");
+    }
+}

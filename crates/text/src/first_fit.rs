@@ -1,0 +1,202 @@
+//! Documents side by side in blocks, none of them cut that need not be, by index.
+//!
+//! Not here: documents joined and cut anywhere (`token_blocks`), and the same over a stream (`packed_stream`).
+
+use super::token_blocks::check_length;
+use super::{Encoding, TokenStore};
+use fulmen_data::{Error, Fingerprint, Result, Source};
+
+/// Blocks of at most `length` tokens, each of several whole documents. A document goes into the first block that has
+/// room for it, and into a new one where none has.
+///
+/// The documents of a block are told apart by `segment_ids` and `position_ids`
+/// ([`TokenSamples::documents`](super::TokenSamples::documents)). Which documents share a block depends on their lengths
+/// and their order alone.
+///
+/// ```
+/// use fulmen_data::Source;
+/// use fulmen_text::{FirstFit, TokenArray};
+///
+/// let mut tokens = TokenArray::new(100)?;
+/// for document in [&[11, 12, 13][..], &[21, 22, 23], &[31], &[41]] {
+///     tokens.push(document)?;
+/// }
+/// let blocks = FirstFit::new(tokens, 4)?;
+/// assert_eq!(blocks.len(), 2);
+/// assert_eq!(blocks.get(0)?.ids, [11, 12, 13, 31]);
+/// assert_eq!(blocks.get(0)?.starts, [3]);
+/// assert_eq!(blocks.padding_share(), 0.0);
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FirstFit<T> {
+    tokens: T,
+    length: usize,
+    decreasing: bool,
+    long: LongDocuments,
+    /// Block by block.
+    pieces: Vec<Piece>,
+    /// Where each block's pieces end.
+    ends: Vec<usize>,
+}
+
+/// What becomes of documents that are longer than a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LongDocuments {
+    /// They are cut into pieces of a block's length, and each piece is a document of its own.
+    #[default]
+    Split,
+    /// They keep their first tokens, as many as a block has.
+    Truncate,
+}
+
+/// A document, or a part of one.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    start: u64,
+    length: u32,
+}
+
+impl<T: TokenStore> FirstFit<T> {
+    /// Blocks of at most `length` tokens. Longer documents are split.
+    ///
+    /// # Errors
+    /// Blocks of no tokens; no documents.
+    pub fn new(tokens: T, length: usize) -> Result<FirstFit<T>> {
+        check_length(length)?;
+        if tokens.num_tokens() == 0 {
+            return Err(Error::usage("there are no tokens to fill blocks with"));
+        }
+        let (decreasing, long) = (false, LongDocuments::default());
+        Ok(FirstFit { tokens, length, decreasing, long, pieces: Vec::new(), ends: Vec::new() }.pack())
+    }
+
+    /// Whether longer documents find their place before shorter ones, which leaves less padding (first-fit decreasing).
+    /// The blocks then come with the longest document first, so shuffle them.
+    pub fn decreasing(mut self, decreasing: bool) -> FirstFit<T> {
+        self.decreasing = decreasing;
+        self.pack()
+    }
+
+    /// What becomes of documents that are longer than a block.
+    pub fn long_documents(mut self, long: LongDocuments) -> FirstFit<T> {
+        self.long = long;
+        self.pack()
+    }
+
+    /// The share of padding in all positions of the blocks.
+    pub fn padding_share(&self) -> f64 {
+        let tokens: u64 = self.pieces.iter().map(|piece| u64::from(piece.length)).sum();
+        1.0 - tokens as f64 / (self.ends.len() as f64 * self.length as f64)
+    }
+
+    fn pack(mut self) -> FirstFit<T> {
+        let mut pieces = Vec::with_capacity(self.tokens.document_ends().len());
+        let mut start = 0;
+        for &end in self.tokens.document_ends() {
+            for part in parts(end - start, self.length, self.long) {
+                pieces.push(Piece { start: start + part.0, length: part.1 });
+            }
+            start = end;
+        }
+        if self.decreasing {
+            // Stable: equal lengths stay in the documents' order.
+            pieces.sort_by_key(|piece| std::cmp::Reverse(piece.length));
+        }
+        let mut room = Room::new(pieces.len(), self.length as u32);
+        let blocks: Vec<usize> = pieces.iter().map(|piece| room.take(piece.length)).collect();
+        // Counted, then put in place: the pieces of a block keep their order.
+        let count = blocks.iter().max().map_or(0, |last| last + 1);
+        let mut places = vec![0; count + 1];
+        blocks.iter().for_each(|&block| places[block + 1] += 1);
+        (0..count).for_each(|block| places[block + 1] += places[block]);
+        self.ends = places[1..].to_vec();
+        self.pieces = vec![Piece { start: 0, length: 0 }; pieces.len()];
+        for (piece, block) in pieces.into_iter().zip(blocks) {
+            self.pieces[places[block]] = piece;
+            places[block] += 1;
+        }
+        self
+    }
+
+    fn block(&self, index: usize) -> &[Piece] {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.pieces[start..self.ends[index]]
+    }
+}
+
+/// The parts of a document of which blocks are made: where each begins in it, and its length.
+pub(super) fn parts(document: u64, length: usize, long: LongDocuments) -> impl Iterator<Item = (u64, u32)> {
+    let kept = match long {
+        LongDocuments::Split => document,
+        LongDocuments::Truncate => document.min(length as u64),
+    };
+    (0..kept).step_by(length).map(move |start| (start, (kept - start).min(length as u64) as u32))
+}
+
+/// The room that is left in blocks, as a tree of maxima: a leaf is a block, and a node the most room below it.
+struct Room {
+    leaves: usize,
+    most: Vec<u32>,
+}
+
+impl Room {
+    /// `blocks` empty blocks of `length`.
+    fn new(blocks: usize, length: u32) -> Room {
+        let leaves = blocks.next_power_of_two();
+        Room { leaves, most: vec![length; 2 * leaves] }
+    }
+
+    /// The first block with this much room, which is taken. There is one: there are as many blocks as pieces.
+    fn take(&mut self, length: u32) -> usize {
+        let mut node = 1;
+        while node < self.leaves {
+            node *= 2;
+            if self.most[node] < length {
+                node += 1;
+            }
+        }
+        let block = node - self.leaves;
+        self.most[node] -= length;
+        while node > 1 {
+            node /= 2;
+            self.most[node] = self.most[2 * node].max(self.most[2 * node + 1]);
+        }
+        block
+    }
+}
+
+impl<T: TokenStore> Source for FirstFit<T> {
+    type Item = Encoding;
+
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn get(&self, index: usize) -> Result<Encoding> {
+        if index >= self.ends.len() {
+            return Err(Error::usage(format!("there is no block {index}; there are {}", self.ends.len())));
+        }
+        let mut encoding = Encoding::default();
+        for piece in self.block(index) {
+            let start = encoding.ids.len();
+            if start > 0 {
+                encoding.starts.push(start);
+            }
+            encoding.ids.resize(start + piece.length as usize, 0);
+            self.tokens.read(piece.start, &mut encoding.ids[start..])?;
+        }
+        Ok(encoding)
+    }
+
+    fn origin(&self, index: usize) -> String {
+        let first = self.ends.get(index).and_then(|_| self.block(index).first());
+        let document = first.map_or(0, |piece| super::token_store::document_at(&self.tokens, piece.start));
+        format!("{}, block {index}", self.tokens.origin(document))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("first fit", format!("{} {} {:?}", self.length, self.decreasing, self.long));
+        self.tokens.fingerprint(fingerprint)
+    }
+}

@@ -1,0 +1,165 @@
+//! Masked language modelling: which tokens are hidden, and what stands in their place.
+//!
+//! Not here: the labels of a causal model, and padding (`samples`).
+
+use std::sync::Arc;
+
+use super::{Encoding, IGNORE_INDEX};
+use fulmen_data::{Error, Result, SampleRandom};
+
+/// Hides tokens as BERT's training does, anew in each epoch: each token is chosen with a probability of 15 %; of the
+/// chosen ones 80 % become the mask token, 10 % a random token, and 10 % stay as they are. The labels are the chosen
+/// tokens, and [`IGNORE_INDEX`] at all other places. Devlin et al., arXiv:1810.04805, A.1; the probabilities are those of
+/// `transformers`' `DataCollatorForLanguageModeling`.
+///
+/// Special tokens are never chosen. A random token is any of the vocabulary, special ones included, as in
+/// `transformers`.
+///
+/// ```
+/// use fulmen_data::SampleRandom;
+/// use fulmen_text::{Encoding, IGNORE_INDEX, MaskedLanguageModel};
+///
+/// let mask = MaskedLanguageModel::new(4, 1000, [0, 1, 2, 3, 4]).probability(1.0).replacements(1.0, 0.0);
+/// let mut encoding = Encoding::from_ids(vec![2, 70, 80, 3]);
+/// let labels = mask.apply(&mut encoding, &mut SampleRandom::new(0, 0, 0))?;
+/// assert_eq!(encoding.ids, [2, 4, 4, 3]);
+/// assert_eq!(labels, [IGNORE_INDEX, 70, 80, IGNORE_INDEX]);
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MaskedLanguageModel {
+    mask_id: u32,
+    vocab_size: usize,
+    /// Ascending.
+    special_ids: Arc<[u32]>,
+    probability: f64,
+    mask_share: f64,
+    random_share: f64,
+    whole_words: bool,
+}
+
+impl MaskedLanguageModel {
+    /// Hides tokens behind `mask_id`, or behind random ones below `vocab_size`, but none of `special_ids`.
+    pub fn new(mask_id: u32, vocab_size: usize, special_ids: impl IntoIterator<Item = u32>) -> MaskedLanguageModel {
+        let mut special: Vec<u32> = special_ids.into_iter().chain([mask_id]).collect();
+        special.sort_unstable();
+        special.dedup();
+        MaskedLanguageModel {
+            mask_id,
+            vocab_size,
+            special_ids: special.into(),
+            probability: 0.15,
+            mask_share: 0.8,
+            random_share: 0.1,
+            whole_words: false,
+        }
+    }
+
+    /// With the mask token, the vocabulary and the special tokens of a tokenizer.
+    ///
+    /// # Errors
+    /// A tokenizer with neither `[MASK]` nor `<mask>`.
+    pub fn for_tokenizer(tokenizer: &super::Tokenizer) -> Result<MaskedLanguageModel> {
+        let mask_id = tokenizer.mask_id().ok_or_else(|| {
+            Error::usage(format!(
+                "{tokenizer:?} has neither [MASK] nor <mask>; give the token that hides others to \
+                 MaskedLanguageModel::new"
+            ))
+        })?;
+        let special = tokenizer.special_ids().iter().copied();
+        Ok(MaskedLanguageModel::new(mask_id, tokenizer.vocab_size(), special))
+    }
+
+    /// The probability with which a token is chosen.
+    pub fn probability(mut self, probability: f64) -> MaskedLanguageModel {
+        self.probability = probability;
+        self
+    }
+
+    /// The shares of the chosen tokens that become the mask token and a random token; the rest stays as it is.
+    pub fn replacements(mut self, mask: f64, random: f64) -> MaskedLanguageModel {
+        (self.mask_share, self.random_share) = (mask, random);
+        self
+    }
+
+    /// Whether the tokens of a word are chosen together or not at all. It needs [`Encoding::words`]: the words of the
+    /// tokenizer's pre-tokenizer, where a comma is a word of its own. What stands in place of each token is drawn for
+    /// itself, as BERT does it; `transformers` would always take the mask token.
+    pub fn whole_words(mut self, whole_words: bool) -> MaskedLanguageModel {
+        self.whole_words = whole_words;
+        self
+    }
+
+    /// Whether the probabilities are such.
+    pub(super) fn check(&self) -> Result<()> {
+        let shares = [self.probability, self.mask_share, self.random_share, self.mask_share + self.random_share];
+        // The sum of two shares may be a rounding above 1.
+        let sound = shares.iter().all(|share| (0.0..=1.0 + 1e-9).contains(share));
+        if !sound {
+            return Err(Error::usage(format!(
+                "masking with probability {}, of which {} become the mask token and {} a random one: each must be from 0 \
+                 to 1, and the last two together at most 1",
+                self.probability, self.mask_share, self.random_share
+            )));
+        }
+        match (self.mask_id as usize) < self.vocab_size {
+            true => Ok(()),
+            false => Err(Error::usage(format!(
+                "the mask token {} is none of a vocabulary of {}",
+                self.mask_id, self.vocab_size
+            ))),
+        }
+    }
+
+    /// Hides tokens of `encoding`, and gives the labels: as many as there are tokens.
+    ///
+    /// # Errors
+    /// Probabilities that are none; whole words of an encoding without words.
+    pub fn apply(&self, encoding: &mut Encoding, random: &mut SampleRandom) -> Result<Vec<i32>> {
+        self.check()?;
+        encoding.check()?;
+        if self.whole_words && encoding.words.is_empty() && !encoding.is_empty() {
+            return Err(Error::usage(
+                "whole words are to be masked, but the encoding does not say which tokens are a word; ask the tokenizer \
+                 for them (Tokenizer::words)",
+            ));
+        }
+        let mut labels = vec![IGNORE_INDEX; encoding.len()];
+        // The word of the token before, and whether it was chosen.
+        let mut last: (Option<u32>, bool) = (None, false);
+        for (place, label) in labels.iter_mut().enumerate() {
+            let id = encoding.ids[place];
+            let added = encoding.special.get(place).copied().unwrap_or(false);
+            if added || self.special_ids.binary_search(&id).is_ok() {
+                last = (None, false);
+                continue;
+            }
+            let word = if self.whole_words { encoding.words[place] } else { None };
+            let chosen = match word.is_some() && last.0 == word {
+                true => last.1,
+                false => random.chance(self.probability),
+            };
+            last = (word, chosen);
+            if chosen {
+                *label = label_of(id)?;
+                let fate = random.uniform(0.0, 1.0);
+                if fate < self.mask_share {
+                    encoding.ids[place] = self.mask_id;
+                } else if fate < self.mask_share + self.random_share {
+                    encoding.ids[place] = random.below(self.vocab_size) as u32;
+                }
+            }
+        }
+        Ok(labels)
+    }
+
+    /// The masking in a line, with its options.
+    pub fn describe(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+/// A token's number as samples hold it.
+pub(super) fn label_of(id: u32) -> Result<i32> {
+    i32::try_from(id).map_err(|_| Error::usage(format!("the token {id} is too large a number for an i32")))
+}

@@ -1,0 +1,371 @@
+//! Samples of one length from tokens: ids, padding mask, token types, documents and labels.
+//!
+//! Not here: where the tokens come from, and which of them are hidden (`masking`).
+
+use std::sync::Arc;
+
+use super::encoding::place;
+use super::masking::label_of;
+use super::{Encoding, MaskedLanguageModel, Side};
+use fulmen_data::{
+    DType, Dataset, Error, Field, Fingerprint, IterableDataset, Record, Records, Result, Sample, Source, Stage, Stream,
+    StreamItem,
+};
+
+/// The label of a position that a loss leaves out, as in PyTorch and `transformers`:
+/// `CrossEntropyLoss::new().ignore_index(-100)`.
+pub const IGNORE_INDEX: i32 = -100;
+
+/// What the labels of a causal language model are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CausalLabels {
+    /// `labels[i]` is the token that follows `input_ids[i]`, so that logits and labels stand side by side. The last
+    /// one is [`Encoding::next`] where it is known, and left out of the loss otherwise.
+    #[default]
+    Shifted,
+    /// `labels` are `input_ids`, as `transformers` has them: the model moves them by one.
+    Same,
+}
+
+/// How tokens become a sample. The fields, in this order:
+///
+/// | field | | where |
+/// | --- | --- | --- |
+/// | `input_ids` | `i32[length]` | always |
+/// | `attention_mask` | `bool[length]`: true where there is a token, false for padding | always |
+/// | `token_type_ids` | `i32[length]`: which text of a pair | [`token_type_ids`](TokenSamples::token_type_ids) |
+/// | `segment_ids` | `i32[length]`: which document, from 1; 0 for padding | [`documents`](TokenSamples::documents) |
+/// | `position_ids` | `i32[length]`: the place within its document | [`documents`](TokenSamples::documents) |
+/// | `labels` | `i32[length]` | [`causal`](TokenSamples::causal), [`masked`](TokenSamples::masked) |
+///
+/// `attention_mask` is what `fulmen_nn`'s attention takes as a mask after a reshape to `[batch, 1, 1, length]`. Padding
+/// has the label [`IGNORE_INDEX`], by its place and not by its token, so that a text may end with the token that pads.
+///
+/// ```
+/// use fulmen_text::{Encoding, TokenSamples};
+/// use fulmen_data::{Field, HostBatch, Fingerprint, Result, Source};
+///
+/// struct Reviews; // Two of them, tokenized, with their labels.
+///
+/// impl Source for Reviews {
+///     type Item = (Encoding, i32);
+///     fn len(&self) -> usize {
+///         2
+///     }
+///     fn get(&self, index: usize) -> Result<(Encoding, i32)> {
+///         Ok((Encoding::from_ids(vec![5; index + 1]), index as i32))
+///     }
+///     fn origin(&self, index: usize) -> String {
+///         format!("review {index}")
+///     }
+///     fn fingerprint(&self, _: &mut Fingerprint) -> Result<()> {
+///         Ok(())
+///     }
+/// }
+///
+/// let texts = TokenSamples::new(3, 0);
+/// let mut fields = texts.fields();
+/// fields.push(Field::new("label", fulmen_data::DType::I32, []));
+/// let data = Reviews.into_dataset(fields, move |(encoding, label), sample| {
+///     texts.write(encoding, sample, 0)?;
+///     sample.write_value(2, label)
+/// });
+/// let batch = HostBatch::collate(&data, &[0, 1])?;
+/// assert_eq!(batch.values::<i32>(0)?, [5, 0, 0, 5, 5, 0]);
+/// assert_eq!(batch.values::<bool>(1)?, [true, false, false, true, true, false]);
+/// # Ok::<(), fulmen_data::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct TokenSamples {
+    length: usize,
+    pad_id: u32,
+    padding: Side,
+    truncation: Option<Side>,
+    token_types: bool,
+    documents: bool,
+    labels: Labels,
+}
+
+#[derive(Clone, Debug)]
+enum Labels {
+    None,
+    Causal(CausalLabels),
+    Masked(MaskedLanguageModel),
+}
+
+impl TokenSamples {
+    /// Samples of `length` tokens, padded on the right with `pad_id`. A longer text is an error.
+    pub fn new(length: usize, pad_id: u32) -> TokenSamples {
+        TokenSamples {
+            length,
+            pad_id,
+            padding: Side::Right,
+            truncation: None,
+            token_types: false,
+            documents: false,
+            labels: Labels::None,
+        }
+    }
+
+    /// The side on which there is padding; right unless said otherwise.
+    pub fn padding(mut self, side: Side) -> TokenSamples {
+        self.padding = side;
+        self
+    }
+
+    /// Cuts texts that are too long on this side, special tokens like any other. `Tokenizer::max_length` keeps
+    /// them, and is what to use with a tokenizer that adds some.
+    pub fn truncation(mut self, side: Side) -> TokenSamples {
+        self.truncation = Some(side);
+        self
+    }
+
+    /// Whether there is a field `token_type_ids`.
+    pub fn token_type_ids(mut self, token_types: bool) -> TokenSamples {
+        self.token_types = token_types;
+        self
+    }
+
+    /// Whether there are fields `segment_ids` and `position_ids`, which tell the documents of a block apart: attention is
+    /// kept within a document by the mask `segment_ids[:, :, None] == segment_ids[:, None, :]`. Causal labels then do
+    /// not reach into the next document.
+    pub fn documents(mut self, documents: bool) -> TokenSamples {
+        self.documents = documents;
+        self
+    }
+
+    /// Labels of a causal language model: each token is to be told from those before it.
+    pub fn causal(mut self, labels: CausalLabels) -> TokenSamples {
+        self.labels = Labels::Causal(labels);
+        self
+    }
+
+    /// Hides tokens, and makes them the labels. The random numbers are those of the sample, other ones in each epoch.
+    pub fn masked(mut self, masked: MaskedLanguageModel) -> TokenSamples {
+        self.labels = Labels::Masked(masked);
+        self
+    }
+
+    /// The fields of a sample.
+    pub fn fields(&self) -> Vec<Field> {
+        let mut fields = vec![self.field("input_ids"), Field::new("attention_mask", DType::Bool, [self.length])];
+        if self.token_types {
+            fields.push(self.field("token_type_ids"));
+        }
+        if self.documents {
+            fields.extend([self.field("segment_ids"), self.field("position_ids")]);
+        }
+        if !matches!(self.labels, Labels::None) {
+            fields.push(self.field("labels"));
+        }
+        fields
+    }
+
+    fn field(&self, name: &str) -> Field {
+        Field::new(name, DType::I32, [self.length])
+    }
+
+    /// Writes a sample's fields, the first of which is field `first`. The length is that of the field: batches of
+    /// several lengths have shorter ones.
+    ///
+    /// # Errors
+    /// More tokens than there is room for; a token that no i32 holds; fields that are not [`fields`](TokenSamples::fields).
+    pub fn write(&self, mut encoding: Encoding, sample: &mut Sample<'_>, first: usize) -> Result<()> {
+        encoding.check()?;
+        let length = match sample.fields().get(first) {
+            Some(Field { shape, .. }) if shape.len() == 1 => shape[0],
+            other => {
+                let found = other.map_or("there is none".to_owned(), |field| format!("it is {field}"));
+                return Err(Error::field(format!(
+                    "field {first} was to hold the tokens as {}, but {found}; give TokenSamples::fields to the dataset \
+                     and say where they begin",
+                    self.field("input_ids")
+                )));
+            }
+        };
+        if let Some(side) = self.truncation {
+            encoding.truncate(length, side);
+        }
+        let tokens = encoding.len();
+        let start = place(tokens, length, self.padding)?;
+        // Before the ids are written: masking changes them.
+        let labels = self.make_labels(&mut encoding, sample)?;
+
+        let mut values = Values { sample, field: first, start };
+        values.write(label_of(self.pad_id)?, tokens, |place| label_of(encoding.ids[place]))?;
+        let mask: Vec<bool> = (0..length).map(|place| (start..start + tokens).contains(&place)).collect();
+        values.sample.write_slice::<bool>(first + 1, &mask)?;
+        values.field += 1;
+        if self.token_types {
+            let types = &encoding.type_ids;
+            values.write(0, tokens, |place| label_of(types.get(place).copied().unwrap_or(0)))?;
+        }
+        if self.documents {
+            let starts = &encoding.starts;
+            let before = |place: usize| starts.partition_point(|&start| start <= place);
+            values.write(0, tokens, |place| Ok(before(place) as i32 + 1))?;
+            values.write(0, tokens, |place| {
+                let document = before(place).checked_sub(1).map_or(0, |last| starts[last]);
+                Ok((place - document) as i32)
+            })?;
+        }
+        if let Some(labels) = labels {
+            values.write(IGNORE_INDEX, tokens, |place| Ok(labels[place]))?;
+        }
+        Ok(())
+    }
+
+    /// A label for each token, if there are to be labels.
+    fn make_labels(&self, encoding: &mut Encoding, sample: &mut Sample<'_>) -> Result<Option<Vec<i32>>> {
+        let mut labels: Vec<i32> = match &self.labels {
+            Labels::None => return Ok(None),
+            Labels::Masked(masked) => return masked.apply(encoding, sample.random()).map(Some),
+            Labels::Causal(_) => encoding.ids.iter().map(|&id| label_of(id)).collect::<Result<_>>()?,
+        };
+        let shifted = matches!(self.labels, Labels::Causal(CausalLabels::Shifted));
+        if shifted && !labels.is_empty() {
+            labels.remove(0);
+            labels.push(encoding.next.map_or(Ok(IGNORE_INDEX), label_of)?);
+        }
+        if self.documents {
+            // The first token of a document is told from no other one: it is the label of the place before, or, where
+            // the model moves the labels, its own.
+            for &start in &encoding.starts {
+                if let Some(label) = labels.get_mut(start - usize::from(shifted)) {
+                    *label = IGNORE_INDEX;
+                }
+            }
+        }
+        Ok(Some(labels))
+    }
+
+    /// The tokens of a [`Source`] as a [`Dataset`], or those of a [`Stream`] as an [`IterableDataset`].
+    ///
+    /// ```
+    /// use fulmen_text::{FirstFit, TokenArray, TokenSamples};
+    /// use fulmen_data::HostBatch;
+    ///
+    /// let mut tokens = TokenArray::new(100)?;
+    /// for document in [&[11, 12, 13][..], &[21, 22, 23], &[31]] {
+    ///     tokens.push(document)?;
+    /// }
+    /// let data = TokenSamples::new(4, 0).documents(true).dataset(FirstFit::new(tokens, 4)?)?;
+    /// let batch = HostBatch::collate(&data, &[0, 1])?;
+    /// assert_eq!(batch.values::<i32>(0)?, [11, 12, 13, 31, 21, 22, 23, 0]);
+    /// assert_eq!(batch.values::<i32>(2)?, [1, 1, 1, 2, 1, 1, 1, 0]); // segment_ids
+    /// assert_eq!(batch.values::<i32>(3)?, [0, 1, 2, 0, 0, 1, 2, 0]); // position_ids
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A length of 0 or one that no i32 counts; masking with probabilities that are none.
+    pub fn dataset<S>(self, tokens: S) -> Result<TokenDataset<S>> {
+        self.check()?;
+        Ok(TokenDataset { source: tokens, samples: self })
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.length == 0 || i32::try_from(self.length).is_err() {
+            let message = format!("samples of {} tokens; take at least 1 and at most {}", self.length, i32::MAX);
+            return Err(Error::usage(message));
+        }
+        match &self.labels {
+            Labels::Masked(masked) => masked.check(),
+            _ => Ok(()),
+        }
+    }
+
+    /// The samples in a line, with all options.
+    pub fn describe(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+/// Writes one i32 field after the other.
+struct Values<'a, 'b> {
+    sample: &'a mut Sample<'b>,
+    field: usize,
+    /// Where the first token stands.
+    start: usize,
+}
+
+impl Values<'_, '_> {
+    fn write(&mut self, padding: i32, tokens: usize, value: impl Fn(usize) -> Result<i32>) -> Result<()> {
+        let values = self.sample.values_mut::<i32>(self.field)?;
+        if values.len() < self.start + tokens {
+            return Err(Error::field(format!(
+                "field {} holds {} values, fewer than the first of the sample's fields",
+                self.field,
+                values.len()
+            )));
+        }
+        values.fill(padding);
+        for (place, slot) in values[self.start..self.start + tokens].iter_mut().enumerate() {
+            *slot = value(place)?;
+        }
+        self.field += 1;
+        Ok(())
+    }
+}
+
+/// The tokens of a source or a stream as samples of one length. Made by [`TokenSamples::dataset`].
+#[derive(Clone, Debug)]
+pub struct TokenDataset<S> {
+    source: S,
+    samples: TokenSamples,
+}
+
+impl<S: Source<Item = Encoding>> Dataset for TokenDataset<S> {
+    fn len(&self) -> usize {
+        self.source.len()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.samples.fields()
+    }
+
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        let encoding = self.source.get(index)?;
+        Stage::Transform.timed(|| self.samples.write(encoding, sample, 0))
+    }
+
+    fn origin(&self, index: usize) -> Option<String> {
+        Some(self.source.origin(index))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("token samples", self.samples.describe());
+        self.source.fingerprint(fingerprint)
+    }
+}
+
+impl<S: Stream<Item = Encoding>> IterableDataset for TokenDataset<S> {
+    fn len(&self) -> Option<usize> {
+        self.source.len()
+    }
+
+    fn fields(&self) -> Vec<Field> {
+        self.samples.fields()
+    }
+
+    fn records(&self, epoch: u64) -> Result<Records> {
+        let samples = Arc::new(self.samples.clone());
+        Ok(Box::new(self.source.deferred(epoch)?.map(move |item| {
+            let StreamItem { index, origin, item } = item?;
+            let samples = Arc::clone(&samples);
+            Ok(Record::new(index, origin, move |sample| {
+                let encoding = item.make()?;
+                Stage::Transform.timed(|| samples.write(encoding, sample, 0))
+            }))
+        })))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("token samples", self.samples.describe());
+        self.source.fingerprint(fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        self.source.describe()
+    }
+}

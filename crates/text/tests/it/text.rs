@@ -1,0 +1,780 @@
+//! Texts as samples, beside what Hugging Face's Python libraries make of them (`reference/text.py`).
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fulmen_cache::CacheExt;
+use fulmen_data::{
+    Buckets, DataLoader, Dataset, Fingerprint, HostBatch, Items, Result, Sample, SampleRandom, Source, Stream,
+    StreamItem,
+};
+use fulmen_tables::{JsonLines, TextFile};
+use fulmen_text::{
+    CausalLabels, Encoding, FirstFit, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel, PackedStream,
+    Side, TextInput, TokenArray, TokenBlocks, TokenFile, TokenFileWriter, TokenSamples, TokenStore, Tokenizer,
+    Truncation, choose_boundaries, token_lengths,
+};
+use serde_json::Value;
+
+fn path(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name)
+}
+
+fn reference() -> Value {
+    serde_json::from_slice(&std::fs::read(path("text.json")).unwrap()).unwrap()
+}
+
+fn tokenizer(name: &str) -> Tokenizer {
+    Tokenizer::from_file(path(&format!("text_{name}.json"))).unwrap()
+}
+
+fn list<T: serde::de::DeserializeOwned>(value: &Value) -> Vec<T> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().unwrap()
+}
+
+/// Items in memory, by index and as a stream.
+#[derive(Clone, Debug)]
+struct Memory<T>(Vec<T>);
+
+impl<T: Clone + Send + Sync + 'static> Source for Memory<T> {
+    type Item = T;
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn get(&self, index: usize) -> Result<T> {
+        Ok(self.0[index].clone())
+    }
+    fn origin(&self, index: usize) -> String {
+        format!("memory, item {index}")
+    }
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("items", self.0.len().to_le_bytes());
+        Ok(())
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> Stream for Memory<T> {
+    type Item = T;
+    fn len(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+    fn items(&self, _epoch: u64) -> Result<Items<T>> {
+        let item = |(i, item)| Ok(StreamItem { index: i as u64, origin: format!("memory, item {i}"), item });
+        Ok(Box::new(self.0.clone().into_iter().enumerate().map(item)))
+    }
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        Source::fingerprint(self, fingerprint)
+    }
+}
+
+fn blocks(stream: &impl Stream<Item = Encoding>) -> Vec<Encoding> {
+    stream.items(0).unwrap().map(|block| block.unwrap().item).collect()
+}
+
+#[test]
+fn tokens_are_those_of_the_python_library() {
+    let reference = reference();
+    for name in ["bpe", "wordpiece", "unigram", "split"] {
+        let expected = &reference[name];
+        let tokenizer = tokenizer(name);
+        let (worded, plain) = (tokenizer.clone().words(true), tokenizer.clone().special_tokens(false));
+        assert_eq!(tokenizer.vocab_size() as u64, expected["vocab_size"].as_u64().unwrap());
+        let check = |encoding: Encoding, fast: Encoding, expected: &Value, what: &Value| {
+            let ids: Vec<u32> = list(&expected["ids"]);
+            assert_eq!(encoding.ids, ids, "{what}");
+            assert_eq!(encoding.words, list::<Option<u32>>(&expected["words"]), "{what}");
+            let or_zeros = |values: Vec<u32>| if values.is_empty() { vec![0; ids.len()] } else { values };
+            assert_eq!(or_zeros(encoding.type_ids.clone()), list::<u32>(&expected["type_ids"]), "{what}");
+            let special = encoding.special.iter().map(|&special| u32::from(special)).collect();
+            assert_eq!(or_zeros(special), list::<u32>(&expected["special"]), "{what}");
+            assert_eq!(Encoding { words: Vec::new(), ..encoding }, fast, "{what}");
+        };
+        for case in array(&expected["texts"]) {
+            let text = case["text"].as_str().unwrap();
+            let fast = tokenizer.encode(text).unwrap();
+            assert_eq!(tokenizer.decode(&fast.ids, true).unwrap(), case["decoded"].as_str().unwrap());
+            check(worded.encode(text).unwrap(), fast, &case["encoding"], &case["text"]);
+            assert_eq!(plain.encode(text).unwrap().ids, list::<u32>(&case["plain"]));
+        }
+        for case in array(&expected["pairs"]) {
+            let pair: Vec<String> = list(&case["pair"]);
+            let encode = |tokenizer: &Tokenizer| tokenizer.encode_pair(&pair[0], &pair[1]).unwrap();
+            check(encode(&worded), encode(&tokenizer), &case["encoding"], &case["pair"]);
+        }
+    }
+}
+
+#[test]
+fn pairs_are_cut_as_the_python_library_cuts_them() {
+    let mut refused = 0;
+    for name in ["bpe", "wordpiece", "unigram", "split"] {
+        for case in array(&reference()[name]["truncated"]) {
+            let strategy = match case["strategy"].as_str().unwrap() {
+                "longest_first" => Truncation::LongestFirst,
+                "only_first" => Truncation::OnlyFirst,
+                _ => Truncation::OnlySecond,
+            };
+            let side = if case["side"] == "left" { Side::Left } else { Side::Right };
+            let length = case["length"].as_u64().unwrap() as usize;
+            let cut = tokenizer(name).truncation(strategy).unwrap().max_length(length).unwrap();
+            let cut = cut.truncation_side(side).unwrap();
+            let pair: Vec<String> = list(&case["pair"]);
+            match (cut.encode_pair(&pair[0], &pair[1]), &case["ids"]) {
+                (Ok(found), expected) => assert_eq!(found.ids, list::<u32>(expected), "{case}"),
+                (Err(error), Value::Null) => {
+                    refused += 1;
+                    assert!(error.to_string().contains("cannot encode the text"), "{error}");
+                }
+                (Err(error), _) => panic!("{error}"),
+            }
+        }
+    }
+    assert!(refused > 0);
+}
+
+/// One field of all samples, each a row.
+fn rows<T: fulmen_data::Element + bytemuck::CheckedBitPattern>(data: &dyn Dataset, name: &str) -> Vec<Vec<T>> {
+    let batch = HostBatch::collate(data, &(0..data.len()).collect::<Vec<_>>()).unwrap();
+    let field = batch.field_index(name).unwrap();
+    let length = batch.fields()[field].shape[0];
+    batch.values::<T>(field).unwrap().chunks(length).map(<[T]>::to_vec).collect()
+}
+
+fn as_bool(rows: Vec<Vec<i32>>) -> Vec<Vec<bool>> {
+    rows.into_iter().map(|row| row.into_iter().map(|value| value != 0).collect()).collect()
+}
+
+#[test]
+fn samples_are_padded_and_cut_as_transformers_does_it() {
+    let reference = reference();
+    let texts: Vec<String> =
+        array(&reference["wordpiece"]["texts"]).iter().map(|case| case["text"].as_str().unwrap().to_owned()).collect();
+    let pairs: Vec<(String, String)> = array(&reference["wordpiece"]["pairs"])
+        .iter()
+        .map(|case| serde_json::from_value(case["pair"].clone()).unwrap())
+        .collect();
+    let side = |value: &Value| if value == "left" { Side::Left } else { Side::Right };
+    for case in array(&reference["samples"]) {
+        let tokenizer =
+            tokenizer("wordpiece").max_length(16).unwrap().truncation_side(side(&case["truncation"])).unwrap();
+        let samples =
+            TokenSamples::new(16, tokenizer.pad_id().unwrap()).padding(side(&case["padding"])).token_type_ids(true);
+        let check = |data: &dyn Dataset, expected: &Value| {
+            assert_eq!(rows::<i32>(data, "input_ids"), list::<Vec<i32>>(&expected["input_ids"]));
+            assert_eq!(rows::<i32>(data, "token_type_ids"), list::<Vec<i32>>(&expected["token_type_ids"]));
+            assert_eq!(rows::<bool>(data, "attention_mask"), as_bool(list(&expected["attention_mask"])));
+        };
+        let single = samples.clone().dataset(tokenizer.tokenize(Memory(texts.clone()))).unwrap();
+        check(&single, &case["single"]);
+        check(&samples.dataset(tokenizer.tokenize(Memory(pairs.clone()))).unwrap(), &case["pairs"]);
+    }
+}
+
+#[test]
+fn causal_labels_are_those_of_transformers() {
+    let case = &reference()["causal"];
+    let tokenizer = tokenizer("bpe");
+    let length = array(&case["input_ids"][0]).len();
+    let samples = TokenSamples::new(length, tokenizer.special_id("<|endoftext|>").unwrap());
+    let texts = tokenizer.tokenize(Memory(list::<String>(&case["texts"])));
+    let data = samples.clone().causal(CausalLabels::Same).dataset(texts.clone()).unwrap();
+    assert_eq!(rows::<i32>(&data, "input_ids"), list::<Vec<i32>>(&case["input_ids"]));
+    assert_eq!(rows::<i32>(&data, "labels"), list::<Vec<i32>>(&case["labels"]));
+    assert_eq!(rows::<bool>(&data, "attention_mask"), as_bool(list(&case["attention_mask"])));
+    // Moved by one, which is what the model would do.
+    let data = samples.causal(CausalLabels::Shifted).dataset(texts).unwrap();
+    let moved = list::<Vec<i32>>(&case["labels"]).into_iter().map(|row| [&row[1..], &[IGNORE_INDEX]].concat());
+    assert_eq!(rows::<i32>(&data, "labels"), moved.collect::<Vec<_>>());
+}
+
+/// The documents of the reference's packing, tokenized, and the token that ends each.
+fn documents(case: &Value) -> (fulmen_text::Tokenized<Memory<String>>, u32) {
+    let tokenizer = tokenizer("bpe");
+    let end = tokenizer.special_id("<|endoftext|>").unwrap();
+    (tokenizer.tokenize(Memory(list::<String>(&case["texts"]))), end)
+}
+
+fn packed_array(case: &Value) -> TokenArray {
+    let (documents, end) = documents(case);
+    let mut tokens = TokenArray::new(420).unwrap().separator(end);
+    tokens.extend(&documents, 3).unwrap();
+    tokens
+}
+
+#[test]
+fn joined_documents_are_cut_into_the_blocks_of_the_reference() {
+    let case = &reference()["packing"];
+    let length = case["length"].as_u64().unwrap() as usize;
+    let blocks = TokenBlocks::new(packed_array(case), length).unwrap();
+    let data = TokenSamples::new(length, 0).causal(CausalLabels::Shifted).dataset(blocks.clone()).unwrap();
+    let (ids, mut shifted) = (list::<Vec<i32>>(&case["blocks"]), list::<Vec<i32>>(&case["shifted"]));
+    assert_eq!(rows::<i32>(&data, "input_ids"), ids);
+    shifted.last_mut().unwrap().resize(length, IGNORE_INDEX);
+    assert_eq!(rows::<i32>(&data, "labels"), shifted);
+    let same = TokenSamples::new(length, 0).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
+    assert_eq!(rows::<i32>(&same, "labels"), ids);
+
+    // The same from a stream, to the last detail, with and without the remainder.
+    let (documents, end) = documents(case);
+    for keep in [false, true] {
+        let stream = PackedStream::new(documents.clone(), length).unwrap().separator(end).keep_remainder(keep);
+        let blocks = blocks.clone().keep_remainder(keep);
+        let by_index: Vec<Encoding> = (0..blocks.len()).map(|index| blocks.get(index).unwrap()).collect();
+        assert_eq!(self::blocks(&stream), by_index);
+        assert_eq!(by_index.len(), ids.len() + usize::from(keep));
+    }
+}
+
+#[test]
+fn no_label_reaches_into_the_next_document() {
+    let documents = vec![vec![11u32, 12, 13], vec![21, 22], vec![31, 32, 33, 34, 35]];
+    let mut tokens = TokenArray::new(100).unwrap().separator(0);
+    tokens.extend(&Memory(documents.clone()), 0).unwrap();
+    let blocks = TokenBlocks::new(tokens, 4).unwrap();
+    // The first block ends where a document does, the second within one.
+    let ids = [vec![11, 12, 13, 0], vec![21, 22, 0, 31], vec![32, 33, 34, 35]];
+    let shifted = |documents| {
+        TokenSamples::new(4, 0).documents(documents).causal(CausalLabels::Shifted).dataset(blocks.clone()).unwrap()
+    };
+    assert_eq!(rows::<i32>(&shifted(true), "input_ids"), ids);
+    let labels = [vec![12, 13, 0, -100], vec![22, 0, -100, 32], vec![33, 34, 35, 0]];
+    assert_eq!(rows::<i32>(&shifted(true), "labels"), labels);
+    assert_eq!(rows::<i32>(&shifted(true), "segment_ids"), [vec![1; 4], vec![1, 1, 1, 2], vec![1; 4]]);
+    assert_eq!(rows::<i32>(&shifted(false), "labels"), [vec![12, 13, 0, 21], vec![22, 0, 31, 32], vec![33, 34, 35, 0]]);
+    let same = TokenSamples::new(4, 0).documents(true).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
+    assert_eq!(rows::<i32>(&same, "labels"), [vec![11, 12, 13, 0], vec![21, 22, 0, -100], vec![32, 33, 34, 35]]);
+
+    // The same from a stream, and where a longer text is cut.
+    let stream = PackedStream::new(Memory(documents), 4).unwrap().separator(0);
+    let by_index: Vec<Encoding> = (0..3).map(|index| blocks.get(index).unwrap()).collect();
+    assert_eq!(self::blocks(&stream), by_index);
+    assert_eq!((&by_index[0].starts, by_index[0].next), (&vec![4], Some(21)));
+    let mut whole = Encoding { starts: vec![4], ..Encoding::from_ids(vec![11, 12, 13, 0, 21, 22, 0]) };
+    whole.truncate(4, Side::Right);
+    assert_eq!(whole, by_index[0]);
+    let one =
+        TokenSamples::new(4, 0).documents(true).causal(CausalLabels::Shifted).dataset(Memory(vec![whole])).unwrap();
+    assert_eq!(rows::<i32>(&one, "labels"), [[12, 13, 0, -100]]);
+    // Nothing may begin behind tokens after which nothing is known.
+    let wrong = Encoding { starts: vec![2], ..Encoding::from_ids(vec![1, 2]) };
+    let wrong = TokenSamples::new(4, 0).dataset(Memory(vec![wrong])).unwrap();
+    assert!(HostBatch::collate(&wrong, &[0]).unwrap_err().is_usage());
+}
+
+#[test]
+fn documents_side_by_side_are_those_of_the_reference() {
+    let case = &reference()["packing"];
+    let length = case["length"].as_u64().unwrap() as usize;
+    let tokens = packed_array(case);
+    let fit = FirstFit::new(tokens, length).unwrap();
+    let end = documents(case).1;
+    let samples = TokenSamples::new(length, end).documents(true).causal(CausalLabels::Shifted);
+    let data = samples.clone().dataset(fit.clone()).unwrap();
+    let expected =
+        |name: &str| -> Vec<Vec<i32>> { array(&case["first_fit"]).iter().map(|row| list(&row[name])).collect() };
+    for name in ["input_ids", "segment_ids", "position_ids", "labels"] {
+        assert_eq!(rows::<i32>(&data, name), expected(name), "{name}");
+    }
+    let mask = as_bool(expected("attention_mask"));
+    assert_eq!(rows::<bool>(&data, "attention_mask"), mask);
+    let padding = mask.iter().flatten().filter(|&&token| !token).count() as f64 / (mask.len() * length) as f64;
+    assert!((fit.padding_share() - padding).abs() < 1e-12);
+
+    let decreasing = fit.clone().decreasing(true);
+    let ids: Vec<Vec<u32>> = (0..decreasing.len()).map(|index| decreasing.get(index).unwrap().ids).collect();
+    assert_eq!(ids, list::<Vec<u32>>(&case["decreasing"]));
+    assert!(decreasing.padding_share() <= fit.padding_share());
+
+    // With as many blocks open as there are, a stream packs the same; a full block comes out sooner, so by content.
+    let stream = PackedStream::first_fit(documents(case).0, length, 1000).unwrap().separator(end);
+    let (mut found, mut by_index) = (blocks(&stream), (0..fit.len()).map(|i| fit.get(i).unwrap()).collect::<Vec<_>>());
+    found.sort_by(|a, b| a.ids.cmp(&b.ids));
+    by_index.sort_by(|a, b| a.ids.cmp(&b.ids));
+    assert_eq!(found, by_index);
+}
+
+#[test]
+fn first_fit_loses_and_doubles_no_token() {
+    let mut random = SampleRandom::new(5, 0, 0);
+    for round in 0..30 {
+        let (length, open) = (random.in_range(1..20), random.in_range(1..5));
+        let mut next = 0;
+        let documents: Vec<Vec<u32>> = (0..random.in_range(1..60))
+            .map(|_| {
+                let start = next;
+                next += random.below(30) as u32;
+                (start..next).collect()
+            })
+            .collect();
+        let mut tokens = TokenArray::new(100_000).unwrap();
+        tokens.extend(&Memory(documents.clone()), 1).unwrap();
+        if tokens.num_tokens() == 0 {
+            continue;
+        }
+        let fit = FirstFit::new(tokens, length).unwrap().decreasing(round % 2 == 0);
+        let by_index: Vec<Encoding> = (0..fit.len()).map(|index| fit.get(index).unwrap()).collect();
+        for blocks in [by_index, blocks(&PackedStream::first_fit(Memory(documents.clone()), length, open).unwrap())] {
+            assert!(blocks.iter().all(|block| (1..=length).contains(&block.len())));
+            let mut all: Vec<u32> = blocks.into_iter().flat_map(|block| block.ids).collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..next).collect::<Vec<_>>());
+        }
+        let truncated = PackedStream::first_fit(Memory(documents.clone()), length, open).unwrap();
+        let kept: usize = documents.iter().map(|document| document.len().min(length)).sum();
+        let found = blocks(&truncated.long_documents(LongDocuments::Truncate));
+        assert_eq!(found.iter().map(Encoding::len).sum::<usize>(), kept);
+    }
+}
+
+/// How many standard deviations a count is from what a probability lets expect.
+fn deviations(count: u64, of: u64, probability: f64) -> f64 {
+    let (count, of) = (count as f64, of as f64);
+    (count - of * probability) / (of * probability * (1.0 - probability)).sqrt()
+}
+
+#[test]
+fn masking_has_the_shares_that_transformers_has() {
+    let case = &reference()["masking"];
+    let row: Vec<u32> = list(&case["row"]);
+    let mask = MaskedLanguageModel::for_tokenizer(&tokenizer("wordpiece")).unwrap();
+    let (mut maskable, mut chosen, mut masked, mut changed, mut kept) = (0, 0, 0, 0, 0);
+    for index in 0..2000 {
+        let mut encoding = Encoding::from_ids(row.clone());
+        let labels = mask.apply(&mut encoding, &mut SampleRandom::new(1, 0, index)).unwrap();
+        for ((&before, &after), &label) in row.iter().zip(&encoding.ids).zip(&labels) {
+            let special = before <= 4;
+            maskable += u64::from(!special);
+            if label == IGNORE_INDEX {
+                assert_eq!(before, after);
+                continue;
+            }
+            assert!(!special, "a special token was chosen");
+            assert_eq!(label, before as i32);
+            chosen += 1;
+            masked += u64::from(after == 4);
+            changed += u64::from(after != 4 && after != before);
+            kept += u64::from(after == before);
+        }
+    }
+    let theirs = |name: &str| case[name].as_u64().unwrap();
+    assert_eq!(maskable, theirs("maskable"));
+    // A random token is the mask token, or the one that was there, once in the vocabulary each.
+    let random = 0.1 / 300.0;
+    for (ours, theirs, of, their_of, probability) in [
+        (chosen, theirs("chosen"), maskable, theirs("maskable"), 0.15),
+        (masked, theirs("masked"), chosen, theirs("chosen"), 0.8 + random),
+        (changed, theirs("changed"), chosen, theirs("chosen"), 0.1 - 2.0 * random),
+        (kept, theirs("kept"), chosen, theirs("chosen"), 0.1 + random),
+    ] {
+        for (count, of) in [(ours, of), (theirs, their_of)] {
+            let deviations = deviations(count, of, probability);
+            assert!(deviations.abs() < 4.0, "{count} of {of} at {probability}: {deviations}");
+        }
+    }
+}
+
+#[test]
+fn words_are_hidden_whole_or_not_at_all() {
+    let tokenizer = tokenizer("wordpiece").words(true);
+    let text = "Lightning conductors measured thunderstorms, farmers counted hailstones. ".repeat(20);
+    let encoding = tokenizer.encode(&text).unwrap();
+    let mask = MaskedLanguageModel::for_tokenizer(&tokenizer).unwrap().whole_words(true).probability(0.4);
+    let (mut words, mut hidden) = (0, 0);
+    for index in 0..50 {
+        let labels = mask.apply(&mut encoding.clone(), &mut SampleRandom::new(3, 0, index)).unwrap();
+        let tokens: Vec<(Option<u32>, bool)> =
+            encoding.words.iter().zip(&labels).map(|(word, label)| (*word, *label != IGNORE_INDEX)).collect();
+        assert!(tokens.iter().all(|(word, chosen)| word.is_some() || !chosen));
+        for word in tokens.chunk_by(|a, b| a.0 == b.0).filter(|word| word[0].0.is_some()) {
+            assert!(word.iter().all(|(_, chosen)| *chosen == word[0].1));
+            // Words of several tokens are what this is about.
+            words += u64::from(word.len() > 1);
+            hidden += u64::from(word.len() > 1 && word[0].1);
+        }
+    }
+    assert!(words > 1000);
+    assert!(deviations(hidden, words, 0.4).abs() < 4.0, "{hidden} of {words}");
+    let error = mask.apply(&mut Encoding::from_ids(vec![9]), &mut SampleRandom::new(0, 0, 0)).unwrap_err();
+    assert!(error.to_string().contains("Tokenizer::words"), "{error}");
+}
+
+#[test]
+fn masks_are_new_in_each_epoch_and_the_same_for_any_number_of_workers() {
+    let tokenizer = tokenizer("wordpiece").max_length(24).unwrap();
+    let texts: Vec<String> = list(&reference()["packing"]["texts"]);
+    let mask = MaskedLanguageModel::for_tokenizer(&tokenizer).unwrap();
+    let samples = TokenSamples::new(24, tokenizer.pad_id().unwrap()).masked(mask);
+    let read = |workers| -> Vec<Vec<i32>> {
+        let data = samples.clone().dataset(tokenizer.tokenize(Memory(texts.clone()))).unwrap();
+        let loader =
+            DataLoader::builder(data).batch_size(7).shuffle(true).seed(3).num_workers(workers).build().unwrap();
+        let batches: Vec<HostBatch> = loader.epochs(0..2, 0).map(Result::unwrap).collect();
+        batches.iter().map(|batch| [batch.values::<i32>(0).unwrap(), batch.values(2).unwrap()].concat()).collect()
+    };
+    let expected = read(0);
+    for workers in [1, 2, 7] {
+        assert_eq!(read(workers), expected, "{workers} workers");
+    }
+    // Sorted, so that only the masks can differ.
+    let hidden = |batches: &[Vec<i32>]| {
+        let mut labels: Vec<i32> = batches.concat();
+        labels.sort_unstable();
+        labels
+    };
+    assert_ne!(hidden(&expected[..5]), hidden(&expected[5..]));
+    // Padding is never a label.
+    let data = samples.dataset(tokenizer.tokenize(Memory(texts.clone()))).unwrap();
+    for (labels, mask) in rows::<i32>(&data, "labels").iter().zip(rows::<bool>(&data, "attention_mask")) {
+        assert!(labels.iter().zip(mask).all(|(label, token)| token || *label == IGNORE_INDEX));
+    }
+}
+
+#[test]
+fn lines_become_batches_through_a_token_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let text: Vec<String> = list(&reference()["packing"]["texts"]);
+    let tokenizer = tokenizer("bpe");
+    let end = tokenizer.special_id("<|endoftext|>").unwrap();
+    let documents = tokenizer.tokenize(Memory(text));
+    let write = |name: &str, threads| {
+        let mut writer =
+            TokenFileWriter::create(folder.path().join(name), tokenizer.vocab_size()).unwrap().separator(end);
+        let mut told = 0;
+        writer.extend(&documents, threads, |count| told = count).unwrap();
+        assert_eq!(told, 31);
+        writer.finish().unwrap()
+    };
+    let file = write("tokens", 1);
+    file.verify().unwrap();
+    // The same bytes for any number of threads.
+    assert_eq!(std::fs::read(write("again", 7).path()).unwrap(), std::fs::read(file.path()).unwrap());
+
+    let array = packed_array(&reference()["packing"]);
+    assert_eq!(file.document_ends(), array.document_ends());
+    let samples = TokenSamples::new(24, end).documents(true).causal(CausalLabels::Shifted);
+    let read = |workers| -> Vec<Vec<u8>> {
+        let data = samples.clone().dataset(TokenBlocks::new(file.clone(), 24).unwrap()).unwrap();
+        let loader =
+            DataLoader::builder(data).batch_size(4).shuffle(true).seed(1).num_workers(workers).build().unwrap();
+        let fields = |batch: HostBatch| (0..5).flat_map(|field| batch.field_bytes(field).unwrap().to_vec()).collect();
+        loader.epochs(0..2, 0).map(|batch| fields(batch.unwrap())).collect()
+    };
+    let expected = read(0);
+    for workers in [1, 2, 7] {
+        assert_eq!(read(workers), expected, "{workers} workers");
+    }
+    let read_whole = TokenBlocks::new(TokenArray::open(file.path()).unwrap(), 24).unwrap();
+    let indexed = TokenBlocks::new(IndexedDocuments::new(documents.clone(), Some(end), 2).unwrap(), 24).unwrap();
+    let (from_file, in_memory) = (TokenBlocks::new(file, 24).unwrap(), TokenBlocks::new(array, 24).unwrap());
+    for index in 0..from_file.len() {
+        let expected = in_memory.get(index).unwrap();
+        assert_eq!(from_file.get(index).unwrap(), expected);
+        assert_eq!(read_whole.get(index).unwrap(), expected);
+        assert_eq!(indexed.get(index).unwrap(), expected);
+    }
+    let mut before = 0;
+    let lengths = token_lengths(&documents, 1).unwrap();
+    let document = lengths.iter().take_while(|&&length| (before += length + 1, before <= 3 * 24).1).count();
+    assert!(from_file.origin(3).ends_with(&format!("tokens, document {document}, block 3")), "{}", from_file.origin(3));
+}
+
+#[test]
+fn a_stream_of_lines_gives_the_same_batches_for_any_number_of_workers_and_after_a_pause() {
+    let tokenizer = tokenizer("bpe");
+    let end = tokenizer.special_id("<|endoftext|>").unwrap();
+    let lines: Vec<String> = list(&reference()["packing"]["texts"]);
+    let samples = TokenSamples::new(24, end).documents(true).causal(CausalLabels::Shifted);
+    let loader = |first_fit, workers, threads| {
+        let documents = tokenizer.tokenize(Memory(lines.clone()).shuffle(8, 5));
+        let packed = match first_fit {
+            true => PackedStream::first_fit(documents, 24, 4).unwrap(),
+            false => PackedStream::new(documents, 24).unwrap(),
+        };
+        let data = samples.clone().dataset(packed.separator(end).threads(threads)).unwrap();
+        DataLoader::from_stream(data).num_samples(24).batch_size(4).num_workers(workers).build().unwrap()
+    };
+    let fields = |batch: Result<HostBatch>| -> Vec<u8> {
+        let batch = batch.unwrap();
+        (0..5).flat_map(|field| batch.field_bytes(field).unwrap().to_vec()).collect()
+    };
+    for first_fit in [false, true] {
+        let expected: Vec<Vec<u8>> = loader(first_fit, 0, 0).epochs(0..2, 0).map(fields).collect();
+        assert_eq!(expected.len(), 12);
+        assert_ne!(expected[..6], expected[6..]);
+        for (workers, threads) in [(1, 0), (2, 0), (7, 0), (0, 2), (2, 3)] {
+            let loader = loader(first_fit, workers, threads);
+            assert_eq!(loader.epochs(0..2, 0).map(fields).collect::<Vec<_>>(), expected, "{workers} {threads}");
+            assert_eq!(loader.epochs(0..2, 4).map(fields).collect::<Vec<_>>(), expected[4..], "{workers} {threads}");
+        }
+    }
+    // A token file of a stream is that of the same documents by index.
+    let folder = tempfile::tempdir().unwrap();
+    let write =
+        |name: &str| TokenFileWriter::create(folder.path().join(name), tokenizer.vocab_size()).unwrap().separator(end);
+    let (mut by_index, mut by_stream) = (write("index"), write("stream"));
+    let documents = tokenizer.tokenize(Memory(lines.clone()));
+    by_index.extend(&documents, 2, |_| ()).unwrap();
+    by_stream.extend_from_stream(&documents, 2, |_| ()).unwrap();
+    let bytes = |writer: TokenFileWriter| std::fs::read(writer.finish().unwrap().path()).unwrap();
+    assert_eq!(bytes(by_index), bytes(by_stream));
+}
+
+#[test]
+fn chosen_lengths_are_the_shapes_of_the_batches() {
+    let texts: Vec<String> = list(&reference()["packing"]["texts"]);
+    let tokens = tokenizer("wordpiece").tokenize(Memory(texts));
+    let lengths = token_lengths(&tokens, 2).unwrap();
+    let best = choose_boundaries(&lengths, 3).unwrap();
+    assert_eq!(best.lengths().len(), 3);
+    let samples = TokenSamples::new(best.lengths()[2], 0).causal(CausalLabels::Shifted);
+    // Bucket, valid rows, ids, mask, labels.
+    type Content = (usize, usize, Vec<i32>, Vec<bool>, Vec<i32>);
+    let read = |workers| -> Vec<Content> {
+        let buckets = Buckets::new(&lengths, best.lengths()).unwrap();
+        let data = samples.clone().dataset(tokens.clone()).unwrap();
+        let loader = DataLoader::builder(data).batch_size(4).shuffle(true).seed(2).buckets(buckets);
+        let loader = loader.num_workers(workers).build().unwrap();
+        let content = |batch: HostBatch| {
+            let (ids, mask, labels) = (batch.values(0).unwrap(), batch.values(1).unwrap(), batch.values(2).unwrap());
+            (batch.bucket(), batch.valid(), ids.to_vec(), mask.to_vec(), labels.to_vec())
+        };
+        loader.epoch(0).map(|batch| content(batch.unwrap())).collect()
+    };
+    let batches = read(0);
+    let (mut found, mut positions) = (Vec::new(), 0);
+    for (bucket, valid, ids, mask, labels) in &batches {
+        let length = best.lengths()[*bucket];
+        assert_eq!(ids.len(), 4 * length);
+        positions += valid * length;
+        for row in 0..*valid {
+            let row = row * length..(row + 1) * length;
+            let count = mask[row.clone()].iter().filter(|&&token| token).count();
+            assert!(ids[row.clone()][count..].iter().all(|&id| id == 0));
+            assert_eq!(labels[row.clone()][..count - 1], ids[row.clone()][1..count]);
+            assert!(labels[row.clone()][count - 1..].iter().all(|&label| label == IGNORE_INDEX));
+            found.push(ids[row][..count].iter().map(|&id| id as u32).collect::<Vec<_>>());
+        }
+    }
+    let mut expected: Vec<Vec<u32>> = (0..lengths.len()).map(|i| Source::get(&tokens, i).unwrap().ids).collect();
+    found.sort();
+    expected.sort();
+    assert_eq!(found, expected);
+    // Padding is what was promised.
+    let share = 1.0 - lengths.iter().sum::<usize>() as f64 / positions as f64;
+    assert!((share - best.padding_share()).abs() < 1e-12);
+    for workers in [1, 2, 7] {
+        assert_eq!(read(workers), batches, "{workers} workers");
+    }
+}
+
+#[test]
+fn large_vocabularies_take_four_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    for (vocab_size, width) in [(65_536, 2), (65_537, 4)] {
+        let last = vocab_size as u32 - 1;
+        let mut writer = TokenFileWriter::create(folder.path().join("tokens"), vocab_size).unwrap();
+        writer.push([0, last, 1]).unwrap();
+        assert!(writer.push([last + 1]).unwrap_err().to_string().contains("none of a vocabulary"));
+        let file = writer.finish().unwrap();
+        assert_eq!(file.path().metadata().unwrap().len(), 64 + 3 * width + 8);
+        let mut tokens = [0; 3];
+        file.read(0, &mut tokens).unwrap();
+        assert_eq!(tokens, [0, last, 1]);
+        assert!(file.read(1, &mut tokens).unwrap_err().is_usage());
+    }
+}
+
+#[test]
+fn damaged_token_files_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens");
+    let mut writer = TokenFileWriter::create(&path, 1000).unwrap();
+    (0..40u32).for_each(|document| writer.push((0..document).collect::<Vec<_>>()).unwrap());
+    drop(writer.finish().unwrap());
+    let sound = std::fs::read(&path).unwrap();
+    let open = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let whole = TokenArray::open(&*path);
+        let file = TokenFile::open(&path).and_then(|file| file.verify().map(|()| file));
+        assert_eq!(whole.is_ok(), file.is_ok());
+        file
+    };
+    open(&sound).unwrap();
+    // Cut off anywhere, and any byte changed.
+    for length in (0..sound.len()).step_by(7).chain([63, 64, 65, sound.len() - 1]) {
+        let error = open(&sound[..length]).unwrap_err();
+        assert!(error.is_file() && error.to_string().contains("tokens"), "{error}");
+    }
+    for place in (0..64).chain((64..sound.len()).step_by(11)) {
+        let mut bytes = sound.clone();
+        bytes[place] ^= 0x10;
+        assert!(open(&bytes).unwrap_err().is_file(), "byte {place}");
+    }
+    // A token outside the vocabulary is found without the checksum too.
+    let mut bytes = sound.clone();
+    bytes[65] = 0xff;
+    std::fs::write(&path, &bytes).unwrap();
+    let error = TokenFile::open(&path).unwrap().read(0, &mut [0; 4]).unwrap_err();
+    assert!(error.to_string().contains("outside its vocabulary of 1000"), "{error}");
+    assert!(open(b"what is this?").unwrap_err().to_string().contains("no token file"));
+    assert!(TokenFile::open(folder.path()).unwrap_err().to_string().contains("no regular file"));
+    assert!(TokenFile::open(folder.path().join("absent")).unwrap_err().is_not_found());
+}
+
+#[test]
+fn an_unfinished_token_file_leaves_the_old_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens");
+    std::fs::write(&path, "what was there").unwrap();
+    let mut writer = TokenFileWriter::create(&path, 10).unwrap();
+    writer.push([1, 2]).unwrap();
+    drop(writer);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "what was there");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    // Folders that are missing are made; a file is none.
+    assert!(TokenFileWriter::create(path.join("tokens"), 10).unwrap_err().is_file());
+    TokenFileWriter::create(folder.path().join("a/folder/tokens"), 10).unwrap();
+    assert!(folder.path().join("a/folder").is_dir());
+}
+
+#[test]
+fn what_does_not_fit_says_what_to_do() {
+    let wordpiece = tokenizer("wordpiece");
+    let says = |error: fulmen_data::Error, parts: &[&str]| {
+        let message = error.to_string();
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
+    };
+    says(Tokenizer::from_file("absent/tokenizer.json").unwrap_err(), &["absent/tokenizer.json"]);
+    says(Tokenizer::from_file(path("text.json")).unwrap_err(), &["text.json", "no tokenizer.json"]);
+    says(Tokenizer::from_bytes(b"\xff").unwrap_err(), &["no tokenizer.json"]);
+    let mut random: Value = serde_json::from_slice(&std::fs::read(path("text_bpe.json")).unwrap()).unwrap();
+    random["model"]["dropout"] = Value::from(0.1);
+    says(Tokenizer::from_bytes(random.to_string().as_bytes()).unwrap_err(), &["dropout of 0.1", "null"]);
+    says(wordpiece.clone().max_length(3).unwrap_err(), &["text_wordpiece.json", "3 special tokens", "choose 4"]);
+    says(wordpiece.special_id("<pad>").unwrap_err(), &["\"<pad>\"", "[PAD], [UNK], [CLS], [SEP], [MASK]"]);
+    says(MaskedLanguageModel::for_tokenizer(&tokenizer("bpe")).unwrap_err(), &["[MASK]", "text_bpe.json"]);
+
+    let texts = wordpiece.tokenize(Memory(vec!["one", "two, and three, and four"]));
+    let data = TokenSamples::new(6, 0).dataset(texts.clone()).unwrap();
+    says(HostBatch::collate(&data, &[0, 1]).unwrap_err(), &["sample 1", "more than the 6", "Tokenizer::max_length"]);
+    let cut = TokenSamples::new(6, 0).truncation(Side::Right).dataset(texts.clone()).unwrap();
+    assert_eq!(rows::<bool>(&cut, "attention_mask")[1], [true; 6]);
+    says(TokenSamples::new(0, 0).dataset(texts.clone()).unwrap_err(), &["samples of 0 tokens"]);
+    let mask = MaskedLanguageModel::new(4, 300, []).replacements(0.8, 0.3);
+    says(TokenSamples::new(6, 0).masked(mask).dataset(texts.clone()).unwrap_err(), &["0.8", "0.3", "at most 1"]);
+    says(TokenBlocks::new(TokenArray::new(9).unwrap(), 4).unwrap_err(), &["0 tokens in all", "block of 4"]);
+    let write = |encoding, sample: &mut Sample<'_>| TokenSamples::new(6, 0).write(encoding, sample, 0);
+    let data = Source::into_dataset(texts, vec![], write);
+    says(HostBatch::collate(&data, &[0]).unwrap_err(), &["field 0", "there is none"]);
+}
+
+#[test]
+fn a_document_that_cannot_be_read_is_missing_from_the_blocks() {
+    struct Broken;
+    impl Stream for Broken {
+        type Item = Vec<u32>;
+        fn len(&self) -> Option<usize> {
+            None
+        }
+        fn items(&self, _: u64) -> Result<Items<Vec<u32>>> {
+            let item = |i| match i {
+                3 => Err(fulmen_data::Error::new("document 3 is gone")),
+                _ => Ok(StreamItem { index: i, origin: String::new(), item: vec![i as u32; 5] }),
+            };
+            Ok(Box::new((0..9).map(item)))
+        }
+        fn fingerprint(&self, _: &mut Fingerprint) -> Result<()> {
+            Ok(())
+        }
+    }
+    for threads in [0, 1, 3] {
+        for stream in [PackedStream::new(Broken, 4).unwrap(), PackedStream::first_fit(Broken, 4, 2).unwrap()] {
+            let items: Vec<_> = stream.threads(threads).items(0).unwrap().collect();
+            let errors: Vec<String> = items.iter().filter_map(|item| Some(item.as_ref().err()?.to_string())).collect();
+            assert!(matches!(&errors[..], [one] if one.contains("document 3 is gone")), "{errors:?}");
+            let tokens: Vec<u32> = items.into_iter().flatten().flat_map(|block| block.item.ids).collect();
+            for document in [0, 1, 2, 4, 5, 6, 7, 8] {
+                assert_eq!(tokens.iter().filter(|&&token| token == document).count(), 5);
+            }
+            assert!(!tokens.contains(&3));
+        }
+    }
+}
+
+#[test]
+fn a_document_that_changes_after_it_was_counted_is_named() {
+    struct Growing(AtomicUsize);
+    impl Source for Growing {
+        type Item = Vec<u32>;
+        fn len(&self) -> usize {
+            1
+        }
+        fn get(&self, _: usize) -> Result<Vec<u32>> {
+            Ok(vec![7; 3 + self.0.fetch_add(1, Ordering::Relaxed)])
+        }
+        fn origin(&self, _: usize) -> String {
+            "growing.txt".to_owned()
+        }
+        fn fingerprint(&self, _: &mut Fingerprint) -> Result<()> {
+            Ok(())
+        }
+    }
+    let tokens = IndexedDocuments::new(Growing(AtomicUsize::new(0)), None, 1).unwrap();
+    let error = tokens.read(0, &mut [0; 2]).unwrap_err().to_string();
+    assert!(error.contains("growing.txt: 4 tokens, but 3"), "{error}");
+}
+
+#[test]
+fn lengths_and_fingerprints() {
+    let bpe = tokenizer("bpe");
+    let texts = Memory(list::<String>(&reference()["packing"]["texts"]));
+    let tokens = bpe.tokenize(texts.clone());
+    let lengths: Vec<usize> = (0..31).map(|index| Source::get(&tokens, index).unwrap().len()).collect();
+    for threads in [0, 1, 2, 7] {
+        assert_eq!(token_lengths(&tokens, threads).unwrap(), lengths);
+    }
+    let of = |tokenizer: &Tokenizer, samples: TokenSamples| {
+        let mut fingerprint = Fingerprint::new();
+        samples.dataset(tokenizer.tokenize(texts.clone())).unwrap().fingerprint(&mut fingerprint).unwrap();
+        fingerprint.to_string()
+    };
+    let first = of(&bpe, TokenSamples::new(64, 0));
+    assert_eq!(first, of(&tokenizer("bpe"), TokenSamples::new(64, 0)));
+    for other in [
+        of(&bpe, TokenSamples::new(65, 0)),
+        of(&bpe, TokenSamples::new(64, 0).documents(true)),
+        of(&bpe.clone().max_length(9).unwrap(), TokenSamples::new(64, 0)),
+        of(&tokenizer("wordpiece"), TokenSamples::new(64, 0)),
+    ] {
+        assert_ne!(first, other);
+    }
+}
+
+#[test]
+fn texts_of_a_type_of_the_users_need_a_version_in_a_cache() {
+    #[derive(serde::Deserialize)]
+    struct Review {
+        text: String,
+    }
+    impl TextInput for Review {
+        fn encode(&self, tokenizer: &Tokenizer) -> Result<Encoding> {
+            tokenizer.encode(&self.text.to_lowercase())
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    std::fs::write(at("x.jsonl"), "{\"text\": \"One\"}\n").unwrap();
+    std::fs::write(at("x.txt"), "one\n").unwrap();
+    let (tokenizer, samples) = (tokenizer("bpe"), TokenSamples::new(8, 0));
+    let reviews = || JsonLines::open(at("x.jsonl")).unwrap().typed::<Review>();
+    let data = || samples.clone().dataset(tokenizer.tokenize(reviews())).unwrap();
+    let error = data().cache(at("cache")).open().unwrap_err();
+    assert!(error.is_usage() && error.to_string().contains("Review"), "{error}");
+    data().cache(at("cache")).version("1").open().unwrap();
+    let lines = samples.clone().dataset(tokenizer.tokenize(TextFile::open(at("x.txt")).unwrap())).unwrap();
+    lines.cache(at("cache")).open().unwrap();
+}

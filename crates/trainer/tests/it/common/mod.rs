@@ -1,0 +1,142 @@
+//! A small module and data for the tests of the Trainer.
+
+#![allow(clippy::unwrap_used, dead_code)] // a test helper may panic, and not every test file uses all of them
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_nn::loss::{Reduction, cross_entropy};
+use fulmen_nn::optim::{Optimizer, Sgd};
+use fulmen_nn::{BatchNorm2d, Dropout, Linear, Module, metrics};
+use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_pjrt::{Plugin, Value};
+use fulmen_tensor::{Devices, Runtime, Tensor};
+use fulmen_trainer::{Actions, Batch, Callback, LogPoint, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
+
+pub(crate) const FEATURES: usize = 6;
+pub(crate) const CLASSES: usize = 3;
+const HIDDEN: usize = 64;
+
+/// A classifier with batch statistics and random numbers: everything that a resumed run must take up again.
+#[derive(Module)]
+pub(crate) struct Net {
+    fc1: Linear,
+    bn: BatchNorm2d,
+    dropout: Dropout,
+    fc2: Linear,
+    pub(crate) learning_rate: f64,
+}
+
+impl Net {
+    pub(crate) fn new() -> Net {
+        Net {
+            fc1: Linear::new(FEATURES, HIDDEN),
+            bn: BatchNorm2d::new(HIDDEN),
+            dropout: Dropout::new(0.2),
+            fc2: Linear::new(HIDDEN, CLASSES),
+            learning_rate: 0.05,
+        }
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor) -> Tensor {
+        let x = self.fc1.forward(x);
+        let n = x.size(0);
+        let x = self.bn.forward(&x.reshape([n, HIDDEN, 1, 1])).reshape([n, HIDDEN]).relu();
+        self.fc2.forward(&self.dropout.forward(&x))
+    }
+}
+
+impl TrainingModule for Net {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        let (logits, y) = (self.forward(&batch.get("x")), batch.get("y"));
+        cx.log("train_acc", &metrics::correct(&logits, &y));
+        // How many samples of each class there were, whatever the model says.
+        cx.log_metric("train_seen", metrics::ConfusionMatrix::new(CLASSES).update(&y, &y));
+        batch.mean(&cross_entropy(&logits, &y, Reduction::None))
+    }
+
+    fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+        let (logits, y) = (self.forward(&batch.get("x")), batch.get("y"));
+        cx.log("val_loss", &cross_entropy(&logits, &y, Reduction::None));
+        cx.log("val_acc", &metrics::correct(&logits, &y));
+    }
+
+    fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
+        let (logits, y) = (self.forward(&batch.get("x")), batch.get("y"));
+        cx.log("test_acc", &metrics::correct(&logits, &y));
+    }
+
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(self.learning_rate).momentum(0.9))
+    }
+}
+
+/// `n` samples whose class is the largest of three of their features.
+pub(crate) fn samples(n: usize) -> TensorDataset {
+    let value = |i: usize| ((i as f32 * 0.754_877_7).fract() - 0.5) * 4.0;
+    let x: Vec<f32> = (0..n * FEATURES).map(value).collect();
+    let largest = |row: &[f32]| (0..CLASSES).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as i32;
+    let y: Vec<i32> = x.chunks(FEATURES).map(largest).collect();
+    TensorDataset::builder().array("x", [n, FEATURES], x).array("y", [n], y).build().unwrap()
+}
+
+pub(crate) fn train_loader(n: usize, last: LastBatch) -> DataLoader {
+    DataLoader::builder(samples(n)).batch_size(8).shuffle(true).seed(3).num_workers(2).last_batch(last).build().unwrap()
+}
+
+pub(crate) fn val_loader(n: usize) -> DataLoader {
+    DataLoader::builder(samples(n)).batch_size(8).last_batch(LastBatch::Pad).build().unwrap()
+}
+
+/// A quiet Trainer that writes under `folder`.
+pub(crate) fn trainer(folder: &Path) -> TrainerBuilder {
+    Trainer::builder().accelerator(fulmen_tensor::Accelerator::Cpu).default_root_dir(folder).enable_progress_bar(false)
+}
+
+/// A runtime that shares nothing with others of this process, so that its compilations can be counted.
+pub(crate) fn isolated() -> Runtime {
+    let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
+    Runtime::new(plugin.create_client(&[("cpu_device_count", Value::Int(1))]).unwrap(), &Devices::auto()).unwrap()
+}
+
+/// Keeps every log point that arrives.
+#[derive(Clone, Default)]
+pub(crate) struct Record {
+    pub(crate) logs: Arc<Mutex<Vec<LogPoint>>>,
+    pub(crate) epochs: Arc<Mutex<Vec<LogPoint>>>,
+}
+
+impl Callback for Record {
+    fn name(&self) -> &'static str {
+        "Record"
+    }
+    fn on_log(&mut self, point: &LogPoint) {
+        self.logs.lock().unwrap().push(point.clone());
+    }
+    fn on_train_epoch_end(&mut self, point: &LogPoint, _: &mut Actions) {
+        self.epochs.lock().unwrap().push(point.clone());
+    }
+}
+
+impl Record {
+    /// The bits of a metric at every log point, by step.
+    pub(crate) fn bits(&self, metric: &str) -> Vec<(u64, u64)> {
+        let logs = self.logs.lock().unwrap();
+        logs.iter().map(|p| (p.global_step, p.get(metric).unwrap().to_bits())).collect()
+    }
+}
+
+/// Whether this is a process for one test alone, which a test needs that sends itself a signal: a signal is for all fits of
+/// a process. Where it is not, the test is run in one.
+pub(crate) fn has_a_process_of_its_own(test: &str) -> bool {
+    const ALONE: &str = "FULMEN_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
+}

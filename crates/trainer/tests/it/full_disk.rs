@@ -1,0 +1,99 @@
+//! A disk that is full while a checkpoint is saved: an error, and the checkpoint that stood there survives.
+//!
+//! The test runs itself again with the disk really full: on a small tmpfs in a mount namespace of its own where the
+//! system allows that, else under a limit on the size of files.
+
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::{Net, train_loader, trainer};
+use fulmen_data::LastBatch;
+use fulmen_trainer::{Actions, Callback, CheckpointRole, LogPoint};
+
+const TARGET: &str = "FULMEN_TEST_FULL_DISK";
+
+/// Saves to one file after each epoch.
+struct SaveTo(PathBuf);
+
+impl Callback for SaveTo {
+    fn name(&self) -> &'static str {
+        "SaveTo"
+    }
+    fn on_train_epoch_end(&mut self, _: &LogPoint, actions: &mut Actions) {
+        actions.save_checkpoint(&self.0, CheckpointRole::Extra);
+    }
+}
+
+fn fit(folder: &Path, save_to: &[&Path]) -> fulmen_trainer::Result<fulmen_trainer::FitSummary> {
+    let mut builder = trainer(folder).max_epochs(1).enable_checkpointing(false);
+    for path in save_to {
+        builder = builder.callback(SaveTo(path.to_path_buf()));
+    }
+    builder.build()?.fit(&Net::new(), &train_loader(20, LastBatch::Drop), None)
+}
+
+#[test]
+fn the_old_checkpoint_survives_a_full_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = folder.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    let checkpoint = folder.path().join("good.safetensors");
+    fit(folder.path(), &[&checkpoint]).unwrap();
+    let bytes = std::fs::metadata(&checkpoint).unwrap().len();
+
+    let this = std::env::current_exe().unwrap();
+    let run = |script: String| {
+        Command::new("sh")
+            .args(["-c", &script, "sh"])
+            .arg(&this)
+            .args(["--exact", "full_disk::on_a_full_disk", "--ignored", "--nocapture"])
+            .env(TARGET, &small)
+            .output()
+            .unwrap()
+    };
+    let (dir, from) = (small.display(), checkpoint.display());
+    // Room for the old checkpoint and a page: another beside it does not fit.
+    let namespaced = Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|s| s.success());
+    let output = if namespaced {
+        let room = bytes.next_multiple_of(4096) + 4096;
+        assert!(bytes > 4096, "the checkpoint is too small for this test");
+        run(format!(
+            "exec unshare -rm sh -c 'mount -t tmpfs -o size={room} tmpfs \"{dir}\" && cp \"{from}\" \"{dir}/last.safetensors\" \
+             && exec \"$@\"' sh \"$@\""
+        ))
+    } else {
+        let blocks = bytes / 512 / 2;
+        run(format!("cp \"{from}\" \"{dir}/last.safetensors\" && trap '' XFSZ && ulimit -f {blocks} && exec \"$@\""))
+    };
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+#[test]
+#[ignore = "run by the_old_checkpoint_survives_a_full_disk, which fills the disk first"]
+fn on_a_full_disk() {
+    let Some(small) = std::env::var_os(TARGET).map(PathBuf::from) else { return };
+    let checkpoint = small.join("last.safetensors");
+    let before = std::fs::read(&checkpoint).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let elsewhere = folder.path().join("elsewhere.safetensors");
+    let error = fit(folder.path(), &[&elsewhere, &checkpoint]).unwrap_err();
+    let message = error.to_string();
+    assert!(error.is_checkpoint(), "{message}");
+    assert!(message.contains("last.safetensors"), "{message}");
+    assert!(message.contains("No space left") || message.contains("too large"), "{message}");
+    let needs = format!("needs {:.1} kB", before.len() as f64 / 1e3);
+    assert!(message.contains(&needs), "{message}");
+    assert!(
+        message.contains("too large") || message.contains("4.1 kB free") && message.contains("missing"),
+        "{message}"
+    );
+    let whole = format!("last whole checkpoint is {}", elsewhere.display());
+    assert!(message.contains(&whole) && message.contains("ckpt_path"), "{message}");
+    assert!(!message.contains(".part"), "a temporary name: {message}");
+    assert_eq!(std::fs::read(&checkpoint).unwrap(), before, "the old checkpoint is whole");
+    assert_eq!(std::fs::read_dir(&small).unwrap().count(), 1, "no temporary file is left");
+}

@@ -1,0 +1,23 @@
+//! The integration tests of the crate, in one binary: linking is most of what a test costs to build.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod averaging;
+mod common;
+mod damage;
+mod devices;
+mod fit;
+mod full_disk;
+mod gradients;
+mod input;
+mod kills;
+mod metrics;
+mod mistakes;
+mod plateau;
+mod precision;
+mod predict;
+#[cfg(feature = "multi-host")]
+mod processes;
+mod resume;
+mod resume_within_a_group;
+mod resume_within_an_epoch;
+mod samplers;

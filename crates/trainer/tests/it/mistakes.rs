@@ -1,0 +1,295 @@
+//! Bad input: each mistake ends in an `Err` that says what is wrong, where, and what to do.
+
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
+use std::sync::Mutex;
+
+use crate::common::{CLASSES, FEATURES, Net, train_loader, trainer, val_loader};
+use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_nn::loss::{Reduction, cross_entropy};
+use fulmen_nn::optim::{Optimizer, Sgd};
+use fulmen_nn::{Linear, Module};
+use fulmen_tensor::Tensor;
+use fulmen_trainer::{Batch, Error, Plan, StepContext, TrainingModule, Weights};
+
+/// A linear classifier whose training step is what a test makes it.
+#[derive(Module)]
+struct Custom {
+    fc: Linear,
+    #[module(skip)]
+    step: fn(&Custom, &Batch, &mut StepContext) -> Tensor,
+}
+
+impl TrainingModule for Custom {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        (self.step)(self, batch, cx)
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(0.1))
+    }
+}
+
+fn custom(step: fn(&Custom, &Batch, &mut StepContext) -> Tensor) -> Custom {
+    Custom { fc: Linear::new(FEATURES, CLASSES), step }
+}
+
+/// The message of a fit of this step on 20 samples in batches of 8.
+fn fit(last: LastBatch, step: fn(&Custom, &Batch, &mut StepContext) -> Tensor) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
+    trainer.fit(&custom(step), &train_loader(20, last), None).unwrap_err().to_string()
+}
+
+/// Checks that a message starts as expected and names a line of this file.
+#[track_caller]
+fn check(message: &str, expected: &str) {
+    assert!(message.starts_with(expected), "{message}");
+    assert!(message.contains("mistakes.rs:"), "{message}");
+}
+
+#[test]
+fn a_step_that_cannot_be_names_the_users_line() {
+    let message = fit(LastBatch::Drop, |m, batch, _| m.fc.forward(&batch.get("x").t()).mean_all());
+    check(&message, "Linear");
+    let message = fit(LastBatch::Drop, |m, batch, _| m.fc.forward(&batch.get("image")).mean_all());
+    check(&message, "batch: there is no field `image`; the data set has: x, y");
+}
+
+#[test]
+fn a_value_that_a_step_asks_for_is_refused_at_the_users_line() {
+    static ERRORS: Mutex<Vec<(String, u32)>> = Mutex::new(vec![]);
+    let folder = tempfile::tempdir().unwrap();
+    let module = custom(|m, batch, _| {
+        let loss = m.fc.forward(&batch.get("x")).mean_all();
+        ERRORS.lock().unwrap().push((loss.eval().unwrap_err().to_string(), line!()));
+        ERRORS.lock().unwrap().push((m.fc.weight.get().eval().unwrap_err().to_string(), line!()));
+        loss
+    });
+    let mut trainer = trainer(folder.path()).max_epochs(1u64).build().unwrap();
+    trainer.fit(&module, &train_loader(20, LastBatch::Drop), None).unwrap();
+    let errors = ERRORS.lock().unwrap();
+    assert!(!errors.is_empty());
+    for ((error, line), input) in errors.iter().zip(["batch.x", "fc.weight"].into_iter().cycle()) {
+        assert!(error.contains(&format!("depends on `{input}`, an input of training_step")), "{error}");
+        assert!(error.contains("cx.log(") && error.contains(&format!("mistakes.rs:{line}:")), "{error}");
+        assert!(!error.contains("batch.rs"), "{error}");
+    }
+}
+
+#[test]
+fn the_loss_must_be_a_scalar_that_knows_of_padding() {
+    let message = fit(LastBatch::Drop, |m, batch, _| m.fc.forward(&batch.get("x")));
+    check(&message, "training_step: the loss must be a floating-point scalar, it is f32[8, 3]; take its mean");
+    let message = fit(LastBatch::Pad, |m, batch, _| {
+        cross_entropy(&m.fc.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean)
+    });
+    check(&message, "training_step: the last batch is padded, and the loss does not depend on the batch's mask");
+}
+
+#[test]
+fn what_is_logged_must_have_a_name_of_its_own_and_a_value_a_sample() {
+    let message = fit(LastBatch::Drop, |m, batch, cx| {
+        let loss = m.fc.forward(&batch.get("x")).mean_all();
+        cx.log("a", &loss);
+        cx.log("a", &(&loss * 2.0));
+        loss
+    });
+    check(&message, "log `a`: this name was logged before in the same step; choose another");
+    let message = fit(LastBatch::Drop, |m, batch, cx| {
+        let logits = m.fc.forward(&batch.get("x"));
+        cx.log("logits", &logits);
+        logits.mean_all()
+    });
+    check(&message, "log `logits`: the value is f32[8, 3]; log a scalar or one value a sample, [8]");
+    let message = fit(LastBatch::Pad, |m, batch, cx| {
+        let logits = m.fc.forward(&batch.get("x"));
+        cx.log("mean", &logits.mean_all());
+        batch.mean(&logits.mean(&[1], false))
+    });
+    check(&message, "log `mean`: the last batch is padded, and this scalar does not depend on the batch's mask");
+}
+
+#[test]
+fn a_nan_loss_stops_at_its_step_and_the_last_good_checkpoint_stays() {
+    // The 13th sample in reading order is poison; batches are not shuffled, so it comes in the second of an epoch.
+    let folder = tempfile::tempdir().unwrap();
+    let loader = |poison: bool| {
+        let mut x = vec![0.5f32; 24 * FEATURES];
+        if poison {
+            x[13 * FEATURES] = f32::NAN;
+        }
+        let data = TensorDataset::builder().array("x", [24, FEATURES], x).array("y", [24], vec![1i32; 24]);
+        DataLoader::builder(data.build().unwrap()).batch_size(8).build().unwrap()
+    };
+    let module = Net::new();
+    let builder = || trainer(folder.path()).max_epochs(2).log_every_n_steps(100);
+    let mut good = builder().build().unwrap();
+    let saved = good.fit(&module, &loader(false), None).unwrap().last_checkpoint.unwrap();
+    let before = std::fs::read(&saved).unwrap();
+
+    let mut strict = builder().detect_nan(true).build().unwrap();
+    let error = strict.fit(&module, &loader(true), None).unwrap_err();
+    assert_eq!(error.not_finite_step(), Some(2), "{error}");
+    let message = error.to_string();
+    assert!(message.starts_with("the training loss `train_loss` became NaN or infinite at step 2;"), "{message}");
+    assert_eq!(std::fs::read(&saved).unwrap(), before);
+    assert!(!strict.run_dir().unwrap().join("checkpoints/last.safetensors").exists(), "nothing bad was saved");
+
+    // Without detect_nan training goes on, and its numbers say what happened.
+    let summary = builder().build().unwrap().fit(&Net::new(), &loader(true), None).unwrap();
+    assert!(summary.train_loss.unwrap().is_nan());
+}
+
+#[test]
+fn an_unwritable_checkpoint_folder_is_refused_before_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a file");
+    std::fs::write(&file, "in the way").unwrap();
+    let mut trainer = trainer(&file).build().unwrap();
+    let error = trainer.fit(&Net::new(), &train_loader(20, LastBatch::Drop), None).unwrap_err();
+    assert!(error.is_checkpoint());
+    let message = error.to_string();
+    assert!(message.contains("a file") && message.contains("choose another default_root_dir"), "{message}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"in the way");
+}
+
+#[test]
+fn a_checkpoint_that_does_not_fit_lists_what_differs() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = train_loader(20, LastBatch::Drop);
+    let saved = trainer(folder.path())
+        .max_epochs(1)
+        .build()
+        .unwrap()
+        .fit(&Net::new(), &train, None)
+        .unwrap()
+        .last_checkpoint
+        .unwrap();
+    let other = custom(|m, batch, _| m.fc.forward(&batch.get("x")).mean_all());
+    other.initialize(5);
+    let bits = || other.parameters().iter().map(|(_, p)| p.get().eval().unwrap().to_f64()).collect::<Vec<_>>();
+    let before = bits();
+    let mut resumed = trainer(folder.path()).ckpt_path(saved.as_path()).build().unwrap();
+    let error = resumed.fit(&other, &train, None).unwrap_err();
+    let message = error.to_string();
+    assert!(error.is_checkpoint());
+    assert!(message.contains("last.safetensors: it does not fit:"), "{message}");
+    assert!(message.contains("`fc.weight` (f32[3, 6]) is missing"), "{message}");
+    // The module that could not be trained still has its own values, all of them.
+    assert_eq!(bits(), before);
+    let error = resumed.test(&other, &val_loader(8), Weights::File(saved)).unwrap_err();
+    assert!(error.is_checkpoint() && error.to_string().contains("is missing"), "{error}");
+    assert_eq!(bits(), before);
+}
+
+#[test]
+fn diverged_weights_never_become_the_checkpoint_that_is_called_good() {
+    // One batch an epoch and a step that leaps to infinity: the loss before it was finite.
+    let folder = tempfile::tempdir().unwrap();
+    let mut module = Net::new();
+    module.learning_rate = f64::from(f32::MAX);
+    let mut trainer = trainer(folder.path()).max_epochs(3).detect_nan(true).build().unwrap();
+    let error = trainer.fit(&module, &train_loader(8, LastBatch::Drop), None).unwrap_err();
+    assert!(error.not_finite_step().is_some(), "{error}");
+    if let Some(kept) = trainer.last_checkpoint() {
+        let (tensors, _) = fulmen_nn::safetensors::read(kept).unwrap();
+        let finite = |l: &fulmen_tensor::Literal| l.to_f64().iter().all(|v| v.is_finite());
+        assert!(tensors.values().all(finite), "{error}");
+    }
+}
+
+#[test]
+fn padding_does_not_get_into_batch_statistics() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(folder.path()).build().unwrap();
+    let error = trainer.fit(&Net::new(), &train_loader(20, LastBatch::Pad), None).unwrap_err().to_string();
+    let expected = "the last batch is padded, and `bn.running_mean` would take padding into its statistics; let the \
+                    training loader drop the last batch";
+    assert!(error.starts_with(expected) && error.contains("common/mod.rs:"), "{error}");
+}
+
+#[test]
+fn names_that_the_trainer_uses_itself_are_refused() {
+    let message = fit(LastBatch::Drop, |m, batch, cx| {
+        let loss = m.fc.forward(&batch.get("x")).mean_all();
+        cx.log("lr", &loss);
+        loss
+    });
+    check(&message, "log `lr`: this name is that of a value which is logged by itself; choose another");
+}
+
+#[test]
+fn a_panic_in_a_callback_leaves_the_module_its_values() {
+    struct Panics;
+    impl fulmen_trainer::Callback for Panics {
+        fn name(&self) -> &'static str {
+            "Panics"
+        }
+        fn on_train_epoch_end(&mut self, _: &fulmen_trainer::LogPoint, _: &mut fulmen_trainer::Actions) {
+            panic!("on purpose");
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let module = Net::new();
+    let mut trainer = trainer(folder.path()).callback(Panics).build().unwrap();
+    let fit = std::panic::AssertUnwindSafe(|| trainer.fit(&module, &train_loader(20, LastBatch::Drop), None));
+    assert!(std::panic::catch_unwind(fit).is_err());
+    assert!(module.parameters().iter().all(|(_, p)| p.get().eval().is_ok()));
+}
+
+#[test]
+fn a_missing_or_broken_checkpoint_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let message = |path: &std::path::Path| {
+        let mut trainer = trainer(folder.path()).ckpt_path(path).build().unwrap();
+        trainer.fit(&Net::new(), &train_loader(20, LastBatch::Drop), None).unwrap_err().to_string()
+    };
+    let missing = folder.path().join("none.safetensors");
+    assert!(message(&missing).contains("none.safetensors"));
+    let broken = folder.path().join("broken.safetensors");
+    std::fs::write(&broken, [7u8; 100]).unwrap();
+    assert!(message(&broken).contains("broken.safetensors"));
+}
+
+#[test]
+fn testing_needs_a_test_step_and_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(folder.path()).build().unwrap();
+    let module = custom(|m, batch, _| m.fc.forward(&batch.get("x")).mean_all());
+    let message = |e: Error| e.to_string();
+    assert_eq!(
+        message(trainer.test(&module, &val_loader(8), Weights::Current).unwrap_err()),
+        "the module's test_step logs nothing, so there is nothing to evaluate"
+    );
+    assert_eq!(
+        message(trainer.test(&module, &val_loader(8), Weights::Best).unwrap_err()),
+        "there is no best checkpoint: the last fit saved none"
+    );
+}
+
+#[test]
+fn two_tensors_of_one_name_are_refused() {
+    #[derive(Module)]
+    struct Twice {
+        #[module(flatten)]
+        a: Linear,
+        #[module(flatten)]
+        b: Linear,
+    }
+    impl TrainingModule for Twice {
+        fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+            (self.a.forward(&batch.get("x")) + self.b.forward(&batch.get("x"))).mean_all()
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            Box::new(Sgd::new(0.1))
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let module = Twice { a: Linear::new(FEATURES, CLASSES), b: Linear::new(FEATURES, CLASSES) };
+    let mut trainer = trainer(folder.path()).build().unwrap();
+    let message = trainer.fit(&module, &train_loader(20, LastBatch::Drop), None).unwrap_err().to_string();
+    assert!(
+        message.starts_with("two tensors of the model have the name `weight`; give one of them another"),
+        "{message}"
+    );
+}

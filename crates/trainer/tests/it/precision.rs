@@ -1,0 +1,190 @@
+//! Mixed and whole 16-bit precision: what has which dtype, that it learns, and what a bare 16 means.
+
+use std::sync::{Arc, Mutex};
+
+use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_nn::loss::{Reduction, cross_entropy};
+use fulmen_nn::optim::{Optimizer, Sgd};
+use fulmen_nn::{BatchNorm2d, Conv2d, Linear, Module};
+use fulmen_tensor::{Accelerator, DType, Tensor};
+use fulmen_trainer::{
+    Batch, LearningRateScaling, Plan, Precision, StepContext, Trainer, TrainingModule, WeightAveraging,
+};
+
+#[derive(Module)]
+struct Net {
+    conv: Conv2d,
+    bn: BatchNorm2d,
+    fc: Linear,
+    #[module(skip)]
+    seen: Arc<Mutex<Vec<DType>>>,
+    #[module(skip)]
+    loss_factor: f64,
+}
+
+fn net() -> Net {
+    Net {
+        conv: Conv2d::new(1, 8, 3).padding(1).bias(false),
+        bn: BatchNorm2d::new(8),
+        fc: Linear::new(8, 2),
+        seen: Arc::default(),
+        loss_factor: 1.0,
+    }
+}
+
+impl TrainingModule for Net {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        let x = batch.get("x");
+        let conv = self.conv.forward(&x);
+        let bn = self.bn.forward(&conv);
+        let logits = self.fc.forward(&bn.relu().mean(&[2, 3], false));
+        let loss = cross_entropy(&logits, &batch.get("y"), Reduction::Mean);
+        *self.seen.lock().unwrap() = [&x, &conv, &bn, &logits, &loss].map(Tensor::dtype).to_vec();
+        loss * self.loss_factor
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(0.3).momentum(0.9))
+    }
+}
+
+/// Pictures whose left or right half is bright.
+fn loader() -> DataLoader {
+    let count = 256;
+    let bright = |i: usize| (i * 7 % 13) % 2;
+    let pixels = (0..count * 64)
+        .map(|i| {
+            let (picture, column) = (i / 64, i % 8);
+            let noise = (i * 7919 % 101) as f32 / 100.0 - 0.5;
+            noise + if (column >= 4) == (bright(picture) == 1) { (column % 4) as f32 } else { 0.0 }
+        })
+        .collect::<Vec<_>>();
+    let labels = (0..count).map(|i| bright(i) as i32).collect::<Vec<_>>();
+    let data =
+        TensorDataset::builder().array("x", [count, 1, 8, 8], pixels).array("y", [count], labels).build().unwrap();
+    DataLoader::builder(data).batch_size(32).shuffle(true).last_batch(LastBatch::Drop).build().unwrap()
+}
+
+fn trainer(precision: impl Into<Precision>, epochs: u64) -> (Trainer, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let trainer = Trainer::builder()
+        .accelerator(Accelerator::Cpu)
+        .precision(precision)
+        .max_epochs(epochs)
+        .enable_progress_bar(false)
+        .default_root_dir(folder.path().join("runs"))
+        .build()
+        .unwrap();
+    (trainer, folder)
+}
+
+/// What was logged first under a name.
+fn logged(trainer: &Trainer, name: &str) -> f64 {
+    let csv = std::fs::read_to_string(trainer.run_dir().unwrap().join("metrics.csv")).unwrap();
+    let column = csv.lines().next().unwrap().split(',').position(|found| found == name).unwrap();
+    csv.lines().nth(1).unwrap().split(',').nth(column).unwrap().parse().unwrap()
+}
+
+#[test]
+fn each_precision_has_its_dtypes_and_learns() {
+    use DType::{Bf16, F16, F32};
+    let mut f32_loss = None;
+    for (precision, seen, kept) in [
+        (Precision::F32, [F32, F32, F32, F32, F32], F32),
+        (Precision::Bf16Mixed, [F32, Bf16, Bf16, Bf16, F32], F32),
+        (Precision::from(16), [F32, Bf16, Bf16, Bf16, F32], F32),
+        (Precision::F16Mixed, [F32, F16, F16, F16, F32], F32),
+        (Precision::Bf16, [Bf16, Bf16, Bf16, Bf16, F32], Bf16),
+    ] {
+        let (mut trainer, _folder) = trainer(precision, 6);
+        let module = net();
+        let summary = trainer.fit(&module, &loader(), None).unwrap();
+        assert_eq!(*module.seen.lock().unwrap(), seen, "{precision}");
+        assert!(module.state().iter().all(|(_, v)| !v.ty().dtype.is_float() || v.ty().dtype == kept), "{precision}");
+        let loss = summary.train_loss.unwrap();
+        let expected = *f32_loss.get_or_insert(loss);
+        assert!(loss < 0.35, "{precision} does not learn: {loss}");
+        assert!((loss - expected).abs() < 0.05, "{precision}: {loss}, in f32 {expected}");
+    }
+}
+
+#[test]
+fn an_overflow_in_f16_changes_no_parameter_and_lowers_the_scale() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Trainer::builder().accelerator(Accelerator::Cpu).precision(Precision::F16Mixed).max_epochs(1);
+    let builder = builder.enable_progress_bar(false).default_root_dir(folder.path());
+    let builder = builder.log_grad_norm(true).log_every_n_steps(8).weight_averaging(WeightAveraging::swa(0));
+    let mut trainer = builder.build().unwrap();
+    let module = Net { loss_factor: 1e6, ..net() };
+    module.initialize(0);
+    let before = trainer.runtime().eval(&module.fc.weight.get()).unwrap().to_vec::<f32>().unwrap();
+    trainer.fit(&module, &loader(), None).unwrap();
+    let after = trainer.runtime().eval(&module.fc.weight.get()).unwrap().to_vec::<f32>().unwrap();
+    assert_eq!(before, after, "eight steps from 65536 down do not get to a scale that fits a loss of a million");
+    let file = trainer.last_checkpoint().unwrap();
+    let (tensors, _) = fulmen_nn::safetensors::read(file).unwrap();
+    assert_eq!(tensors["trainer/loss_scale"].to_f64(), [65536.0 / 256.0]);
+    assert_eq!(tensors["trainer/updates"].to_f64(), [0.0]);
+    assert_eq!(tensors["trainer/averaged"].to_f64(), [1.0], "the epoch has ended all the same");
+    let norm = logged(&trainer, "grad_norm");
+    assert!(!norm.is_finite(), "an overflow shows: {norm}");
+}
+
+#[test]
+fn a_number_of_bits_that_is_none_is_refused() {
+    let error = Trainer::builder().precision(8).build().err().unwrap().to_string();
+    assert_eq!(error, "precision: 8 is not possible, the number of bits must be 16 or 32");
+}
+
+#[test]
+fn the_learning_rate_grows_with_the_devices_only_if_asked_to() {
+    let rate = |scaling, devices: usize| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut trainer = Trainer::builder()
+            .accelerator(Accelerator::Cpu)
+            .devices(devices)
+            .learning_rate_scaling(scaling)
+            .max_epochs(1)
+            .log_every_n_steps(1)
+            .enable_progress_bar(false)
+            .default_root_dir(folder.path())
+            .build()
+            .unwrap();
+        trainer.fit(&net(), &loader(), None).unwrap();
+        logged(&trainer, "lr")
+    };
+    for (scaling, devices, expected) in [
+        (LearningRateScaling::None, 4, 0.3),
+        (LearningRateScaling::Linear, 4, 1.2),
+        (LearningRateScaling::Sqrt, 4, 0.6),
+        (LearningRateScaling::Linear, 1, 0.3),
+    ] {
+        let rate = rate(scaling, devices);
+        assert!((rate - expected).abs() < 1e-6, "{scaling} on {devices}: {rate}");
+    }
+}
+
+#[test]
+fn a_run_is_resumed_in_another_precision() {
+    let folder = tempfile::tempdir().unwrap();
+    let fit = |precision: Precision, epochs: u64, from: Option<&std::path::Path>| {
+        let mut builder = Trainer::builder()
+            .accelerator(Accelerator::Cpu)
+            .precision(precision)
+            .max_epochs(epochs)
+            .enable_progress_bar(false)
+            .default_root_dir(folder.path());
+        if let Some(from) = from {
+            builder = builder.ckpt_path(from);
+        }
+        let mut trainer = builder.build().unwrap();
+        let summary = trainer.fit(&net(), &loader(), None).unwrap();
+        assert_eq!(summary.epochs, epochs, "{precision}");
+        trainer.last_checkpoint().unwrap().to_owned()
+    };
+    let first = fit(Precision::F32, 1, None);
+    let second = fit(Precision::F16Mixed, 2, Some(&first));
+    let third = fit(Precision::Bf16, 3, Some(&second));
+    let last = fit(Precision::F32, 4, Some(&third));
+    let (tensors, _) = fulmen_nn::safetensors::read(&last).unwrap();
+    assert!(!tensors.contains_key("trainer/loss_scale") && tensors["fc.weight"].ty().dtype == DType::F32);
+}

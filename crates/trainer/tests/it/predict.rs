@@ -1,0 +1,195 @@
+//! `Trainer::predict`: a row for each sample, in order, from one program.
+
+#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
+
+use crate::common::{FEATURES, isolated, samples, trainer as builder};
+use fulmen_data::{DataLoader, Dataset, Field, OnError, Sample};
+use fulmen_nn::optim::{Optimizer, Sgd};
+use fulmen_nn::{Linear, Module};
+use fulmen_tensor::{DType, Tensor};
+use fulmen_trainer::{Batch, Plan, Predictions, StepContext, Strategy, TrainingModule, Weights};
+
+type Step = fn(&Net, &Batch) -> Predictions;
+
+/// Predicts as its second field says.
+#[derive(Module)]
+struct Net {
+    linear: Linear,
+    #[module(skip)]
+    step: Step,
+}
+
+impl Net {
+    fn new(step: Step) -> Net {
+        Net { linear: Linear::new(FEATURES, 2), step }
+    }
+}
+
+impl TrainingModule for Net {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        batch.mean(&self.linear.forward(&batch.get("x")).sum(&[-1], false))
+    }
+    fn predict_step(&self, batch: &Batch) -> Predictions {
+        (self.step)(self, batch)
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(0.1))
+    }
+}
+
+fn both(net: &Net, batch: &Batch) -> Predictions {
+    let y = net.linear.forward(&batch.get("x"));
+    [("y", y.clone()), ("class", y.argmax(-1, false)), ("label", batch.get("y"))].into()
+}
+
+fn data(n: usize, batch_size: usize) -> DataLoader {
+    DataLoader::builder(samples(n)).batch_size(batch_size).num_workers(2).build().unwrap()
+}
+
+#[test]
+fn each_sample_has_a_row_in_order_and_padding_has_none() {
+    let runs = tempfile::tempdir().unwrap();
+    let net = Net::new(both);
+    // One batch too few, just enough, one too many for the batches that are under way at once; and padding.
+    for (n, batch_size) in [(1, 4), (8, 4), (10, 4), (23, 4), (5, 1)] {
+        let mut trainer = builder(runs.path()).runtime(isolated()).build().unwrap();
+        let batches: Vec<_> = trainer
+            .predict(&net, &data(n, batch_size), Weights::Current)
+            .unwrap()
+            .map(|batch| batch.map(|batch| batch.num_samples()))
+            .collect::<Result<_, _>>()
+            .unwrap();
+        assert_eq!((batches.len(), batches.iter().sum::<usize>()), (n.div_ceil(batch_size), n));
+        let all = trainer.predict(&net, &data(n, batch_size), Weights::Current).unwrap().concat().unwrap();
+        assert_eq!(trainer.eval_compilations(), 1, "the same program again");
+        assert_eq!((trainer.log_points(), trainer.run_dir()), (0, None), "nothing is logged");
+
+        // The same, a sample at a time on the host.
+        let (weight, bias) = (net.linear.weight.get(), net.linear.bias.as_ref().unwrap().get());
+        let weight: Vec<f32> = weight.eval().unwrap().to_vec().unwrap();
+        let bias: Vec<f32> = bias.eval().unwrap().to_vec().unwrap();
+        let whole = fulmen_data::HostBatch::collate(&samples(n), &(0..n).collect::<Vec<_>>()).unwrap();
+        let x = whole.values::<f32>(0).unwrap();
+        let row = |i: usize, o: usize| {
+            let products = (0..FEATURES).map(|k| x[i * FEATURES + k] * weight[o * FEATURES + k]);
+            products.sum::<f32>() + bias[o]
+        };
+        let y: Vec<f32> = all.get("y").unwrap().to_vec().unwrap();
+        let class: Vec<i32> = all.get("class").unwrap().to_vec().unwrap();
+        assert_eq!((all.num_samples(), y.len(), class.len()), (n, 2 * n, n));
+        for i in 0..n {
+            for o in 0..2 {
+                assert!((y[2 * i + o] - row(i, o)).abs() < 1e-5, "sample {i}: {} {}", y[2 * i + o], row(i, o));
+            }
+            assert_eq!(class[i], i32::from(y[2 * i + 1] > y[2 * i]));
+        }
+        assert_eq!(all.get("label").unwrap().to_vec::<i32>().unwrap(), whole.values::<i32>(1).unwrap());
+        let names: Vec<&str> = all.values().iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["y", "class", "label"]);
+    }
+}
+
+#[test]
+fn several_devices_predict_the_same() {
+    let runs = tempfile::tempdir().unwrap();
+    let net = Net::new(both);
+    let predict = |devices: usize, strategy: Strategy, batch_size: usize| {
+        let mut trainer = builder(runs.path()).devices(devices).strategy(strategy).build().unwrap();
+        assert_eq!(trainer.num_devices(), devices);
+        let all = trainer.predict(&net, &data(21, batch_size), Weights::Current)?.concat()?;
+        Ok::<_, fulmen_trainer::Error>((
+            all.get("y").unwrap().to_vec::<f32>()?,
+            all.get("class").unwrap().to_vec::<i32>()?,
+        ))
+    };
+    let one = predict(1, Strategy::Ddp, 8).unwrap();
+    assert_eq!(one.1.len(), 21);
+    for strategy in [Strategy::Ddp, Strategy::Fsdp] {
+        let (y, class) = predict(4, strategy, 8).unwrap();
+        assert!(y.len() == one.0.len() && y.iter().zip(&one.0).all(|(a, b)| (a - b).abs() < 1e-5), "{y:?} {one:?}");
+        assert_eq!(class, one.1);
+    }
+    let uneven = predict(4, Strategy::Ddp, 6).unwrap_err();
+    assert!(uneven.is_usage() && uneven.to_string().contains("a batch size of 6"), "{uneven}");
+}
+
+#[test]
+fn the_weights_of_a_checkpoint_are_loaded() {
+    let runs = tempfile::tempdir().unwrap();
+    let net = Net::new(|net, batch| net.linear.forward(&batch.get("x")).into());
+    let mut trainer = builder(runs.path()).max_epochs(1).build().unwrap();
+    trainer.fit(&net, &data(8, 4), None).unwrap();
+    let predict = |trainer: &mut fulmen_trainer::Trainer, net: &Net, weights| {
+        let all = trainer.predict(net, &data(8, 4), weights).unwrap().concat().unwrap();
+        all.get("prediction").unwrap().to_vec::<f32>().unwrap()
+    };
+    let trained = predict(&mut trainer, &net, Weights::Current);
+    let other = Net::new(net.step);
+    let file = Weights::File(trainer.last_checkpoint().unwrap().to_owned());
+    assert_ne!(predict(&mut builder(runs.path()).seed(9).build().unwrap(), &other, Weights::Current), trained);
+    assert_eq!(predict(&mut builder(runs.path()).build().unwrap(), &other, file), trained);
+    let missing = builder(runs.path()).build().unwrap().predict(&other, &data(8, 4), Weights::Best).err().unwrap();
+    assert!(missing.is_usage(), "{missing}");
+}
+
+#[test]
+fn what_is_no_prediction_is_refused() {
+    let runs = tempfile::tempdir().unwrap();
+    let refused = |step: Step, expected: &str| {
+        let mut trainer = builder(runs.path()).build().unwrap();
+        let error = trainer.predict(&Net::new(step), &data(8, 4), Weights::Current).err().unwrap();
+        assert!(error.to_string().contains(expected), "{error}");
+        assert_eq!(trainer.eval_compilations(), 0);
+        error
+    };
+    assert!(refused(|_, _| Predictions::default(), "write its predict_step()").is_usage());
+    let scalar =
+        refused(|_, batch| batch.mean(batch.mask()).into(), "it must have a row for each sample of the batch, [4, …]");
+    assert!(scalar.to_string().contains("predict.rs:"), "{scalar}");
+    refused(|_, _| Tensor::zeros(DType::F32, [5, 4]).into(), "`prediction` is f32[5, 4]");
+    refused(|_, batch| [("a", batch.get("x")), ("a", batch.get("y"))].into(), "`a` names two tensors");
+    refused(|_, batch| batch.get("z").into(), "there is no field `z`");
+}
+
+/// Six samples, of which the fifth cannot be read.
+struct Broken;
+
+impl Dataset for Broken {
+    fn len(&self) -> usize {
+        6
+    }
+    fn fields(&self) -> Vec<Field> {
+        vec![Field::new("x", DType::F32, [FEATURES])]
+    }
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> fulmen_data::Result<()> {
+        if index == 4 {
+            Err(std::io::Error::other("a scratch").into())
+        } else {
+            sample.write_slice(0, &[1.0f32; FEATURES])
+        }
+    }
+}
+
+#[test]
+fn a_sample_that_cannot_be_read_ends_the_predictions() {
+    let runs = tempfile::tempdir().unwrap();
+    let loader = DataLoader::builder(Broken).batch_size(2).build().unwrap();
+    let net = Net::new(|net, batch| net.linear.forward(&batch.get("x")).into());
+    let mut trainer = builder(runs.path()).build().unwrap();
+    let batches: Vec<_> = trainer.predict(&net, &loader, Weights::Current).unwrap().collect();
+    let failed = batches.last().unwrap().as_ref().unwrap_err();
+    assert!(failed.is_data() && failed.to_string().contains("a scratch"), "{failed}");
+    assert!(batches.len() == 3 && batches[..2].iter().all(Result::is_ok), "those before it arrive");
+}
+
+#[test]
+fn a_loader_whose_rows_may_be_of_other_samples_is_refused() {
+    let runs = tempfile::tempdir().unwrap();
+    let net = Net::new(|net, batch| net.linear.forward(&batch.get("x")).into());
+    let mut trainer = builder(runs.path()).build().unwrap();
+    for on_error in [OnError::Skip, OnError::Substitute] {
+        let loader = DataLoader::builder(Broken).batch_size(2).on_error(on_error).build().unwrap();
+        let error = trainer.predict(&net, &loader, Weights::Current).err().unwrap();
+        assert!(error.is_usage() && error.to_string().contains("nobody knows whose a prediction is"), "{error}");
+    }
+}

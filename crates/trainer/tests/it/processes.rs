@@ -1,0 +1,162 @@
+//! Eight real processes that build one Trainer each: they come to the agreement before the first step, and one that would
+//! run something else ends all of them with its name. The CPU plugins go no further.
+
+#[path = "../../../coordination/tests/it/common/mod.rs"]
+mod troupe;
+
+use std::path::Path;
+
+use fulmen_coordination::Error as Coordination;
+use fulmen_data::LastBatch;
+use fulmen_nn::Module;
+use fulmen_tensor::Literal;
+use fulmen_trainer::Result;
+use troupe::{PART, Troupe, say};
+
+const COUNT: usize = 8;
+
+/// The process that the other tests start. `LEARNING_RATE`, `SAMPLES`, `BIAS` and `EPOCHS` make it another one.
+#[test]
+#[ignore = "a part in the other tests"]
+fn member() {
+    let Some(part) = std::env::var_os(PART) else { return };
+    let folder = std::env::var_os("FOLDER").unwrap();
+    match train(Path::new(&folder), &part.to_string_lossy()) {
+        Ok(()) => say("ended well"),
+        Err(error) => {
+            let source = std::error::Error::source(&error).and_then(|e| e.downcast_ref::<Coordination>());
+            let processes = source.map(|e| e.processes().to_vec()).unwrap_or_default();
+            assert_eq!(error.is_coordination(), source.is_some());
+            let kind = match &error {
+                e if e.is_coordination() => "coordination",
+                e if e.is_usage() => "usage",
+                _ => "other",
+            };
+            say(format!("ended {kind} {processes:?} {error}"));
+        }
+    }
+}
+
+fn train(folder: &Path, part: &str) -> Result<()> {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<f64>().unwrap());
+    let mut trainer = crate::common::trainer(folder).max_epochs(number("EPOCHS").unwrap_or(2.0) as u64).build()?;
+    assert_eq!(trainer.num_processes(), COUNT.min(std::env::var("FULMEN_NUM_PROCESSES").unwrap().parse().unwrap()));
+    let mut net = crate::common::Net::new();
+    net.learning_rate = number("LEARNING_RATE").unwrap_or(net.learning_rate);
+    if let Some(bias) = number("BIAS") {
+        // Weights that were loaded, say.
+        net.initialize(0);
+        let (name, parameter) = net.parameters().pop().unwrap();
+        assert_eq!(name, "fc2.bias");
+        parameter.set(
+            Literal::from_slice(&[bias as f32; crate::common::CLASSES], [crate::common::CLASSES]).unwrap().to_tensor(),
+        );
+    }
+    let loader = crate::common::train_loader(number("SAMPLES").unwrap_or(64.0) as usize, LastBatch::Pad);
+    // What only one process does.
+    match std::env::var("ALONE").as_deref() {
+        Ok("fails") => {
+            let missing = fulmen_trainer::Weights::File(folder.join("missing.safetensors"));
+            return trainer.test(&net, &loader, missing).map(|_| ());
+        }
+        Ok("returns") => return Ok(()),
+        Ok("hangs") => {
+            say("hangs");
+            std::thread::sleep(std::time::Duration::from_secs(600));
+        }
+        _ => {}
+    }
+    match trainer.fit(&net, &loader, Some(&crate::common::val_loader(16))) {
+        // The next one, of the same processes, is told the same.
+        Err(error) if part == "tries twice" => {
+            assert!(error.is_usage());
+            trainer.test(&net, &loader, fulmen_trainer::Weights::Current).map(|_| ())
+        }
+        result => result.map(|_| ()),
+    }
+}
+
+/// Starts processes of which some are different.
+fn start(folder: &Path, count: usize, part: &str, different: &[(usize, &str, &str)]) -> Troupe {
+    let mut troupe = Troupe::new("processes::member", count);
+    for index in 0..count {
+        let mut variables = vec![("FOLDER", folder.to_str().unwrap()), ("FULMEN_HEARTBEAT_TIMEOUT", "3")];
+        variables.extend(different.iter().filter(|d| d.0 == index).map(|d| (d.1, d.2)));
+        troupe.start(index, part, &variables);
+    }
+    troupe
+}
+
+/// What became of them.
+fn endings(count: usize, part: &str, different: &[(usize, &str, &str)]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let mut troupe = start(folder.path(), count, part, different);
+    let endings = troupe.endings(0..count);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was begun, so there is no run to see");
+    endings
+}
+
+#[test]
+fn eight_equal_processes_agree_and_learn_what_a_cpu_cannot_do() {
+    for ending in endings(COUNT, "tries twice", &[]) {
+        assert!(ending.starts_with("usage [] 8 processes have joined and agree on what to run"), "{ending}");
+        assert!(ending.contains("the CPU plugins have no collectives across processes"), "{ending}");
+    }
+}
+
+#[test]
+fn one_with_another_learning_rate_ends_all_with_its_name() {
+    for ending in endings(COUNT, "trains", &[(3, "LEARNING_RATE", "0.06")]) {
+        assert!(ending.starts_with("coordination [3] the processes do not agree on `fit`"), "{ending}");
+        assert!(ending.contains("`training program`: process 3 ("), "{ending}");
+        assert!(!ending.contains("`validation program`") && !ending.contains("data`"), "{ending}");
+    }
+}
+
+#[test]
+fn other_data_options_and_weights_are_told_apart() {
+    for ending in endings(4, "trains", &[(1, "SAMPLES", "72"), (2, "EPOCHS", "3"), (3, "BIAS", "0.5")]) {
+        assert!(ending.starts_with("coordination [1, 2, 3] "), "{ending}");
+        assert!(ending.contains("`training data`: process 1 (") && ending.contains("has 72 of 72 samples"), "{ending}");
+        assert!(
+            ending.contains("`option max_epochs`: process 2 (") && ending.contains("has 3, the other 3"),
+            "{ending}"
+        );
+        assert!(ending.contains("`initial values`: process 3 ("), "{ending}");
+        assert!(!ending.contains("program`"), "{ending}");
+    }
+}
+
+#[test]
+fn a_mistake_in_one_process_is_told_in_all() {
+    let endings = endings(3, "trains", &[(1, "ALONE", "fails")]);
+    assert!(endings[1].starts_with("other []") && endings[1].contains("missing.safetensors"), "{}", endings[1]);
+    for ending in [&endings[0], &endings[2]] {
+        assert!(ending.starts_with("coordination [1] process 1 ("), "{ending}");
+        assert!(ending.contains("missing.safetensors"), "{ending}");
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_ends_the_fit_of_all() {
+    let folder = tempfile::tempdir().unwrap();
+    for killed in [0, 2] {
+        let mut troupe = start(folder.path(), 4, "trains", &[(killed, "ALONE", "hangs")]);
+        troupe.wait_for(killed, "hangs");
+        troupe.kill(killed);
+        for ending in troupe.endings((0..4).filter(|&index| index != killed)) {
+            let named = format!("coordination [{killed}] process {killed} (");
+            assert!(ending.starts_with(&named) && ending.contains("for 3 s"), "{ending}");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_ends_without_training_is_told_in_all() {
+    let endings = endings(3, "trains", &[(1, "ALONE", "returns")]);
+    assert_eq!(endings[1], "well");
+    for ending in [&endings[0], &endings[2]] {
+        assert!(ending.starts_with("coordination [1] process 1 ("), "{ending}");
+        assert!(ending.contains("has come to the end of the program, and will not come to `fit`"), "{ending}");
+    }
+}

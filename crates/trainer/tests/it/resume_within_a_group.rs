@@ -1,0 +1,113 @@
+//! A run that was interrupted between two batches of one optimizer step goes on bit for bit. Alone in its file: the
+//! interrupt is the process's.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::common::{Net, Record, has_a_process_of_its_own, train_loader, trainer};
+use fulmen_data::LastBatch;
+use fulmen_nn::optim::Optimizer;
+use fulmen_nn::{Module, safetensors};
+use fulmen_tensor::Tensor;
+use fulmen_trainer::callbacks::{Mode, ReduceLROnPlateau, ThresholdMode};
+use fulmen_trainer::{Batch, Callback, Plan, Precision, Progress, StepContext, TrainerBuilder, TrainingModule};
+
+/// Presses Ctrl-C after this batch of the second epoch, and leaves time for it to arrive.
+struct Interrupt(u64);
+
+impl Callback for Interrupt {
+    fn name(&self) -> &'static str {
+        "Interrupt"
+    }
+    fn on_train_batch_end(&mut self, progress: &Progress) {
+        if progress.epoch == 1 && progress.batch == self.0 {
+            assert!(Command::new("kill").args(["-INT", &std::process::id().to_string()]).status().unwrap().success());
+        }
+        if progress.epoch == 1 && progress.batch >= self.0 {
+            // The last batch has no next one at which it could arrive.
+            let wait = if progress.batch == progress.batches { 500 } else { 50 };
+            std::thread::sleep(Duration::from_millis(wait));
+        }
+    }
+}
+
+/// A loss whose gradients are too large for f16.
+#[derive(Module)]
+struct Loud(Net);
+
+impl TrainingModule for Loud {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        self.0.training_step(batch, cx) * 1e6
+    }
+    fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
+        self.0.configure_optimizers(plan)
+    }
+}
+
+fn builder(folder: &Path, every: u64, record: &Record) -> TrainerBuilder {
+    let builder = trainer(folder).max_epochs(3).log_every_n_steps(1).callback(record.clone());
+    // Longer than the time that the interrupt takes, so that it comes within a group.
+    builder.accumulate_grad_batches(every).gradient_clip_val(0.5).log_grad_norm(true)
+}
+
+#[test]
+fn a_group_of_batches_goes_on_where_it_was_interrupted() {
+    if !has_a_process_of_its_own("resume_within_a_group::a_group_of_batches_goes_on_where_it_was_interrupted") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // 50 batches an epoch: steps after batch 20, 40 and 50.
+    let train = || train_loader(400, LastBatch::Drop);
+    let whole = Record::default();
+    builder(folder.path(), 20, &whole).build().unwrap().fit(&Net::new(), &train(), None).unwrap();
+
+    let before = Record::default();
+    let mut trainer = builder(folder.path(), 20, &before).callback(Interrupt(4)).build().unwrap();
+    let summary = trainer.fit(&Net::new(), &train(), None).unwrap();
+    assert!(summary.interrupted);
+    assert_eq!(summary.global_step, 3, "within the first group of the second epoch");
+    let checkpoint = summary.last_checkpoint.unwrap();
+
+    let mut other = builder(folder.path(), 10, &Record::default()).ckpt_path(&checkpoint).build().unwrap();
+    let error = other.fit(&Net::new(), &train(), None).unwrap_err().to_string();
+    assert!(error.contains("accumulate_grad_batches 20, and here it is 10. Resume with 20"), "{error}");
+
+    let after = Record::default();
+    let mut trainer = builder(folder.path(), 20, &after).ckpt_path(&checkpoint).build().unwrap();
+    let resumed = trainer.fit(&Net::new(), &train(), None).unwrap();
+    assert_eq!(resumed.global_step, 9);
+    for metric in ["train_loss", "grad_norm", "lr"] {
+        let parts = [before.bits(metric), after.bits(metric)].concat();
+        assert_eq!(parts, whole.bits(metric), "{metric}");
+    }
+    // At the end of an epoch there is no group, and a run may go on with others.
+    let mut longer = builder(folder.path(), 1, &Record::default()).ckpt_path(resumed.last_checkpoint.unwrap());
+    longer = longer.max_epochs(4);
+    assert_eq!(longer.build().unwrap().fit(&Net::new(), &train(), None).unwrap().global_step, 59);
+
+    // Interrupted after the last batch, which is a log point: what the end of the epoch hangs on is still there.
+    let plateau = |record: &Record| {
+        let never =
+            ReduceLROnPlateau::new("train_loss_epoch", Mode::Min).patience(0).threshold(1e9, ThresholdMode::Abs);
+        builder(folder.path(), 20, record).callback(never)
+    };
+    let (whole, before, after) = (Record::default(), Record::default(), Record::default());
+    plateau(&whole).build().unwrap().fit(&Net::new(), &train(), None).unwrap();
+    let mut trainer = plateau(&before).callback(Interrupt(50)).build().unwrap();
+    let summary = trainer.fit(&Net::new(), &train(), None).unwrap();
+    assert!(summary.interrupted && summary.global_step == 6 && summary.epochs == 1, "after the last batch");
+    let mut trainer = plateau(&after).ckpt_path(summary.last_checkpoint.unwrap()).build().unwrap();
+    trainer.fit(&Net::new(), &train(), None).unwrap();
+    let rates = whole.bits("lr");
+    assert!(rates[6].1 < rates[5].1, "the plateau has been seen");
+    assert_eq!([before.bits("lr"), after.bits("lr")].concat(), rates);
+
+    // A sum of gradients that overflowed is no reason against a checkpoint.
+    let loud = builder(folder.path(), 20, &Record::default()).precision(Precision::F16Mixed).detect_nan(true);
+    let mut trainer = loud.callback(Interrupt(4)).build().unwrap();
+    let summary = trainer.fit(&Loud(Net::new()), &train(), None).unwrap();
+    let (tensors, _) = safetensors::read(summary.last_checkpoint.unwrap()).unwrap();
+    let sums = tensors.iter().filter(|(name, _)| name.starts_with("trainer/gradients/"));
+    assert!(sums.flat_map(|(_, sum)| sum.to_f64()).any(|value| !value.is_finite()), "it did overflow");
+}
