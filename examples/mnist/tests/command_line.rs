@@ -118,13 +118,13 @@ fn mistakes_end_with_a_message_and_an_exit_code() {
     };
     ends(&["tset"], 2, "unrecognized subcommand 'tset'");
     ends(&["fit", "--max-epoch", "3"], 2, "a similar argument exists: '--max-epochs'");
-    ends(&["--config", "typo.toml"], 1, "typo.toml:2: there is no option `max_epoch`; did you mean `max-epochs`?");
+    ends(&["--config", "typo.toml"], 2, "typo.toml:2: there is no option `max_epoch`; did you mean `max-epochs`?");
     ends(&["preflight"], 2, "--topology <SLICES>");
     ends(&["preflight", "--topology", "v5e:2x4,v9:1x1"], 2, "there is no generation `v9`");
     ends(&["preflight", "--topology", "v5e:2x4", "--price", "none.toml"], 1, "none.toml cannot be read");
-    ends(&["fit", "--config", "none.toml"], 1, "none.toml");
+    ends(&["fit", "--config", "none.toml"], 2, "none.toml");
     ends(&["test", "--ckpt-path", "none.safetensors"], 1, "none.safetensors");
-    ends(&["predict", "--output", "digits.txt"], 1, "must end in .csv or .safetensors");
-    ends(&["predict", "--output", "no/digits.csv"], 1, "there is no folder no");
+    ends(&["predict", "--output", "digits.txt"], 2, "must end in .csv or .safetensors");
+    ends(&["predict", "--output", "no/digits.csv"], 2, "there is no folder no");
     assert!(!folder.path().join("runs").exists(), "nothing was written");
 }
