@@ -27,6 +27,11 @@ impl Api {
         Self { table: unsafe { &*table } }
     }
 
+    /// Where the table lies, which is within the plugin.
+    pub(crate) fn address(self) -> *const c_void {
+        std::ptr::from_ref(self.table).cast()
+    }
+
     /// How many functions the plugin's table has room for.
     pub(crate) fn function_count(self) -> usize {
         self.table.struct_size.saturating_sub(size_of::<PJRT_Api>()) / size_of::<*const c_void>()

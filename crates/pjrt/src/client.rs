@@ -67,9 +67,8 @@ impl ClientInner {
         &self.platform_name
     }
 
-    /// Whether only one launch over several devices may be under way. The CPU plugins' threads would otherwise each wait
-    /// in a collective of another launch, and after 40 seconds end the process.
-    pub(crate) fn caps_launches(&self) -> bool {
+    /// Whether its devices are this machine's processors.
+    pub(crate) fn is_cpu(&self) -> bool {
         self.platform_name == "cpu"
     }
 
@@ -154,6 +153,11 @@ impl Client {
                 list(addressable.addressable_devices, addressable.num_addressable_devices),
             )
         };
+        #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+        if inner.is_cpu() {
+            // SAFETY: the table lies in the plugin, which is never unloaded.
+            unsafe { crate::large_blocks::serve(api.address()) };
+        }
         let inner = Arc::new(inner);
         let devices = all
             .iter()

@@ -1,4 +1,4 @@
-//! What the process must look like before a plugin is loaded: the allocator, the variables that plugins read.
+//! What the process must look like before a plugin is loaded: the variables that plugins read.
 
 use std::env;
 use std::sync::Once;
@@ -6,7 +6,6 @@ use std::sync::Once;
 use crate::diagnosis;
 use crate::error::{Error, Result};
 use crate::locate::Platform;
-use crate::value::Value;
 
 /// Readies the process, once, before the first plugin is loaded.
 pub(crate) fn prepare() {
@@ -36,34 +35,6 @@ pub(crate) fn prepare() {
             }
         }
     });
-}
-
-/// Readies the allocator for the process's first client, before its devices are opened. XLA's CPU plugins take each output
-/// from malloc, and faulting in fresh pages for each costs more than the arithmetic (six times in the case of a large copy
-/// to the device). So glibc is told to keep what is freed.
-///
-/// On several devices their threads would share one heap, which fragments, so there each thread may have an arena of its
-/// own, and blocks of 64 MB and more go back to the system: ResNet-18 on eight devices peaks at 2.5 GB instead of 6.4.
-pub(crate) fn ready_allocator(options: &[(&str, Value)]) {
-    static ONCE: Once = Once::new();
-    let several = |(name, value): &(&str, Value)| *name == "cpu_device_count" && !matches!(value, Value::Int(..=1));
-    let several = options.iter().any(several);
-    ONCE.call_once(|| keep_freed_memory(several));
-}
-
-#[cfg_attr(not(all(target_os = "linux", target_env = "gnu")), expect(unused_variables, reason = "glibc alone is told"))]
-fn keep_freed_memory(several_devices: bool) {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
-        // SAFETY: mallopt takes plain integers and locks for itself.
-        unsafe {
-            libc::mallopt(libc::M_MMAP_THRESHOLD, if several_devices { 64 << 20 } else { 1 << 30 });
-            libc::mallopt(libc::M_TRIM_THRESHOLD, 2_000_000_000);
-            if !several_devices {
-                libc::mallopt(libc::M_ARENA_MAX, 1);
-            }
-        }
-    }
 }
 
 /// Refuses an inherited `XLA_FLAGS`: one flag that the plugin does not know ends the process, and which flags it knows

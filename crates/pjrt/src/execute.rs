@@ -66,7 +66,8 @@ impl LoadedExecutable {
     /// arguments are freed.
     ///
     /// On CPU a run over several devices waits for the one before it on this client, because two that wait in each other's
-    /// collectives would stand still for ever.
+    /// collectives would stand still for ever. So does a run of a program with 64 MiB of temporaries or more, because a
+    /// run that is queued holds its temporaries already.
     ///
     /// ```
     /// # use fulmen_pjrt::{Argument, CompileOptions, ElementType, Plugin, locate::{Platform, locate}};
@@ -124,7 +125,7 @@ impl LoadedExecutable {
 
         let several = self.num_replicas() * self.num_partitions() > 1;
         // Held until this launch's own events are in it, so that another thread waits for them.
-        let mut in_flight = (several && client.caps_launches()).then(|| client.in_flight());
+        let mut in_flight = self.runs_alone().then(|| client.in_flight());
         for event in in_flight.iter_mut().flat_map(|events| events.drain(..)) {
             // How the earlier run went is told by its own events and outputs.
             let _ = event.wait();

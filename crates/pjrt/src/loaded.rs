@@ -17,7 +17,11 @@ pub struct LoadedExecutable {
     executable: Executable,
     raw: Owned,
     devices: Vec<Device>,
+    runs_alone: bool,
 }
+
+/// The least temporaries of a program, in bytes, for which a CPU waits until the program before has given back its own.
+const LARGE_TEMPORARIES: i64 = 64 << 20;
 
 /// Destroys the loaded program.
 struct Owned {
@@ -62,7 +66,19 @@ impl LoadedExecutable {
             .map(|&raw| client.devices().iter().find(|device| device.raw().as_ptr() == raw).cloned())
             .collect::<Option<Vec<_>>>()
             .ok_or_else(|| Error::broken("the plugin loaded the program on a device that is not the client's"))?;
-        Ok(Self { executable, raw: owned, devices })
+        let on_cpu = client.inner().is_cpu();
+        let large = || executable.memory_analysis().is_ok_and(|memory| memory.temp_bytes >= LARGE_TEMPORARIES);
+        let runs_alone = on_cpu && (executable.num_replicas() * executable.num_partitions() > 1 || large());
+        Ok(Self { executable, raw: owned, devices, runs_alone })
+    }
+
+    /// Whether a launch waits until the one before has ended.
+    ///
+    /// A CPU plugin takes a launch's temporaries when it is queued, so each launch that waits would hold them a second
+    /// time; a program that needs so many runs for so long that the wait costs nothing. And over several devices the
+    /// plugin's threads would each wait in a collective of another launch, and after 40 seconds end the process.
+    pub(crate) fn runs_alone(&self) -> bool {
+        self.runs_alone
     }
 
     pub(crate) fn raw(&self) -> *mut PJRT_LoadedExecutable {

@@ -78,9 +78,8 @@ impl Plugin {
     ///
     /// The first load of a process also readies the process: it sets `TF_CPP_MIN_LOG_LEVEL` to 3 (plugins print each
     /// error a second time otherwise) and, where there is no TPU, the variables that keep libtpu from searching for
-    /// one; variables that are set already are left alone. On Linux with glibc it tells malloc to keep freed memory,
-    /// which is worth a factor of two to ten on CPU. The first load should come before other threads use the environment:
-    /// foreign (C) code that reads a variable while this sets one is a race that cannot be prevented here.
+    /// one; variables that are set already are left alone. The first load should come before other threads use the
+    /// environment: foreign (C) code that reads a variable while this sets one is a race that cannot be prevented here.
     ///
     /// A non-empty `XLA_FLAGS` is refused, because an unknown flag in it ends the process; use
     /// [`CompileOptions::override_flag`].
@@ -141,6 +140,9 @@ impl Plugin {
     /// The options differ from one plugin to the next. A CPU plugin takes `cpu_device_count` (an integer; left to itself
     /// it makes 4 devices of any machine). Options whose type is known are checked here, as some plugins end the process
     /// on a wrong one.
+    ///
+    /// On Linux with glibc, a CPU plugin's blocks of 1 MiB and more are kept for the next step when they are freed, which
+    /// saves the time of fetching fresh pages; the rest of the process keeps its allocator as it is.
     pub fn create_client(&self, options: &[(&str, Value)]) -> Result<Client> {
         self.create(options, None)
     }
@@ -156,7 +158,6 @@ impl Plugin {
     fn create(&self, options: &[(&str, Value)], store: Option<SharedStore>) -> Result<Client> {
         environment::refuse_xla_flags()?;
         check_create_options(options)?;
-        environment::ready_allocator(options);
         let named = write_named(options);
         let mut args = PJRT_Client_Create_Args::new();
         args.create_options = named.as_ptr();

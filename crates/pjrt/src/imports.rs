@@ -1,0 +1,122 @@
+//! The functions that a loaded shared object takes from others: reads the table of them and replaces entries.
+//!
+//! The dynamic loader has filled in one address for each imported function (ELF's JUMP_SLOT and GLOB_DAT relocations, in
+//! the gABI and the processors' supplements). Another address in the same place leads this object's calls elsewhere, and
+//! no other object's.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::{mem, ptr, slice};
+
+/// Relocations whose place holds the address of a symbol: GLOB_DAT and JUMP_SLOT.
+#[cfg(target_arch = "x86_64")]
+const ADDRESSES: [u64; 2] = [6, 7];
+#[cfg(target_arch = "aarch64")]
+const ADDRESSES: [u64; 2] = [1025, 1026];
+
+const DT_PLTRELSZ: i64 = 2;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
+const DT_JMPREL: i64 = 23;
+
+/// An entry of the dynamic section.
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+/// Where the loaded object that holds an address lies.
+struct Object {
+    address: usize,
+    base: usize,
+    dynamic: Option<usize>,
+    read_only: Option<(usize, usize)>,
+}
+
+/// Replaces the functions of these names that the shared object around `address` imports.
+///
+/// # Safety
+/// `address` must be within a shared object that stays loaded, and each function must be one for the other.
+pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const c_void)]) {
+    let mut object = Object { address: address as usize, base: 0, dynamic: None, read_only: None };
+    // SAFETY: `find` takes what `dl_iterate_phdr` gives, and `object` outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(find), (&raw mut object).cast()) };
+    let Some(dynamic) = object.dynamic else { return };
+    // SAFETY: the loader has mapped the dynamic section and what it points at, and relocated both.
+    unsafe {
+        let entry = |wanted: i64| {
+            let mut entry = dynamic as *const Dynamic;
+            while (*entry).tag != 0 {
+                if (*entry).tag == wanted {
+                    return Some((*entry).value as usize);
+                }
+                entry = entry.add(1);
+            }
+            None
+        };
+        // Some loaders write the address here, and some leave the distance from the base.
+        let place = |tag| entry(tag).map(|value| if value < object.base { object.base + value } else { value });
+        let (Some(symbols), Some(names)) = (place(DT_SYMTAB), place(DT_STRTAB)) else { return };
+        for (table, size) in [(DT_RELA, DT_RELASZ), (DT_JMPREL, DT_PLTRELSZ)] {
+            let (Some(table), Some(size)) = (place(table), entry(size)) else { continue };
+            let relocations =
+                slice::from_raw_parts(table as *const libc::Elf64_Rela, size / mem::size_of::<libc::Elf64_Rela>());
+            for relocation in relocations.iter().filter(|r| ADDRESSES.contains(&(r.r_info & 0xffff_ffff))) {
+                let symbol = (symbols as *const libc::Elf64_Sym).add((relocation.r_info >> 32) as usize);
+                let name = CStr::from_ptr((names + (*symbol).st_name as usize) as *const _);
+                if let Some((_, function)) = functions.iter().find(|(wanted, _)| name.to_bytes() == wanted.as_bytes()) {
+                    write(&object, object.base + relocation.r_offset as usize, *function);
+                }
+            }
+        }
+    }
+}
+
+/// Writes one address of the table, also where the loader has made the table read-only since.
+///
+/// # Safety
+/// `place` must be an entry of the table of `object`.
+unsafe fn write(object: &Object, place: usize, function: *const c_void) {
+    // SAFETY: sysconf only answers.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+    let protected = object.read_only.is_some_and(|(start, end)| (start..end).contains(&place));
+    let protect = |access: c_int| {
+        // SAFETY: the page is the table's, and stays readable.
+        !protected || unsafe { libc::mprotect((place / page * page) as *mut c_void, page, access) } == 0
+    };
+    if protect(libc::PROT_READ | libc::PROT_WRITE) {
+        // SAFETY: the caller's promise. Other threads may read the entry meanwhile; an address is written at once.
+        unsafe { ptr::write_volatile(place as *mut *const c_void, function) };
+        protect(libc::PROT_READ);
+    }
+}
+
+/// Takes down the object that holds the address which is looked for.
+///
+/// # Safety
+/// As `dl_iterate_phdr` calls it, with an `Object`.
+unsafe extern "C" fn find(info: *mut libc::dl_phdr_info, _size: usize, object: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise.
+    let (info, object) = unsafe { (&*info, &mut *object.cast::<Object>()) };
+    // SAFETY: the loader's own list.
+    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let base = info.dlpi_addr as usize;
+    let range = |header: &libc::Elf64_Phdr| {
+        let start = base + header.p_vaddr as usize;
+        (start, start + header.p_memsz as usize)
+    };
+    let holds = |header: &&libc::Elf64_Phdr| {
+        let (start, end) = range(header);
+        header.p_type == libc::PT_LOAD && (start..end).contains(&object.address)
+    };
+    if !headers.iter().any(|header| holds(&header)) {
+        return 0;
+    }
+    let first = |kind: u32| headers.iter().find(|header| header.p_type == kind).map(range);
+    object.base = base;
+    object.dynamic = first(libc::PT_DYNAMIC).map(|(start, _)| start);
+    object.read_only = first(libc::PT_GNU_RELRO);
+    1
+}
