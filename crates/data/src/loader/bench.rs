@@ -5,8 +5,10 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use crate::Result;
+use crate::loader::data_loader::DataLoader;
+use crate::loader::report::LoaderReport;
 use crate::loader::report::time;
-use crate::{DataLoader, LoaderReport, Result};
 
 /// What [`bench_loader`] measured.
 #[derive(Clone, Debug)]

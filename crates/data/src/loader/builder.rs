@@ -1,90 +1,36 @@
-//! The choices that make a loader, and which of them cannot be.
+//! The options of a loader, and which of them are refused.
 //!
-//! Not here: what depends on the devices and processes that share the batches (`data_loader`, `replicas`).
+//! Not here: what depends on the devices and processes that share the batches (`inner`, `replicas`), and what depends on
+//! the kind of data (`index_batches`, `stream_batches`).
 
 use std::sync::Arc;
 
 use crate::loader::buckets::Buckets;
-use crate::loader::data_loader::Core;
-use crate::loader::pull::EpochLength;
-use crate::{
-    DataLoader, Dataset, Error, Field, IterableDataset, OnError, RandomSampler, Replicas, Result, Sampler,
-    SequentialSampler,
-};
+use crate::loader::config::{BatchSize, Config, LastBatch};
+use crate::loader::data_loader::DataLoader;
+use crate::loader::index_batches::IndexBatches;
+use crate::loader::inner::Inner;
+use crate::loader::on_error::OnError;
+use crate::loader::source::{BatchSource, SourceOptions};
+use crate::loader::stream_batches::StreamBatches;
+use crate::{Dataset, Error, IterableDataset, Result, Sampler};
 
 /// More threads than this are a mistake, not a wish.
 const MOST_WORKERS: usize = 1024;
 /// How many batches may be asked for ahead.
 const MOST_PREFETCH: usize = 1024;
 
-/// What to do with the samples that are left over when the others have filled their batches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum LastBatch {
-    /// Leave them out. Usual in training: shuffling leaves out others in each epoch.
-    Drop,
-    /// Give them a batch of their own, padded to the full size with copies of its first sample, and masked. Needed in
-    /// evaluation.
-    #[default]
-    Pad,
-}
-
-/// A batch size in one of its two spellings.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum BatchSize {
-    Global(usize),
-    PerDevice(usize),
-}
-
-/// Where the samples come from.
-pub(crate) enum Data {
-    Map {
-        dataset: Arc<dyn Dataset>,
-        /// Samples in the dataset.
-        len: usize,
-        sampler: Box<dyn Sampler>,
-    },
-    Stream {
-        dataset: Arc<dyn IterableDataset>,
-        length: EpochLength,
-    },
-}
-
-/// Where the samples come from, as the user gave it.
-enum Given {
-    Map(Arc<dyn Dataset>),
-    Stream(Arc<dyn IterableDataset>),
-}
-
-/// The choices, checked as far as they do not depend on devices and processes.
-pub(crate) struct Config {
-    pub(crate) data: Data,
-    /// The fields, for each bucket; one where there are no buckets.
-    pub(crate) shapes: Vec<Vec<Field>>,
-    pub(crate) buckets: Option<Buckets>,
-    pub(crate) batch_size: BatchSize,
-    /// Of the samples' random numbers; of the order too, where that is `shuffled`.
-    pub(crate) seed: u64,
-    pub(crate) shuffled: bool,
-    pub(crate) on_error: OnError,
-    pub(crate) ordered: bool,
-    pub(crate) last_batch: LastBatch,
-    pub(crate) num_workers: usize,
-    pub(crate) prefetch: usize,
-    pub(crate) device_prefetch: usize,
-}
+/// Makes the source of batches once all options are known.
+type OpenSource = dyn FnOnce(SourceOptions) -> Result<Arc<dyn BatchSource>> + Send + Sync;
 
 /// The choices that make a [`DataLoader`]; every mistake in them is reported by [`build`](DataLoaderBuilder::build).
 pub struct DataLoaderBuilder {
-    given: Given,
-    num_samples: Option<usize>,
+    open: Box<OpenSource>,
+    options: SourceOptions,
     on_error: OnError,
     ordered: bool,
-    buckets: Option<Buckets>,
     batch_size: Option<usize>,
     per_device_batch_size: Option<usize>,
-    shuffle: bool,
-    seed: u64,
-    sampler: Option<Box<dyn Sampler>>,
     num_workers: usize,
     last_batch: LastBatch,
     prefetch: Option<usize>,
@@ -93,25 +39,21 @@ pub struct DataLoaderBuilder {
 
 impl DataLoaderBuilder {
     pub(crate) fn of_dataset(dataset: Arc<dyn Dataset>) -> DataLoaderBuilder {
-        DataLoaderBuilder::new(Given::Map(dataset))
+        DataLoaderBuilder::new(Box::new(|options| Ok(Arc::new(IndexBatches::new(dataset, options)?))))
     }
 
     pub(crate) fn of_stream(dataset: Arc<dyn IterableDataset>) -> DataLoaderBuilder {
-        DataLoaderBuilder::new(Given::Stream(dataset))
+        DataLoaderBuilder::new(Box::new(|options| Ok(Arc::new(StreamBatches::new(dataset, options)?))))
     }
 
-    fn new(given: Given) -> DataLoaderBuilder {
+    fn new(open: Box<OpenSource>) -> DataLoaderBuilder {
         DataLoaderBuilder {
-            given,
-            num_samples: None,
+            open,
+            options: SourceOptions::default(),
             on_error: OnError::default(),
             ordered: true,
-            buckets: None,
             batch_size: None,
             per_device_batch_size: None,
-            shuffle: false,
-            seed: 0,
-            sampler: None,
             num_workers: 0,
             last_batch: LastBatch::default(),
             prefetch: None,
@@ -138,7 +80,7 @@ impl DataLoaderBuilder {
     /// often as is needed, in another order and with other random numbers. Only for streams; an epoch of a dataset has as
     /// many samples as its sampler takes.
     pub fn num_samples(mut self, samples: usize) -> Self {
-        self.num_samples = Some(samples);
+        self.options.num_samples = Some(samples);
         self
     }
 
@@ -154,7 +96,7 @@ impl DataLoaderBuilder {
     /// [`last_batch`](DataLoaderBuilder::last_batch) says. Only for datasets that are read in order or
     /// [shuffled](DataLoaderBuilder::shuffle), so that each epoch has as many batches of each shape.
     pub fn buckets(mut self, buckets: Buckets) -> Self {
-        self.buckets = Some(buckets);
+        self.options.buckets = Some(buckets);
         self
     }
 
@@ -169,20 +111,20 @@ impl DataLoaderBuilder {
     /// Whether each epoch reads the samples in a random order of its own ([`RandomSampler`]); no unless set. A stream is
     /// shuffled by [`Stream::shuffle`](crate::Stream::shuffle) instead.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
-        self.shuffle = shuffle;
+        self.options.shuffle = shuffle;
         self
     }
 
     /// The seed of the shuffling, and of the samples' random numbers ([`Sample::random`](crate::Sample::random)); 0 unless
     /// set.
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
+        self.options.seed = seed;
         self
     }
 
     /// An order of the user's own, instead of [`shuffle`](DataLoaderBuilder::shuffle).
     pub fn sampler(mut self, sampler: impl Sampler) -> Self {
-        self.sampler = Some(Box::new(sampler));
+        self.options.sampler = Some(Box::new(sampler));
         self
     }
 
@@ -255,86 +197,17 @@ impl DataLoaderBuilder {
                 workers = self.num_workers
             )));
         }
-        let (fields, shuffled) = match &self.given {
-            Given::Map(dataset) => (dataset.fields(), self.shuffle),
-            Given::Stream(dataset) => (dataset.fields(), false),
-        };
-        let shapes = match &self.buckets {
-            Some(buckets) => buckets.shapes(&fields)?,
-            None => vec![fields],
-        };
-        if self.buckets.is_some() && (self.sampler.is_some() || matches!(self.given, Given::Stream(_))) {
-            return Err(Error::usage(
-                "buckets are for datasets that are read in order or with shuffle(true): with a sampler or of a stream, the \
-                 number of batches of a shape would differ from epoch to epoch",
-            ));
-        }
-        if let (Some(buckets), Given::Map(dataset)) = (&self.buckets, &self.given) {
-            buckets.check_len(dataset.len())?;
-        }
         let config = Config {
-            shapes,
-            buckets: self.buckets,
             batch_size,
-            seed: self.seed,
-            shuffled,
+            seed: self.options.seed,
+            shuffled: self.options.shuffle,
             on_error: self.on_error,
             ordered: self.ordered,
             last_batch: self.last_batch,
             num_workers: self.num_workers,
             prefetch,
             device_prefetch: self.device_prefetch,
-            data: match self.given {
-                Given::Map(dataset) => {
-                    if self.num_samples.is_some() {
-                        return Err(Error::usage(
-                            "num_samples is for streams; the length of a dataset's epoch is its own, or its sampler's",
-                        ));
-                    }
-                    map_data(dataset, self.sampler, self.shuffle.then_some(self.seed))?
-                }
-                Given::Stream(dataset) => {
-                    if self.shuffle || self.sampler.is_some() {
-                        return Err(Error::usage(
-                            "a stream cannot be read in any order, so that shuffle(true) and samplers are not for it; \
-                             Stream::shuffle(buffer, seed) shuffles within a buffer",
-                        ));
-                    }
-                    stream_data(dataset, self.num_samples)?
-                }
-            },
         };
-        Core::new(Arc::new(config), Replicas::default(), Arc::default()).map(DataLoader::new)
+        Inner::new((self.open)(self.options)?, config).map(DataLoader::new)
     }
-}
-
-fn map_data(dataset: Arc<dyn Dataset>, sampler: Option<Box<dyn Sampler>>, shuffle: Option<u64>) -> Result<Data> {
-    let len = dataset.len();
-    if len == 0 {
-        return Err(Error::usage("the dataset is empty; a loader needs at least one sample"));
-    }
-    let sampler: Box<dyn Sampler> = match (sampler, shuffle) {
-        (Some(_), Some(_)) => {
-            return Err(Error::usage("shuffle(true) and a sampler exclude each other; keep one of the two"));
-        }
-        (Some(sampler), None) => sampler,
-        (None, Some(seed)) => Box::new(RandomSampler::new(seed)),
-        (None, None) => Box::new(SequentialSampler),
-    };
-    Ok(Data::Map { dataset, len, sampler })
-}
-
-fn stream_data(dataset: Arc<dyn IterableDataset>, wanted: Option<usize>) -> Result<Data> {
-    let length = match (wanted, dataset.len()) {
-        (Some(0), _) => return Err(Error::usage("num_samples is 0; an epoch needs at least one sample")),
-        (_, Some(0)) => return Err(Error::usage("the stream is empty; a loader needs at least one sample")),
-        (Some(wanted), _) => EpochLength::Wanted(wanted),
-        (None, Some(known)) => EpochLength::Known(known),
-        (None, None) => {
-            return Err(Error::usage(
-                "how many samples the stream has is not known without reading it; set num_samples, the length of an epoch",
-            ));
-        }
-    };
-    Ok(Data::Stream { dataset, length })
 }

@@ -1,14 +1,14 @@
 //! What a loader says about itself: where the time goes, who waits for whom, and what would help.
 //!
-//! Not here: the measuring (`monitor`).
+//! Not here: the measuring (`stats`).
 
 use std::fmt;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::Stage;
-use crate::{loader::builder::Config, loader::builder::Data};
-use crate::{loader::monitor::Counts, loader::monitor::Depth};
+use crate::loader::config::Config;
+use crate::loader::stats::{Counts, Depth};
 
 /// Below this part of the step time, waiting is not worth a word.
 const LITTLE: f64 = 0.03;
@@ -85,7 +85,7 @@ impl QueueDepth {
 }
 
 impl LoaderReport {
-    pub(crate) fn new(config: &Config, counts: Counts) -> LoaderReport {
+    pub(crate) fn new(config: &Config, sequential: bool, counts: Counts) -> LoaderReport {
         let transfer = (counts.transfer.batches > 0).then(|| TransferReport {
             batches: counts.transfer.batches,
             busy: counts.transfer.busy,
@@ -109,7 +109,7 @@ impl LoaderReport {
             first_batch: counts.steps.first_batch,
             host_queue: QueueDepth::new(counts.host_queue, config.prefetch),
             transfer,
-            sequential: matches!(config.data, Data::Stream { .. }),
+            sequential,
         }
     }
 

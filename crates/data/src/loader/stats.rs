@@ -6,13 +6,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::Stage;
 use crate::dataset::stage::StageTimes;
 use crate::loader::on_error::BadList;
-use crate::{HostBatch, Stage};
 
 /// What all threads of a loader write down, and of those that are distributed from it.
 #[derive(Debug, Default)]
-pub(crate) struct Monitor {
+pub(crate) struct Stats {
     pub(crate) bad: BadList,
     counts: Mutex<Counts>,
 }
@@ -26,11 +26,11 @@ pub(crate) struct Counts {
     /// By [`Stage`]; what was in none of them is apart.
     pub(crate) stages: [Duration; Stage::ALL.len()],
     pub(crate) other: Duration,
-    /// The part of all that in which records of a stream are drawn, which one thread does at a time.
+    /// The part of all that in which records of a stream are fetched, which one thread does at a time.
     pub(crate) in_order: Duration,
     /// Workers that waited until the consumer took a batch.
     pub(crate) waited_for_space: Duration,
-    /// Workers that waited until another one had drawn its records.
+    /// Workers that waited until another one had fetched its records.
     pub(crate) waited_for_reading: Duration,
     pub(crate) steps: Steps,
     pub(crate) transfer: Transfer,
@@ -73,7 +73,7 @@ impl Depth {
     }
 }
 
-impl Monitor {
+impl Stats {
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -86,12 +86,12 @@ impl Monitor {
         *self.counts() = Counts::default();
     }
 
-    /// How long records were drawn so far, by all threads.
+    /// How long records were fetched so far, by all threads.
     pub(crate) fn in_order(&self) -> Duration {
         self.counts().in_order
     }
 
-    pub(crate) fn filled(&self, samples: usize, watch: &Watch) {
+    pub(crate) fn filled(&self, samples: usize, watch: &Stopwatch) {
         let (total, stages) = watch.read();
         let mut counts = self.counts();
         counts.batches += 1;
@@ -101,7 +101,7 @@ impl Monitor {
     }
 
     /// Of a stream; what was in none of the stages was reading.
-    pub(crate) fn drew_records(&self, watch: &Watch) {
+    pub(crate) fn fetched_records(&self, watch: &Stopwatch) {
         let (total, stages) = watch.read();
         let mut counts = self.counts();
         counts.in_order += total;
@@ -109,11 +109,11 @@ impl Monitor {
         counts.stages[Stage::Read as usize] += total.saturating_sub(stages.sum());
     }
 
-    /// A worker waited for the plan, since when so much of the time went into drawing records.
-    pub(crate) fn waited_for_plan(&self, waited: Duration, drawn: Duration) {
+    /// A worker waited for the sampler, since when so much of the time went into fetching records.
+    pub(crate) fn waited_for_sampler(&self, waited: Duration, fetched: Duration) {
         let mut counts = self.counts();
-        // The one that has the plan waits for space with it.
-        let reading = drawn.min(waited);
+        // The one that has the sampler waits for space with it.
+        let reading = fetched.min(waited);
         counts.waited_for_reading += reading;
         counts.waited_for_space += waited - reading;
     }
@@ -142,14 +142,14 @@ impl Counts {
 }
 
 /// Takes the time of some work on this thread.
-pub(crate) struct Watch {
+pub(crate) struct Stopwatch {
     start: Instant,
     stages: StageTimes,
 }
 
-impl Watch {
-    pub(crate) fn start() -> Watch {
-        Watch { start: Instant::now(), stages: StageTimes::of_this_thread() }
+impl Stopwatch {
+    pub(crate) fn start() -> Stopwatch {
+        Stopwatch { start: Instant::now(), stages: StageTimes::of_this_thread() }
     }
 
     fn read(&self) -> (Duration, StageTimes) {
@@ -158,16 +158,16 @@ impl Watch {
 }
 
 /// Measures how a consumer takes batches: how long it waits for one, and how long it is away until it wants the next.
-pub(crate) struct Meter {
-    monitor: Arc<Monitor>,
+pub(crate) struct ConsumerTimer {
+    stats: Arc<Stats>,
     started: Option<Instant>,
     /// When the consumer left with the batch before.
     left: Option<Instant>,
 }
 
-impl Meter {
-    pub(crate) fn new(monitor: &Arc<Monitor>) -> Meter {
-        Meter { monitor: Arc::clone(monitor), started: Some(Instant::now()), left: None }
+impl ConsumerTimer {
+    pub(crate) fn new(stats: &Arc<Stats>) -> ConsumerTimer {
+        ConsumerTimer { stats: Arc::clone(stats), started: Some(Instant::now()), left: None }
     }
 
     /// Lets the consumer wait. `index` tells a batch's number in its epoch.
@@ -175,7 +175,7 @@ impl Meter {
         let came = Instant::now();
         let batch = wait();
         let now = Instant::now();
-        let steps = &mut self.monitor.counts().steps;
+        let steps = &mut self.stats.counts().steps;
         let index = index(&batch);
         if let (Some(started), Some(_)) = (self.started, index) {
             self.started = None;
@@ -190,9 +190,4 @@ impl Meter {
         self.left = Some(now);
         batch
     }
-}
-
-/// A batch's number in its epoch, of what an iterator gave.
-pub(crate) fn index_of(batch: &Option<crate::Result<HostBatch>>) -> Option<usize> {
-    batch.as_ref()?.as_ref().ok().map(HostBatch::index)
 }
