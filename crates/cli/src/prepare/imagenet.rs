@@ -86,7 +86,7 @@ impl ImageNet {
                     ),
                 ));
             }
-            if inner.insert(wnid, (entry.start, entry.size)).is_some() {
+            if inner.insert(wnid, (entry.offset, entry.size)).is_some() {
                 return Err(Error::file(train, format!("there are two entries {}", entry.name)));
             }
             Ok(())
@@ -99,7 +99,7 @@ impl ImageNet {
             for_each_entry(&section, &format!("entry {wnid}.tar"), |entry| {
                 pictures[0].push(Picture {
                     key: key_of(&entry.name),
-                    start: start + entry.start,
+                    start: start + entry.offset,
                     size: entry.size,
                     class: class as u32,
                 });
@@ -126,7 +126,7 @@ impl ImageNet {
             let class = *place.get(wnid.as_str()).ok_or_else(|| {
                 Error::file(val, format!("entry {}: its class {wnid} has no training pictures", entry.name))
             })?;
-            pictures[1].push(Picture { key, start: entry.start, size: entry.size, class });
+            pictures[1].push(Picture { key, start: entry.offset, size: entry.size, class });
             Ok(())
         })?;
         expected.check_samples("val", pictures[1].len(), val)?;

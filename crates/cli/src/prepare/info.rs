@@ -124,7 +124,7 @@ fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
         *bytes += entry.size;
         if extension == "cls" && entry.size <= LONGEST_CLASS {
             let reading = |source| Error::io(path, &format!("reading entry {}", entry.name), source);
-            let text = section.part(entry.start, entry.size).map_or(Ok(Vec::new()), |part| part.read_all());
+            let text = section.part(entry.offset, entry.size).map_or(Ok(Vec::new()), |part| part.read_all());
             let text = text.map_err(reading)?;
             if let Some(class) = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()) {
                 *info.classes.entry(class).or_default() += 1;

@@ -9,6 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fulmen_data::{Error, Result};
+use fulmen_files::Location;
+use fulmen_shards::{TarEntry, tar_entries};
 
 /// `len` bytes of a file from `start` on, with a place of its own in them. A clone is cheap and shares the open file.
 #[derive(Clone, Debug)]
@@ -45,6 +47,12 @@ impl Section {
     /// Bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// The files of the tar that this is, with their offsets in it. `what` names it in messages.
+    pub(crate) fn tar_entries(&self, what: &str) -> impl Iterator<Item = Result<TarEntry>> {
+        let entries = tar_entries(Location::from(what), &self.file, self.start..self.start + self.len);
+        entries.map(|entry| entry.map_err(|error| Error::file(&self.path, error.to_string())))
     }
 
     /// All the bytes, which are few enough for memory.
