@@ -7,10 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::{
+    inner::BatchId, inner::Inner, source::BatchTask, source::EpochBatches, source::EpochRequest, stats::Stopwatch,
+};
 use crate::error::panicked;
-use crate::loader::inner::{BatchId, Inner};
-use crate::loader::source::{BatchTask, EpochBatches, EpochRequest};
-use crate::loader::stats::Stopwatch;
 use crate::{Error, Result};
 
 /// The batches that are still to be handed out.

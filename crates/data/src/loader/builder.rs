@@ -5,14 +5,11 @@
 
 use std::sync::Arc;
 
-use crate::loader::buckets::Buckets;
-use crate::loader::config::{BatchSize, Config, LastBatch};
-use crate::loader::data_loader::DataLoader;
-use crate::loader::index_batches::IndexBatches;
-use crate::loader::inner::Inner;
-use crate::loader::on_error::OnError;
-use crate::loader::source::{BatchSource, SourceOptions};
-use crate::loader::stream_batches::StreamBatches;
+use super::{
+    buckets::Buckets, config::BatchSize, config::Config, config::LastBatch, data_loader::DataLoader,
+    index_batches::IndexBatches, inner::Inner, on_error::OnError, source::BatchSource, source::SourceOptions,
+    stream_batches::StreamBatches,
+};
 use crate::{Dataset, Error, IterableDataset, Result, Sampler};
 
 /// More threads than this are a mistake, not a wish.
@@ -27,14 +24,10 @@ type OpenSource = dyn FnOnce(SourceOptions) -> Result<Arc<dyn BatchSource>> + Se
 pub struct DataLoaderBuilder {
     open: Box<OpenSource>,
     options: SourceOptions,
-    on_error: OnError,
-    ordered: bool,
+    config: Config,
     batch_size: Option<usize>,
     per_device_batch_size: Option<usize>,
-    num_workers: usize,
-    last_batch: LastBatch,
     prefetch: Option<usize>,
-    device_prefetch: usize,
 }
 
 impl DataLoaderBuilder {
@@ -47,18 +40,8 @@ impl DataLoaderBuilder {
     }
 
     fn new(open: Box<OpenSource>) -> DataLoaderBuilder {
-        DataLoaderBuilder {
-            open,
-            options: SourceOptions::default(),
-            on_error: OnError::default(),
-            ordered: true,
-            batch_size: None,
-            per_device_batch_size: None,
-            num_workers: 0,
-            last_batch: LastBatch::default(),
-            prefetch: None,
-            device_prefetch: 2,
-        }
+        let (options, config) = (SourceOptions::default(), Config::default());
+        DataLoaderBuilder { open, options, config, batch_size: None, per_device_batch_size: None, prefetch: None }
     }
 
     /// Samples in a batch, those of all devices together; 1 unless set.
@@ -87,7 +70,7 @@ impl DataLoaderBuilder {
     /// What to do with a sample that cannot be read; [`OnError::Fail`] unless set. [`DataLoader::bad_samples`] tells which
     /// they were.
     pub fn on_error(mut self, on_error: OnError) -> Self {
-        self.on_error = on_error;
+        self.config.on_error = on_error;
         self
     }
 
@@ -104,7 +87,7 @@ impl DataLoaderBuilder {
     /// slow one holds nobody up. Then only the set of an epoch's batches is fixed, and what is in each: two runs differ, one
     /// cannot be resumed in the middle of an epoch, and several processes cannot share the batches.
     pub fn ordered(mut self, ordered: bool) -> Self {
-        self.ordered = ordered;
+        self.config.ordered = ordered;
         self
     }
 
@@ -130,13 +113,13 @@ impl DataLoaderBuilder {
 
     /// Threads that read batches ahead; with 0, the default, a batch is read when it is asked for.
     pub fn num_workers(mut self, threads: usize) -> Self {
-        self.num_workers = threads;
+        self.config.num_workers = threads;
         self
     }
 
     /// What to do with a short last batch; [`LastBatch::Pad`] unless set.
     pub fn last_batch(mut self, last_batch: LastBatch) -> Self {
-        self.last_batch = last_batch;
+        self.config.last_batch = last_batch;
         self
     }
 
@@ -150,7 +133,7 @@ impl DataLoaderBuilder {
 
     /// How many batches [`DataLoader::prefetch_to`] keeps on the device ahead of the consumer; 2 unless set.
     pub fn device_prefetch(mut self, batches: usize) -> Self {
-        self.device_prefetch = batches;
+        self.config.device_prefetch = batches;
         self
     }
 
@@ -169,13 +152,16 @@ impl DataLoaderBuilder {
         if let BatchSize::Global(0) | BatchSize::PerDevice(0) = batch_size {
             return Err(Error::usage("the batch size is 0; it must be at least 1"));
         }
-        if self.num_workers > MOST_WORKERS {
+        let workers = self.config.num_workers;
+        if workers > MOST_WORKERS {
             return Err(Error::usage(format!(
-                "num_workers is {}; more than {MOST_WORKERS} threads cannot help, the number of CPU cores is a good choice",
-                self.num_workers
+                "num_workers is {workers}; more than {MOST_WORKERS} threads cannot help, the number of CPU cores is a good \
+                 choice"
             )));
         }
-        for (which, batches) in [("prefetch", self.prefetch.unwrap_or(1)), ("device_prefetch", self.device_prefetch)] {
+        for (which, batches) in
+            [("prefetch", self.prefetch.unwrap_or(1)), ("device_prefetch", self.config.device_prefetch)]
+        {
             if batches == 0 {
                 return Err(Error::usage(format!(
                     "{which} is 0; it must be at least 1, as the batch that is being made counts"
@@ -187,27 +173,17 @@ impl DataLoaderBuilder {
                 )));
             }
         }
-        let prefetch = self.prefetch.unwrap_or(2 * self.num_workers);
-        if prefetch < self.num_workers {
+        let prefetch = self.prefetch.unwrap_or(2 * workers);
+        if prefetch < workers {
             return Err(Error::usage(format!(
                 "prefetch({prefetch}) leaves no batch for some of the {workers} workers, each of which reads a batch of its \
                  own; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least \
                  {workers}, or leave it out for {}",
-                2 * self.num_workers,
-                workers = self.num_workers
+                2 * workers
             )));
         }
-        let config = Config {
-            batch_size,
-            seed: self.options.seed,
-            shuffled: self.options.shuffle,
-            on_error: self.on_error,
-            ordered: self.ordered,
-            last_batch: self.last_batch,
-            num_workers: self.num_workers,
-            prefetch,
-            device_prefetch: self.device_prefetch,
-        };
-        Inner::new((self.open)(self.options)?, config).map(DataLoader::new)
+        let DataLoaderBuilder { open, options, config, .. } = self;
+        let (seed, shuffled) = (options.seed, options.shuffle);
+        Inner::new(open(options)?, Config { batch_size, seed, shuffled, prefetch, ..config }).map(DataLoader::new)
     }
 }

@@ -9,12 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fulmen_pjrt::HostBuffer;
 use rand_chacha::ChaCha8Rng;
 
+use super::{layout::Layout, on_error::OnError, stats::Stats};
 use crate::dataset::random::{Purpose, generator};
 use crate::dataset::sample::Draw;
 use crate::error::panicked;
-use crate::loader::layout::Layout;
-use crate::loader::on_error::OnError;
-use crate::loader::stats::Stats;
 use crate::{Error, Result, Sample};
 
 /// Fills the memory of one batch.
@@ -35,14 +33,6 @@ pub(crate) struct BatchBuffer<'a> {
     written: Vec<bool>,
 }
 
-/// The sample that a row is for.
-#[derive(Clone, Copy)]
-pub(crate) struct RowSample {
-    pub(crate) index: u64,
-    /// The epoch as the sample's random numbers know it.
-    pub(crate) random_epoch: u64,
-}
-
 impl<'a> BatchBuffer<'a> {
     pub(crate) fn new(buffer: &'a mut Arc<HostBuffer>, layout: &Layout) -> Result<BatchBuffer<'a>> {
         match Arc::get_mut(buffer) {
@@ -53,18 +43,19 @@ impl<'a> BatchBuffer<'a> {
 }
 
 impl Collator<'_> {
-    /// Lets a user's code write a row. The inner error is that of the sample; the outer one is of the loader: the batches
-    /// are no longer wanted.
+    /// Lets a user's code write a row with the sample of this index, whose random numbers are those of an epoch. The inner
+    /// error is that of the sample; the outer one is of the loader: the batches are no longer wanted.
     pub(crate) fn write_row(
         &mut self,
         row: usize,
-        of: RowSample,
+        index: u64,
+        random_epoch: u64,
         write: impl FnOnce(&mut Sample<'_>) -> Result<()>,
     ) -> Result<Result<()>> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::usage("the batches were dropped while this one was read"));
         }
-        let draw = Draw { seed: self.seed, epoch: self.epoch, random_epoch: of.random_epoch, index: of.index };
+        let draw = Draw { seed: self.seed, epoch: self.epoch, random_epoch, index };
         let BatchBuffer { memory, written } = &mut self.buffer;
         let mut sample = Sample::new(self.layout, memory, row, written, draw);
         // A panic leaves at most a half-written row behind, which is written again or thrown away.

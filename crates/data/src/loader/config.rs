@@ -5,9 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::loader::on_error::OnError;
-use crate::loader::replicas::ShardSpec;
-use crate::loader::stats::Stats;
+use super::{on_error::OnError, replicas::ShardSpec, stats::Stats};
 
 /// What to do with the samples that are left over when the others have filled their batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -39,6 +37,22 @@ pub(crate) struct Config {
     pub(crate) num_workers: usize,
     pub(crate) prefetch: usize,
     pub(crate) device_prefetch: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            batch_size: BatchSize::Global(1),
+            seed: 0,
+            shuffled: false,
+            on_error: OnError::default(),
+            ordered: true,
+            last_batch: LastBatch::default(),
+            num_workers: 0,
+            prefetch: 0,
+            device_prefetch: 2,
+        }
+    }
 }
 
 /// All that decides which samples make up a batch, but for the source of the samples.

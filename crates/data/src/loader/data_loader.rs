@@ -8,15 +8,11 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Runtime, Sharding};
 
-use crate::loader::buckets::Buckets;
-use crate::loader::builder::DataLoaderBuilder;
-use crate::loader::config::{Config, LastBatch, Setup};
-use crate::loader::device::DeviceBatches;
-use crate::loader::host_batches::HostBatches;
-use crate::loader::inner::Inner;
-use crate::loader::on_error::{BadSamples, OnError};
-use crate::loader::replicas::Replicas;
-use crate::loader::report::LoaderReport;
+use super::{
+    buckets::Buckets, builder::DataLoaderBuilder, config::Config, config::LastBatch, config::Setup,
+    device::DeviceBatches, host_batches::HostBatches, inner::Inner, on_error::BadSamples, on_error::OnError,
+    replicas::Replicas, report::LoaderReport, stats::Counts,
+};
 use crate::{Dataset, Field, IterableDataset, Result};
 
 /// Reads a dataset in batches of one size, epoch after epoch.
@@ -287,12 +283,12 @@ impl DataLoader {
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
     pub fn report(&self) -> LoaderReport {
-        LoaderReport::new(self.config(), self.inner.source.is_sequential(), self.inner.setup.stats.get())
+        LoaderReport::new(self.config(), self.inner.source.is_sequential(), &self.inner.setup.stats.counts())
     }
 
     /// Lets [`report`](DataLoader::report) begin anew. Bad samples stay counted.
     pub fn reset_report(&self) {
-        self.inner.setup.stats.reset();
+        *self.inner.setup.stats.counts() = Counts::default();
     }
 
     /// The same loader with a report of its own.

@@ -11,10 +11,8 @@ use std::time::Instant;
 
 use fulmen_tensor::{DType, DeviceArray, Runtime, Sharding, TensorType};
 
+use super::{batch::HostBatch, host_batches::HostBatches, stats::ConsumerTimer, stats::Stats};
 use crate::error::panicked;
-use crate::loader::batch::HostBatch;
-use crate::loader::host_batches::HostBatches;
-use crate::loader::stats::{ConsumerTimer, Stats};
 use crate::{Error, Result};
 
 /// A batch in the memory of a runtime's devices.
@@ -175,12 +173,11 @@ fn transfer(
         if sender.send(moved).is_err() {
             return;
         }
-        stats.transfer(|transfer| {
-            transfer.batches += 1;
-            transfer.waited_for_batches += came - start;
-            transfer.busy += done - came;
-            transfer.waited_for_space += done.elapsed();
-        });
+        let transfer = &mut stats.counts().transfer;
+        transfer.batches += 1;
+        transfer.waited_for_batches += came - start;
+        transfer.busy += done - came;
+        transfer.waited_for_space += done.elapsed();
     }
 }
 
@@ -192,7 +189,7 @@ impl Iterator for DeviceBatches {
             return Some(Err(error));
         }
         let batches = self.batches.as_ref()?;
-        self.stats.device_queue(self.ready.load(Ordering::Relaxed));
+        self.stats.counts().device_queue.look(self.ready.load(Ordering::Relaxed));
         let wait = || batches.recv();
         let batch = match &mut self.timer {
             Some(timer) => timer.take(wait, |batch| batch.as_ref().ok()?.as_ref().ok().map(|batch| batch.index)),

@@ -6,11 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::loader::batch::HostBatch;
-use crate::loader::batch_sampler::BatchSampler;
-use crate::loader::inner::Inner;
-use crate::loader::stats::ConsumerTimer;
-use crate::loader::workers::Workers;
+use super::{batch::HostBatch, batch_sampler::BatchSampler, inner::Inner, stats::ConsumerTimer, workers::Workers};
 use crate::{Error, Result};
 
 /// Batches in host memory, in order unless the loader is [not ordered](crate::DataLoaderBuilder::ordered). Made by [`DataLoader::epoch`](crate::DataLoader::epoch) and its relatives.

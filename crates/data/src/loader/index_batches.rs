@@ -7,17 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::{
+    batch::HostBatch, buckets::Buckets, buckets::Span, collate::BatchBuffer, collate::Collator, layout::Layout,
+    on_error::OnError, pool::Pool, replicas::Replica, replicas::Replicas, replicas::ShardSpec, source::BatchSource,
+    source::BatchTask, source::Collate, source::EpochBatches, source::EpochRequest, source::SourceOptions,
+    stats::Stats,
+};
 use crate::dataset::random::below;
 use crate::error::panicked;
-use crate::loader::batch::HostBatch;
-use crate::loader::buckets::{Buckets, Span};
-use crate::loader::collate::{BatchBuffer, Collator, RowSample};
-use crate::loader::layout::Layout;
-use crate::loader::on_error::OnError;
-use crate::loader::pool::Pool;
-use crate::loader::replicas::{Replica, Replicas, ShardSpec};
-use crate::loader::source::{BatchSource, BatchTask, Collate, EpochBatches, EpochRequest, SourceOptions};
-use crate::loader::stats::Stats;
 use crate::{Dataset, Error, Field, RandomSampler, Result, Sampler, SequentialSampler};
 
 /// How many samples are tried in the place of a bad one.
@@ -274,8 +271,8 @@ impl IndexRows {
 
 /// Whether the sample could be read; an error if that ends the batch.
 fn read(dataset: &dyn Dataset, batch: &mut Collator<'_>, row: usize, index: usize) -> Result<bool> {
-    let of = RowSample { index: index as u64, random_epoch: batch.epoch };
-    let Err(error) = batch.write_row(row, of, |sample| dataset.read(index, sample))? else { return Ok(true) };
+    let read = batch.write_row(row, index as u64, batch.epoch, |sample| dataset.read(index, sample))?;
+    let Err(error) = read else { return Ok(true) };
     // A sample whose origin cannot be told is still the bad one.
     let origin = catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or(None);
     batch.count_bad(error.at_sample(index as u64, origin)).map(|_| false)

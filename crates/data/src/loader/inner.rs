@@ -6,15 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::{
+    batch::HostBatch, collate::BatchBuffer, collate::Collator, config::BatchSize, config::Config, config::LastBatch,
+    config::Setup, layout::Layout, pool::Pool, replicas::Replicas, replicas::ShardSpec, source::BatchSource,
+    source::BatchTask, stats::Stats, stats::Stopwatch,
+};
 use crate::error::panicked;
-use crate::loader::batch::HostBatch;
-use crate::loader::collate::{BatchBuffer, Collator};
-use crate::loader::config::{BatchSize, Config, LastBatch, Setup};
-use crate::loader::layout::Layout;
-use crate::loader::pool::Pool;
-use crate::loader::replicas::{Replicas, ShardSpec};
-use crate::loader::source::{BatchSource, BatchTask};
-use crate::loader::stats::{Stats, Stopwatch};
 use crate::{Error, Field, Result};
 
 pub(crate) struct Inner {

@@ -6,9 +6,8 @@ use std::fmt;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
+use super::{config::Config, stats::Counts, stats::Depth};
 use crate::Stage;
-use crate::loader::config::Config;
-use crate::loader::stats::{Counts, Depth};
 
 /// Below this part of the step time, waiting is not worth a word.
 const LITTLE: f64 = 0.03;
@@ -85,7 +84,7 @@ impl QueueDepth {
 }
 
 impl LoaderReport {
-    pub(crate) fn new(config: &Config, sequential: bool, counts: Counts) -> LoaderReport {
+    pub(crate) fn new(config: &Config, sequential: bool, counts: &Counts) -> LoaderReport {
         let transfer = (counts.transfer.batches > 0).then(|| TransferReport {
             batches: counts.transfer.batches,
             busy: counts.transfer.busy,
@@ -121,6 +120,12 @@ impl LoaderReport {
     /// What the threads spent on filling batches, all stages together.
     pub fn work(&self) -> Duration {
         self.stages.iter().map(|stage| stage.1).sum::<Duration>() + self.writing
+    }
+
+    /// The time of each stage and of writing, by its name.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (String, Duration)> {
+        let stages = self.stages.iter().map(|&(stage, spent)| (format!("{stage:?}").to_lowercase(), spent));
+        stages.chain([("write".to_owned(), self.writing)])
     }
 
     /// The stage that takes most of the threads' time, and its part of it; none before the first batch. Without a stage
@@ -217,31 +222,20 @@ fn share(part: Duration, whole: Duration) -> f64 {
     if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }
 
-/// Seconds with as many digits as are of use.
-struct Time(Duration);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs_f64();
-        let (value, unit) = match seconds {
-            ..1e-3 => (1e6 * seconds, "us"),
-            1e-3..1.0 => (1e3 * seconds, "ms"),
-            _ => (seconds, "s"),
-        };
-        let digits = if value < 10.0 {
-            2
-        } else if value < 100.0 {
-            1
-        } else {
-            0
-        };
-        write!(f, "{value:.digits$} {unit}")
-    }
-}
-
-/// A time with a unit, as reports show it.
-pub(crate) fn time(duration: Duration) -> impl fmt::Display {
-    Time(duration)
+/// A time with a unit and as many digits as are of use.
+pub(crate) fn time(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    let (value, unit) = match seconds {
+        ..1e-3 => (1e6 * seconds, "us"),
+        1e-3..1.0 => (1e3 * seconds, "ms"),
+        _ => (seconds, "s"),
+    };
+    let digits = match value {
+        ..10.0 => 2,
+        10.0..100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {unit}")
 }
 
 impl fmt::Display for QueueDepth {
@@ -258,27 +252,15 @@ impl fmt::Display for LoaderReport {
             count => threads(count),
         };
         writeln!(f, "{} batches, {} samples, filled by {by}", self.batches, self.samples)?;
-        let work = self.work();
-        for (stage, spent) in &self.stages {
-            let name = format!("{stage:?}").to_lowercase();
-            writeln!(f, "{name:<10} {:>9}  {:>3.0} %", Time(*spent).to_string(), 100.0 * share(*spent, work))?;
+        for (name, spent) in self.parts() {
+            let percent = 100.0 * share(spent, self.work());
+            writeln!(f, "{name:<10} {:>9}  {percent:>3.0} %", time(spent))?;
         }
-        writeln!(
-            f,
-            "{:<10} {:>9}  {:>3.0} %",
-            "write",
-            Time(self.writing).to_string(),
-            100.0 * share(self.writing, work)
-        )?;
         if self.num_workers > 0 {
-            write!(f, "workers waited {} for space", Time(self.waited_for_space))?;
+            write!(f, "workers waited {} for space", time(self.waited_for_space))?;
             if self.sequential {
-                write!(
-                    f,
-                    ", {} for the reading of the stream ({} in all)",
-                    Time(self.waited_for_reading),
-                    Time(self.in_order)
-                )?;
+                let (waited, all) = (time(self.waited_for_reading), time(self.in_order));
+                write!(f, ", {waited} for the reading of the stream ({all} in all)")?;
             }
             writeln!(f, "; batches: {}", self.host_queue)?;
         }
@@ -287,16 +269,16 @@ impl fmt::Display for LoaderReport {
                 f,
                 "transfer of {} batches took {}, waited {} for batches and {} for space; on the device: {}",
                 transfer.batches,
-                Time(transfer.busy),
-                Time(transfer.waited_for_batches),
-                Time(transfer.waited_for_space),
+                time(transfer.busy),
+                time(transfer.waited_for_batches),
+                time(transfer.waited_for_space),
                 transfer.queue
             )?;
         }
         if let Some(first) = self.first_batch {
-            writeln!(f, "first batch after {}", Time(first))?;
+            writeln!(f, "first batch after {}", time(first))?;
         }
-        writeln!(f, "{} steps: {} busy, {} waiting", self.steps, Time(self.busy), Time(self.waiting))?;
+        writeln!(f, "{} steps: {} busy, {} waiting", self.steps, time(self.busy), time(self.waiting))?;
         f.write_str(&self.verdict())
     }
 }

@@ -6,10 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::loader::buckets::Buckets;
-use crate::loader::collate::Collator;
-use crate::loader::config::Setup;
-use crate::loader::replicas::Replicas;
+use super::{buckets::Buckets, collate::Collator, config::Setup, replicas::Replicas};
 use crate::{Field, Result, Sampler};
 
 /// Samples that can be put into batches.

@@ -66,7 +66,7 @@ pub(crate) struct Depth {
 }
 
 impl Depth {
-    fn look(&mut self, ready: usize) {
+    pub(crate) fn look(&mut self, ready: usize) {
         self.looks += 1;
         self.sum += ready as u64;
         self.peak = self.peak.max(ready);
@@ -74,39 +74,24 @@ impl Depth {
 }
 
 impl Stats {
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    pub(crate) fn counts(&self) -> MutexGuard<'_, Counts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn get(&self) -> Counts {
-        self.counts().clone()
-    }
-
-    pub(crate) fn reset(&self) {
-        *self.counts() = Counts::default();
-    }
-
-    /// How long records were fetched so far, by all threads.
-    pub(crate) fn in_order(&self) -> Duration {
-        self.counts().in_order
-    }
-
     pub(crate) fn filled(&self, samples: usize, watch: &Stopwatch) {
-        let (total, stages) = watch.read();
         let mut counts = self.counts();
+        let rest = counts.add(watch).1;
         counts.batches += 1;
         counts.samples += samples as u64;
-        counts.add_stages(&stages);
-        counts.other += total.saturating_sub(stages.sum());
+        counts.other += rest;
     }
 
     /// Of a stream; what was in none of the stages was reading.
     pub(crate) fn fetched_records(&self, watch: &Stopwatch) {
-        let (total, stages) = watch.read();
         let mut counts = self.counts();
+        let (total, rest) = counts.add(watch);
         counts.in_order += total;
-        counts.add_stages(&stages);
-        counts.stages[Stage::Read as usize] += total.saturating_sub(stages.sum());
+        counts.stages[Stage::Read as usize] += rest;
     }
 
     /// A worker waited for the sampler, since when so much of the time went into fetching records.
@@ -117,27 +102,14 @@ impl Stats {
         counts.waited_for_reading += reading;
         counts.waited_for_space += waited - reading;
     }
-
-    pub(crate) fn waited_for_space(&self, waited: Duration) {
-        self.counts().waited_for_space += waited;
-    }
-
-    pub(crate) fn host_queue(&self, ready: usize) {
-        self.counts().host_queue.look(ready);
-    }
-
-    pub(crate) fn device_queue(&self, ready: usize) {
-        self.counts().device_queue.look(ready);
-    }
-
-    pub(crate) fn transfer(&self, of: impl FnOnce(&mut Transfer)) {
-        of(&mut self.counts().transfer);
-    }
 }
 
 impl Counts {
-    fn add_stages(&mut self, stages: &StageTimes) {
+    /// Adds the stages of some work; how long it took, and how much of that was in none of them.
+    fn add(&mut self, watch: &Stopwatch) -> (Duration, Duration) {
+        let (total, stages) = (watch.start.elapsed(), StageTimes::of_this_thread().since(&watch.stages));
         Stage::ALL.iter().for_each(|&stage| self.stages[stage as usize] += stages.of(stage));
+        (total, total.saturating_sub(stages.sum()))
     }
 }
 
@@ -150,10 +122,6 @@ pub(crate) struct Stopwatch {
 impl Stopwatch {
     pub(crate) fn start() -> Stopwatch {
         Stopwatch { start: Instant::now(), stages: StageTimes::of_this_thread() }
-    }
-
-    fn read(&self) -> (Duration, StageTimes) {
-        (self.start.elapsed(), StageTimes::of_this_thread().since(&self.stages))
     }
 }
 

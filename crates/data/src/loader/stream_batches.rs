@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
+use super::{
+    collate::Collator, on_error::OnError, replicas::Replicas, source::BatchSource, source::BatchTask, source::Collate,
+    source::EpochBatches, source::EpochRequest, source::SourceOptions, stream_cursor::EpochLength,
+    stream_cursor::FetchedRecord, stream_cursor::StreamCursor,
+};
 use crate::dataset::random::below;
-use crate::loader::collate::{Collator, RowSample};
-use crate::loader::on_error::OnError;
-use crate::loader::replicas::Replicas;
-use crate::loader::source::{BatchSource, BatchTask, Collate, EpochBatches, EpochRequest, SourceOptions};
-use crate::loader::stream_cursor::{EpochLength, FetchedRecord, StreamCursor};
 use crate::{Error, Field, IterableDataset, Result};
 
 /// A stream, and how many of its records are an epoch.
@@ -178,7 +178,7 @@ impl Collate for StreamTask {
 fn read(batch: &mut Collator<'_>, row: usize, fetched: FetchedRecord) -> Result<Option<Error>> {
     let FetchedRecord { record, random_epoch } = fetched;
     let (index, origin) = (record.index(), record.origin().to_owned());
-    match batch.write_row(row, RowSample { index, random_epoch }, |sample| record.write(sample))? {
+    match batch.write_row(row, index, random_epoch, |sample| record.write(sample))? {
         Ok(()) => Ok(None),
         Err(error) => batch.count_bad(error.at_sample(index, Some(origin))).map(Some),
     }

@@ -6,10 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::{config::Setup, on_error::OnError, source::EpochRequest};
 use crate::error::panicked;
-use crate::loader::config::Setup;
-use crate::loader::on_error::OnError;
-use crate::loader::source::EpochRequest;
 use crate::stream::iterable::{Record, Records};
 use crate::{Error, IterableDataset, Result};
 
@@ -74,20 +72,19 @@ impl StreamCursor {
     /// The next record; after an error it must not be asked again. None where records are skipped and the stream has lost
     /// some of those that it promised: each of the others comes once in an epoch, and nothing takes the place of the lost.
     pub(crate) fn fetch(&mut self) -> Result<Option<FetchedRecord>> {
-        loop {
-            // Another pass is begun for spare records alone.
-            if self.pass > 0 && self.drops_records() {
-                return Ok(None);
-            }
-            if let Some(record) = self.read_next()? {
-                return Ok(Some(record));
-            }
-            self.check_short()?;
-            if self.drops_records() {
-                return Ok(None);
-            }
-            self.begin_anew();
+        // Another pass is begun for padding alone.
+        if self.pass > 0 && self.drops_records() {
+            return Ok(None);
         }
+        if let Some(record) = self.read_next()? {
+            return Ok(Some(record));
+        }
+        self.check_short()?;
+        if self.drops_records() {
+            return Ok(None);
+        }
+        self.begin_anew();
+        self.padding_record().map(Some)
     }
 
     /// Reads a batch that nobody wants.

@@ -9,9 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-use crate::loader::batch::HostBatch;
-use crate::loader::batch_sampler::BatchSampler;
-use crate::loader::inner::Inner;
+use super::{batch::HostBatch, batch_sampler::BatchSampler, inner::Inner};
 use crate::{Error, Result};
 
 /// The threads and what they have finished. Dropping it stops and joins them.
@@ -94,7 +92,7 @@ impl Workers {
     pub(crate) fn next(&mut self) -> Option<Result<HostBatch>> {
         let inner = &self.shared.inner;
         let mut queue = self.shared.queue();
-        inner.setup.stats.host_queue(queue.done.len());
+        inner.setup.stats.counts().host_queue.look(queue.done.len());
         loop {
             if let Some(batch) = queue.take(inner.setup.config.ordered, inner.batches() as u64) {
                 drop(queue);
@@ -132,9 +130,9 @@ impl Shared {
     fn work(&self) {
         let stats = &self.inner.setup.stats;
         loop {
-            let (came, fetched) = (Instant::now(), stats.in_order());
+            let (came, fetched) = (Instant::now(), stats.counts().in_order);
             let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-            let fetched = stats.in_order().saturating_sub(fetched);
+            let fetched = stats.counts().in_order.saturating_sub(fetched);
             stats.waited_for_sampler(came.elapsed(), fetched);
             let number = sampler.issued;
             let task = if self.wait_for_space(number) { sampler.next() } else { None };
@@ -157,7 +155,7 @@ impl Shared {
         let mut queue = self.queue();
         while !self.stop.load(Ordering::Relaxed) {
             if number - queue.taken < self.inner.setup.config.prefetch as u64 {
-                self.inner.setup.stats.waited_for_space(came.elapsed());
+                self.inner.setup.stats.counts().waited_for_space += came.elapsed();
                 return true;
             }
             queue = self.space.wait(queue).unwrap_or_else(PoisonError::into_inner);
