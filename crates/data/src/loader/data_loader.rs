@@ -11,8 +11,9 @@ use fulmen_tensor::{Runtime, Sharding};
 use super::{
     buckets::Buckets, builder::DataLoaderBuilder, config::Config, config::LastBatch, config::Setup,
     device::DeviceBatches, host_batches::HostBatches, inner::Inner, on_error::BadSamples, on_error::OnError,
-    replicas::Replicas, report::LoaderReport, stats::Counts,
+    replicas::Replicas, report::LoaderReport,
 };
+use crate::parallel::cores;
 use crate::{Dataset, Field, IterableDataset, Result};
 
 /// Reads a dataset in batches of one size, epoch after epoch.
@@ -283,12 +284,22 @@ impl DataLoader {
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
     pub fn report(&self) -> LoaderReport {
-        LoaderReport::new(self.config(), self.inner.source.is_sequential(), &self.inner.setup.stats.counts())
+        let Config { num_workers, prefetch, device_prefetch, .. } = *self.config();
+        let mut report = self.inner.setup.stats.report().clone();
+        report.num_workers = num_workers;
+        report.cores = cores();
+        report.sequential = self.inner.source.is_sequential();
+        report.host_queue.capacity = prefetch;
+        report.transfer = report.transfer.filter(|transfer| transfer.batches > 0);
+        if let Some(transfer) = &mut report.transfer {
+            transfer.queue.capacity = device_prefetch;
+        }
+        report
     }
 
     /// Lets [`report`](DataLoader::report) begin anew. Bad samples stay counted.
     pub fn reset_report(&self) {
-        *self.inner.setup.stats.counts() = Counts::default();
+        *self.inner.setup.stats.report() = LoaderReport::new();
     }
 
     /// The same loader with a report of its own.

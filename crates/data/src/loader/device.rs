@@ -173,7 +173,8 @@ fn transfer(
         if sender.send(moved).is_err() {
             return;
         }
-        let transfer = &mut stats.counts().transfer;
+        let mut report = stats.report();
+        let transfer = report.transfer.get_or_insert_default();
         transfer.batches += 1;
         transfer.waited_for_batches += came - start;
         transfer.busy += done - came;
@@ -189,7 +190,7 @@ impl Iterator for DeviceBatches {
             return Some(Err(error));
         }
         let batches = self.batches.as_ref()?;
-        self.stats.counts().device_queue.look(self.ready.load(Ordering::Relaxed));
+        self.stats.report().transfer.get_or_insert_default().queue.look(self.ready.load(Ordering::Relaxed));
         let wait = || batches.recv();
         let batch = match &mut self.timer {
             Some(timer) => timer.take(wait, |batch| batch.as_ref().ok()?.as_ref().ok().map(|batch| batch.index)),

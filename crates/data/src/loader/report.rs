@@ -3,10 +3,8 @@
 //! Not here: the measuring (`stats`).
 
 use std::fmt;
-use std::thread::available_parallelism;
 use std::time::Duration;
 
-use super::{config::Config, stats::Counts, stats::Depth};
 use crate::Stage;
 
 /// Below this part of the step time, waiting is not worth a word.
@@ -16,7 +14,7 @@ const LITTLE: f64 = 0.03;
 ///
 /// Times of workers are added up over all of them, and are times on the clock: on a machine with fewer free cores than
 /// workers, work seems to take longer than it would alone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LoaderReport {
     /// Threads that fill batches; with 0 the consumer does it itself.
     pub num_workers: usize,
@@ -48,11 +46,12 @@ pub struct LoaderReport {
     pub host_queue: QueueDepth,
     /// What the transfer to the devices did, if there was one.
     pub transfer: Option<TransferReport>,
-    sequential: bool,
+    /// Records of a stream are read in order.
+    pub(crate) sequential: bool,
 }
 
 /// How many batches lay in a queue when somebody came to take one.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueueDepth {
     /// On average.
     pub mean: f64,
@@ -60,10 +59,12 @@ pub struct QueueDepth {
     pub peak: usize,
     /// How many there can be.
     pub capacity: usize,
+    /// How often somebody came.
+    looks: u64,
 }
 
 /// Where the time of the thread went that moves batches to the devices.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct TransferReport {
     /// Batches that it moved.
     pub batches: u64,
@@ -78,38 +79,18 @@ pub struct TransferReport {
 }
 
 impl QueueDepth {
-    fn new(depth: Depth, capacity: usize) -> QueueDepth {
-        QueueDepth { mean: depth.sum as f64 / depth.looks.max(1) as f64, peak: depth.peak, capacity }
+    /// So many batches were ready when somebody came.
+    pub(crate) fn look(&mut self, ready: usize) {
+        self.looks += 1;
+        self.mean += (ready as f64 - self.mean) / self.looks as f64;
+        self.peak = self.peak.max(ready);
     }
 }
 
 impl LoaderReport {
-    pub(crate) fn new(config: &Config, sequential: bool, counts: &Counts) -> LoaderReport {
-        let transfer = (counts.transfer.batches > 0).then(|| TransferReport {
-            batches: counts.transfer.batches,
-            busy: counts.transfer.busy,
-            waited_for_batches: counts.transfer.waited_for_batches,
-            waited_for_space: counts.transfer.waited_for_space,
-            queue: QueueDepth::new(counts.device_queue, config.device_prefetch),
-        });
-        LoaderReport {
-            num_workers: config.num_workers,
-            cores: available_parallelism().map_or(1, usize::from),
-            batches: counts.batches,
-            samples: counts.samples,
-            stages: Stage::ALL.iter().map(|&stage| (stage, counts.stages[stage as usize])).collect(),
-            writing: counts.other,
-            in_order: counts.in_order,
-            waited_for_space: counts.waited_for_space,
-            waited_for_reading: counts.waited_for_reading,
-            steps: counts.steps.count,
-            waiting: counts.steps.waited,
-            busy: counts.steps.busy,
-            first_batch: counts.steps.first_batch,
-            host_queue: QueueDepth::new(counts.host_queue, config.prefetch),
-            transfer,
-            sequential,
-        }
+    /// One of which nothing is counted yet.
+    pub(crate) fn new() -> LoaderReport {
+        LoaderReport { stages: Stage::ALL.map(|stage| (stage, Duration::ZERO)).into(), ..LoaderReport::default() }
     }
 
     /// The part of the step time in which the consumer waited for data, from 0 to 1; 0 before the second batch.
@@ -306,7 +287,7 @@ mod tests {
             waiting: ms(500),
             busy: ms(1000),
             first_batch: Some(ms(31)),
-            host_queue: QueueDepth { mean: 0.25, peak: 2, capacity: 4 },
+            host_queue: QueueDepth { mean: 0.25, peak: 2, capacity: 4, looks: 4 },
             transfer: None,
             sequential: false,
         }
@@ -389,7 +370,7 @@ mod tests {
                 "input-bound: 33 % of step time waits; reading the stream is the slow stage, which one thread does at a time; leave decoding to Stream::map, mix several streams, read from faster storage, or cache it"
             ],
         );
-        let queue = QueueDepth { mean: 0.0, peak: 0, capacity: 2 };
+        let queue = QueueDepth { capacity: 2, ..QueueDepth::default() };
         let slow = TransferReport {
             batches: 100,
             busy: ms(1300),

@@ -92,7 +92,7 @@ impl Workers {
     pub(crate) fn next(&mut self) -> Option<Result<HostBatch>> {
         let inner = &self.shared.inner;
         let mut queue = self.shared.queue();
-        inner.setup.stats.counts().host_queue.look(queue.done.len());
+        inner.setup.stats.report().host_queue.look(queue.done.len());
         loop {
             if let Some(batch) = queue.take(inner.setup.config.ordered, inner.batches() as u64) {
                 drop(queue);
@@ -130,9 +130,9 @@ impl Shared {
     fn work(&self) {
         let stats = &self.inner.setup.stats;
         loop {
-            let (came, fetched) = (Instant::now(), stats.counts().in_order);
+            let (came, fetched) = (Instant::now(), stats.report().in_order);
             let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-            let fetched = stats.counts().in_order.saturating_sub(fetched);
+            let fetched = stats.report().in_order.saturating_sub(fetched);
             stats.waited_for_sampler(came.elapsed(), fetched);
             let number = sampler.issued;
             let task = if self.wait_for_space(number) { sampler.next() } else { None };
@@ -155,7 +155,7 @@ impl Shared {
         let mut queue = self.queue();
         while !self.stop.load(Ordering::Relaxed) {
             if number - queue.taken < self.inner.setup.config.prefetch as u64 {
-                self.inner.setup.stats.counts().waited_for_space += came.elapsed();
+                self.inner.setup.stats.report().waited_for_space += came.elapsed();
                 return true;
             }
             queue = self.space.wait(queue).unwrap_or_else(PoisonError::into_inner);

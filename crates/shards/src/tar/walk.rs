@@ -1,9 +1,8 @@
 //! Going through a tar file from entry to entry, reading or passing over what they hold.
 //!
-//! The `tar` crate reads the blocks: headers, and the records of extended (pax) ones. Going from block to block is done
-//! here, because its `Archive` takes a tar without an end for a whole one, believes extended records that it could not
-//! read, and keeps names of any length. What it does not read is refused: checksums of signed bytes, empty numbers, and
-//! line breaks in extended records.
+//! The `tar` crate reads a header. Going from header to header is done here, because its `Archive` takes a tar without an
+//! end for a whole one, keeps names of any length, and divides extended (pax) records at line breaks, which the attributes
+//! that macOS writes have in them. Checksums of signed bytes and empty numbers it does not read: they are refused.
 //!
 //! Not here: which files make up a sample (`group`).
 
@@ -15,7 +14,7 @@ use std::os::unix::fs::FileExt;
 use fulmen_data::internal::fill;
 use fulmen_data::{Error, Result};
 use fulmen_files::{Location, explain};
-use tar::{EntryType, Header, PaxExtensions};
+use tar::{EntryType, Header};
 
 /// All of a tar is made of blocks of so many bytes.
 const BLOCK: usize = 512;
@@ -218,7 +217,7 @@ impl<R: Read> Walk<R> {
 
     /// What follows the end: zeros, which some programs fill up with. It is read so that a checksum behind it is too.
     fn end(&mut self) -> Result<()> {
-        let mut rest = vec![0; 64 << 10];
+        let (ended, mut rest) = (self.at - BLOCK as u64, vec![0; 64 << 10]);
         loop {
             let count = fill(&mut self.reader, &mut rest).map_err(|source| self.broken(source))?;
             if count == 0 {
@@ -226,9 +225,8 @@ impl<R: Read> Walk<R> {
             }
             if rest[..count].iter().any(|&byte| byte != 0) {
                 return Err(self.error(format!(
-                    "after the zeros at byte {} that end the tar there are more bytes, as when tars are written one after \
-                     the other into a file; make one tar of them",
-                    self.at - BLOCK as u64
+                    "after the zeros at byte {ended} that end the tar there are more bytes, as when tars are written one \
+                     after the other into a file; make one tar of them"
                 )));
             }
             self.at += count as u64;
@@ -284,22 +282,30 @@ fn checked_size(header: &Header) -> Result<u64, String> {
     header.entry_size().map_err(|_| "its size is no number".to_owned())
 }
 
-/// What extended records say. Where a key comes twice, the last one counts.
-fn parse(records: &[u8]) -> Result<Extended, String> {
+/// Reads records `length key=value\n`, where the length is that of the whole record (POSIX.1-2001 pax). Where a key comes
+/// twice, the last one counts.
+fn parse(mut records: &[u8]) -> Result<Extended, String> {
     let mut extended = Extended::default();
-    for record in PaxExtensions::new(records) {
-        let record = record.map_err(|_| "a record of an extended header is not `length key=value`")?;
-        match record.key_bytes() {
+    while !records.is_empty() {
+        let broken = || "a record of an extended header is not `length key=value`".to_owned();
+        let space = records.iter().take(20).position(|&byte| byte == b' ').ok_or_else(broken)?;
+        let length = std::str::from_utf8(&records[..space]).ok().and_then(|digits| digits.parse::<usize>().ok());
+        let length = length.filter(|&length| length > space + 1 && length <= records.len()).ok_or_else(broken)?;
+        let (record, rest) = records.split_at(length);
+        let record = record[space + 1..].strip_suffix(b"\n").ok_or_else(broken)?;
+        let equals = record.iter().position(|&byte| byte == b'=').ok_or_else(broken)?;
+        match (&record[..equals], &record[equals + 1..]) {
             // A record without a value takes back what another said.
-            b"path" => extended.name = Some(record.value_bytes().to_vec()).filter(|name| !name.is_empty()),
-            b"size" if record.value_bytes().is_empty() => extended.size = None,
-            b"size" => {
-                let size = record.value().ok().and_then(|digits| digits.parse().ok());
-                let broken = || format!("the size `{}` is no number", record.value_bytes().escape_ascii());
-                extended.size = Some(size.ok_or_else(broken)?);
+            (b"path", name) => extended.name = (!name.is_empty()).then(|| name.to_vec()),
+            (b"size", b"") => extended.size = None,
+            (b"size", value) => {
+                let size = std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok());
+                let size = size.ok_or_else(|| format!("the size `{}` is no number", value.escape_ascii()))?;
+                extended.size = Some(size);
             }
-            key => extended.sparse |= key.starts_with(b"GNU.sparse."),
+            (key, _) => extended.sparse |= key.starts_with(b"GNU.sparse."),
         }
+        records = rest;
     }
     Ok(extended)
 }
@@ -312,4 +318,25 @@ fn readable(name: &[u8]) -> String {
         chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_extended_headers_are_read() {
+        let read = |records: &str| parse(records.as_bytes());
+        let extended = read("19 path=folder/name\n13 size=1234\n11 mtime=1\n").err().unwrap();
+        assert!(extended.contains("length key=value"), "{extended}");
+        let extended = read("20 path=folder/name\n13 size=1234\n14 a.b=\n1 c=2\n").unwrap();
+        assert_eq!((extended.name.as_deref(), extended.size), (Some(&b"folder/name"[..]), Some(1234)));
+        assert!(!extended.sparse && read("22 GNU.sparse.major=1\n").unwrap().sparse);
+        for broken in
+            ["5", "0 a=b\n", "99999999999999999999 a=b\n", "6 a=b\n\n", "2 ", "3 \n", "7 size=\n", "8 size=\n\n"]
+        {
+            assert!(read(broken).is_err(), "{broken:?}");
+        }
+        assert!(read("12 size=-12\n").err().unwrap().contains("`-12`"));
+    }
 }
