@@ -136,12 +136,13 @@ impl Buckets {
     }
 
     pub(crate) fn check_len(&self, len: usize) -> Result<()> {
-        match self.bucket_of.len() == len {
-            true => Ok(()),
-            false => Err(Error::usage(format!(
+        if self.bucket_of.len() == len {
+            Ok(())
+        } else {
+            Err(Error::usage(format!(
                 "the buckets were made for {} samples, and the dataset has {len}",
                 self.bucket_of.len()
-            ))),
+            )))
         }
     }
 

@@ -37,7 +37,7 @@ use crate::{Dataset, Field, IterableDataset, Result};
 /// ```
 #[derive(Clone)]
 pub struct DataLoader {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 impl DataLoader {

@@ -164,3 +164,25 @@ impl BatchMemory {
         Ok(BatchMemory { rows, layouts, pool })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DataLoader, TensorDataset};
+
+    #[test]
+    fn a_distributed_loader_keeps_the_memory_of_batches_of_the_same_size() {
+        let data = TensorDataset::builder().array("x", [64], vec![0.5f32; 64]).build().unwrap();
+        let loader = DataLoader::builder(data).batch_size(16).build().unwrap();
+        let distributed = |devices, num_processes| {
+            let replicas = Replicas { devices, num_processes, process_index: 0 };
+            loader.inner.distributed(replicas).unwrap()
+        };
+        assert!(Arc::ptr_eq(&distributed(8, 1).memory, &loader.inner.memory));
+        let half = distributed(8, 2);
+        assert!(!Arc::ptr_eq(&half.memory, &loader.inner.memory));
+        assert_eq!((half.layout().batch_size(), loader.inner.layout().batch_size()), (8, 16));
+        assert!(Arc::ptr_eq(&half.setup.config, &loader.inner.setup.config));
+        assert!(Arc::ptr_eq(&half.setup.stats, &loader.inner.setup.stats));
+    }
+}

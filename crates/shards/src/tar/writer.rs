@@ -240,13 +240,14 @@ impl TarShardWriter {
     }
 
     fn refuse_after_failure(&self) -> Result<()> {
-        match self.failed {
-            true => Err(Error::file(
+        if self.failed {
+            Err(Error::file(
                 &self.next_path(),
                 "writing failed before, so that samples are missing from this shard; begin again with a new writer, after \
                  the shards that are complete with first_shard",
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 }
