@@ -91,8 +91,8 @@ impl DataLoaderBuilder {
         self
     }
 
-    /// Whether each epoch reads the samples in a random order of its own ([`RandomSampler`]); no unless set. A stream is
-    /// shuffled by [`Stream::shuffle`](crate::Stream::shuffle) instead.
+    /// Whether each epoch reads the samples in a random order of its own ([`RandomSampler`](crate::RandomSampler)); no
+    /// unless set. A stream is shuffled by [`Stream::shuffle`](crate::Stream::shuffle) instead.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.options.shuffle = shuffle;
         self

@@ -160,7 +160,7 @@ impl DataLoader {
     }
 
     /// The parts of a sample in each of the shapes that batches have: one, or with [buckets](DataLoaderBuilder::buckets)
-    /// one for each. [`HostBatch::bucket`] is an index into it.
+    /// one for each. [`HostBatch::bucket`](crate::HostBatch::bucket) is an index into it.
     pub fn shapes(&self) -> &[Vec<Field>] {
         self.inner.source.shapes()
     }

@@ -37,9 +37,9 @@ const DEFAULT_LIMIT: u64 = 1 << 30;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The number of an item ([`StreamItem::index`]) is the number of its shard in the list, times 2³², and its place in the
-/// shard: it does not depend on the order in which shards are read. After a shard that cannot be read to its end comes an
-/// error, and then the next shard, so that a loader may skip what is bad.
+/// The number of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of its shard in the
+/// list, times 2³², and its place in the shard: it does not depend on the order in which shards are read. After a shard
+/// that cannot be read to its end comes an error, and then the next shard, so that a loader may skip what is bad.
 #[derive(Clone, Debug)]
 pub struct TarShards {
     shards: FileList,

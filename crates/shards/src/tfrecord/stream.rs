@@ -31,9 +31,9 @@ use fulmen_files::{Location, gunzip};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The number of an item ([`StreamItem::index`]) is the number of its file in the list, times 2³², and its place in the
-/// file. A record with a wrong checksum is an error, after which the next one comes; after a file that cannot be read
-/// further comes the next file.
+/// The number of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of its file in the list,
+/// times 2³², and its place in the file. A record with a wrong checksum is an error, after which the next one comes;
+/// after a file that cannot be read further comes the next file.
 #[derive(Clone, Debug)]
 pub struct TfRecords {
     files: FileList,
