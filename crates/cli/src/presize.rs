@@ -229,9 +229,10 @@ impl Presize {
                 let earlier: MadeOf = serde_json::from_slice(&text)
                     .map_err(|why| Error::file(&path, format!("it is damaged: {why}; remove the folder")))?;
                 if earlier.options != made_of.options || earlier.pictures != made_of.pictures {
-                    let what = match earlier.options == made_of.options {
-                        true => "their files have changed".to_owned(),
-                        false => format!("with {}, now it is {}", earlier.options, made_of.options),
+                    let what = if earlier.options == made_of.options {
+                        "their files have changed".to_owned()
+                    } else {
+                        format!("with {}, now it is {}", earlier.options, made_of.options)
                     };
                     return Err(Error::file(
                         &path,

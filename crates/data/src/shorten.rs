@@ -37,9 +37,10 @@ pub fn shorten(message: &str) -> Cow<'_, str> {
             continue;
         };
         short.push_str(&message[copied..at]);
-        match size > LONG_VALUE {
-            true => push_cut(&mut short, &message[at..at + size]),
-            false => short.push_str(&message[at..at + size]),
+        if size > LONG_VALUE {
+            push_cut(&mut short, &message[at..at + size])
+        } else {
+            short.push_str(&message[at..at + size])
         }
         copied = at + size;
         at = copied + letter.len_utf8();

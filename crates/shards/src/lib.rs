@@ -2,6 +2,7 @@
 //!
 //! Not here: where the files are (`fulmen-files`), and what is in the members of a sample.
 
+mod files;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -9,7 +10,7 @@ mod tar;
 mod tfrecord;
 
 #[doc(hidden)]
-pub use tar::{END, size_in_tar, split};
+pub use tar::{END, TarEntry, TarFile, size_in_tar, split, tar_entries};
 pub use tar::{TarSample, TarShardWriter, TarShardWriterBuilder, TarShards, TarSource, WrittenShard};
 pub use tfrecord::{Example, Feature, TfRecordSource, TfRecordWriter, TfRecords};
 

@@ -168,6 +168,5 @@ fn read_json<T: DeserializeOwned>(zip: &ZipIndex, name: &str) -> Result<T> {
     let entry = zip.find(name).ok_or_else(|| {
         Error::file(zip.path(), format!("there is no entry {name}; expected COCO's annotations of 2017"))
     })?;
-    serde_json::from_reader(BufReader::with_capacity(1 << 20, entry.reader()))
-        .map_err(|source| zip.damaged(entry, source))
+    zip.read_with(entry, |reader| serde_json::from_reader(BufReader::with_capacity(1 << 20, reader)))
 }

@@ -16,7 +16,6 @@ use super::progress::Progress;
 use super::run::prepare;
 use super::sample_set::{SampleFiles, SampleSet, jpeg_remark};
 use super::section::Section;
-use super::tar_index::for_each_entry;
 use fulmen_data::{Error, Result};
 
 const TRAIN: &str = "ILSVRC2012_img_train.tar";
@@ -75,7 +74,8 @@ impl ImageNet {
         let archives = [Section::open(train)?, Section::open(val)?];
 
         let mut inner = BTreeMap::new();
-        for_each_entry(&archives[0], "the archive", |entry| {
+        for entry in archives[0].tar_entries("the archive") {
+            let entry = entry?;
             let wnid = entry.name.trim_start_matches("./").strip_suffix(".tar").unwrap_or_default().to_owned();
             if !kit.names.contains_key(&wnid) {
                 return Err(Error::file(
@@ -86,31 +86,27 @@ impl ImageNet {
                     ),
                 ));
             }
-            if inner.insert(wnid, (entry.start, entry.size)).is_some() {
+            if inner.insert(wnid, (entry.offset, entry.size)).is_some() {
                 return Err(Error::file(train, format!("there are two entries {}", entry.name)));
             }
-            Ok(())
-        })?;
+        }
         expected.check_classes(inner.len(), train)?;
 
         let mut pictures = [Vec::new(), Vec::new()];
         for (class, (wnid, &(start, size))) in inner.iter().enumerate() {
             let section = archives[0].part(start, size).ok_or_else(|| Error::file(train, "it has changed"))?;
-            for_each_entry(&section, &format!("entry {wnid}.tar"), |entry| {
-                pictures[0].push(Picture {
-                    key: key_of(&entry.name),
-                    start: start + entry.start,
-                    size: entry.size,
-                    class: class as u32,
-                });
-                Ok(())
-            })?;
+            for entry in section.tar_entries(&format!("entry {wnid}.tar")) {
+                let entry = entry?;
+                let (key, start) = (key_of(&entry.name), start + entry.offset);
+                pictures[0].push(Picture { key, start, size: entry.size, class: class as u32 });
+            }
         }
         expected.check_samples("train", pictures[0].len(), train)?;
 
         let wnids: BTreeSet<&str> = inner.keys().map(String::as_str).collect();
         let place: BTreeMap<&str, u32> = wnids.iter().zip(0..).map(|(&wnid, class)| (wnid, class)).collect();
-        for_each_entry(&archives[1], "the archive", |entry| {
+        for entry in archives[1].tar_entries("the archive") {
+            let entry = entry?;
             let key = key_of(&entry.name);
             let number = key.rsplit('_').next().and_then(|digits| digits.parse::<usize>().ok());
             let wnid = number.and_then(|number| kit.validation.get(number.checked_sub(1)?)).ok_or_else(|| {
@@ -126,9 +122,8 @@ impl ImageNet {
             let class = *place.get(wnid.as_str()).ok_or_else(|| {
                 Error::file(val, format!("entry {}: its class {wnid} has no training pictures", entry.name))
             })?;
-            pictures[1].push(Picture { key, start: entry.start, size: entry.size, class });
-            Ok(())
-        })?;
+            pictures[1].push(Picture { key, start: entry.offset, size: entry.size, class });
+        }
         expected.check_samples("val", pictures[1].len(), val)?;
 
         let class = |(index, wnid): (usize, &&str)| Class {

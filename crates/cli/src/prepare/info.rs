@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::section::Section;
-use super::tar_index::for_each_entry;
 use fulmen_data::{Error, Result};
 use fulmen_shards::split;
 
@@ -111,9 +110,10 @@ fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
     let section = Section::open(path)?;
     let mut samples = 0;
     let mut last: Option<String> = None;
-    for_each_entry(&section, "this shard", |entry| {
+    for entry in section.tar_entries("this shard") {
+        let entry = entry?;
         // What belongs to no sample is left out by readers, too.
-        let Some((key, extension)) = split(&entry.name) else { return Ok(()) };
+        let Some((key, extension)) = split(&entry.name) else { continue };
         let extension = extension.to_lowercase();
         if last.as_deref() != Some(key) {
             samples += 1;
@@ -124,14 +124,13 @@ fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
         *bytes += entry.size;
         if extension == "cls" && entry.size <= LONGEST_CLASS {
             let reading = |source| Error::io(path, &format!("reading entry {}", entry.name), source);
-            let text = section.part(entry.start, entry.size).map_or(Ok(Vec::new()), |part| part.read_all());
+            let text = section.part(entry.offset, entry.size).map_or(Ok(Vec::new()), |part| part.read_all());
             let text = text.map_err(reading)?;
             if let Some(class) = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()) {
                 *info.classes.entry(class).or_default() += 1;
             }
         }
-        Ok(())
-    })?;
+    }
     info.shards.push(ShardInfo { path: path.to_owned(), samples, bytes: section.len() });
     Ok(())
 }

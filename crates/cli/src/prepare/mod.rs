@@ -26,7 +26,6 @@ mod run;
 mod sample_set;
 mod section;
 mod shard_file;
-mod tar_index;
 mod text;
 mod text_files;
 mod text_options;

@@ -67,10 +67,7 @@ pub(crate) fn prepare<S: SampleSet>(
     let (bytes, largest) = (unwritten.clone().fold(0, u64::saturating_add), unwritten.max().unwrap_or(0));
     check_room(
         &options.output,
-        match options.delete_uploaded {
-            true => bytes.min(largest.saturating_mul(options.threads as u64)),
-            false => bytes,
-        },
+        if options.delete_uploaded { bytes.min(largest.saturating_mul(options.threads as u64)) } else { bytes },
     )?;
     if missing.len() < plan.shards.len() {
         progress.note(&format!(

@@ -1,6 +1,6 @@
 //! A part of a local file that is read from any place and by many threads at once: an archive, or an archive in one.
 //!
-//! Not here: what the bytes mean (`tar_index`, `coco`), and files of a store (`store`).
+//! Not here: what the bytes mean (`imagenet`, `coco`), and files of a store (`store`).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,6 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fulmen_data::{Error, Result};
+use fulmen_files::Location;
+use fulmen_shards::{TarEntry, tar_entries};
 
 /// `len` bytes of a file from `start` on, with a place of its own in them. A clone is cheap and shares the open file.
 #[derive(Clone, Debug)]
@@ -45,6 +47,12 @@ impl Section {
     /// Bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// The files of the tar that this is, with their offsets in it. `what` names it in messages.
+    pub(crate) fn tar_entries(&self, what: &str) -> impl Iterator<Item = Result<TarEntry>> {
+        let entries = tar_entries(Location::from(what), &self.file, self.start..self.start + self.len);
+        entries.map(|entry| entry.map_err(|error| Error::file(&self.path, error.to_string())))
     }
 
     /// All the bytes, which are few enough for memory.
@@ -100,5 +108,53 @@ mod tests {
         assert_eq!(part.seek(SeekFrom::Start(99)).unwrap(), 99);
         assert_eq!(part.read(&mut [0; 4]).unwrap(), 0);
         assert!(part.seek(SeekFrom::Current(-100)).is_err());
+    }
+
+    fn tar_of(files: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut builder = tar::Builder::new(Vec::new());
+        for (name, bytes) in files {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(bytes.len() as u64);
+            header.set_mode(0o644);
+            builder.append_data(&mut header, name, *bytes).unwrap();
+        }
+        builder.into_inner().unwrap()
+    }
+
+    fn index(bytes: &[u8]) -> Result<Vec<TarEntry>> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.tar");
+        std::fs::write(&path, bytes).unwrap();
+        Section::open(&path)?.tar_entries("a.tar").collect()
+    }
+
+    #[test]
+    fn entries_are_found_where_they_are() {
+        let long = format!("{}/x.txt", "long".repeat(40));
+        let bytes = tar_of(&[("a.txt", b"hello"), (&long, &[7; 1000]), ("empty", b"")]);
+        let entries = index(&bytes).unwrap();
+        let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!(names, ["a.txt", &long, "empty"]);
+        let of = |entry: &TarEntry| bytes[entry.offset as usize..(entry.offset + entry.size) as usize].to_vec();
+        assert_eq!(of(&entries[0]), b"hello");
+        assert_eq!(of(&entries[1]), [7; 1000]);
+    }
+
+    #[test]
+    fn a_cut_is_seen_wherever_it_is() {
+        let bytes = tar_of(&[("a.txt", &[1; 700]), ("b.txt", &[2; 700])]);
+        for length in (0..=3 * 1024 + 1024 / 2).step_by(64) {
+            let Err(error) = index(&bytes[..length.min(bytes.len())]) else {
+                assert!(length > 3 * 1024, "a tar file of {length} bytes was taken for whole");
+                continue;
+            };
+            let text = error.to_string();
+            assert!(text.contains("a.tar: ") && (text.contains("cut short") || text.contains("is empty")), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_tar_file_is_refused() {
+        assert!(index(&[b'x'; 2048]).unwrap_err().to_string().contains("this is no tar file"));
     }
 }

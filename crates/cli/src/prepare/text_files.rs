@@ -113,9 +113,8 @@ fn taken<T: 'static>(
 ) -> Items<String> {
     Box::new(items.map(move |item| {
         let StreamItem { index, origin, item } = item?;
-        let item = take(item).map_err(|what| match what.contains(&origin) {
-            true => Error::new(what),
-            false => Error::new(format!("{origin}: {what}")),
+        let item = take(item).map_err(|what| {
+            if what.contains(&origin) { Error::new(what) } else { Error::new(format!("{origin}: {what}")) }
         })?;
         Ok(StreamItem { index, origin, item })
     }))

@@ -50,7 +50,6 @@ impl Form {
             };
             return Ok(Form::Tokens { tokenizer: tokenizer.clone(), separator });
         }
-        let _ = options;
         Ok(Form::Texts)
     }
 

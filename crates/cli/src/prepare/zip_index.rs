@@ -1,11 +1,11 @@
-//! What lies where in a zip file, and its files read from any thread.
+//! The files of a zip archive, read from any thread.
 //!
 //! Not here: what the files are (`coco`).
 
-use std::io::{self, BufReader, Read};
+use std::fmt::Display;
+use std::io::Read;
+use std::path::Path;
 
-use flate2::Crc;
-use flate2::read::DeflateDecoder;
 use zip::{CompressionMethod, ZipArchive};
 
 use super::section::Section;
@@ -17,6 +17,8 @@ const LARGEST: u64 = 1 << 30;
 /// A zip file, whose list of files has been read.
 pub(crate) struct ZipIndex {
     section: Section,
+    /// Each read has a clone of its own, which shares the list and the open file.
+    archive: ZipArchive<Section>,
     pub(crate) entries: Vec<ZipEntry>,
 }
 
@@ -26,48 +28,40 @@ pub(crate) struct ZipEntry {
     pub(crate) name: String,
     /// Not compressed.
     pub(crate) size: u64,
-    /// Where its data lies, which is in the file.
-    data: Section,
-    deflated: bool,
-    crc: u32,
+    number: usize,
 }
 
 impl ZipIndex {
     pub(crate) fn open(section: Section) -> Result<ZipIndex> {
-        let path = section.path().to_owned();
-        let mut archive = ZipArchive::new(BufReader::new(section.clone())).map_err(|source| {
-            Error::file(
-                &path,
-                format!("{source}: the zip file's list of files, at its end, cannot be read; is the file cut off? Download it again"),
-            )
+        let refused = |what: String| Error::file(section.path(), what);
+        let mut archive = ZipArchive::new(section.clone()).map_err(|source| {
+            refused(format!(
+                "{source}: the zip file's list of files, at its end, cannot be read; is the file cut off? Download it again"
+            ))
         })?;
         let mut entries = Vec::with_capacity(archive.len());
-        for at in 0..archive.len() {
-            let entry = archive
-                .by_index_raw(at)
-                .map_err(|source| Error::file(&path, format!("entry {at}: {source}; is the zip file damaged?")))?;
-            let name = entry.name().map_err(|source| Error::file(&path, format!("entry {at}: {source}")))?.into_owned();
+        for number in 0..archive.len() {
+            let entry = archive.by_index_raw(number);
+            let entry = entry.map_err(|why| refused(format!("entry {number}: {why}; is the zip file damaged?")))?;
+            let name = entry.name().map_err(|why| refused(format!("entry {number}: {why}")))?.into_owned();
             if entry.is_dir() {
                 continue;
             }
-            let wrong = |what: &str| Error::file(&path, format!("entry {name}: {what}"));
-            let deflated = match entry.compression() {
-                CompressionMethod::Stored => false,
-                CompressionMethod::Deflated => true,
-                other => return Err(wrong(&format!("it is compressed by {other}, expected deflate or nothing"))),
-            };
-            if entry.encrypted() {
-                return Err(wrong("it is encrypted"));
+            let method = entry.compression();
+            if !matches!(method, CompressionMethod::Stored | CompressionMethod::Deflated) {
+                return Err(refused(format!(
+                    "entry {name}: it is compressed by {method}, expected deflate or nothing"
+                )));
             }
-            let data = entry.data_start().and_then(|start| section.part(start, entry.compressed_size()));
-            let data = data.ok_or_else(|| wrong("its data does not lie in the file; is the zip file damaged?"))?;
-            let (size, crc) = (entry.size(), entry.crc32());
-            entries.push(ZipEntry { name, size, data, deflated, crc });
+            if entry.encrypted() {
+                return Err(refused(format!("entry {name}: it is encrypted")));
+            }
+            entries.push(ZipEntry { name, size: entry.size(), number });
         }
-        Ok(ZipIndex { section, entries })
+        Ok(ZipIndex { section, archive, entries })
     }
 
-    pub(crate) fn path(&self) -> &std::path::Path {
+    pub(crate) fn path(&self) -> &Path {
         self.section.path()
     }
 
@@ -78,73 +72,39 @@ impl ZipIndex {
         })
     }
 
-    /// Reads a file that fits into memory, and compares its checksum.
+    /// Reads a file that fits into memory.
     pub(crate) fn read(&self, entry: &ZipEntry) -> Result<Vec<u8>> {
         if entry.size > LARGEST {
             let what = format!("it claims {} bytes, more than the {LARGEST} that one sample may have", entry.size);
             return Err(self.damaged(entry, what));
         }
-        let mut bytes = Vec::new();
-        let mut reader = entry.reader();
-        reader.read_to_end(&mut bytes).map_err(|source| self.damaged(entry, source))?;
-        Ok(bytes)
+        self.read_with(entry, |reader| {
+            let mut bytes = Vec::new();
+            reader.read_to_end(&mut bytes).map(|_| bytes)
+        })
+    }
+
+    /// Reads a file from its beginning. The last read fails where it is larger than the zip file says, or has another
+    /// checksum.
+    pub(crate) fn read_with<T, E: Display>(
+        &self,
+        entry: &ZipEntry,
+        read: impl FnOnce(&mut dyn Read) -> Result<T, E>,
+    ) -> Result<T> {
+        let mut archive = self.archive.clone();
+        let mut file = archive.by_index(entry.number).map_err(|source| self.damaged(entry, source))?;
+        read(&mut file).map_err(|source| self.damaged(entry, source))
     }
 
     /// The error that an entry could not be read.
-    pub(crate) fn damaged(&self, entry: &ZipEntry, source: impl std::fmt::Display) -> Error {
+    fn damaged(&self, entry: &ZipEntry, source: impl Display) -> Error {
         Error::file(self.path(), format!("entry {}: {source}; the zip file is damaged, download it again", entry.name))
-    }
-}
-
-impl ZipEntry {
-    /// Its content from the beginning. The last read fails where size or checksum are not what the zip file says.
-    pub(crate) fn reader(&self) -> Checked {
-        let inner: Box<dyn Read> = match self.deflated {
-            true => Box::new(DeflateDecoder::new(BufReader::new(self.data.clone()))),
-            false => Box::new(self.data.clone()),
-        };
-        Checked { inner, left: self.size, size: self.size, crc: Crc::new(), expected: self.crc }
-    }
-}
-
-/// Reads as many bytes as there should be, and compares their checksum at the end.
-pub(crate) struct Checked {
-    inner: Box<dyn Read>,
-    left: u64,
-    size: u64,
-    crc: Crc,
-    expected: u32,
-}
-
-impl Read for Checked {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let wrong = |what: String| Err(io::Error::new(io::ErrorKind::InvalidData, what));
-        if buffer.is_empty() {
-            return Ok(0);
-        }
-        if self.left == 0 {
-            if self.inner.read(&mut [0])? != 0 {
-                return wrong(format!("it has more than the {} bytes it should have", self.size));
-            }
-            if self.crc.sum() != self.expected {
-                return wrong(format!("its checksum is {:08x}, expected {:08x}", self.crc.sum(), self.expected));
-            }
-            return Ok(0);
-        }
-        let wanted = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
-        let read = self.inner.read(&mut buffer[..wanted])?;
-        if read == 0 {
-            return wrong(format!("it ends after {} of {} bytes", self.size - self.left, self.size));
-        }
-        self.crc.update(&buffer[..read]);
-        self.left -= read as u64;
-        Ok(read)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{self, Write};
 
     use zip::write::{SimpleFileOptions, ZipWriter};
 
@@ -185,7 +145,7 @@ mod tests {
         damaged[place] = b'S';
         let zip = index(&damaged).unwrap();
         let error = zip.read(&zip.entries[0]).unwrap_err().to_string();
-        assert!(error.contains("entry a/plain.txt: its checksum is"), "{error}");
+        assert!(error.contains("entry a/plain.txt: Invalid checksum"), "{error}");
         let error = index(&bytes[..bytes.len() - 30]).err().unwrap().to_string();
         assert!(error.contains("is the file cut off?"), "{error}");
     }

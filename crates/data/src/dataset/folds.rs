@@ -231,11 +231,10 @@ fn count_of(name: &str, part: f64, len: usize, what: &str) -> Result<usize> {
         return Err(Error::usage(format!("{name}: the part that validates is {part}; it must be between 0 and 1")));
     }
     let count = (part * len as f64).ceil() as usize;
-    match count > 0 && count < len {
-        true => Ok(count),
-        false => {
-            Err(Error::usage(format!("{name}: {count} of {len} {what} would validate; each side needs at least one")))
-        }
+    if count > 0 && count < len {
+        Ok(count)
+    } else {
+        Err(Error::usage(format!("{name}: {count} of {len} {what} would validate; each side needs at least one")))
     }
 }
 

@@ -63,12 +63,13 @@ impl<'a> Sample<'a> {
     pub fn check_complete(&self) -> Result<()> {
         let fields = self.layout.fields().iter().zip(&*self.written);
         let forgotten: Vec<String> = fields.filter(|(_, written)| !**written).map(|(f, _)| format!("`{f}`")).collect();
-        match forgotten.is_empty() {
-            true => Ok(()),
-            false => Err(Error::field(format!(
+        if forgotten.is_empty() {
+            Ok(())
+        } else {
+            Err(Error::field(format!(
                 "Dataset::read did not write {}; it must write every field that Dataset::fields names",
                 forgotten.join(", ")
-            ))),
+            )))
         }
     }
 
@@ -134,14 +135,15 @@ impl<'a> Sample<'a> {
 
     fn check_dtype<T: Element>(&self, field: usize) -> Result<()> {
         let declared = self.layout.field(field)?;
-        match declared.dtype == T::DTYPE {
-            true => Ok(()),
-            false => Err(Error::field(format!(
+        if declared.dtype == T::DTYPE {
+            Ok(())
+        } else {
+            Err(Error::field(format!(
                 "field `{declared}` was written as {}; convert the values to {}, or declare the field as {}",
                 T::DTYPE,
                 declared.dtype,
                 T::DTYPE
-            ))),
+            )))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The parts of reading a sample whose time is told apart.
 //!
-//! Not here: adding up the times of all threads (`monitor`) and judging them (`report`).
+//! Not here: adding up the times of all threads (`stats`) and judging them (`report`).
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

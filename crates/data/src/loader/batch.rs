@@ -1,22 +1,17 @@
 //! A batch in host memory.
 //!
-//! Not here: which samples go into it (`plan`), how they are read (`fill`), and the way to a device (`device`).
+//! Not here: which samples go into it (`batch_sampler`), how they are read (`collate`), and the way to a device (`device`).
 
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use bytemuck::CheckedBitPattern;
 use fulmen_pjrt::HostBuffer;
 use fulmen_tensor::Element;
 
 use crate::loader::layout::Layout;
-use crate::loader::monitor::Monitor;
-use crate::loader::plan::Rows;
-use crate::loader::pool::Pool;
-use crate::{Dataset, Error, Field, OnError, Result};
-use crate::{loader::fill::Filling, loader::fill::memory};
+use crate::{Error, Field, Result};
 
 /// Samples side by side in one allocation, and a mask that tells real samples from padding.
 ///
@@ -50,43 +45,6 @@ pub struct HostBatch {
 }
 
 impl HostBatch {
-    /// Reads some samples into a batch of just their number, without a loader.
-    ///
-    /// ```
-    /// use fulmen_data::{HostBatch, TensorDataset};
-    ///
-    /// let data = TensorDataset::builder().array("x", [3], [7i32, 8, 9]).build()?;
-    /// assert_eq!(HostBatch::collate(&data, &[2, 0])?.values::<i32>(0)?, [9, 7]);
-    /// # Ok::<(), fulmen_data::Error>(())
-    /// ```
-    pub fn collate(dataset: &dyn Dataset, samples: &[usize]) -> Result<HostBatch> {
-        HostBatch::collate_epoch(dataset, samples, 0, 0)
-    }
-
-    /// The same, with the samples as a loader with this seed reads them in this epoch.
-    pub fn collate_epoch(dataset: &dyn Dataset, samples: &[usize], seed: u64, epoch: u64) -> Result<HostBatch> {
-        let len = dataset.len();
-        if let Some(outside) = samples.iter().find(|&&sample| sample >= len) {
-            return Err(Error::usage(format!("there is no sample {outside}; the dataset has {len}")));
-        }
-        let layout = Arc::new(Layout::new(dataset.fields(), samples.len())?);
-        let filling = Filling {
-            dataset: Some(dataset),
-            layout: &layout,
-            seed,
-            epoch,
-            on_error: OnError::Fail,
-            monitor: &Monitor::default(),
-            stop: &AtomicBool::new(false),
-        };
-        let order = Arc::new(samples.to_vec());
-        let rows = Rows::Indices { order: Arc::clone(&order), range: 0..samples.len(), first: 0, others: order };
-        let mut bytes = Pool::new(layout.size(), 0).take()?;
-        let valid = filling.fill(rows, memory(&mut bytes)?)?;
-        let (rows, global_batch_size) = (0..samples.len(), samples.len());
-        Ok(HostBatch { bytes, layout, rows, global_batch_size, valid, epoch, index: 0, bucket: 0 })
-    }
-
     /// Rows of every field, padding included.
     pub fn batch_size(&self) -> usize {
         self.layout.batch_size()

@@ -5,8 +5,8 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::loader::report::time;
-use crate::{DataLoader, LoaderReport, Result};
+use super::{data_loader::DataLoader, report::LoaderReport, report::time};
+use crate::Result;
 
 /// What [`bench_loader`] measured.
 #[derive(Clone, Debug)]
@@ -84,12 +84,11 @@ impl fmt::Display for LoaderBench {
             time(self.elapsed),
             time(self.first_batch)
         )?;
-        let LoaderReport { stages, writing, num_workers, cores, .. } = &self.report;
-        let parts = stages.iter().map(|(stage, spent)| (format!("{stage:?}").to_lowercase(), *spent));
-        for (name, spent) in parts.chain([("write".to_owned(), *writing)]) {
-            let a_sample = spent.div_f64(self.samples.max(1) as f64);
+        let LoaderReport { num_workers, cores, .. } = &self.report;
+        for (name, spent) in self.report.parts() {
+            let a_sample = time(spent.div_f64(self.samples.max(1) as f64));
             let share = 100.0 * spent.as_secs_f64() / self.report.work().as_secs_f64().max(f64::MIN_POSITIVE);
-            writeln!(f, "{name:<10} {:>9} a sample  {share:>3.0} %", time(a_sample).to_string())?;
+            writeln!(f, "{name:<10} {a_sample:>9} a sample  {share:>3.0} %")?;
         }
         if *num_workers > 0 {
             writeln!(f, "batches: {}", self.report.host_queue)?;

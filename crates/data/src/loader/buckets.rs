@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::{Error, Field, LastBatch, Result};
+use crate::loader::config::LastBatch;
+use crate::{Error, Field, Result};
 
 /// A few lengths that samples are padded to, and which sample belongs to which.
 ///
@@ -135,20 +136,22 @@ impl Buckets {
     }
 
     pub(crate) fn check_len(&self, len: usize) -> Result<()> {
-        match self.bucket_of.len() == len {
-            true => Ok(()),
-            false => Err(Error::usage(format!(
+        if self.bucket_of.len() == len {
+            Ok(())
+        } else {
+            Err(Error::usage(format!(
                 "the buckets were made for {} samples, and the dataset has {len}",
                 self.bucket_of.len()
-            ))),
+            )))
         }
     }
 
-    /// How many samples are in each bucket.
-    pub(crate) fn counts(&self) -> Vec<usize> {
-        let mut counts = vec![0; self.boundaries.len()];
-        self.bucket_of.iter().for_each(|&bucket| counts[bucket as usize] += 1);
-        counts
+    /// The error of a loader whose batches cannot be put into buckets.
+    pub(crate) fn refused(&self) -> Error {
+        Error::usage(
+            "buckets are for datasets that are read in order or with shuffle(true): with a sampler or of a stream, the \
+             number of batches of a shape would differ from epoch to epoch",
+        )
     }
 
     /// The samples of each bucket.

@@ -1,122 +1,47 @@
-//! The choices that make a loader, and which of them cannot be.
+//! The options of a loader, and which of them are refused.
 //!
-//! Not here: what depends on the devices and processes that share the batches (`data_loader`, `replicas`).
+//! Not here: what depends on the devices and processes that share the batches (`inner`, `replicas`), and what depends on
+//! the kind of data (`index_batches`, `stream_batches`).
 
 use std::sync::Arc;
 
-use crate::loader::buckets::Buckets;
-use crate::loader::data_loader::Core;
-use crate::loader::pull::EpochLength;
-use crate::{
-    DataLoader, Dataset, Error, Field, IterableDataset, OnError, RandomSampler, Replicas, Result, Sampler,
-    SequentialSampler,
+use super::{
+    buckets::Buckets, config::BatchSize, config::Config, config::LastBatch, data_loader::DataLoader,
+    index_batches::IndexBatches, inner::Inner, on_error::OnError, source::BatchSource, source::SourceOptions,
+    stream_batches::StreamBatches,
 };
+use crate::{Dataset, Error, IterableDataset, Result, Sampler};
 
 /// More threads than this are a mistake, not a wish.
 const MOST_WORKERS: usize = 1024;
 /// How many batches may be asked for ahead.
 const MOST_PREFETCH: usize = 1024;
 
-/// What to do with the samples that are left over when the others have filled their batches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum LastBatch {
-    /// Leave them out. Usual in training: shuffling leaves out others in each epoch.
-    Drop,
-    /// Give them a batch of their own, padded to the full size with copies of its first sample, and masked. Needed in
-    /// evaluation.
-    #[default]
-    Pad,
-}
-
-/// A batch size in one of its two spellings.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum BatchSize {
-    Global(usize),
-    PerDevice(usize),
-}
-
-/// Where the samples come from.
-pub(crate) enum Data {
-    Map {
-        dataset: Arc<dyn Dataset>,
-        /// Samples in the dataset.
-        len: usize,
-        sampler: Box<dyn Sampler>,
-    },
-    Stream {
-        dataset: Arc<dyn IterableDataset>,
-        length: EpochLength,
-    },
-}
-
-/// Where the samples come from, as the user gave it.
-enum Given {
-    Map(Arc<dyn Dataset>),
-    Stream(Arc<dyn IterableDataset>),
-}
-
-/// The choices, checked as far as they do not depend on devices and processes.
-pub(crate) struct Config {
-    pub(crate) data: Data,
-    /// The fields, for each bucket; one where there are no buckets.
-    pub(crate) shapes: Vec<Vec<Field>>,
-    pub(crate) buckets: Option<Buckets>,
-    pub(crate) batch_size: BatchSize,
-    /// Of the samples' random numbers; of the order too, where that is `shuffled`.
-    pub(crate) seed: u64,
-    pub(crate) shuffled: bool,
-    pub(crate) on_error: OnError,
-    pub(crate) ordered: bool,
-    pub(crate) last_batch: LastBatch,
-    pub(crate) num_workers: usize,
-    pub(crate) prefetch: usize,
-    pub(crate) device_prefetch: usize,
-}
+/// Makes the source of batches once all options are known.
+type OpenSource = dyn FnOnce(SourceOptions) -> Result<Arc<dyn BatchSource>> + Send + Sync;
 
 /// The choices that make a [`DataLoader`]; every mistake in them is reported by [`build`](DataLoaderBuilder::build).
 pub struct DataLoaderBuilder {
-    given: Given,
-    num_samples: Option<usize>,
-    on_error: OnError,
-    ordered: bool,
-    buckets: Option<Buckets>,
+    open: Box<OpenSource>,
+    options: SourceOptions,
+    config: Config,
     batch_size: Option<usize>,
     per_device_batch_size: Option<usize>,
-    shuffle: bool,
-    seed: u64,
-    sampler: Option<Box<dyn Sampler>>,
-    num_workers: usize,
-    last_batch: LastBatch,
     prefetch: Option<usize>,
-    device_prefetch: usize,
 }
 
 impl DataLoaderBuilder {
     pub(crate) fn of_dataset(dataset: Arc<dyn Dataset>) -> DataLoaderBuilder {
-        DataLoaderBuilder::new(Given::Map(dataset))
+        DataLoaderBuilder::new(Box::new(|options| Ok(Arc::new(IndexBatches::new(dataset, options)?))))
     }
 
     pub(crate) fn of_stream(dataset: Arc<dyn IterableDataset>) -> DataLoaderBuilder {
-        DataLoaderBuilder::new(Given::Stream(dataset))
+        DataLoaderBuilder::new(Box::new(|options| Ok(Arc::new(StreamBatches::new(dataset, options)?))))
     }
 
-    fn new(given: Given) -> DataLoaderBuilder {
-        DataLoaderBuilder {
-            given,
-            num_samples: None,
-            on_error: OnError::default(),
-            ordered: true,
-            buckets: None,
-            batch_size: None,
-            per_device_batch_size: None,
-            shuffle: false,
-            seed: 0,
-            sampler: None,
-            num_workers: 0,
-            last_batch: LastBatch::default(),
-            prefetch: None,
-            device_prefetch: 2,
-        }
+    fn new(open: Box<OpenSource>) -> DataLoaderBuilder {
+        let (options, config) = (SourceOptions::default(), Config::default());
+        DataLoaderBuilder { open, options, config, batch_size: None, per_device_batch_size: None, prefetch: None }
     }
 
     /// Samples in a batch, those of all devices together; 1 unless set.
@@ -138,14 +63,14 @@ impl DataLoaderBuilder {
     /// often as is needed, in another order and with other random numbers. Only for streams; an epoch of a dataset has as
     /// many samples as its sampler takes.
     pub fn num_samples(mut self, samples: usize) -> Self {
-        self.num_samples = Some(samples);
+        self.options.num_samples = Some(samples);
         self
     }
 
     /// What to do with a sample that cannot be read; [`OnError::Fail`] unless set. [`DataLoader::bad_samples`] tells which
     /// they were.
     pub fn on_error(mut self, on_error: OnError) -> Self {
-        self.on_error = on_error;
+        self.config.on_error = on_error;
         self
     }
 
@@ -154,7 +79,7 @@ impl DataLoaderBuilder {
     /// [`last_batch`](DataLoaderBuilder::last_batch) says. Only for datasets that are read in order or
     /// [shuffled](DataLoaderBuilder::shuffle), so that each epoch has as many batches of each shape.
     pub fn buckets(mut self, buckets: Buckets) -> Self {
-        self.buckets = Some(buckets);
+        self.options.buckets = Some(buckets);
         self
     }
 
@@ -162,39 +87,39 @@ impl DataLoaderBuilder {
     /// slow one holds nobody up. Then only the set of an epoch's batches is fixed, and what is in each: two runs differ, one
     /// cannot be resumed in the middle of an epoch, and several processes cannot share the batches.
     pub fn ordered(mut self, ordered: bool) -> Self {
-        self.ordered = ordered;
+        self.config.ordered = ordered;
         self
     }
 
-    /// Whether each epoch reads the samples in a random order of its own ([`RandomSampler`]); no unless set. A stream is
-    /// shuffled by [`Stream::shuffle`](crate::Stream::shuffle) instead.
+    /// Whether each epoch reads the samples in a random order of its own ([`RandomSampler`](crate::RandomSampler)); no
+    /// unless set. A stream is shuffled by [`Stream::shuffle`](crate::Stream::shuffle) instead.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
-        self.shuffle = shuffle;
+        self.options.shuffle = shuffle;
         self
     }
 
     /// The seed of the shuffling, and of the samples' random numbers ([`Sample::random`](crate::Sample::random)); 0 unless
     /// set.
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
+        self.options.seed = seed;
         self
     }
 
     /// An order of the user's own, instead of [`shuffle`](DataLoaderBuilder::shuffle).
     pub fn sampler(mut self, sampler: impl Sampler) -> Self {
-        self.sampler = Some(Box::new(sampler));
+        self.options.sampler = Some(Box::new(sampler));
         self
     }
 
     /// Threads that read batches ahead; with 0, the default, a batch is read when it is asked for.
     pub fn num_workers(mut self, threads: usize) -> Self {
-        self.num_workers = threads;
+        self.config.num_workers = threads;
         self
     }
 
     /// What to do with a short last batch; [`LastBatch::Pad`] unless set.
     pub fn last_batch(mut self, last_batch: LastBatch) -> Self {
-        self.last_batch = last_batch;
+        self.config.last_batch = last_batch;
         self
     }
 
@@ -208,7 +133,7 @@ impl DataLoaderBuilder {
 
     /// How many batches [`DataLoader::prefetch_to`] keeps on the device ahead of the consumer; 2 unless set.
     pub fn device_prefetch(mut self, batches: usize) -> Self {
-        self.device_prefetch = batches;
+        self.config.device_prefetch = batches;
         self
     }
 
@@ -227,13 +152,16 @@ impl DataLoaderBuilder {
         if let BatchSize::Global(0) | BatchSize::PerDevice(0) = batch_size {
             return Err(Error::usage("the batch size is 0; it must be at least 1"));
         }
-        if self.num_workers > MOST_WORKERS {
+        let workers = self.config.num_workers;
+        if workers > MOST_WORKERS {
             return Err(Error::usage(format!(
-                "num_workers is {}; more than {MOST_WORKERS} threads cannot help, the number of CPU cores is a good choice",
-                self.num_workers
+                "num_workers is {workers}; more than {MOST_WORKERS} threads cannot help, the number of CPU cores is a good \
+                 choice"
             )));
         }
-        for (which, batches) in [("prefetch", self.prefetch.unwrap_or(1)), ("device_prefetch", self.device_prefetch)] {
+        for (which, batches) in
+            [("prefetch", self.prefetch.unwrap_or(1)), ("device_prefetch", self.config.device_prefetch)]
+        {
             if batches == 0 {
                 return Err(Error::usage(format!(
                     "{which} is 0; it must be at least 1, as the batch that is being made counts"
@@ -245,96 +173,17 @@ impl DataLoaderBuilder {
                 )));
             }
         }
-        let prefetch = self.prefetch.unwrap_or(2 * self.num_workers);
-        if prefetch < self.num_workers {
+        let prefetch = self.prefetch.unwrap_or(2 * workers);
+        if prefetch < workers {
             return Err(Error::usage(format!(
                 "prefetch({prefetch}) leaves no batch for some of the {workers} workers, each of which reads a batch of its \
                  own; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least \
                  {workers}, or leave it out for {}",
-                2 * self.num_workers,
-                workers = self.num_workers
+                2 * workers
             )));
         }
-        let (fields, shuffled) = match &self.given {
-            Given::Map(dataset) => (dataset.fields(), self.shuffle),
-            Given::Stream(dataset) => (dataset.fields(), false),
-        };
-        let shapes = match &self.buckets {
-            Some(buckets) => buckets.shapes(&fields)?,
-            None => vec![fields],
-        };
-        if self.buckets.is_some() && (self.sampler.is_some() || matches!(self.given, Given::Stream(_))) {
-            return Err(Error::usage(
-                "buckets are for datasets that are read in order or with shuffle(true): with a sampler or of a stream, the \
-                 number of batches of a shape would differ from epoch to epoch",
-            ));
-        }
-        if let (Some(buckets), Given::Map(dataset)) = (&self.buckets, &self.given) {
-            buckets.check_len(dataset.len())?;
-        }
-        let config = Config {
-            shapes,
-            buckets: self.buckets,
-            batch_size,
-            seed: self.seed,
-            shuffled,
-            on_error: self.on_error,
-            ordered: self.ordered,
-            last_batch: self.last_batch,
-            num_workers: self.num_workers,
-            prefetch,
-            device_prefetch: self.device_prefetch,
-            data: match self.given {
-                Given::Map(dataset) => {
-                    if self.num_samples.is_some() {
-                        return Err(Error::usage(
-                            "num_samples is for streams; the length of a dataset's epoch is its own, or its sampler's",
-                        ));
-                    }
-                    map_data(dataset, self.sampler, self.shuffle.then_some(self.seed))?
-                }
-                Given::Stream(dataset) => {
-                    if self.shuffle || self.sampler.is_some() {
-                        return Err(Error::usage(
-                            "a stream cannot be read in any order, so that shuffle(true) and samplers are not for it; \
-                             Stream::shuffle(buffer, seed) shuffles within a buffer",
-                        ));
-                    }
-                    stream_data(dataset, self.num_samples)?
-                }
-            },
-        };
-        Core::new(Arc::new(config), Replicas::default(), Arc::default()).map(DataLoader::new)
+        let DataLoaderBuilder { open, options, config, .. } = self;
+        let (seed, shuffled) = (options.seed, options.shuffle);
+        Inner::new(open(options)?, Config { batch_size, seed, shuffled, prefetch, ..config }).map(DataLoader::new)
     }
-}
-
-fn map_data(dataset: Arc<dyn Dataset>, sampler: Option<Box<dyn Sampler>>, shuffle: Option<u64>) -> Result<Data> {
-    let len = dataset.len();
-    if len == 0 {
-        return Err(Error::usage("the dataset is empty; a loader needs at least one sample"));
-    }
-    let sampler: Box<dyn Sampler> = match (sampler, shuffle) {
-        (Some(_), Some(_)) => {
-            return Err(Error::usage("shuffle(true) and a sampler exclude each other; keep one of the two"));
-        }
-        (Some(sampler), None) => sampler,
-        (None, Some(seed)) => Box::new(RandomSampler::new(seed)),
-        (None, None) => Box::new(SequentialSampler),
-    };
-    Ok(Data::Map { dataset, len, sampler })
-}
-
-fn stream_data(dataset: Arc<dyn IterableDataset>, wanted: Option<usize>) -> Result<Data> {
-    let length = match (wanted, dataset.len()) {
-        (Some(0), _) => return Err(Error::usage("num_samples is 0; an epoch needs at least one sample")),
-        (_, Some(0)) => return Err(Error::usage("the stream is empty; a loader needs at least one sample")),
-        (Some(wanted), _) => EpochLength::Wanted(wanted),
-        (None, Some(known)) => EpochLength::Known(known),
-        (None, None) => {
-            return Err(Error::usage(
-                "how many samples the stream has is not known without reading it; set num_samples, the length of an epoch",
-            ));
-        }
-    };
-    Ok(Data::Stream { dataset, length })
 }

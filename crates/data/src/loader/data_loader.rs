@@ -1,27 +1,20 @@
 //! The loader: a dataset, a batch size, an order, and who shares the batches.
 //!
-//! Not here: the choices that make one (`builder`), the reading itself (`fill`, `workers`) and the transfer (`device`).
+//! Not here: the options (`builder`), the reading itself (`inner`, `workers`) and the transfer (`device`).
 
 use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use fulmen_tensor::{Runtime, Sharding};
 
-use crate::error::panicked;
-use crate::loader::layout::Layout;
-use crate::loader::plan::Work;
-use crate::loader::pool::Pool;
-use crate::loader::replicas::Replica;
-use crate::{
-    BadSamples, Buckets, DataLoaderBuilder, Dataset, DeviceBatches, Error, Field, HostBatch, HostBatches,
-    IterableDataset, LastBatch, LoaderReport, OnError, Replicas, Result, Sampler,
+use super::{
+    buckets::Buckets, builder::DataLoaderBuilder, config::Config, config::LastBatch, config::Setup,
+    device::DeviceBatches, host_batches::HostBatches, inner::Inner, on_error::BadSamples, on_error::OnError,
+    replicas::Replicas, report::LoaderReport,
 };
-use crate::{loader::builder::BatchSize, loader::builder::Config, loader::builder::Data};
-use crate::{loader::fill::Filling, loader::fill::memory};
-use crate::{loader::monitor::Monitor, loader::monitor::Watch};
+use crate::parallel::cores;
+use crate::{Dataset, Field, IterableDataset, Result};
 
 /// Reads a dataset in batches of one size, epoch after epoch.
 ///
@@ -44,198 +37,12 @@ use crate::{loader::monitor::Monitor, loader::monitor::Watch};
 /// ```
 #[derive(Clone)]
 pub struct DataLoader {
-    core: Arc<Core>,
-}
-
-/// What the loader, its iterators and its threads share.
-pub(crate) struct Core {
-    pub(crate) config: Arc<Config>,
-    pub(crate) replicas: Replicas,
-    /// Of all processes together.
-    batch_size: usize,
-    /// Indices in the sampler's order: a whole epoch's, or those of this process where the sampler is final.
-    pub(crate) num_samples: usize,
-    /// Whether the sampler has divided the samples among the processes.
-    is_final: bool,
-    /// Of this process's part of a batch, for each bucket; at least one. The last is the largest.
-    layouts: Vec<Arc<Layout>>,
-    pool: Pool,
-    /// The samples of each bucket, if there are buckets.
-    pub(crate) members: Vec<Arc<Vec<usize>>>,
-    /// Samples of each bucket, or of all.
-    counts: Vec<usize>,
-    /// One for a loader and all that are made from it.
-    pub(crate) monitor: Arc<Monitor>,
-    /// The sampler was asked whether all ranks have the same order.
-    compared: AtomicBool,
-}
-
-impl Core {
-    pub(crate) fn new(config: Arc<Config>, replicas: Replicas, monitor: Arc<Monitor>) -> Result<Core> {
-        let replicas = replicas.check()?;
-        let batch_size = match config.batch_size {
-            BatchSize::Global(rows) => {
-                replicas.check_batch_size(rows)?;
-                rows
-            }
-            BatchSize::PerDevice(rows) => rows.checked_mul(replicas.devices).ok_or_else(|| {
-                Error::usage(format!("{rows} samples on each of {} devices are too many to count", replicas.devices))
-            })?,
-        };
-        let (num_samples, is_final) = match &config.data {
-            Data::Map { len, sampler, .. } => (num_samples(*len, &**sampler, replicas)?, sampler.is_final()),
-            Data::Stream { length, .. } => (length.get(), false),
-        };
-        let local = replicas.local_rows(batch_size).len();
-        let layouts = config.shapes.iter().map(|fields| Layout::new(fields.clone(), local).map(Arc::new));
-        let layouts = layouts.collect::<Result<Vec<_>>>()?;
-        let (counts, members) = match &config.buckets {
-            Some(buckets) => (buckets.counts(), buckets.members()),
-            None => (vec![num_samples], Vec::new()),
-        };
-        // Enough for all that can be in flight at once: read ahead, on the device, and in the consumer's hands. The batches
-        // of all buckets share it.
-        let largest = layouts.iter().map(|layout| layout.size()).max().unwrap_or(0);
-        let pool = Pool::new(largest, config.prefetch.saturating_add(config.device_prefetch).saturating_add(2));
-        let core = Core {
-            config,
-            replicas,
-            batch_size,
-            num_samples,
-            is_final,
-            layouts,
-            pool,
-            members,
-            counts,
-            monitor,
-            compared: AtomicBool::new(false),
-        };
-        if !core.config.ordered && replicas.num_processes > 1 {
-            return Err(Error::usage(
-                "ordered(false) is for one process: several take their rows of the same batch, which comes in order",
-            ));
-        }
-        if core.batches() == 0 && core.config.buckets.is_some() {
-            return Err(Error::usage(format!(
-                "no batch is left: no bucket has as many samples as the batch size {batch_size}, and LastBatch::Drop drops \
-                 the rest; use a smaller batch size, fewer buckets or LastBatch::Pad"
-            )));
-        }
-        if core.batches() == 0 {
-            return Err(Error::usage(format!(
-                "no batch is left: an epoch has {} samples, fewer than the batch size {batch_size}, and \
-                 LastBatch::Drop drops them; use a smaller batch size or LastBatch::Pad",
-                core.num_samples_of_all()
-            )));
-        }
-        Ok(core)
-    }
-
-    /// The rank whose order is to be that of this process too, the first time that it is asked for.
-    pub(crate) fn another_rank(&self) -> Option<Replica> {
-        let Replica { num_replicas, rank } = self.replicas.replica();
-        let due = !self.is_final && num_replicas > 1 && !self.compared.swap(true, Ordering::Relaxed);
-        due.then_some(Replica { num_replicas, rank: (rank + 1) % num_replicas })
-    }
-
-    /// How far apart in the order the starts of two batches are.
-    pub(crate) fn stride(&self) -> usize {
-        if self.is_final { self.layout().batch_size() } else { self.batch_size }
-    }
-
-    /// That of the largest bucket.
-    fn layout(&self) -> &Layout {
-        // There is one for each shape, and always a shape.
-        &self.layouts[self.layouts.len() - 1]
-    }
-
-    /// Which of the order's indices from the start of a batch on are for this process.
-    pub(crate) fn rows_of_order(&self) -> Range<usize> {
-        if self.is_final { 0..self.layout().batch_size() } else { self.replicas.local_rows(self.batch_size) }
-    }
-
-    /// Batches in an epoch.
-    pub(crate) fn batches(&self) -> usize {
-        let of_bucket = |count: &usize| match self.config.last_batch {
-            LastBatch::Drop => count / self.stride(),
-            LastBatch::Pad => count.div_ceil(self.stride()),
-        };
-        self.counts.iter().map(of_bucket).sum()
-    }
-
-    /// Samples in an epoch of all processes together, before a short batch is dropped.
-    fn num_samples_of_all(&self) -> usize {
-        match self.is_final {
-            true => self.num_samples.saturating_mul(self.replicas.num_processes),
-            false => self.num_samples,
-        }
-    }
-
-    /// Fills a batch. A panic in a user's code that no sample could be blamed for, in a `Drop` say, is its error: whoever
-    /// waits for the batch must get something.
-    pub(crate) fn fill(&self, work: Work, stop: &AtomicBool) -> Result<HostBatch> {
-        catch_unwind(AssertUnwindSafe(|| self.try_fill(work, stop)))
-            .unwrap_or_else(|payload| Err(panicked("the filling of a batch panicked", payload)))
-    }
-
-    fn try_fill(&self, work: Work, stop: &AtomicBool) -> Result<HostBatch> {
-        let Work { rows, bucket, epoch, index } = work;
-        let layout = &self.layouts[bucket];
-        let filling = Filling {
-            dataset: match &self.config.data {
-                Data::Map { dataset, .. } => Some(&**dataset),
-                Data::Stream { .. } => None,
-            },
-            layout,
-            seed: self.config.seed,
-            epoch,
-            on_error: self.config.on_error,
-            monitor: &self.monitor,
-            stop,
-        };
-        let watch = Watch::start();
-        let mut bytes = self.pool.take()?;
-        let valid = filling.fill(rows, memory(&mut bytes)?)?;
-        self.pool.remember(&bytes);
-        self.monitor.filled(valid, &watch);
-        Ok(HostBatch {
-            bytes,
-            layout: Arc::clone(layout),
-            rows: self.replicas.local_rows(self.batch_size),
-            global_batch_size: self.batch_size,
-            valid,
-            epoch,
-            index,
-            bucket,
-        })
-    }
-}
-
-/// How many samples the sampler takes. All replicas must agree, or one of them would wait for the others for ever.
-fn num_samples(len: usize, sampler: &dyn Sampler, replicas: Replicas) -> Result<usize> {
-    let here = sampler.num_samples(len, replicas.replica());
-    for replica in Replica::all(replicas.num_processes) {
-        let there = sampler.num_samples(len, replica);
-        if there != here {
-            return Err(Error::usage(format!(
-                "the sampler {} takes {here} samples for rank {} of {} replicas and {there} for rank {}; all replicas \
-                 must take as many, as they take the same number of steps",
-                sampler.describe(),
-                replicas.process_index,
-                replica.num_replicas,
-                replica.rank
-            )));
-        }
-    }
-    match here {
-        0 => Err(Error::usage(format!("the sampler takes none of the dataset's {len} samples"))),
-        _ => Ok(here),
-    }
+    pub(super) inner: Arc<Inner>,
 }
 
 impl DataLoader {
-    pub(crate) fn new(core: Core) -> DataLoader {
-        DataLoader { core: Arc::new(core) }
+    pub(crate) fn new(inner: Inner) -> DataLoader {
+        DataLoader { inner: Arc::new(inner) }
     }
 
     /// Starts to describe a loader: batches of 1, in order, nothing read ahead, a short last batch padded.
@@ -308,79 +115,77 @@ impl DataLoader {
     /// A batch size that the devices cannot share equally; a process that is not there; processes with unequal numbers
     /// of devices; a sampler whose replicas do not agree on the number of samples.
     pub fn distributed(&self, replicas: Replicas) -> Result<DataLoader> {
-        if replicas == self.core.replicas {
+        if replicas == self.replicas() {
             return Ok(self.clone());
         }
-        let Core { config, monitor, .. } = &*self.core;
-        Core::new(Arc::clone(config), replicas, Arc::clone(monitor)).map(DataLoader::new)
+        self.inner.distributed(replicas).map(DataLoader::new)
     }
 
     /// The devices and processes that share the batches.
     pub fn replicas(&self) -> Replicas {
-        self.core.replicas
+        self.inner.setup.shard.replicas
     }
 
     /// Batches in an epoch, the same number in every process; at least one.
     #[expect(clippy::len_without_is_empty, reason = "a loader without a batch cannot be built")]
     pub fn len(&self) -> usize {
-        self.core.batches()
+        self.inner.batches()
     }
 
     /// Samples that an epoch reads, in all processes together; without those of a dropped last batch, with none of the
     /// padding.
     pub fn num_samples(&self) -> usize {
-        self.core.num_samples_of_all().min(self.len().saturating_mul(self.batch_size()))
+        self.inner.setup.shard.global_samples().min(self.len().saturating_mul(self.batch_size()))
     }
 
     /// Rows of every batch, those of all devices and processes together.
     pub fn batch_size(&self) -> usize {
-        self.core.batch_size
+        self.inner.setup.shard.batch_size
     }
 
     /// Rows of every batch that this process reads.
     pub fn local_batch_size(&self) -> usize {
-        self.core.layout().batch_size()
+        self.inner.layout().batch_size()
     }
 
     /// Rows of every batch that one device works on.
     pub fn per_device_batch_size(&self) -> usize {
-        self.core.batch_size / self.core.replicas.devices
+        self.batch_size() / self.replicas().devices
     }
 
     /// The parts of a sample, without the batch axis and without the mask; with [buckets](DataLoaderBuilder::buckets), those
     /// of the longest.
     pub fn fields(&self) -> &[Field] {
-        self.core.layout().fields()
+        self.inner.layout().fields()
     }
 
     /// The parts of a sample in each of the shapes that batches have: one, or with [buckets](DataLoaderBuilder::buckets)
-    /// one for each. [`HostBatch::bucket`] is an index into it.
+    /// one for each. [`HostBatch::bucket`](crate::HostBatch::bucket) is an index into it.
     pub fn shapes(&self) -> &[Vec<Field>] {
-        &self.core.config.shapes
+        self.inner.source.shapes()
     }
 
     /// Whether a batch may have padding in it: the last one of an epoch or a bucket, or any where bad samples are skipped
     /// ([`OnError::Skip`]).
     pub fn pads(&self) -> bool {
-        let Config { last_batch, on_error, .. } = &*self.core.config;
-        let short = self.core.counts.iter().any(|count| !count.is_multiple_of(self.core.stride()));
-        (*last_batch == LastBatch::Pad && short) || *on_error == OnError::Skip
+        let Config { last_batch, on_error, .. } = self.config();
+        (*last_batch == LastBatch::Pad && self.inner.has_short_batch()) || *on_error == OnError::Skip
     }
 
     /// The buckets that batches are made of, if there are any.
     pub fn buckets(&self) -> Option<&Buckets> {
-        self.core.config.buckets.as_ref()
+        self.inner.source.buckets()
     }
 
     /// Whether the batches come in their order ([`ordered`](DataLoaderBuilder::ordered)). Of a loader that is not ordered an
     /// epoch cannot be resumed in its middle.
     pub fn is_ordered(&self) -> bool {
-        self.core.config.ordered
+        self.config().ordered
     }
 
     /// What becomes of a sample that cannot be read.
     pub fn on_error(&self) -> OnError {
-        self.core.config.on_error
+        self.config().on_error
     }
 
     /// The samples that could not be read so far, by this loader and by those that were
@@ -416,12 +221,12 @@ impl DataLoader {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn bad_samples(&self) -> BadSamples {
-        self.core.monitor.bad.get()
+        self.inner.setup.stats.bad.get()
     }
 
     /// Whether the sampler has divided the samples among the processes ([`Sampler::is_final`](crate::Sampler::is_final)).
     pub fn is_final(&self) -> bool {
-        self.core.is_final
+        self.inner.setup.shard.is_presharded
     }
 
     /// All that the batches of an epoch depend on, but for the samples themselves, in one line: the dataset's length, the
@@ -437,21 +242,15 @@ impl DataLoader {
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
     pub fn description(&self) -> String {
-        let Core { config, num_samples, .. } = &*self.core;
+        let Setup { config, shard, .. } = &*self.inner.setup;
+        let source = &self.inner.source;
         let (samples, batches, size) = (self.num_samples(), self.len(), self.batch_size());
-        let mut text = match &config.data {
-            Data::Map { len, sampler, .. } => {
-                format!("{samples} of {len} samples, {batches} batches of {size}, {}", sampler.describe())
-            }
-            Data::Stream { dataset, .. } => {
-                format!("{samples} of {num_samples} records, {batches} batches of {size}, {}", dataset.describe())
-            }
-        };
+        let mut text = format!("{samples} of {}, {batches} batches of {size}, {}", source.total(), source.describe());
         // The shuffling's seed is told already, and is the same.
         if config.seed != 0 && !config.shuffled {
             text.push_str(&format!(", seed {}", config.seed));
         }
-        if let Some(buckets) = &config.buckets {
+        if let Some(buckets) = source.buckets() {
             text.push_str(&format!(", {}", buckets.describe()));
         }
         if !config.ordered {
@@ -460,8 +259,8 @@ impl DataLoader {
         if config.on_error != OnError::Fail {
             text.push_str(&format!(", on_error {:?}", config.on_error));
         }
-        if self.core.is_final {
-            text.push_str(&format!(" (final, {} replicas)", self.core.replicas.num_processes));
+        if shard.is_presharded {
+            text.push_str(&format!(" (final, {} replicas)", shard.replicas.num_processes));
         }
         text
     }
@@ -485,18 +284,31 @@ impl DataLoader {
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
     pub fn report(&self) -> LoaderReport {
-        LoaderReport::new(&self.core.config, self.core.monitor.get())
+        let Config { num_workers, prefetch, device_prefetch, .. } = *self.config();
+        let mut report = self.inner.setup.stats.report().clone();
+        report.num_workers = num_workers;
+        report.cores = cores();
+        report.sequential = self.inner.source.is_sequential();
+        report.host_queue.capacity = prefetch;
+        report.transfer = report.transfer.filter(|transfer| transfer.batches > 0);
+        if let Some(transfer) = &mut report.transfer {
+            transfer.queue.capacity = device_prefetch;
+        }
+        report
     }
 
     /// Lets [`report`](DataLoader::report) begin anew. Bad samples stay counted.
     pub fn reset_report(&self) {
-        self.core.monitor.reset();
+        *self.inner.setup.stats.report() = LoaderReport::new();
     }
 
     /// The same loader with a report of its own.
     pub(crate) fn with_own_report(&self) -> Result<DataLoader> {
-        let Core { config, replicas, .. } = &*self.core;
-        Core::new(Arc::clone(config), *replicas, Arc::default()).map(DataLoader::new)
+        self.inner.with_own_stats().map(DataLoader::new)
+    }
+
+    fn config(&self) -> &Config {
+        &self.inner.setup.config
     }
 
     /// The batches of epoch `epoch`.
@@ -508,7 +320,7 @@ impl DataLoader {
     /// an epoch, so that the next one starts without a pause. Nothing is read of the batches before `start_batch`, but for
     /// the records of a stream, which are not decoded.
     pub fn epochs(&self, epochs: Range<u64>, start_batch: usize) -> HostBatches {
-        HostBatches::new(Arc::clone(&self.core), epochs, start_batch)
+        HostBatches::new(Arc::clone(&self.inner), epochs, start_batch)
     }
 
     /// The batches of epoch `epoch` from batch `start_batch` on, in the memory of devices, their rows split as `sharding`
@@ -525,10 +337,10 @@ impl fmt::Debug for DataLoader {
             .field("num_samples", &self.num_samples())
             .field("batch_size", &self.batch_size())
             .field("len", &self.len())
-            .field("last_batch", &self.core.config.last_batch)
+            .field("last_batch", &self.config().last_batch)
             .field("description", &self.description())
-            .field("replicas", &self.core.replicas)
-            .field("num_workers", &self.core.config.num_workers)
+            .field("replicas", &self.replicas())
+            .field("num_workers", &self.config().num_workers)
             .field("fields", &fields)
             .finish()
     }

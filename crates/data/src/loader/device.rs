@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use fulmen_tensor::{DType, DeviceArray, Runtime, Sharding, TensorType};
 
+use super::{batch::HostBatch, host_batches::HostBatches, stats::ConsumerTimer, stats::Stats};
 use crate::error::panicked;
-use crate::{Error, HostBatch, HostBatches, Result};
-use crate::{loader::monitor::Meter, loader::monitor::Monitor};
+use crate::{Error, Result};
 
 /// A batch in the memory of a runtime's devices.
 #[derive(Debug)]
@@ -121,17 +121,17 @@ pub struct DeviceBatches {
     failed: Option<Error>,
     /// Batches that are on the devices, and that nobody has taken.
     ready: Arc<AtomicUsize>,
-    monitor: Arc<Monitor>,
-    meter: Option<Meter>,
+    stats: Arc<Stats>,
+    timer: Option<ConsumerTimer>,
 }
 
 impl HostBatches {
     /// Moves these batches to devices, their rows split as `sharding` says, some of them ahead of the consumer.
     pub fn prefetch_to(mut self, runtime: &Runtime, sharding: &Sharding) -> DeviceBatches {
-        let (stop, meter) = (self.stop_flag(), self.take_meter());
-        let monitor = Arc::clone(&self.core().monitor);
+        let (stop, timer) = (self.stop_flag(), self.take_timer());
+        let stats = Arc::clone(&self.inner().setup.stats);
         // One more waits in the thread's hands when the channel is full.
-        let (sender, receiver) = sync_channel(self.core().config.device_prefetch - 1);
+        let (sender, receiver) = sync_channel(self.inner().setup.config.device_prefetch - 1);
         let (runtime, sharding) = (runtime.clone(), sharding.clone());
         let ready = Arc::new(AtomicUsize::new(0));
         let of_thread = Arc::clone(&ready);
@@ -143,7 +143,7 @@ impl HostBatches {
             Ok(thread) => (Some(thread), None),
             Err(error) => (None, Some(error)),
         };
-        DeviceBatches { batches: Some(receiver), thread, stop, failed, ready, monitor, meter }
+        DeviceBatches { batches: Some(receiver), thread, stop, failed, ready, stats, timer }
     }
 }
 
@@ -155,7 +155,7 @@ fn transfer(
     sender: &SyncSender<Result<DeviceBatch>>,
     ready: &AtomicUsize,
 ) {
-    let monitor = Arc::clone(&batches.core().monitor);
+    let stats = Arc::clone(&batches.inner().setup.stats);
     loop {
         let start = Instant::now();
         let Some(batch) = batches.next() else { return };
@@ -173,12 +173,12 @@ fn transfer(
         if sender.send(moved).is_err() {
             return;
         }
-        monitor.transfer(|transfer| {
-            transfer.batches += 1;
-            transfer.waited_for_batches += came - start;
-            transfer.busy += done - came;
-            transfer.waited_for_space += done.elapsed();
-        });
+        let mut report = stats.report();
+        let transfer = report.transfer.get_or_insert_default();
+        transfer.batches += 1;
+        transfer.waited_for_batches += came - start;
+        transfer.busy += done - came;
+        transfer.waited_for_space += done.elapsed();
     }
 }
 
@@ -190,10 +190,10 @@ impl Iterator for DeviceBatches {
             return Some(Err(error));
         }
         let batches = self.batches.as_ref()?;
-        self.monitor.device_queue(self.ready.load(Ordering::Relaxed));
+        self.stats.report().transfer.get_or_insert_default().queue.look(self.ready.load(Ordering::Relaxed));
         let wait = || batches.recv();
-        let batch = match &mut self.meter {
-            Some(meter) => meter.take(wait, |batch| batch.as_ref().ok()?.as_ref().ok().map(|batch| batch.index)),
+        let batch = match &mut self.timer {
+            Some(timer) => timer.take(wait, |batch| batch.as_ref().ok()?.as_ref().ok().map(|batch| batch.index)),
             None => wait(),
         };
         if let Ok(batch) = batch {

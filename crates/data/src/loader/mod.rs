@@ -3,27 +3,33 @@
 //! Not here: what a sample is (`dataset`), and in which order samples are read (`sampler`).
 
 mod batch;
+mod batch_sampler;
 mod bench;
 mod buckets;
 mod builder;
+mod collate;
+mod config;
 mod data_loader;
 mod device;
-mod fill;
 mod host_batches;
+mod index_batches;
+mod inner;
 pub(crate) mod layout;
-mod monitor;
 mod on_error;
-mod plan;
 mod pool;
-mod pull;
 mod replicas;
 mod report;
+mod source;
+mod stats;
+mod stream_batches;
+mod stream_cursor;
 mod workers;
 
 pub use batch::HostBatch;
 pub use bench::{LoaderBench, bench_loader};
 pub use buckets::Buckets;
-pub use builder::{DataLoaderBuilder, LastBatch};
+pub use builder::DataLoaderBuilder;
+pub use config::LastBatch;
 pub use data_loader::DataLoader;
 pub use device::{DeviceBatch, DeviceBatches};
 pub use host_batches::HostBatches;

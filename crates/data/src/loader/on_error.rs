@@ -1,6 +1,6 @@
 //! What becomes of a sample that cannot be read, and the list of those that could not.
 //!
-//! Not here: how a batch goes on without it (`fill`).
+//! Not here: how a batch goes on without it (`collate`).
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -3,6 +3,7 @@
 //! Not here: the order of the samples (`sampler`), and the transfer to the devices (`device`).
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fulmen_tensor::{DType, Runtime, Sharding, TensorType};
 
@@ -139,6 +140,57 @@ impl Replicas {
     /// What the sampler of this process is told.
     pub(crate) fn replica(&self) -> Replica {
         Replica { num_replicas: self.num_processes, rank: self.process_index }
+    }
+}
+
+/// Which part of each batch this process reads, of a loader that is for these devices and processes.
+pub(crate) struct ShardSpec {
+    pub(crate) replicas: Replicas,
+    /// Rows of a batch, of all processes together.
+    pub(crate) batch_size: usize,
+    /// Samples in the order of an epoch: those of all processes, or of this one where the order is presharded.
+    pub(crate) num_samples: usize,
+    /// Whether the sampler has divided the samples among the processes.
+    pub(crate) is_presharded: bool,
+    /// The sampler was asked whether all ranks have the same order.
+    compared: AtomicBool,
+}
+
+impl ShardSpec {
+    pub(crate) fn new(replicas: Replicas, batch_size: usize, num_samples: usize, is_presharded: bool) -> ShardSpec {
+        ShardSpec { replicas, batch_size, num_samples, is_presharded, compared: AtomicBool::new(false) }
+    }
+
+    /// Which rows of a batch are this process's.
+    pub(crate) fn rows(&self) -> Range<usize> {
+        self.replicas.local_rows(self.batch_size)
+    }
+
+    pub(crate) fn local_batch_size(&self) -> usize {
+        self.rows().len()
+    }
+
+    /// How far apart in the order the starts of two batches are.
+    pub(crate) fn stride(&self) -> usize {
+        if self.is_presharded { self.local_batch_size() } else { self.batch_size }
+    }
+
+    /// Which of the order's indices from the start of a batch on are for this process.
+    pub(crate) fn rows_of_order(&self) -> Range<usize> {
+        if self.is_presharded { 0..self.local_batch_size() } else { self.rows() }
+    }
+
+    /// Samples in an epoch of all processes together, before a short batch is dropped.
+    pub(crate) fn global_samples(&self) -> usize {
+        let processes = if self.is_presharded { self.replicas.num_processes } else { 1 };
+        self.num_samples.saturating_mul(processes)
+    }
+
+    /// The rank whose order is to be that of this process too, the first time that it is asked for.
+    pub(crate) fn rank_to_compare(&self) -> Option<Replica> {
+        let Replica { num_replicas, rank } = self.replicas.replica();
+        let due = !self.is_presharded && num_replicas > 1 && !self.compared.swap(true, Ordering::Relaxed);
+        due.then_some(Replica { num_replicas, rank: (rank + 1) % num_replicas })
     }
 }
 

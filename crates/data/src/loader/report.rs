@@ -1,14 +1,11 @@
 //! What a loader says about itself: where the time goes, who waits for whom, and what would help.
 //!
-//! Not here: the measuring (`monitor`).
+//! Not here: the measuring (`stats`).
 
 use std::fmt;
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::Stage;
-use crate::{loader::builder::Config, loader::builder::Data};
-use crate::{loader::monitor::Counts, loader::monitor::Depth};
 
 /// Below this part of the step time, waiting is not worth a word.
 const LITTLE: f64 = 0.03;
@@ -17,7 +14,7 @@ const LITTLE: f64 = 0.03;
 ///
 /// Times of workers are added up over all of them, and are times on the clock: on a machine with fewer free cores than
 /// workers, work seems to take longer than it would alone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LoaderReport {
     /// Threads that fill batches; with 0 the consumer does it itself.
     pub num_workers: usize,
@@ -49,11 +46,12 @@ pub struct LoaderReport {
     pub host_queue: QueueDepth,
     /// What the transfer to the devices did, if there was one.
     pub transfer: Option<TransferReport>,
-    sequential: bool,
+    /// Records of a stream are read in order.
+    pub(crate) sequential: bool,
 }
 
 /// How many batches lay in a queue when somebody came to take one.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueueDepth {
     /// On average.
     pub mean: f64,
@@ -61,10 +59,12 @@ pub struct QueueDepth {
     pub peak: usize,
     /// How many there can be.
     pub capacity: usize,
+    /// How often somebody came.
+    looks: u64,
 }
 
 /// Where the time of the thread went that moves batches to the devices.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct TransferReport {
     /// Batches that it moved.
     pub batches: u64,
@@ -79,38 +79,18 @@ pub struct TransferReport {
 }
 
 impl QueueDepth {
-    fn new(depth: Depth, capacity: usize) -> QueueDepth {
-        QueueDepth { mean: depth.sum as f64 / depth.looks.max(1) as f64, peak: depth.peak, capacity }
+    /// So many batches were ready when somebody came.
+    pub(crate) fn look(&mut self, ready: usize) {
+        self.looks += 1;
+        self.mean += (ready as f64 - self.mean) / self.looks as f64;
+        self.peak = self.peak.max(ready);
     }
 }
 
 impl LoaderReport {
-    pub(crate) fn new(config: &Config, counts: Counts) -> LoaderReport {
-        let transfer = (counts.transfer.batches > 0).then(|| TransferReport {
-            batches: counts.transfer.batches,
-            busy: counts.transfer.busy,
-            waited_for_batches: counts.transfer.waited_for_batches,
-            waited_for_space: counts.transfer.waited_for_space,
-            queue: QueueDepth::new(counts.device_queue, config.device_prefetch),
-        });
-        LoaderReport {
-            num_workers: config.num_workers,
-            cores: available_parallelism().map_or(1, usize::from),
-            batches: counts.batches,
-            samples: counts.samples,
-            stages: Stage::ALL.iter().map(|&stage| (stage, counts.stages[stage as usize])).collect(),
-            writing: counts.other,
-            in_order: counts.in_order,
-            waited_for_space: counts.waited_for_space,
-            waited_for_reading: counts.waited_for_reading,
-            steps: counts.steps.count,
-            waiting: counts.steps.waited,
-            busy: counts.steps.busy,
-            first_batch: counts.steps.first_batch,
-            host_queue: QueueDepth::new(counts.host_queue, config.prefetch),
-            transfer,
-            sequential: matches!(config.data, Data::Stream { .. }),
-        }
+    /// One of which nothing is counted yet.
+    pub(crate) fn new() -> LoaderReport {
+        LoaderReport { stages: Stage::ALL.map(|stage| (stage, Duration::ZERO)).into(), ..LoaderReport::default() }
     }
 
     /// The part of the step time in which the consumer waited for data, from 0 to 1; 0 before the second batch.
@@ -121,6 +101,12 @@ impl LoaderReport {
     /// What the threads spent on filling batches, all stages together.
     pub fn work(&self) -> Duration {
         self.stages.iter().map(|stage| stage.1).sum::<Duration>() + self.writing
+    }
+
+    /// The time of each stage and of writing, by its name.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (String, Duration)> {
+        let stages = self.stages.iter().map(|&(stage, spent)| (format!("{stage:?}").to_lowercase(), spent));
+        stages.chain([("write".to_owned(), self.writing)])
     }
 
     /// The stage that takes most of the threads' time, and its part of it; none before the first batch. Without a stage
@@ -217,31 +203,20 @@ fn share(part: Duration, whole: Duration) -> f64 {
     if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }
 
-/// Seconds with as many digits as are of use.
-struct Time(Duration);
-
-impl fmt::Display for Time {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs_f64();
-        let (value, unit) = match seconds {
-            ..1e-3 => (1e6 * seconds, "us"),
-            1e-3..1.0 => (1e3 * seconds, "ms"),
-            _ => (seconds, "s"),
-        };
-        let digits = if value < 10.0 {
-            2
-        } else if value < 100.0 {
-            1
-        } else {
-            0
-        };
-        write!(f, "{value:.digits$} {unit}")
-    }
-}
-
-/// A time with a unit, as reports show it.
-pub(crate) fn time(duration: Duration) -> impl fmt::Display {
-    Time(duration)
+/// A time with a unit and as many digits as are of use.
+pub(crate) fn time(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    let (value, unit) = match seconds {
+        ..1e-3 => (1e6 * seconds, "us"),
+        1e-3..1.0 => (1e3 * seconds, "ms"),
+        _ => (seconds, "s"),
+    };
+    let digits = match value {
+        ..10.0 => 2,
+        10.0..100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$} {unit}")
 }
 
 impl fmt::Display for QueueDepth {
@@ -258,27 +233,15 @@ impl fmt::Display for LoaderReport {
             count => threads(count),
         };
         writeln!(f, "{} batches, {} samples, filled by {by}", self.batches, self.samples)?;
-        let work = self.work();
-        for (stage, spent) in &self.stages {
-            let name = format!("{stage:?}").to_lowercase();
-            writeln!(f, "{name:<10} {:>9}  {:>3.0} %", Time(*spent).to_string(), 100.0 * share(*spent, work))?;
+        for (name, spent) in self.parts() {
+            let percent = 100.0 * share(spent, self.work());
+            writeln!(f, "{name:<10} {:>9}  {percent:>3.0} %", time(spent))?;
         }
-        writeln!(
-            f,
-            "{:<10} {:>9}  {:>3.0} %",
-            "write",
-            Time(self.writing).to_string(),
-            100.0 * share(self.writing, work)
-        )?;
         if self.num_workers > 0 {
-            write!(f, "workers waited {} for space", Time(self.waited_for_space))?;
+            write!(f, "workers waited {} for space", time(self.waited_for_space))?;
             if self.sequential {
-                write!(
-                    f,
-                    ", {} for the reading of the stream ({} in all)",
-                    Time(self.waited_for_reading),
-                    Time(self.in_order)
-                )?;
+                let (waited, all) = (time(self.waited_for_reading), time(self.in_order));
+                write!(f, ", {waited} for the reading of the stream ({all} in all)")?;
             }
             writeln!(f, "; batches: {}", self.host_queue)?;
         }
@@ -287,16 +250,16 @@ impl fmt::Display for LoaderReport {
                 f,
                 "transfer of {} batches took {}, waited {} for batches and {} for space; on the device: {}",
                 transfer.batches,
-                Time(transfer.busy),
-                Time(transfer.waited_for_batches),
-                Time(transfer.waited_for_space),
+                time(transfer.busy),
+                time(transfer.waited_for_batches),
+                time(transfer.waited_for_space),
                 transfer.queue
             )?;
         }
         if let Some(first) = self.first_batch {
-            writeln!(f, "first batch after {}", Time(first))?;
+            writeln!(f, "first batch after {}", time(first))?;
         }
-        writeln!(f, "{} steps: {} busy, {} waiting", self.steps, Time(self.busy), Time(self.waiting))?;
+        writeln!(f, "{} steps: {} busy, {} waiting", self.steps, time(self.busy), time(self.waiting))?;
         f.write_str(&self.verdict())
     }
 }
@@ -324,7 +287,7 @@ mod tests {
             waiting: ms(500),
             busy: ms(1000),
             first_batch: Some(ms(31)),
-            host_queue: QueueDepth { mean: 0.25, peak: 2, capacity: 4 },
+            host_queue: QueueDepth { mean: 0.25, peak: 2, capacity: 4, looks: 4 },
             transfer: None,
             sequential: false,
         }
@@ -407,7 +370,7 @@ mod tests {
                 "input-bound: 33 % of step time waits; reading the stream is the slow stage, which one thread does at a time; leave decoding to Stream::map, mix several streams, read from faster storage, or cache it"
             ],
         );
-        let queue = QueueDepth { mean: 0.0, peak: 0, capacity: 2 };
+        let queue = QueueDepth { capacity: 2, ..QueueDepth::default() };
         let slow = TransferReport {
             batches: 100,
             busy: ms(1300),

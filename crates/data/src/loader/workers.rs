@@ -1,6 +1,6 @@
 //! Threads that fill batches ahead of the consumer, each a whole batch at a time, delivered in order or as they are done.
 //!
-//! Not here: the content of a batch, which the plan decides before any thread sees it. That is why the number of
+//! Not here: the content of a batch, which the batch sampler decides before any thread sees it. That is why the number of
 //! threads cannot change it.
 
 use std::collections::BTreeMap;
@@ -9,9 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-use crate::loader::data_loader::Core;
-use crate::loader::plan::Plan;
-use crate::{Error, HostBatch, Result};
+use super::{batch::HostBatch, batch_sampler::BatchSampler, inner::Inner};
+use crate::{Error, Result};
 
 /// The threads and what they have finished. Dropping it stops and joins them.
 pub(crate) struct Workers {
@@ -20,10 +19,10 @@ pub(crate) struct Workers {
 }
 
 struct Shared {
-    core: Arc<Core>,
+    inner: Arc<Inner>,
     stop: Arc<AtomicBool>,
     /// Locked before `queue` where both are.
-    plan: Mutex<Plan>,
+    sampler: Mutex<BatchSampler>,
     queue: Mutex<Queue>,
     /// Signalled when the consumer took a batch, and at a stop.
     space: Condvar,
@@ -31,7 +30,7 @@ struct Shared {
     ready: Condvar,
 }
 
-/// Batches are numbered through, across epochs, in the order of the plan.
+/// Batches are numbered through, across epochs, in the order of the sampler.
 struct Queue {
     taken: u64,
     done: BTreeMap<u64, Result<HostBatch>>,
@@ -62,12 +61,17 @@ impl Queue {
 }
 
 impl Workers {
-    pub(crate) fn start(core: Arc<Core>, plan: Plan, count: usize, stop: Arc<AtomicBool>) -> Result<Workers> {
-        let queue = Queue { taken: 0, done: BTreeMap::new(), end: None, epoch_end: core.batches() as u64 };
+    pub(crate) fn start(
+        inner: Arc<Inner>,
+        sampler: BatchSampler,
+        count: usize,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Workers> {
+        let queue = Queue { taken: 0, done: BTreeMap::new(), end: None, epoch_end: inner.batches() as u64 };
         let shared = Arc::new(Shared {
-            core,
+            inner,
             stop,
-            plan: Mutex::new(plan),
+            sampler: Mutex::new(sampler),
             queue: Mutex::new(queue),
             space: Condvar::new(),
             ready: Condvar::new(),
@@ -86,11 +90,11 @@ impl Workers {
 
     /// Waits for the next batch.
     pub(crate) fn next(&mut self) -> Option<Result<HostBatch>> {
-        let core = &self.shared.core;
+        let inner = &self.shared.inner;
         let mut queue = self.shared.queue();
-        core.monitor.host_queue(queue.done.len());
+        inner.setup.stats.report().host_queue.look(queue.done.len());
         loop {
-            if let Some(batch) = queue.take(core.config.ordered, core.batches() as u64) {
+            if let Some(batch) = queue.take(inner.setup.config.ordered, inner.batches() as u64) {
                 drop(queue);
                 self.shared.space.notify_all();
                 return Some(batch);
@@ -124,24 +128,22 @@ impl Shared {
 
     /// The life of a thread.
     fn work(&self) {
+        let stats = &self.inner.setup.stats;
         loop {
-            let (came, drawn) = (Instant::now(), self.core.monitor.in_order());
-            let mut plan = self.plan.lock().unwrap_or_else(PoisonError::into_inner);
-            let drawn = self.core.monitor.in_order().saturating_sub(drawn);
-            self.core.monitor.waited_for_plan(came.elapsed(), drawn);
-            let number = plan.issued;
-            let work = match self.wait_for_space(number) {
-                true => plan.next(&self.stop),
-                false => None,
-            };
-            let Some(work) = work else {
+            let (came, fetched) = (Instant::now(), stats.report().in_order);
+            let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+            let fetched = stats.report().in_order.saturating_sub(fetched);
+            stats.waited_for_sampler(came.elapsed(), fetched);
+            let number = sampler.issued;
+            let task = if self.wait_for_space(number) { sampler.next() } else { None };
+            let Some(task) = task else {
                 // Also after a stop, so that a consumer on another thread does not wait for what nobody reads.
                 self.queue().end = Some(number);
                 self.ready.notify_all();
                 return;
             };
-            drop(plan);
-            let batch = work.and_then(|work| self.core.fill(work, &self.stop));
+            drop(sampler);
+            let batch = task.and_then(|(id, task)| self.inner.fill(id, task, &self.stop));
             self.queue().done.insert(number, batch);
             self.ready.notify_all();
         }
@@ -152,8 +154,8 @@ impl Shared {
         let came = Instant::now();
         let mut queue = self.queue();
         while !self.stop.load(Ordering::Relaxed) {
-            if number - queue.taken < self.core.config.prefetch as u64 {
-                self.core.monitor.waited_for_space(came.elapsed());
+            if number - queue.taken < self.inner.setup.config.prefetch as u64 {
+                self.inner.setup.stats.report().waited_for_space += came.elapsed();
                 return true;
             }
             queue = self.space.wait(queue).unwrap_or_else(PoisonError::into_inner);

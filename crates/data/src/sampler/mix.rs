@@ -36,11 +36,10 @@ impl Weights {
                 sum
             })
             .collect();
-        match sum > 0.0 && sum.is_finite() {
-            true => Ok(Weights { weights: weights.to_vec(), sums }),
-            false => {
-                Err(Error::usage(format!("{name}: the weights add up to {sum}; the sum must be positive and finite")))
-            }
+        if sum > 0.0 && sum.is_finite() {
+            Ok(Weights { weights: weights.to_vec(), sums })
+        } else {
+            Err(Error::usage(format!("{name}: the weights add up to {sum}; the sum must be positive and finite")))
         }
     }
 

@@ -73,9 +73,10 @@ impl IdxFile {
     #[cfg(feature = "fuzzing")]
     pub(crate) fn parse(bytes: &[u8], limit: u64) -> Result<IdxFile> {
         let (path, size) = (Path::new("bytes"), bytes.len() as u64);
-        match bytes.starts_with(&[0x1f, 0x8b]) {
-            true => Reader { path, limit, size, reader: MultiGzDecoder::new(bytes), compressed: true }.read(),
-            false => Reader { path, limit, size, reader: bytes, compressed: false }.read(),
+        if bytes.starts_with(&[0x1f, 0x8b]) {
+            Reader { path, limit, size, reader: MultiGzDecoder::new(bytes), compressed: true }.read()
+        } else {
+            Reader { path, limit, size, reader: bytes, compressed: false }.read()
         }
     }
 
@@ -166,9 +167,10 @@ impl<R: Read> Reader<'_, R> {
 
     fn read_header(&mut self, into: &mut [u8], what: &str) -> Result<()> {
         let found = fill(&mut self.reader, into).map_err(|source| self.broken(0, into.len(), source))?;
-        match found == into.len() {
-            true => Ok(()),
-            false => Err(self.error(format!("the file ends in its header: expected {what}, found {found} bytes"))),
+        if found == into.len() {
+            Ok(())
+        } else {
+            Err(self.error(format!("the file ends in its header: expected {what}, found {found} bytes")))
         }
     }
 
@@ -181,10 +183,8 @@ impl<R: Read> Reader<'_, R> {
                 self.limit
             )));
         }
-        let most = match self.compressed {
-            true => self.size.saturating_mul(MOST_INFLATION),
-            false => self.size.saturating_sub(header),
-        };
+        let most =
+            if self.compressed { self.size.saturating_mul(MOST_INFLATION) } else { self.size.saturating_sub(header) };
         match self.compressed {
             true if expected > most => Err(self.error(format!(
                 "the header claims {expected} bytes of data ({dtype}{dims:?}), but {} compressed bytes can hold no more \

@@ -2,45 +2,35 @@
 //!
 //! Not here: where the bytes come from; that is the fuzz target's.
 
-use std::io::{self, Cursor, Read};
+use std::io::{self, Cursor};
 use std::sync::Arc;
 
 use super::group::{Groups, Selection};
-use super::walk::{Bytes, Sequential};
+use super::walk::{Walk, read_over};
 use fulmen_files::Location;
 use fulmen_files::gunzip;
 
-/// Bytes of which only what is asked for is read, as of a file.
-struct Slice<'a>(&'a [u8]);
-
-impl Read for Slice<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.0.read(into)
-    }
-}
-
-impl Bytes for Slice<'_> {
-    fn skip(&mut self, count: u64) -> io::Result<u64> {
-        let count = usize::try_from(count).unwrap_or(usize::MAX).min(self.0.len());
-        self.0 = &self.0[count..];
-        Ok(count as u64)
-    }
+/// Passes over bytes without reading them, as of a file.
+fn jump(bytes: &mut &[u8], count: u64) -> io::Result<u64> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX).min(bytes.len());
+    *bytes = &bytes[count..];
+    Ok(count as u64)
 }
 
 /// Reads it both ways, and compares.
 pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
     let selection = Arc::new(Selection { extensions: Vec::new(), max_sample_bytes: 64 << 20 });
     if bytes.starts_with(&[0x1f, 0x8b]) {
-        let reader = Sequential(gunzip(Cursor::new(bytes.to_vec())));
-        let mut groups = Groups::new(location, reader, &selection);
-        while let Ok(Some(_)) = groups.next(|member| member.walk.content(&member.entry)) {}
+        let walk = Walk::new(location.clone(), gunzip(Cursor::new(bytes.to_vec())), read_over);
+        let mut groups = Groups::new(location, walk, &selection);
+        while let Ok(Some(_)) = groups.next(|walk, entry| walk.content(&entry)) {}
         return;
     }
-    let mut read = Groups::new(location, Sequential(bytes), &selection);
-    let mut found = Groups::new(location, Slice(bytes), &selection);
+    let mut read = Groups::new(location, Walk::new(location.clone(), bytes, read_over), &selection);
+    let mut found = Groups::new(location, Walk::new(location.clone(), bytes, jump), &selection);
     loop {
-        let sample = read.next(|member| member.walk.content(&member.entry));
-        let places = found.next(|member| Ok((member.entry.offset, member.entry.size)));
+        let sample = read.next(|walk, entry| walk.content(&entry));
+        let places = found.next(|_, entry| Ok((entry.offset, entry.size)));
         match (sample, places) {
             (Ok(Some(sample)), Ok(Some(places))) => {
                 assert_eq!(sample.key, places.key);

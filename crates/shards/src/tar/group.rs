@@ -3,9 +3,10 @@
 //! Not here: going through the tar (`walk`), and through several (`stream`).
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::sync::Arc;
 
-use super::walk::{Bytes, Entry, Walk};
+use super::walk::{Entry, Walk};
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
@@ -94,16 +95,10 @@ impl Selection {
     }
 }
 
-/// A file of a sample, as it stands in a shard: what [`groups`](Groups) hands to whoever reads it or only notes it.
-pub(super) struct Member<'w, B> {
-    pub(super) walk: &'w mut Walk<B>,
-    pub(super) entry: Entry,
-}
-
 /// The samples of a shard, one after the other; `T` is what is kept of a file.
-pub(super) struct Groups<B, T> {
+pub(super) struct Groups<R, T> {
     location: Location,
-    walk: Walk<B>,
+    walk: Walk<R>,
     selection: Arc<Selection>,
     /// The first file of the next sample, which ended the one before.
     begun: Option<Group<T>>,
@@ -118,14 +113,13 @@ pub(super) struct Group<T> {
     bytes: u64,
 }
 
-impl<B: Bytes, T> Groups<B, T> {
-    pub(super) fn new(location: &Location, bytes: B, selection: &Arc<Selection>) -> Groups<B, T> {
-        let walk = Walk::new(location.clone(), bytes);
+impl<R: Read, T> Groups<R, T> {
+    pub(super) fn new(location: &Location, walk: Walk<R>, selection: &Arc<Selection>) -> Groups<R, T> {
         Groups { location: location.clone(), walk, selection: selection.clone(), begun: None, failed: None }
     }
 
-    /// The next sample. `keep` makes of a file what is kept of it.
-    pub(super) fn next(&mut self, mut keep: impl FnMut(Member<'_, B>) -> Result<T>) -> Result<Option<Group<T>>> {
+    /// The next sample. `keep` makes of a file what is kept of it; the walk stands before its content.
+    pub(super) fn next(&mut self, mut keep: impl FnMut(&mut Walk<R>, Entry) -> Result<T>) -> Result<Option<Group<T>>> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -158,7 +152,7 @@ impl<B: Bytes, T> Groups<B, T> {
         &mut self,
         entry: Entry,
         extension: String,
-        keep: &mut impl FnMut(Member<'_, B>) -> Result<T>,
+        keep: &mut impl FnMut(&mut Walk<R>, Entry) -> Result<T>,
     ) -> Result<()> {
         let Some(group) = &mut self.begun else { return Ok(()) };
         let refuse =
@@ -178,7 +172,7 @@ impl<B: Bytes, T> Groups<B, T> {
                 entry.size, group.bytes
             ));
         }
-        let kept = keep(Member { walk: &mut self.walk, entry })?;
+        let kept = keep(&mut self.walk, entry)?;
         group.files.insert(extension, kept);
         Ok(())
     }

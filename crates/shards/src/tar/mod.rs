@@ -2,20 +2,21 @@
 //!
 //! Not here: where the files lie (`store`), and what is in the members of a sample.
 
+mod file;
 #[cfg(feature = "fuzzing")]
 mod fuzz;
 mod group;
-mod header;
 mod source;
 mod stream;
 mod walk;
 mod writer;
 
+pub use file::{END, TarFile, size_in_tar};
 #[cfg(feature = "fuzzing")]
 pub(crate) use fuzz::fuzz;
 pub use group::TarSample;
 pub use group::split;
 pub use source::TarSource;
 pub use stream::TarShards;
-pub use writer::{END, size_in_tar};
+pub use walk::{Entry as TarEntry, tar_entries};
 pub use writer::{TarShardWriter, TarShardWriterBuilder, WrittenShard};

@@ -3,15 +3,14 @@
 //! Not here: shards in a store or behind gzip, which are read from the beginning to the end (`stream`).
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::TarSample;
 use super::group::{Groups, Selection};
-use super::walk::Positioned;
+use super::walk::Walk;
+use crate::files::{open_local, read_part};
 use fulmen_data::internal::Starts;
 use fulmen_data::{Error, Fingerprint, Result, Source};
 use fulmen_data::{internal::cores, internal::in_parallel};
@@ -148,49 +147,20 @@ impl TarSource {
 type Found = (Box<str>, BTreeMap<String, (u64, u64)>);
 
 fn index(location: &Location, selection: &Arc<Selection>) -> Result<Vec<Found>> {
-    let Some(path) = location.local() else {
-        return Err(location.error("samples of a tar are read by index on a local disk only; read it with TarShards"));
-    };
-    let size = location.size()?;
-    let file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
+    let (file, size) = open_local(location, "samples of a tar", "TarShards")?;
     let mut start = [0; 2];
     if size >= 2 {
-        file.read_exact_at(&mut start, 0).map_err(|source| Error::io(path, "cannot read the file", source))?;
+        file.read_exact_at(&mut start, 0).map_err(|source| location.read_error(source))?;
     }
     if start == [0x1f, 0x8b] {
         return Err(location.error("samples behind gzip cannot be read by index; unpack it, or read it with TarShards"));
     }
-    let mut groups = Groups::new(location, Positioned::new(&file, size), selection);
+    let mut groups = Groups::new(location, Walk::of_part(location.clone(), &file, 0..size), selection);
     let mut found = Vec::new();
-    while let Some(group) = groups.next(|member| Ok((member.entry.offset, member.entry.size)))? {
+    while let Some(group) = groups.next(|_, entry| Ok((entry.offset, entry.size)))? {
         found.push((group.key.into_boxed_str(), group.files));
     }
     Ok(found)
-}
-
-impl Shard {
-    fn read(&self, place: &Place, file: &File, member: &Member, extension: &str) -> Result<Vec<u8>> {
-        let refused = |source: io::Error| {
-            let message = match source.kind() {
-                io::ErrorKind::UnexpectedEof => "the file is shorter than when it was opened",
-                _ => "cannot read the file",
-            };
-            Error::io(
-                self.file.path(),
-                &format!("entry {}.{extension}, at byte {}: {message}", place.key, member.offset),
-                source,
-            )
-        };
-        let size =
-            usize::try_from(member.size).map_err(|_| self.location.error("an entry is larger than the memory"))?;
-        let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(size)
-            .map_err(|_| self.location.error(format!("there is no memory for {size} bytes")))?;
-        bytes.resize(size, 0);
-        file.read_exact_at(&mut bytes, member.offset).map_err(refused)?;
-        Ok(bytes)
-    }
 }
 
 impl Source for TarSource {
@@ -208,7 +178,9 @@ impl Source for TarSource {
             let members = &shard.files[place.first..place.first + place.count];
             let files = members.iter().map(|member| {
                 let extension = &self.extensions[member.extension as usize];
-                Ok((extension.clone(), shard.read(place, file, member, extension)?))
+                let Member { offset, size, .. } = *member;
+                let place = || format!("entry {}.{extension}, at byte {offset}", place.key);
+                Ok((extension.clone(), read_part(&shard.location, file, offset..offset + size, place)?))
             });
             Ok(TarSample { key: place.key.to_string(), files: files.collect::<Result<_>>()? })
         })

@@ -2,16 +2,14 @@
 //!
 //! Not here: samples by index (`source`).
 
-use std::io::Read;
 use std::sync::Arc;
 
 use super::TarSample;
 use super::group::{Groups, Selection};
-use super::walk::Sequential;
-use fulmen_data::{Fingerprint, Items, Result, Stream, StreamItem};
-use fulmen_data::{internal::Purpose, internal::permutation};
-use fulmen_files::Location;
-use fulmen_files::{fingerprint_all, open_unpacked};
+use super::walk::{Walk, read_over};
+use crate::files::{FileItem, FileItems, FileList};
+use fulmen_data::{Fingerprint, Items, Result, Stream};
+use fulmen_files::{Location, open_unpacked};
 
 /// A sample is refused if it is larger, unless the caller asks for it: a small `.gz` can hold a thousand times its size.
 const DEFAULT_LIMIT: u64 = 1 << 30;
@@ -39,15 +37,13 @@ const DEFAULT_LIMIT: u64 = 1 << 30;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The number of an item ([`StreamItem::index`]) is the number of its shard in the list, times 2³², and its place in the
-/// shard: it does not depend on the order in which shards are read. After a shard that cannot be read to its end comes an
-/// error, and then the next shard, so that a loader may skip what is bad.
+/// The number of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of its shard in the
+/// list, times 2³², and its place in the shard: it does not depend on the order in which shards are read. After a shard
+/// that cannot be read to its end comes an error, and then the next shard, so that a loader may skip what is bad.
 #[derive(Clone, Debug)]
 pub struct TarShards {
-    shards: Arc<[Location]>,
+    shards: FileList,
     selection: Arc<Selection>,
-    seed: Option<u64>,
-    num_samples: Option<usize>,
 }
 
 impl TarShards {
@@ -59,19 +55,15 @@ impl TarShards {
 
     /// These shards in this order.
     pub fn from_list(shards: impl IntoIterator<Item = impl Into<Location>>) -> Result<TarShards> {
-        let shards: Arc<[Location]> = shards.into_iter().map(Into::into).collect();
-        if shards.is_empty() {
-            return Err(fulmen_data::Error::usage("there are no shards to read; expected one tar file at least"));
-        }
-        let selection = Arc::new(Selection::new(&[], DEFAULT_LIMIT));
-        Ok(TarShards { shards, selection, seed: None, num_samples: None })
+        let shards = FileList::new(shards, "shards to read; expected one tar file")?;
+        Ok(TarShards { shards, selection: Arc::new(Selection::new(&[], DEFAULT_LIMIT)) })
     }
 
     /// Reads the shards of each epoch in another order, which the seed and the epoch decide. Samples of one shard stay
     /// together; [`Stream::shuffle`] mixes them.
     #[must_use]
     pub fn shuffle_shards(mut self, seed: u64) -> TarShards {
-        self.seed = Some(seed);
+        self.shards.seed = Some(seed);
         self
     }
 
@@ -92,13 +84,13 @@ impl TarShards {
     /// Says how many samples there are in all shards together, where that is known.
     #[must_use]
     pub fn num_samples(mut self, samples: usize) -> TarShards {
-        self.num_samples = Some(samples);
+        self.shards.len = Some(samples);
         self
     }
 
     /// The shards.
     pub fn shards(&self) -> &[Location] {
-        &self.shards
+        &self.shards.files
     }
 }
 
@@ -106,86 +98,36 @@ impl Stream for TarShards {
     type Item = TarSample;
 
     fn len(&self) -> Option<usize> {
-        self.num_samples
+        self.shards.len
     }
 
     fn items(&self, epoch: u64) -> Result<Items<TarSample>> {
-        let order = match self.seed {
-            Some(seed) => permutation(Purpose::ShardOrder, seed, epoch, self.shards.len()),
-            None => (0..self.shards.len()).collect(),
-        };
-        let (shards, selection) = (self.shards.clone(), self.selection.clone());
-        Ok(Box::new(ShardItems { shards, selection, order: order.into_iter(), open: None }))
+        let selection = Arc::clone(&self.selection);
+        Ok(self.shards.items(epoch, move |shard| samples(shard, &selection)))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("tar shards", self.describe());
-        fingerprint_all(&self.shards, fingerprint)
+        self.shards.fingerprint("tar shards", self.describe(), fingerprint)
     }
 
     fn describe(&self) -> String {
-        let extensions = match &self.selection.extensions[..] {
+        let only = match &self.selection.extensions[..] {
             [] => String::new(),
             extensions => format!(", only .{}", extensions.join(", .")),
         };
-        let order = self.seed.map_or(String::new(), |seed| format!(", shuffled with seed {seed}"));
-        format!("TarShards({} from {}{extensions}{order})", self.shards.len(), self.shards[0].name())
+        self.shards.describe("TarShards", &only)
     }
 }
 
-/// The items of an epoch.
-struct ShardItems {
-    shards: Arc<[Location]>,
-    selection: Arc<Selection>,
-    order: std::vec::IntoIter<usize>,
-    open: Option<OpenShard>,
-}
-
-struct OpenShard {
-    number: usize,
-    /// How many samples have been read.
-    read: u64,
-    groups: Groups<Sequential<Box<dyn Read + Send>>, Vec<u8>>,
-}
-
-impl ShardItems {
-    fn open(&self, number: usize) -> Result<OpenShard> {
-        let location = &self.shards[number];
-        let reader = Sequential(open_unpacked(location)?);
-        Ok(OpenShard { number, read: 0, groups: Groups::new(location, reader, &self.selection) })
-    }
-}
-
-impl Iterator for ShardItems {
-    type Item = Result<StreamItem<TarSample>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if self.open.is_none() {
-                let number = self.order.next()?;
-                match self.open(number) {
-                    Ok(shard) => self.open = Some(shard),
-                    Err(error) => return Some(Err(error)),
-                }
-            }
-            let Some(shard) = &mut self.open else { continue };
-            match shard.groups.next(|member| member.walk.content(&member.entry)) {
-                Ok(Some(group)) => {
-                    let index = ((shard.number as u64) << 32).wrapping_add(shard.read);
-                    shard.read += 1;
-                    let origin = format!("{}, entry {}", self.shards[shard.number], group.key);
-                    return Some(Ok(StreamItem {
-                        index,
-                        origin,
-                        item: TarSample { key: group.key, files: group.files },
-                    }));
-                }
-                Ok(None) => self.open = None,
-                Err(error) => {
-                    self.open = None;
-                    return Some(Err(error));
-                }
-            }
-        }
-    }
+/// The samples of a shard up to the first that cannot be read.
+fn samples(shard: &Location, selection: &Arc<Selection>) -> Result<FileItems<TarSample>> {
+    let mut groups = Groups::new(shard, Walk::new(shard.clone(), open_unpacked(shard)?, read_over), selection);
+    let groups = std::iter::from_fn(move || groups.next(|walk, entry| walk.content(&entry)).transpose());
+    let mut failed = false;
+    let groups = groups.take_while(move |group| !std::mem::replace(&mut failed, group.is_err()));
+    Ok(Box::new(groups.zip(0..).map(|(group, number)| {
+        let group = group?;
+        let place = format!("entry {}", group.key);
+        Ok(FileItem { number, place, item: TarSample { key: group.key, files: group.files } })
+    })))
 }

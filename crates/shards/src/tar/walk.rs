@@ -1,83 +1,81 @@
 //! Going through a tar file from entry to entry, reading or passing over what they hold.
 //!
-//! Not here: what a header says (`header`), and which files make up a sample (`group`).
+//! The `tar` crate reads a header. Going from header to header is done here, because its `Archive` takes a tar without an
+//! end for a whole one, keeps names of any length, and divides extended (pax) records at line breaks, which the attributes
+//! that macOS writes have in them. Checksums of signed bytes and empty numbers it does not read: they are refused.
+//!
+//! Not here: which files make up a sample (`group`).
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use super::header::{BLOCK, Extended, Header, Kind, parse, parse_extended};
 use fulmen_data::internal::fill;
 use fulmen_data::{Error, Result};
-use fulmen_files::Location;
-use fulmen_files::explain;
+use fulmen_files::{Location, explain};
+use tar::{EntryType, Header};
+
+/// All of a tar is made of blocks of so many bytes.
+const BLOCK: usize = 512;
 
 /// Names and extended headers are refused when they are larger: no file system has such names.
 const MOST_OF_A_NAME: u64 = 1 << 20;
 
-/// What can be read, and passed over.
-pub(super) trait Bytes: Read {
-    /// Passes over as many bytes as there are, up to `count`, and says how many.
-    fn skip(&mut self, count: u64) -> io::Result<u64>;
+/// Passes over as many bytes as there are, up to a number, and says how many.
+pub(super) type Skip<R> = fn(&mut R, u64) -> io::Result<u64>;
+
+/// Passes over bytes by reading them.
+pub(super) fn read_over<R: Read>(reader: &mut R, count: u64) -> io::Result<u64> {
+    io::copy(&mut reader.take(count), &mut io::sink())
 }
 
-/// Bytes that come one after the other; passing over them is reading them.
-pub(super) struct Sequential<R>(pub(super) R);
-
-impl<R: Read> Read for Sequential<R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.0.read(into)
-    }
-}
-
-impl<R: Read> Bytes for Sequential<R> {
-    fn skip(&mut self, count: u64) -> io::Result<u64> {
-        io::copy(&mut self.0.by_ref().take(count), &mut io::sink())
-    }
-}
-
-/// A file of which only what is asked for is read.
-pub(super) struct Positioned<'a> {
+/// A part of a file of which only what is asked for is read.
+#[derive(Debug)]
+pub(super) struct FilePart<'a> {
     file: &'a File,
-    at: u64,
-    size: u64,
+    left: Range<u64>,
 }
 
-impl<'a> Positioned<'a> {
-    pub(super) fn new(file: &'a File, size: u64) -> Positioned<'a> {
-        Positioned { file, at: 0, size }
-    }
-}
-
-impl Read for Positioned<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let count = self.file.read_at(into, self.at)?;
-        self.at += count as u64;
+impl FilePart<'_> {
+    fn skip(&mut self, count: u64) -> io::Result<u64> {
+        let count = count.min(self.left.end.saturating_sub(self.left.start));
+        self.left.start += count;
         Ok(count)
     }
 }
 
-impl Bytes for Positioned<'_> {
-    fn skip(&mut self, count: u64) -> io::Result<u64> {
-        let count = count.min(self.size.saturating_sub(self.at));
-        self.at += count;
+impl Read for FilePart<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let most = self.left.end.saturating_sub(self.left.start).min(into.len() as u64) as usize;
+        let count = self.file.read_at(&mut into[..most], self.left.start)?;
+        self.left.start += count as u64;
         Ok(count)
     }
 }
 
 /// A file in a tar.
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) name: String,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// With its folders.
+    pub name: String,
     /// Where its content begins.
-    pub(super) offset: u64,
-    pub(super) size: u64,
+    pub offset: u64,
+    /// Bytes of the content.
+    pub size: u64,
+}
+
+/// The files of the tar that is this part of a local file, with their offsets in the part. `location` is for messages.
+pub fn tar_entries(location: Location, file: &File, part: Range<u64>) -> impl Iterator<Item = Result<Entry>> {
+    let mut walk = Walk::of_part(location, file, part);
+    std::iter::from_fn(move || walk.next().transpose())
 }
 
 /// A tar file, and how far it has been gone through.
-pub(super) struct Walk<B> {
+pub(super) struct Walk<R> {
     location: Location,
-    bytes: B,
+    reader: R,
+    skip: Skip<R>,
     /// How many bytes have been read or passed over.
     at: u64,
     /// Where the next header begins.
@@ -87,9 +85,24 @@ pub(super) struct Walk<B> {
     ended: bool,
 }
 
-impl<B: Bytes> Walk<B> {
-    pub(super) fn new(location: Location, bytes: B) -> Walk<B> {
-        Walk { location, bytes, at: 0, next: 0, latest: None, ended: false }
+/// What extended records and long names say of the next entry.
+#[derive(Default)]
+struct Extended {
+    name: Option<Vec<u8>>,
+    size: Option<u64>,
+    /// It has holes; what follows the header is not the content as it is.
+    sparse: bool,
+}
+
+impl<'a> Walk<FilePart<'a>> {
+    pub(super) fn of_part(location: Location, file: &'a File, part: Range<u64>) -> Walk<FilePart<'a>> {
+        Walk::new(location, FilePart { file, left: part }, FilePart::skip)
+    }
+}
+
+impl<R: Read> Walk<R> {
+    pub(super) fn new(location: Location, reader: R, skip: Skip<R>) -> Walk<R> {
+        Walk { location, reader, skip, at: 0, next: 0, latest: None, ended: false }
     }
 
     /// The next file; folders, links and the like are passed over. Nothing after the end or an error.
@@ -103,50 +116,48 @@ impl<B: Bytes> Walk<B> {
     }
 
     fn find(&mut self) -> Result<Option<Entry>> {
-        let mut long_name = None;
-        let mut extended = Extended::default();
+        let (mut long_name, mut extended) = (None, None);
         loop {
             self.skip_to_header()?;
             let begins = self.at;
             let Some(block) = self.block()? else {
-                if long_name.is_some() || extended != Extended::default() {
+                if long_name.is_some() || extended.is_some() {
                     return Err(self.error("it ends after the name of an entry, without the entry"));
                 }
                 return self.end().map(|()| None);
             };
-            let header = parse(&block).map_err(|why| self.bad_header(begins, &block, &why))?;
-            let named = header.kind == Kind::File || header.kind == Kind::Sparse || header.kind == Kind::Nothing;
-            let size = match extended.size {
-                Some(size) if named => size,
-                _ => header.size,
+            let header = Header::from_byte_slice(&block);
+            let size = checked_size(header).map_err(|why| self.bad_header(begins, &block, &why))?;
+            let kind = header.entry_type();
+            let is_file = matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse);
+            // Folders, links and devices have no content, whatever their size says.
+            let is_empty = matches!(kind.as_byte(), b'1'..=b'6');
+            let size = match &extended {
+                Some(Extended { size: Some(size), .. }) if is_file => *size,
+                _ if is_empty => 0,
+                _ => size,
             };
-            let held = if header.kind == Kind::Nothing { 0 } else { size };
-            let padded = held.checked_next_multiple_of(BLOCK as u64);
+            let padded = size.checked_next_multiple_of(BLOCK as u64);
             self.next = padded.and_then(|size| self.at.checked_add(size)).ok_or_else(|| {
-                self.error(format!("the header at byte {begins} claims {held} bytes, which no file has"))
+                self.error(format!("the header at byte {begins} claims {size} bytes, which no file has"))
             })?;
-            match header.kind {
-                Kind::LongName => long_name = Some(self.name(&header)?),
-                Kind::Extended => {
-                    let records = self.name(&header)?;
-                    extended =
-                        parse_extended(&records).map_err(|why| self.error(format!("at byte {begins}: {why}")))?;
+            if kind.is_gnu_longname() {
+                long_name = Some(self.name(size)?);
+            } else if kind.is_pax_local_extensions() {
+                let records = self.name(size)?;
+                extended = Some(parse(&records).map_err(|why| self.error(format!("at byte {begins}: {why}")))?);
+            } else if is_empty {
+                (long_name, extended) = (None, None);
+            } else if is_file {
+                let Extended { name, sparse, .. } = extended.unwrap_or_default();
+                // A pax name counts more than GNU's, and both more than the header's.
+                let long_name = long_name.map(|name| name.strip_suffix(b"\0").unwrap_or(&name).to_vec());
+                let name = readable(&name.or(long_name).unwrap_or_else(|| header.path_bytes().into_owned()));
+                self.latest = Some((name.clone(), self.at));
+                if sparse || kind.is_gnu_sparse() {
+                    return Err(self.error("it is a file with holes (GNU tar --sparse); pack it without --sparse"));
                 }
-                Kind::Other => {}
-                Kind::Nothing => {
-                    long_name = None;
-                    extended = Extended::default();
-                }
-                Kind::File | Kind::Sparse => {
-                    // A pax name counts more than GNU's, and both more than the header's.
-                    let long_name = long_name.map(|name| name.strip_suffix(b"\0").unwrap_or(&name).to_vec());
-                    let name = readable(&extended.name.or(long_name).unwrap_or(header.name));
-                    self.latest = Some((name.clone(), self.at));
-                    if header.kind == Kind::Sparse || extended.sparse {
-                        return Err(self.error("it is a file with holes (GNU tar --sparse); pack it without --sparse"));
-                    }
-                    return Ok(Some(Entry { name, offset: self.at, size }));
-                }
+                return Ok(Some(Entry { name, offset: self.at, size }));
             }
         }
     }
@@ -154,24 +165,24 @@ impl<B: Bytes> Walk<B> {
     /// The content of the entry that [`next`](Walk::next) gave last. What is allocated grows with what is there.
     pub(super) fn content(&mut self, entry: &Entry) -> Result<Vec<u8>> {
         let mut content = Vec::with_capacity(usize::try_from(entry.size.min(MOST_OF_A_NAME)).unwrap_or(0));
-        let read = self.bytes.by_ref().take(entry.size).read_to_end(&mut content);
+        let read = self.reader.by_ref().take(entry.size).read_to_end(&mut content);
         read.map_err(|source| self.broken(source))?;
         self.at += content.len() as u64;
-        match content.len() as u64 == entry.size {
-            true => Ok(content),
-            false => Err(self.cut_off(format!("after {} of the entry's {} bytes", content.len(), entry.size))),
+        if content.len() as u64 == entry.size {
+            return Ok(content);
         }
+        Err(self.cut_off(format!("after {} of the entry's {} bytes", content.len(), entry.size)))
     }
 
     /// What follows a header that is about the next one.
-    fn name(&mut self, header: &Header) -> Result<Vec<u8>> {
-        if header.size > MOST_OF_A_NAME {
+    fn name(&mut self, size: u64) -> Result<Vec<u8>> {
+        if size > MOST_OF_A_NAME {
             return Err(self.error(format!(
-                "the name or extended header before byte {} claims {} bytes, and more than {MOST_OF_A_NAME} are refused",
-                self.at, header.size
+                "the name or extended header before byte {} claims {size} bytes, and more than {MOST_OF_A_NAME} are refused",
+                self.at
             )));
         }
-        self.content(&Entry { name: String::new(), offset: self.at, size: header.size })
+        self.content(&Entry { name: String::new(), offset: self.at, size })
     }
 
     fn skip_to_header(&mut self) -> Result<()> {
@@ -179,18 +190,18 @@ impl<B: Bytes> Walk<B> {
         if wanted == 0 {
             return Ok(());
         }
-        let skipped = self.bytes.skip(wanted).map_err(|source| self.broken(source))?;
+        let skipped = (self.skip)(&mut self.reader, wanted).map_err(|source| self.broken(source))?;
         self.at += skipped;
-        match skipped == wanted {
-            true => Ok(()),
-            false => Err(self.cut_off(format!("{} bytes before the entry does", self.next - self.at))),
+        if skipped == wanted {
+            return Ok(());
         }
+        Err(self.cut_off(format!("{} bytes before the entry does", self.next - self.at)))
     }
 
     /// The next block, unless it is all zeros, which ends the tar.
     fn block(&mut self) -> Result<Option<[u8; BLOCK]>> {
         let mut block = [0; BLOCK];
-        let filled = fill(&mut self.bytes, &mut block).map_err(|source| self.broken(source))?;
+        let filled = fill(&mut self.reader, &mut block).map_err(|source| self.broken(source))?;
         self.at += filled as u64;
         match filled {
             BLOCK if block == [0; BLOCK] => Ok(None),
@@ -206,19 +217,16 @@ impl<B: Bytes> Walk<B> {
 
     /// What follows the end: zeros, which some programs fill up with. It is read so that a checksum behind it is too.
     fn end(&mut self) -> Result<()> {
-        let mut rest = vec![0; 64 << 10];
+        let (ended, mut rest) = (self.at - BLOCK as u64, vec![0; 64 << 10]);
         loop {
-            let count = match self.bytes.read(&mut rest) {
-                Ok(0) => return Ok(()),
-                Ok(count) => count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(source) => return Err(self.broken(source)),
-            };
+            let count = fill(&mut self.reader, &mut rest).map_err(|source| self.broken(source))?;
+            if count == 0 {
+                return Ok(());
+            }
             if rest[..count].iter().any(|&byte| byte != 0) {
                 return Err(self.error(format!(
-                    "after the zeros at byte {} that end the tar there are more bytes, as when tars are written one after \
-                     the other into a file; make one tar of them",
-                    self.at - BLOCK as u64
+                    "after the zeros at byte {ended} that end the tar there are more bytes, as when tars are written one \
+                     after the other into a file; make one tar of them"
                 )));
             }
             self.at += count as u64;
@@ -235,9 +243,9 @@ impl<B: Bytes> Walk<B> {
 
     fn bad_header(&self, begins: u64, block: &[u8; BLOCK], why: &str) -> Error {
         if begins > 0 {
-            let latest = self.latest.as_ref().map_or("", |(name, _)| name);
+            let after = self.latest.as_ref().map_or(String::new(), |(name, _)| format!(", after the entry {name},"));
             return self.location.error(format!(
-                "the header at byte {begins}, after the entry {latest}, is damaged: {why}; copy or download the file again"
+                "the header at byte {begins}{after} is damaged: {why}; copy or download the file again"
             ));
         }
         let hint = match block {
@@ -262,6 +270,46 @@ impl<B: Bytes> Walk<B> {
     }
 }
 
+/// The size that a header claims, if its checksum is right.
+fn checked_size(header: &Header) -> Result<u64, String> {
+    let block = header.as_bytes();
+    let claimed = header.cksum().map_err(|_| "its checksum is no number")?;
+    // The field of the checksum itself counts as spaces.
+    let sum = block[..148].iter().chain(&block[156..]).fold(8 * 32, |sum, &byte| sum + u32::from(byte));
+    if sum != claimed {
+        return Err(format!("its checksum should be {sum}, but is {claimed}"));
+    }
+    header.entry_size().map_err(|_| "its size is no number".to_owned())
+}
+
+/// Reads records `length key=value\n`, where the length is that of the whole record (POSIX.1-2001 pax). Where a key comes
+/// twice, the last one counts.
+fn parse(mut records: &[u8]) -> Result<Extended, String> {
+    let mut extended = Extended::default();
+    while !records.is_empty() {
+        let broken = || "a record of an extended header is not `length key=value`".to_owned();
+        let space = records.iter().take(20).position(|&byte| byte == b' ').ok_or_else(broken)?;
+        let length = std::str::from_utf8(&records[..space]).ok().and_then(|digits| digits.parse::<usize>().ok());
+        let length = length.filter(|&length| length > space + 1 && length <= records.len()).ok_or_else(broken)?;
+        let (record, rest) = records.split_at(length);
+        let record = record[space + 1..].strip_suffix(b"\n").ok_or_else(broken)?;
+        let equals = record.iter().position(|&byte| byte == b'=').ok_or_else(broken)?;
+        match (&record[..equals], &record[equals + 1..]) {
+            // A record without a value takes back what another said.
+            (b"path", name) => extended.name = (!name.is_empty()).then(|| name.to_vec()),
+            (b"size", b"") => extended.size = None,
+            (b"size", value) => {
+                let size = std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok());
+                let size = size.ok_or_else(|| format!("the size `{}` is no number", value.escape_ascii()))?;
+                extended.size = Some(size);
+            }
+            (key, _) => extended.sparse |= key.starts_with(b"GNU.sparse."),
+        }
+        records = rest;
+    }
+    Ok(extended)
+}
+
 /// A name as text: bytes that are not UTF-8 are written as `\xNN`, so that different names stay different.
 fn readable(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
@@ -270,4 +318,25 @@ fn readable(name: &[u8]) -> String {
         chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_extended_headers_are_read() {
+        let read = |records: &str| parse(records.as_bytes());
+        let extended = read("19 path=folder/name\n13 size=1234\n11 mtime=1\n").err().unwrap();
+        assert!(extended.contains("length key=value"), "{extended}");
+        let extended = read("20 path=folder/name\n13 size=1234\n14 a.b=\n1 c=2\n").unwrap();
+        assert_eq!((extended.name.as_deref(), extended.size), (Some(&b"folder/name"[..]), Some(1234)));
+        assert!(!extended.sparse && read("22 GNU.sparse.major=1\n").unwrap().sparse);
+        for broken in
+            ["5", "0 a=b\n", "99999999999999999999 a=b\n", "6 a=b\n\n", "2 ", "3 \n", "7 size=\n", "8 size=\n\n"]
+        {
+            assert!(read(broken).is_err(), "{broken:?}");
+        }
+        assert!(read("12 size=-12\n").err().unwrap().contains("`-12`"));
+    }
 }

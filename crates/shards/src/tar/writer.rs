@@ -1,16 +1,17 @@
 //! Writing samples into tar files, so many to a file.
 //!
-//! Not here: reading them again (`stream`, `source`), and bringing them into a store (`Location::upload`).
+//! Not here: one tar file (`file`), reading them again (`stream`, `source`), and bringing them into a store
+//! (`Location::upload`).
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use fulmen_durable::NewFile;
-
 use fulmen_data::{Error, Result};
+use fulmen_durable::NewFile;
 use fulmen_files as store;
+
+use super::file::{END, TarFile, size_in_tar};
 
 /// Writes shards as the `webdataset` library reads them: `train-000000.tar`, `train-000001.tar` and so on, in which the
 /// files of a sample stand one after the other, by the names `key.extension`.
@@ -36,7 +37,7 @@ use fulmen_files as store;
 #[derive(Debug)]
 pub struct TarShardWriter {
     settings: TarShardWriterBuilder,
-    open: Option<OpenShard>,
+    open: Option<TarFile<NewFile>>,
     written: Vec<WrittenShard>,
     /// The sample before, which the next one must not join.
     last_key: Option<String>,
@@ -144,11 +145,10 @@ impl TarShardWriter {
     pub fn write(&mut self, key: &str, files: &[(&str, &[u8])]) -> Result<()> {
         self.check(key, files)?;
         self.refuse_after_failure()?;
-        let names: Vec<String> = files.iter().map(|(extension, _)| format!("{key}.{extension}")).collect();
-        let bytes: u64 =
-            names.iter().zip(files).map(|(name, (_, content))| size_in_tar(name.len(), content.len() as u64)).sum();
+        let sizes = files.iter().map(|(extension, content)| (key.len() + 1 + extension.len(), content.len() as u64));
+        let bytes: u64 = sizes.map(|(name, content)| size_in_tar(name, content)).sum();
         let full = self.open.as_ref().is_some_and(|shard| {
-            shard.samples >= self.settings.max_samples || shard.size() + bytes + END > self.settings.max_bytes
+            shard.samples() >= self.settings.max_samples || shard.bytes() + bytes + END > self.settings.max_bytes
         });
         if full {
             self.close_shard()?;
@@ -158,13 +158,12 @@ impl TarShardWriter {
             None => {
                 let path = self.next_path();
                 self.refuse_existing(&path)?;
-                self.open.insert(OpenShard::create(path)?)
+                self.open.insert(TarFile::new(store::temporary_file(&path)?, path))
             }
         };
-        let written = names.iter().zip(files).try_for_each(|(name, (_, content))| shard.append(name, content));
+        let written = shard.add(key, files.iter().copied());
         self.failed = written.is_err();
         written?;
-        shard.samples += 1;
         self.last_key = Some(key.to_owned());
         Ok(())
     }
@@ -231,92 +230,25 @@ impl TarShardWriter {
 
     fn close_shard(&mut self) -> Result<()> {
         if let Some(shard) = self.open.take() {
-            let written = shard.close(self.settings.overwrite);
+            let (path, samples) = (shard.path().to_owned(), shard.samples());
+            let keep = if self.settings.overwrite { store::keep } else { store::keep_new };
+            let written = shard.finish().and_then(|(file, bytes)| keep(file, &path).map(|()| bytes));
             self.failed = written.is_err();
-            self.written.push(written?);
+            self.written.push(WrittenShard { bytes: written?, path, samples });
         }
         Ok(())
     }
 
     fn refuse_after_failure(&self) -> Result<()> {
-        match self.failed {
-            true => Err(Error::file(
+        if self.failed {
+            Err(Error::file(
                 &self.next_path(),
                 "writing failed before, so that samples are missing from this shard; begin again with a new writer, after \
                  the shards that are complete with first_shard",
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
-    }
-}
-
-/// A tar ends with two blocks of zeros.
-pub const END: u64 = 1024;
-
-/// How many bytes a file takes in a tar: a header, the content in blocks of 512 bytes, and where the name does not fit
-/// into the header, the same again for the name and the byte that ends it.
-pub fn size_in_tar(name_bytes: usize, content_bytes: u64) -> u64 {
-    let blocks = |bytes: u64| bytes.div_ceil(512).saturating_mul(512).saturating_add(512);
-    let name = if name_bytes > 100 { blocks(name_bytes as u64 + 1) } else { 0 };
-    blocks(content_bytes).saturating_add(name)
-}
-
-struct OpenShard {
-    path: PathBuf,
-    tar: tar::Builder<Counted>,
-    samples: u64,
-}
-
-impl std::fmt::Debug for OpenShard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "OpenShard({}, {} samples)", self.path.display(), self.samples)
-    }
-}
-
-impl OpenShard {
-    fn create(path: PathBuf) -> Result<OpenShard> {
-        let file = Counted { file: BufWriter::with_capacity(1 << 20, store::temporary_file(&path)?), bytes: 0 };
-        Ok(OpenShard { path, tar: tar::Builder::new(file), samples: 0 })
-    }
-
-    fn size(&self) -> u64 {
-        self.tar.get_ref().bytes
-    }
-
-    fn append(&mut self, name: &str, content: &[u8]) -> Result<()> {
-        let mut header = tar::Header::new_gnu();
-        header.set_size(content.len() as u64);
-        header.set_mode(0o644);
-        header.set_mtime(0);
-        let result = self.tar.append_data(&mut header, name, content);
-        result.map_err(|source| Error::io(&self.path, &format!("writing the entry {name}"), source))
-    }
-
-    fn close(self, overwrite: bool) -> Result<WrittenShard> {
-        let OpenShard { path, tar, samples } = self;
-        let refused = |source| Error::io(&path, "cannot write the file", source);
-        let Counted { file, bytes } = tar.into_inner().map_err(refused)?;
-        let file = file.into_inner().map_err(|error| refused(error.into_error()))?;
-        if overwrite { store::keep(file, &path) } else { store::keep_new(file, &path) }?;
-        Ok(WrittenShard { path, samples, bytes })
-    }
-}
-
-/// A file, and how much went into it.
-struct Counted {
-    file: BufWriter<NewFile>,
-    bytes: u64,
-}
-
-impl Write for Counted {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = self.file.write(bytes)?;
-        self.bytes += count as u64;
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
     }
 }
 
@@ -334,8 +266,8 @@ mod tests {
         let file =
             store::temporary_file(&dir.path().join("x")).unwrap().with_file(fs::File::open(readable.path()).unwrap());
         let shard = writer.open.as_mut().unwrap();
-        shard.tar.get_mut().file = BufWriter::with_capacity(16, file);
-        let refused = writer.write("b", &[("x", b"2")]).unwrap_err();
+        *shard = TarFile::new(file, shard.path().to_owned());
+        let refused = writer.write("b", &[("x", &[2; 2 << 20])]).unwrap_err();
         assert!(refused.to_string().contains("writing the entry b.x"), "{refused}");
         let again = writer.write("c", &[("x", b"3")]).unwrap_err();
         assert!(again.to_string().contains("writing failed before"), "{again}");

@@ -1,10 +1,11 @@
 //! `tf.train.Example`: named lists of bytes, floats or integers (`tensorflow/core/example/{example,feature}.proto`).
 //!
-//! Not here: other messages; reading protocol buffers goes only as far as these need.
+//! Not here: how records stand in a file (`record`).
 
 use std::collections::BTreeMap;
 
 use fulmen_data::{Error, Result};
+use prost::Message;
 
 /// A `tf.train.Example` message.
 ///
@@ -67,65 +68,16 @@ impl Example {
     /// Reads the message. Of a feature that comes twice the last one counts, and fields that are not known are passed over,
     /// as protocol buffers have it.
     pub fn parse(bytes: &[u8]) -> Result<Example> {
-        let mut example = Example::new();
-        let read = each_field(bytes, |field| match field {
-            (1, Value::Bytes(features)) => each_field(features, |field| {
-                match field {
-                    (1, Value::Bytes(entry)) => {
-                        let (name, feature) = parse_entry(entry)?;
-                        example.features.insert(name, feature);
-                    }
-                    (1, _) => return Err("an entry of its features is no message"),
-                    _ => {}
-                }
-                Ok(())
-            }),
-            (1, _) => Err("its features are no message"),
-            _ => Ok(()),
-        });
-        read.map_err(|why| Error::new(format!("this is no tf.train.Example: {why}")))?;
-        Ok(example)
+        let message = proto::Example::decode(bytes);
+        let message = message.map_err(|why| Error::new(format!("this is no tf.train.Example: {why}")))?;
+        let features = message.features.unwrap_or_default().feature.into_iter();
+        Ok(Example { features: features.map(|(name, feature)| (name, feature.into())).collect() })
     }
 
     /// The message. The same features give the same bytes: they stand in the order of their names.
     pub fn encode(&self) -> Vec<u8> {
-        let mut features = Vec::new();
-        for (name, feature) in &self.features {
-            let mut list = Vec::new();
-            let kind = match feature {
-                Feature::Missing => None,
-                Feature::Bytes(values) => {
-                    values.iter().for_each(|value| put_bytes(&mut list, 1, value));
-                    Some(1)
-                }
-                Feature::Floats(values) => {
-                    if !values.is_empty() {
-                        let packed: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-                        put_bytes(&mut list, 1, &packed);
-                    }
-                    Some(2)
-                }
-                Feature::Ints(values) => {
-                    if !values.is_empty() {
-                        let mut packed = Vec::new();
-                        values.iter().for_each(|&value| put_varint(&mut packed, value as u64));
-                        put_bytes(&mut list, 1, &packed);
-                    }
-                    Some(3)
-                }
-            };
-            let mut message = Vec::new();
-            if let Some(kind) = kind {
-                put_bytes(&mut message, kind, &list);
-            }
-            let mut entry = Vec::new();
-            put_bytes(&mut entry, 1, name.as_bytes());
-            put_bytes(&mut entry, 2, &message);
-            put_bytes(&mut features, 1, &entry);
-        }
-        let mut example = Vec::new();
-        put_bytes(&mut example, 1, &features);
-        example
+        let feature = self.features.iter().map(|(name, feature)| (name.clone(), feature.clone().into())).collect();
+        proto::Example { features: Some(proto::Features { feature }) }.encode_to_vec()
     }
 
     /// The feature with this name.
@@ -186,144 +138,78 @@ fn wrong(name: &str, expected: &str, found: &Feature) -> Error {
     Error::new(format!("the feature `{name}` is {}, expected {expected}", found.kind()))
 }
 
-type Parsed<T> = std::result::Result<T, &'static str>;
-
-/// The value of a field, as the wire says it.
-enum Value<'a> {
-    Varint(u64),
-    Bytes(&'a [u8]),
-    Four([u8; 4]),
-    Eight,
-}
-
-/// A name and its feature: an entry of a map.
-fn parse_entry(entry: &[u8]) -> Parsed<(String, Feature)> {
-    let (mut name, mut feature) = (String::new(), Feature::default());
-    each_field(entry, |field| {
-        match field {
-            (1, Value::Bytes(text)) => {
-                name = String::from_utf8(text.to_vec()).map_err(|_| "the name of a feature is not UTF-8")?;
-            }
-            (2, Value::Bytes(message)) => feature = parse_feature(message)?,
-            (1 | 2, _) => return Err("an entry of its features has a field of a wrong kind"),
-            _ => {}
+impl From<proto::Feature> for Feature {
+    fn from(feature: proto::Feature) -> Feature {
+        match feature.kind {
+            None => Feature::Missing,
+            Some(proto::Kind::Bytes(list)) => Feature::Bytes(list.value),
+            Some(proto::Kind::Floats(list)) => Feature::Floats(list.value),
+            Some(proto::Kind::Ints(list)) => Feature::Ints(list.value),
         }
-        Ok(())
-    })?;
-    Ok((name, feature))
+    }
 }
 
-fn parse_feature(message: &[u8]) -> Parsed<Feature> {
-    let mut feature = Feature::default();
-    each_field(message, |field| {
-        let (number, list) = match field {
-            (number @ 1..=3, Value::Bytes(list)) => (number, list),
-            (1..=3, _) => return Err("a feature has a list that is no message"),
-            _ => return Ok(()),
+impl From<Feature> for proto::Feature {
+    fn from(feature: Feature) -> proto::Feature {
+        let kind = match feature {
+            Feature::Missing => None,
+            Feature::Bytes(value) => Some(proto::Kind::Bytes(proto::BytesList { value })),
+            Feature::Floats(value) => Some(proto::Kind::Floats(proto::FloatList { value })),
+            Feature::Ints(value) => Some(proto::Kind::Ints(proto::Int64List { value })),
         };
-        // Of several kinds the last one counts; parts of a list of one kind go together.
-        let same =
-            matches!((number, &feature), (1, Feature::Bytes(_)) | (2, Feature::Floats(_)) | (3, Feature::Ints(_)));
-        if !same {
-            feature = match number {
-                1 => Feature::Bytes(Vec::new()),
-                2 => Feature::Floats(Vec::new()),
-                _ => Feature::Ints(Vec::new()),
-            };
-        }
-        each_field(list, |value| match (&mut feature, value) {
-            (Feature::Bytes(values), (1, Value::Bytes(value))) => {
-                values.push(value.to_vec());
-                Ok(())
-            }
-            (Feature::Floats(values), (1, Value::Four(value))) => {
-                values.push(f32::from_le_bytes(value));
-                Ok(())
-            }
-            (Feature::Floats(values), (1, Value::Bytes(packed))) => {
-                if packed.len() % 4 != 0 {
-                    return Err("a list of floats is no multiple of 4 bytes");
-                }
-                values.extend(packed.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])));
-                Ok(())
-            }
-            (Feature::Ints(values), (1, Value::Varint(value))) => {
-                values.push(value as i64);
-                Ok(())
-            }
-            (Feature::Ints(values), (1, Value::Bytes(mut packed))) => {
-                while !packed.is_empty() {
-                    values.push(varint(&mut packed)? as i64);
-                }
-                Ok(())
-            }
-            (_, (1, _)) => Err("a list has values of another kind"),
-            _ => Ok(()),
-        })
-    })?;
-    Ok(feature)
-}
-
-/// Hands out the fields of a message, each with its number.
-fn each_field<'a>(mut bytes: &'a [u8], mut take: impl FnMut((u64, Value<'a>)) -> Parsed<()>) -> Parsed<()> {
-    while !bytes.is_empty() {
-        let tag = varint(&mut bytes)?;
-        let value = match tag & 7 {
-            0 => Value::Varint(varint(&mut bytes)?),
-            1 => {
-                split(&mut bytes, 8)?;
-                Value::Eight
-            }
-            2 => {
-                let length = varint(&mut bytes)?;
-                Value::Bytes(split(&mut bytes, length)?)
-            }
-            5 => match *split(&mut bytes, 4)? {
-                [a, b, c, d] => Value::Four([a, b, c, d]),
-                _ => return Err("it ends within a field"),
-            },
-            _ => return Err("a field has a wire type that is none"),
-        };
-        if tag >> 3 == 0 {
-            return Err("a field has the number 0");
-        }
-        take((tag >> 3, value))?;
+        proto::Feature { kind }
     }
-    Ok(())
 }
 
-fn split<'a>(bytes: &mut &'a [u8], length: u64) -> Parsed<&'a [u8]> {
-    let length = usize::try_from(length).ok().filter(|&length| length <= bytes.len());
-    let (first, rest) = bytes.split_at(length.ok_or("it ends within a field")?);
-    *bytes = rest;
-    Ok(first)
-}
+/// The messages as they are on the wire.
+mod proto {
+    use std::collections::BTreeMap;
 
-/// Seven bits a byte, the lowest first; the last byte has its highest bit clear.
-fn varint(bytes: &mut &[u8]) -> Parsed<u64> {
-    let mut value = 0u64;
-    for shift in (0..70).step_by(7) {
-        let (&byte, rest) = bytes.split_first().ok_or("it ends within a number")?;
-        *bytes = rest;
-        // Of a tenth byte one bit is left.
-        value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
-        if byte & 0x80 == 0 {
-            return Ok(value);
-        }
+    use prost::{Message, Oneof};
+
+    #[derive(Message)]
+    pub(super) struct Example {
+        #[prost(message, optional, tag = "1")]
+        pub(super) features: Option<Features>,
     }
-    Err("a number has more than 64 bits")
-}
 
-fn put_varint(into: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        into.push(value as u8 | 0x80);
-        value >>= 7;
+    #[derive(Message)]
+    pub(super) struct Features {
+        #[prost(btree_map = "string, message", tag = "1")]
+        pub(super) feature: BTreeMap<String, Feature>,
     }
-    into.push(value as u8);
-}
 
-fn put_bytes(into: &mut Vec<u8>, number: u64, bytes: &[u8]) {
-    put_varint(into, number << 3 | 2);
-    put_varint(into, bytes.len() as u64);
-    into.extend_from_slice(bytes);
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Feature {
+        #[prost(oneof = "Kind", tags = "1, 2, 3")]
+        pub(super) kind: Option<Kind>,
+    }
+
+    #[derive(Clone, PartialEq, Oneof)]
+    pub(super) enum Kind {
+        #[prost(message, tag = "1")]
+        Bytes(BytesList),
+        #[prost(message, tag = "2")]
+        Floats(FloatList),
+        #[prost(message, tag = "3")]
+        Ints(Int64List),
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct BytesList {
+        #[prost(bytes = "vec", repeated, tag = "1")]
+        pub(super) value: Vec<Vec<u8>>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct FloatList {
+        #[prost(float, repeated, tag = "1")]
+        pub(super) value: Vec<f32>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub(super) struct Int64List {
+        #[prost(int64, repeated, tag = "1")]
+        pub(super) value: Vec<i64>,
+    }
 }

@@ -126,14 +126,15 @@ pub(super) fn bad_header(location: &Location, number: u64, at: u64, header: &[u8
 
 /// Compares a record with the checksum that stands after it.
 pub(super) fn check(location: &Location, number: u64, at: u64, record: &[u8], footer: [u8; FOOTER]) -> Result<()> {
-    match masked(record) == u32::from_le_bytes(footer) {
-        true => Ok(()),
-        false => Err(at_record(
+    if masked(record) == u32::from_le_bytes(footer) {
+        Ok(())
+    } else {
+        Err(at_record(
             location,
             number,
             at,
             format!("the checksum of its {} bytes is wrong; copy or download the file again", record.len()),
-        )),
+        ))
     }
 }
 

@@ -3,11 +3,12 @@
 //! Not here: files in a store or behind gzip, which are read from the beginning to the end (`stream`).
 
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use super::Example;
 use super::record::{FOOTER, HEADER, at_record, bad_header, check, length};
+use crate::files::{open_local, read_part};
 use fulmen_data::internal::Starts;
 use fulmen_data::{Error, Fingerprint, Result, Source};
 use fulmen_data::{internal::cores, internal::in_parallel};
@@ -74,11 +75,7 @@ impl TfRecordSource {
 
 impl Indexed {
     fn open(number: usize, location: &Location) -> Result<Indexed> {
-        let Some(path) = location.local() else {
-            return Err(location.error("records are read by index on a local disk only; read it with TfRecords"));
-        };
-        let size = location.size()?;
-        let file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
+        let (file, size) = open_local(location, "records", "TfRecords")?;
         let mut offsets = vec![0];
         let mut at = 0;
         while at < size {
@@ -102,21 +99,18 @@ impl Indexed {
         if size == 0 {
             return Err(location.error("the file is empty; expected a TFRecord file"));
         }
-        Ok(Indexed { location: location.clone(), file: KeptFile::new(path, number), offsets })
+        Ok(Indexed {
+            location: location.clone(),
+            file: KeptFile::new(location.local().unwrap_or(Path::new("")), number),
+            offsets,
+        })
     }
 
     fn read(&self, number: usize, file: &File) -> Result<Vec<u8>> {
         let at = self.offsets[number];
-        let refused = |message: &str| at_record(&self.location, number as u64, at, message);
-        let size = usize::try_from(self.offsets[number + 1] - at - HEADER as u64);
-        let size = size.map_err(|_| refused("it is larger than the memory"))?;
-        let mut record = Vec::new();
-        record.try_reserve_exact(size).map_err(|_| refused("there is no memory for it"))?;
-        record.resize(size, 0);
-        file.read_exact_at(&mut record, at + HEADER as u64).map_err(|source| match source.kind() {
-            io::ErrorKind::UnexpectedEof => refused("the file is shorter than when it was opened"),
-            _ => Error::io(self.file.path(), &format!("record {number}, at byte {at}: cannot read the file"), source),
-        })?;
+        let part = at + HEADER as u64..self.offsets[number + 1];
+        let mut record = read_part(&self.location, file, part, || format!("record {number}, at byte {at}"))?;
+        let size = record.len();
         let mut footer = [0; FOOTER];
         footer.copy_from_slice(&record[size - FOOTER..]);
         record.truncate(size - FOOTER);

@@ -3,15 +3,13 @@
 //! Not here: records by index (`source`).
 
 use std::io::{Cursor, Read};
-use std::sync::Arc;
 
 use super::Example;
 use super::record::{DEFAULT_LIMIT, HEADER, Records, length};
+use crate::files::{FileItem, FileItems, FileList};
 use fulmen_data::internal::fill;
-use fulmen_data::{Error, Fingerprint, Items, Result, Stream, StreamItem};
-use fulmen_data::{internal::Purpose, internal::permutation};
-use fulmen_files::Location;
-use fulmen_files::{fingerprint_all, gunzip};
+use fulmen_data::{Fingerprint, Items, Result, Stream};
+use fulmen_files::{Location, gunzip};
 
 /// TFRecord files, on a local disk or in a store, read from the beginning to the end; plain, or compressed with gzip, which
 /// is seen from their content. Checksums are checked.
@@ -33,15 +31,13 @@ use fulmen_files::{fingerprint_all, gunzip};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The number of an item ([`StreamItem::index`]) is the number of its file in the list, times 2³², and its place in the
-/// file. A record with a wrong checksum is an error, after which the next one comes; after a file that cannot be read
-/// further comes the next file.
+/// The number of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of its file in the list,
+/// times 2³², and its place in the file. A record with a wrong checksum is an error, after which the next one comes;
+/// after a file that cannot be read further comes the next file.
 #[derive(Clone, Debug)]
 pub struct TfRecords {
-    files: Arc<[Location]>,
+    files: FileList,
     limit: u64,
-    seed: Option<u64>,
-    num_records: Option<usize>,
 }
 
 impl TfRecords {
@@ -52,17 +48,14 @@ impl TfRecords {
 
     /// These files in this order.
     pub fn from_list(files: impl IntoIterator<Item = impl Into<Location>>) -> Result<TfRecords> {
-        let files: Arc<[Location]> = files.into_iter().map(Into::into).collect();
-        if files.is_empty() {
-            return Err(Error::usage("there are no files to read; expected one TFRecord file at least"));
-        }
-        Ok(TfRecords { files, limit: DEFAULT_LIMIT, seed: None, num_records: None })
+        let files = FileList::new(files, "files to read; expected one TFRecord file")?;
+        Ok(TfRecords { files, limit: DEFAULT_LIMIT })
     }
 
     /// Reads the files of each epoch in another order, which the seed and the epoch decide.
     #[must_use]
     pub fn shuffle_files(mut self, seed: u64) -> TfRecords {
-        self.seed = Some(seed);
+        self.files.seed = Some(seed);
         self
     }
 
@@ -76,7 +69,7 @@ impl TfRecords {
     /// Says how many records there are in all files together, where that is known.
     #[must_use]
     pub fn num_records(mut self, records: usize) -> TfRecords {
-        self.num_records = Some(records);
+        self.files.len = Some(records);
         self
     }
 
@@ -87,7 +80,7 @@ impl TfRecords {
 
     /// The files.
     pub fn files(&self) -> &[Location] {
-        &self.files
+        &self.files.files
     }
 }
 
@@ -95,26 +88,30 @@ impl Stream for TfRecords {
     type Item = Vec<u8>;
 
     fn len(&self) -> Option<usize> {
-        self.num_records
+        self.files.len
     }
 
     fn items(&self, epoch: u64) -> Result<Items<Vec<u8>>> {
-        let order = match self.seed {
-            Some(seed) => permutation(Purpose::ShardOrder, seed, epoch, self.files.len()),
-            None => (0..self.files.len()).collect(),
-        };
-        Ok(Box::new(RecordItems { files: self.files.clone(), limit: self.limit, order: order.into_iter(), open: None }))
+        let limit = self.limit;
+        Ok(self.files.items(epoch, move |file| records(file, limit)))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("tfrecord files", self.describe());
-        fingerprint_all(&self.files, fingerprint)
+        self.files.fingerprint("tfrecord files", self.describe(), fingerprint)
     }
 
     fn describe(&self) -> String {
-        let order = self.seed.map_or(String::new(), |seed| format!(", shuffled with seed {seed}"));
-        format!("TfRecords({} from {}{order})", self.files.len(), self.files[0].name())
+        self.files.describe("TfRecords", "")
     }
+}
+
+fn records(file: &Location, limit: u64) -> Result<FileItems<Vec<u8>>> {
+    let mut records = Records::new(file, open_records(file)?, limit);
+    Ok(Box::new(std::iter::from_fn(move || {
+        let item = records.next().transpose()?;
+        let number = records.last();
+        Some(item.map(|item| FileItem { number, place: format!("record {number}"), item }))
+    })))
 }
 
 /// Opens a file, and unpacks it where it is compressed. A plain file may begin with the two bytes by which gzip is known,
@@ -126,39 +123,4 @@ pub(super) fn open_records(location: &Location) -> Result<Box<dyn Read + Send>> 
     let packed = start.starts_with(&[0x1f, 0x8b]) && (found < HEADER || length(&start).is_none());
     let whole = Cursor::new(start[..found].to_vec()).chain(reader);
     Ok(if packed { gunzip(whole) } else { Box::new(whole) })
-}
-
-/// The items of an epoch.
-struct RecordItems {
-    files: Arc<[Location]>,
-    limit: u64,
-    order: std::vec::IntoIter<usize>,
-    open: Option<(usize, Records<Box<dyn Read + Send>>)>,
-}
-
-impl Iterator for RecordItems {
-    type Item = Result<StreamItem<Vec<u8>>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if self.open.is_none() {
-                let number = self.order.next()?;
-                let location = &self.files[number];
-                match open_records(location) {
-                    Ok(reader) => self.open = Some((number, Records::new(location, reader, self.limit))),
-                    Err(error) => return Some(Err(error)),
-                }
-            }
-            let Some((number, records)) = &mut self.open else { continue };
-            match records.next() {
-                Ok(Some(item)) => {
-                    let index = ((*number as u64) << 32).wrapping_add(records.last());
-                    let origin = format!("{}, record {}", self.files[*number], records.last());
-                    return Some(Ok(StreamItem { index, origin, item }));
-                }
-                Ok(None) => self.open = None,
-                Err(error) => return Some(Err(error)),
-            }
-        }
-    }
 }

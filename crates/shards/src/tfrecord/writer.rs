@@ -59,9 +59,10 @@ impl TfRecordWriter {
     }
 
     fn refuse_after_failure(&self) -> Result<()> {
-        match self.failed {
-            true => Err(Error::file(&self.path, "writing failed before; begin again with a new writer")),
-            false => Ok(()),
+        if self.failed {
+            Err(Error::file(&self.path, "writing failed before; begin again with a new writer"))
+        } else {
+            Ok(())
         }
     }
 

@@ -322,6 +322,20 @@ fn a_damaged_tar_is_refused_with_the_place() {
             expect!["FILE: at byte 0: a record of an extended header is not `length key=value`"],
         ),
         (
+            [header(b"x", b"14", b'x'), block(b"12 size=-12\n"), good.clone(), end.clone()].concat(),
+            expect!["FILE: at byte 0: the size `-12` is no number"],
+        ),
+        (
+            [header(b"x", b"26", b'x'), block(b"22 GNU.sparse.major=1\n"), good.clone(), end.clone()].concat(),
+            expect![
+                "FILE: entry a.txt, at byte 1536: it is a file with holes (GNU tar --sparse); pack it without --sparse"
+            ],
+        ),
+        (
+            [header(b"x", b"5", b'L'), b"name".to_vec()].concat(),
+            expect!["FILE: the file ends after 4 of the entry's 5 bytes; it is cut short: copy or download it again"],
+        ),
+        (
             [header(b"x", b"5", b'L'), block(b"name"), end.clone()].concat(),
             expect!["FILE: it ends after the name of an entry, without the entry"],
         ),
@@ -365,6 +379,25 @@ fn a_damaged_tar_is_refused_with_the_place() {
     let error = TarSource::open(&path).unwrap_err();
     expect!["FILE: there are no samples in this tar: expected files named `key.extension`"]
         .assert_eq(&error.to_string().replace(&path.display().to_string(), "FILE"));
+}
+
+#[test]
+fn extended_records_and_binary_sizes_count_more_than_a_header() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.tar");
+    let block = |text: &[u8]| [text, &vec![0; 512 - text.len()]].concat();
+    let read = |parts: &[Vec<u8>]| {
+        fs::write(&path, [parts.concat(), vec![0; 1024]].concat()).unwrap();
+        stream(&TarShards::open(&path).unwrap(), 0).unwrap()
+    };
+    let text = |key: &str| vec![(key.to_owned(), BTreeMap::from([("txt".to_owned(), b"text".to_vec())]))];
+    let records = [header(b"x", b"51", b'x'), block(b"21 path=folder/b.txt\n9 size=4\n11 mtime=1\n")];
+    assert_eq!(read(&[records.concat(), header(b"a.txt", b"0", b'0'), block(b"text")]), text("folder/b"));
+    assert_eq!(read(&[header(b"a.txt", b"\x80\0\0\0\0\0\0\0\0\0\0\x04", b'0'), block(b"text")]), text("a"));
+    assert_eq!(read(&[header(b"a.txt", b"     000004\0", b'7'), block(b"text")]), text("a"));
+    // A folder whose size nothing follows, and bytes that say nothing about names.
+    let other = [header(b"folder/", b"100", b'5'), header(b"g", b"4", b'g'), block(b"what")];
+    assert_eq!(read(&[other.concat(), header(b"a.txt", b"4", b'0'), block(b"text")]), text("a"));
 }
 
 #[test]

@@ -91,9 +91,10 @@ struct Warm {
 }
 impl Warm {
     fn pictures(&self) -> Pictures {
-        let pictures = match self.random_resized_crop {
-            true => Pictures::rgb().random_resized_crop(self.size),
-            false => Pictures::rgb().resize(self.resize).center_crop(self.size),
+        let pictures = if self.random_resized_crop {
+            Pictures::rgb().random_resized_crop(self.size)
+        } else {
+            Pictures::rgb().resize(self.resize).center_crop(self.size)
         };
         let pictures = match self.flip {
             Some(probability) => pictures.horizontal_flip(probability),
@@ -103,10 +104,7 @@ impl Warm {
             Some(pixels) => pictures.max_pixels(pixels),
             None => pictures,
         };
-        match self.limits.keep_damaged {
-            true => pictures.keep_damaged(),
-            false => pictures,
-        }
+        if self.limits.keep_damaged { pictures.keep_damaged() } else { pictures }
     }
 
     fn run(self) -> Result<()> {

@@ -63,9 +63,8 @@ fn arguments() -> Result<Arguments, clap::Error> {
 
 /// Reads `-1` as a value, so that what is wrong with it is told, with the option's name.
 fn with_negative_numbers(command: Clap) -> Clap {
-    let command = command.mut_args(|arg| match arg.get_long().is_some() && arg.get_action().takes_values() {
-        true => arg.allow_negative_numbers(true),
-        false => arg,
+    let command = command.mut_args(|arg| {
+        if arg.get_long().is_some() && arg.get_action().takes_values() { arg.allow_negative_numbers(true) } else { arg }
     });
     command.mut_subcommands(with_negative_numbers)
 }

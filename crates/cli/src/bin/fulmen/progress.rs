@@ -44,9 +44,10 @@ impl Progress for Reporter {
         now.work = work.to_owned();
         now.told = Instant::now();
         // A hidden bar counts and measures too.
-        now.bar = match self.terminal {
-            true => ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr()),
-            false => ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden()),
+        now.bar = if self.terminal {
+            ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr())
+        } else {
+            ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden())
         };
         let style = "{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
         if total == 0 {
@@ -73,10 +74,7 @@ impl Progress for Reporter {
     }
 
     fn note(&self, text: &str) {
-        match self.terminal {
-            true => self.now().bar.println(text),
-            false => say(text),
-        }
+        if self.terminal { self.now().bar.println(text) } else { say(text) }
     }
 }
 

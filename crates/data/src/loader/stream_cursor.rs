@@ -1,15 +1,15 @@
-//! The records of a stream's epoch, drawn one after another, and what happens where the stream ends too early.
+//! The records of a stream's epoch, fetched one after another, and what happens where the stream ends too early.
 //!
-//! Not here: decoding them. Only reading is done in order, by whichever worker holds the plan.
+//! Not here: decoding them. Only reading is done in order, by whichever worker holds the batch sampler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
+use super::{config::Setup, on_error::OnError, source::EpochRequest};
 use crate::error::panicked;
-use crate::loader::data_loader::Core;
 use crate::stream::iterable::{Record, Records};
-use crate::{Error, IterableDataset, OnError, Result};
+use crate::{Error, IterableDataset, Result};
 
 /// Errors in a row after which a stream is given up, even if it would go on.
 const MOST_FAILURES: usize = 1000;
@@ -35,17 +35,22 @@ impl EpochLength {
 }
 
 /// A record, and the epoch that its random numbers come from.
-pub(crate) struct Drawn {
+pub(crate) struct FetchedRecord {
     pub(crate) record: Record,
     pub(crate) random_epoch: u64,
 }
 
+impl FetchedRecord {
+    pub(crate) fn index(&self) -> u64 {
+        self.record.index()
+    }
+}
+
 /// The rest of an epoch of a stream.
-pub(crate) struct Pull {
-    core: Arc<Core>,
+pub(crate) struct StreamCursor {
     dataset: Arc<dyn IterableDataset>,
     length: EpochLength,
-    epoch: u64,
+    request: EpochRequest,
     pass: u64,
     records: Option<Records>,
     /// Records of this pass so far, and whether there are no more.
@@ -55,36 +60,39 @@ pub(crate) struct Pull {
     broken: bool,
 }
 
-impl Pull {
-    pub(crate) fn new(core: Arc<Core>, dataset: Arc<dyn IterableDataset>, length: EpochLength, epoch: u64) -> Pull {
-        Pull { core, dataset, length, epoch, pass: 0, records: None, read: 0, ended: false, broken: false }
+impl StreamCursor {
+    pub(crate) fn new(dataset: Arc<dyn IterableDataset>, length: EpochLength, request: EpochRequest) -> StreamCursor {
+        StreamCursor { dataset, length, request, pass: 0, records: None, read: 0, ended: false, broken: false }
+    }
+
+    pub(crate) fn setup(&self) -> &Arc<Setup> {
+        &self.request.setup
     }
 
     /// The next record; after an error it must not be asked again. None where records are skipped and the stream has lost
     /// some of those that it promised: each of the others comes once in an epoch, and nothing takes the place of the lost.
-    pub(crate) fn next(&mut self, stop: &AtomicBool) -> Result<Option<Drawn>> {
-        loop {
-            // Another pass is begun for spare records alone.
-            if self.pass > 0 && self.loses() {
-                return Ok(None);
-            }
-            if let Some(drawn) = self.draw(stop)? {
-                return Ok(Some(drawn));
-            }
-            self.check_short()?;
-            if self.loses() {
-                return Ok(None);
-            }
-            self.begin_anew();
+    pub(crate) fn fetch(&mut self) -> Result<Option<FetchedRecord>> {
+        // Another pass is begun for padding alone.
+        if self.pass > 0 && self.drops_records() {
+            return Ok(None);
         }
+        if let Some(record) = self.read_next()? {
+            return Ok(Some(record));
+        }
+        self.check_short()?;
+        if self.drops_records() {
+            return Ok(None);
+        }
+        self.begin_anew();
+        self.padding_record().map(Some)
     }
 
     /// Reads a batch that nobody wants.
-    pub(crate) fn skip_batch(&mut self, size: usize, stop: &AtomicBool) -> Result<()> {
+    pub(crate) fn skip_batch(&mut self, size: usize) -> Result<()> {
         for row in 0..size {
-            if self.next(stop)?.is_none() {
+            if self.fetch()?.is_none() {
                 if row == 0 {
-                    self.spare(stop)?;
+                    self.padding_record()?;
                 }
                 break;
             }
@@ -93,10 +101,10 @@ impl Pull {
     }
 
     /// A record that comes once more, to pad a batch of which nothing is left.
-    pub(crate) fn spare(&mut self, stop: &AtomicBool) -> Result<Drawn> {
+    pub(crate) fn padding_record(&mut self) -> Result<FetchedRecord> {
         loop {
-            if let Some(drawn) = self.draw(stop)? {
-                return Ok(drawn);
+            if let Some(record) = self.read_next()? {
+                return Ok(record);
             }
             self.check_short()?;
             self.begin_anew();
@@ -104,9 +112,9 @@ impl Pull {
     }
 
     /// After the last record of an epoch: a stream that told its length must have no more.
-    pub(crate) fn check_end(&mut self, stop: &AtomicBool) -> Result<()> {
+    pub(crate) fn check_end(&mut self) -> Result<()> {
         let EpochLength::Known(count) = self.length else { return Ok(()) };
-        if self.broken || self.draw(stop)?.is_none() {
+        if self.broken || self.read_next()?.is_none() {
             return Ok(());
         }
         Err(Error::usage(format!(
@@ -117,17 +125,17 @@ impl Pull {
     }
 
     /// The next record of this pass, if there is one.
-    fn draw(&mut self, stop: &AtomicBool) -> Result<Option<Drawn>> {
+    fn read_next(&mut self) -> Result<Option<FetchedRecord>> {
         let mut failures = 0;
         while !self.ended {
-            if stop.load(Ordering::Relaxed) {
+            if self.request.stop.load(Ordering::Relaxed) {
                 return Err(Error::usage("the batches were dropped while the stream was read"));
             }
-            let random_epoch = self.epoch.wrapping_add(self.pass.wrapping_mul(PASS));
+            let random_epoch = self.request.epoch.wrapping_add(self.pass.wrapping_mul(PASS));
             let error = match self.step(random_epoch)? {
                 Some(Ok(record)) => {
                     self.read += 1;
-                    return Ok(Some(Drawn { record, random_epoch }));
+                    return Ok(Some(FetchedRecord { record, random_epoch }));
                 }
                 None => {
                     self.ended = true;
@@ -136,23 +144,23 @@ impl Pull {
                 Some(Err(error)) => error,
             };
             failures += 1;
-            if self.core.config.on_error == OnError::Fail || failures > MOST_FAILURES {
+            if self.setup().config.on_error == OnError::Fail || failures > MOST_FAILURES {
                 return Err(error);
             }
             self.broken = true;
-            self.core.monitor.bad.add(self.epoch, None, &error);
+            self.setup().stats.bad.add(self.request.epoch, None, &error);
         }
         Ok(None)
     }
 
     /// Whether the epoch goes without what the stream could not read.
-    fn loses(&self) -> bool {
-        self.broken && self.core.config.on_error == OnError::Skip && matches!(self.length, EpochLength::Known(_))
+    fn drops_records(&self) -> bool {
+        self.broken && self.setup().config.on_error == OnError::Skip && matches!(self.length, EpochLength::Known(_))
     }
 
     /// What the stream gives next. It is a user's code, and may panic.
     fn step(&mut self, random_epoch: u64) -> Result<Option<Result<Record>>> {
-        let Pull { records, dataset, .. } = self;
+        let StreamCursor { records, dataset, .. } = self;
         let step = AssertUnwindSafe(|| {
             let records = match records {
                 Some(records) => records,
@@ -167,11 +175,11 @@ impl Pull {
     fn check_short(&self) -> Result<()> {
         if self.read == 0 {
             let what = if self.broken { "nothing of the stream can be read" } else { "the stream is empty" };
-            let first = self.core.monitor.bad.get().first.into_iter().next().filter(|_| self.broken);
+            let first = self.setup().stats.bad.get().first.into_iter().next().filter(|_| self.broken);
             let first = first.map_or(String::new(), |bad| format!("; the first error: {bad}"));
             return Err(Error::usage(format!(
                 "{what}: epoch {} needs {} records{first}",
-                self.epoch,
+                self.request.epoch,
                 self.length.get()
             )));
         }

@@ -1,0 +1,107 @@
+//! The memory of one batch while samples are written into it: rows, copies of rows, padding and the mask.
+//!
+//! Not here: which samples these are (`index_batches`, `stream_batches`), and on which thread it happens (`workers`).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fulmen_pjrt::HostBuffer;
+use rand_chacha::ChaCha8Rng;
+
+use super::{layout::Layout, on_error::OnError, stats::Stats};
+use crate::dataset::random::{Purpose, generator};
+use crate::dataset::sample::Draw;
+use crate::error::panicked;
+use crate::{Error, Result, Sample};
+
+/// Fills the memory of one batch.
+pub(crate) struct Collator<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) buffer: BatchBuffer<'a>,
+    pub(crate) seed: u64,
+    pub(crate) epoch: u64,
+    pub(crate) on_error: OnError,
+    pub(crate) stats: &'a Stats,
+    /// Ends it between two samples.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// The memory of a batch, and which fields of the current row are written.
+pub(crate) struct BatchBuffer<'a> {
+    memory: &'a mut [u8],
+    written: Vec<bool>,
+}
+
+impl<'a> BatchBuffer<'a> {
+    pub(crate) fn new(buffer: &'a mut Arc<HostBuffer>, layout: &Layout) -> Result<BatchBuffer<'a>> {
+        match Arc::get_mut(buffer) {
+            Some(memory) => Ok(BatchBuffer { memory, written: vec![false; layout.fields().len()] }),
+            None => Err(Error::usage("a batch's memory is still in use; this is a bug in fulmen-data")),
+        }
+    }
+}
+
+impl Collator<'_> {
+    /// Lets a user's code write a row with the sample of this index, whose random numbers are those of an epoch. The inner
+    /// error is that of the sample; the outer one is of the loader: the batches are no longer wanted.
+    pub(crate) fn write_row(
+        &mut self,
+        row: usize,
+        index: u64,
+        random_epoch: u64,
+        write: impl FnOnce(&mut Sample<'_>) -> Result<()>,
+    ) -> Result<Result<()>> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::usage("the batches were dropped while this one was read"));
+        }
+        let draw = Draw { seed: self.seed, epoch: self.epoch, random_epoch, index };
+        let BatchBuffer { memory, written } = &mut self.buffer;
+        let mut sample = Sample::new(self.layout, memory, row, written, draw);
+        // A panic leaves at most a half-written row behind, which is written again or thrown away.
+        let written = catch_unwind(AssertUnwindSafe(|| write(&mut sample)))
+            .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)));
+        Ok(written.and_then(|()| sample.check_complete()))
+    }
+
+    /// Counts a bad sample, or gives it back as the error of the batch.
+    pub(crate) fn count_bad(&self, error: Error) -> Result<Error> {
+        if self.on_error == OnError::Fail {
+            return Err(error);
+        }
+        self.stats.bad.add(self.epoch, error.index(), &error);
+        Ok(error)
+    }
+
+    /// The random numbers that choose what takes the place of a bad sample.
+    pub(crate) fn replacement_random(&self, bad: u64) -> ChaCha8Rng {
+        generator(Purpose::Substitute, [self.seed, self.epoch, bad])
+    }
+
+    /// Fills the rows from `valid` on with copies of row `from`.
+    ///
+    /// Copies, not zeros: what a model makes of a real sample is finite, and so is its gradient. A zero that it divides by
+    /// would make the gradient NaN even under a mask of 0.
+    pub(crate) fn pad(&mut self, from: usize, valid: usize) {
+        for row in (valid..self.layout.batch_size()).filter(|&row| row != from) {
+            self.copy_row(from, row);
+        }
+    }
+
+    pub(crate) fn copy_row(&mut self, from: usize, to: usize) {
+        for field in 0..self.layout.fields().len() {
+            let source = self.layout.row(field, from);
+            if !source.is_empty() {
+                self.buffer.memory.copy_within(source, self.layout.row(field, to).start);
+            }
+        }
+    }
+
+    pub(crate) fn write_mask(&mut self, valid: usize) {
+        let mask = self.buffer.memory[self.layout.mask()].chunks_exact_mut(size_of::<f32>());
+        for (row, bytes) in mask.enumerate() {
+            let real: f32 = if row < valid { 1.0 } else { 0.0 };
+            bytes.copy_from_slice(&real.to_ne_bytes());
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The options of a loader, checked as far as they do not depend on devices and processes, and what is shared with those
+//! who make batches by them.
+//!
+//! Not here: where samples come from (`source`).
+
+use std::sync::Arc;
+
+use super::{on_error::OnError, replicas::ShardSpec, stats::Stats};
+
+/// What to do with the samples that are left over when the others have filled their batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LastBatch {
+    /// Leave them out. Usual in training: shuffling leaves out others in each epoch.
+    Drop,
+    /// Give them a batch of their own, padded to the full size with copies of its first sample, and masked. Needed in
+    /// evaluation.
+    #[default]
+    Pad,
+}
+
+/// A batch size in one of its two spellings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum BatchSize {
+    Global(usize),
+    PerDevice(usize),
+}
+
+/// The options as the user set them.
+pub(crate) struct Config {
+    pub(crate) batch_size: BatchSize,
+    /// Of the samples' random numbers; of the order too, where that is `shuffled`.
+    pub(crate) seed: u64,
+    pub(crate) shuffled: bool,
+    pub(crate) on_error: OnError,
+    pub(crate) ordered: bool,
+    pub(crate) last_batch: LastBatch,
+    pub(crate) num_workers: usize,
+    pub(crate) prefetch: usize,
+    pub(crate) device_prefetch: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            batch_size: BatchSize::Global(1),
+            seed: 0,
+            shuffled: false,
+            on_error: OnError::default(),
+            ordered: true,
+            last_batch: LastBatch::default(),
+            num_workers: 0,
+            prefetch: 0,
+            device_prefetch: 2,
+        }
+    }
+}
+
+/// All that decides which samples make up a batch, but for the source of the samples.
+pub(crate) struct Setup {
+    pub(crate) config: Arc<Config>,
+    pub(crate) shard: ShardSpec,
+    /// Shared by a loader and all that are made from it.
+    pub(crate) stats: Arc<Stats>,
+}

@@ -1,0 +1,188 @@
+//! What a loader, its iterators and its threads share, and how one of its batches is filled.
+//!
+//! Not here: the options (`builder`), which batch comes next (`batch_sampler`), and the threads (`workers`).
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::{
+    batch::HostBatch, collate::BatchBuffer, collate::Collator, config::BatchSize, config::Config, config::LastBatch,
+    config::Setup, layout::Layout, pool::Pool, replicas::Replicas, replicas::ShardSpec, source::BatchSource,
+    source::BatchTask, stats::Stats, stats::Stopwatch,
+};
+use crate::error::panicked;
+use crate::{Error, Field, Result};
+
+pub(crate) struct Inner {
+    pub(crate) source: Arc<dyn BatchSource>,
+    pub(crate) setup: Arc<Setup>,
+    memory: Arc<BatchMemory>,
+    /// Samples of each shape, of all processes.
+    counts: Vec<usize>,
+}
+
+/// The memory of batches of so many rows.
+struct BatchMemory {
+    rows: usize,
+    /// For each shape; at least one. The last is the largest.
+    layouts: Vec<Arc<Layout>>,
+    pool: Pool,
+}
+
+/// Which batch of a run this is.
+#[derive(Clone, Copy)]
+pub(crate) struct BatchId {
+    pub(crate) epoch: u64,
+    pub(crate) index: usize,
+}
+
+impl Inner {
+    pub(crate) fn new(source: Arc<dyn BatchSource>, config: Config) -> Result<Inner> {
+        Inner::assemble(source, Arc::new(config), Replicas::default(), Arc::default(), None)
+    }
+
+    /// The same for these devices and processes.
+    pub(crate) fn distributed(&self, replicas: Replicas) -> Result<Inner> {
+        self.with(replicas, Arc::clone(&self.setup.stats))
+    }
+
+    /// The same, with statistics of its own.
+    pub(crate) fn with_own_stats(&self) -> Result<Inner> {
+        self.with(self.setup.shard.replicas, Arc::default())
+    }
+
+    fn with(&self, replicas: Replicas, stats: Arc<Stats>) -> Result<Inner> {
+        let config = Arc::clone(&self.setup.config);
+        Inner::assemble(Arc::clone(&self.source), config, replicas, stats, Some(&self.memory))
+    }
+
+    /// `memory` is used again where the batches have as many rows.
+    fn assemble(
+        source: Arc<dyn BatchSource>,
+        config: Arc<Config>,
+        replicas: Replicas,
+        stats: Arc<Stats>,
+        memory: Option<&Arc<BatchMemory>>,
+    ) -> Result<Inner> {
+        let replicas = replicas.check()?;
+        let batch_size = match config.batch_size {
+            BatchSize::Global(rows) => replicas.check_batch_size(rows).map(|()| rows)?,
+            BatchSize::PerDevice(rows) => rows.checked_mul(replicas.devices).ok_or_else(|| {
+                Error::usage(format!("{rows} samples on each of {} devices are too many to count", replicas.devices))
+            })?,
+        };
+        let shard = ShardSpec::new(replicas, batch_size, source.num_samples(replicas)?, source.is_presharded());
+        let rows = shard.local_batch_size();
+        let memory = match memory.filter(|memory| memory.rows == rows) {
+            Some(memory) => Arc::clone(memory),
+            None => Arc::new(BatchMemory::new(source.shapes(), rows, &config)?),
+        };
+        let counts = source.samples_per_shape(shard.num_samples);
+        let inner = Inner { source, setup: Arc::new(Setup { config, shard, stats }), memory, counts };
+        inner.check()?;
+        Ok(inner)
+    }
+
+    /// Refuses a loader without batches, or one whose processes would not share them.
+    fn check(&self) -> Result<()> {
+        let Setup { config, shard, .. } = &*self.setup;
+        if !config.ordered && shard.replicas.num_processes > 1 {
+            return Err(Error::usage(
+                "ordered(false) is for one process: several take their rows of the same batch, which comes in order",
+            ));
+        }
+        if self.batches() > 0 {
+            return Ok(());
+        }
+        let batch_size = shard.batch_size;
+        Err(Error::usage(match self.source.buckets() {
+            Some(_) => format!(
+                "no batch is left: no bucket has as many samples as the batch size {batch_size}, and LastBatch::Drop drops \
+                 the rest; use a smaller batch size, fewer buckets or LastBatch::Pad"
+            ),
+            None => format!(
+                "no batch is left: an epoch has {} samples, fewer than the batch size {batch_size}, and \
+                 LastBatch::Drop drops them; use a smaller batch size or LastBatch::Pad",
+                shard.global_samples()
+            ),
+        }))
+    }
+
+    /// The layout of the largest shape.
+    pub(crate) fn layout(&self) -> &Layout {
+        // There is one for each shape, and always a shape.
+        &self.memory.layouts[self.memory.layouts.len() - 1]
+    }
+
+    /// Batches in an epoch.
+    pub(crate) fn batches(&self) -> usize {
+        let (stride, last) = (self.setup.shard.stride(), self.setup.config.last_batch);
+        let batches = |count: &usize| match last {
+            LastBatch::Drop => count / stride,
+            LastBatch::Pad => count.div_ceil(stride),
+        };
+        self.counts.iter().map(batches).sum()
+    }
+
+    /// Whether the samples of a shape do not fill its batches.
+    pub(crate) fn has_short_batch(&self) -> bool {
+        self.counts.iter().any(|count| !count.is_multiple_of(self.setup.shard.stride()))
+    }
+
+    /// Fills a batch. A panic in a user's code that no sample could be blamed for, in a `Drop` say, is its error: whoever
+    /// waits for the batch must get something.
+    pub(crate) fn fill(&self, id: BatchId, task: BatchTask, stop: &AtomicBool) -> Result<HostBatch> {
+        catch_unwind(AssertUnwindSafe(|| self.try_fill(id, task, stop)))
+            .unwrap_or_else(|payload| Err(panicked("the filling of a batch panicked", payload)))
+    }
+
+    fn try_fill(&self, id: BatchId, task: BatchTask, stop: &AtomicBool) -> Result<HostBatch> {
+        let Setup { config, shard, stats } = &*self.setup;
+        let (BatchId { epoch, index }, BatchTask { data, bucket }) = (id, task);
+        let layout = &self.memory.layouts[bucket];
+        let watch = Stopwatch::start();
+        let mut bytes = self.memory.pool.take()?;
+        let buffer = BatchBuffer::new(&mut bytes, layout)?;
+        let (seed, on_error) = (config.seed, config.on_error);
+        let valid = data.collate(&mut Collator { layout, buffer, seed, epoch, on_error, stats, stop })?;
+        self.memory.pool.remember(&bytes);
+        stats.filled(valid, &watch);
+        let (layout, rows, global_batch_size) = (Arc::clone(layout), shard.rows(), shard.batch_size);
+        Ok(HostBatch { bytes, layout, rows, global_batch_size, valid, epoch, index, bucket })
+    }
+}
+
+impl BatchMemory {
+    fn new(shapes: &[Vec<Field>], rows: usize, config: &Config) -> Result<BatchMemory> {
+        let layouts = shapes.iter().map(|fields| Layout::new(fields.clone(), rows).map(Arc::new));
+        let layouts: Vec<_> = layouts.collect::<Result<_>>()?;
+        let largest = layouts.iter().map(|layout| layout.size()).max().unwrap_or(0);
+        // Enough for all that can be in flight at once: read ahead, on the device, and in the consumer's hands. The batches
+        // of all buckets share it.
+        let pool = Pool::new(largest, config.prefetch.saturating_add(config.device_prefetch).saturating_add(2));
+        Ok(BatchMemory { rows, layouts, pool })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DataLoader, TensorDataset};
+
+    #[test]
+    fn a_distributed_loader_keeps_the_memory_of_batches_of_the_same_size() {
+        let data = TensorDataset::builder().array("x", [64], vec![0.5f32; 64]).build().unwrap();
+        let loader = DataLoader::builder(data).batch_size(16).build().unwrap();
+        let distributed = |devices, num_processes| {
+            let replicas = Replicas { devices, num_processes, process_index: 0 };
+            loader.inner.distributed(replicas).unwrap()
+        };
+        assert!(Arc::ptr_eq(&distributed(8, 1).memory, &loader.inner.memory));
+        let half = distributed(8, 2);
+        assert!(!Arc::ptr_eq(&half.memory, &loader.inner.memory));
+        assert_eq!((half.layout().batch_size(), loader.inner.layout().batch_size()), (8, 16));
+        assert!(Arc::ptr_eq(&half.setup.config, &loader.inner.setup.config));
+        assert!(Arc::ptr_eq(&half.setup.stats, &loader.inner.setup.stats));
+    }
+}

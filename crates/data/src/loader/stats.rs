@@ -1,0 +1,110 @@
+//! What a loader notices of its own running: where its threads' time goes, how long the consumer waits, how full the
+//! queues are.
+//!
+//! Not here: what is made of it (`report`).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::Stage;
+use crate::dataset::stage::StageTimes;
+use crate::loader::{on_error::BadList, report::LoaderReport};
+
+/// What all threads of a loader write down, and of those that are distributed from it.
+#[derive(Debug)]
+pub(crate) struct Stats {
+    pub(crate) bad: BadList,
+    /// Sums since the loader was built, or since they were set to zero.
+    report: Mutex<LoaderReport>,
+}
+
+impl Default for Stats {
+    fn default() -> Stats {
+        Stats { bad: BadList::default(), report: Mutex::new(LoaderReport::new()) }
+    }
+}
+
+impl Stats {
+    pub(crate) fn report(&self) -> MutexGuard<'_, LoaderReport> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn filled(&self, samples: usize, watch: &Stopwatch) {
+        let mut report = self.report();
+        let (_, rest) = watch.add_to(&mut report);
+        report.writing += rest;
+        report.batches += 1;
+        report.samples += samples as u64;
+    }
+
+    /// Of a stream; what was in none of the stages was reading.
+    pub(crate) fn fetched_records(&self, watch: &Stopwatch) {
+        let mut report = self.report();
+        let (total, rest) = watch.add_to(&mut report);
+        report.in_order += total;
+        report.stages[Stage::Read as usize].1 += rest;
+    }
+
+    /// A worker waited for the sampler, since when so much of the time went into fetching records.
+    pub(crate) fn waited_for_sampler(&self, waited: Duration, fetched: Duration) {
+        let mut report = self.report();
+        // The one that has the sampler waits for space with it.
+        let reading = fetched.min(waited);
+        report.waited_for_reading += reading;
+        report.waited_for_space += waited - reading;
+    }
+}
+
+/// Takes the time of some work on this thread.
+pub(crate) struct Stopwatch {
+    start: Instant,
+    stages: StageTimes,
+}
+
+impl Stopwatch {
+    pub(crate) fn start() -> Stopwatch {
+        Stopwatch { start: Instant::now(), stages: StageTimes::of_this_thread() }
+    }
+
+    /// Adds the time in each stage; how long it was in all, and how much of that was in none of them.
+    fn add_to(&self, report: &mut LoaderReport) -> (Duration, Duration) {
+        let (total, stages) = (self.start.elapsed(), StageTimes::of_this_thread().since(&self.stages));
+        report.stages.iter_mut().for_each(|(stage, spent)| *spent += stages.of(*stage));
+        (total, total.saturating_sub(stages.sum()))
+    }
+}
+
+/// Measures how a consumer takes batches: how long it waits for one, and how long it is away until it wants the next.
+pub(crate) struct ConsumerTimer {
+    stats: Arc<Stats>,
+    started: Option<Instant>,
+    /// When the consumer left with the batch before.
+    left: Option<Instant>,
+}
+
+impl ConsumerTimer {
+    pub(crate) fn new(stats: &Arc<Stats>) -> ConsumerTimer {
+        ConsumerTimer { stats: Arc::clone(stats), started: Some(Instant::now()), left: None }
+    }
+
+    /// Lets the consumer wait. `index` tells a batch's number in its epoch.
+    pub(crate) fn take<T>(&mut self, wait: impl FnOnce() -> T, index: impl FnOnce(&T) -> Option<usize>) -> T {
+        let came = Instant::now();
+        let batch = wait();
+        let now = Instant::now();
+        let mut report = self.stats.report();
+        let index = index(&batch);
+        if let (Some(started), Some(_)) = (self.started, index) {
+            self.started = None;
+            report.first_batch = Some(now - started);
+        }
+        // Between two epochs a consumer validates and saves; that is no part of a step.
+        if let (Some(left), Some(1..)) = (self.left, index) {
+            report.steps += 1;
+            report.busy += came - left;
+            report.waiting += now - came;
+        }
+        self.left = Some(now);
+        batch
+    }
+}

@@ -1,0 +1,185 @@
+//! Batches of a stream, whose records are read in order and decoded by any thread.
+//!
+//! Not here: reading the records (`stream_cursor`), and batches of a dataset that is read by index (`index_batches`).
+
+use std::sync::Arc;
+
+use super::{
+    collate::Collator, on_error::OnError, replicas::Replicas, source::BatchSource, source::BatchTask, source::Collate,
+    source::EpochBatches, source::EpochRequest, source::SourceOptions, stream_cursor::EpochLength,
+    stream_cursor::FetchedRecord, stream_cursor::StreamCursor,
+};
+use crate::dataset::random::below;
+use crate::{Error, Field, IterableDataset, Result};
+
+/// A stream, and how many of its records are an epoch.
+pub(crate) struct StreamBatches {
+    dataset: Arc<dyn IterableDataset>,
+    length: EpochLength,
+    /// The one shape that all batches have.
+    shapes: [Vec<Field>; 1],
+}
+
+impl StreamBatches {
+    pub(crate) fn new(dataset: Arc<dyn IterableDataset>, options: SourceOptions) -> Result<StreamBatches> {
+        let SourceOptions { shuffle, sampler, num_samples, buckets, .. } = options;
+        if let Some(buckets) = buckets {
+            return Err(buckets.refused());
+        }
+        if shuffle || sampler.is_some() {
+            return Err(Error::usage(
+                "a stream cannot be read in any order, so that shuffle(true) and samplers are not for it; \
+                 Stream::shuffle(buffer, seed) shuffles within a buffer",
+            ));
+        }
+        let length = match (num_samples, dataset.len()) {
+            (Some(0), _) => return Err(Error::usage("num_samples is 0; an epoch needs at least one sample")),
+            (_, Some(0)) => return Err(Error::usage("the stream is empty; a loader needs at least one sample")),
+            (Some(wanted), _) => EpochLength::Wanted(wanted),
+            (None, Some(known)) => EpochLength::Known(known),
+            (None, None) => {
+                return Err(Error::usage(
+                    "how many samples the stream has is not known without reading it; set num_samples, the length of an \
+                     epoch",
+                ));
+            }
+        };
+        let shapes = [dataset.fields()];
+        Ok(StreamBatches { dataset, length, shapes })
+    }
+}
+
+impl BatchSource for StreamBatches {
+    fn shapes(&self) -> &[Vec<Field>] {
+        &self.shapes
+    }
+
+    fn num_samples(&self, _: Replicas) -> Result<usize> {
+        Ok(self.length.get())
+    }
+
+    fn is_sequential(&self) -> bool {
+        true
+    }
+
+    fn total(&self) -> String {
+        format!("{} records", self.length.get())
+    }
+
+    fn describe(&self) -> String {
+        self.dataset.describe()
+    }
+
+    fn epoch(&self, request: EpochRequest) -> Result<Box<dyn EpochBatches>> {
+        let (start_batch, stride) = (request.start_batch, request.setup.shard.stride());
+        let mut cursor = StreamCursor::new(Arc::clone(&self.dataset), self.length, request);
+        for _ in 0..start_batch {
+            cursor.skip_batch(stride)?;
+        }
+        Ok(Box::new(cursor))
+    }
+}
+
+impl EpochBatches for StreamCursor {
+    fn next(&mut self, index: usize) -> Result<BatchTask> {
+        let setup = Arc::clone(self.setup());
+        let (stride, mine) = (setup.shard.stride(), setup.shard.rows_of_order());
+        let first = index.saturating_mul(stride);
+        let count = setup.shard.num_samples.saturating_sub(first).min(stride);
+        let mine = mine.start.min(count)..mine.end.min(count);
+        // Where no sample may be missing, the batch's first one pads a short batch, as it does in one process. Else all of
+        // them may have to: what can be read of a batch at all keeps it from failing in each process.
+        let first_only = setup.config.on_error == OnError::Fail;
+        let (mut records, mut others) = (Vec::with_capacity(mine.len()), Vec::new());
+        let mut read = 0;
+        while read < count
+            && let Some(record) = self.fetch()?
+        {
+            if mine.contains(&read) {
+                records.push(record);
+            } else if others.is_empty() || !first_only {
+                others.push(record);
+            }
+            read += 1;
+        }
+        if read == 0 {
+            others.push(self.padding_record()?);
+        }
+        if first + count == setup.shard.num_samples {
+            self.check_end()?;
+        }
+        Ok(BatchTask { data: Box::new(StreamTask { records, has_first: mine.start == 0, others }), bucket: 0 })
+    }
+}
+
+/// The records of a process's part of a batch.
+struct StreamTask {
+    records: Vec<FetchedRecord>,
+    /// Whether the batch's first record is among them.
+    has_first: bool,
+    /// Others, of which the first that can be read pads the batch where none of its own can.
+    others: Vec<FetchedRecord>,
+}
+
+impl Collate for StreamTask {
+    /// Where bad records are substituted each keeps its row; else those behind a bad one move up.
+    fn collate(self: Box<Self>, batch: &mut Collator<'_>) -> Result<usize> {
+        let StreamTask { records, has_first, others } = *self;
+        let substitute = batch.on_error == OnError::Substitute;
+        let tried = records.len() + others.len();
+        let (mut row, mut good, mut bad, mut last) = (0, Vec::new(), Vec::new(), None);
+        for record in records {
+            let index = record.index();
+            match read(batch, row, record)? {
+                None => good.push(row),
+                Some(error) => {
+                    last = Some(error);
+                    if !substitute {
+                        continue;
+                    }
+                    bad.push((row, index));
+                }
+            }
+            row += 1;
+        }
+        let full = row == batch.layout.batch_size();
+        let mut from = 0;
+        if good.is_empty() || (!full && !has_first) {
+            // Read for the padding, or for copies, alone; where all rows are taken, none of them could be read.
+            let spare = if full { 0 } else { row };
+            for record in others {
+                let Some(error) = read(batch, spare, record)? else {
+                    from = spare;
+                    if good.is_empty() {
+                        good.push(spare);
+                    }
+                    break;
+                };
+                last = Some(error);
+            }
+        }
+        if good.is_empty() {
+            let last = last.map_or(String::new(), |error| format!("; the last error: {error}"));
+            return Err(Error::usage(format!(
+                "none of the {tried} records of a batch can be read, so that nothing can take their place{last}"
+            )));
+        }
+        for (row, index) in bad {
+            let mut random = batch.replacement_random(index);
+            batch.copy_row(good[below(&mut random, good.len() as u64) as usize], row);
+        }
+        batch.pad(from, row);
+        batch.write_mask(row);
+        Ok(row)
+    }
+}
+
+/// The error, if the record could not be read and that does not end the batch.
+fn read(batch: &mut Collator<'_>, row: usize, fetched: FetchedRecord) -> Result<Option<Error>> {
+    let FetchedRecord { record, random_epoch } = fetched;
+    let (index, origin) = (record.index(), record.origin().to_owned());
+    match batch.write_row(row, index, random_epoch, |sample| record.write(sample))? {
+        Ok(()) => Ok(None),
+        Err(error) => batch.count_bad(error.at_sample(index, Some(origin))).map(Some),
+    }
+}

@@ -1,0 +1,110 @@
+//! What tar shards and TFRecord files have in common: lists of files that are read one after the other, and parts of local
+//! files that are read by their positions.
+//!
+//! Not here: what is in a file.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use fulmen_data::internal::{Purpose, permutation};
+use fulmen_data::{Error, Fingerprint, Items, Result, StreamItem};
+use fulmen_files::{Location, fingerprint_all};
+
+/// Files that are read from the beginning to the end, one after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct FileList {
+    pub(crate) files: Arc<[Location]>,
+    /// Of the order of the files in each epoch; that of the list unless set.
+    pub(crate) seed: Option<u64>,
+    /// How many items are in all of them, where that is known.
+    pub(crate) len: Option<usize>,
+}
+
+/// An item of a file.
+pub(crate) struct FileItem<T> {
+    /// Its number in the file.
+    pub(crate) number: u64,
+    /// Its place in the file, for messages.
+    pub(crate) place: String,
+    pub(crate) item: T,
+}
+
+/// The items of a file. After an error come those that can still be read.
+pub(crate) type FileItems<T> = Box<dyn Iterator<Item = Result<FileItem<T>>> + Send>;
+
+impl FileList {
+    /// `none` is said where there are no files.
+    pub(crate) fn new(files: impl IntoIterator<Item = impl Into<Location>>, none: &str) -> Result<FileList> {
+        let files: Arc<[Location]> = files.into_iter().map(Into::into).collect();
+        if files.is_empty() {
+            return Err(Error::usage(format!("there are no {none} at least")));
+        }
+        Ok(FileList { files, seed: None, len: None })
+    }
+
+    /// The items of an epoch. A file is opened when it is its turn.
+    pub(crate) fn items<T: Send + 'static>(
+        &self,
+        epoch: u64,
+        open: impl Fn(&Location) -> Result<FileItems<T>> + Send + 'static,
+    ) -> Items<T> {
+        let order = match self.seed {
+            Some(seed) => permutation(Purpose::ShardOrder, seed, epoch, self.files.len()),
+            None => (0..self.files.len()).collect(),
+        };
+        let files = Arc::clone(&self.files);
+        Box::new(order.into_iter().flat_map(move |file| {
+            let location = files[file].clone();
+            let items = open(&location).unwrap_or_else(|error| Box::new(std::iter::once(Err(error))));
+            items.map(move |found| {
+                let FileItem { number, place, item } = found?;
+                let index = ((file as u64) << 32).wrapping_add(number);
+                Ok(StreamItem { index, origin: format!("{location}, {place}"), item })
+            })
+        }))
+    }
+
+    pub(crate) fn fingerprint(&self, what: &str, description: String, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add(what, description);
+        fingerprint_all(&self.files, fingerprint)
+    }
+
+    /// All that the order depends on; `only` says what is read of the files.
+    pub(crate) fn describe(&self, name: &str, only: &str) -> String {
+        let order = self.seed.map_or(String::new(), |seed| format!(", shuffled with seed {seed}"));
+        format!("{name}({} from {}{only}{order})", self.files.len(), self.files[0].name())
+    }
+}
+
+/// Opens a local file whose items, `what`, are read by their positions; its size. `instead` reads the others.
+pub(crate) fn open_local(location: &Location, what: &str, instead: &str) -> Result<(File, u64)> {
+    let Some(path) = location.local() else {
+        return Err(location.error(format!("{what} are read by index on a local disk only; read it with {instead}")));
+    };
+    let size = location.size()?;
+    let file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
+    Ok((file, size))
+}
+
+/// A part of a local file that was gone through before. `place` is for messages.
+pub(crate) fn read_part(
+    location: &Location,
+    file: &File,
+    part: Range<u64>,
+    place: impl Fn() -> String,
+) -> Result<Vec<u8>> {
+    let refused = |what: &str| location.error(format!("{}: {what}", place()));
+    let mut bytes = Vec::new();
+    let size = usize::try_from(part.end - part.start).map_err(|_| refused("it is larger than the memory"))?;
+    bytes.try_reserve_exact(size).map_err(|_| refused(&format!("there is no memory for its {size} bytes")))?;
+    bytes.resize(size, 0);
+    file.read_exact_at(&mut bytes, part.start).map_err(|source| match (source.kind(), location.local()) {
+        (ErrorKind::UnexpectedEof, _) => refused("the file is shorter than when it was opened"),
+        (_, Some(path)) => Error::io(path, &format!("{}: cannot read the file", place()), source),
+        (_, None) => location.read_error(source),
+    })?;
+    Ok(bytes)
+}

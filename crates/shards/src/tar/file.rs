@@ -1,0 +1,97 @@
+//! One tar file of samples that is being written, into whatever takes its bytes.
+//!
+//! Not here: what a key may be and when a file is full (`writer`), and the name that the file gets when it is complete.
+
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use fulmen_data::{Error, Result};
+
+/// How much is gathered before it is written.
+const BUFFER: usize = 1 << 20;
+
+/// A tar ends with two blocks of zeros.
+pub const END: u64 = 1024;
+
+/// How many bytes a file takes in a tar: a header, the content in blocks of 512 bytes, and where the name does not fit
+/// into the header, the same again for the name and the byte that ends it.
+pub fn size_in_tar(name_bytes: usize, content_bytes: u64) -> u64 {
+    let blocks = |bytes: u64| bytes.div_ceil(512).saturating_mul(512).saturating_add(512);
+    let name = if name_bytes > 100 { blocks(name_bytes as u64 + 1) } else { 0 };
+    blocks(content_bytes).saturating_add(name)
+}
+
+/// A tar file of samples. The same samples give the same bytes: no time and no user is written.
+pub struct TarFile<W: Write> {
+    /// For messages.
+    path: PathBuf,
+    tar: tar::Builder<Counted<W>>,
+    samples: u64,
+}
+
+struct Counted<W: Write> {
+    inner: BufWriter<W>,
+    bytes: u64,
+}
+
+#[allow(missing_docs, reason = "hidden: it is shared with the program `fulmen`")]
+impl<W: Write> TarFile<W> {
+    pub fn new(inner: W, path: PathBuf) -> TarFile<W> {
+        let counted = Counted { inner: BufWriter::with_capacity(BUFFER, inner), bytes: 0 };
+        TarFile { path, tar: tar::Builder::new(counted), samples: 0 }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// How many it has so far.
+    pub fn bytes(&self) -> u64 {
+        self.tar.get_ref().bytes
+    }
+
+    /// Adds a sample: its files by their extensions.
+    pub fn add<'a>(&mut self, key: &str, files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Result<()> {
+        for (extension, content) in files {
+            let name = format!("{key}.{extension}");
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            header.set_mode(0o644);
+            header.set_mtime(0);
+            let written = self.tar.append_data(&mut header, &name, content);
+            written.map_err(|source| Error::io(&self.path, &format!("writing the entry {name}"), source))?;
+        }
+        self.samples += 1;
+        Ok(())
+    }
+
+    /// Ends the tar; where it went, and how many bytes it has.
+    pub fn finish(self) -> Result<(W, u64)> {
+        let refused = |source| Error::io(&self.path, "cannot write the file", source);
+        let Counted { inner, bytes } = self.tar.into_inner().map_err(refused)?;
+        Ok((inner.into_inner().map_err(|error| refused(error.into_error()))?, bytes))
+    }
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.inner.write(bytes)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<W: Write> fmt::Debug for TarFile<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TarFile({}, {} samples)", self.path.display(), self.samples)
+    }
+}
