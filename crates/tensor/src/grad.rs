@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::operation::Vjp;
-use crate::tensor::{Kind, on_behalf_of};
+use crate::scope::Scope;
+use crate::tensor::Kind;
 use crate::{AsTensor, Tensor, autocast, graph};
 
 /// The gradients of the scalar `loss` with respect to each of `wrt`, as expressions with the types of `wrt`.
@@ -99,7 +100,8 @@ pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result
             (0..node.outputs.len()).map(|output| Tensor { node: node.clone(), output }).collect();
         let vjp = Vjp { inputs: &node.inputs, outputs: &outputs, cotangents: &found, needed: &needed };
         // The forward operands have been converted already, and conversions have derivatives of their own.
-        let given = on_behalf_of(node.location, || autocast(None, || operation.vjp(&vjp)));
+        let _scope = Scope::at(node.location);
+        let given = autocast(None, || operation.vjp(&vjp));
         for ((input, cotangent), needed) in node.inputs.iter().zip(given).zip(&needed) {
             // A derivative that nobody asked for may well not exist.
             let Some(cotangent) = cotangent.filter(|_| *needed) else { continue };
@@ -107,7 +109,7 @@ pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result
                 return Err(cotangent);
             }
             debug_assert_eq!(input.ty(), cotangent.ty(), "vjp of {}", operation.name());
-            on_behalf_of(node.location, || accumulate(&mut cotangents, input, cotangent));
+            accumulate(&mut cotangents, input, cotangent);
         }
     }
     let found = |t: &&Tensor| cotangents.get(&t.node.id).and_then(|outputs| outputs[t.output].clone());

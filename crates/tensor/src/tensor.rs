@@ -3,7 +3,6 @@
 //! Nothing here computes a number. See [`Runtime`](crate::Runtime) for running and [`grad`](crate::grad()) for
 //! derivatives.
 
-use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::operation::{Operation, Repeated};
 use crate::recording::check_values;
+use crate::scope::here;
 use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 
 /// A value described by how it is computed.
@@ -64,67 +64,6 @@ pub(crate) enum Kind {
     /// The elements of a value in host memory that is too large to stand in a program's text.
     Host(Arc<[u8]>),
     Poison(Fault),
-}
-
-thread_local! {
-    /// Derivative rules record on behalf of the line that recorded the forward operation.
-    static ON_BEHALF_OF: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
-    /// Files of a library, and the user's line that uses it.
-    static IN_PLACE_OF: Cell<Option<(&'static str, &'static Location<'static>)>> = const { Cell::new(None) };
-}
-
-/// Runs `record` so that what is recorded on a line of a file whose name begins with `files` carries `location` instead.
-///
-/// For libraries of layers: a call through a trait object does not tell its caller's line, so that a layer in a list would
-/// blame the library's own. What users record within carries their own lines still.
-///
-/// ```
-/// use std::panic::Location;
-/// use fulmen_tensor::{Tensor, in_place_of};
-///
-/// let user = Location::caller();
-/// let x = Tensor::scalar(1.0f32);
-/// assert_eq!(in_place_of(file!(), user, || x.exp()).location(), user);
-/// assert_ne!(in_place_of("library/src/", user, || x.exp()).location(), user);
-/// ```
-pub fn in_place_of<T>(files: &'static str, location: &'static Location<'static>, record: impl FnOnce() -> T) -> T {
-    struct Restore(Option<(&'static str, &'static Location<'static>)>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            IN_PLACE_OF.set(self.0);
-        }
-    }
-    let location = match IN_PLACE_OF.get() {
-        // A library that uses itself.
-        Some((outer, user)) if location.file().starts_with(outer) => user,
-        _ => location,
-    };
-    let _restore = Restore(IN_PLACE_OF.replace(Some((files, location))));
-    record()
-}
-
-/// Runs `record` so that what it records carries `location` instead of its own caller.
-pub(crate) fn on_behalf_of<T>(location: &'static Location<'static>, record: impl FnOnce() -> T) -> T {
-    struct Restore(Option<&'static Location<'static>>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ON_BEHALF_OF.set(self.0);
-        }
-    }
-    let _restore = Restore(ON_BEHALF_OF.replace(Some(location)));
-    record()
-}
-
-/// The line to blame: the caller's, unless it records on behalf of another.
-#[track_caller]
-pub(crate) fn here() -> &'static Location<'static> {
-    // No closure: it would be its own caller.
-    let caller = Location::caller();
-    match (ON_BEHALF_OF.get(), IN_PLACE_OF.get()) {
-        (Some(location), _) => location,
-        (None, Some((files, location))) if caller.file().starts_with(files) => location,
-        _ => caller,
-    }
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
@@ -216,9 +155,14 @@ impl Tensor {
     /// expected.
     #[track_caller]
     pub fn poison(operation: &str, message: impl Into<String>) -> Tensor {
-        let location = here();
-        let fault = Fault::new(operation, message, location);
-        Tensor::from_parts(Kind::Poison(fault), vec![], vec![TensorType::scalar(DType::F32)])
+        Tensor::poisoned(Fault::new(operation, message, here()))
+    }
+
+    /// A tensor that is poisoned with a mistake made before; it stands at the line of the mistake.
+    pub(crate) fn poisoned(fault: Fault) -> Tensor {
+        let location = fault.location();
+        let outputs = vec![TensorType::scalar(DType::F32)];
+        Tensor { node: Node::new(Kind::Poison(fault), vec![], outputs, location), output: 0 }
     }
 
     /// An input of a function that is about to be traced. See [`Function`](crate::Function).
