@@ -5,6 +5,7 @@ use super::triangular_solve::TriangularSolve;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::{Refusal, Scope};
 use crate::{AsTensor, Tensor, TensorType};
 
 /// Reads the lower triangle of its operand.
@@ -48,20 +49,20 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn cholesky(&self) -> Tensor {
-        let a = match square("cholesky", self) {
-            Ok(a) => a,
-            Err(poisoned) => return poisoned,
-        };
-        let symmetric = (&a + a.transpose(-1, -2)) * 0.5;
-        let factor = Tensor::apply(Cholesky, &[&symmetric]);
-        // What stands above the diagonal is unspecified.
-        factor.tril(0).to_dtype(self.dtype())
+        Tensor::record("cholesky", || {
+            let a = square(self)?;
+            let symmetric = (&a + a.transpose(-1, -2)) * 0.5;
+            let factor = Tensor::apply(Cholesky, &[&symmetric]);
+            // What stands above the diagonal is unspecified.
+            Ok(factor.tril(0).to_dtype(self.dtype()))
+        })
     }
 
     /// `X` with `L·Lᵀ·X = B`, for the right sides `B` in this tensor and the Cholesky factor `L` of a matrix
     /// (`torch.cholesky_solve`): two triangular solves. The leading axes of both broadcast.
     #[track_caller]
     pub fn cholesky_solve(&self, factor: impl AsTensor) -> Tensor {
+        let _scope = Scope::open();
         let factor = factor.as_tensor();
         let half = factor.triangular_solve(self, &TriangularSolve::lower());
         factor.triangular_solve(&half, &TriangularSolve::lower().transpose())
@@ -69,16 +70,11 @@ impl Tensor {
 }
 
 /// Square matrices of floats, 16-bit ones as f32, or a poisoned tensor under the method's name.
-#[track_caller]
-pub(super) fn square(method: &str, a: &Tensor) -> Result<Tensor, Tensor> {
-    if a.fault().is_some() {
-        return Err(a.clone());
-    }
-    if let Err(message) = Takes::Floats.check(a.dtype()) {
-        return Err(Tensor::poison(method, message));
-    }
+pub(super) fn square(a: &Tensor) -> Result<Tensor, Refusal> {
+    a.live()?;
+    Takes::Floats.check(a.dtype())?;
     match a.shape().dims() {
         [.., rows, columns] if rows == columns => Ok(wide(a)),
-        _ => Err(Tensor::poison(method, format!("takes square matrices on the last two axes, not {}", a.ty()))),
+        _ => Err(format!("takes square matrices on the last two axes, not {}", a.ty()).into()),
     }
 }

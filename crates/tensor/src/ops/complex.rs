@@ -3,9 +3,13 @@
 //! Gradients follow JAX: that of a real value with respect to `z = x + iy` is `∂/∂x − i·∂/∂y`, so that the derivative of a
 //! holomorphic function multiplies without a conjugate.
 
+use super::binary::operands;
 use super::takes::Takes;
+use super::unary::composed;
+use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::Scope;
 use crate::{AsTensor, DType, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -94,12 +98,11 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn complex(re: impl AsTensor, im: impl AsTensor) -> Tensor {
-        let (re, im) = (re.as_tensor(), im.as_tensor());
-        match super::binary::operands("complex", Takes::Floats, re, im) {
+        Tensor::record("complex", || {
+            let (re, im) = operands("complex", Takes::Floats, re.as_tensor(), im.as_tensor())?;
             // There are no complex numbers of 16-bit parts.
-            Ok((re, im)) => Tensor::apply(Complex, &[&crate::autocast::wide(&re), &crate::autocast::wide(&im)]),
-            Err(poisoned) => poisoned,
-        }
+            Tensor::try_apply(Complex, &[&wide(&re), &wide(&im)])
+        })
     }
 
     /// The real part, elementwise; a real tensor as it is.
@@ -117,15 +120,8 @@ impl Tensor {
     /// The complex conjugate, elementwise; a real tensor as it is.
     #[track_caller]
     pub fn conj(&self) -> Tensor {
+        let _scope = Scope::open();
         if self.dtype().is_complex() { Tensor::complex(&self.real(), &-self.imag()) } else { self.clone() }
-    }
-
-    /// The angle of complex numbers in `(−π, π]`, elementwise; of real ones 0, or π below 0. Derivatives as
-    /// [`Tensor::atan2`]'s: NaN at 0.
-    #[track_caller]
-    pub fn angle(&self) -> Tensor {
-        let x = Takes::FloatsAndComplex.operand("angle", self);
-        x.imag().atan2(x.real())
     }
 
     /// `|x|`, elementwise; of complex numbers a real one. Derivative `sign(x)`, or `conj(x)/|x|`, and 0 at 0.
@@ -133,4 +129,10 @@ impl Tensor {
     pub fn abs(&self) -> Tensor {
         Tensor::apply(Abs, &[self])
     }
+}
+
+composed! {
+    /// The angle of complex numbers in `(−π, π]`, elementwise; of real ones 0, or π below 0. Derivatives as
+    /// [`Tensor::atan2`]'s: NaN at 0.
+    angle, FloatsAndComplex, |x| x.imag().atan2(x.real());
 }

@@ -7,6 +7,7 @@ use super::takes::Takes;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::Refusal;
 use crate::shape::within_reach;
 use crate::{DType, Tensor, TensorType};
 
@@ -306,7 +307,6 @@ impl Pooling {
     }
 
     /// How many elements each window has that count, to be divided by: `[spatial…]`. Whole windows need no such thing.
-    #[track_caller]
     fn counts(&self, over: &Tensor, windows: &Windows, result: &Tensor, dtype: DType) -> Option<Tensor> {
         let n = self.window.len();
         let beyond = (0..n).any(|i| windows.padding[i + 2].1 > self.padding[i] as i64);
@@ -337,7 +337,7 @@ impl Tensor {
     /// largest.
     #[track_caller]
     pub fn max_pool(&self, how: &Pooling) -> Tensor {
-        self.pool("max_pool", Reducer::Max, how)
+        Tensor::record("max_pool", || self.pool("max_pool", Reducer::Max, how))
     }
 
     /// The largest element of each window over `[batch, channels, spatial…]`, and where it lies (PyTorch's
@@ -354,55 +354,40 @@ impl Tensor {
     #[track_caller]
     pub fn max_pool_with_indices(&self, how: &Pooling) -> [Tensor; 2] {
         const METHOD: &str = "max_pool_with_indices";
-        if self.fault().is_some() {
-            return [self.clone(), self.clone()];
-        }
-        match how.windows(self) {
-            Ok(windows) => largest_and_where(METHOD, self, &windows),
-            Err(message) => {
-                let poisoned = Tensor::poison(METHOD, message);
-                [poisoned.clone(), poisoned]
-            }
-        }
+        Tensor::record(METHOD, || Ok(largest_and_where(METHOD, self, &how.windows(self.live()?)?)))
     }
 
     /// The mean of each window over `[batch, channels, spatial…]`. Padding counts as zeros unless
     /// [`Pooling::count_include_pad`] says otherwise. 16-bit floats are summed as f32.
     #[track_caller]
     pub fn avg_pool(&self, how: &Pooling) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let count: f64 = how.divisor.map_or_else(|| how.window.iter().map(|&n| n as f64).product(), |n| n as f64);
-        let dtype = self.dtype();
-        if !holds(dtype, count) {
-            let message = format!("a window has {count} elements, which is no {dtype}; convert with to_dtype() first");
-            return Tensor::poison("avg_pool", message);
-        }
-        if how.divisor == Some(0) {
-            return Tensor::poison("avg_pool", "the divisor must be at least 1");
-        }
-        // The sum, and even the number of elements, may be too large for 16 bits.
-        let wide = wide(self);
-        let sum = wide.pool("avg_pool", Reducer::Sum, how);
-        let counts = match how.windows(&wide) {
-            Ok(windows) if sum.fault().is_none() => how.counts(&wide, &windows, &sum, wide.dtype()),
-            _ => None,
-        };
-        match counts {
-            Some(counts) => (sum / counts).to_dtype(dtype),
-            None => (sum / count).to_dtype(dtype),
-        }
+        Tensor::record("avg_pool", || {
+            self.live()?;
+            let count: f64 = how.divisor.map_or_else(|| how.window.iter().map(|&n| n as f64).product(), |n| n as f64);
+            let dtype = self.dtype();
+            if !holds(dtype, count) {
+                return Err(format!(
+                    "a window has {count} elements, which is no {dtype}; convert with to_dtype() first"
+                )
+                .into());
+            }
+            if how.divisor == Some(0) {
+                return Err("the divisor must be at least 1".into());
+            }
+            // The sum, and even the number of elements, may be too large for 16 bits.
+            let wide = wide(self);
+            let sum = wide.pool("avg_pool", Reducer::Sum, how)?;
+            let mean = match how.counts(&wide, &how.windows(&wide)?, &sum, wide.dtype()) {
+                Some(counts) => sum / counts,
+                None => sum / count,
+            };
+            Ok(mean.to_dtype(dtype))
+        })
     }
 
-    #[track_caller]
-    fn pool(&self, method: &'static str, reducer: Reducer, how: &Pooling) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        match how.windows(self) {
-            Ok(windows) => Tensor::apply(ReduceWindow { method, reducer, windows }, &[self]),
-            Err(message) => Tensor::poison(method, message),
-        }
+    fn pool(&self, method: &'static str, reducer: Reducer, how: &Pooling) -> Result<Tensor, Refusal> {
+        self.live()?;
+        let windows = how.windows(self)?;
+        Tensor::try_apply(ReduceWindow { method, reducer, windows }, &[self])
     }
 }

@@ -28,12 +28,10 @@ impl Tensor {
     /// The elements in the opposite order along each of `axes` (StableHLO's `reverse`).
     #[track_caller]
     pub fn flip(&self, axes: &[isize]) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        match self.shape().axes(axes) {
-            Ok(axes) => Tensor::apply(Reverse { axes }, &[self]),
-            Err(message) => Tensor::poison("flip", message),
-        }
+        Tensor::record("flip", || {
+            self.live()?;
+            let axes = self.shape().axes(axes)?;
+            Tensor::try_apply(Reverse { axes }, &[self])
+        })
     }
 }

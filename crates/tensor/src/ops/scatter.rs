@@ -10,6 +10,7 @@ use super::takes::Takes;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::Refusal;
 use crate::{AsTensor, DType, Tensor, TensorType};
 
 /// What becomes of an element and of what is written to its place.
@@ -138,21 +139,27 @@ impl Operation for Scatter {
 }
 
 /// Brings both to the dtype in which they meet and `combine` computes.
-#[track_caller]
-fn operands(method: &str, combine: Combine, to: &Tensor, updates: &Tensor) -> Result<(DType, Tensor, Tensor), Tensor> {
-    let dtype = common_dtype(method, to, updates)?;
+fn operands(combine: Combine, to: &Tensor, updates: &Tensor) -> Result<(DType, Tensor, Tensor), Refusal> {
+    let dtype = common_dtype(to, updates)?;
     if combine != Combine::Set
         && let Err(message) = Takes::Numbers.check(dtype)
     {
-        return Err(Tensor::poison(method, message));
+        return Err(message.into());
     }
     let (to, updates) = (to.to_dtype(dtype), updates.to_dtype(dtype));
     Ok(if combine.is_wide() { (dtype, wide(&to), wide(&updates)) } else { (dtype, to, updates) })
 }
 
+/// Whether what is written has the shape of what would be read there.
+fn check_updates(what: &str, updates: &Tensor, expected: Vec<usize>, place: impl Fn() -> String) -> Result<(), String> {
+    if updates.shape().dims() == expected {
+        return Ok(());
+    }
+    Err(format!("what is {what} has the shape {}; for {} it must be {expected:?}", updates.shape(), place()))
+}
+
 impl Tensor {
     /// Writes `updates`, of the shape that the dimensions say, to safe places.
-    #[track_caller]
     fn written(
         &self,
         method: &'static str,
@@ -160,18 +167,17 @@ impl Tensor {
         dimensions: Dimensions,
         places: &Places,
         updates: &Tensor,
-    ) -> Tensor {
+    ) -> Result<Tensor, Refusal> {
         // Every index lies outside. XLA has no windows of size 1 within an axis of size 0.
         if self.shape().num_elements() == 0 {
-            return self.clone();
+            return Ok(self.clone());
         }
         // What lies outside is dropped by the operation; the mask drops its gradient.
         let mask = dimensions.spread(&places.inside, updates.shape());
         let kept = mask.select(updates, &updates.zeros_like());
-        Tensor::apply(Scatter { method, combine, dimensions }, &[self, &places.indices, &kept])
+        Tensor::try_apply(Scatter { method, combine, dimensions }, &[self, &places.indices, &kept])
     }
 
-    #[track_caller]
     fn write_along(
         &self,
         method: &'static str,
@@ -179,32 +185,15 @@ impl Tensor {
         axis: isize,
         indices: &Tensor,
         updates: &Tensor,
-    ) -> Tensor {
-        let (dtype, to, updates) = match operands(method, combine, self, updates) {
-            Ok(operands) => operands,
-            Err(poisoned) => return poisoned,
-        };
-        let axis = match indexed_axis(method, self, axis, indices) {
-            Ok(axis) => axis,
-            Err(poisoned) => return poisoned,
-        };
-        let places = match places::along(method, self.shape(), axis, indices, Outside::Beyond) {
-            Ok(places) => places,
-            Err(poisoned) => return poisoned,
-        };
+    ) -> Result<Tensor, Refusal> {
+        let (dtype, to, updates) = operands(combine, self, updates)?;
+        let axis = indexed_axis(self, axis, indices)?;
+        let places = places::along(self.shape(), axis, indices, Outside::Beyond)?;
         let dimensions = Dimensions::along(axis, self.rank(), indices.rank());
-        let expected = dimensions.taken(self.shape(), indices.shape());
-        if updates.shape().dims() != expected {
-            let what = if combine == Combine::Add { "added" } else { "written" };
-            let message = format!(
-                "what is {what} has the shape {}; for indices {} along axis {axis} of {} it must be {expected:?}",
-                updates.shape(),
-                indices.shape(),
-                self.shape()
-            );
-            return Tensor::poison(method, message);
-        }
-        to.written(method, combine, dimensions, &places, &updates).to_dtype(dtype)
+        let what = if combine == Combine::Add { "added" } else { "written" };
+        let place = || format!("indices {} along axis {axis} of {}", indices.shape(), self.shape());
+        check_updates(what, &updates, dimensions.taken(self.shape(), indices.shape()), place)?;
+        Ok(to.written(method, combine, dimensions, &places, &updates)?.to_dtype(dtype))
     }
 
     /// This tensor with `updates` added at `indices` along `axis`, as often as an index occurs (JAX's
@@ -220,8 +209,9 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn index_add(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        self.write_along("index_add", Combine::Add, axis, indices, updates)
+        Tensor::record("index_add", || {
+            self.write_along("index_add", Combine::Add, axis, indices.as_tensor(), updates.as_tensor())
+        })
     }
 
     /// This tensor with `updates` in place of what stood at `indices` along `axis` (JAX's `x.at[indices].set`, PyTorch's
@@ -237,8 +227,9 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn index_copy(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        self.write_along("index_copy", Combine::Set, axis, indices, updates)
+        Tensor::record("index_copy", || {
+            self.write_along("index_copy", Combine::Set, axis, indices.as_tensor(), updates.as_tensor())
+        })
     }
 
     /// As [`Tensor::index_add`] and [`Tensor::index_copy`] for any [`Combine`] (PyTorch's `index_reduce`, its
@@ -251,11 +242,11 @@ impl Tensor {
         updates: impl AsTensor,
         combine: Combine,
     ) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        self.write_along("index_reduce", combine, axis, indices, updates)
+        Tensor::record("index_reduce", || {
+            self.write_along("index_reduce", combine, axis, indices.as_tensor(), updates.as_tensor())
+        })
     }
 
-    #[track_caller]
     fn write_elements(
         &self,
         method: &'static str,
@@ -263,27 +254,15 @@ impl Tensor {
         axis: isize,
         indices: &Tensor,
         updates: &Tensor,
-    ) -> Tensor {
-        let (dtype, to, updates) = match operands(method, combine, self, updates) {
-            Ok(operands) => operands,
-            Err(poisoned) => return poisoned,
-        };
-        let axis = match indexed_axis(method, self, axis, indices) {
-            Ok(axis) => axis,
-            Err(poisoned) => return poisoned,
-        };
-        if let Err(message) = fits_into("the indices", indices, self, axis) {
-            return Tensor::poison(method, message);
-        }
+    ) -> Result<Tensor, Refusal> {
+        let (dtype, to, updates) = operands(combine, self, updates)?;
+        let axis = indexed_axis(self, axis, indices)?;
+        fits_into("the indices", indices, self, axis)?;
         let (part, has) = (indices.shape(), updates.shape());
         if has.rank() != part.rank() || part.iter().zip(has.iter()).any(|(part, has)| part > has) {
-            let message = format!("the indices {} name more elements than what is written, {}", indices.ty(), has);
-            return Tensor::poison(method, message);
+            return Err(format!("the indices {} name more elements than what is written, {}", indices.ty(), has).into());
         }
-        let places = match places::along(method, self.shape(), axis, indices, Outside::Beyond) {
-            Ok(places) => places,
-            Err(poisoned) => return poisoned,
-        };
+        let places = places::along(self.shape(), axis, indices, Outside::Beyond)?;
         let (none, step) = (vec![0; part.rank()], vec![1; part.rank()]);
         let updates = updates.slice(&none, part, &step);
         // Along the other axes the indices are to be as long as this tensor: what is added to them lies outside.
@@ -298,7 +277,7 @@ impl Tensor {
         };
         let updates = updates.pad(&Tensor::zeros(updates.dtype(), []), &low, &high, &none);
         let dimensions = Dimensions::elements(axis, self.rank());
-        to.written(method, combine, dimensions, &padded, &updates).to_dtype(dtype)
+        Ok(to.written(method, combine, dimensions, &padded, &updates)?.to_dtype(dtype))
     }
 
     /// This tensor with `updates` written where [`Tensor::gather`] would read: `y[i, index[i, j]] = updates[i, j]` for
@@ -317,15 +296,17 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn scatter(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        self.write_elements("scatter", Combine::Set, axis, indices, updates)
+        Tensor::record("scatter", || {
+            self.write_elements("scatter", Combine::Set, axis, indices.as_tensor(), updates.as_tensor())
+        })
     }
 
     /// As [`Tensor::scatter`], but `updates` are added, as often as an index occurs (PyTorch's `scatter_add`).
     #[track_caller]
     pub fn scatter_add(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        self.write_elements("scatter_add", Combine::Add, axis, indices, updates)
+        Tensor::record("scatter_add", || {
+            self.write_elements("scatter_add", Combine::Add, axis, indices.as_tensor(), updates.as_tensor())
+        })
     }
 
     /// As [`Tensor::scatter`] for any [`Combine`] (PyTorch's `scatter_reduce`, its `include_self` true).
@@ -345,8 +326,9 @@ impl Tensor {
         updates: impl AsTensor,
         combine: Combine,
     ) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        self.write_elements("scatter_reduce", combine, axis, indices, updates)
+        Tensor::record("scatter_reduce", || {
+            self.write_elements("scatter_reduce", combine, axis, indices.as_tensor(), updates.as_tensor())
+        })
     }
 
     /// This tensor with `updates` written to points: `indices` is `[…, k]` and `updates` `[…, rest]`, of the shape that
@@ -363,32 +345,18 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn scatter_nd(&self, indices: impl AsTensor, updates: impl AsTensor, combine: Combine) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        const METHOD: &str = "scatter_nd";
-        let (dtype, to, updates) = match operands(METHOD, combine, self, updates) {
-            Ok(operands) => operands,
-            Err(poisoned) => return poisoned,
-        };
-        if let Err(poisoned) = check_points(METHOD, self, indices) {
-            return poisoned;
-        }
-        if indices.size(-1) == 0 {
-            return Tensor::poison(METHOD, format!("the points {} name no axis of {}", indices.ty(), self.ty()));
-        }
-        let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
-        let expected = dimensions.taken(self.shape(), indices.shape());
-        if updates.shape().dims() != expected {
-            let message = format!(
-                "what is written has the shape {}; for points {} in {} it must be {expected:?}",
-                updates.shape(),
-                indices.shape(),
-                self.shape()
-            );
-            return Tensor::poison(METHOD, message);
-        }
-        match places::points(METHOD, self.shape(), indices, Outside::Beyond) {
-            Ok(places) => to.written(METHOD, combine, dimensions, &places, &updates).to_dtype(dtype),
-            Err(poisoned) => poisoned,
-        }
+        Tensor::record("scatter_nd", || {
+            let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
+            let (dtype, to, updates) = operands(combine, self, updates)?;
+            check_points(self, indices)?;
+            if indices.size(-1) == 0 {
+                return Err(format!("the points {} name no axis of {}", indices.ty(), self.ty()).into());
+            }
+            let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
+            let place = || format!("points {} in {}", indices.shape(), self.shape());
+            check_updates("written", &updates, dimensions.taken(self.shape(), indices.shape()), place)?;
+            let places = places::points(self.shape(), indices, Outside::Beyond)?;
+            Ok(to.written("scatter_nd", combine, dimensions, &places, &updates)?.to_dtype(dtype))
+        })
     }
 }

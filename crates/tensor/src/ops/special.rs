@@ -114,10 +114,9 @@ impl Tensor {
     /// Derivative `polygamma(order + 1, x)`.
     #[track_caller]
     pub fn polygamma(&self, order: u32) -> Tensor {
-        let x = Takes::Floats.operand("polygamma", self);
-        if x.fault().is_some() {
-            return x;
-        }
-        Tensor::apply(Polygamma { order }, &[&Tensor::full(x.dtype(), x.shape(), f64::from(order)), &x])
+        Tensor::record("polygamma", || {
+            let x = Takes::Floats.operand("polygamma", self)?;
+            Tensor::try_apply(Polygamma { order }, &[&Tensor::full(x.dtype(), x.shape(), f64::from(order)), &x])
+        })
     }
 }
