@@ -232,7 +232,6 @@ impl Tensor {
 }
 
 /// The result of a function, in whose scope this is called.
-#[track_caller]
 fn finish<T: FromFault>(name: impl fmt::Display, result: Result<T, Refusal>) -> T {
     match result {
         Ok(result) => result,

@@ -4,6 +4,7 @@
 //! what a variadic one would read.
 
 use super::reduce::{Reducer, reductions};
+use super::unary::methods;
 use crate::scope::Refusal;
 use crate::{DType, Tensor};
 
@@ -19,7 +20,7 @@ reductions! {
     argmin(axis: isize) -> Tensor, |x, keepdims| x.arg("argmin", axis, keepdims, Reducer::Min);
 }
 
-impl Tensor {
+methods! {
     /// The index (i32) of the largest of all elements, counted in row-major order: a scalar.
     ///
     /// ```
@@ -28,19 +29,15 @@ impl Tensor {
     /// assert_eq!(x.argmax_all().eval()?.to_vec::<i32>()?, [2]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn argmax_all(&self) -> Tensor {
-        Tensor::record("argmax_all", || self.flat()?.arg("argmax_all", 0, false, Reducer::Max))
-    }
+    argmax_all() -> Tensor, |x| x.flat().arg("argmax_all", 0, false, Reducer::Max);
 
     /// The index (i32) of the smallest of all elements, counted in row-major order: a scalar.
-    #[track_caller]
-    pub fn argmin_all(&self) -> Tensor {
-        Tensor::record("argmin_all", || self.flat()?.arg("argmin_all", 0, false, Reducer::Min))
-    }
+    argmin_all() -> Tensor, |x| x.flat().arg("argmin_all", 0, false, Reducer::Min);
+}
 
-    fn flat(&self) -> Result<Tensor, Refusal> {
-        Ok(self.reshape([self.live()?.shape().num_elements()]))
+impl Tensor {
+    fn flat(&self) -> Tensor {
+        self.reshape([self.shape().num_elements()])
     }
 
     fn arg(&self, method: &'static str, axis: isize, keepdims: bool, reducer: Reducer) -> Result<Tensor, Refusal> {

@@ -3,7 +3,7 @@
 
 use super::exponential::function_name;
 use super::takes::Takes;
-use super::unary::composed;
+use super::unary::{composed, methods};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp, one};
 use crate::{DType, Tensor, TensorType};
@@ -98,14 +98,6 @@ impl Operation for NextAfter {
     }
 }
 
-impl Tensor {
-    /// True where `x` is neither infinite nor NaN, elementwise.
-    #[track_caller]
-    pub fn is_finite(&self) -> Tensor {
-        Tensor::apply(IsFinite, &[self])
-    }
-}
-
 composed! {
     /// True where `x` is NaN (of complex numbers: where a part is), elementwise.
     is_nan, FloatsAndComplex, |x| x.ne(&x);
@@ -133,4 +125,9 @@ composed! {
     /// The number of the dtype that comes after `a` on the way to `b`, elementwise; `b` where both are equal. It has no
     /// derivative: a gradient through it is poisoned.
     nextafter, Floats, |a, b| Tensor::apply(NextAfter, &[&a, &b]);
+}
+
+methods! {
+    /// True where `x` is neither infinite nor NaN, elementwise.
+    is_finite() -> Tensor, |x| Tensor::try_apply(IsFinite, &[x]);
 }

@@ -5,11 +5,10 @@
 
 use super::binary::operands;
 use super::takes::Takes;
-use super::unary::composed;
+use super::unary::{composed, methods};
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::scope::Scope;
 use crate::{AsTensor, DType, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -86,6 +85,20 @@ impl Operation for Abs {
     }
 }
 
+methods! {
+    /// The real part, elementwise; a real tensor as it is.
+    real() -> Tensor, |x| if x.dtype().is_complex() { Tensor::try_apply(Part::Real, &[x]) } else { Ok(x.clone()) };
+
+    /// The imaginary part, elementwise; zeros of a real tensor.
+    imag() -> Tensor, |x| if x.dtype().is_complex() { Tensor::try_apply(Part::Imag, &[x]) } else { Ok(x.zeros_like()) };
+
+    /// The complex conjugate, elementwise; a real tensor as it is.
+    conj() -> Tensor, |x| Ok(if x.dtype().is_complex() { Tensor::complex(&x.real(), &-x.imag()) } else { x.clone() });
+
+    /// `|x|`, elementwise; of complex numbers a real one. Derivative `sign(x)`, or `conj(x)/|x|`, and 0 at 0.
+    abs() -> Tensor, |x| Tensor::try_apply(Abs, &[x]);
+}
+
 impl Tensor {
     /// `re + i·im`, elementwise: c128 of f64, c64 of narrower floats. Both broadcast.
     ///
@@ -103,31 +116,6 @@ impl Tensor {
             // There are no complex numbers of 16-bit parts.
             Tensor::try_apply(Complex, &[&wide(&re), &wide(&im)])
         })
-    }
-
-    /// The real part, elementwise; a real tensor as it is.
-    #[track_caller]
-    pub fn real(&self) -> Tensor {
-        if self.dtype().is_complex() { Tensor::apply(Part::Real, &[self]) } else { self.clone() }
-    }
-
-    /// The imaginary part, elementwise; zeros of a real tensor.
-    #[track_caller]
-    pub fn imag(&self) -> Tensor {
-        if self.dtype().is_complex() { Tensor::apply(Part::Imag, &[self]) } else { self.zeros_like() }
-    }
-
-    /// The complex conjugate, elementwise; a real tensor as it is.
-    #[track_caller]
-    pub fn conj(&self) -> Tensor {
-        let _scope = Scope::open();
-        if self.dtype().is_complex() { Tensor::complex(&self.real(), &-self.imag()) } else { self.clone() }
-    }
-
-    /// `|x|`, elementwise; of complex numbers a real one. Derivative `sign(x)`, or `conj(x)/|x|`, and 0 at 0.
-    #[track_caller]
-    pub fn abs(&self) -> Tensor {
-        Tensor::apply(Abs, &[self])
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use num_complex::Complex;
 
+use super::unary::methods;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
@@ -153,6 +154,14 @@ pub(super) fn holds(dtype: DType, value: f64) -> bool {
     value == value.trunc() && (least..above).contains(&value)
 }
 
+methods! {
+    /// Zeros with the dtype and shape of this tensor.
+    zeros_like() -> Tensor, |x| Tensor::filled(x.dtype(), x.shape(), 0.0);
+
+    /// Ones with the dtype and shape of this tensor.
+    ones_like() -> Tensor, |x| Tensor::filled(x.dtype(), x.shape(), 1.0);
+}
+
 impl Tensor {
     /// A constant with these elements, in row-major order.
     ///
@@ -231,17 +240,5 @@ impl Tensor {
     #[track_caller]
     pub fn ones(dtype: DType, shape: impl Into<Shape>) -> Tensor {
         Tensor::record("ones", || Tensor::filled(dtype, shape, 1.0))
-    }
-
-    /// Zeros with the dtype and shape of this tensor.
-    #[track_caller]
-    pub fn zeros_like(&self) -> Tensor {
-        Tensor::record("zeros_like", || Tensor::filled(self.live()?.dtype(), self.shape(), 0.0))
-    }
-
-    /// Ones with the dtype and shape of this tensor.
-    #[track_caller]
-    pub fn ones_like(&self) -> Tensor {
-        Tensor::record("ones_like", || Tensor::filled(self.live()?.dtype(), self.shape(), 1.0))
     }
 }

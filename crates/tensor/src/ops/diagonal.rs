@@ -1,6 +1,7 @@
 //! Diagonals: taken out of matrices, put into them, summed. By masks, which a matrix that lies split over devices allows.
 
 use super::reduce::Reducer;
+use super::unary::methods;
 use crate::scope::Refusal;
 use crate::{DType, Tensor, TensorType};
 
@@ -24,7 +25,7 @@ fn length(rows: usize, columns: usize, offset: i64) -> usize {
     }
 }
 
-impl Tensor {
+methods! {
     /// The diagonals of the matrices on the axes `row` and `column`, which vanish; the diagonal becomes the last axis
     /// (PyTorch's `diagonal`). `offset` counts to the right of the main one, negative down from it; of one that lies
     /// outside there is no element.
@@ -38,11 +39,32 @@ impl Tensor {
     /// assert_eq!(x.diagonal(1, 0, 1).eval()?.to_vec::<f32>()?, [2.0, 6.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn diagonal(&self, offset: i64, row: isize, column: isize) -> Tensor {
-        Tensor::record("diagonal", || self.diagonals(offset, row, column))
-    }
+    diagonal(offset: i64, row: isize, column: isize) -> Tensor, |x| x.diagonals(offset, row, column);
 
+    /// Matrices, on two new last axes, that have the elements of the last axis on their diagonal `offset` and zeros (or
+    /// `false`) elsewhere (PyTorch's `diag_embed`): as large as the diagonal and the offset need.
+    ///
+    /// Poisoned for a scalar.
+    diag_embed(offset: i64) -> Tensor, |x| x.embedded(offset);
+
+    /// Of a vector the matrix with it on its diagonal `offset`, [`Tensor::diag_embed`]; of a matrix the vector on its
+    /// diagonal, [`Tensor::diagonal`] (PyTorch's `diag`). Poisoned for any other rank.
+    diag(offset: i64) -> Tensor, |x| match x.rank() {
+        1 => x.embedded(offset),
+        2 => x.diagonals(offset, 0, 1),
+        _ => Err(format!("takes a vector or a matrix, not {}", x.shape()).into()),
+    };
+
+    /// The sum of the main diagonal of the matrices on the last two axes, which vanish.
+    ///
+    /// Poisoned below rank 2, or for booleans.
+    trace() -> Tensor, |x| match x.rank() {
+        0 | 1 => Err(format!("{} has no two axes of rows and columns", x.shape()).into()),
+        _ => Ok(x.diagonals(0, -2, -1)?.reduce("trace", Reducer::Sum, &[-1], false)),
+    };
+}
+
+impl Tensor {
     /// [`Tensor::diagonal`] for any method.
     pub(super) fn diagonals(&self, offset: i64, row: isize, column: isize) -> Result<Tensor, Refusal> {
         let shape = self.live()?.shape();
@@ -66,15 +88,6 @@ impl Tensor {
         // Each row from the first of the diagonal on has one element of it, which nothing but zeros is added to.
         let found = kept.reduce("diagonal", reducer, &[-1], false);
         Ok(found.narrow(-1, usize::try_from(-offset).unwrap_or(0), n))
-    }
-
-    /// Matrices, on two new last axes, that have the elements of the last axis on their diagonal `offset` and zeros (or
-    /// `false`) elsewhere (PyTorch's `diag_embed`): as large as the diagonal and the offset need.
-    ///
-    /// Poisoned for a scalar.
-    #[track_caller]
-    pub fn diag_embed(&self, offset: i64) -> Tensor {
-        Tensor::record("diag_embed", || self.embedded(offset))
     }
 
     fn embedded(&self, offset: i64) -> Result<Tensor, Refusal> {
@@ -101,30 +114,6 @@ impl Tensor {
         let padded = self.pad(&zero, &vec![0; self.rank()], &high, &none);
         let spread = padded.unsqueeze(if offset >= 0 { -1 } else { -2 });
         Ok(on_diagonal(to.len(), n, n, offset).select(&spread.broadcast_to(to), &zero))
-    }
-
-    /// Of a vector the matrix with it on its diagonal `offset`, [`Tensor::diag_embed`]; of a matrix the vector on its
-    /// diagonal, [`Tensor::diagonal`] (PyTorch's `diag`). Poisoned for any other rank.
-    #[track_caller]
-    pub fn diag(&self, offset: i64) -> Tensor {
-        Tensor::record("diag", || match self.live()?.rank() {
-            1 => self.embedded(offset),
-            2 => self.diagonals(offset, 0, 1),
-            _ => Err(format!("takes a vector or a matrix, not {}", self.shape()).into()),
-        })
-    }
-
-    /// The sum of the main diagonal of the matrices on the last two axes, which vanish.
-    ///
-    /// Poisoned below rank 2, or for booleans.
-    #[track_caller]
-    pub fn trace(&self) -> Tensor {
-        Tensor::record("trace", || {
-            if self.live()?.rank() < 2 {
-                return Err(format!("{} has no two axes of rows and columns", self.shape()).into());
-            }
-            Ok(self.diagonals(0, -2, -1)?.reduce("trace", Reducer::Sum, &[-1], false))
-        })
     }
 
     /// The identity matrix, ones (or `true`) on the main diagonal and zeros elsewhere: `[rows, columns]`.

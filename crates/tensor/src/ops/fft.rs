@@ -1,6 +1,7 @@
 //! Discrete Fourier transforms over one to three axes.
 
 use super::takes::Takes;
+use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -98,7 +99,7 @@ impl Operation for Fft {
     }
 }
 
-impl Tensor {
+methods! {
     /// The discrete Fourier transform over one to three different `axes`: `Σₙ xₙ exp(−2πi·kn/N)` along each. A real
     /// tensor becomes complex first. Shapes do not change.
     ///
@@ -110,16 +111,10 @@ impl Tensor {
     /// assert_eq!(x.fft(&[-1]).eval()?.to_vec::<Complex<f32>>()?, [Complex::new(1.0, 0.0); 4]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn fft(&self, axes: &[isize]) -> Tensor {
-        Tensor::record("fft", || self.transform(Kind::Fft, axes, None))
-    }
+    fft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Fft, axes, None);
 
     /// The inverse of [`Tensor::fft`]: `1/N·Σₖ xₖ exp(2πi·kn/N)` along each of the `axes`.
-    #[track_caller]
-    pub fn ifft(&self, axes: &[isize]) -> Tensor {
-        Tensor::record("ifft", || self.transform(Kind::Ifft, axes, None))
-    }
+    ifft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Ifft, axes, None);
 
     /// [`Tensor::fft`] of a real tensor without what its symmetry tells: of the last of `axes`, with `n` elements, the
     /// result has the first `n/2 + 1`. f64 gives c128, narrower floats c64.
@@ -131,20 +126,16 @@ impl Tensor {
     /// assert!((back[1] + 2.0).abs() < 1e-5);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn rfft(&self, axes: &[isize]) -> Tensor {
-        Tensor::record("rfft", || self.transform(Kind::Rfft, axes, None))
-    }
+    rfft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Rfft, axes, None);
 
     /// The inverse of [`Tensor::rfft`], where the last of `axes` had `n` elements: a real tensor. The imaginary parts that
     /// a real tensor's transform cannot have are ignored.
     ///
     /// Poisoned when that axis has not `n/2 + 1` elements.
-    #[track_caller]
-    pub fn irfft(&self, axes: &[isize], n: usize) -> Tensor {
-        Tensor::record("irfft", || self.transform(Kind::Irfft, axes, Some(n)))
-    }
+    irfft(axes: &[isize], n: usize) -> Tensor, |x| x.transform(Kind::Irfft, axes, Some(n));
+}
 
+impl Tensor {
     fn transform(&self, kind: Kind, axes: &[isize], n: Option<usize>) -> Result<Tensor, Refusal> {
         self.live()?;
         if !(1..=3).contains(&axes.len()) {

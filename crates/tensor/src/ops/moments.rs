@@ -3,9 +3,15 @@
 
 use super::reduce::{Reducer, reductions};
 use super::takes::Takes;
+use super::unary::methods;
 use crate::autocast::{result_of, wide};
 use crate::scope::Refusal;
 use crate::{DType, Tensor};
+
+methods! {
+    /// The arithmetic mean of all elements: a scalar.
+    mean_all() -> Tensor, |x| Ok(x.mean(&x.all_axes(), false));
+}
 
 impl Tensor {
     /// The number of elements along `axes` of real numbers or booleans.
@@ -19,12 +25,6 @@ impl Tensor {
     /// Itself where it is floating-point, else as f32.
     fn floating(&self) -> Tensor {
         if self.dtype().is_float() { self.clone() } else { self.to_dtype(DType::F32) }
-    }
-
-    /// The arithmetic mean of all elements: a scalar.
-    #[track_caller]
-    pub fn mean_all(&self) -> Tensor {
-        self.mean(&self.all_axes(), false)
     }
 
     /// Variance, or its root, for `method`.

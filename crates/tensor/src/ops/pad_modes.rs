@@ -99,13 +99,17 @@ impl Tensor {
     /// So many elements more before and after along one axis; the caller has checked that they are there.
     fn continued(&self, axis: isize, low: usize, high: usize, mode: PadMode) -> Tensor {
         let size = self.size(axis);
-        let part = |length: usize, mirrored: usize, other: usize, edge: usize| match mode {
-            PadMode::Reflect => self.narrow(axis, mirrored, length).flip(&[axis]),
-            PadMode::Circular => self.narrow(axis, other, length),
-            _ => self.narrow(axis, edge, 1).repeat_interleave(length, axis),
+        let before = || match mode {
+            PadMode::Reflect => self.narrow(axis, 1, low).flip(&[axis]),
+            PadMode::Circular => self.narrow(axis, size - low, low),
+            _ => self.narrow(axis, 0, 1).repeat_interleave(low, axis),
         };
-        let before = (low > 0).then(|| part(low, 1, size - low, 0));
-        let after = (high > 0).then(|| part(high, size - 1 - high, 0, size - 1));
+        let after = || match mode {
+            PadMode::Reflect => self.narrow(axis, size - 1 - high, high).flip(&[axis]),
+            PadMode::Circular => self.narrow(axis, 0, high),
+            _ => self.narrow(axis, size - 1, 1).repeat_interleave(high, axis),
+        };
+        let (before, after) = ((low > 0).then(before), (high > 0).then(after));
         let parts: Vec<Tensor> = before.into_iter().chain([self.clone()]).chain(after).collect();
         if parts.len() == 1 { self.clone() } else { Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis) }
     }

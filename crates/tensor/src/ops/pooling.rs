@@ -4,6 +4,7 @@ use super::constant::holds;
 use super::pooling_positions::{at_winners, largest_and_where, to_winners, winners};
 use super::reduce::Reducer;
 use super::takes::Takes;
+use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -332,13 +333,10 @@ impl Pooling {
     }
 }
 
-impl Tensor {
+methods! {
     /// The largest element of each window over `[batch, channels, spatial…]`. The gradient goes to the first of the
     /// largest.
-    #[track_caller]
-    pub fn max_pool(&self, how: &Pooling) -> Tensor {
-        Tensor::record("max_pool", || self.pool("max_pool", Reducer::Max, how))
-    }
+    max_pool(how: &Pooling) -> Tensor, |x| x.pool("max_pool", Reducer::Max, how);
 
     /// The largest element of each window over `[batch, channels, spatial…]`, and where it lies (PyTorch's
     /// `return_indices`): an i32 that counts the elements of one channel, row by row; the first of several.
@@ -351,12 +349,12 @@ impl Tensor {
     /// assert_eq!(at.eval()?.to_vec::<i32>()?, [3, 4]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn max_pool_with_indices(&self, how: &Pooling) -> [Tensor; 2] {
-        const METHOD: &str = "max_pool_with_indices";
-        Tensor::record(METHOD, || Ok(largest_and_where(METHOD, self, &how.windows(self.live()?)?)))
-    }
+    max_pool_with_indices(how: &Pooling) -> [Tensor; 2], |x| {
+        Ok(largest_and_where("max_pool_with_indices", x, &how.windows(x)?))
+    };
+}
 
+impl Tensor {
     /// The mean of each window over `[batch, channels, spatial…]`. Padding counts as zeros unless
     /// [`Pooling::count_include_pad`] says otherwise. 16-bit floats are summed as f32.
     #[track_caller]

@@ -4,6 +4,7 @@
 //! vectors, [`norm`](super::norm); results at every place along an axis, [`cumulative`](super::cumulative).
 
 use super::takes::Takes;
+use super::unary::methods;
 use crate::autocast::{result_of, wide};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -184,6 +185,11 @@ macro_rules! reductions {
 }
 pub(super) use reductions;
 
+methods! {
+    /// The sum of all elements: a scalar.
+    sum_all() -> Tensor, |x| Ok(x.sum(&x.all_axes(), false));
+}
+
 impl Tensor {
     /// The reduction for `method`, which faults and autocast know it by.
     pub(super) fn reduce(&self, method: &'static str, reducer: Reducer, axes: &[isize], keepdims: bool) -> Tensor {
@@ -234,12 +240,6 @@ impl Tensor {
     /// Every axis.
     pub(super) fn all_axes(&self) -> Vec<isize> {
         (0..self.rank() as isize).collect()
-    }
-
-    /// The sum of all elements: a scalar.
-    #[track_caller]
-    pub fn sum_all(&self) -> Tensor {
-        self.sum(&self.all_axes(), false)
     }
 }
 

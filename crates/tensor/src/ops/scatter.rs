@@ -7,6 +7,7 @@ use super::gather::{Dimensions, Gather, check_points, fits_into, indexed_axis};
 use super::places::{self, Outside, Places};
 use super::promote::common_dtype;
 use super::takes::Takes;
+use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -158,6 +159,80 @@ fn check_updates(what: &str, updates: &Tensor, expected: Vec<usize>, place: impl
     Err(format!("what is {what} has the shape {}; for {} it must be {expected:?}", updates.shape(), place()))
 }
 
+methods! {
+    /// This tensor with `updates` added at `indices` along `axis`, as often as an index occurs (JAX's
+    /// `x.at[indices].add`, PyTorch's `index_add` for indices of any shape). `updates` has the shape that
+    /// [`Tensor::take`] gives. What an index outside `0..size` would add is dropped.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let counts = Tensor::from_slice(&[0i32; 3], [3]);
+    /// let counts = counts.index_add(0, &Tensor::from_slice(&[2i32, 0, 2], [3]), &Tensor::from_slice(&[1i32; 3], [3]));
+    /// assert_eq!(counts.eval()?.to_vec::<i32>()?, [1, 0, 2]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    index_add(axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor, |x| {
+        x.write_along("index_add", Combine::Add, axis, indices.as_tensor(), updates.as_tensor())
+    };
+
+    /// This tensor with `updates` in place of what stood at `indices` along `axis` (JAX's `x.at[indices].set`, PyTorch's
+    /// `index_copy` for indices of any shape). `updates` has the shape that [`Tensor::take`] gives. What an index outside
+    /// `0..size` would write is dropped; of several written to one place, one wins.
+    ///
+    /// ```
+    /// use fulmen_tensor::Tensor;
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
+    /// let y = x.index_copy(0, &Tensor::from_slice(&[2i32, 9], [2]), &Tensor::from_slice(&[7.0f32, 8.0], [2]));
+    /// assert_eq!(y.eval()?.to_vec::<f32>()?, [1.0, 2.0, 7.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    index_copy(axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor, |x| {
+        x.write_along("index_copy", Combine::Set, axis, indices.as_tensor(), updates.as_tensor())
+    };
+
+    /// As [`Tensor::index_add`] and [`Tensor::index_copy`] for any [`Combine`] (PyTorch's `index_reduce`, its
+    /// `include_self` true).
+    index_reduce(axis: isize, indices: impl AsTensor, updates: impl AsTensor, combine: Combine) -> Tensor, |x| {
+        x.write_along("index_reduce", combine, axis, indices.as_tensor(), updates.as_tensor())
+    };
+
+    /// This tensor with `updates` written where [`Tensor::gather`] would read: `y[i, index[i, j]] = updates[i, j]` for
+    /// `axis` 1 (PyTorch's `scatter`). `indices` has the rank of this tensor, along the other axes at most its sizes, and
+    /// nowhere more than those of `updates`.
+    ///
+    /// What an index outside `0..size` would write is dropped; of several written to one place, one wins, and the
+    /// gradient goes to it.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Tensor};
+    /// let classes = Tensor::from_slice(&[2i32, 0], [2, 1]);
+    /// let hot = Tensor::zeros(DType::F32, [2, 3]).scatter(1, &classes, &Tensor::ones(DType::F32, [2, 1]));
+    /// assert_eq!(hot.eval()?.to_vec::<f32>()?, [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    scatter(axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor, |x| {
+        x.write_elements("scatter", Combine::Set, axis, indices.as_tensor(), updates.as_tensor())
+    };
+
+    /// As [`Tensor::scatter`], but `updates` are added, as often as an index occurs (PyTorch's `scatter_add`).
+    scatter_add(axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor, |x| {
+        x.write_elements("scatter_add", Combine::Add, axis, indices.as_tensor(), updates.as_tensor())
+    };
+
+    /// As [`Tensor::scatter`] for any [`Combine`] (PyTorch's `scatter_reduce`, its `include_self` true).
+    ///
+    /// ```
+    /// use fulmen_tensor::{Combine, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 5.0], [2]);
+    /// let (at, found) = (Tensor::from_slice(&[0i32, 0, 1], [3]), Tensor::from_slice(&[3.0f32, 2.0, 4.0], [3]));
+    /// assert_eq!(x.scatter_reduce(0, &at, &found, Combine::Max).eval()?.to_vec::<f32>()?, [3.0, 5.0]);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    scatter_reduce(axis: isize, indices: impl AsTensor, updates: impl AsTensor, combine: Combine) -> Tensor, |x| {
+        x.write_elements("scatter_reduce", combine, axis, indices.as_tensor(), updates.as_tensor())
+    };
+}
+
 impl Tensor {
     /// Writes `updates`, of the shape that the dimensions say, to safe places.
     fn written(
@@ -196,57 +271,6 @@ impl Tensor {
         Ok(to.written(method, combine, dimensions, &places, &updates)?.to_dtype(dtype))
     }
 
-    /// This tensor with `updates` added at `indices` along `axis`, as often as an index occurs (JAX's
-    /// `x.at[indices].add`, PyTorch's `index_add` for indices of any shape). `updates` has the shape that
-    /// [`Tensor::take`] gives. What an index outside `0..size` would add is dropped.
-    ///
-    /// ```
-    /// use fulmen_tensor::Tensor;
-    /// let counts = Tensor::from_slice(&[0i32; 3], [3]);
-    /// let counts = counts.index_add(0, &Tensor::from_slice(&[2i32, 0, 2], [3]), &Tensor::from_slice(&[1i32; 3], [3]));
-    /// assert_eq!(counts.eval()?.to_vec::<i32>()?, [1, 0, 2]);
-    /// # Ok::<(), fulmen_tensor::Error>(())
-    /// ```
-    #[track_caller]
-    pub fn index_add(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
-        Tensor::record("index_add", || {
-            self.write_along("index_add", Combine::Add, axis, indices.as_tensor(), updates.as_tensor())
-        })
-    }
-
-    /// This tensor with `updates` in place of what stood at `indices` along `axis` (JAX's `x.at[indices].set`, PyTorch's
-    /// `index_copy` for indices of any shape). `updates` has the shape that [`Tensor::take`] gives. What an index outside
-    /// `0..size` would write is dropped; of several written to one place, one wins.
-    ///
-    /// ```
-    /// use fulmen_tensor::Tensor;
-    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
-    /// let y = x.index_copy(0, &Tensor::from_slice(&[2i32, 9], [2]), &Tensor::from_slice(&[7.0f32, 8.0], [2]));
-    /// assert_eq!(y.eval()?.to_vec::<f32>()?, [1.0, 2.0, 7.0]);
-    /// # Ok::<(), fulmen_tensor::Error>(())
-    /// ```
-    #[track_caller]
-    pub fn index_copy(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
-        Tensor::record("index_copy", || {
-            self.write_along("index_copy", Combine::Set, axis, indices.as_tensor(), updates.as_tensor())
-        })
-    }
-
-    /// As [`Tensor::index_add`] and [`Tensor::index_copy`] for any [`Combine`] (PyTorch's `index_reduce`, its
-    /// `include_self` true).
-    #[track_caller]
-    pub fn index_reduce(
-        &self,
-        axis: isize,
-        indices: impl AsTensor,
-        updates: impl AsTensor,
-        combine: Combine,
-    ) -> Tensor {
-        Tensor::record("index_reduce", || {
-            self.write_along("index_reduce", combine, axis, indices.as_tensor(), updates.as_tensor())
-        })
-    }
-
     fn write_elements(
         &self,
         method: &'static str,
@@ -278,57 +302,6 @@ impl Tensor {
         let updates = updates.pad(&Tensor::zeros(updates.dtype(), []), &low, &high, &none);
         let dimensions = Dimensions::elements(axis, self.rank());
         Ok(to.written(method, combine, dimensions, &padded, &updates)?.to_dtype(dtype))
-    }
-
-    /// This tensor with `updates` written where [`Tensor::gather`] would read: `y[i, index[i, j]] = updates[i, j]` for
-    /// `axis` 1 (PyTorch's `scatter`). `indices` has the rank of this tensor, along the other axes at most its sizes, and
-    /// nowhere more than those of `updates`.
-    ///
-    /// What an index outside `0..size` would write is dropped; of several written to one place, one wins, and the
-    /// gradient goes to it.
-    ///
-    /// ```
-    /// use fulmen_tensor::{DType, Tensor};
-    /// let classes = Tensor::from_slice(&[2i32, 0], [2, 1]);
-    /// let hot = Tensor::zeros(DType::F32, [2, 3]).scatter(1, &classes, &Tensor::ones(DType::F32, [2, 1]));
-    /// assert_eq!(hot.eval()?.to_vec::<f32>()?, [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
-    /// # Ok::<(), fulmen_tensor::Error>(())
-    /// ```
-    #[track_caller]
-    pub fn scatter(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
-        Tensor::record("scatter", || {
-            self.write_elements("scatter", Combine::Set, axis, indices.as_tensor(), updates.as_tensor())
-        })
-    }
-
-    /// As [`Tensor::scatter`], but `updates` are added, as often as an index occurs (PyTorch's `scatter_add`).
-    #[track_caller]
-    pub fn scatter_add(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
-        Tensor::record("scatter_add", || {
-            self.write_elements("scatter_add", Combine::Add, axis, indices.as_tensor(), updates.as_tensor())
-        })
-    }
-
-    /// As [`Tensor::scatter`] for any [`Combine`] (PyTorch's `scatter_reduce`, its `include_self` true).
-    ///
-    /// ```
-    /// use fulmen_tensor::{Combine, Tensor};
-    /// let x = Tensor::from_slice(&[1.0f32, 5.0], [2]);
-    /// let (at, found) = (Tensor::from_slice(&[0i32, 0, 1], [3]), Tensor::from_slice(&[3.0f32, 2.0, 4.0], [3]));
-    /// assert_eq!(x.scatter_reduce(0, &at, &found, Combine::Max).eval()?.to_vec::<f32>()?, [3.0, 5.0]);
-    /// # Ok::<(), fulmen_tensor::Error>(())
-    /// ```
-    #[track_caller]
-    pub fn scatter_reduce(
-        &self,
-        axis: isize,
-        indices: impl AsTensor,
-        updates: impl AsTensor,
-        combine: Combine,
-    ) -> Tensor {
-        Tensor::record("scatter_reduce", || {
-            self.write_elements("scatter_reduce", combine, axis, indices.as_tensor(), updates.as_tensor())
-        })
     }
 
     /// This tensor with `updates` written to points: `indices` is `[…, k]` and `updates` `[…, rest]`, of the shape that

@@ -3,6 +3,7 @@
 
 use super::reduce::reductions;
 use super::takes::Takes;
+use super::unary::methods;
 use crate::Tensor;
 use crate::autocast::{result_of, wide};
 use crate::scope::Refusal;
@@ -28,7 +29,7 @@ reductions! {
     };
 }
 
-impl Tensor {
+methods! {
     /// `x − log Σ exp(x)` along one axis; NaN where all are −∞ or one is ∞.
     ///
     /// ```
@@ -37,24 +38,20 @@ impl Tensor {
     /// assert_eq!(x.softmax(-1).eval()?.to_vec::<f32>()?, [0.5, 0.5]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn log_softmax(&self, axis: isize) -> Tensor {
-        Tensor::record("log_softmax", || {
-            let shifted = wide(self) - self.max_but(&[axis], Infinities::Negative)?;
-            let sum = shifted.exp().sum(&[axis], true);
-            Ok((shifted - sum.log()).to_dtype(result_of("log_softmax", self.dtype())))
-        })
-    }
+    log_softmax(axis: isize) -> Tensor, |x| {
+        let shifted = wide(x) - x.max_but(&[axis], Infinities::Negative)?;
+        let sum = shifted.exp().sum(&[axis], true);
+        Ok((shifted - sum.log()).to_dtype(result_of("log_softmax", x.dtype())))
+    };
 
     /// `exp(x) / Σ exp(x)` along one axis; NaN where all are −∞ or one is ∞.
-    #[track_caller]
-    pub fn softmax(&self, axis: isize) -> Tensor {
-        Tensor::record("softmax", || {
-            let exp = (wide(self) - self.max_but(&[axis], Infinities::Negative)?).exp();
-            Ok((&exp / exp.sum(&[axis], true)).to_dtype(result_of("softmax", self.dtype())))
-        })
-    }
+    softmax(axis: isize) -> Tensor, |x| {
+        let exp = (wide(x) - x.max_but(&[axis], Infinities::Negative)?).exp();
+        Ok((&exp / exp.sum(&[axis], true)).to_dtype(result_of("softmax", x.dtype())))
+    };
+}
 
+impl Tensor {
     /// The largest element along `axes`, which stay with size 1, or 0 where it is one of these infinities. It cancels out of
     /// each result, so no gradient flows through it.
     ///

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use super::reduce::{Reducer, reductions};
+use super::unary::methods;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::scope::{Refusal, all_live};
@@ -43,7 +44,7 @@ impl Operation for Sort {
         let wanted: Vec<usize> = (0..cx.inputs.len()).filter(|&i| cx.cotangents[i].is_some()).collect();
         let cotangents: Vec<&Tensor> = cx.cotangents.iter().flatten().collect();
         let tensors = [&[from], cotangents.as_slice()].concat();
-        let back = Tensor::record_many("sort", tensors.len() + 1, || sort("sort", &tensors, 1, self.axis, false));
+        let back = Tensor::record_many("sort", tensors.len() + 1, || sort_all("sort", &tensors, 1, self.axis, false));
         let mut gradients = vec![None; cx.inputs.len()];
         for (&i, gradient) in wanted.iter().zip(&back[1..]) {
             gradients[i] = Some(gradient.clone());
@@ -124,7 +125,7 @@ pub(super) fn nan(dtype: DType) -> Option<&'static str> {
 }
 
 /// The tensors sorted together and, as the last, the index (i32) along the axis where each element was.
-fn sort(
+fn sort_all(
     method: &'static str,
     tensors: &[&Tensor],
     keys: usize,
@@ -150,22 +151,18 @@ fn sortable(t: &Tensor, axis: isize) -> Result<usize, String> {
     }
 }
 
-impl Tensor {
+methods! {
     /// The tensors sorted together and, as the last, the index (i32) along the axis where each element was.
-    #[track_caller]
-    pub fn sort(&self, axis: isize, descending: bool) -> (Tensor, Tensor) {
-        Tensor::record("sort", || self.sorted("sort", axis, descending))
-    }
+    sort(axis: isize, descending: bool) -> (Tensor, Tensor), |x| x.sorted("sort", axis, descending);
 
     /// The indices (i32) that put the elements along `axis` in order: the second result of [`Tensor::sort`].
-    #[track_caller]
-    pub fn argsort(&self, axis: isize, descending: bool) -> Tensor {
-        Tensor::record("argsort", || Ok(self.sorted("argsort", axis, descending)?.1))
-    }
+    argsort(axis: isize, descending: bool) -> Tensor, |x| Ok(x.sorted("argsort", axis, descending)?.1);
+}
 
+impl Tensor {
     fn sorted(&self, method: &'static str, axis: isize, descending: bool) -> Result<(Tensor, Tensor), Refusal> {
         let axis = sortable(self.live()?, axis)?;
-        let sorted = sort(method, &[self], 1, axis, descending)?;
+        let sorted = sort_all(method, &[self], 1, axis, descending)?;
         Ok((sorted[0].clone(), sorted[1].clone()))
     }
 
@@ -189,7 +186,7 @@ impl Tensor {
         Tensor::record_many("sort_together", tensors.len(), || {
             all_live(tensors.iter().copied())?;
             let Some(first) = tensors.first() else { return Ok(vec![]) };
-            let mut sorted = sort("sort_together", tensors, keys, sortable(first, axis)?, descending)?;
+            let mut sorted = sort_all("sort_together", tensors, keys, sortable(first, axis)?, descending)?;
             sorted.truncate(tensors.len());
             Ok(sorted)
         })

@@ -1,9 +1,10 @@
 //! The lower and the upper triangle of matrices; of a matrix of `true` the masks of attention.
 
+use super::unary::methods;
 use crate::scope::Refusal;
 use crate::{DType, Tensor, TensorType};
 
-impl Tensor {
+methods! {
     /// The lower triangle of the matrices on the last two axes: zeros (or `false`) where the column is more than
     /// `diagonal` to the right of the row.
     ///
@@ -16,18 +17,14 @@ impl Tensor {
     /// assert_eq!(weights.eval()?.to_vec::<f32>()?[..6], [1.0, 0.0, 0.0, 0.5, 0.5, 0.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn tril(&self, diagonal: i64) -> Tensor {
-        Tensor::record("tril", || self.triangle(true, diagonal))
-    }
+    tril(diagonal: i64) -> Tensor, |x| x.triangle(true, diagonal);
 
     /// The upper triangle of the matrices on the last two axes: zeros (or `false`) where the column is less than
     /// `diagonal` to the right of the row.
-    #[track_caller]
-    pub fn triu(&self, diagonal: i64) -> Tensor {
-        Tensor::record("triu", || self.triangle(false, diagonal))
-    }
+    triu(diagonal: i64) -> Tensor, |x| x.triangle(false, diagonal);
+}
 
+impl Tensor {
     fn triangle(&self, lower: bool, diagonal: i64) -> Result<Tensor, Refusal> {
         self.live()?;
         let [.., rows, columns] = self.shape().dims() else {

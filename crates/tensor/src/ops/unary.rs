@@ -4,7 +4,6 @@
 //! `complex`.
 
 use super::takes::Takes;
-use crate::scope::Scope;
 use crate::{DType, Tensor};
 
 /// One row an operation: doc, method, struct, the StableHLO spelling, the dtypes, and the derivative
@@ -54,6 +53,24 @@ macro_rules! unary {
     )*};
 }
 pub(super) use unary;
+
+/// Methods that are one call: doc, name and parameters, what they give, and the value, a `Result`, given this tensor
+/// `|x|`, which is not poisoned.
+macro_rules! methods {
+    ($($(#[$doc:meta])* $method:ident($($arg:ident: $ty:ty),*) -> $result:ty, |$x:ident| $value:expr;)*) => {
+        impl $crate::Tensor {$(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $method(&self, $($arg: $ty),*) -> $result {
+                $crate::Tensor::record(stringify!($method), || {
+                    let $x = self.live()?;
+                    $value
+                })
+            }
+        )*}
+    };
+}
+pub(super) use methods;
 
 /// Methods that are composed of others: doc, name, the dtypes, and the value, of one operand `|x|` or of two `|a, b|` that
 /// were brought together.
@@ -118,15 +135,15 @@ composed! {
     reciprocal, FloatsAndComplex, |x| x.ones_like() / x;
 }
 
-impl Tensor {
+methods! {
     /// `max(x, 0)`, elementwise; NaN stays NaN. Derivative 1 above 0 and 0 elsewhere.
-    #[track_caller]
-    pub fn relu(&self) -> Tensor {
-        let _scope = Scope::open();
+    relu() -> Tensor, |x| {
         // Not `maximum`, whose derivative at a tie is ½: PyTorch and JAX give 0 at 0.
-        self.le(0.0).select(&self.zeros_like(), self)
-    }
+        Ok(x.le(0.0).select(&x.zeros_like(), x))
+    };
+}
 
+impl Tensor {
     /// `x` where it is finite; `nan` where it is NaN, `posinf` and `neginf` where it is infinite, or where that is `None` the
     /// largest and the least finite number of the dtype. Elementwise; derivative 1 where `x` is finite, else 0.
     ///
