@@ -43,6 +43,8 @@ pub mod random;
 mod recompiles;
 mod recorded;
 mod recording;
+#[doc(hidden)]
+pub mod refused;
 mod region;
 mod runtime;
 mod scope;
@@ -51,8 +53,6 @@ mod sharding;
 mod tensor;
 mod transfer;
 mod variable;
-#[cfg(test)]
-mod verdict;
 
 pub use accelerator::Accelerator;
 pub use array::{Argument, DeviceArray};

@@ -13,7 +13,7 @@
 //! 4. A derivative rule records under [`Scope::at`] the line of the node that it differentiates.
 //!
 //! A scope is a value of this thread that is put back when its guard is dropped, by a panic too. To open one writes a
-//! thread-local of three words.
+//! thread-local of a few words.
 //!
 //! # Mistakes
 //!
@@ -26,8 +26,8 @@
 //!
 //! A library of layers has one difficulty more: it calls layers through trait objects, which do not tell their caller's
 //! line, and those layers are its own or its user's. So it names its source folder once, as a [`Library`], and opens its
-//! scopes with that. After [`Scope::leave`], lines in that folder still stand for the line of the scope that was left;
-//! only other lines, the user's, stand for themselves.
+//! scopes with that. After [`Scope::leave`], lines in that folder, and in this crate's, still stand for the line of the
+//! scope that was left; only other lines, the user's, stand for themselves.
 
 use std::cell::Cell;
 use std::fmt;
@@ -43,12 +43,14 @@ type Line = &'static Location<'static>;
 struct State {
     /// The line of the open scope.
     line: Option<Line>,
-    /// The library that opened the last scope, and the line that its own lines stand for where none is open.
-    library: Option<(Library, Line)>,
+    /// The line of the scope that was left last: that of this crate's and of the library's code where none is open.
+    left: Option<Line>,
+    /// The library that opened the last scope.
+    library: Option<Library>,
 }
 
 thread_local! {
-    static STATE: Cell<State> = const { Cell::new(State { line: None, library: None }) };
+    static STATE: Cell<State> = const { Cell::new(State { line: None, left: None, library: None }) };
 }
 
 /// The line that what is recorded here carries: that of the open scope, or the caller's.
@@ -59,11 +61,8 @@ pub(crate) fn here() -> Line {
 
 impl State {
     fn resolve(self, caller: Line) -> Line {
-        match (self.line, self.library) {
-            (Some(line), _) => line,
-            (None, Some((library, line))) if library.has(caller) => line,
-            (None, _) => caller,
-        }
+        let own = || Library::new(file!()).has(caller) || self.library.is_some_and(|library| library.has(caller));
+        self.line.or(self.left.filter(|_| own())).unwrap_or(caller)
     }
 }
 
@@ -105,13 +104,19 @@ impl Scope {
 
     /// Opens a scope for a line that was remembered, whichever is open.
     pub fn at(line: &'static Location<'static>) -> Scope {
-        let library = STATE.get().library.map(|(library, _)| (library, line));
-        Scope::set(State { line: Some(line), library })
+        Scope::set(State { line: Some(line), ..STATE.get() })
     }
 
     /// Leaves the open scope, if there is one: what is recorded now carries lines of its own. For calling a user's code.
     pub fn leave() -> Scope {
-        Scope::set(State { line: None, ..STATE.get() })
+        let state = STATE.get();
+        Scope::set(State { line: None, left: state.line.or(state.left), ..state })
+    }
+
+    /// Runs a user's code, as [`Scope::leave`].
+    pub(crate) fn outside<T>(code: impl FnOnce() -> T) -> T {
+        let _outside = Scope::leave();
+        code()
     }
 
     /// The line that is recorded for: that of the open scope, or the caller's. For what is remembered until later.
@@ -172,7 +177,7 @@ impl Library {
 
     /// As [`Scope::at`], for a function of the library.
     pub fn at(self, line: &'static Location<'static>) -> Scope {
-        Scope::set(State { line: Some(line), library: Some((self, line)) })
+        Scope::set(State { line: Some(line), library: Some(self), ..STATE.get() })
     }
 
     /// As [`Tensor::record`], for a function of the library.
@@ -227,13 +232,35 @@ impl Tensor {
 }
 
 /// The result of a function, in whose scope this is called.
-#[track_caller]
 fn finish<T: FromFault>(name: impl fmt::Display, result: Result<T, Refusal>) -> T {
     match result {
         Ok(result) => result,
         Err(Refusal::Fault(fault)) => T::from_fault(fault),
         Err(Refusal::Message(message)) => T::from_fault(Fault::new(name.to_string(), message, here())),
     }
+}
+
+impl Tensor {
+    /// As [`Tensor::record`], for a function that gives `count` tensors: all are poisoned by what it refuses.
+    #[track_caller]
+    pub(crate) fn record_many(
+        name: &str,
+        count: usize,
+        body: impl FnOnce() -> Result<Vec<Tensor>, Refusal>,
+    ) -> Vec<Tensor> {
+        let _scope = Scope::open();
+        body().unwrap_or_else(|refusal| vec![Tensor::refused(name, refusal); count])
+    }
+
+    /// The poisoned result of `name`, in whose scope this is called.
+    pub(crate) fn refused(name: &str, refusal: Refusal) -> Tensor {
+        finish(name, Err(refusal))
+    }
+}
+
+/// As [`Tensor::live`] for several: the fault of the first that is poisoned.
+pub(crate) fn all_live<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<(), Fault> {
+    tensors.into_iter().try_for_each(|t| t.live().map(drop))
 }
 
 /// Why a function records nothing: what ends the body of [`Tensor::record`].

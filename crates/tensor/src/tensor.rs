@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::operation::{Operation, Repeated};
 use crate::recording::check_values;
-use crate::scope::here;
+use crate::scope::{Refusal, Scope, all_live, here};
 use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 
 /// A value described by how it is computed.
@@ -97,37 +97,40 @@ impl Node {
 }
 
 impl Tensor {
-    #[track_caller]
+    /// A node of the open scope.
     fn from_parts(kind: Kind, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
-        Tensor { node: Node::new(kind, inputs, outputs, here()), output: 0 }
+        let line = here();
+        debug_assert!(!line.file().ends_with(file!()), "recorded outside of a scope");
+        Tensor { node: Node::new(kind, inputs, outputs, line), output: 0 }
     }
 
     /// Records an operation; the only way that one comes to be.
     #[track_caller]
     pub(crate) fn apply(operation: impl Operation, inputs: &[&Tensor]) -> Tensor {
-        if let Some(poisoned) = inputs.iter().find(|t| t.fault().is_some()) {
-            return (*poisoned).clone();
-        }
-        let types: Vec<_> = inputs.iter().map(|t| t.ty()).collect();
-        match operation.infer(&types) {
-            Ok(outputs) => {
-                if let Some(ty) = outputs.iter().find(|ty| !ty.is_addressable()) {
-                    return Tensor::poison(operation.name(), ty.too_large());
-                }
-                let inputs = inputs.iter().map(|&t| t.clone()).collect();
-                Tensor::from_parts(Kind::Operation(Arc::new(operation)), inputs, outputs)
-            }
-            Err(message) => {
-                let poisoned = Tensor::poison(operation.name(), &message);
-                #[cfg(test)]
-                crate::verdict::refused(operation, inputs, message);
-                poisoned
-            }
-        }
+        let name = operation.name();
+        Tensor::record(name, || Tensor::try_apply(operation, inputs))
     }
 
-    /// An operation whose results are said by a test, whatever its rule says.
-    #[cfg(test)]
+    /// As [`Tensor::apply`], but what the shape rule refuses is a mistake of the function that is being recorded, and
+    /// carries its name.
+    pub(crate) fn try_apply(operation: impl Operation, inputs: &[&Tensor]) -> Result<Tensor, Refusal> {
+        all_live(inputs.iter().copied())?;
+        let types: Vec<_> = inputs.iter().map(|t| t.ty()).collect();
+        let outputs = match operation.infer(&types) {
+            Ok(outputs) => outputs,
+            Err(message) => {
+                crate::refused::note(operation, inputs, &message);
+                return Err(message.into());
+            }
+        };
+        if let Some(ty) = outputs.iter().find(|ty| !ty.is_addressable()) {
+            return Err(ty.too_large().into());
+        }
+        let inputs = inputs.iter().map(|&t| t.clone()).collect();
+        Ok(Tensor::from_parts(Kind::Operation(Arc::new(operation)), inputs, outputs))
+    }
+
+    /// An operation whose results are of these types, whatever its rule says; for [`crate::refused`].
     pub(crate) fn unchecked(operation: Arc<dyn Operation>, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
         Tensor::from_parts(Kind::Operation(operation), inputs, outputs)
     }
@@ -135,11 +138,10 @@ impl Tensor {
     /// As [`Tensor::apply`] for an operation with `N` results.
     #[track_caller]
     pub(crate) fn apply_many<const N: usize>(operation: impl Operation, inputs: &[&Tensor]) -> [Tensor; N] {
-        let first = Tensor::apply(operation, inputs);
-        std::array::from_fn(|output| Tensor {
-            node: first.node.clone(),
-            output: if first.fault().is_some() { 0 } else { output },
-        })
+        let node = Tensor::apply(operation, inputs).node;
+        // A poisoned one has one result, which stands for all.
+        let last = node.outputs.len() - 1;
+        std::array::from_fn(|output| Tensor { node: node.clone(), output: output.min(last) })
     }
 
     /// As [`Tensor::apply`] for an operation with any number of results but none; one poisoned tensor if it cannot be.
@@ -170,14 +172,15 @@ impl Tensor {
     /// Poisoned when the type has more than 2⁴⁷ bytes, which no program can address; so is every tensor.
     #[track_caller]
     pub fn placeholder(name: impl Into<String>, ty: TensorType) -> Tensor {
-        if !ty.is_addressable() {
-            return Tensor::poison("placeholder", ty.too_large());
-        }
-        Tensor::from_parts(Kind::Placeholder { name: name.into() }, vec![], vec![ty])
+        Tensor::record("placeholder", || {
+            if !ty.is_addressable() {
+                return Err(ty.too_large().into());
+            }
+            Ok(Tensor::from_parts(Kind::Placeholder { name: name.into() }, vec![], vec![ty]))
+        })
     }
 
     /// An input of a body that is about to be traced.
-    #[track_caller]
     pub(crate) fn parameter(of: &'static str, name: impl Into<String>, ty: TensorType) -> Tensor {
         Tensor::from_parts(Kind::Parameter { of, name: name.into() }, vec![], vec![ty])
     }
@@ -185,12 +188,12 @@ impl Tensor {
     /// A tensor whose value already lies on the devices.
     #[track_caller]
     pub fn from_array(array: Arc<DeviceArray>) -> Tensor {
+        let _scope = Scope::open();
         let ty = array.ty().clone();
         Tensor::from_parts(Kind::Array(array), vec![], vec![ty])
     }
 
     /// A tensor of elements that the program gets as an argument. The caller has checked their number.
-    #[track_caller]
     pub(crate) fn from_host(ty: TensorType, elements: Vec<u8>) -> Tensor {
         Tensor::from_parts(Kind::Host(elements.into()), vec![], vec![ty])
     }
