@@ -5,6 +5,7 @@ use sha2::{Digest, Sha256};
 use crate::graph::Constants;
 use crate::lower::{Captured, Lowered, lower};
 use crate::recorded::{Recorded, record};
+use crate::scope::Scope;
 use crate::{Error, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
 
 /// An expression with inputs: results computed from parameters.
@@ -53,12 +54,10 @@ impl Function {
         parameters: &[TensorType],
         f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     ) -> Function {
-        // No closure: the placeholders would carry its line, not the caller's.
-        let mut placeholders = Vec::with_capacity(parameters.len());
-        for (i, ty) in parameters.iter().enumerate() {
-            placeholders.push(Tensor::placeholder(format!("input {i}"), ty.clone()));
-        }
-        let results = f(&placeholders);
+        let _scope = Scope::open();
+        let placeholder = |(i, ty): (usize, &TensorType)| Tensor::placeholder(format!("input {i}"), ty.clone());
+        let placeholders: Vec<Tensor> = parameters.iter().enumerate().map(placeholder).collect();
+        let results = Scope::outside(|| f(&placeholders));
         Function::new(name, placeholders, results)
     }
 

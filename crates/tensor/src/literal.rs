@@ -4,6 +4,7 @@ use std::fmt;
 
 use fulmen_pjrt::HostBuffer;
 
+use crate::scope::Scope;
 use crate::{DType, Element, Error, Result, Shape, Tensor, TensorType};
 
 /// A value in host memory: dtype, shape and the elements in row-major order.
@@ -116,6 +117,7 @@ impl Literal {
     /// The value as a constant of an expression.
     #[track_caller]
     pub fn to_tensor(&self) -> Tensor {
+        let _scope = Scope::open();
         Tensor::from_elements(self.ty.clone(), self.bytes().to_vec())
     }
 }

@@ -15,7 +15,7 @@ use crate::array::Places;
 use crate::lower::Captured;
 use crate::recompiles::Recompiles;
 use crate::recording::check_values;
-use crate::tensor::here;
+use crate::scope::here;
 use crate::{
     Accelerator, AsTensor, Compiled, DeviceArray, Devices, Error, Function, Literal, Mesh, Metrics, Result, Tensor,
 };

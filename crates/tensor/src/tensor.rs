@@ -3,7 +3,6 @@
 //! Nothing here computes a number. See [`Runtime`](crate::Runtime) for running and [`grad`](crate::grad()) for
 //! derivatives.
 
-use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::operation::{Operation, Repeated};
 use crate::recording::check_values;
+use crate::scope::{Refusal, Scope, all_live, here};
 use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 
 /// A value described by how it is computed.
@@ -66,67 +66,6 @@ pub(crate) enum Kind {
     Poison(Fault),
 }
 
-thread_local! {
-    /// Derivative rules record on behalf of the line that recorded the forward operation.
-    static ON_BEHALF_OF: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
-    /// Files of a library, and the user's line that uses it.
-    static IN_PLACE_OF: Cell<Option<(&'static str, &'static Location<'static>)>> = const { Cell::new(None) };
-}
-
-/// Runs `record` so that what is recorded on a line of a file whose name begins with `files` carries `location` instead.
-///
-/// For libraries of layers: a call through a trait object does not tell its caller's line, so that a layer in a list would
-/// blame the library's own. What users record within carries their own lines still.
-///
-/// ```
-/// use std::panic::Location;
-/// use fulmen_tensor::{Tensor, in_place_of};
-///
-/// let user = Location::caller();
-/// let x = Tensor::scalar(1.0f32);
-/// assert_eq!(in_place_of(file!(), user, || x.exp()).location(), user);
-/// assert_ne!(in_place_of("library/src/", user, || x.exp()).location(), user);
-/// ```
-pub fn in_place_of<T>(files: &'static str, location: &'static Location<'static>, record: impl FnOnce() -> T) -> T {
-    struct Restore(Option<(&'static str, &'static Location<'static>)>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            IN_PLACE_OF.set(self.0);
-        }
-    }
-    let location = match IN_PLACE_OF.get() {
-        // A library that uses itself.
-        Some((outer, user)) if location.file().starts_with(outer) => user,
-        _ => location,
-    };
-    let _restore = Restore(IN_PLACE_OF.replace(Some((files, location))));
-    record()
-}
-
-/// Runs `record` so that what it records carries `location` instead of its own caller.
-pub(crate) fn on_behalf_of<T>(location: &'static Location<'static>, record: impl FnOnce() -> T) -> T {
-    struct Restore(Option<&'static Location<'static>>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ON_BEHALF_OF.set(self.0);
-        }
-    }
-    let _restore = Restore(ON_BEHALF_OF.replace(Some(location)));
-    record()
-}
-
-/// The line to blame: the caller's, unless it records on behalf of another.
-#[track_caller]
-pub(crate) fn here() -> &'static Location<'static> {
-    // No closure: it would be its own caller.
-    let caller = Location::caller();
-    match (ON_BEHALF_OF.get(), IN_PLACE_OF.get()) {
-        (Some(location), _) => location,
-        (None, Some((files, location))) if caller.file().starts_with(files) => location,
-        _ => caller,
-    }
-}
-
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// A number that no older node has: what is recorded from now on has this one or a larger one.
@@ -158,37 +97,40 @@ impl Node {
 }
 
 impl Tensor {
-    #[track_caller]
+    /// A node of the open scope.
     fn from_parts(kind: Kind, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
-        Tensor { node: Node::new(kind, inputs, outputs, here()), output: 0 }
+        let line = here();
+        debug_assert!(!line.file().ends_with(file!()), "recorded outside of a scope");
+        Tensor { node: Node::new(kind, inputs, outputs, line), output: 0 }
     }
 
     /// Records an operation; the only way that one comes to be.
     #[track_caller]
     pub(crate) fn apply(operation: impl Operation, inputs: &[&Tensor]) -> Tensor {
-        if let Some(poisoned) = inputs.iter().find(|t| t.fault().is_some()) {
-            return (*poisoned).clone();
-        }
-        let types: Vec<_> = inputs.iter().map(|t| t.ty()).collect();
-        match operation.infer(&types) {
-            Ok(outputs) => {
-                if let Some(ty) = outputs.iter().find(|ty| !ty.is_addressable()) {
-                    return Tensor::poison(operation.name(), ty.too_large());
-                }
-                let inputs = inputs.iter().map(|&t| t.clone()).collect();
-                Tensor::from_parts(Kind::Operation(Arc::new(operation)), inputs, outputs)
-            }
-            Err(message) => {
-                let poisoned = Tensor::poison(operation.name(), &message);
-                #[cfg(test)]
-                crate::verdict::refused(operation, inputs, message);
-                poisoned
-            }
-        }
+        let name = operation.name();
+        Tensor::record(name, || Tensor::try_apply(operation, inputs))
     }
 
-    /// An operation whose results are said by a test, whatever its rule says.
-    #[cfg(test)]
+    /// As [`Tensor::apply`], but what the shape rule refuses is a mistake of the function that is being recorded, and
+    /// carries its name.
+    pub(crate) fn try_apply(operation: impl Operation, inputs: &[&Tensor]) -> Result<Tensor, Refusal> {
+        all_live(inputs.iter().copied())?;
+        let types: Vec<_> = inputs.iter().map(|t| t.ty()).collect();
+        let outputs = match operation.infer(&types) {
+            Ok(outputs) => outputs,
+            Err(message) => {
+                crate::refused::note(operation, inputs, &message);
+                return Err(message.into());
+            }
+        };
+        if let Some(ty) = outputs.iter().find(|ty| !ty.is_addressable()) {
+            return Err(ty.too_large().into());
+        }
+        let inputs = inputs.iter().map(|&t| t.clone()).collect();
+        Ok(Tensor::from_parts(Kind::Operation(Arc::new(operation)), inputs, outputs))
+    }
+
+    /// An operation whose results are of these types, whatever its rule says; for [`crate::refused`].
     pub(crate) fn unchecked(operation: Arc<dyn Operation>, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
         Tensor::from_parts(Kind::Operation(operation), inputs, outputs)
     }
@@ -196,11 +138,10 @@ impl Tensor {
     /// As [`Tensor::apply`] for an operation with `N` results.
     #[track_caller]
     pub(crate) fn apply_many<const N: usize>(operation: impl Operation, inputs: &[&Tensor]) -> [Tensor; N] {
-        let first = Tensor::apply(operation, inputs);
-        std::array::from_fn(|output| Tensor {
-            node: first.node.clone(),
-            output: if first.fault().is_some() { 0 } else { output },
-        })
+        let node = Tensor::apply(operation, inputs).node;
+        // A poisoned one has one result, which stands for all.
+        let last = node.outputs.len() - 1;
+        std::array::from_fn(|output| Tensor { node: node.clone(), output: output.min(last) })
     }
 
     /// As [`Tensor::apply`] for an operation with any number of results but none; one poisoned tensor if it cannot be.
@@ -216,9 +157,14 @@ impl Tensor {
     /// expected.
     #[track_caller]
     pub fn poison(operation: &str, message: impl Into<String>) -> Tensor {
-        let location = here();
-        let fault = Fault::new(operation, message, location);
-        Tensor::from_parts(Kind::Poison(fault), vec![], vec![TensorType::scalar(DType::F32)])
+        Tensor::poisoned(Fault::new(operation, message, here()))
+    }
+
+    /// A tensor that is poisoned with a mistake made before; it stands at the line of the mistake.
+    pub(crate) fn poisoned(fault: Fault) -> Tensor {
+        let location = fault.location();
+        let outputs = vec![TensorType::scalar(DType::F32)];
+        Tensor { node: Node::new(Kind::Poison(fault), vec![], outputs, location), output: 0 }
     }
 
     /// An input of a function that is about to be traced. See [`Function`](crate::Function).
@@ -226,14 +172,15 @@ impl Tensor {
     /// Poisoned when the type has more than 2⁴⁷ bytes, which no program can address; so is every tensor.
     #[track_caller]
     pub fn placeholder(name: impl Into<String>, ty: TensorType) -> Tensor {
-        if !ty.is_addressable() {
-            return Tensor::poison("placeholder", ty.too_large());
-        }
-        Tensor::from_parts(Kind::Placeholder { name: name.into() }, vec![], vec![ty])
+        Tensor::record("placeholder", || {
+            if !ty.is_addressable() {
+                return Err(ty.too_large().into());
+            }
+            Ok(Tensor::from_parts(Kind::Placeholder { name: name.into() }, vec![], vec![ty]))
+        })
     }
 
     /// An input of a body that is about to be traced.
-    #[track_caller]
     pub(crate) fn parameter(of: &'static str, name: impl Into<String>, ty: TensorType) -> Tensor {
         Tensor::from_parts(Kind::Parameter { of, name: name.into() }, vec![], vec![ty])
     }
@@ -241,12 +188,12 @@ impl Tensor {
     /// A tensor whose value already lies on the devices.
     #[track_caller]
     pub fn from_array(array: Arc<DeviceArray>) -> Tensor {
+        let _scope = Scope::open();
         let ty = array.ty().clone();
         Tensor::from_parts(Kind::Array(array), vec![], vec![ty])
     }
 
     /// A tensor of elements that the program gets as an argument. The caller has checked their number.
-    #[track_caller]
     pub(crate) fn from_host(ty: TensorType, elements: Vec<u8>) -> Tensor {
         Tensor::from_parts(Kind::Host(elements.into()), vec![], vec![ty])
     }

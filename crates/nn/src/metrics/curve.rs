@@ -1,7 +1,7 @@
 //! Metrics of scores over all thresholds: the area under the ROC curve and average precision, from counts at fixed
 //! thresholds.
 
-use fulmen_tensor::{AsTensor, DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 
 use super::average::{average, ratio, unknown};
 use super::labels::{Task, columns, count, count_all};
@@ -27,17 +27,12 @@ struct Curve {
 }
 
 impl Curve {
-    #[track_caller]
-    fn update(self, metric: &str, input: &Tensor, target: &Tensor) -> Statistics {
+    fn samples(self, input: &Tensor, target: &Tensor) -> Result<Vec<usize>, Refusal> {
         if self.thresholds < 2 || self.thresholds > MOST_THRESHOLDS {
             let bound = if self.thresholds < 2 { "at least 2" } else { "at most 65536" };
-            let message = format!("a curve needs {bound} thresholds, not {}", self.thresholds);
-            return Statistics::new(self, &[&Tensor::poison(metric, message)], &[]);
+            return Err(format!("a curve needs {bound} thresholds, not {}", self.thresholds).into());
         }
-        match self.task.samples(metric, input, target, false) {
-            Ok(samples) => Statistics::new(self, &[input, target], &samples),
-            Err(poisoned) => Statistics::new(self, &[&poisoned], &[]),
-        }
+        self.task.samples(input, target, false)
     }
 
     /// The points `(false positives, true positives)` from the highest threshold to the lowest.
@@ -178,7 +173,10 @@ macro_rules! metrics {
             #[track_caller]
             pub fn update(&self, input: impl AsTensor, target: impl AsTensor) -> Statistics {
                 let (input, target) = (input.as_tensor(), target.as_tensor());
-                self.0.update($text, input, target)
+                Statistics::record(self.0, $text, || {
+                    let samples = self.0.samples(input, target)?;
+                    Ok((vec![input.clone(), target.clone()], samples))
+                })
             }
         }
     )*};

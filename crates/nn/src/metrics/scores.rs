@@ -1,7 +1,7 @@
 //! Scores of decisions: accuracy, precision, recall, F1 and the Jaccard index, from how often each class was the target,
 //! was predicted, and was both. Not here: metrics of scores over all thresholds (`curve`).
 
-use fulmen_tensor::{AsTensor, DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 
 use super::average::{average, ratio, unknown};
 use super::labels::{Decided, Task, count, count_all};
@@ -31,23 +31,17 @@ impl Scores {
         Scores { score, task, average, threshold: 0.5, top_k: 1 }
     }
 
-    #[track_caller]
-    fn update(self, metric: &str, input: &Tensor, target: &Tensor) -> Statistics {
-        let samples = match self.task.samples(metric, input, target, self.top_k == 1) {
-            Ok(samples) => samples,
-            Err(poisoned) => return Statistics::new(self, &[&poisoned], &[]),
-        };
+    fn samples(self, input: &Tensor, target: &Tensor) -> Result<Vec<usize>, Refusal> {
+        let samples = self.task.samples(input, target, self.top_k == 1)?;
         let most = if let Task::Multiclass(classes) = self.task { classes } else { 1 };
         if !(1..=most).contains(&self.top_k) {
-            let message =
-                format!("top_k is from 1 to the number of classes, of more than one class; it is {}", self.top_k);
-            return Statistics::new(self, &[&Tensor::poison(metric, message)], &[]);
+            let k = self.top_k;
+            return Err(format!("top_k is from 1 to the number of classes, of more than one class; it is {k}").into());
         }
-        Statistics::new(self, &[input, target], &samples)
+        Ok(samples)
     }
 
     /// The target's class where it is among the `top_k` largest logits; of equal logits the first is the larger.
-    #[track_caller]
     fn among_the_largest(&self, logits: &Tensor, target: &Tensor) -> Tensor {
         let index = Tensor::iota(DType::I32, logits.shape(), -1);
         let its = target.select(logits, &logits.zeros_like()).sum(&[-1], true).to_dtype(logits.dtype());
@@ -156,7 +150,10 @@ macro_rules! metrics {
             #[track_caller]
             pub fn update(&self, input: impl AsTensor, target: impl AsTensor) -> Statistics {
                 let (input, target) = (input.as_tensor(), target.as_tensor());
-                self.0.update($text, input, target)
+                Statistics::record(self.0, $text, || {
+                    let samples = self.0.samples(input, target)?;
+                    Ok((vec![input.clone(), target.clone()], samples))
+                })
             }
         }
     )*};

@@ -17,5 +17,6 @@ mod operations;
 mod precision;
 mod programs;
 mod promotion;
+mod shape_rules;
 mod sharding;
 mod transformer;

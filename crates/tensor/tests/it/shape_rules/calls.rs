@@ -1,10 +1,11 @@
 //! A table of calls with random attributes, every family's. The fuzzer in `fuzz/` takes the same table.
 
-use super::choices::Choices;
-use crate::{
-    Combine, Convolution, Interpolation, PadMode, Pooling, Scan, Tensor, TriangularSolve, checkpoint, cond, fori_loop,
-    map, random, switch, while_loop,
+use fulmen_tensor::{
+    Combine, Convolution, DType, Interpolation, PadMode, Pooling, Scan, Tensor, TriangularSolve, checkpoint, cond,
+    fori_loop, map, random, switch, while_loop,
 };
+
+use super::choices::Choices;
 
 /// Records an operation on some of the tensors, of which there is at least one.
 pub(crate) type Call = fn(&mut Choices<'_>, &[Tensor]) -> Vec<Tensor>;
@@ -415,7 +416,7 @@ const DRAWN: &[(&str, Call)] = &[
 const FLOW: &[(&str, Call)] = &[
     ("cond", |c, x| {
         let (p, a, b) = (c.pick(x), c.pick(x), c.pick(x));
-        let p = if c.bool() { p.clone() } else { p.eq(p).to_dtype(crate::DType::I32).sum_all().gt(0.0) };
+        let p = if c.bool() { p.clone() } else { p.eq(p).to_dtype(DType::I32).sum_all().gt(0.0) };
         cond(&p, &[a, b], |v| vec![&v[0] + &v[1]], |v| vec![&v[0] - &v[1]])
     }),
     ("switch", |c, x| {
