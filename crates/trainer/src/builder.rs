@@ -2,20 +2,24 @@
 
 use std::fmt;
 use std::panic::Location;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use fulmen_pjrt::diagnosis::{device_files, diagnose};
 use fulmen_pjrt::locate::Platform;
-use fulmen_tensor::{Accelerator, Mesh, Runtime};
+use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
 
 use crate::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::hosts::Hosts;
 use crate::loggers::{CsvLogger, Logger};
-use crate::options::TrainerArgs;
+use crate::options::{TrainerArgs, option_table};
 use crate::say::note;
 use crate::setting::Extras;
-use crate::{Error, Options, Result, Trainer, WeightAveraging, environment};
+use crate::{
+    Error, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Strategy, Trainer, WeightAveraging,
+    environment,
+};
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
 #[derive(Default)]
@@ -153,6 +157,47 @@ impl TrainerBuilder {
         Ok(Trainer::new((options, extras), runtime, hosts, callbacks, loggers))
     }
 }
+
+/// The builder's method of an option. A number or a switch is taken as it is, so that a literal has one type that it can
+/// be. Any other option takes what becomes its type too, such as its name on the command line; a name that is none of its
+/// values is kept for [`TrainerBuilder::options`] to report.
+macro_rules! setter {
+    (@plain $(#[$doc:meta])* $name:ident: $ty:ident) => {
+        $(#[$doc])*
+        pub fn $name(mut self, $name: $ty) -> Self {
+            self.given.$name = Some($name);
+            self
+        }
+    };
+    ($(#[$doc:meta])* $name:ident: u64) => { setter!(@plain $(#[$doc])* $name: u64); };
+    ($(#[$doc:meta])* $name:ident: f64) => { setter!(@plain $(#[$doc])* $name: f64); };
+    ($(#[$doc:meta])* $name:ident: bool) => { setter!(@plain $(#[$doc])* $name: bool); };
+    ($(#[$doc:meta])* $name:ident: $ty:ident) => {
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(mut self, $name: impl TryInto<$ty, Error: std::fmt::Display>) -> Self {
+            match $name.try_into() {
+                Ok(value) => self.given.$name = Some(value),
+                Err(e) => self.refuse(stringify!($name), &e, std::panic::Location::caller()),
+            }
+            self
+        }
+    };
+}
+
+macro_rules! setters {
+    ($($(#[doc = $doc:literal])* $(#[arg($($arg:tt)*)])? $name:ident: $ty:ident = $default:expr, $env:literal, $check:expr;)*) => {
+        impl TrainerBuilder {
+            $(setter! {
+                $(#[doc = $doc])* #[doc = ""]
+                #[doc = concat!("Environment: `", $env, "`. Default: `", stringify!($default), "`.")]
+                $name: $ty
+            })*
+        }
+    };
+}
+
+option_table!(setters);
 
 /// Whoever has a TPU and lets the Trainer choose expects the TPU.
 fn say_if_a_tpu_is_idle(options: &Options, runtime: &Runtime) {

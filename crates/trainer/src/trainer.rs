@@ -7,7 +7,7 @@ use std::time::Instant;
 use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_tensor::{Compiled, Function, Literal, Runtime};
 
-use crate::callback::{Callback, FitStart, LogPoint};
+use crate::callback::{Callback, FitStart};
 use crate::checkpoint;
 use crate::evaluate::Evaluation;
 use crate::fit::{Fit, numbered};
@@ -23,7 +23,9 @@ use crate::say::note;
 use crate::setting::{Extras, Setting};
 use crate::state::{self, Entry, State};
 use crate::weights::load_values;
-use crate::{Error, FitSummary, Options, Precision, Result, Strategy, TrainerBuilder, TrainingModule, Weights};
+use crate::{
+    Error, FitSummary, LogPoint, Options, Precision, Result, Strategy, TrainerBuilder, TrainingModule, Weights,
+};
 
 /// Trains, validates and tests a [`TrainingModule`].
 ///

@@ -3,7 +3,7 @@
 use fulmen_tensor::Literal;
 
 use super::{Fit, Pending, Running};
-use crate::callback::LogPoint;
+use crate::LogPoint;
 use crate::hosts;
 use crate::logs::{GRAD_NORM, LEARNING_RATE, Sums};
 use crate::say::note;

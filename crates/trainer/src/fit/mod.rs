@@ -14,7 +14,7 @@ use fulmen_data::{DataLoader, DeviceBatch, DeviceBatches};
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, Literal, PendingLiterals, Runtime, Sharding};
 
 use crate::bad_samples::BadCount;
-use crate::callback::{Actions, Callback, LogPoint, Progress};
+use crate::callback::{Actions, Callback, Progress};
 use crate::checkpoint::Position;
 use crate::evaluate::{Evaluation, for_shape};
 use crate::hosts::{self, Hosts};
@@ -25,7 +25,7 @@ use crate::program::TrainProgram;
 use crate::say::note;
 use crate::state::{LR_FACTOR, State};
 use crate::summary::StepTimes;
-use crate::{Error, FitSummary, Options, Result, Strategy};
+use crate::{Error, FitSummary, LogPoint, Options, Result, Strategy};
 
 /// Waiting for data is worth a word from this share of the step time on, and when it took so long.
 const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));

@@ -12,9 +12,9 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 
 use super::*;
-use crate::callback::{Actions, Callback, CheckpointRole, LogPoint};
+use crate::callback::{Actions, Callback, CheckpointRole};
 use crate::predict::PredictedBatches;
-use crate::{Batch, Plan, Predictions, StepContext, Trainer, TrainingModule, Weights};
+use crate::{Batch, LogPoint, Plan, Predictions, StepContext, Trainer, TrainingModule, Weights};
 
 /// The variable that tells a process of this test program where to join.
 const JOIN: &str = "FULMEN_TEST_JOIN";
