@@ -9,14 +9,14 @@ use fulmen_tensor::DType;
 use crate::program::{self, EvalProgram, Stage, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
-use crate::state::{self, Entry};
+use crate::state::{self, Entry, StateLayout};
 use crate::{Batch, Error, Plan, Result, TrainingModule};
 
 /// A fit before its first value.
 pub(crate) struct Prepared {
     pub(crate) plan: Plan,
     pub(crate) train: DataLoader,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) layout: StateLayout,
     pub(crate) program: TrainProgram,
     /// None where the module's validation step logs nothing.
     pub(crate) validation: Option<(DataLoader, EvalProgram)>,
@@ -35,7 +35,7 @@ pub(crate) fn prepare(
     let batches = train.len() as u64;
     let plan = setting.plan(batches, max_epochs);
     let shapes = Batch::placeholders(&train, setting.precision.whole());
-    let (entries, program) = training_step(module, setting, &plan, (&shapes, batches), seed)?;
+    let (layout, program) = training_step(module, setting, &plan, (&shapes, batches), seed)?;
     let validation = match validation {
         Some(loader) => {
             let loader = setting.distribute(loader, "validation")?;
@@ -46,7 +46,7 @@ pub(crate) fn prepare(
         }
         None => None,
     };
-    Ok(Prepared { plan, train, entries, program, validation })
+    Ok(Prepared { plan, train, layout, program, validation })
 }
 
 /// Records the training step on a batch of each shape, of which an epoch has so many, and says what its state is made of.
@@ -56,16 +56,16 @@ pub(crate) fn training_step(
     plan: &Plan,
     (shapes, batches): (&[Batch], u64),
     seed: u64,
-) -> Result<(Vec<Entry>, TrainProgram)> {
+) -> Result<(StateLayout, TrainProgram)> {
     set_up(module, setting)?;
     let optimizer = module.configure_optimizers(plan);
     let parameters: Vec<_> = module.parameters().into_iter().map(|(name, p)| (name, p.ty())).collect();
     optimizer.check(&parameters)?;
     check_shardings(module, setting)?;
-    let entries = state::entries(module, &*optimizer, setting);
-    check_entries(&entries)?;
-    let program = program::train(module, &*optimizer, shapes, batches, &entries, setting, seed)?;
-    Ok((entries, program))
+    let layout = StateLayout::new(module, &*optimizer, setting);
+    check_entries(layout.entries())?;
+    let program = program::train(module, &*optimizer, shapes, batches, &layout, setting, seed)?;
+    Ok((layout, program))
 }
 
 /// Brings a module into the form that it trains, is tested and predicts in: calls the user's hook, and turns the module to

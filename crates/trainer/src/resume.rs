@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use fulmen_data::DataLoader;
 use fulmen_tensor::Literal;
 
-use crate::averaging::{AVERAGE, COUNT, CURRENT, WeightAveraging};
-use crate::checkpoint::{self, LOGS, Position};
+use crate::checkpoint::{self, Position};
 use crate::program::TrainProgram;
 use crate::setting::Setting;
-use crate::state::{self, Entry, LR_FACTOR, OWN, STEP, UPDATES};
-use crate::{Error, Options, Result, accumulate, epoch};
+use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
+use crate::state::{Average, StateLayout};
+use crate::{Error, Options, Result, WeightAveraging};
 
 /// What a fit begins with.
 pub(crate) struct Start {
@@ -47,7 +47,7 @@ impl Start {
     pub(crate) fn take_state(
         &mut self,
         train: &DataLoader,
-        entries: &[Entry],
+        layout: &StateLayout,
         program: &TrainProgram,
         setting: &Setting,
         max_epochs: u64,
@@ -65,13 +65,13 @@ impl Start {
         let same =
             |logs: &Literal| self.position.log_names == program.layout.keys() && *logs.ty() == program.layout.ty();
         let logs = tensors.remove(LOGS).filter(same);
-        adapt(tensors, entries, &self.position, setting)?;
+        adapt(tensors, layout, &self.position, setting)?;
         self.position.averaging = averaging;
         // A file of an earlier version has the factor only in the state.
         let factor = tensors.get(LR_FACTOR).and_then(|factor| factor.to_f64().first().copied());
         self.position.lr_factor = factor.map(|factor| self.position.lr_factor.unwrap_or(factor));
-        let names = entries.iter().map(|e| (e.name.as_str(), &e.ty));
-        let values = state::choose(names, tensors).map_err(|e| Error::checkpoint(path, e))?;
+        let names = layout.entries().iter().map(|e| (e.name.as_str(), &e.ty));
+        let values = checkpoint::choose(names, tensors).map_err(|e| Error::checkpoint(path, e))?;
         if let Some(name) = tensors.keys().next() {
             let message =
                 format!("it has `{name}`, which this module and optimizer have not; resume with those of that run");
@@ -187,44 +187,41 @@ fn check_group(position: &Position, setting: &Setting) -> Result<()> {
 /// what is missing begins anew, but for the number of steps.
 fn adapt(
     tensors: &mut BTreeMap<String, Literal>,
-    entries: &[Entry],
+    layout: &StateLayout,
     position: &Position,
     setting: &Setting,
 ) -> Result<()> {
     // A file has averages under the module's names.
-    let current: Vec<String> = tensors.keys().filter_map(|name| Some(name.strip_prefix(CURRENT)?.to_owned())).collect();
-    for name in current {
-        let Some(value) = tensors.remove(&format!("{CURRENT}{name}")) else { continue };
-        if let Some(average) = tensors.insert(name.clone(), value) {
-            tensors.insert(format!("{AVERAGE}{name}"), average);
-        }
-    }
     let there = position.averaging.as_ref();
     let another = setting.averaging.as_ref().is_some_and(|here| there.is_some_and(|there| *there != here.words()));
+    let mut averages = BTreeMap::new();
+    for name in
+        tensors.keys().filter_map(|name| Some(name.strip_prefix(names::CURRENT)?.to_owned())).collect::<Vec<_>>()
+    {
+        let Some(current) = tensors.remove(&format!("{}{name}", names::CURRENT)) else { continue };
+        averages.extend(tensors.insert(name.clone(), current).map(|average| (name, average)));
+    }
     if another {
         // An average by another rule is none by this one, nor is what it counted.
-        tensors.remove(COUNT);
+        tensors.remove(names::AVERAGED);
+        averages.clear();
     }
-    let goes_on = |name: &str| !another && entries.iter().any(|entry| entry.name == *name);
-    tensors.retain(|name, _| !name.starts_with(AVERAGE) || goes_on(name));
-    for entry in entries {
-        let of = entry.name.strip_prefix(AVERAGE).filter(|_| !tensors.contains_key(&entry.name));
-        if let Some(value) = of.and_then(|name| tensors.get(name)) {
-            // A run without averages goes on with them: they begin with its weights.
-            let value = value.to_dtype(entry.ty.dtype)?;
-            tensors.insert(entry.name.clone(), value);
-        }
+    for Average { of, average } in &layout.averages {
+        let (of, average) = (&layout[*of], &layout[*average]);
+        // A run without averages goes on with them: they begin with its weights.
+        let begun = tensors.get(&of.name).map(|value| value.to_dtype(average.ty.dtype)).transpose()?;
+        tensors.extend(averages.remove(&of.name).or(begun).map(|value| (average.name.clone(), value)));
     }
-    tensors.retain(|name, _| !name.starts_with(OWN) || entries.iter().any(|entry| entry.name == *name));
-    for entry in entries.iter().filter(|entry| entry.name.starts_with(OWN) && entry.name != STEP) {
+    tensors.retain(|name, _| !name.starts_with(OWN) || layout.entries().iter().any(|entry| entry.name == *name));
+    for entry in layout.entries().iter().filter(|entry| entry.name.starts_with(OWN) && entry.name != STEP) {
         if tensors.contains_key(&entry.name) {
             continue;
         }
         let count = |count: u64| Literal::from_slice(&[count.min(i32::MAX as u64) as i32], []);
         let first = match entry.name.as_str() {
-            UPDATES | accumulate::GROUPS => count(position.global_step)?,
-            epoch::BATCH => count(position.batch)?,
-            epoch::EPOCHS => count(position.epoch)?,
+            UPDATES | names::GROUPS => count(position.global_step)?,
+            names::BATCH => count(position.batch)?,
+            names::EPOCHS => count(position.epoch)?,
             _ => entry.first()?,
         };
         tensors.insert(entry.name.clone(), first);

@@ -266,9 +266,9 @@ impl Trainer {
         let mut from = Start::new(&self.options)?;
         let seed = from.position.seed;
         let setting = self.setting()?;
-        let Prepared { plan, train, entries, program, validation } =
+        let Prepared { plan, train, layout, program, validation } =
             prepare(module, &setting, self.options.max_epochs, seed, train, validation)?;
-        let saved = from.take_state(&train, &entries, &program, &setting, self.options.max_epochs)?;
+        let saved = from.take_state(&train, &layout, &program, &setting, self.options.max_epochs)?;
         self.agree("fit", |facts| {
             hosts::add_program(facts, "training", &program.functions, &train, &self.runtime)?;
             if let Some((loader, eval)) = &validation {
@@ -278,7 +278,7 @@ impl Trainer {
                 Some(saved) => hosts::add_checkpoint(facts, &from.position, &saved.values),
                 None => {
                     module.initialize(seed);
-                    let initial = state::to_compute(&entries).fingerprint(self.runtime.mesh())?;
+                    let initial = state::to_compute(layout.entries()).fingerprint(self.runtime.mesh())?;
                     facts.insert("initial values".into(), initial);
                 }
             }
@@ -303,7 +303,7 @@ impl Trainer {
 
         module.initialize(seed);
         let runtime = self.runtime.clone();
-        let mut state = State::new(entries, values, &runtime, |f| self.compile_one("starting values", f))?;
+        let mut state = State::new(layout, values, &runtime, |f| self.compile_one("starting values", f))?;
         summary.state_bytes = state.bytes();
         let start = FitStart {
             run_dir: run_dir.clone(),

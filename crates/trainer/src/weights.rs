@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use fulmen_nn::safetensors;
 
-use crate::{Error, Result, TrainingModule, state};
+use crate::checkpoint::choose;
+use crate::state::names::is_of_training;
+use crate::{Error, Result, TrainingModule};
 
 /// Which weights to test or to predict with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +27,8 @@ pub(crate) fn load_values<M: TrainingModule>(module: &M, path: &Path) -> Result<
     let state = module.state();
     let types: Vec<_> = state.iter().map(|(_, v)| v.ty()).collect();
     let names = state.iter().map(|(name, _)| name.as_str()).zip(&types);
-    let literals = state::choose(names, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
-    if let Some(name) = tensors.keys().find(|name| !state::is_of_training(name)) {
+    let literals = choose(names, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
+    if let Some(name) = tensors.keys().find(|name| !is_of_training(name)) {
         return Err(Error::checkpoint(path, format!("it has `{name}`, which this module has not")));
     }
     for ((_, variable), literal) in state.iter().zip(literals) {

@@ -23,7 +23,7 @@ use crate::interrupt;
 use crate::loggers::Logger;
 use crate::program::TrainProgram;
 use crate::say::note;
-use crate::state::{LR_FACTOR, State};
+use crate::state::{EntryId, State};
 use crate::summary::StepTimes;
 use crate::{Error, FitSummary, LogPoint, Options, Result, Strategy};
 
@@ -45,7 +45,7 @@ pub(crate) struct Fit<'a> {
     pub(crate) train: &'a DataLoader,
     pub(crate) validation: Option<(DataLoader, Evaluation)>,
     /// What converts averages to the module's dtypes, and the places of those.
-    pub(crate) averages: Option<(Compiled, Vec<usize>)>,
+    pub(crate) averages: Option<(Compiled, Vec<EntryId>)>,
     pub(crate) state: &'a mut State,
     pub(crate) key: DeviceArray,
     pub(crate) position: Position,
@@ -219,8 +219,8 @@ impl<'a> Fit<'a> {
         }
         let mut donated = donated.into_iter();
         let mut changes = self.program.changes.iter().peekable();
-        let mut arguments = Vec::with_capacity(self.state.entries().len() + batch.arrays.len() + 2);
-        for entry in 0..self.state.entries().len() {
+        let mut arguments = Vec::with_capacity(self.state.layout().entries().len() + batch.arrays.len() + 2);
+        for entry in self.state.layout().ids() {
             let changed = changes.next_if(|&&c| c == entry).and_then(|_| donated.next());
             arguments.push(match changed {
                 Some(array) => Argument::Donate(array),
@@ -243,7 +243,7 @@ impl<'a> Fit<'a> {
 
     /// Puts another factor of the learning rate into the state, for the steps to come. That of process 0 is that of all.
     fn set_learning_rate_factor(&mut self, factor: Option<f64>) -> Result<()> {
-        let Some(place) = self.state.entries().iter().position(|entry| entry.name == LR_FACTOR) else {
+        let Some(entry) = self.state.layout().optimizer.lr_factor else {
             if factor.is_some() {
                 let message =
                     "a callback set the factor of the learning rate; its changes_learning_rate() must be true";
@@ -257,7 +257,7 @@ impl<'a> Fit<'a> {
         };
         if let Some(factor) = factor {
             let literal = Literal::from_slice(&[factor as f32], [])?;
-            self.state.put(place, self.runtime.to_devices(&literal, &Sharding::replicated())?);
+            self.state.put(entry, self.runtime.to_devices(&literal, &Sharding::replicated())?);
             self.position.lr_factor = Some(factor);
         }
         Ok(())
@@ -265,7 +265,8 @@ impl<'a> Fit<'a> {
 
     fn converted_averages(&self) -> Result<Vec<DeviceArray>> {
         let Some((convert, places)) = &self.averages else { return Ok(vec![]) };
-        let arrays = places.iter().map(|&i| Ok(Argument::Borrow(self.state.array(i)?))).collect::<Result<Vec<_>>>()?;
+        let arrays =
+            places.iter().map(|&id| Ok(Argument::Borrow(self.state.array(id)?))).collect::<Result<Vec<_>>>()?;
         Ok(convert.call(arrays)?.arrays)
     }
 

@@ -7,9 +7,10 @@ use fulmen_tensor::Literal;
 
 use super::{Fit, Running};
 use crate::callback::{Callback, CheckpointRole};
-use crate::checkpoint::{self, LOGS};
+use crate::checkpoint;
 use crate::hosts;
-use crate::{Error, Result, accumulate};
+use crate::state::names;
+use crate::{Error, Result};
 
 impl Fit<'_> {
     /// After Ctrl-C: log points that are on their way arrive, and the state in the middle of the epoch is saved, with
@@ -24,7 +25,7 @@ impl Fit<'_> {
         if let Some(array) = running.logs.take() {
             for literal in hosts::arrive(self.hosts, self.runtime.read(&[&array])?)? {
                 self.check_finite(running, &self.program.layout.read(&literal)?)?;
-                logs.push((LOGS.to_owned(), literal));
+                logs.push((names::LOGS.to_owned(), literal));
             }
             self.position.log_names = self.program.layout.keys();
         }
@@ -50,8 +51,8 @@ impl Fit<'_> {
             let finite = |l: &Literal| !l.ty().dtype.is_float() || l.to_f64().iter().all(|v| v.is_finite());
             // What no step changes may well be infinite, a mask say. Within a group of batches a sum of gradients may be
             // too, where the scale of the loss is still too large: such a group changes nothing.
-            let changed = self.program.changes.iter().map(|&i| &tensors[i]);
-            let mut changed = changed.filter(|(name, _)| !name.starts_with(accumulate::GRADIENTS));
+            let changed = self.program.changes.iter().map(|id| &tensors[id.index()]);
+            let mut changed = changed.filter(|(name, _)| !names::is_grad_sum(name));
             if let Some((name, _)) = changed.find(|(_, literal)| !finite(literal)) {
                 let last = self.summary.last_checkpoint.as_deref();
                 return Err(Error::not_finite(self.position.global_step, &format!("`{name}`"), last));

@@ -8,7 +8,7 @@ use crate::logs::LogLayout;
 use crate::module::StepContext;
 use crate::placeholders::Placeholders;
 use crate::setting::Setting;
-use crate::state::Entry;
+use crate::state::{Entry, names};
 use crate::{Batch, Error, Result, TrainingModule};
 
 /// Which of a module's evaluation steps.
@@ -70,7 +70,7 @@ fn record(
     let placeholders = cells.placeholders();
     drop(cells);
     let layout = LogLayout::new(&logged, batch)?;
-    let so_far = Tensor::placeholder("trainer/logs", layout.ty());
+    let so_far = Tensor::placeholder(names::LOGS, layout.ty());
     let logs = layout.accumulate(&so_far, &logged, batch, None);
     let logs_in = placeholders.len();
     let inputs = placeholders.into_iter().chain([so_far]).chain(batch.inputs().cloned()).collect();

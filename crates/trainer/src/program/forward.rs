@@ -35,7 +35,7 @@ impl Forward {
         setting: &Setting,
         seed: u64,
     ) -> Result<Forward> {
-        let cells = Placeholders::new(module, values.entries);
+        let cells = Placeholders::new(module, values.layout.module());
         module.train();
         module.set_random_key(&random::fold_in_tensor(key, &step.to_dtype(DType::U32)));
         let mut cx = StepContext::default();

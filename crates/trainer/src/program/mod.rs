@@ -19,6 +19,7 @@ pub(crate) use train::train;
 use crate::Strategy;
 use crate::logs::LogLayout;
 use crate::setting::Setting;
+use crate::state::EntryId;
 
 /// What an error says where a step asks for a value.
 pub(crate) const LOG_IT: &str = "to see the value, log it: `cx.log(\"name\", &tensor)`";
@@ -32,7 +33,7 @@ pub(crate) struct TrainProgram {
     pub(crate) functions: Vec<Function>,
     pub(crate) layout: LogLayout,
     /// The entries that the step changes, in the order of the results.
-    pub(crate) changes: Vec<usize>,
+    pub(crate) changes: Vec<EntryId>,
     /// The name under which the loss is logged.
     pub(crate) loss: String,
 }
@@ -83,7 +84,7 @@ mod tests {
     use fulmen_tensor::{Mesh, Tensor};
 
     use super::*;
-    use crate::state::{entries, of_module};
+    use crate::state::{StateLayout, of_module};
     use crate::{Batch, Plan, Precision, StepContext, Trainer, TrainingModule};
 
     #[derive(Module)]
@@ -140,8 +141,8 @@ mod tests {
         let mesh = Mesh::new([("data", 4)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
         let setting = Setting::new(&options, mesh, replicas);
-        let entries = entries(&net, &*optimizer, &setting);
-        let train = train(&net, &*optimizer, &Batch::placeholders(&loader, None), 2, &entries, &setting, 0).unwrap();
+        let layout = StateLayout::new(&net, &*optimizer, &setting);
+        let train = train(&net, &*optimizer, &Batch::placeholders(&loader, None), 2, &layout, &setting, 0).unwrap();
         let eval = eval(&net, Stage::Validation, &loader, &of_module(&net, &setting), &setting, 0).unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();
