@@ -15,7 +15,8 @@ use crate::hosts::Hosts;
 use crate::loggers::{CsvLogger, Logger};
 use crate::options::{TrainerArgs, option_table};
 use crate::say::note;
-use crate::setting::Extras;
+use crate::session::Session;
+use crate::setting::Choices;
 use crate::{
     Error, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Strategy, Trainer, WeightAveraging,
     environment,
@@ -66,8 +67,8 @@ impl TrainerBuilder {
         self
     }
 
-    /// What the options do not say of how steps are recorded.
-    pub(crate) fn extras(&self) -> Result<Extras> {
+    /// What decides how steps are recorded.
+    pub(crate) fn choices(&self, options: Options) -> Result<Choices> {
         if let Some(averaging) = &self.averaging {
             averaging.check()?;
         }
@@ -77,7 +78,7 @@ impl TrainerBuilder {
             }
         }
         let scales_learning_rate = self.callbacks.iter().any(|callback| callback.changes_learning_rate());
-        Ok(Extras { averaging: self.averaging.clone(), scales_learning_rate })
+        Ok(Choices { options, averaging: self.averaging.clone(), scales_learning_rate })
     }
 
     /// Keeps why an option's value was refused, for [`TrainerBuilder::options`] to report.
@@ -112,24 +113,23 @@ impl TrainerBuilder {
     /// An option that cannot be; no plugin or device for the accelerator; a mesh of another number of devices; a process
     /// that has not joined in time, which is named.
     pub fn build(self) -> Result<Trainer> {
-        let options = self.options()?;
-        self.extras()?;
-        let hosts = Hosts::from_env(&options, self.runtime.as_ref())?;
-        let built = self.build_with(options, hosts.clone());
+        let choices = self.choices(self.options()?)?;
+        let hosts = Hosts::from_env(&choices.options, self.runtime.as_ref())?;
+        let built = self.build_with(choices, hosts.clone());
         if let (Some(hosts), Err(error)) = (&hosts, &built) {
             hosts.fail(error);
         }
         built
     }
 
-    pub(crate) fn build_with(self, options: Options, hosts: Option<Arc<Hosts>>) -> Result<Trainer> {
-        let extras = self.extras()?;
+    pub(crate) fn build_with(self, choices: Choices, hosts: Option<Arc<Hosts>>) -> Result<Trainer> {
+        let options = &choices.options;
         let runtime = match (self.runtime, &hosts) {
             (Some(runtime), _) => runtime,
             (None, Some(hosts)) => hosts.open(options.accelerator, &options.devices)?,
             (None, None) => Runtime::open(options.accelerator, &options.devices)?,
         };
-        say_if_a_tpu_is_idle(&options, &runtime);
+        say_if_a_tpu_is_idle(options, &runtime);
         let runtime = match &self.mesh {
             Some(mesh) => runtime.with_mesh(mesh)?,
             None => runtime,
@@ -154,7 +154,7 @@ impl TrainerBuilder {
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
-        Ok(Trainer::new((options, extras), runtime, hosts, callbacks, loggers))
+        Ok(Trainer::new(Session::new(choices, runtime, hosts, callbacks, loggers)))
     }
 }
 

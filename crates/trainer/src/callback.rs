@@ -1,6 +1,7 @@
 //! [`Callback`]: code that runs at the turns of a training run. It sees values that have arrived on the host, and
 //! never a device buffer; it cannot make the device wait or cause a compilation.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -184,4 +185,15 @@ pub trait Callback: Send {
     fn load_state(&mut self, state: &Json) {
         let _ = state;
     }
+}
+
+/// The callbacks with names that tell two of a kind apart: `Name`, `Name#2`, …
+pub(crate) fn numbered(callbacks: &mut [Box<dyn Callback>]) -> impl Iterator<Item = (String, &mut Box<dyn Callback>)> {
+    let mut seen: BTreeMap<&'static str, usize> = BTreeMap::new();
+    callbacks.iter_mut().map(move |callback| {
+        let name = callback.name();
+        let count = seen.entry(name).or_default();
+        *count += 1;
+        (if *count == 1 { name.to_owned() } else { format!("{name}#{count}") }, callback)
+    })
 }

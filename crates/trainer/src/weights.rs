@@ -22,7 +22,7 @@ pub enum Weights {
 }
 
 /// Gives a module the values in a file, which must have them all; nothing is changed if it has not.
-pub(crate) fn load_values<M: TrainingModule>(module: &M, path: &Path) -> Result<()> {
+pub(crate) fn load_values(module: &dyn TrainingModule, path: &Path) -> Result<()> {
     let (mut tensors, _) = safetensors::read(path).map_err(Error::checkpoint_file)?;
     let state = module.state();
     let types: Vec<_> = state.iter().map(|(_, v)| v.ty()).collect();

@@ -195,8 +195,8 @@ fn trainer(hosts: &Arc<Hosts>, folder: &Path, callback: Option<StopAfter>) -> Tr
     if let Some(callback) = callback {
         builder = builder.callback(callback);
     }
-    let options = builder.options().unwrap();
-    builder.build_with(options, Some(hosts.clone())).unwrap()
+    let choices = builder.choices(builder.options().unwrap()).unwrap();
+    builder.build_with(choices, Some(hosts.clone())).unwrap()
 }
 
 #[test]

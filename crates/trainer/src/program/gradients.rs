@@ -93,7 +93,7 @@ pub(super) fn gradients<'a>(
     let (mut due, mut samples) = (None, None);
     if let (Some(ids), Some(epoch)) = (layout.optimizer.group, epoch) {
         let [before, groups] = values.all_of(ids);
-        let group = Group::new(epoch, &before, batch, setting.accumulate);
+        let group = Group::new(epoch, &before, batch, setting.options.accumulate_grad_batches);
         for gradient in &mut of {
             if let Some(sum) = gradient.slots.grad_sum {
                 gradient.sum = group.add(values.before(sum), &gradient.sum);
@@ -106,10 +106,10 @@ pub(super) fn gradients<'a>(
     if let (Some(ids), Some(scale), Some(finite)) = (layout.counters.loss_scale, &scale, &finite) {
         values.set_all(ids, scale.next(finite, due.as_ref()));
     }
-    let norm = setting.log_grad_norm.then(|| norm(&of, samples.as_ref()));
+    let norm = setting.options.log_grad_norm.then(|| norm(&of, samples.as_ref()));
     let updates = match (&due, finite) {
         (Some(due), Some(finite)) => Some(due.and(finite)),
         (due, finite) => due.clone().or(finite),
     };
-    Gradients { of, updates, due, samples, clip: setting.clip, norm }
+    Gradients { of, updates, due, samples, clip: setting.clip(), norm }
 }

@@ -1,19 +1,26 @@
 //! The training step as one function: forward, backward, optimizer, averages, counters and logs.
 
 use fulmen_nn::optim::{Optimizer, Step};
-use fulmen_tensor::{DType, Function, Tensor, TensorType};
+use fulmen_tensor::{DType, Tensor, TensorType};
 
 use super::checks::check_statistics;
 use super::forward::Forward;
 use super::gradients::gradients;
+use super::step_program::{RecordedStep, StepProgram};
 use super::update::update;
 use super::values::Values;
-use super::{TrainProgram, for_setting};
 use crate::epoch::Epoch;
 use crate::logs::StepFacts;
 use crate::setting::Setting;
 use crate::state::{Average, StateLayout, names};
-use crate::{Batch, Error, Result, TrainingModule};
+use crate::{Batch, Result, TrainingModule};
+
+/// A training step as a program.
+pub(crate) struct TrainProgram {
+    pub(crate) step: StepProgram,
+    /// The name under which the loss is logged.
+    pub(crate) loss: String,
+}
 
 /// Records the training step on a batch of each shape; an epoch has so many of all of them together.
 pub(crate) fn train(
@@ -25,24 +32,16 @@ pub(crate) fn train(
     setting: &Setting,
     seed: u64,
 ) -> Result<TrainProgram> {
-    let record = |batch| record(module, optimizer, batch, batches, layout, setting, seed);
-    let (first, others) = shapes.split_first().ok_or_else(|| Error::data("the loader has batches of no shape"))?;
-    let mut program = record(first)?;
-    for batch in others {
-        let other = record(batch)?;
-        program.layout.check_same(&other.layout, "training_step")?;
-        if program.changes != other.changes {
-            return Err(Error::usage(
-                "training_step changes other values of the module for batches of one length than for those of another; which \
-                 ones it changes must not depend on the length",
-            ));
-        }
-        program.functions.extend(other.functions);
-    }
-    Ok(program)
+    let mut loss = None;
+    let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
+        let (step, name) = record(module, optimizer, batch, batches, layout, setting, seed)?;
+        loss.get_or_insert(name);
+        Ok(step)
+    })?;
+    Ok(TrainProgram { step, loss: loss.unwrap_or_default() })
 }
 
-/// Records the training step on a batch.
+/// Records the training step on a batch, with the name under which its loss is logged.
 fn record(
     module: &dyn TrainingModule,
     optimizer: &dyn Optimizer,
@@ -51,7 +50,7 @@ fn record(
     layout: &StateLayout,
     setting: &Setting,
     seed: u64,
-) -> Result<TrainProgram> {
+) -> Result<(StepProgram, String)> {
     let (counters, mut values) = (&layout.counters, Values::new(layout));
     let step = values.before(counters.step).clone();
     let key = Tensor::placeholder(names::KEY, TensorType::new(DType::U32, [2]));
@@ -94,25 +93,19 @@ fn record(
         // Of a step that overflowed too: that is what it shows.
         grad_norm: gradients.norm.as_ref().map(|norm| (norm, gradients.due.as_ref())),
     };
-    let logs = forward.layout.accumulate(&so_far, &forward.logged, batch, Some(&facts));
-
-    let changes = values.changes();
-    let mut results: Vec<Tensor> = changes.iter().map(|&id| values.after(id).clone()).collect();
-    results.push(logs);
-    let mut inputs = values.all_before().to_vec();
-    let (logs_in, logs_out) = (inputs.len(), changes.len());
-    inputs.extend([so_far, key]);
-    let first_of_batch = inputs.len();
-    inputs.extend(batch.inputs().cloned());
-    let mut function = Function::new("train_step", inputs, results);
-    for (i, entry) in layout.entries().iter().enumerate() {
-        function = function.shard_parameter(i, entry.sharding.clone());
-    }
-    for (result, &id) in changes.iter().enumerate() {
-        function = function.donate(id.index(), result)?.shard_result(result, layout[id].sharding.clone());
-    }
-    let function = for_setting(function, first_of_batch, setting).donate(logs_in, logs_out)?;
-    Ok(TrainProgram { functions: vec![function], layout: forward.layout, changes, loss: forward.loss_name })
+    let sums = [so_far.clone(), forward.layout.accumulate(&so_far, &forward.logged, batch, Some(&facts))];
+    let step = RecordedStep {
+        name: "train_step",
+        entries: layout.entries(),
+        state: values.all_before().to_vec(),
+        changes: values.changes().map(|id| (id, values.after(id).clone())).collect(),
+        logs: forward.layout,
+        sums,
+        key: Some(key),
+        batch,
+        outputs: vec![],
+    };
+    Ok((StepProgram::new(step, setting)?, forward.loss_name))
 }
 
 /// Moves the averages to the new weights.

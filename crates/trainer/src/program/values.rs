@@ -53,8 +53,8 @@ impl<'a> Values<'a> {
     }
 
     /// The entries that the step changes.
-    pub(super) fn changes(&self) -> Vec<EntryId> {
-        self.layout.ids().filter(|&id| !self.after(id).is(self.before(id))).collect()
+    pub(super) fn changes(&self) -> impl Iterator<Item = EntryId> {
+        self.layout.ids().filter(|&id| !self.after(id).is(self.before(id)))
     }
 
     /// Each value must be right, and of the type that the next step takes.

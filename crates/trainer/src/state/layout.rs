@@ -144,13 +144,13 @@ impl StateLayout {
             let slot = |(slot, first): (&str, Tensor)| {
                 // What is remembered of each element lies where the element lies.
                 let alike = parameter.sharding().filter(|_| *first.shape() == ty.shape);
-                let sharding = alike.unwrap_or_else(|| setting.strategy.parameter(first.ty(), &setting.mesh));
+                let sharding = alike.unwrap_or_else(|| setting.options.strategy.parameter(first.ty(), &setting.mesh));
                 add(Entry::own(names::slot(slot, name), first, sharding))
             };
             let slots = optimizer.state(name, &ty).into_iter().map(slot).collect();
             params.push(ParamSlots { param: EntryId(i), slots, grad_sum: None });
         }
-        if setting.accumulate > 1 {
+        if setting.accumulates() {
             for slots in &mut params {
                 let (name, parameter) = &parameters[slots.param.0];
                 let first = Tensor::zeros(accumulate::dtype(parameter.ty().dtype), &parameter.ty().shape);
@@ -171,9 +171,9 @@ impl StateLayout {
             entries.push(Entry::own(name.to_owned(), first, Sharding::replicated()));
             EntryId(entries.len() - 1)
         };
-        let (accumulates, zero) = (setting.accumulate > 1, || Tensor::zeros(DType::I32, []));
+        let (accumulates, zero) = (setting.accumulates(), || Tensor::zeros(DType::I32, []));
         let [scale, good_steps] = names::LOSS_SCALE;
-        let loss_scale = setting.precision.scales_loss();
+        let loss_scale = setting.options.precision.scales_loss();
         let loss_scale =
             loss_scale.then(|| [scalar(scale, Tensor::scalar(loss_scale::FIRST)), scalar(good_steps, zero())]);
         let group =
@@ -249,7 +249,7 @@ fn lies(parameter: &fulmen_nn::Parameter, setting: &Setting) -> (Sharding, bool)
         // A sharding of the user's own is also how the model computes (tensor parallel).
         Some(own) => (own, false),
         None => {
-            let sharding = setting.strategy.parameter(&parameter.ty(), &setting.mesh);
+            let sharding = setting.options.strategy.parameter(&parameter.ty(), &setting.mesh);
             let gathered = !sharding.is_replicated();
             (sharding, gathered)
         }

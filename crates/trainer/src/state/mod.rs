@@ -6,6 +6,7 @@
 mod layout;
 pub(crate) mod names;
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Function, Literal, Runtime, Sharding, Tensor};
@@ -48,6 +49,26 @@ fn compute_with(
         }
     }
     Ok(arrays)
+}
+
+/// Where the values lie that a step takes.
+pub(crate) trait StepState {
+    /// Adds an argument for each entry; what the step changes is donated.
+    fn arguments<'a>(&'a mut self, changes: &[EntryId], arguments: &mut Vec<Argument<'a>>) -> Result<()>;
+    /// Puts a value that the step returned in its place.
+    fn put(&mut self, id: EntryId, array: DeviceArray);
+}
+
+/// Weights that no step changes.
+pub(crate) struct Fixed<'a, A>(pub(crate) &'a [A]);
+
+impl<A: Borrow<DeviceArray>> StepState for Fixed<'_, A> {
+    fn arguments<'a>(&'a mut self, _: &[EntryId], arguments: &mut Vec<Argument<'a>>) -> Result<()> {
+        arguments.extend(self.0.iter().map(|array| Argument::Borrow(array.borrow())));
+        Ok(())
+    }
+
+    fn put(&mut self, _: EntryId, _: DeviceArray) {}
 }
 
 /// All tensors of the state with their values. Dropped, it gives the module its values back.
@@ -96,16 +117,6 @@ impl State {
 
     pub(crate) fn layout(&self) -> &StateLayout {
         &self.layout
-    }
-
-    /// Takes a value out, to be donated.
-    pub(crate) fn take(&mut self, id: EntryId) -> Result<DeviceArray> {
-        self.arrays[id.index()].take().ok_or_else(|| lost(&self.layout[id].name))
-    }
-
-    /// Puts the value that a step returned in its place.
-    pub(crate) fn put(&mut self, id: EntryId, array: DeviceArray) {
-        self.arrays[id.index()] = Some(array);
     }
 
     pub(crate) fn array(&self, id: EntryId) -> Result<&DeviceArray> {
@@ -169,6 +180,25 @@ fn gather(runtime: &Runtime, array: &DeviceArray) -> Result<Option<DeviceArray>>
         Function::new("gather", vec![whole.clone()], vec![whole]).shard_parameter(0, array.sharding().clone());
     let outputs = runtime.compile(&function)?.call(vec![Argument::Borrow(array)])?;
     Ok(outputs.arrays.into_iter().next())
+}
+
+impl StepState for State {
+    fn arguments<'a>(&'a mut self, changes: &[EntryId], arguments: &mut Vec<Argument<'a>>) -> Result<()> {
+        let State { layout, arrays } = self;
+        let mut changes = changes.iter().peekable();
+        for (id, array) in layout.ids().zip(arrays) {
+            let argument = match changes.next_if_eq(&&id) {
+                Some(_) => array.take().map(Argument::Donate),
+                None => array.as_ref().map(Argument::Borrow),
+            };
+            arguments.push(argument.ok_or_else(|| lost(&layout[id].name))?);
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, id: EntryId, array: DeviceArray) {
+        self.arrays[id.index()] = Some(array);
+    }
 }
 
 impl Drop for State {
