@@ -40,6 +40,7 @@ pub mod loggers;
 mod logs;
 mod loss_scale;
 mod module;
+mod named;
 mod nearest;
 mod options;
 mod placeholders;

@@ -20,7 +20,7 @@ use crate::{FitSummary, LogPoint, Options, Precision, Result, TrainerBuilder, Tr
 /// # Ok::<(), fulmen_trainer::Error>(())
 /// ```
 pub struct Trainer {
-    session: Session,
+    pub(crate) session: Session,
     transfers_before: u64,
 }
 
@@ -168,11 +168,5 @@ impl Trainer {
         weights: Weights,
     ) -> Result<PredictedBatches> {
         self.session.with_hosts(|session| predict(session, module, loader, weights))
-    }
-
-    /// Gives a module the weights that were chosen.
-    #[cfg(test)]
-    pub(crate) fn load(&self, module: &impl TrainingModule, weights: Weights) -> Result<()> {
-        self.session.load(module, weights)
     }
 }

@@ -211,7 +211,7 @@ fn all_stop_together_and_the_first_process_writes() {
         let summary = trainer.fit(&line, &loader, None).unwrap();
         assert_eq!(trainer.process_index(), index);
         // Whoever wrote it, it is there for all.
-        trainer.load(&line, Weights::Last).unwrap();
+        trainer.session.load(&line, Weights::Last).unwrap();
         let stopped = summary.stopped.unwrap();
         assert!(if index == 1 { stopped == "enough" } else { stopped.contains("another process") }, "{stopped}");
         (summary.epochs, trainer.run_dir().unwrap().to_owned(), trainer.last_checkpoint().unwrap().to_owned())
