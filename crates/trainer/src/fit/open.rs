@@ -9,7 +9,8 @@ use fulmen_tensor::Literal;
 
 use super::Fit;
 use crate::bad_samples::BadCount;
-use crate::callback::{FitStart, numbered};
+use crate::callback::{Callback, FitStart, numbered};
+use crate::checkpoint::{self, Position};
 use crate::evaluate::Evaluation;
 use crate::executor::Executor;
 use crate::hints::hints;
@@ -22,7 +23,7 @@ use crate::session::Session;
 use crate::setting::Setting;
 use crate::state::{self, State};
 use crate::summary::StepTimes;
-use crate::{FitSummary, Plan, Result, TrainingModule, checkpoint, hosts};
+use crate::{FitSummary, Plan, Result, TrainingModule, hosts};
 
 /// Trains a module.
 pub(crate) fn fit(
@@ -94,13 +95,8 @@ impl<'a> Fit<'a> {
         let (runtime, seed) = (session.runtime.clone(), start.position.seed);
         module.initialize(seed);
         let state = State::new(layout, start.values.take(), &runtime, |f| session.compile_one("starting values", f))?;
-        let fit_start = fit_start(session, module, setting, plan, &train, start.position.epoch);
-        session.callbacks.iter_mut().for_each(|c| c.on_fit_start(&fit_start));
-        for (name, callback) in numbered(&mut session.callbacks) {
-            if let Some(saved) = start.position.callbacks.get(&name) {
-                callback.load_state(saved);
-            }
-        }
+        let of_start = fit_start(session, module, setting, plan, &train, start.position.epoch);
+        tell(&mut session.callbacks, &of_start, &start.position);
         for hint in hints(&runtime, setting, &train, program.step.functions())? {
             note(&format!("hint: {hint}"));
         }
@@ -112,6 +108,10 @@ impl<'a> Fit<'a> {
             }
             None => None,
         };
+        let averages = match state.to_validate_with().filter(|_| validation.is_some()) {
+            Some((function, entries)) => Some((session.compile_one("averaged weights", &function)?, entries)),
+            None => None,
+        };
         let summary = FitSummary {
             last_checkpoint: start.checkpoint().map(Path::to_owned),
             best_checkpoint: start.best.take(),
@@ -121,10 +121,6 @@ impl<'a> Fit<'a> {
             ..FitSummary::default()
         };
         session.eval_compilations += summary.eval_compilations;
-        let averages = match state.to_validate_with().filter(|_| validation.is_some()) {
-            Some((function, entries)) => Some((session.compile_one("averaged weights", &function)?, entries)),
-            None => None,
-        };
         let key = Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?;
         Ok(Fit {
             executor,
@@ -145,6 +141,16 @@ impl<'a> Fit<'a> {
             session,
             summary,
         })
+    }
+}
+
+/// Tells callbacks that a fit starts, and gives them back what a checkpoint has of them.
+fn tell(callbacks: &mut [Box<dyn Callback>], start: &FitStart, position: &Position) {
+    callbacks.iter_mut().for_each(|c| c.on_fit_start(start));
+    for (name, callback) in numbered(callbacks) {
+        if let Some(saved) = position.callbacks.get(&name) {
+            callback.load_state(saved);
+        }
     }
 }
 
