@@ -15,7 +15,7 @@ use crate::hosts::Hosts;
 use crate::loggers::{CsvLogger, Logger};
 use crate::options::{TrainerArgs, option_table};
 use crate::say::note;
-use crate::session::Session;
+use crate::session::{Record, Session};
 use crate::setting::Choices;
 use crate::{
     Error, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Strategy, Trainer, WeightAveraging,
@@ -154,7 +154,7 @@ impl TrainerBuilder {
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
-        Ok(Trainer::new(Session::new(choices, runtime, hosts, callbacks, loggers)))
+        Ok(Trainer::new(Session { choices, runtime, hosts, callbacks, loggers, record: Record::default() }))
     }
 }
 

@@ -43,12 +43,12 @@ impl Evaluation {
             return Err(Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate")));
         }
         session.agree_on(stage.verb(), program.functions(), &loader, &entries)?;
-        if session.run_dir.is_none() && stage != Stage::Prediction {
+        if session.record.run_dir.is_none() && stage != Stage::Prediction {
             session.start_run()?;
         }
         let values = state::compute(&session.runtime, &entries)?;
         let step = session.compile(&format!("{} step", stage.noun()), &loader, program)?;
-        session.eval_compilations += step.compilations();
+        session.record.eval_compilations += step.compilations();
         Ok((Evaluation { stage, step, loader }, values))
     }
 
@@ -85,7 +85,7 @@ pub(crate) fn evaluate(
     let literal = literals.first().ok_or_else(|| Error::data("the device gave no values"))?;
     let logs = evaluation.step.logs();
     let (metrics, arrays) = logs.values(&logs.read(literal)?, "");
-    let point = LogPoint { epoch: session.reached.0, global_step: session.reached.1, metrics, arrays };
+    let point = LogPoint { epoch: session.record.reached.0, global_step: session.record.reached.1, metrics, arrays };
     session.log(&point, &mut false);
     Ok(point)
 }

@@ -25,6 +25,13 @@ pub(crate) struct Session {
     pub(crate) hosts: Option<Arc<Hosts>>,
     pub(crate) callbacks: Vec<Box<dyn Callback>>,
     pub(crate) loggers: Vec<Box<dyn Logger>>,
+    pub(crate) record: Record,
+}
+
+/// What has come of it so far.
+#[derive(Default)]
+pub(crate) struct Record {
+    /// The folder of the run, once something was run.
     pub(crate) run_dir: Option<PathBuf>,
     /// Of the latest fit.
     pub(crate) best_checkpoint: Option<PathBuf>,
@@ -38,29 +45,6 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(
-        choices: Choices,
-        runtime: Runtime,
-        hosts: Option<Arc<Hosts>>,
-        callbacks: Vec<Box<dyn Callback>>,
-        loggers: Vec<Box<dyn Logger>>,
-    ) -> Session {
-        Session {
-            choices,
-            runtime,
-            hosts,
-            callbacks,
-            loggers,
-            run_dir: None,
-            best_checkpoint: None,
-            last_checkpoint: None,
-            reached: (0, 0),
-            log_points: 0,
-            eval_compilations: 0,
-            loader: None,
-        }
-    }
-
     /// How steps are recorded for these devices.
     pub(crate) fn setting(&self) -> Result<Setting> {
         let replicas = Replicas::of(&self.runtime, &Strategy::batch(self.runtime.mesh()));
@@ -88,7 +72,7 @@ impl Session {
         for logger in &mut self.loggers {
             logger.start(&folder).map_err(|e| Error::logger(&folder, e))?;
         }
-        self.run_dir = Some(folder.clone());
+        self.record.run_dir = Some(folder.clone());
         Ok(folder)
     }
 
@@ -152,8 +136,8 @@ impl Session {
         let none = |which: &str| Error::usage(format!("there is no {which} checkpoint: the last fit saved none"));
         let file = match weights {
             Weights::Current => return Ok(()),
-            Weights::Best => self.best_checkpoint.clone().ok_or_else(|| none("best"))?,
-            Weights::Last => self.last_checkpoint.clone().ok_or_else(|| none("last"))?,
+            Weights::Best => self.record.best_checkpoint.clone().ok_or_else(|| none("best"))?,
+            Weights::Last => self.record.last_checkpoint.clone().ok_or_else(|| none("last"))?,
             Weights::File(path) => path,
         };
         load_values(module, &file)
@@ -161,12 +145,13 @@ impl Session {
 
     /// Writes a log point to the loggers. A logger that fails is `warned` of once; training is worth more than its log.
     pub(crate) fn log(&mut self, point: &LogPoint, warned: &mut bool) {
-        self.log_points += 1;
+        self.record.log_points += 1;
         for logger in &mut self.loggers {
             if let Err(error) = logger.log(point)
                 && !std::mem::replace(warned, true)
             {
-                let folder = self.run_dir.iter().map(|folder| format!(" in {}", folder.display())).collect::<String>();
+                let folder =
+                    self.record.run_dir.iter().map(|folder| format!(" in {}", folder.display())).collect::<String>();
                 note(&format!("warning: logged values could not be written{folder}: {error}"));
             }
         }

@@ -47,12 +47,12 @@ impl Trainer {
 
     /// The best checkpoint of the last fit by its monitored metric.
     pub fn best_checkpoint(&self) -> Option<&Path> {
-        self.session.best_checkpoint.as_deref()
+        self.session.record.best_checkpoint.as_deref()
     }
 
     /// The last checkpoint of the last fit.
     pub fn last_checkpoint(&self) -> Option<&Path> {
-        self.session.last_checkpoint.as_deref()
+        self.session.record.last_checkpoint.as_deref()
     }
 
     /// Devices that a fit runs on.
@@ -77,18 +77,18 @@ impl Trainer {
 
     /// The folder of this run, once something was run.
     pub fn run_dir(&self) -> Option<&Path> {
-        self.session.run_dir.as_deref()
+        self.session.record.run_dir.as_deref()
     }
 
     /// How many times logged values were handed to loggers: the log points of training, one for each epoch, one for
     /// each validation or test outside of training.
     pub fn log_points(&self) -> u64 {
-        self.session.log_points
+        self.session.record.log_points
     }
 
     /// How often validation and test steps were compiled.
     pub fn eval_compilations(&self) -> u64 {
-        self.session.eval_compilations
+        self.session.record.eval_compilations
     }
 
     /// How many times values were asked of the device since this Trainer was built. Values asked for together, those
@@ -101,7 +101,7 @@ impl Trainer {
     /// latest fit, by its stages and queues, as [`LoaderReport`] writes it.
     pub fn metrics_report(&self) -> String {
         let mut text = self.session.runtime.metrics().report();
-        if let Some(loader) = &self.session.loader {
+        if let Some(loader) = &self.session.record.loader {
             text.push_str(&format!("Data loader: {loader}\n"));
         }
         text

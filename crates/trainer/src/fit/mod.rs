@@ -61,11 +61,11 @@ impl Fit<'_> {
     fn run(mut self) -> Result<FitSummary> {
         let result = self.epochs();
         let Fit { session, train, summary, .. } = self;
-        session.loader = Some(train.report());
-        session.best_checkpoint.clone_from(&summary.best_checkpoint);
-        session.last_checkpoint.clone_from(&summary.last_checkpoint);
+        session.record.loader = Some(train.report());
+        session.record.best_checkpoint.clone_from(&summary.best_checkpoint);
+        session.record.last_checkpoint.clone_from(&summary.last_checkpoint);
         result?;
-        session.reached = (summary.epochs.saturating_sub(1), summary.global_step);
+        session.record.reached = (summary.epochs.saturating_sub(1), summary.global_step);
         Ok(summary)
     }
 

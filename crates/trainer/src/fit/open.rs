@@ -34,7 +34,7 @@ pub(crate) fn fit(
 ) -> Result<FitSummary> {
     let started = Instant::now();
     let interrupt = interrupt::Guard::new();
-    (session.best_checkpoint, session.last_checkpoint) = (None, None);
+    (session.record.best_checkpoint, session.record.last_checkpoint) = (None, None);
     let setting = session.setting()?;
     let mut start = Start::new(&setting.options)?;
     let prepared = prepare(module, &setting, start.position.seed, train, validation)?;
@@ -120,7 +120,7 @@ impl<'a> Fit<'a> {
             eval_compilations: validation.as_ref().map_or(0, |validation| validation.step.compilations()),
             ..FitSummary::default()
         };
-        session.eval_compilations += summary.eval_compilations;
+        session.record.eval_compilations += summary.eval_compilations;
         let key = Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?;
         Ok(Fit {
             executor,
@@ -164,7 +164,7 @@ fn fit_start(
     epoch: u64,
 ) -> FitStart {
     FitStart {
-        run_dir: session.run_dir.clone().unwrap_or_default(),
+        run_dir: session.record.run_dir.clone().unwrap_or_default(),
         plan,
         epoch,
         platform: session.runtime.client().platform_name().to_owned(),

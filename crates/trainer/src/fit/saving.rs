@@ -26,7 +26,7 @@ impl Fit<'_> {
             }
             self.position.log_names = self.step.logs().keys();
         }
-        if let Some(folder) = self.session.run_dir.as_ref().filter(|_| self.options().enable_checkpointing) {
+        if let Some(folder) = self.session.record.run_dir.as_ref().filter(|_| self.options().enable_checkpointing) {
             let path = folder.join("checkpoints").join("last.safetensors");
             self.save(&[(path, CheckpointRole::Last)], logs)?;
         }
