@@ -39,10 +39,6 @@ pub(crate) enum Origin {
 }
 
 impl Entry {
-    fn own(name: String, first: Tensor, sharding: Sharding) -> Entry {
-        Entry { name, ty: first.ty().clone(), origin: Origin::Own(first), sharding }
-    }
-
     /// The first value of what is the Trainer's own: a number, or zeros.
     pub(crate) fn first(&self) -> Result<Literal> {
         let literal = if let Origin::Own(first) = &self.origin { first.literal() } else { None };
@@ -128,12 +124,8 @@ impl Index<EntryId> for StateLayout {
 
 impl StateLayout {
     pub(crate) fn new(module: &dyn TrainingModule, optimizer: &dyn Optimizer, setting: &Setting) -> StateLayout {
-        let mut entries = of_module(module, setting);
-        let of_module = entries.len();
-        let mut add = |entry: Entry| {
-            entries.push(entry);
-            EntryId(entries.len() - 1)
-        };
+        let mut entries = Entries(of_module(module, setting));
+        let of_module = entries.0.len();
         let parameters = module.parameters();
         let mut params = vec![];
         for (i, (name, parameter)) in parameters.iter().enumerate() {
@@ -145,48 +137,43 @@ impl StateLayout {
                 // What is remembered of each element lies where the element lies.
                 let alike = parameter.sharding().filter(|_| *first.shape() == ty.shape);
                 let sharding = alike.unwrap_or_else(|| setting.options.strategy.parameter(first.ty(), &setting.mesh));
-                add(Entry::own(names::slot(slot, name), first, sharding))
+                entries.own(names::slot(slot, name), first, sharding)
             };
             let slots = optimizer.state(name, &ty).into_iter().map(slot).collect();
             params.push(ParamSlots { param: EntryId(i), slots, grad_sum: None });
         }
-        if setting.accumulates() {
-            for slots in &mut params {
-                let (name, parameter) = &parameters[slots.param.0];
-                let first = Tensor::zeros(accumulate::dtype(parameter.ty().dtype), &parameter.ty().shape);
-                slots.grad_sum = Some(add(Entry::own(names::grad_sum(name), first, lies(parameter, setting).0)));
-            }
+        for slots in params.iter_mut().filter(|_| setting.accumulates()) {
+            let Entry { name, ty, sharding, .. } = &entries.0[slots.param.0];
+            let first = Tensor::zeros(accumulate::dtype(ty.dtype), &ty.shape);
+            let (name, sharding) = (names::grad_sum(name), sharding.clone());
+            slots.grad_sum = Some(entries.own(name, first, sharding));
         }
         let mut averages = vec![];
-        if let Some(averaging) = &setting.averaging {
-            for i in 0..of_module {
-                let trained = params.iter().any(|slots| slots.param.0 == i);
-                if let Some(entry) = average(&entries[i], averaging, trained, i >= parameters.len()) {
-                    entries.push(entry);
-                    averages.push(Average { of: EntryId(i), average: EntryId(entries.len() - 1) });
-                }
+        for i in 0..of_module {
+            let Some(averaging) = &setting.averaging else { break };
+            let trained = params.iter().any(|slots| slots.param.0 == i);
+            if let Some(entry) = average(&entries.0[i], averaging, trained, i >= parameters.len()) {
+                averages.push(Average { of: EntryId(i), average: entries.add(entry) });
             }
         }
-        let mut scalar = |name: &str, first: Tensor| {
-            entries.push(Entry::own(name.to_owned(), first, Sharding::replicated()));
-            EntryId(entries.len() - 1)
-        };
-        let (accumulates, zero) = (setting.accumulates(), || Tensor::zeros(DType::I32, []));
-        let [scale, good_steps] = names::LOSS_SCALE;
-        let loss_scale = setting.options.precision.scales_loss();
-        let loss_scale =
-            loss_scale.then(|| [scalar(scale, Tensor::scalar(loss_scale::FIRST)), scalar(good_steps, zero())]);
-        let group =
-            accumulates.then(|| [scalar(names::SAMPLES, Tensor::zeros(DType::F32, [])), scalar(names::GROUPS, zero())]);
-        let counts = accumulates || setting.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs);
-        let epoch = counts.then(|| [scalar(names::BATCH, zero()), scalar(names::EPOCHS, zero())]);
+        let zero = || Tensor::zeros(DType::I32, []);
+        let loss_scale = setting.options.precision.scales_loss().then(|| {
+            let [scale, good_steps] = names::LOSS_SCALE;
+            [entries.scalar(scale, Tensor::scalar(loss_scale::FIRST)), entries.scalar(good_steps, zero())]
+        });
+        let group = setting.accumulates().then(|| {
+            [entries.scalar(names::SAMPLES, Tensor::zeros(DType::F32, [])), entries.scalar(names::GROUPS, zero())]
+        });
+        let counts_epochs =
+            setting.accumulates() || setting.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs);
+        let epoch = counts_epochs.then(|| [names::BATCH, names::EPOCHS].map(|name| entries.scalar(name, zero())));
         // Also where each step is one of the optimizer's: a run may go on from one where it was not, or the other way.
-        let updates = scalar(names::UPDATES, zero());
-        let averaged = setting.averaging.is_some().then(|| scalar(names::AVERAGED, zero()));
-        let lr_factor = setting.scales_learning_rate.then(|| scalar(names::LR_FACTOR, Tensor::scalar(1.0f32)));
-        let step = scalar(names::STEP, zero());
+        let updates = entries.scalar(names::UPDATES, zero());
+        let averaged = setting.averaging.is_some().then(|| entries.scalar(names::AVERAGED, zero()));
+        let lr_factor = setting.scales_learning_rate.then(|| entries.scalar(names::LR_FACTOR, Tensor::scalar(1.0f32)));
+        let step = entries.scalar(names::STEP, zero());
         StateLayout {
-            entries,
+            entries: entries.0,
             of_module,
             optimizer: OptimizerSlots { params, updates, lr_factor, group },
             averages,
@@ -229,6 +216,25 @@ impl StateLayout {
             all[of.0] = format!("{}{}", names::CURRENT, self[*of].name);
         }
         all
+    }
+}
+
+/// Entries as they are listed.
+struct Entries(Vec<Entry>);
+
+impl Entries {
+    fn add(&mut self, entry: Entry) -> EntryId {
+        self.0.push(entry);
+        EntryId(self.0.len() - 1)
+    }
+
+    /// One of the optimizer's or the Trainer's own.
+    fn own(&mut self, name: String, first: Tensor, sharding: Sharding) -> EntryId {
+        self.add(Entry { name, ty: first.ty().clone(), origin: Origin::Own(first), sharding })
+    }
+
+    fn scalar(&mut self, name: &str, first: Tensor) -> EntryId {
+        self.own(name.to_owned(), first, Sharding::replicated())
     }
 }
 
