@@ -78,6 +78,10 @@ impl Coordination {
         match self.0 {}
     }
 
+    pub fn halt(&self, _: &str) -> Halt {
+        match self.0 {}
+    }
+
     pub fn health(&self) -> Result<()> {
         match self.0 {}
     }
@@ -91,6 +95,21 @@ impl Coordination {
     }
 
     pub fn shutdown(&self, _: Duration) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+/// Lets all processes stop after the same turn. Without the feature `grpc` there is none.
+#[derive(Debug)]
+pub struct Halt(Infallible);
+
+#[expect(missing_docs, clippy::missing_errors_doc, reason = "as with the feature `grpc`, where they are documented")]
+impl Halt {
+    pub fn request(&self, _: &str) {
+        match self.0 {}
+    }
+
+    pub fn turn(&self) -> Result<Option<String>> {
         match self.0 {}
     }
 }

@@ -1,7 +1,7 @@
 //! Several processes that train one model, usually one a host: who is there, whether all run the same, and who is gone.
 //!
 //! Process 0 serves a small coordination service over gRPC; all processes, it too, are its clients. They join, meet at
-//! barriers, share small values under keys, and before their first collective compare what they are about to run. A
+//! barriers, share small values under keys, stop together, and before their first collective compare what they are about to run. A
 //! process that falls silent ends the waiting of all others, with an error that names it.
 //!
 //! ```
@@ -43,9 +43,9 @@ mod process;
 mod timeouts;
 
 #[cfg(not(feature = "grpc"))]
-pub use absent::{Builder, Coordination};
+pub use absent::{Builder, Coordination, Halt};
 pub use error::{Error, Result};
 #[cfg(feature = "grpc")]
-pub use grpc::{Builder, Coordination};
+pub use grpc::{Builder, Coordination, Halt};
 pub use process::{Process, ProcessInfo};
 pub use timeouts::Timeouts;

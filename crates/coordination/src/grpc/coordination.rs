@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::client::Client;
+use super::halt::Halt;
 use super::server::Server;
 use super::service::check_value;
 use super::wire::{self, Purpose, method};
@@ -140,6 +141,39 @@ impl Coordination {
             client.ask(method::GET, patience, request).await
         })?;
         Ok(reply.value.map(|value| value.to_vec()))
+    }
+
+    /// Lets all processes stop after the same turn, within moments of a [request](Halt::request) in any of them. All make
+    /// it, under a name that they use once.
+    ///
+    /// ```
+    /// use fulmen_coordination::{Coordination, Process};
+    ///
+    /// let coordination = Coordination::builder(Process::single()).join()?;
+    /// let halt = coordination.halt("fit 1");
+    /// let mut steps = 0;
+    /// let why = loop {
+    ///     steps += 1;
+    ///     if steps == 10 {
+    ///         halt.request("SIGTERM"); // from a thread that waits for signals, say
+    ///     }
+    ///     if let Some(why) = halt.turn()? {
+    ///         break why;
+    ///     }
+    /// };
+    /// assert!(why == "SIGTERM" && steps >= 10);
+    /// # Ok::<(), fulmen_coordination::Error>(())
+    /// ```
+    pub fn halt(&self, name: &str) -> Halt {
+        Halt::new(self, name)
+    }
+
+    pub(super) fn client(&self) -> Arc<Client> {
+        self.0.client.clone()
+    }
+
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(task);
     }
 
     /// Whether all processes are still there, as far as is known; asks nobody and takes no time.

@@ -7,6 +7,7 @@ mod bind;
 mod builder;
 mod client;
 mod coordination;
+mod halt;
 mod run;
 mod server;
 mod service;
@@ -15,3 +16,4 @@ mod worker;
 
 pub use builder::Builder;
 pub use coordination::Coordination;
+pub use halt::Halt;

@@ -138,6 +138,61 @@ fn who_fails_or_leaves_tells_the_others() {
 }
 
 #[test]
+fn all_stop_after_the_same_turn_though_one_is_ahead() {
+    let (zero, one) = pair();
+    let (fast, slow) = (one.halt("a"), zero.halt("a"));
+    for _ in 0..100 {
+        assert_eq!(fast.turn().unwrap(), None);
+    }
+    slow.request("SIGTERM");
+    fast.request("SIGHUP");
+    let run = |halt: fulmen_coordination::Halt, before: usize| {
+        thread::spawn(move || (before + 1..).find_map(|turn| Some((turn, halt.turn().unwrap()?))).unwrap())
+    };
+    let (fast, slow) = (run(fast, 100), run(slow, 0));
+    let ends = (fast.join().unwrap(), slow.join().unwrap());
+    assert!(ends.0 == ends.1 && ends.0.0 > 100, "{ends:?}");
+}
+
+#[test]
+fn who_has_no_further_turn_holds_up_nobody() {
+    let (zero, one) = pair();
+    let (over, other) = (zero.halt("a"), one.halt("a"));
+    assert_eq!((over.turn().unwrap(), other.turn().unwrap()), (None, None));
+    other.request("SIGTERM");
+    assert_eq!(zero.get("halt/a", SOON).unwrap(), b"SIGTERM");
+    drop(over);
+    // It learns, without the process that has gone, that the turn after the latest is the last.
+    let mut turns = (0..1000).map(|_| {
+        thread::sleep(Duration::from_millis(5));
+        other.turn().unwrap()
+    });
+    assert_eq!(turns.find(Option::is_some), Some(Some("SIGTERM".to_owned())));
+
+    // All turns of one are over, and then the other is asked to stop: it takes its last ones.
+    let (over, other) = (zero.halt("b"), one.halt("b"));
+    drop(over);
+    assert_eq!(one.get("halt/b", SOON).unwrap(), b"");
+    other.request("SIGTERM");
+    assert_eq!(other.turn().unwrap(), None);
+}
+
+#[test]
+fn a_run_that_fails_ends_the_turns() {
+    let (zero, one) = pair();
+    let halt = one.halt("a");
+    zero.fail("the disk is full");
+    while one.health().is_ok() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let error = (0..1000).find_map(|_| {
+        thread::sleep(Duration::from_millis(5));
+        halt.turn().err()
+    });
+    assert!(error.unwrap().to_string().contains("the disk is full"));
+}
+
+#[test]
 fn a_second_process_with_an_index_is_refused() {
     let join = |at: String| builder(Process::new(1, 2, at)?).join();
     let (zero, ones) = with_others(2, vec![Box::new(join), Box::new(join)]);

@@ -2,6 +2,7 @@
 //! killed.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{PART, Troupe, say};
@@ -63,6 +64,23 @@ fn play(part: &str) -> Result<()> {
                 coordination.barrier("step", LONG)?;
             }
             coordination.health()?;
+            coordination.shutdown(LONG)
+        }
+        // Steps that need all processes; the fifth of them is asked to stop after some.
+        "stop together" => {
+            let halt = coordination.halt("fit");
+            let stopped = loop {
+                coordination.barrier("step", LONG)?;
+                std::thread::sleep(STEP);
+                STEPS.fetch_add(1, Ordering::Relaxed);
+                if index == 5 && STEPS.load(Ordering::Relaxed) == ASKED {
+                    halt.request("SIGTERM");
+                }
+                if let Some(why) = halt.turn()? {
+                    break format!("{why} after {}", STEPS.load(Ordering::Relaxed));
+                }
+            };
+            say(format!("stopped {stopped}"));
             coordination.shutdown(LONG)
         }
         "wait at a barrier" => coordination.barrier("never complete", LONG),
@@ -139,6 +157,23 @@ fn waiting(parts: [&str; COUNT]) -> Troupe {
         troupe.wait_for(index, "joined");
     });
     troupe
+}
+
+/// What a step of `stop together` takes at least, how many there have been, and when the end is asked for.
+const STEP: Duration = Duration::from_millis(20);
+static STEPS: AtomicU64 = AtomicU64::new(0);
+const ASKED: u64 = 10;
+
+#[test]
+fn eight_processes_stop_after_the_same_step_within_a_second() {
+    let mut troupe = Troupe::new("processes::member", COUNT);
+    (0..COUNT).for_each(|index| troupe.start(index, "stop together", &[]));
+    let stops: Vec<String> = (0..COUNT).map(|index| troupe.wait_for(index, "stopped ")).collect();
+    assert!(stops.iter().all(|stop| *stop == stops[0]), "{stops:?}");
+    let steps: u64 = stops[0].strip_prefix("SIGTERM after ").unwrap().parse().unwrap();
+    // Fifty steps take a second at least, on a busy machine more.
+    assert!((ASKED..ASKED + 50).contains(&steps), "{steps}");
+    all_are(&troupe.endings(0..COUNT), "well", &[]);
 }
 
 const BARRIER: &str = "wait at a barrier";

@@ -1,0 +1,152 @@
+//! [`Halt`]: all processes stop after the same turn, whichever of them asks for it.
+//!
+//! The request is a value that the thread of sockets waits for in each process. It notes how many turns its process has
+//! begun, which begins no further one until all have answered; process 0 tells the turn after the latest of them. No
+//! answer waits for a turn, so a process that is in the middle of one, or waits there for another, holds up nobody.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::client::Client;
+use super::coordination::Coordination;
+use super::wire::{self, method};
+use crate::timeouts::millis;
+use crate::{Error, Result};
+
+/// As long as the others are there.
+const PATIENCE: Duration = Duration::MAX;
+
+/// Lets all processes stop after the same turn, a training step say, whichever of them asks for it.
+///
+/// Made by [`Coordination::halt`].
+pub struct Halt {
+    shared: Arc<Shared>,
+    asking: Asking,
+    coordination: Coordination,
+}
+
+impl Halt {
+    pub(crate) fn new(coordination: &Coordination, name: &str) -> Halt {
+        let process = coordination.process();
+        let asking = Asking { client: coordination.client(), key: format!("halt/{name}") };
+        let shared = Arc::new(Shared::default());
+        let (index, count) = (process.index(), process.count());
+        let (asks, seen) = (asking.clone(), shared.clone());
+        coordination.spawn(async move {
+            let end = asks.agree(index, count, &seen).await.transpose();
+            seen.lock().end = end;
+            seen.changed.notify_all();
+        });
+        Halt { shared, asking, coordination: coordination.clone() }
+    }
+
+    /// Asks all processes to stop soon, and does not wait for it. `why` is told to all; of several reasons, the first.
+    pub fn request(&self, why: &str) {
+        let (asking, why) = (self.asking.clone(), why.to_owned());
+        // Another reason may have come first. Of a failure of the run, turns tell.
+        self.coordination.spawn(async move { drop(asking.put("", &why).await) });
+    }
+
+    /// Ends a turn. Says why all stop after this one, if they do: then in all processes, after the same number of turns.
+    ///
+    /// All processes take the same turns in the same order. One that has no further turn when the others are asked to stop
+    /// is not asked again, and they go on to their last.
+    ///
+    /// # Errors
+    /// A run that failed.
+    pub fn turn(&self) -> Result<Option<String>> {
+        let mut state = self.shared.lock();
+        state.turns += 1;
+        while state.asked && state.end.is_none() {
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        match &state.end {
+            Some(Ok((last, why))) if state.turns >= *last => Ok(Some(why.clone())),
+            Some(Err(error)) => Err(error.clone()),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// There are no further turns. Whoever asks from now on is too late; who has asked before still gets an answer.
+impl Drop for Halt {
+    fn drop(&mut self) {
+        self.request("");
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    turns: u64,
+    /// The others have been told how many turns there were, so there is no further one before all have.
+    asked: bool,
+    /// The last turn of all, and why it is; or why nobody knows.
+    end: Option<Result<(u64, String)>>,
+}
+
+/// Values under keys of one halt.
+#[derive(Clone)]
+struct Asking {
+    client: Arc<Client>,
+    key: String,
+}
+
+impl Asking {
+    /// Waits for a request, and agrees on a turn; `None` if the turns are over first.
+    async fn agree(&self, index: usize, count: usize, shared: &Shared) -> Result<Option<(u64, String)>> {
+        let why = self.get("").await?;
+        if why.is_empty() {
+            return Ok(None);
+        }
+        let turns = {
+            let mut state = shared.lock();
+            state.asked = true;
+            state.turns
+        };
+        let of = |index: usize| format!("/{index}");
+        self.put(&of(index), &turns.to_string()).await?;
+        if index == 0 {
+            let mut last = turns;
+            for other in 1..count {
+                last = last.max(number(&self.get(&of(other)).await?)?);
+            }
+            self.put("/last", &(last + 1).to_string()).await?;
+        }
+        Ok(Some((number(&self.get("/last").await?)?, why)))
+    }
+
+    async fn get(&self, suffix: &str) -> Result<String> {
+        loop {
+            let (caller, key) = (self.client.caller(), format!("{}{suffix}", self.key));
+            let request = |left| wire::Get { caller, key: key.clone(), timeout_ms: millis(left) };
+            if let Some(value) = self.client.ask(method::GET, PATIENCE, request).await?.value {
+                return Ok(String::from_utf8_lossy(&value).into_owned());
+            }
+        }
+    }
+
+    async fn put(&self, suffix: &str, value: &str) -> Result<()> {
+        let (key, value) = (format!("{}{suffix}", self.key), Bytes::copy_from_slice(value.as_bytes()));
+        let request = wire::Put { caller: self.client.caller(), key, value };
+        self.client.ask(method::PUT, Duration::from_secs(60), |_| request.clone()).await?;
+        Ok(())
+    }
+}
+
+fn number(text: &str) -> Result<u64> {
+    text.parse().map_err(|_| Error::usage(format!("a process tells `{text}` for its turns; use one build for all")))
+}
