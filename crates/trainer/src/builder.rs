@@ -4,6 +4,7 @@ use std::fmt;
 use std::panic::Location;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fulmen_pjrt::diagnosis::{device_files, diagnose};
 use fulmen_pjrt::locate::Platform;
@@ -18,8 +19,8 @@ use crate::say::note;
 use crate::session::{Record, Session};
 use crate::setting::Choices;
 use crate::{
-    Error, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Strategy, Trainer, WeightAveraging,
-    environment,
+    Error, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Resume, Strategy, Trainer,
+    WeightAveraging, environment,
 };
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].

@@ -5,6 +5,7 @@
 //! beside them under `optimizer/…` and `trainer/…`.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use fulmen_durable::NewFile;
@@ -59,6 +60,7 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
     let document = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "checksums": true,
+        "program": program(),
         "epoch": position.epoch,
         "batch": position.batch,
         "global_step": position.global_step,
@@ -94,6 +96,26 @@ pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)>
 pub(crate) fn load_position(path: &Path) -> Result<Position> {
     let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
     position(&metadata).map_err(|message| Error::checkpoint(path, message))
+}
+
+/// How far a checkpoint of this program is: its epoch, batch and step. `None` for weights alone, and for what another
+/// program wrote.
+pub(crate) fn standing(path: &Path) -> Result<Option<(u64, u64, u64)>> {
+    let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
+    let Some(document) = metadata.get(KEY) else { return Ok(None) };
+    let position = position(&metadata).map_err(|message| Error::checkpoint(path, message))?;
+    // Files of earlier versions do not say it.
+    let of = serde_json::from_str::<Value>(document)
+        .ok()
+        .and_then(|document| document["program"].as_str().map(str::to_owned));
+    let ours = of.is_none_or(|of| program() == of);
+    Ok(ours.then_some((position.epoch, position.batch, position.global_step)))
+}
+
+/// The name of this program, by which its checkpoints are told from those of others under the same root folder.
+fn program() -> String {
+    let path = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
@@ -222,25 +244,42 @@ pub(crate) fn check_writable(folder: &Path) -> Result<()> {
     })
 }
 
-/// A new folder `version_N` under `root`, N being the first number that is free. What killed runs left half written in the
-/// folders before it is removed.
+/// A new folder `version_N` under `root`, N being the number after the largest that is there. What killed runs left half
+/// written in the folders before it is removed.
 pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
     let failed = |e: std::io::Error| {
         Error::checkpoint(root, format!("cannot make a folder for this run ({e}); choose another default_root_dir"))
     };
     std::fs::create_dir_all(root).map_err(failed)?;
-    for n in 0u64.. {
+    let before = runs(root)?;
+    for (_, folder) in &before {
+        for folder in [folder.join("checkpoints"), folder.clone()] {
+            // A leftover that stays, in a folder of another user say, is in nobody's way but the disk's.
+            let _ = fulmen_durable::remove_leftovers(&folder);
+        }
+    }
+    let first = before.first().map_or(Some(0), |(n, _)| n.checked_add(1));
+    for n in first.into_iter().flat_map(|first| first..=u64::MAX) {
         let folder = root.join(format!("version_{n}"));
         match std::fs::create_dir(&folder) {
             Ok(()) => return Ok(folder),
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
-                for folder in [folder.join("checkpoints"), folder] {
-                    // A leftover that stays, in a folder of another user say, is in nobody's way but the disk's.
-                    let _ = fulmen_durable::remove_leftovers(&folder);
-                }
-            }
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
             Err(e) => return Err(failed(e)),
         }
     }
     Err(Error::checkpoint(root, "there is no free number for a version folder"))
+}
+
+/// The folders `version_N` with their numbers, the newest first.
+pub(crate) fn runs(root: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let entries = match std::fs::read_dir(root) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
+        Err(e) => return Err(Error::checkpoint(root, format!("the folder of runs cannot be read ({e})"))),
+    };
+    let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix("version_")?.parse().ok();
+    let mut runs: Vec<(u64, PathBuf)> =
+        entries.flatten().filter_map(|entry| Some((number(&entry.path())?, entry.path()))).collect();
+    runs.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(runs)
 }

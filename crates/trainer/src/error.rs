@@ -7,6 +7,8 @@ use std::path::Path;
 use fulmen_data::shorten;
 use fulmen_tensor::Fault;
 
+use crate::Signal;
+
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -32,7 +34,9 @@ enum Kind {
         step: u64,
     },
     Checkpoint,
-    Interrupted,
+    Interrupted {
+        signal: Signal,
+    },
     Coordination,
     /// What the source says.
     Source,
@@ -129,15 +133,24 @@ impl Error {
         self
     }
 
-    /// Ctrl-C, where it leaves nothing to go on from.
-    pub(crate) fn interrupted(doing: &str) -> Error {
-        Error { kind: Kind::Interrupted, message: format!("{doing} was interrupted by Ctrl-C"), source: None }
+    /// A signal, where it leaves nothing to go on from.
+    pub(crate) fn interrupted(doing: &str, signal: Signal) -> Error {
+        let message = format!("{doing} was interrupted by {signal}");
+        Error { kind: Kind::Interrupted { signal }, message, source: None }
     }
 
-    /// Whether it was Ctrl-C that ended what was done. An interrupted fit is no error; its
+    /// Whether it was Ctrl-C, SIGTERM or SIGHUP that ended what was done. An interrupted fit is no error; its
     /// [summary](crate::FitSummary::interrupted) says so.
     pub fn is_interrupted(&self) -> bool {
-        self.kind == Kind::Interrupted
+        self.signal().is_some()
+    }
+
+    /// The signal that ended what was done, if one did.
+    pub fn signal(&self) -> Option<Signal> {
+        match self.kind {
+            Kind::Interrupted { signal } => Some(signal),
+            _ => None,
+        }
     }
 
     /// The step, counted from 1, whose loss or result was NaN or infinite, if that is what ended the fit (see

@@ -13,7 +13,7 @@ use crate::prepare::check_shardings;
 use crate::program::{self, CompiledStep, Stage};
 use crate::session::Session;
 use crate::state::{self, Fixed};
-use crate::{Error, LogPoint, Result, Strategy, TrainingModule, Weights};
+use crate::{Error, LogPoint, Result, Signal, Strategy, TrainingModule, Weights};
 
 /// A compiled step that does not train, with the batches that it runs on.
 pub(crate) struct Evaluation {
@@ -52,22 +52,34 @@ impl Evaluation {
         Ok((Evaluation { stage, step, loader }, values))
     }
 
-    /// Runs the step over all batches. The sums of logged values stay on the device, for the caller to read with others.
+    /// Runs the step over all batches, unless `interrupted` says that a signal came. The sums of logged values stay on the
+    /// device, for the caller to read with others.
     pub(crate) fn run<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,
         hosts: Option<&Arc<Hosts>>,
         values: &[A],
-    ) -> Result<DeviceArray> {
+        interrupted: impl Fn() -> Result<Option<Signal>>,
+    ) -> Result<Evaluated> {
         // Tells of them when the pass ends, however that is.
         let _bad = BadCount::new(&self.loader, self.stage.noun());
         let mut sums = Some(runtime.to_device(&self.step.logs().start()?)?);
         let mut executor = Executor::<()>::new(runtime, hosts, None);
         for batch in self.loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0) {
             executor.step(&self.step, &mut Fixed(values), &mut sums, None, &batch?)?;
+            if let Some(signal) = interrupted()? {
+                return Ok(Evaluated::Interrupted(signal));
+            }
         }
-        sums.ok_or_else(|| Error::data("the evaluation step gave no result"))
+        sums.map(Evaluated::Sums).ok_or_else(|| Error::data("the evaluation step gave no result"))
     }
+}
+
+/// What came of a pass over a loader.
+pub(crate) enum Evaluated {
+    /// The sums of what was logged.
+    Sums(DeviceArray),
+    Interrupted(Signal),
 }
 
 /// Validates or tests a module: what its step logs, over all samples of a loader.
@@ -80,7 +92,10 @@ pub(crate) fn evaluate(
 ) -> Result<LogPoint> {
     let (evaluation, values) = Evaluation::new(session, module, loader, stage, weights)?;
     let hosts = session.hosts.as_ref();
-    let sums = evaluation.run(&session.runtime, hosts, &values)?;
+    let sums = match evaluation.run(&session.runtime, hosts, &values, || Ok(None))? {
+        Evaluated::Sums(sums) => sums,
+        Evaluated::Interrupted(signal) => return Err(Error::interrupted("evaluating", signal)),
+    };
     let literals = hosts::arrive(hosts, session.runtime.read(&[&sums])?)?;
     let literal = literals.first().ok_or_else(|| Error::data("the device gave no values"))?;
     let logs = evaluation.step.logs();

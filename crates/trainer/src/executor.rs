@@ -1,14 +1,15 @@
 //! [`Executor`]: hands compiled steps to the device, a few ahead of it, and hands on what is read back. All loops run on
-//! it: it knows the other processes and Ctrl-C, and waits for nothing that they could keep from coming.
+//! it: it knows the other processes and the signals, and waits for nothing that they could keep from coming.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use fulmen_coordination::Halt;
 use fulmen_data::DeviceBatch;
 use fulmen_tensor::{DeviceArray, Done, Literal, PendingLiterals, Runtime};
 
 use crate::hosts::{self, Hosts};
-use crate::interrupt;
+use crate::interrupt::{self, Signal};
 use crate::program::CompiledStep;
 use crate::state::StepState;
 use crate::{Error, Result};
@@ -21,8 +22,8 @@ pub(crate) struct Executor<T> {
     runtime: Runtime,
     /// The other processes, without which a step may never finish.
     hosts: Option<Arc<Hosts>>,
-    /// While it lives, Ctrl-C is a request.
-    interrupt: Option<interrupt::Guard>,
+    /// While it lives, a signal is a request; the processes stop together.
+    interrupt: Option<(interrupt::Guard, Option<Arc<Halt>>)>,
     /// Steps that may not have finished.
     in_flight: VecDeque<Done>,
     reads: VecDeque<Read<T>>,
@@ -43,6 +44,13 @@ impl<T> Executor<T> {
         interrupt: Option<interrupt::Guard>,
     ) -> Executor<T> {
         let (in_flight, reads) = (VecDeque::new(), VecDeque::new());
+        let interrupt = interrupt.map(|guard| {
+            let halt = hosts.map(|hosts| Arc::new(hosts.halt()));
+            if let Some(halt) = halt.clone() {
+                guard.listen(move |signal| halt.request(&signal.to_string()));
+            }
+            (guard, halt)
+        });
         Executor { runtime: runtime.clone(), hosts: hosts.cloned(), interrupt, in_flight, reads }
     }
 
@@ -82,10 +90,10 @@ impl<T> Executor<T> {
         Ok(())
     }
 
-    /// Waits for the first step. From then on Ctrl-C finds something to save.
+    /// Waits for the first step. From then on a signal finds something to save.
     pub(crate) fn finish_first(&mut self) -> Result<()> {
         self.wait_for_oldest("the first step failed on the device")?;
-        self.interrupt.iter().for_each(interrupt::Guard::stepped);
+        self.interrupt.iter().for_each(|(guard, _)| guard.stepped());
         Ok(())
     }
 
@@ -125,12 +133,16 @@ impl<T> Executor<T> {
         self.reads.clear();
     }
 
-    /// Whether Ctrl-C was pressed. Several processes must end after the same step, so they ask each other; all ask after the
-    /// same steps.
-    pub(crate) fn is_interrupted(&self, ask: bool) -> Result<bool> {
-        let requested = || self.interrupt.as_ref().is_some_and(interrupt::Guard::requested);
-        let Some(hosts) = &self.hosts else { return Ok(requested()) };
-        hosts.health()?;
-        Ok(ask && hosts.any("interrupt", requested())?)
+    /// The signal that asks for an end, to any of the processes. They end together, so all ask after the same steps.
+    pub(crate) fn interrupted(&self) -> Result<Option<Signal>> {
+        match &self.interrupt {
+            None => Ok(None),
+            Some((guard, None)) => Ok(guard.requested()),
+            Some((_, Some(halt))) => {
+                self.hosts.as_ref().map_or(Ok(()), |hosts| hosts.health())?;
+                // One that this build does not know is no Ctrl-C.
+                Ok(halt.turn()?.map(|name| Signal::named(&name).unwrap_or(Signal::Terminate)))
+            }
+        }
     }
 }

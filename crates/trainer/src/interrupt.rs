@@ -1,55 +1,226 @@
-//! Ctrl-C and SIGTERM: the first one asks a running fit to save and end, the second ends the program. Before the first
-//! step of a fit there is nothing to save, so that the first one ends the program.
+//! SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first one asks a running fit to save and end, the second ends the program.
+//! Before the first step of a fit there is nothing to save, so that the first one ends the program.
+//!
+//! Each has a handler of its own, if nobody else has said what becomes of it: what `nohup` or a shell has the program
+//! ignore stays ignored, and a program with a handler of its own keeps it.
 
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::fmt;
+use std::sync::{Arc, Once};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::exit;
 
 use crate::say::say;
 
-static INSTALL: Once = Once::new();
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
-/// Whether a step has ended, so that there is something to save.
-static STEPPED: AtomicBool = AtomicBool::new(false);
-static REQUESTED: AtomicBool = AtomicBool::new(false);
+/// A signal that asks a program to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// SIGINT, which Ctrl-C sends: whoever started the program wants it to end.
+    Interrupt,
+    /// SIGTERM, which a supervisor sends: the machine is needed for something else, say.
+    Terminate,
+    /// SIGHUP: the terminal is gone.
+    HangUp,
+}
 
-/// While one of these lives, Ctrl-C is a request.
-pub(crate) struct Guard(());
+const SIGNALS: [(Signal, i32, &str); 3] = [
+    (Signal::Interrupt, SIGINT, "Ctrl-C"),
+    (Signal::Terminate, SIGTERM, "SIGTERM"),
+    (Signal::HangUp, SIGHUP, "SIGHUP"),
+];
+
+impl Signal {
+    /// What a program that it has ended exits with: 130 after Ctrl-C, as a shell says it. 75 after the others, which is
+    /// `EX_TEMPFAIL`: the work is not done, and a supervisor may start the program again.
+    ///
+    /// ```
+    /// use fulmen_trainer::Signal;
+    /// assert_eq!((Signal::Interrupt.exit_code(), Signal::Terminate.exit_code()), (130, 75));
+    /// ```
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Signal::Interrupt => 130,
+            Signal::Terminate | Signal::HangUp => 75,
+        }
+    }
+
+    /// The signal that is shown so.
+    pub(crate) fn named(name: &str) -> Option<Signal> {
+        SIGNALS.iter().find(|row| row.2 == name).map(|row| row.0)
+    }
+}
+
+/// `Ctrl-C`, `SIGTERM` or `SIGHUP`.
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(SIGNALS.iter().find(|row| row.0 == *self).map_or("", |row| row.2))
+    }
+}
+
+/// Within which a further SIGTERM or SIGHUP is the first one again: a shell that goes, and a supervisor that means a whole
+/// group of processes, send them twice.
+const SAME: Duration = Duration::from_secs(1);
+
+type Listener = Arc<dyn Fn(Signal) + Send + Sync>;
+
+static STATE: Mutex<State> = Mutex::new(State {
+    running: 0,
+    stepped: false,
+    requested: None,
+    grace: Duration::ZERO,
+    guards: 0,
+    listeners: vec![],
+});
+
+struct State {
+    /// Fits and predictions that run, all of them asked alike.
+    running: usize,
+    /// Whether a step has ended, so that there is something to save.
+    stepped: bool,
+    requested: Option<(Signal, Instant)>,
+    grace: Duration,
+    /// How many guards there have been.
+    guards: u64,
+    listeners: Vec<(u64, Listener)>,
+}
+
+/// Installs the handlers, once.
+pub(crate) fn install() {
+    static INSTALL: Once = Once::new();
+    INSTALL.call_once(|| {
+        let fails = |e| say(&format!("warning: no handler can be set for signals, which end the program unsaved: {e}"));
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mut signals = match Signals::new::<_, i32>([]) {
+            Ok(signals) => signals,
+            Err(error) => return fails(error),
+        };
+        for (_, number, _) in SIGNALS.iter().filter(|row| is_default(&status, row.1)) {
+            if let Err(error) = signals.add_signal(*number) {
+                fails(error);
+            }
+        }
+        let wait = move || {
+            for number in signals.forever() {
+                SIGNALS.iter().filter(|row| row.1 == number).for_each(|row| receive(row.0));
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("fulmen-signals".into()).spawn(wait) {
+            fails(error);
+        }
+    });
+}
+
+/// Whether nobody has said what becomes of a signal, by what the system says of this process: a line each for the signals
+/// that it ignores and that it catches, a bit each in hexadecimal.
+fn is_default(status: &str, number: i32) -> bool {
+    let mask = |name: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    let taken = ["SigIgn:", "SigCgt:"].into_iter().filter_map(mask).fold(0, |all, mask| all | mask);
+    taken >> (number - 1) & 1 == 0
+}
+
+/// On the thread that waits for signals.
+fn receive(signal: Signal) {
+    let mut state = STATE.lock();
+    match state.requested {
+        _ if state.running == 0 => end(signal),
+        None if !state.stepped => {
+            say(&format!("\n{signal} before the first step: there is nothing to save."));
+            end(signal)
+        }
+        None => {}
+        Some((_, first)) if signal != Signal::Interrupt && first.elapsed() < SAME => return,
+        Some(_) => end(signal),
+    }
+    state.requested = Some((signal, Instant::now()));
+    let (grace, guards) = (state.grace, state.guards);
+    let listeners: Vec<Listener> = state.listeners.iter().map(|listener| listener.1.clone()).collect();
+    drop(state);
+    listeners.iter().for_each(|listener| listener(signal));
+    if signal == Signal::Interrupt {
+        return say("\nInterrupted: ending after this step. Press Ctrl-C again to end at once.");
+    }
+    say(&format!("{signal}: saving and ending after this step, within {grace:?}. A second one ends at once."));
+    let wait = move || {
+        thread::sleep(grace);
+        let state = STATE.lock();
+        if state.running > 0 && state.guards == guards && state.requested.is_some() {
+            say(&format!(
+                "error: {grace:?} after {signal} (the option `grace`) not all is saved, and the program ends. The last \
+                 whole checkpoint is there to go on from"
+            ));
+            end(signal);
+        }
+    };
+    // Without a thread to spare the supervisor sees to the end.
+    drop(thread::Builder::new().name("fulmen-grace".into()).spawn(wait));
+}
+
+/// At once: what other threads still do must not change the code.
+fn end(signal: Signal) -> ! {
+    exit(signal.exit_code().into())
+}
+
+/// While one of these lives, a signal is a request.
+pub(crate) struct Guard(u64);
 
 impl Guard {
-    pub(crate) fn new() -> Guard {
-        INSTALL.call_once(|| {
-            // A program with a handler of its own keeps it; then Ctrl-C is its affair.
-            let _ = ctrlc::try_set_handler(|| {
-                if RUNNING.load(Ordering::SeqCst) == 0 || REQUESTED.swap(true, Ordering::SeqCst) {
-                    std::process::exit(130);
-                }
-                if !STEPPED.load(Ordering::SeqCst) {
-                    say("\nInterrupted before the first step: there is nothing to save.");
-                    std::process::exit(130);
-                }
-                say("\nInterrupted: ending after this step. Press Ctrl-C again to end at once.");
-            });
-        });
-        if RUNNING.fetch_add(1, Ordering::SeqCst) == 0 {
-            REQUESTED.store(false, Ordering::SeqCst);
-            STEPPED.store(false, Ordering::SeqCst);
+    /// `grace` is how long a request may take that is not Ctrl-C.
+    pub(crate) fn new(grace: Duration) -> Guard {
+        install();
+        let mut state = STATE.lock();
+        if state.running == 0 {
+            (state.requested, state.stepped) = (None, false);
         }
-        Guard(())
+        state.running += 1;
+        state.guards += 1;
+        state.grace = grace;
+        Guard(state.guards)
     }
 
     /// From now on there is something to save.
     pub(crate) fn stepped(&self) {
-        STEPPED.store(true, Ordering::SeqCst);
+        STATE.lock().stepped = true;
     }
 
-    /// Whether Ctrl-C was pressed since the fit began.
-    pub(crate) fn requested(&self) -> bool {
-        REQUESTED.load(Ordering::SeqCst)
+    /// The signal that came since the fit began.
+    pub(crate) fn requested(&self) -> Option<Signal> {
+        STATE.lock().requested.map(|(signal, _)| signal)
+    }
+
+    /// Calls `listener` as soon as a signal comes, or has come, while the guard lives. It must not wait.
+    pub(crate) fn listen(&self, listener: impl Fn(Signal) + Send + Sync + 'static) {
+        let mut state = STATE.lock();
+        if let Some((signal, _)) = state.requested {
+            listener(signal);
+        }
+        state.listeners.push((self.0, Arc::new(listener)));
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        RUNNING.fetch_sub(1, Ordering::SeqCst);
+        let mut state = STATE.lock();
+        state.running -= 1;
+        state.listeners.retain(|listener| listener.0 != self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_is_ignored_or_caught_is_left_alone_and_the_others_are_not() {
+        let nohup = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000004400\n";
+        assert_eq!([SIGHUP, SIGINT].map(|number| is_default(nohup, number)), [false, true]);
+        assert!(!is_default(nohup, SIGTERM), "caught");
+        assert!(is_default("", SIGHUP) && is_default("SigIgn:\tnone", SIGHUP), "where the system does not say it");
     }
 }

@@ -4,11 +4,12 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, ValueParser};
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
-use crate::{Error, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Strategy};
+use crate::{Error, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Resume, Strategy};
 
 /// One row of the table, for documents and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,7 +167,39 @@ macro_rules! texts {
         }
     )*};
 }
-texts!(Accelerator, Devices, GradientClipAlgorithm, LearningRateScaling, MatmulPrecision, Strategy);
+texts!(Accelerator, Devices, GradientClipAlgorithm, LearningRateScaling, MatmulPrecision, Resume, Strategy);
+
+/// The units of a time, the longest first, in milliseconds.
+const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+
+/// A time as whole numbers with units, `1h30m` say.
+impl Text for Duration {
+    fn parse_env(text: &OsStr) -> Result<Duration, String> {
+        let wrong = || "expected a time, 25s or 1m30s say; its units are d, h, m, s and ms".to_owned();
+        let mut rest = text.to_str().filter(|text| !text.is_empty()).ok_or_else(wrong)?;
+        let mut sum = Some(0u64);
+        while !rest.is_empty() {
+            let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?);
+            let (name, after) = after.split_at(after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len()));
+            let unit = UNITS.iter().find(|unit| unit.0 == name).ok_or_else(wrong)?.1;
+            let number: u64 = number.parse().map_err(|_| wrong())?;
+            sum = sum.and_then(|sum| sum.checked_add(number.checked_mul(unit)?));
+            rest = after;
+        }
+        sum.map(Duration::from_millis).ok_or_else(|| "it is longer than can be counted".into())
+    }
+    fn show(value: &Duration) -> String {
+        let mut left = u64::try_from(value.as_millis()).unwrap_or(u64::MAX);
+        let mut text = String::new();
+        for (name, unit) in UNITS {
+            if left >= unit {
+                text.push_str(&format!("{}{name}", left / unit));
+                left %= unit;
+            }
+        }
+        if text.is_empty() { "0s".into() } else { text }
+    }
+}
 
 impl Text for Precision {
     fn parse_env(text: &OsStr) -> Result<Precision, String> {
@@ -256,8 +289,15 @@ macro_rules! option_table {
             /// Where runs are written: each gets a folder `version_N` of its own.
             default_root_dir: PathBuf = PathBuf::from("runs"), "FULMEN_DEFAULT_ROOT_DIR", |_| None;
 
-            /// A checkpoint to resume from; empty to start anew.
+            /// A checkpoint to resume from; `last` or `best` for the newest run's under default_root_dir; empty to start anew.
             ckpt_path: PathBuf = PathBuf::new(), "FULMEN_CKPT_PATH", |_| None;
+
+            /// Whether a fit goes on with the newest whole checkpoint of this program under default_root_dir, if there is one
+            /// (auto), or starts anew unless ckpt_path names one (never).
+            resume: Resume = Resume::Never, "FULMEN_RESUME", |_| None;
+
+            /// How long a fit may take to save and end after SIGTERM or SIGHUP, `25s` or `1m30s` say; the program then ends.
+            grace: Duration = Duration::from_secs(25), "FULMEN_GRACE", |_| None;
 
             /// Whether to stop with an error when the training loss is NaN or infinite.
             #[arg(num_args = 0..=1, default_missing_value = "true")]
@@ -293,6 +333,22 @@ mod tests {
         assert_eq!((options.max_epochs, options.seed, options.log_every_n_steps), (5, 7, 50));
         let switched = resolve(TrainerArgs::default(), &[("FULMEN_DETECT_NAN", "1"), ("FULMEN_SEED", "")]).unwrap();
         assert_eq!((switched.detect_nan, switched.seed), (true, 0));
+    }
+
+    #[test]
+    fn a_time_is_numbers_with_units() {
+        let parse = |text: &str| Duration::parse_env(OsStr::new(text));
+        for (text, seconds, shown) in
+            [("25s", 25, "25s"), ("90s", 90, "1m30s"), ("1h30m", 5400, "1h30m"), ("2d", 172_800, "2d"), ("0s", 0, "0s")]
+        {
+            let time = parse(text).unwrap();
+            assert_eq!((time, Duration::show(&time)), (Duration::from_secs(seconds), shown.to_owned()));
+        }
+        assert_eq!(parse("1s500ms"), Ok(Duration::from_millis(1500)));
+        for wrong in ["", "25", "s", "-1", "1.5h", "3 s", "5x", "1h30"] {
+            assert!(parse(wrong).unwrap_err().contains("25s or 1m30s"), "{wrong}");
+        }
+        assert!(parse("99999999999999999999s").is_err() && parse("9999999999999999999d").is_err());
     }
 
     #[test]

@@ -56,8 +56,8 @@ fn first_rows(literal: Literal, rows: usize) -> Result<Literal> {
 
 /// Predictions, a batch at a time, in the order of the loader. Made by [`Trainer::predict`](crate::Trainer::predict).
 ///
-/// The device works on the next batch while one is looked at. After an error there is nothing more. Ctrl-C is such an
-/// error, after which the program goes on.
+/// The device works on the next batch while one is looked at. After an error there is nothing more. Ctrl-C, SIGTERM
+/// and SIGHUP are such errors, after which the program goes on.
 ///
 /// Of several processes each reads all of its batches, as the devices of one wait for those of the others: one that stops
 /// earlier ends the run for all.
@@ -83,9 +83,6 @@ pub struct PredictedBatches {
 /// Batches that the device is given before the first of them is read.
 const AHEAD: usize = 2;
 
-/// After how many batches processes ask each other whether Ctrl-C was pressed.
-const ASK_EVERY: usize = 8;
-
 /// Predicts with a module, a batch at a time.
 pub(crate) fn predict(
     session: &mut Session,
@@ -96,8 +93,8 @@ pub(crate) fn predict(
     let (Evaluation { step, loader, .. }, weights) =
         Evaluation::new(session, module, loader, Stage::Prediction, weights)?;
     let (runtime, hosts) = (&session.runtime, session.hosts.as_ref());
-    let interrupt = interrupt::Guard::new();
-    // What was predicted before Ctrl-C is the caller's to keep.
+    let interrupt = interrupt::Guard::new(session.choices.options.grace);
+    // What was predicted before a signal is the caller's to keep.
     interrupt.stepped();
     Ok(PredictedBatches {
         executor: Executor::new(runtime, hosts, Some(interrupt)),
@@ -150,8 +147,8 @@ impl PredictedBatches {
     }
 
     fn launch(&mut self) -> Result<bool> {
-        if self.executor.is_interrupted((self.launched + 1).is_multiple_of(ASK_EVERY))? {
-            return Err(Error::interrupted("predicting"));
+        if let Some(signal) = self.executor.interrupted()? {
+            return Err(Error::interrupted("predicting", signal));
         }
         let Some(batch) = self.batches.next().transpose()? else {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! [`Start`]: what a fit begins with, which is nothing or the checkpoint that `ckpt_path` names. A checkpoint must fit
+//! [`Start`]: what a fit begins with, which is nothing or the checkpoint that `ckpt_path` or `resume` names. A checkpoint must fit
 //! before anything changes. How one is read and written is not here but in `checkpoint.rs`.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,9 @@ use fulmen_data::DataLoader;
 use fulmen_tensor::Literal;
 
 use crate::checkpoint::{self, Position};
+use crate::newest::Named;
 use crate::prepare::Prepared;
+use crate::say::note;
 use crate::setting::Setting;
 use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
 use crate::state::{Average, StateLayout};
@@ -30,12 +32,25 @@ pub(crate) struct Start {
 impl Start {
     /// Reads the checkpoint that the options name, if they name one.
     pub(crate) fn new(options: &Options) -> Result<Start> {
-        let path = &options.ckpt_path;
-        let (position, checkpoint) = if path.as_os_str().is_empty() {
-            (Position { seed: options.seed, ..Position::default() }, None)
-        } else {
-            let (tensors, position) = checkpoint::load(path)?;
-            (position, Some((path.clone(), tensors)))
+        let root = &options.default_root_dir;
+        let named = Named::to_resume(options)?;
+        let read = named.map(|named| named.read(root, checkpoint::load)).transpose()?.flatten();
+        let (position, checkpoint) = match read {
+            Some((path, (tensors, position))) => {
+                if !matches!(named, Some(Named::Path(_))) {
+                    note(&format!("going on with {}", path.display()));
+                }
+                (position, Some((path, tensors)))
+            }
+            None => {
+                if named.is_some() {
+                    note(&format!(
+                        "note: there is no checkpoint of this program under {}: starting anew",
+                        root.display()
+                    ));
+                }
+                (Position { seed: options.seed, ..Position::default() }, None)
+            }
         };
         Ok(Start { position, checkpoint, best: None, values: None, logs: None })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fulmen_data::LoaderReport;
 
-use crate::LogPoint;
+use crate::{LogPoint, Signal};
 
 /// What a fit did.
 #[derive(Clone, Debug, Default)]
@@ -21,9 +21,11 @@ pub struct FitSummary {
     pub train_loss: Option<f64>,
     /// Why training ended before the last epoch, if it did.
     pub stopped: Option<String>,
-    /// Whether it was Ctrl-C that ended training. The last checkpoint is then of the middle of an epoch, and resuming
-    /// from it continues there.
+    /// Whether a signal ended training: Ctrl-C, SIGTERM or SIGHUP. The last checkpoint is then of the middle of an epoch,
+    /// and resuming from it continues there.
     pub interrupted: bool,
+    /// Which signal it was.
+    pub signal: Option<Signal>,
     /// The best checkpoint by the monitored metric.
     pub best_checkpoint: Option<PathBuf>,
     /// The latest checkpoint.

@@ -30,10 +30,11 @@ impl Failure {
         match self {
             Failure::Usage(error) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
             Failure::Error(error) => match error.downcast_ref::<crate::Error>() {
-                // What a shell says of a program that Ctrl-C has ended.
-                Some(error) if error.is_interrupted() => ExitCode::from(130),
                 Some(error) if error.is_option() => ExitCode::from(2),
-                _ => ExitCode::FAILURE,
+                error => match error.and_then(crate::Error::signal) {
+                    Some(signal) => ExitCode::from(signal.exit_code()),
+                    None => ExitCode::FAILURE,
+                },
             },
         }
     }
@@ -74,6 +75,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::Signal;
 
     #[derive(Debug)]
     struct Outer(std::io::Error);
@@ -91,11 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_tells_errors_wrong_usage_and_ctrl_c_apart() {
+    fn the_exit_code_tells_errors_wrong_usage_and_signals_apart() {
         let code = |failure: Failure| format!("{:?}", failure.tell());
         let expected = |code: u8| format!("{:?}", ExitCode::from(code));
         assert_eq!(code(Failure::from("broken")), expected(1));
-        assert_eq!(code(Failure::from(crate::Error::interrupted("predicting"))), expected(130));
+        let interrupted = |signal| Failure::from(crate::Error::interrupted("predicting", signal));
+        assert_eq!(code(interrupted(Signal::Interrupt)), expected(130));
+        assert_eq!(code(interrupted(Signal::Terminate)), expected(75));
+        assert_eq!(code(interrupted(Signal::HangUp)), expected(75));
         assert_eq!(code(Failure::from(crate::Error::option("max_epochs: 0 is not possible"))), expected(2));
         assert_eq!(code(Failure::from(crate::Error::usage("the loss must be a scalar"))), expected(1));
         let usage = clap::Command::new("x").try_get_matches_from(["x", "--y"]).unwrap_err();

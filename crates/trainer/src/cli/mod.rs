@@ -62,9 +62,9 @@
 //!
 //! # What the process answers
 //!
-//! 0 when all went well, also after a first Ctrl-C, which saves; 1 for an error, told on standard error after `error:`,
-//! or when `preflight` finds that the step does not fit; 2 for wrong usage, of a flag, a file of `--config` or the
-//! environment; 130 when Ctrl-C ended it before its work was done.
+//! 0 when all went well; 1 for an error, told on standard error after `error:`, or when `preflight` finds that the step
+//! does not fit; 2 for wrong usage, of a flag, a file of `--config` or the environment; 75 when SIGTERM or SIGHUP ended
+//! it before its work was done, and 130 when Ctrl-C did. A fit has then saved its state, if it had made a step.
 //!
 //! Not here: the training itself. Everything that a subcommand does, a program can do with [`Trainer`](crate::Trainer).
 

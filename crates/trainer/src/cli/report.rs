@@ -32,6 +32,7 @@ pub(crate) fn fit(trainer: &Trainer, fit: &FitSummary, tested: Option<&LogPoint>
         "steps": fit.global_step,
         "epochs": fit.epochs,
         "interrupted": fit.interrupted,
+        "signal": fit.signal.map(|signal| signal.to_string()),
         "train_compilations": fit.train_compilations,
         "eval_compilations": trainer.eval_compilations(),
         "device_to_host_transfers": trainer.device_to_host_transfers(),

@@ -17,13 +17,15 @@ use super::print_config::print_config;
 use super::report;
 use super::{FitData, Program};
 use crate::callbacks::spell;
+use crate::newest::Named;
 use crate::preflight::Prices;
 use crate::say::note;
-use crate::{Error, Options, Trainer, TrainerBuilder, Weights};
+use crate::{Error, Options, Resume, Trainer, TrainerBuilder, Weights, checkpoint, interrupt};
 
 /// Does what the arguments say.
 pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
     let started = Instant::now();
+    interrupt::install();
     let mut invocation = parse::<P>(args)?;
     let given = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
     let builder = invocation.program.trainer(Trainer::builder()).args(given);
@@ -62,23 +64,24 @@ impl<P: Program> Job<P> {
 
         let before_fit = self.started.elapsed();
         let fit = trainer.fit(&module, &train, validation.as_ref())?;
+        if let Some(signal) = fit.signal {
+            // A terminal that has gone, which SIGHUP tells, cannot be written to.
+            let _ = how_to_go_on(&trainer)
+                .map_err(Failure::from)
+                .and_then(|()| self.finish(&trainer, || report::fit(&trainer, &fit, None, before_fit)));
+            return Ok(ExitCode::from(signal.exit_code()));
+        }
         let mut tested = None;
-        if fit.interrupted {
-            if let Some(path) = trainer.last_checkpoint() {
-                line(format_args!("to go on: the same command with --ckpt-path {}", path.display()))?;
-            }
-        } else {
-            if let Some(test) = test {
-                let weights = if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
-                let point = trainer.test(&module, &test, weights)?;
-                line(format_args!("Test: {}", spell(&point.metrics)))?;
-                tested = Some(point);
-            }
-            match (trainer.best_checkpoint(), trainer.last_checkpoint()) {
-                (Some(best), _) => line(format_args!("best checkpoint: {}", best.display()))?,
-                (None, Some(last)) => line(format_args!("last checkpoint: {}", last.display()))?,
-                (None, None) => {}
-            }
+        if let Some(test) = test {
+            let weights = if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
+            let point = trainer.test(&module, &test, weights)?;
+            line(format_args!("Test: {}", spell(&point.metrics)))?;
+            tested = Some(point);
+        }
+        match (trainer.best_checkpoint(), trainer.last_checkpoint()) {
+            (Some(best), _) => line(format_args!("best checkpoint: {}", best.display()))?,
+            (None, Some(last)) => line(format_args!("last checkpoint: {}", last.display()))?,
+            (None, None) => {}
         }
         self.finish(&trainer, || report::fit(&trainer, &fit, tested.as_ref(), before_fit))
     }
@@ -95,8 +98,8 @@ impl<P: Program> Job<P> {
         let loader = loader.ok_or_else(|| Error::option(format!("this program has no {none}")))?;
         let module = self.program().module()?;
         let (point, title) = match self.invocation.task {
-            Task::Validate => (trainer.validate_with(&module, &loader, weights(&options))?, "Validation"),
-            _ => (trainer.test(&module, &loader, weights(&options))?, "Test"),
+            Task::Validate => (trainer.validate_with(&module, &loader, weights(&options)?)?, "Validation"),
+            _ => (trainer.test(&module, &loader, weights(&options)?)?, "Test"),
         };
         line(format_args!("{title}: {}", spell(&point.metrics)))?;
         self.finish(&trainer, || report::evaluation(&trainer, &point))
@@ -112,7 +115,7 @@ impl<P: Program> Job<P> {
             .predict_data(&options)?
             .ok_or_else(|| Error::option("this program has no data to predict for: its predict_data() gives none"))?;
         let module = self.program().module()?;
-        let batches = trainer.predict(&module, &loader, weights(&options))?;
+        let batches = trainer.predict(&module, &loader, weights(&options)?)?;
         let samples = match trainer.process_index() {
             0 => write_predictions(&args.output, format, batches)?,
             // Every process takes part in predicting; one of them writes.
@@ -159,12 +162,32 @@ impl<P: Program> Job<P> {
     }
 }
 
-/// The weights to evaluate: those of `--ckpt-path`.
-fn weights(options: &Options) -> Weights {
-    if options.ckpt_path.as_os_str().is_empty() {
-        note("note: without --ckpt-path the weights are those that the module begins with");
-        Weights::Current
-    } else {
-        Weights::File(options.ckpt_path.clone())
+/// Tells what to do after a fit that was interrupted.
+fn how_to_go_on(trainer: &Trainer) -> std::io::Result<()> {
+    match trainer.last_checkpoint() {
+        Some(_) if trainer.options().resume == Resume::Auto => line("to go on: the same command"),
+        Some(path) => line(format_args!("to go on: the same command with --ckpt-path {}", path.display())),
+        None => Ok(()),
     }
+}
+
+/// The weights to evaluate: those of `--ckpt-path`.
+fn weights(options: &Options) -> crate::Result<Weights> {
+    let Some(named) = Named::by_path(options) else {
+        note("note: without --ckpt-path the weights are those that the module begins with");
+        return Ok(Weights::Current);
+    };
+    if let Named::Path(path) = named {
+        return Ok(Weights::File(path.to_owned()));
+    }
+    let root = &options.default_root_dir;
+    let (path, _) = named.read(root, checkpoint::load)?.ok_or_else(|| {
+        let which = options.ckpt_path.display();
+        Error::option(format!(
+            "ckpt_path: {which}: no run of this program under {} has such a checkpoint",
+            root.display()
+        ))
+    })?;
+    note(&format!("the weights are those of {}", path.display()));
+    Ok(Weights::File(path))
 }

@@ -14,7 +14,7 @@ pub(crate) use open::fit;
 use crate::bad_samples::BadCount;
 use crate::callback::{Actions, Progress};
 use crate::checkpoint::Position;
-use crate::evaluate::Evaluation;
+use crate::evaluate::{Evaluated, Evaluation};
 use crate::executor::Executor;
 use crate::hosts;
 use crate::program::CompiledStep;
@@ -22,7 +22,7 @@ use crate::say::note;
 use crate::session::Session;
 use crate::state::{EntryId, State, StepState};
 use crate::summary::StepTimes;
-use crate::{Error, FitSummary, LogPoint, Options, Result, Strategy};
+use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
 
 /// Waiting for data is worth a word from this share of the step time on, and when it took so long.
 const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));
@@ -69,7 +69,7 @@ impl Fit<'_> {
         Ok(summary)
     }
 
-    /// Trains until the last epoch, a callback's wish or Ctrl-C.
+    /// Trains until the last epoch, a callback's wish or a signal.
     fn epochs(&mut self) -> Result<()> {
         // Of this fit alone.
         self.train.reset_report();
@@ -82,12 +82,15 @@ impl Fit<'_> {
             .epochs(self.position.epoch..max_epochs, self.position.batch as usize)
             .prefetch_to(runtime, &Strategy::batch(runtime.mesh()));
         while self.position.epoch < max_epochs && self.summary.stopped.is_none() {
-            if self.epoch(&mut batches)? {
+            let signal = match self.epoch(&mut batches)? {
+                None => self.end_epoch()?,
+                signal => signal,
+            };
+            if let Some(signal) = signal {
                 self.bad.tell();
-                self.save_interrupted()?;
+                self.save_interrupted(signal)?;
                 break;
             }
-            self.end_epoch()?;
         }
         self.executor.drain()?;
         self.summary.epochs = self.position.epoch;
@@ -107,8 +110,8 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// Trains on the rest of an epoch; true if Ctrl-C ended it.
-    fn epoch(&mut self, stream: &mut DeviceBatches) -> Result<bool> {
+    /// Trains on the rest of an epoch, if no signal ends it.
+    fn epoch(&mut self, stream: &mut DeviceBatches) -> Result<Option<Signal>> {
         let batches = self.train.len() as u64;
         let mut last: Option<Instant> = None;
         while self.position.batch < batches {
@@ -143,8 +146,9 @@ impl Fit<'_> {
             while self.executor.has_arrived() {
                 self.finish_log_point()?;
             }
-            if self.executor.is_interrupted(is_log_point || self.position.batch >= batches)? {
-                return Ok(true);
+            let signal = self.executor.interrupted()?;
+            if signal.is_some() {
+                return Ok(signal);
             }
         }
         // The end of an epoch waits for the device in any case; here its time is that of steps.
@@ -152,7 +156,7 @@ impl Fit<'_> {
         if let Some(last) = last {
             self.times.finish(last.elapsed());
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Whether the latest batch was the last of those that the optimizer steps for.
@@ -184,7 +188,7 @@ impl Fit<'_> {
     }
 
     /// Runs the validation step with the weights of now, averages where there are some; the sums stay on the device.
-    fn validate(&self, validation: &Evaluation) -> Result<DeviceArray> {
+    fn validate(&self, validation: &Evaluation) -> Result<Evaluated> {
         let converted = match &self.averages {
             Some((convert, entries)) => {
                 let averages = entries.iter().map(|&id| Ok(Argument::Borrow(self.state.array(id)?)));
@@ -192,15 +196,22 @@ impl Fit<'_> {
             }
             None => vec![],
         };
-        validation.run(&self.session.runtime, self.executor.hosts(), &self.state.validated(&converted)?)
+        let interrupted = || self.executor.interrupted();
+        let values = self.state.validated(&converted)?;
+        validation.run(&self.session.runtime, self.executor.hosts(), &values, interrupted)
     }
 
-    /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch.
-    fn end_epoch(&mut self) -> Result<()> {
+    /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch. If a signal ends
+    /// the validation, the epoch has not ended: a resumed fit validates again.
+    fn end_epoch(&mut self) -> Result<Option<Signal>> {
         self.bad.tell();
         let due = (self.position.epoch + 1).is_multiple_of(self.options().check_val_every_n_epoch);
         let validation = self.validation.as_ref().filter(|_| due);
-        let validated = validation.map(|validation| self.validate(validation)).transpose()?;
+        let validated = match validation.map(|validation| self.validate(validation)).transpose()? {
+            Some(Evaluated::Interrupted(signal)) => return Ok(Some(signal)),
+            Some(Evaluated::Sums(sums)) => Some(sums),
+            None => None,
+        };
         let trained = self.sums.take();
         let last: Vec<&DeviceArray> = trained.iter().chain(&validated).collect();
         let pending = if last.is_empty() { None } else { Some(self.session.runtime.read(&last)?) };
@@ -236,7 +247,8 @@ impl Fit<'_> {
         }
         self.summary.stopped = actions.stop;
         self.set_learning_rate_factor(actions.new_learning_rate_factor)?;
-        self.save(&actions.saves, vec![])
+        self.save(&actions.saves, vec![])?;
+        Ok(None)
     }
 }
 

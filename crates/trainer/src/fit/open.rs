@@ -33,7 +33,7 @@ pub(crate) fn fit(
     validation: Option<&DataLoader>,
 ) -> Result<FitSummary> {
     let started = Instant::now();
-    let interrupt = interrupt::Guard::new();
+    let interrupt = interrupt::Guard::new(session.choices.options.grace);
     (session.record.best_checkpoint, session.record.last_checkpoint) = (None, None);
     let setting = session.setting()?;
     let mut start = Start::new(&setting.options)?;

@@ -1,4 +1,4 @@
-//! Checkpoints: what is written when a callback or Ctrl-C asks for it.
+//! Checkpoints: what is written when a callback or a signal asks for it.
 
 use std::path::PathBuf;
 
@@ -9,14 +9,14 @@ use crate::callback::{CheckpointRole, numbered};
 use crate::checkpoint;
 use crate::hosts;
 use crate::state::names;
-use crate::{Error, Result};
+use crate::{Error, Result, Signal};
 
 impl Fit<'_> {
-    /// After Ctrl-C: log points that are on their way arrive, and the state in the middle of the epoch is saved, with
+    /// After a signal: log points that are on their way arrive, and the state in the middle of the epoch is saved, with
     /// what was logged since the last of them.
-    pub(super) fn save_interrupted(&mut self) -> Result<()> {
-        self.summary.stopped = Some("interrupted by Ctrl-C".into());
-        self.summary.interrupted = true;
+    pub(super) fn save_interrupted(&mut self, signal: Signal) -> Result<()> {
+        self.summary.stopped = Some(format!("interrupted by {signal}"));
+        (self.summary.interrupted, self.summary.signal) = (true, Some(signal));
         self.finish_log_points()?;
         let mut logs = vec![];
         if let Some(sums) = self.sums.take() {

@@ -14,7 +14,8 @@ pub(crate) type Facts = BTreeMap<String, String>;
 
 /// Options that say nothing about the programs: where files go and what is shown. Devices are a fact of the mesh, and a
 /// checkpoint is compared by what is in it.
-const OWN: [&str; 5] = ["accelerator", "devices", "default_root_dir", "ckpt_path", "enable_progress_bar"];
+const OWN: [&str; 7] =
+    ["accelerator", "devices", "default_root_dir", "ckpt_path", "resume", "grace", "enable_progress_bar"];
 
 /// What every run has.
 pub(crate) fn of_run(options: &Options, runtime: &Runtime) -> Result<Facts> {

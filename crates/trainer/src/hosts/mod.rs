@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use fulmen_coordination::{Coordination, Process, Timeouts};
+use fulmen_coordination::{Coordination, Halt, Process, Timeouts};
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
@@ -134,6 +134,11 @@ impl Hosts {
         // Whoever wanted it has said so before coming here.
         self.meet(what)?;
         Ok(self.coordination.try_get(&key)?.is_some())
+    }
+
+    /// Lets all processes end something after the same step. All ask for it at the same point.
+    pub(crate) fn halt(&self) -> Halt {
+        self.coordination.halt(&format!("trainer/{}", self.turns.fetch_add(1, Ordering::Relaxed)))
     }
 
     /// Whether all processes are still there.

@@ -1,15 +1,21 @@
-//! Runs that are ended from outside: by SIGTERM before there is anything to save, and by SIGKILL within a write.
+//! Runs that are ended from outside: by signals before there is anything to save, twice, and in a validation; by SIGKILL
+//! within a write; and runs that go on with the newest whole checkpoint.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::common::{Net, train_loader, trainer};
-use fulmen_data::LastBatch;
-use fulmen_trainer::{Callback, FitStart, Progress};
+use crate::common::{Net, Record, itself, train_loader, trainer, val_loader};
+use fulmen_data::{DataLoader, Dataset, Field, LastBatch, Sample, TensorDataset};
+use fulmen_trainer::{Actions, Callback, CheckpointRole, FitStart, LogPoint, Progress, Signal, TrainerBuilder};
 
 const FOLDER: &str = "FULMEN_TEST_KILLS";
+
+/// Sends a signal to this process.
+fn send(signal: &str) {
+    assert!(Command::new("kill").args([signal, &std::process::id().to_string()]).status().unwrap().success());
+}
 
 /// Sends a signal to this process before the first step, and waits for the end.
 struct SignalAtStart(&'static str);
@@ -19,7 +25,7 @@ impl Callback for SignalAtStart {
         "SignalAtStart"
     }
     fn on_fit_start(&mut self, _: &FitStart) {
-        assert!(Command::new("kill").args([self.0, &std::process::id().to_string()]).status().unwrap().success());
+        send(self.0);
         std::thread::sleep(Duration::from_secs(30));
     }
     fn on_train_batch_end(&mut self, progress: &Progress) {
@@ -29,7 +35,7 @@ impl Callback for SignalAtStart {
 
 /// Runs a test of this file in a process of its own.
 fn child(test: &str, folder: &Path) -> Output {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = itself();
     command.args(["--exact", &format!("kills::{test}"), "--ignored", "--nocapture"]).env(FOLDER, folder);
     command.output().unwrap()
 }
@@ -59,6 +65,14 @@ fn terminated_before_the_first_step() {
 
 #[test]
 #[ignore = "run by a_signal_before_the_first_step_ends_the_program_at_once"]
+fn hung_up_before_the_first_step() {
+    if let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) {
+        fit(&folder, Some("-HUP"));
+    }
+}
+
+#[test]
+#[ignore = "run by a_signal_before_the_first_step_ends_the_program_at_once"]
 fn interrupted_before_the_first_step() {
     if let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) {
         fit(&folder, Some("-INT"));
@@ -67,12 +81,16 @@ fn interrupted_before_the_first_step() {
 
 #[test]
 fn a_signal_before_the_first_step_ends_the_program_at_once() {
-    for test in ["terminated_before_the_first_step", "interrupted_before_the_first_step"] {
+    for (test, code) in [
+        ("terminated_before_the_first_step", 75),
+        ("hung_up_before_the_first_step", 75),
+        ("interrupted_before_the_first_step", 130),
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let output = child(test, folder.path());
         let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(!said.contains("ran"), "{said}");
-        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert_eq!(output.status.code(), Some(code), "{said}");
         assert!(said.contains("there is nothing to save"), "{said}");
         assert!(files(&folder.path().join("version_0/checkpoints")).is_empty());
     }
@@ -106,4 +124,170 @@ fn what_a_killed_run_left_is_removed_when_the_next_begins() {
     assert_eq!(files(folder.path()), ["version_0", "version_1"]);
     assert_eq!(files(&checkpoints), ["last.safetensors"]);
     assert_eq!(std::fs::read(checkpoints.join("last.safetensors")).unwrap(), whole);
+}
+
+/// Sends signals after a step, and stays in it.
+struct SignalsAfter(u64, &'static [(&'static str, u64)]);
+
+impl Callback for SignalsAfter {
+    fn name(&self) -> &'static str {
+        "SignalsAfter"
+    }
+    fn on_train_batch_end(&mut self, progress: &Progress) {
+        if progress.global_step == self.0 {
+            for &(signal, pause) in self.1 {
+                send(signal);
+                std::thread::sleep(Duration::from_millis(pause));
+            }
+        }
+    }
+}
+
+/// 20 steps in two epochs, validated.
+fn fit_with(builder: TrainerBuilder, validation: &DataLoader) -> fulmen_trainer::FitSummary {
+    let train = train_loader(80, LastBatch::Drop);
+    builder.max_epochs(2).log_every_n_steps(1).build().unwrap().fit(&Net::new(), &train, Some(validation)).unwrap()
+}
+
+#[test]
+#[ignore = "run by a_second_signal_and_the_end_of_the_grace_end_the_program_at_once"]
+fn signalled_within_a_step() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let signals: &'static [(&'static str, u64)] = match std::env::var("FULMEN_TEST_SIGNALS").unwrap().as_str() {
+        // The last pause is the one that no signal ends.
+        "twice" => &[("-TERM", 1200), ("-TERM", 60_000)],
+        "ctrl-c after it" => &[("-TERM", 100), ("-INT", 60_000)],
+        "grace" => &[("-TERM", 60_000)],
+        "the same" => &[("-HUP", 50), ("-TERM", 50), ("-HUP", 300)],
+        other => panic!("{other}"),
+    };
+    let summary = fit_with(trainer(&folder).callback(SignalsAfter(3, signals)), &val_loader(16));
+    assert_eq!((summary.signal, summary.global_step), (Some(Signal::HangUp), 3));
+    println!("saved");
+}
+
+#[test]
+fn a_second_signal_and_the_end_of_the_grace_end_the_program_at_once() {
+    for (case, code, says) in [
+        ("twice", 75, "within 25s"),
+        ("ctrl-c after it", 130, "within 25s"),
+        ("grace", 75, "100ms after SIGTERM (the option `grace`) not all is saved"),
+        ("the same", 0, "saved"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = itself();
+        command.args(["--exact", "kills::signalled_within_a_step", "--ignored", "--nocapture"]);
+        command.env(FOLDER, folder.path()).env("FULMEN_TEST_SIGNALS", case);
+        if case == "grace" {
+            command.env("FULMEN_GRACE", "100ms");
+        }
+        let begun = Instant::now();
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{case}: {said}");
+        assert!(said.contains(says), "{case}: {said}");
+        assert!(begun.elapsed() < Duration::from_secs(50), "{case}: it did not wait for the step");
+        let checkpoints = folder.path().join("version_0/checkpoints");
+        assert_eq!(files(&checkpoints).is_empty(), code != 0, "{case}: {said}");
+    }
+}
+
+/// Data that sends a signal when its sample 20 is first read.
+struct Signalling(TensorDataset, std::sync::Once);
+
+impl Dataset for Signalling {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn fields(&self) -> Vec<Field> {
+        self.0.fields()
+    }
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> fulmen_data::Result<()> {
+        if index == 20 {
+            self.1.call_once(|| send("-TERM"));
+            // Time for it to arrive, whatever was read ahead.
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        self.0.read(index, sample)
+    }
+}
+
+#[test]
+fn a_validation_that_a_signal_ends_comes_again_when_the_fit_goes_on() {
+    if !crate::common::has_a_process_of_its_own(
+        "kills::a_validation_that_a_signal_ends_comes_again_when_the_fit_goes_on",
+    ) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let whole = Record::default();
+    fit_with(trainer(folder.path()).callback(whole.clone()), &val_loader(400));
+
+    let before = Record::default();
+    let signalling = Signalling(crate::common::samples(400), std::sync::Once::new());
+    let signalling = DataLoader::builder(signalling).batch_size(8).num_workers(1).build().unwrap();
+    let summary = fit_with(trainer(folder.path()).callback(before.clone()), &signalling);
+    assert_eq!((summary.signal, summary.global_step, summary.epochs), (Some(Signal::Terminate), 10, 0));
+    assert_eq!(summary.stopped.as_deref(), Some("interrupted by SIGTERM"));
+    assert!(before.epochs.lock().unwrap().is_empty(), "the epoch has not ended");
+
+    let after = Record::default();
+    let summary = fit_with(trainer(folder.path()).callback(after.clone()).resume("auto"), &val_loader(400));
+    assert_eq!((summary.signal, summary.global_step), (None, 20));
+    assert_eq!([before.bits("train_loss"), after.bits("train_loss")].concat(), whole.bits("train_loss"));
+    assert_eq!(*after.epochs.lock().unwrap(), *whole.epochs.lock().unwrap());
+}
+
+/// Keeps the state of each epoch.
+struct Keep(PathBuf);
+
+impl Callback for Keep {
+    fn name(&self) -> &'static str {
+        "Keep"
+    }
+    fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+        let path = self.0.join(format!("version_0/checkpoints/kept={}.safetensors", point.epoch));
+        actions.save_checkpoint(path, CheckpointRole::Extra);
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let go_on = |epochs: u64, builder: TrainerBuilder| {
+        let record = Record::default();
+        let mut trainer = builder.max_epochs(epochs).log_every_n_steps(1).callback(record.clone()).build().unwrap();
+        let fit = trainer.fit(&Net::new(), &train_loader(80, LastBatch::Drop), None);
+        fit.map(|_| record.bits("train_loss").first().map(|bits| bits.0))
+    };
+    let auto = || trainer(folder.path()).resume("auto");
+    // Nothing is there; not even the folder.
+    let missing = trainer(&folder.path().join("missing")).resume("auto");
+    assert_eq!(go_on(1, missing).unwrap(), Some(1));
+    assert_eq!(go_on(2, auto().callback(Keep(folder.path().to_owned()))).unwrap(), Some(1));
+    // The newest run is done, and one that has made no step yet has nothing to go on from.
+    assert_eq!(go_on(2, auto()).unwrap(), None);
+    std::fs::create_dir_all(folder.path().join("version_2/checkpoints")).unwrap();
+    assert_eq!(go_on(3, trainer(folder.path()).ckpt_path("last")).unwrap(), Some(21));
+    assert_eq!(files(folder.path()).last().unwrap(), "version_3");
+
+    // What is damaged is passed over, in the header and in a tensor, down to the run before and its older checkpoints.
+    let damage = |run: &str, at: f64| {
+        let path = folder.path().join(run).join("checkpoints/last.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = ((bytes.len() - 1) as f64 * at) as usize;
+        bytes[at] ^= 0x10;
+        std::fs::write(path, bytes).unwrap();
+    };
+    damage("version_3", 1.0);
+    damage("version_0", 0.9);
+    std::fs::remove_dir_all(folder.path().join("version_1")).unwrap();
+    std::fs::remove_file(folder.path().join("version_0/checkpoints/kept=1.safetensors")).unwrap();
+    std::fs::write(folder.path().join("version_2/checkpoints/half.safetensors"), b"half").unwrap();
+    assert_eq!(go_on(3, auto()).unwrap(), Some(11), "after the first epoch, which was kept");
+
+    // The best of the newest run: here no run has one.
+    assert_eq!(go_on(1, trainer(folder.path()).ckpt_path("best")).unwrap(), Some(1));
+    let error = go_on(3, auto().ckpt_path("best")).unwrap_err().to_string();
+    assert!(error.contains("resume: auto means the newest checkpoint, and ckpt_path: best another one"), "{error}");
 }

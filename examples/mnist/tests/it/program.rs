@@ -1,12 +1,14 @@
-//! The program as a user runs it: its JSON, its messages, and Ctrl-C.
+//! The program as a user and a supervisor run it: its JSON, its messages, signals and exit codes.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 fn mnist(runs: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mnist"));
-    command.arg("--default-root-dir").arg(runs).args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // What the shell that runs the tests has them ignore, SIGINT in a background job say, is not ignored here.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_mnist"), "--default-root-dir"]);
+    command.arg(runs).args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -57,23 +59,32 @@ fn rows(run: &Path) -> Vec<String> {
     csv.lines().skip(1).map(str::to_owned).collect()
 }
 
-#[test]
-fn ctrl_c_saves_and_the_resumed_run_is_the_uninterrupted_one() {
-    let runs = tempfile::tempdir().unwrap();
-    let args = ["--max-epochs", "2", "--batch-size", "128", "--log-every-n-steps", "5"];
-    assert!(mnist(runs.path(), &args).output().unwrap().status.success());
+const TWO_EPOCHS: [&str; 6] = ["--max-epochs", "2", "--batch-size", "128", "--log-every-n-steps", "5"];
 
-    let child = mnist(runs.path(), &args).spawn().unwrap();
-    let csv = runs.path().join("version_1/metrics.csv");
+/// Waits until a run has written some log points.
+fn wait_for_log_points(run: &Path, lines: usize) {
     let deadline = Instant::now() + Duration::from_secs(120);
-    while std::fs::read_to_string(&csv).map_or(0, |text| text.lines().count()) < 3 {
+    while std::fs::read_to_string(run.join("metrics.csv")).map_or(0, |text| text.lines().count()) < lines {
         assert!(Instant::now() < deadline, "no log point has arrived");
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+}
+
+fn send(signal: &str, child: &Child) {
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn ctrl_c_saves_and_the_resumed_run_is_the_uninterrupted_one() {
+    let runs = tempfile::tempdir().unwrap();
+    assert!(mnist(runs.path(), &TWO_EPOCHS).output().unwrap().status.success());
+
+    let child = mnist(runs.path(), &TWO_EPOCHS).spawn().unwrap();
+    wait_for_log_points(&runs.path().join("version_1"), 3);
+    send("-INT", &child);
     let output = child.wait_with_output().unwrap();
     let (stdout, stderr) = text(&output);
-    assert!(output.status.success(), "{stderr}");
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
     assert!(stderr.contains("Stopped: interrupted by Ctrl-C"), "{stderr}");
     let line = stdout.lines().find(|line| line.contains("--ckpt-path ")).unwrap();
     let path = line.split("--ckpt-path ").nth(1).unwrap().to_owned();
@@ -82,11 +93,85 @@ fn ctrl_c_saves_and_the_resumed_run_is_the_uninterrupted_one() {
     let (_, stderr) = text(&other);
     assert!(!other.status.success() && stderr.contains("Resume with the loader of that run"), "{stderr}");
 
-    let resumed = mnist(runs.path(), &[&args[..], &["--ckpt-path", &path]].concat()).output().unwrap();
+    let resumed = mnist(runs.path(), &[&TWO_EPOCHS[..], &["--ckpt-path", &path]].concat()).output().unwrap();
     assert!(resumed.status.success(), "{}", text(&resumed).1);
     // From the resume on the rows are the same, bit for bit; the last is that of the test.
     let (whole, resumed) = (rows(&runs.path().join("version_0")), rows(&runs.path().join("version_2")));
     assert_eq!(resumed[..], whole[whole.len() - resumed.len()..]);
+}
+
+/// How a supervisor starts a program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Start {
+    Plainly,
+    /// SIGHUP is ignored.
+    Nohup,
+    /// A shell without job control has it ignore SIGINT.
+    InTheBackground,
+    InASessionOfItsOwn,
+}
+
+impl Start {
+    /// The same program and process id, started so.
+    fn command(self, runs: &Path) -> Command {
+        let program = env!("CARGO_BIN_EXE_mnist");
+        // What the shell that runs the tests ignores.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT,TERM,HUP");
+        match self {
+            Start::Plainly => command.arg(program),
+            Start::Nohup => command.args(["nohup", program]),
+            Start::InTheBackground => command.args(["sh", "-c", "trap '' INT; exec \"$0\" \"$@\"", program]),
+            Start::InASessionOfItsOwn => command.args(["setsid", program]),
+        };
+        command.arg("--default-root-dir").arg(runs).args(TWO_EPOCHS).args(["--resume", "auto"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn ignores(self, signal: &str) -> bool {
+        matches!((self, signal), (Start::Nohup, "-HUP") | (Start::InTheBackground, "-INT"))
+    }
+}
+
+#[test]
+fn a_supervisor_understands_how_a_run_ends_and_the_same_command_goes_on() {
+    let runs = tempfile::tempdir().unwrap();
+    // Started anew, as nothing is there to go on from.
+    let whole = runs.path().join("whole");
+    let output = Start::Plainly.command(&whole).output().unwrap();
+    assert!(output.status.success() && text(&output).1.contains("starting anew"), "{}", text(&output).1);
+    let whole = rows(&whole.join("version_0"));
+    for start in [Start::Plainly, Start::Nohup, Start::InTheBackground, Start::InASessionOfItsOwn] {
+        for (signal, name, code) in [("-TERM", "SIGTERM", 75), ("-HUP", "SIGHUP", 75), ("-INT", "Ctrl-C", 130)] {
+            let root = runs.path().join(format!("{start:?}{signal}"));
+            let case = format!("{start:?} {signal}");
+            let child = start.command(&root).spawn().unwrap();
+            wait_for_log_points(&root.join("version_0"), 3);
+            send(signal, &child);
+            let (name, code) = match start.ignores(signal) {
+                true => {
+                    // It stays ignored, and the others are heard.
+                    wait_for_log_points(&root.join("version_0"), 6);
+                    send("-TERM", &child);
+                    ("SIGTERM", 75)
+                }
+                false => (name, code),
+            };
+            let output = child.wait_with_output().unwrap();
+            let (stdout, stderr) = text(&output);
+            assert_eq!(output.status.code(), Some(code), "{case}: {stderr}");
+            assert!(stderr.contains(&format!("Stopped: interrupted by {name}")), "{case}: {stderr}");
+            assert!(stdout.contains("to go on: the same command\n"), "{case}: {stdout}");
+
+            let resumed = start.command(&root).output().unwrap();
+            assert!(resumed.status.success(), "{case}: {}", text(&resumed).1);
+            // The rows of both runs are those of the one that was not interrupted, bit for bit.
+            let parts = [rows(&root.join("version_0")), rows(&root.join("version_1"))];
+            assert!(parts[0].len() >= 2 && parts[1].len() >= 2, "{case}");
+            assert_eq!(parts.concat(), whole, "{case}");
+        }
+    }
 }
 
 #[test]

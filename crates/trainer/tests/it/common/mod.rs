@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, dead_code)] // a test helper may panic, and not every test file uses all of them
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use fulmen_data::{DataLoader, LastBatch, TensorDataset};
@@ -127,6 +128,14 @@ impl Record {
     }
 }
 
+/// This test program, to be run in a process that takes the signals as they come: those that the shell has this one ignore,
+/// SIGINT in a background job say, would be ignored there too.
+pub(crate) fn itself() -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT,TERM,HUP").arg(std::env::current_exe().unwrap());
+    command
+}
+
 /// Whether this is a process for one test alone, which a test needs that sends itself a signal: a signal is for all fits of
 /// a process. Where it is not, the test is run in one.
 pub(crate) fn has_a_process_of_its_own(test: &str) -> bool {
@@ -134,8 +143,7 @@ pub(crate) fn has_a_process_of_its_own(test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;
     }
-    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = command.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let output = itself().args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
     false
