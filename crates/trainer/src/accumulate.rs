@@ -5,38 +5,14 @@
 //! samples, so that a group is worth one batch as large, also the short one at the end of an epoch; Lightning divides
 //! that by the whole number of batches.
 
-use fulmen_tensor::{DType, Tensor, TensorType};
+use fulmen_tensor::{DType, Tensor};
 
+use crate::Batch;
 use crate::epoch::{Epoch, counted};
-use crate::{Batch, Error, Result};
-
-/// The real samples that the sums hold: f32.
-pub(crate) const SAMPLES: &str = "trainer/accumulated_samples";
-/// Groups that have ended: i32.
-pub(crate) const GROUPS: &str = "trainer/groups";
-
-/// The prefix of sums of gradients.
-pub(crate) const GRADIENTS: &str = "trainer/gradients/";
-
-/// The name of the sum of a parameter's gradients, each times the samples of its batch.
-pub(crate) fn buffer(parameter: &str) -> String {
-    format!("{GRADIENTS}{parameter}")
-}
 
 /// The dtype of what is summed or averaged over many steps: at least f32, or small shares would vanish.
 pub(crate) fn dtype(of: DType) -> DType {
     if of == DType::F64 { DType::F64 } else { DType::F32 }
-}
-
-/// What a sum begins with.
-pub(crate) fn first(parameter: &TensorType) -> Tensor {
-    Tensor::zeros(dtype(parameter.dtype), &parameter.shape)
-}
-
-/// The counters with their first values.
-pub(crate) fn entries() -> Vec<(String, Tensor)> {
-    let zero = |dtype| Tensor::zeros(dtype, []);
-    vec![(SAMPLES.into(), zero(DType::F32)), (GROUPS.into(), zero(DType::I32))]
 }
 
 /// Optimizer steps of an epoch of so many batches.
@@ -53,14 +29,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Ends after so many batches, and with the epoch.
-    pub(crate) fn new(epoch: Option<&Epoch>, samples: Option<&Tensor>, data: &Batch, every: u64) -> Result<Group> {
-        let (Some(epoch), Some(samples)) = (epoch, samples) else {
-            return Err(Error::usage("the training state has no counters for accumulated gradients"));
-        };
+    /// Ends after so many batches, and with the epoch. `samples` are those that the sums of gradients hold.
+    pub(crate) fn new(epoch: &Epoch, samples: &Tensor, data: &Batch, every: u64) -> Group {
         let count = data.mask().sum_all();
         let due = epoch.done().remainder(counted(every)).eq(0.0).or(epoch.ends());
-        Ok(Group { samples: samples + &count, count, due })
+        Group { samples: samples + &count, count, due }
     }
 
     /// Whether the group ends with this batch: a boolean scalar.
@@ -78,10 +51,8 @@ impl Group {
         sum + gradient.to_dtype(sum.dtype()) * self.count.to_dtype(sum.dtype())
     }
 
-    /// The counters for the next batch.
-    pub(crate) fn next(&self, groups: Option<&Tensor>) -> Vec<(&'static str, Tensor)> {
-        let mut next = vec![(SAMPLES, self.due.select(&self.samples.zeros_like(), &self.samples))];
-        next.extend(groups.map(|groups| (GROUPS, self.due.select(&(groups + 1.0), groups))));
-        next
+    /// The samples that the sums hold and the groups that have ended, for the next batch.
+    pub(crate) fn next(&self, groups: &Tensor) -> [Tensor; 2] {
+        [self.due.select(&self.samples.zeros_like(), &self.samples), self.due.select(&(groups + 1.0), groups)]
     }
 }

@@ -174,13 +174,6 @@ impl WeightAveraging {
     }
 }
 
-/// The number of averaged steps: i32.
-pub(crate) const COUNT: &str = "trainer/averaged";
-/// The prefix that averages have in the state. In a file they have the module's names.
-pub(crate) const AVERAGE: &str = "average/";
-/// The prefix in a file of the weights that training goes on with.
-pub(crate) const CURRENT: &str = "trainer/current/";
-
 /// How one step averages.
 pub(crate) struct Averaging {
     /// The number of averaged steps after this one.

@@ -2,20 +2,25 @@
 
 use std::fmt;
 use std::panic::Location;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use fulmen_pjrt::diagnosis::{device_files, diagnose};
 use fulmen_pjrt::locate::Platform;
-use fulmen_tensor::{Accelerator, Mesh, Runtime};
+use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
 
 use crate::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::hosts::Hosts;
 use crate::loggers::{CsvLogger, Logger};
-use crate::options::TrainerArgs;
+use crate::options::{TrainerArgs, option_table};
 use crate::say::note;
-use crate::setting::Extras;
-use crate::{Error, Options, Result, Trainer, WeightAveraging, environment};
+use crate::session::{Record, Session};
+use crate::setting::Choices;
+use crate::{
+    Error, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Strategy, Trainer, WeightAveraging,
+    environment,
+};
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
 #[derive(Default)]
@@ -62,8 +67,8 @@ impl TrainerBuilder {
         self
     }
 
-    /// What the options do not say of how steps are recorded.
-    pub(crate) fn extras(&self) -> Result<Extras> {
+    /// What decides how steps are recorded.
+    pub(crate) fn choices(&self, options: Options) -> Result<Choices> {
         if let Some(averaging) = &self.averaging {
             averaging.check()?;
         }
@@ -73,7 +78,7 @@ impl TrainerBuilder {
             }
         }
         let scales_learning_rate = self.callbacks.iter().any(|callback| callback.changes_learning_rate());
-        Ok(Extras { averaging: self.averaging.clone(), scales_learning_rate })
+        Ok(Choices { options, averaging: self.averaging.clone(), scales_learning_rate })
     }
 
     /// Keeps why an option's value was refused, for [`TrainerBuilder::options`] to report.
@@ -108,24 +113,23 @@ impl TrainerBuilder {
     /// An option that cannot be; no plugin or device for the accelerator; a mesh of another number of devices; a process
     /// that has not joined in time, which is named.
     pub fn build(self) -> Result<Trainer> {
-        let options = self.options()?;
-        self.extras()?;
-        let hosts = Hosts::from_env(&options, self.runtime.as_ref())?;
-        let built = self.build_with(options, hosts.clone());
+        let choices = self.choices(self.options()?)?;
+        let hosts = Hosts::from_env(&choices.options, self.runtime.as_ref())?;
+        let built = self.build_with(choices, hosts.clone());
         if let (Some(hosts), Err(error)) = (&hosts, &built) {
             hosts.fail(error);
         }
         built
     }
 
-    pub(crate) fn build_with(self, options: Options, hosts: Option<Arc<Hosts>>) -> Result<Trainer> {
-        let extras = self.extras()?;
+    pub(crate) fn build_with(self, choices: Choices, hosts: Option<Arc<Hosts>>) -> Result<Trainer> {
+        let options = &choices.options;
         let runtime = match (self.runtime, &hosts) {
             (Some(runtime), _) => runtime,
             (None, Some(hosts)) => hosts.open(options.accelerator, &options.devices)?,
             (None, None) => Runtime::open(options.accelerator, &options.devices)?,
         };
-        say_if_a_tpu_is_idle(&options, &runtime);
+        say_if_a_tpu_is_idle(options, &runtime);
         let runtime = match &self.mesh {
             Some(mesh) => runtime.with_mesh(mesh)?,
             None => runtime,
@@ -150,9 +154,50 @@ impl TrainerBuilder {
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
-        Ok(Trainer::new((options, extras), runtime, hosts, callbacks, loggers))
+        Ok(Trainer::new(Session { choices, runtime, hosts, callbacks, loggers, record: Record::default() }))
     }
 }
+
+/// The builder's method of an option. A number or a switch is taken as it is, so that a literal has one type that it can
+/// be. Any other option takes what becomes its type too, such as its name on the command line; a name that is none of its
+/// values is kept for [`TrainerBuilder::options`] to report.
+macro_rules! setter {
+    (@plain $(#[$doc:meta])* $name:ident: $ty:ident) => {
+        $(#[$doc])*
+        pub fn $name(mut self, $name: $ty) -> Self {
+            self.given.$name = Some($name);
+            self
+        }
+    };
+    ($(#[$doc:meta])* $name:ident: u64) => { setter!(@plain $(#[$doc])* $name: u64); };
+    ($(#[$doc:meta])* $name:ident: f64) => { setter!(@plain $(#[$doc])* $name: f64); };
+    ($(#[$doc:meta])* $name:ident: bool) => { setter!(@plain $(#[$doc])* $name: bool); };
+    ($(#[$doc:meta])* $name:ident: $ty:ident) => {
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name(mut self, $name: impl TryInto<$ty, Error: std::fmt::Display>) -> Self {
+            match $name.try_into() {
+                Ok(value) => self.given.$name = Some(value),
+                Err(e) => self.refuse(stringify!($name), &e, std::panic::Location::caller()),
+            }
+            self
+        }
+    };
+}
+
+macro_rules! setters {
+    ($($(#[doc = $doc:literal])* $(#[arg($($arg:tt)*)])? $name:ident: $ty:ident = $default:expr, $env:literal, $check:expr;)*) => {
+        impl TrainerBuilder {
+            $(setter! {
+                $(#[doc = $doc])* #[doc = ""]
+                #[doc = concat!("Environment: `", $env, "`. Default: `", stringify!($default), "`.")]
+                $name: $ty
+            })*
+        }
+    };
+}
+
+option_table!(setters);
 
 /// Whoever has a TPU and lets the Trainer choose expects the TPU.
 fn say_if_a_tpu_is_idle(options: &Options, runtime: &Runtime) {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use fulmen_durable::NewFile;
 use fulmen_nn::safetensors;
-use fulmen_tensor::Literal;
+use fulmen_tensor::{Literal, TensorType};
 use serde_json::{Value, json};
 
 use crate::logs::Sums;
@@ -36,16 +36,13 @@ pub(crate) struct Position {
     pub(crate) data: String,
     /// What the epoch that had begun has logged up to its last log point.
     pub(crate) epoch_sums: Sums,
-    /// What the values in the tensor [`LOGS`] are, which holds what was logged after it.
+    /// What the values in the tensor [`LOGS`](crate::state::names::LOGS) are, which holds what was logged after it.
     pub(crate) log_names: Vec<String>,
     /// The best checkpoint so far.
     pub(crate) best_checkpoint: Option<PathBuf>,
     /// The state of each callback that has one, by its name.
     pub(crate) callbacks: BTreeMap<String, Value>,
 }
-
-/// The name of the tensor with what was logged since the last log point; only in a checkpoint within an epoch.
-pub(crate) const LOGS: &str = "trainer/logs";
 
 /// The metadata key that everything but the tensors stands under.
 const KEY: &str = "fulmen";
@@ -179,6 +176,32 @@ fn list<T>(value: &Value, element: impl Fn(&Value) -> Option<T>) -> Option<Vec<T
 fn row(row: &Value) -> Option<(String, Vec<Vec<f64>>)> {
     let element = |value: &Value| value.as_u64().map(f64::from_bits);
     Some((row[0].as_str()?.to_owned(), list(&row[1], |sum| list(sum, element))?))
+}
+
+/// Takes the value of each name out of what a file holds. A floating-point number of another width is rounded to this one.
+///
+/// # Errors
+/// All names that are missing or have another type, so that nothing need be changed before it is known that all fits.
+pub(crate) fn choose<'a>(
+    names: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
+    tensors: &mut BTreeMap<String, Literal>,
+) -> Result<Vec<Literal>> {
+    let (mut chosen, mut problems) = (vec![], vec![]);
+    for (name, ty) in names {
+        match tensors.remove(name) {
+            Some(literal) if literal.ty() == ty => chosen.push(literal),
+            Some(literal) if literal.ty().shape == ty.shape && literal.ty().dtype.is_float() && ty.dtype.is_float() => {
+                chosen.push(literal.to_dtype(ty.dtype)?);
+            }
+            Some(literal) => problems.push(format!("`{name}` is {} there and {ty} here", literal.ty())),
+            None => problems.push(format!("`{name}` ({ty}) is missing")),
+        }
+    }
+    if problems.is_empty() {
+        Ok(chosen)
+    } else {
+        Err(Error::usage(format!("it does not fit:\n  {}", problems.join("\n  "))))
+    }
 }
 
 /// Checks that checkpoints can be written into a folder, which is made if it is not there.

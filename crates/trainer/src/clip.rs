@@ -1,11 +1,8 @@
 //! [`GradientClipAlgorithm`]: how gradients are kept from being too large.
 
-use std::fmt;
-use std::str::FromStr;
-
 use fulmen_tensor::{DType, Tensor};
 
-use crate::{Error, Result};
+use crate::named::named;
 
 /// How gradients are kept from being too large.
 ///
@@ -27,28 +24,7 @@ pub enum GradientClipAlgorithm {
 const NAMES: [(&str, GradientClipAlgorithm); 2] =
     [("norm", GradientClipAlgorithm::Norm), ("value", GradientClipAlgorithm::Value)];
 
-impl FromStr for GradientClipAlgorithm {
-    type Err = Error;
-    fn from_str(name: &str) -> Result<GradientClipAlgorithm> {
-        NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
-            let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
-            Error::usage(format!("`{name}` is no way to clip gradients; there are: {}", known.join(", ")))
-        })
-    }
-}
-
-impl TryFrom<&str> for GradientClipAlgorithm {
-    type Error = Error;
-    fn try_from(name: &str) -> Result<GradientClipAlgorithm> {
-        name.parse()
-    }
-}
-
-impl fmt::Display for GradientClipAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or("norm", |row| row.0))
-    }
-}
+named!(GradientClipAlgorithm, "way to clip gradients");
 
 /// What gradients are clipped to, and how.
 pub(crate) type Clip = Option<(GradientClipAlgorithm, f64)>;

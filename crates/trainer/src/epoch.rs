@@ -2,17 +2,7 @@
 //! something hangs on the end of an epoch: groups of batches, or averages of weights. The host's count is not here but in
 //! `checkpoint.rs`.
 
-use fulmen_tensor::{DType, Tensor};
-
-/// The number of the batch within its epoch, from 0: i32.
-pub(crate) const BATCH: &str = "trainer/batch";
-/// Epochs that have ended: i32.
-pub(crate) const EPOCHS: &str = "trainer/epochs";
-
-/// The counters with their first values.
-pub(crate) fn entries() -> Vec<(String, Tensor)> {
-    [BATCH, EPOCHS].map(|name| (name.to_owned(), Tensor::zeros(DType::I32, []))).into()
-}
+use fulmen_tensor::Tensor;
 
 /// A count as a number beside an i32 counter; more than it can count is never reached.
 pub(crate) fn counted(count: u64) -> f64 {
@@ -29,10 +19,10 @@ pub(crate) struct Epoch {
 }
 
 impl Epoch {
-    /// Of the counters by name, if they are there; an epoch has so many batches.
-    pub(crate) fn of(counter: impl Fn(&str) -> Option<Tensor>, batches: u64) -> Option<Epoch> {
-        let done = counter(BATCH)? + 1.0;
-        Some(Epoch { epochs: counter(EPOCHS)?, ends: done.ge(counted(batches)), done })
+    /// Of the batch within its epoch and the epochs that have ended; an epoch has so many batches.
+    pub(crate) fn new([batch, epochs]: [Tensor; 2], batches: u64) -> Epoch {
+        let done = batch + 1.0;
+        Epoch { epochs, ends: done.ge(counted(batches)), done }
     }
 
     /// Batches of the epoch with this one: an i32 scalar.
@@ -51,8 +41,8 @@ impl Epoch {
     }
 
     /// The counters for the next batch.
-    pub(crate) fn next(&self) -> [(&'static str, Tensor); 2] {
+    pub(crate) fn next(&self) -> [Tensor; 2] {
         let batch = self.ends.select(&self.done.zeros_like(), &self.done);
-        [(BATCH, batch), (EPOCHS, self.ends.select(&(&self.epochs + 1.0), &self.epochs))]
+        [batch, self.ends.select(&(&self.epochs + 1.0), &self.epochs)]
     }
 }

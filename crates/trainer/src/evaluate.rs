@@ -1,55 +1,91 @@
-//! One pass of a validation or test step over a loader.
+//! What does not train: a validation, test or prediction step with the weights of a module, and a pass of it over a loader.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 
 use fulmen_data::DataLoader;
-use fulmen_tensor::{Argument, Compiled, DeviceArray, Runtime};
+use fulmen_tensor::{DeviceArray, Runtime};
 
 use crate::bad_samples::BadCount;
-use crate::hosts::Hosts;
-use crate::in_flight::InFlight;
-use crate::logs::LogLayout;
-use crate::{Error, Result, Strategy};
+use crate::executor::Executor;
+use crate::hosts::{self, Hosts};
+use crate::prepare::check_shardings;
+use crate::program::{self, CompiledStep, Stage};
+use crate::session::Session;
+use crate::state::{self, Fixed};
+use crate::{Error, LogPoint, Result, Strategy, TrainingModule, Weights};
 
-/// Which of the programs for a loader's shapes is that of a batch.
-pub(crate) fn for_shape(compiled: &[Compiled], bucket: usize) -> Result<&Compiled> {
-    compiled
-        .get(bucket)
-        .ok_or_else(|| Error::data(format!("the loader gave a batch of shape {bucket}, which it did not name")))
-}
-
-/// A compiled evaluation step with where its logged values stand.
+/// A compiled step that does not train, with the batches that it runs on.
 pub(crate) struct Evaluation {
-    /// One for each shape of batches.
-    pub(crate) compiled: Vec<Compiled>,
-    pub(crate) layout: LogLayout,
-    /// What it is: validation or test.
-    pub(crate) what: &'static str,
+    pub(crate) stage: Stage,
+    pub(crate) step: CompiledStep,
+    pub(crate) loader: DataLoader,
 }
 
 impl Evaluation {
-    /// Runs the step over all batches. The logged values stay on the device, for the caller to read with others.
-    pub(crate) fn run(
+    /// Makes everything ready to run a step with these weights, and gives them.
+    pub(crate) fn new(
+        session: &mut Session,
+        module: &dyn TrainingModule,
+        loader: &DataLoader,
+        stage: Stage,
+        weights: Weights,
+    ) -> Result<(Evaluation, Vec<DeviceArray>)> {
+        session.load(module, weights)?;
+        let (setting, seed) = (session.setting()?, session.choices.options.seed);
+        check_shardings(module, &setting)?;
+        module.initialize(seed);
+        let loader = setting.distribute(loader, stage.noun())?;
+        let entries = state::of_module(module, &setting);
+        let program = program::eval(module, stage, &loader, &entries, &setting, seed)?;
+        if program.logs().is_empty() && stage != Stage::Prediction {
+            let step = stage.step();
+            return Err(Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate")));
+        }
+        session.agree_on(stage.verb(), program.functions(), &loader, &entries)?;
+        if session.record.run_dir.is_none() && stage != Stage::Prediction {
+            session.start_run()?;
+        }
+        let values = state::compute(&session.runtime, &entries)?;
+        let step = session.compile(&format!("{} step", stage.noun()), &loader, program)?;
+        session.record.eval_compilations += step.compilations();
+        Ok((Evaluation { stage, step, loader }, values))
+    }
+
+    /// Runs the step over all batches. The sums of logged values stay on the device, for the caller to read with others.
+    pub(crate) fn run<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,
         hosts: Option<&Arc<Hosts>>,
-        loader: &DataLoader,
-        values: &[&DeviceArray],
+        values: &[A],
     ) -> Result<DeviceArray> {
         // Tells of them when the pass ends, however that is.
-        let _bad = BadCount::new(loader, self.what);
-        let mut logs = runtime.to_device(&self.layout.start()?)?;
-        let mut in_flight = InFlight::new(hosts);
-        for batch in loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0) {
-            let batch = batch?;
-            in_flight.make_room()?;
-            let mut arguments: Vec<Argument<'_>> = values.iter().map(|&value| Argument::Borrow(value)).collect();
-            arguments.push(Argument::Donate(logs));
-            arguments.extend(batch.arrays.iter().map(Argument::Borrow));
-            let mut outputs = for_shape(&self.compiled, batch.bucket)?.call(arguments)?;
-            in_flight.push(outputs.done);
-            logs = outputs.arrays.pop().ok_or_else(|| Error::data("the evaluation step gave no result"))?;
+        let _bad = BadCount::new(&self.loader, self.stage.noun());
+        let mut sums = Some(runtime.to_device(&self.step.logs().start()?)?);
+        let mut executor = Executor::<()>::new(runtime, hosts, None);
+        for batch in self.loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0) {
+            executor.step(&self.step, &mut Fixed(values), &mut sums, None, &batch?)?;
         }
-        Ok(logs)
+        sums.ok_or_else(|| Error::data("the evaluation step gave no result"))
     }
+}
+
+/// Validates or tests a module: what its step logs, over all samples of a loader.
+pub(crate) fn evaluate(
+    session: &mut Session,
+    module: &dyn TrainingModule,
+    loader: &DataLoader,
+    stage: Stage,
+    weights: Weights,
+) -> Result<LogPoint> {
+    let (evaluation, values) = Evaluation::new(session, module, loader, stage, weights)?;
+    let hosts = session.hosts.as_ref();
+    let sums = evaluation.run(&session.runtime, hosts, &values)?;
+    let literals = hosts::arrive(hosts, session.runtime.read(&[&sums])?)?;
+    let literal = literals.first().ok_or_else(|| Error::data("the device gave no values"))?;
+    let logs = evaluation.step.logs();
+    let (metrics, arrays) = logs.values(&logs.read(literal)?, "");
+    let point = LogPoint { epoch: session.record.reached.0, global_step: session.record.reached.1, metrics, arrays };
+    session.log(&point, &mut false);
+    Ok(point)
 }

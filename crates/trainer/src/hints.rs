@@ -67,8 +67,8 @@ fn of_a_tpu(kind: &str, setting: &Setting, rows: usize, recorded: &[Recorded]) -
         hints.extend(warnings::matrix_unit(&products, unit).into_iter().next().map(line));
     }
     // Who asks for more exact products does not want fewer bits.
-    let exact = setting.matmul_precision != MatmulPrecision::Default;
-    if setting.precision.resolved() == Precision::F32 && !exact {
+    let exact = setting.options.matmul_precision != MatmulPrecision::Default;
+    if setting.options.precision.resolved() == Precision::F32 && !exact {
         hints.extend(warnings::single_precision(recorded, 1).map(line));
     }
     hints
@@ -89,6 +89,7 @@ mod tests {
     use fulmen_tensor::{Mesh, Tensor};
 
     use super::*;
+    use crate::setting::Choices;
     use crate::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule, prepare::prepare};
 
     /// A module of one layer whose result is summed.
@@ -117,9 +118,9 @@ mod tests {
         let loader = DataLoader::builder(data).batch_size(batch).build().unwrap();
         let options = Trainer::builder().precision(precision).options().unwrap();
         let mesh = Mesh::new([("data", devices)]).unwrap();
-        let setting = Setting::new(&options, mesh.clone(), Strategy::replicas(&mesh));
-        let prepared = prepare(module, &setting, 1, 0, &loader, None).unwrap();
-        let recorded = prepared.program.functions[0].recorded().unwrap();
+        let setting = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
+        let prepared = prepare(module, &setting, 0, &loader, None).unwrap();
+        let recorded = prepared.program.step.functions()[0].recorded().unwrap();
         of_a_tpu("TPU v5 lite", &setting, prepared.train.per_device_batch_size(), &recorded)
     }
 
@@ -172,9 +173,9 @@ mod tests {
         let loader = loader([8; 4]);
         let trainer = Trainer::builder().accelerator("cpu").build().unwrap();
         let mesh = trainer.runtime().mesh().clone();
-        let setting = Setting::new(trainer.options(), mesh.clone(), Strategy::replicas(&mesh));
-        let prepared = prepare(&linear(8, 8), &setting, 1, 0, &loader, None).unwrap();
-        let hints = hints(trainer.runtime(), &setting, &loader, &prepared.program.functions).unwrap();
+        let setting = Choices::from(trainer.options().clone()).on(mesh.clone(), Strategy::replicas(&mesh));
+        let prepared = prepare(&linear(8, 8), &setting, 0, &loader, None).unwrap();
+        let hints = hints(trainer.runtime(), &setting, &loader, prepared.program.step.functions()).unwrap();
         assert!(hints.is_empty(), "{hints:?}");
     }
 }

@@ -1,9 +1,6 @@
 //! [`LearningRateScaling`]: whether the learning rate grows with the number of devices.
 
-use std::fmt;
-use std::str::FromStr;
-
-use crate::{Error, Result};
+use crate::named::named;
 
 /// Whether the learning rate grows with the number of devices, for who keeps the batch a device and so trains with a
 /// larger global batch on more of them. Off unless asked for.
@@ -38,25 +35,4 @@ impl LearningRateScaling {
     }
 }
 
-impl FromStr for LearningRateScaling {
-    type Err = Error;
-    fn from_str(name: &str) -> Result<LearningRateScaling> {
-        NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
-            let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
-            Error::usage(format!("`{name}` is no way to scale the learning rate; there are: {}", known.join(", ")))
-        })
-    }
-}
-
-impl TryFrom<&str> for LearningRateScaling {
-    type Error = Error;
-    fn try_from(name: &str) -> Result<LearningRateScaling> {
-        name.parse()
-    }
-}
-
-impl fmt::Display for LearningRateScaling {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or("none", |row| row.0))
-    }
-}
+named!(LearningRateScaling, "way to scale the learning rate");

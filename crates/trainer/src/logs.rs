@@ -13,7 +13,7 @@ use crate::module::{Logged, LoggedValue};
 use crate::{Batch, Error, Result};
 
 /// Where in the vector what stands, for one kind of step.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct LogLayout {
     entries: Vec<Entry>,
     /// Elements of all sums that are floats, and of all that are counters.
@@ -99,7 +99,7 @@ impl LogLayout {
     /// A poisoned value, a name given twice, a value that is neither a scalar nor one a sample, or a scalar or a metric
     /// that ignores padding.
     pub(crate) fn new(logged: &[Logged], batch: &Batch) -> Result<LogLayout> {
-        let mut layout = LogLayout { entries: vec![], floats: 0, counters: 0, grad_norm: false };
+        let mut layout = LogLayout::default();
         for (i, entry) in logged.iter().enumerate() {
             let at =
                 |problem: String| Error::usage(format!("log `{}`: {problem}\n  at {}", entry.name, entry.location));

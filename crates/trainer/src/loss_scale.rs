@@ -6,14 +6,7 @@
 use fulmen_tensor::{DType, Tensor};
 
 /// The scale before the first step.
-const FIRST: f32 = 65536.0;
-const SCALE: &str = "trainer/loss_scale";
-const GOOD_STEPS: &str = "trainer/good_steps";
-
-/// The scale, f32, and the number of good steps since it changed, i32, with their first values.
-pub(crate) fn entries() -> Vec<(String, Tensor)> {
-    vec![(SCALE.to_owned(), Tensor::scalar(FIRST)), (GOOD_STEPS.to_owned(), Tensor::zeros(DType::I32, []))]
-}
+pub(crate) const FIRST: f32 = 65536.0;
 
 /// Good steps after which the scale doubles.
 const GROWTH_INTERVAL: f64 = 2000.0;
@@ -25,9 +18,9 @@ pub(crate) struct LossScale {
 }
 
 impl LossScale {
-    /// The scale in a training state, if it has one.
-    pub(crate) fn of(named: impl Fn(&str) -> Option<Tensor>) -> Option<LossScale> {
-        Some(LossScale { scale: named(SCALE)?, good_steps: named(GOOD_STEPS)? })
+    /// Of the scale, f32, and the number of good steps since it changed, i32.
+    pub(crate) fn new([scale, good_steps]: [Tensor; 2]) -> LossScale {
+        LossScale { scale, good_steps }
     }
 
     /// The loss to differentiate.
@@ -47,8 +40,8 @@ impl LossScale {
         zeros.fold(Tensor::full(DType::F32, [], 0.0), |sum, zero| sum + zero).eq(0.0)
     }
 
-    /// The entries for the next step: name, value, and the value now.
-    pub(crate) fn next(&self, finite: &Tensor) -> [(&'static str, Tensor, &Tensor); 2] {
+    /// What it is for the next step; where `due` says that this one is none, what it is now.
+    pub(crate) fn next(&self, finite: &Tensor, due: Option<&Tensor>) -> [Tensor; 2] {
         let good = &self.good_steps + 1.0;
         let grows = good.ge(GROWTH_INTERVAL);
         let grown = grows.select(&(&self.scale * 2.0), &self.scale);
@@ -56,7 +49,10 @@ impl LossScale {
         let scale = finite.select(&grown, &(&self.scale * 0.5)).maximum(least).minimum(most);
         let zero = good.zeros_like();
         let good = finite.select(&grows.select(&zero, &good), &zero);
-        [(SCALE, scale, &self.scale), (GOOD_STEPS, good, &self.good_steps)]
+        match due {
+            Some(due) => [due.select(&scale, &self.scale), due.select(&good, &self.good_steps)],
+            None => [scale, good],
+        }
     }
 }
 
@@ -69,7 +65,7 @@ mod tests {
         let check = |good: i32, gradient: f32| {
             let state = LossScale { scale: Tensor::scalar(1024.0f32), good_steps: Tensor::scalar(good) };
             let gradients = [Tensor::scalar(1.0f32), Tensor::from_slice(&[0.0, gradient], [2])];
-            let [(_, scale, _), (_, good, _)] = state.next(&state.all_finite(gradients.iter()));
+            let [scale, good] = state.next(&state.all_finite(gradients.iter()), None);
             let number = |t: Tensor| t.eval().unwrap().to_f64()[0];
             (number(scale), number(good))
         };

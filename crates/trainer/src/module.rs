@@ -7,7 +7,7 @@ use fulmen_nn::metrics::Statistics;
 use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::{AsTensor, Tensor};
 
-use crate::{Batch, Predictions, Result};
+use crate::{Batch, Plan, Predictions, Result};
 
 /// A model together with how it is trained: Lightning's `LightningModule`.
 ///
@@ -55,17 +55,6 @@ pub trait TrainingModule: Module {
 
     /// The optimizer, given how long training is going to be.
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer>;
-}
-
-/// How long training is going to be, for schedules that must know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// Optimizer steps an epoch.
-    pub steps_per_epoch: u64,
-    /// Epochs.
-    pub max_epochs: u64,
-    /// Optimizer steps in all (Lightning's `estimated_stepping_batches`).
-    pub total_steps: u64,
 }
 
 /// One logged value: what, under which name, and from where in the user's code.

@@ -23,33 +23,6 @@ pub struct OptionRow {
     pub doc: String,
 }
 
-/// The builder's method of an option. A number or a switch is taken as it is, so that a literal has one type that it can
-/// be. Any other option takes what becomes its type too, such as its name on the command line; a name that is none of its
-/// values is kept for [`TrainerBuilder::options`](crate::TrainerBuilder::options) to report.
-macro_rules! setter {
-    (@plain $(#[$doc:meta])* $name:ident: $ty:ident) => {
-        $(#[$doc])*
-        pub fn $name(mut self, $name: $ty) -> Self {
-            self.given.$name = Some($name);
-            self
-        }
-    };
-    ($(#[$doc:meta])* $name:ident: u64) => { setter!(@plain $(#[$doc])* $name: u64); };
-    ($(#[$doc:meta])* $name:ident: f64) => { setter!(@plain $(#[$doc])* $name: f64); };
-    ($(#[$doc:meta])* $name:ident: bool) => { setter!(@plain $(#[$doc])* $name: bool); };
-    ($(#[$doc:meta])* $name:ident: $ty:ident) => {
-        $(#[$doc])*
-        #[track_caller]
-        pub fn $name(mut self, $name: impl TryInto<$ty, Error: std::fmt::Display>) -> Self {
-            match $name.try_into() {
-                Ok(value) => self.given.$name = Some(value),
-                Err(e) => self.refuse(stringify!($name), &e, std::panic::Location::caller()),
-            }
-            self
-        }
-    };
-}
-
 macro_rules! options {
     ($($(#[doc = $doc:literal])* $(#[arg($($arg:tt)*)])? $name:ident: $ty:ident = $default:expr, $env:literal, $check:expr;)*) => {
         /// The options of a [`Trainer`](crate::Trainer), all of them decided.
@@ -104,14 +77,6 @@ macro_rules! options {
                 })*
                 Ok(options)
             }
-        }
-
-        impl crate::TrainerBuilder {
-            $(setter! {
-                $(#[doc = $doc])* #[doc = ""]
-                #[doc = concat!("Environment: `", $env, "`. Default: `", stringify!($default), "`.")]
-                $name: $ty
-            })*
         }
 
         impl Options {
@@ -235,73 +200,82 @@ fn limit(value: &f64) -> Option<&'static str> {
     (!value.is_finite() || *value < 0.0).then_some("it must be finite and at least 0")
 }
 
-options! {
-    /// The kind of device to train on: auto, cpu, cuda or tpu.
-    accelerator: Accelerator = Accelerator::Auto, "FULMEN_ACCELERATOR", |_| None;
+/// Hands the table of all options to a macro, a row an option: what it does, `name: Type = default`, the environment
+/// variable, and what says why a value cannot be.
+macro_rules! option_table {
+    ($rows:ident) => {
+        $rows! {
+            /// The kind of device to train on: auto, cpu, cuda or tpu.
+            accelerator: Accelerator = Accelerator::Auto, "FULMEN_ACCELERATOR", |_| None;
 
-    /// How many devices to train on (8), or which (`[5]` or `0,2`), or auto: all TPUs or GPUs of this machine, or one CPU
-    /// device. Of several processes it says which devices of each process.
-    devices: Devices = Devices::auto(), "FULMEN_DEVICES", |_| None;
+            /// How many devices to train on (8), or which (`[5]` or `0,2`), or auto: all TPUs or GPUs of this machine, or one CPU
+            /// device. Of several processes it says which devices of each process.
+            devices: Devices = Devices::auto(), "FULMEN_DEVICES", |_| None;
 
-    /// How training is spread over several devices: ddp (each has all parameters) or fsdp (parameters and optimizer
-    /// state are split too).
-    strategy: Strategy = Strategy::Ddp, "FULMEN_STRATEGY", |_| None;
+            /// How training is spread over several devices: ddp (each has all parameters) or fsdp (parameters and optimizer
+            /// state are split too).
+            strategy: Strategy = Strategy::Ddp, "FULMEN_STRATEGY", |_| None;
 
-    /// The element types of a model: 32-true, bf16-mixed (products in bf16), bf16-true or 16-mixed; a bare 16 means
-    /// bf16-mixed.
-    precision: Precision = Precision::F32, "FULMEN_PRECISION", Precision::refusal;
+            /// The element types of a model: 32-true, bf16-mixed (products in bf16), bf16-true or 16-mixed; a bare 16 means
+            /// bf16-mixed.
+            precision: Precision = Precision::F32, "FULMEN_PRECISION", Precision::refusal;
 
-    /// How exactly products of f32 numbers are computed: default (on a TPU one pass in bf16), high or highest.
-    matmul_precision: MatmulPrecision = MatmulPrecision::Default, "FULMEN_MATMUL_PRECISION", |_| None;
+            /// How exactly products of f32 numbers are computed: default (on a TPU one pass in bf16), high or highest.
+            matmul_precision: MatmulPrecision = MatmulPrecision::Default, "FULMEN_MATMUL_PRECISION", |_| None;
 
-    /// Whether the learning rate is multiplied by the number of devices (linear), by its square root (sqrt) or not at all
-    /// (none).
-    learning_rate_scaling: LearningRateScaling = LearningRateScaling::None, "FULMEN_LEARNING_RATE_SCALING", |_| None;
+            /// Whether the learning rate is multiplied by the number of devices (linear), by its square root (sqrt) or not at all
+            /// (none).
+            learning_rate_scaling: LearningRateScaling = LearningRateScaling::None, "FULMEN_LEARNING_RATE_SCALING", |_| None;
 
-    /// Batches for which the optimizer steps once, with the gradient of all their samples; the last ones of an epoch may
-    /// be fewer.
-    accumulate_grad_batches: u64 = 1, "FULMEN_ACCUMULATE_GRAD_BATCHES", positive;
+            /// Batches for which the optimizer steps once, with the gradient of all their samples; the last ones of an epoch may
+            /// be fewer.
+            accumulate_grad_batches: u64 = 1, "FULMEN_ACCUMULATE_GRAD_BATCHES", positive;
 
-    /// What gradients are clipped to; 0 for not at all.
-    gradient_clip_val: f64 = 0.0, "FULMEN_GRADIENT_CLIP_VAL", limit;
+            /// What gradients are clipped to; 0 for not at all.
+            gradient_clip_val: f64 = 0.0, "FULMEN_GRADIENT_CLIP_VAL", limit;
 
-    /// How gradients are clipped: norm (all together, to a Euclidean length) or value (each element).
-    gradient_clip_algorithm: GradientClipAlgorithm = GradientClipAlgorithm::Norm, "FULMEN_GRADIENT_CLIP_ALGORITHM", |_| None;
+            /// How gradients are clipped: norm (all together, to a Euclidean length) or value (each element).
+            gradient_clip_algorithm: GradientClipAlgorithm = GradientClipAlgorithm::Norm, "FULMEN_GRADIENT_CLIP_ALGORITHM", |_| None;
 
-    /// Whether to log the Euclidean length of all gradients, before they are clipped, as `grad_norm`.
-    #[arg(num_args = 0..=1, default_missing_value = "true")]
-    log_grad_norm: bool = false, "FULMEN_LOG_GRAD_NORM", |_| None;
+            /// Whether to log the Euclidean length of all gradients, before they are clipped, as `grad_norm`.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            log_grad_norm: bool = false, "FULMEN_LOG_GRAD_NORM", |_| None;
 
-    /// Epochs to train for.
-    max_epochs: u64 = 10, "FULMEN_MAX_EPOCHS", positive;
+            /// Epochs to train for.
+            max_epochs: u64 = 10, "FULMEN_MAX_EPOCHS", positive;
 
-    /// Steps between two log points: how often logged values are read from the device.
-    log_every_n_steps: u64 = 50, "FULMEN_LOG_EVERY_N_STEPS", positive;
+            /// Steps between two log points: how often logged values are read from the device.
+            log_every_n_steps: u64 = 50, "FULMEN_LOG_EVERY_N_STEPS", positive;
 
-    /// Epochs between two validations.
-    check_val_every_n_epoch: u64 = 1, "FULMEN_CHECK_VAL_EVERY_N_EPOCH", positive;
+            /// Epochs between two validations.
+            check_val_every_n_epoch: u64 = 1, "FULMEN_CHECK_VAL_EVERY_N_EPOCH", positive;
 
-    /// The seed of initial weights and of random layers.
-    seed: u64 = 0, "FULMEN_SEED", |_| None;
+            /// The seed of initial weights and of random layers.
+            seed: u64 = 0, "FULMEN_SEED", |_| None;
 
-    /// Where runs are written: each gets a folder `version_N` of its own.
-    default_root_dir: PathBuf = PathBuf::from("runs"), "FULMEN_DEFAULT_ROOT_DIR", |_| None;
+            /// Where runs are written: each gets a folder `version_N` of its own.
+            default_root_dir: PathBuf = PathBuf::from("runs"), "FULMEN_DEFAULT_ROOT_DIR", |_| None;
 
-    /// A checkpoint to resume from; empty to start anew.
-    ckpt_path: PathBuf = PathBuf::new(), "FULMEN_CKPT_PATH", |_| None;
+            /// A checkpoint to resume from; empty to start anew.
+            ckpt_path: PathBuf = PathBuf::new(), "FULMEN_CKPT_PATH", |_| None;
 
-    /// Whether to stop with an error when the training loss is NaN or infinite.
-    #[arg(num_args = 0..=1, default_missing_value = "true")]
-    detect_nan: bool = false, "FULMEN_DETECT_NAN", |_| None;
+            /// Whether to stop with an error when the training loss is NaN or infinite.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            detect_nan: bool = false, "FULMEN_DETECT_NAN", |_| None;
 
-    /// Whether to write checkpoints: the last and the best.
-    #[arg(num_args = 0..=1, default_missing_value = "true")]
-    enable_checkpointing: bool = true, "FULMEN_ENABLE_CHECKPOINTING", |_| None;
+            /// Whether to write checkpoints: the last and the best.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            enable_checkpointing: bool = true, "FULMEN_ENABLE_CHECKPOINTING", |_| None;
 
-    /// Whether to show progress: a bar on a terminal, lines elsewhere.
-    #[arg(num_args = 0..=1, default_missing_value = "true")]
-    enable_progress_bar: bool = true, "FULMEN_ENABLE_PROGRESS_BAR", |_| None;
+            /// Whether to show progress: a bar on a terminal, lines elsewhere.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            enable_progress_bar: bool = true, "FULMEN_ENABLE_PROGRESS_BAR", |_| None;
+        }
+    };
 }
+pub(crate) use option_table;
+
+option_table!(options);
 
 #[cfg(test)]
 mod tests {

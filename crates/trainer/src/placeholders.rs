@@ -4,7 +4,7 @@ use fulmen_nn::{TrainingMode, Visit, Visitor};
 use fulmen_tensor::{Sharding, Tensor, Variable};
 
 use crate::TrainingModule;
-use crate::state::Entry;
+use crate::state::{Entry, Origin};
 
 /// Placeholders in a module's variables. Dropped, also by a panic in a user's step, it puts the values back.
 pub(crate) struct Placeholders {
@@ -26,15 +26,15 @@ impl Placeholders {
     pub(crate) fn new(module: &dyn TrainingModule, entries: &[Entry]) -> Placeholders {
         let mut cells = vec![];
         for entry in entries {
-            let Some(variable) = entry.variable.clone() else { continue };
+            let Origin::Module { variable, gathered } = &entry.origin else { continue };
             let placeholder = Tensor::placeholder(entry.name.clone(), variable.ty());
-            let used = match entry.gathered {
+            let used = match gathered {
                 true => placeholder.with_sharding(&Sharding::replicated()),
                 false => placeholder.clone(),
             };
             let before = variable.get();
             variable.set(used.clone());
-            cells.push(Cell { variable, before, placeholder, used });
+            cells.push(Cell { variable: variable.clone(), before, placeholder, used });
         }
         let mut modes = Modes(vec![]);
         module.visit(&mut Visit::new(&mut modes));

@@ -1,128 +1,18 @@
-//! Predicting: a module's `predict_step` as one program, run over a loader, its rows read back in order.
+//! Predicting: a module's `predict_step`, run over a loader, its rows read back in order.
 //!
 //! Not here: how predictions are written to a file, which the command line does.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
+use fulmen_data::{DataLoader, DeviceBatches};
+use fulmen_tensor::{DeviceArray, Literal, TensorType};
 
-use fulmen_data::{DataLoader, DeviceBatches, OnError};
-use fulmen_tensor::{
-    Argument, Compiled, DeviceArray, Function, Literal, PendingLiterals, Runtime, Tensor, TensorType, autocast, random,
-    recording,
-};
-
-use crate::hosts::{self, Hosts};
+use crate::evaluate::Evaluation;
+use crate::executor::Executor;
+use crate::hosts;
 use crate::interrupt;
-use crate::placeholders::Placeholders;
-use crate::program::for_setting;
-use crate::setting::Setting;
-use crate::state::Entry;
-use crate::{Batch, Error, Result, Strategy, TrainingModule};
-
-/// What a [`predict_step`](TrainingModule::predict_step) gives: named tensors, each with a row a sample, `[batch, …]`.
-///
-/// ```
-/// use fulmen_tensor::{DType, Tensor};
-/// use fulmen_trainer::Predictions;
-///
-/// let (digit, probability) = (Tensor::zeros(DType::I32, [8]), Tensor::zeros(DType::F32, [8]));
-/// let several = Predictions::from([("digit", digit.clone()), ("probability", probability)]);
-/// let one: Predictions = digit.into(); // has the name `prediction`
-/// # let _ = (several, one);
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct Predictions(Vec<(String, Tensor)>);
-
-impl From<Tensor> for Predictions {
-    fn from(tensor: Tensor) -> Predictions {
-        [("prediction", tensor)].into()
-    }
-}
-
-impl<S: Into<String>, const N: usize> From<[(S, Tensor); N]> for Predictions {
-    fn from(tensors: [(S, Tensor); N]) -> Predictions {
-        Predictions(tensors.into_iter().map(|(name, tensor)| (name.into(), tensor)).collect())
-    }
-}
-
-impl Predictions {
-    /// Each row belongs to a sample, and a name to one tensor.
-    fn check(&self, batch: &Batch) -> Result<()> {
-        if self.0.is_empty() {
-            return Err(Error::usage(
-                "the module predicts nothing; write its predict_step(), and return what it computes of a batch",
-            ));
-        }
-        for (i, (name, tensor)) in self.0.iter().enumerate() {
-            tensor.check()?;
-            let at = |problem: String| {
-                Err(Error::usage(format!("predict_step: `{name}` {problem}\n  at {}", tensor.location())))
-            };
-            if name.is_empty() || self.0[..i].iter().any(|earlier| earlier.0 == *name) {
-                return at("names two tensors or none; names differ and are not empty".into());
-            }
-            if tensor.shape().dims().first() != Some(&batch.size()) {
-                let (ty, rows) = (tensor.ty(), batch.size());
-                return at(format!("is {ty}; it must have a row for each sample of the batch, [{rows}, …]"));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A predict step as a function.
-///
-/// Inputs: the module's values, the batch. Results: the predictions.
-pub(crate) struct PredictProgram {
-    pub(crate) function: Function,
-    names: Vec<String>,
-}
-
-/// Records the predict step.
-pub(crate) fn program(
-    module: &dyn TrainingModule,
-    loader: &DataLoader,
-    entries: &[Entry],
-    setting: &Setting,
-    seed: u64,
-) -> Result<PredictProgram> {
-    if loader.is_final() && loader.replicas().num_processes > 1 {
-        return Err(Error::usage(
-            "the loader's sampler is final: it divides the samples among the processes itself, so that predictions have no \
-             order that all share. Predict with another sampler, or in one process",
-        ));
-    }
-    if loader.on_error() != OnError::Fail {
-        return Err(Error::usage(format!(
-            "the loader leaves out samples that cannot be read, or puts others in their place (OnError::{:?}), so that nobody \
-             knows whose a prediction is. Predict with a loader that fails (OnError::Fail), and without those samples",
-            loader.on_error()
-        )));
-    }
-    let [batch] = &Batch::placeholders(loader, setting.precision.whole())[..] else {
-        return Err(Error::usage(
-            "the loader has buckets, so that its batches are not in the order of its samples. Predict with a loader without \
-             buckets, whose samples are all padded to the longest",
-        ));
-    };
-    let cells = Placeholders::new(module, entries);
-    module.eval();
-    module.set_random_key(&random::key(seed));
-    let advice = "to see the tensor, return it as one of the predictions";
-    let step = || autocast(setting.precision.autocast(), || module.predict_step(batch));
-    let predictions = recording("predict_step", advice, step);
-    let placeholders = cells.placeholders();
-    drop(cells);
-    predictions.check(batch)?;
-    let (names, results) = predictions.0.into_iter().unzip();
-    let inputs = placeholders.into_iter().chain(batch.inputs().cloned()).collect();
-    // The results are whole on every device, so that each process can read them.
-    let mut function = Function::new("predict_step", inputs, results);
-    for (i, entry) in entries.iter().enumerate() {
-        function = function.shard_parameter(i, entry.sharding.clone());
-    }
-    Ok(PredictProgram { function: for_setting(function, entries.len(), setting), names })
-}
+use crate::program::{CompiledStep, Stage};
+use crate::session::Session;
+use crate::state::Fixed;
+use crate::{Error, Result, Strategy, TrainingModule, Weights};
 
 /// Predictions on the host for some samples, in the order of the loader: named values, each with a row a sample.
 #[derive(Debug)]
@@ -172,18 +62,14 @@ fn first_rows(literal: Literal, rows: usize) -> Result<Literal> {
 /// Of several processes each reads all of its batches, as the devices of one wait for those of the others: one that stops
 /// earlier ends the run for all.
 pub struct PredictedBatches {
-    runtime: Runtime,
-    compiled: Compiled,
-    names: Vec<String>,
-    values: Vec<DeviceArray>,
+    /// Each batch that is read has the number of its real samples.
+    executor: Executor<usize>,
+    step: CompiledStep,
+    weights: Vec<DeviceArray>,
     batches: DeviceBatches,
     /// Samples that are still to come, of all processes together, and how many a batch holds.
     left: usize,
     batch_size: usize,
-    pending: VecDeque<Pending>,
-    interrupt: interrupt::Guard,
-    /// The other processes, if there are any.
-    hosts: Option<Arc<Hosts>>,
     _guard: Option<hosts::Guard>,
     /// How many batches were launched, and of how many.
     launched: usize,
@@ -194,51 +80,41 @@ pub struct PredictedBatches {
     failed: Option<Error>,
 }
 
-/// A batch of predictions on its way to the host.
-struct Pending {
-    values: PendingLiterals,
-    valid: usize,
-    /// Kept until the values have arrived.
-    _arrays: Vec<DeviceArray>,
-}
-
 /// Batches that the device is given before the first of them is read.
 const AHEAD: usize = 2;
 
 /// After how many batches processes ask each other whether Ctrl-C was pressed.
 const ASK_EVERY: usize = 8;
 
-impl PredictedBatches {
-    pub(crate) fn new(
-        runtime: &Runtime,
-        compiled: Compiled,
-        program: PredictProgram,
-        values: Vec<DeviceArray>,
-        loader: &DataLoader,
-        hosts: Option<&Arc<Hosts>>,
-    ) -> PredictedBatches {
-        let interrupt = interrupt::Guard::new();
-        // What was predicted before Ctrl-C is the caller's to keep.
-        interrupt.stepped();
-        PredictedBatches {
-            interrupt,
-            _guard: hosts.map(|hosts| hosts.guard()),
-            hosts: hosts.cloned(),
-            launched: 0,
-            batches_in_all: loader.len(),
-            runtime: runtime.clone(),
-            compiled,
-            names: program.names,
-            values,
-            batches: loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0),
-            left: loader.num_samples(),
-            batch_size: loader.batch_size(),
-            pending: VecDeque::new(),
-            ended: false,
-            failed: None,
-        }
-    }
+/// Predicts with a module, a batch at a time.
+pub(crate) fn predict(
+    session: &mut Session,
+    module: &dyn TrainingModule,
+    loader: &DataLoader,
+    weights: Weights,
+) -> Result<PredictedBatches> {
+    let (Evaluation { step, loader, .. }, weights) =
+        Evaluation::new(session, module, loader, Stage::Prediction, weights)?;
+    let (runtime, hosts) = (&session.runtime, session.hosts.as_ref());
+    let interrupt = interrupt::Guard::new();
+    // What was predicted before Ctrl-C is the caller's to keep.
+    interrupt.stepped();
+    Ok(PredictedBatches {
+        executor: Executor::new(runtime, hosts, Some(interrupt)),
+        step,
+        weights,
+        batches: loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0),
+        left: loader.num_samples(),
+        batch_size: loader.batch_size(),
+        _guard: hosts.map(|hosts| hosts.guard()),
+        launched: 0,
+        batches_in_all: loader.len(),
+        ended: false,
+        failed: None,
+    })
+}
 
+impl PredictedBatches {
     /// All predictions as one.
     ///
     /// # Errors
@@ -255,8 +131,8 @@ impl PredictedBatches {
     /// ```
     pub fn concat(self) -> Result<Predicted> {
         let mut types: Vec<TensorType> = vec![];
-        let mut parts: Vec<Vec<u8>> = vec![vec![]; self.names.len()];
-        let (names, mut rows) = (self.names.clone(), 0);
+        let mut parts: Vec<Vec<u8>> = vec![vec![]; self.step.outputs().len()];
+        let (names, mut rows) = (self.step.outputs().to_vec(), 0);
         for batch in self {
             let batch = batch?;
             rows += batch.num_samples();
@@ -273,40 +149,31 @@ impl PredictedBatches {
         Ok(Predicted { values: names.into_iter().zip(literals).collect() })
     }
 
-    /// Whether Ctrl-C was pressed. Several processes end after the same batch.
-    fn is_interrupted(&self) -> Result<bool> {
-        let Some(hosts) = &self.hosts else { return Ok(self.interrupt.requested()) };
-        hosts.health()?;
-        Ok((self.launched + 1).is_multiple_of(ASK_EVERY) && hosts.any("interrupt", self.interrupt.requested())?)
-    }
-
     fn launch(&mut self) -> Result<bool> {
-        if self.is_interrupted()? {
+        if self.executor.is_interrupted((self.launched + 1).is_multiple_of(ASK_EVERY))? {
             return Err(Error::interrupted("predicting"));
         }
         let Some(batch) = self.batches.next().transpose()? else {
             return Ok(false);
         };
-        let values = self.values.iter().map(Argument::Borrow);
-        let outputs = self.compiled.call(values.chain(batch.arrays.iter().map(Argument::Borrow)).collect())?;
-        let values = self.runtime.read(&outputs.arrays.iter().collect::<Vec<_>>())?;
+        let (_, arrays) = self.executor.step(&self.step, &mut Fixed(&self.weights), &mut None, None, &batch)?;
         // Not the batch's own number, which is that of this process.
         let valid = self.left.min(self.batch_size);
+        self.executor.read(valid, arrays)?;
         self.left -= valid;
-        self.pending.push_back(Pending { values, valid, _arrays: outputs.arrays });
         self.launched += 1;
         Ok(true)
     }
 
     /// The others would wait for this process, unless they have the same error at the same batch.
     fn tell(&self, error: &Error) {
-        if let Some(hosts) = self.hosts.as_ref().filter(|_| !error.is_interrupted()) {
+        if let Some(hosts) = self.executor.hosts().filter(|_| !error.is_interrupted()) {
             hosts.fail(error);
         }
     }
 
     fn try_next(&mut self) -> Result<Option<Predicted>> {
-        while !self.ended && self.pending.len() <= AHEAD {
+        while !self.ended && self.executor.reading() <= AHEAD {
             match self.launch() {
                 Ok(launched) => self.ended = !launched,
                 Err(error) => {
@@ -315,12 +182,11 @@ impl PredictedBatches {
                 }
             }
         }
-        let Some(Pending { values, valid, _arrays }) = self.pending.pop_front() else {
+        let Some((valid, literals)) = self.executor.arrived()? else {
             return self.failed.take().map_or(Ok(None), Err);
         };
-        let literals = hosts::arrive(self.hosts.as_ref(), values)?;
         let rows = literals.into_iter().map(|literal| first_rows(literal, valid)).collect::<Result<Vec<_>>>()?;
-        Ok(Some(Predicted { values: self.names.iter().cloned().zip(rows).collect() }))
+        Ok(Some(Predicted { values: self.step.outputs().iter().cloned().zip(rows).collect() }))
     }
 }
 
@@ -332,7 +198,7 @@ impl Iterator for PredictedBatches {
         if let Some(Err(error)) = &next {
             self.tell(error);
             self.ended = true;
-            self.pending.clear();
+            self.executor.forget_reads();
         }
         next
     }
@@ -343,7 +209,7 @@ impl Drop for PredictedBatches {
         if !self.ended {
             self.tell(&Error::usage(format!(
                 "it stopped reading its predictions after {} batches of {}; read them to the end in every process",
-                self.launched - self.pending.len(),
+                self.launched - self.executor.reading(),
                 self.batches_in_all
             )));
         }

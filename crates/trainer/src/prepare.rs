@@ -6,47 +6,46 @@ use fulmen_data::DataLoader;
 use fulmen_nn::Parameter;
 use fulmen_tensor::DType;
 
-use crate::program::{self, EvalProgram, Stage, TrainProgram};
+use crate::program::{self, Stage, StepProgram, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
-use crate::state::{self, Entry};
+use crate::state::{self, Entry, StateLayout};
 use crate::{Batch, Error, Plan, Result, TrainingModule};
 
 /// A fit before its first value.
 pub(crate) struct Prepared {
     pub(crate) plan: Plan,
     pub(crate) train: DataLoader,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) layout: StateLayout,
     pub(crate) program: TrainProgram,
     /// None where the module's validation step logs nothing.
-    pub(crate) validation: Option<(DataLoader, EvalProgram)>,
+    pub(crate) validation: Option<(DataLoader, StepProgram)>,
 }
 
 /// Records the steps of a module. Nothing is computed, and no device is needed.
 pub(crate) fn prepare(
     module: &dyn TrainingModule,
     setting: &Setting,
-    max_epochs: u64,
     seed: u64,
     train: &DataLoader,
     validation: Option<&DataLoader>,
 ) -> Result<Prepared> {
     let train = setting.distribute(train, "training")?;
     let batches = train.len() as u64;
-    let plan = setting.plan(batches, max_epochs);
-    let shapes = Batch::placeholders(&train, setting.precision.whole());
-    let (entries, program) = training_step(module, setting, &plan, (&shapes, batches), seed)?;
+    let plan = setting.plan(batches);
+    let shapes = Batch::placeholders(&train, setting.options.precision.whole());
+    let (layout, program) = training_step(module, setting, &plan, (&shapes, batches), seed)?;
     let validation = match validation {
         Some(loader) => {
             let loader = setting.distribute(loader, "validation")?;
             let of_module = state::of_module(module, setting);
             let eval = program::eval(module, Stage::Validation, &loader, &of_module, setting, seed)?;
             check_names(&program, &eval)?;
-            (!eval.layout.is_empty()).then_some((loader, eval))
+            (!eval.logs().is_empty()).then_some((loader, eval))
         }
         None => None,
     };
-    Ok(Prepared { plan, train, entries, program, validation })
+    Ok(Prepared { plan, train, layout, program, validation })
 }
 
 /// Records the training step on a batch of each shape, of which an epoch has so many, and says what its state is made of.
@@ -56,23 +55,23 @@ pub(crate) fn training_step(
     plan: &Plan,
     (shapes, batches): (&[Batch], u64),
     seed: u64,
-) -> Result<(Vec<Entry>, TrainProgram)> {
+) -> Result<(StateLayout, TrainProgram)> {
     set_up(module, setting)?;
     let optimizer = module.configure_optimizers(plan);
     let parameters: Vec<_> = module.parameters().into_iter().map(|(name, p)| (name, p.ty())).collect();
     optimizer.check(&parameters)?;
     check_shardings(module, setting)?;
-    let entries = state::entries(module, &*optimizer, setting);
-    check_entries(&entries)?;
-    let program = program::train(module, &*optimizer, shapes, batches, &entries, setting, seed)?;
-    Ok((entries, program))
+    let layout = StateLayout::new(module, &*optimizer, setting);
+    check_entries(layout.entries())?;
+    let program = program::train(module, &*optimizer, shapes, batches, &layout, setting, seed)?;
+    Ok((layout, program))
 }
 
 /// Brings a module into the form that it trains, is tested and predicts in: calls the user's hook, and turns the module to
 /// the element type that it is to be kept in. A second call changes nothing.
 pub(crate) fn set_up(module: &dyn TrainingModule, setting: &Setting) -> Result<()> {
     after_setup(module)?;
-    if let Some(dtype) = setting.precision.whole() {
+    if let Some(dtype) = setting.options.precision.whole() {
         return Ok(module.to_dtype(dtype)?);
     }
     let narrow = |(name, parameter): (String, Parameter)| {
@@ -83,7 +82,7 @@ pub(crate) fn set_up(module: &dyn TrainingModule, setting: &Setting) -> Result<(
         note(&format!(
             "warning: the precision is {}, and {} parameters have 16 bits, {first} first; they stay so. \
              module.to_dtype(DType::F32) turns them to f32",
-            setting.precision,
+            setting.options.precision,
             narrow.len()
         ));
     }
@@ -141,9 +140,9 @@ fn check_entries(entries: &[Entry]) -> Result<()> {
 }
 
 /// In the row of an epoch, means of training and values of validation stand side by side.
-fn check_names(train: &TrainProgram, validation: &EvalProgram) -> Result<()> {
-    let clash = |name: &&str| train.layout.names().any(|n| **name == format!("{n}_epoch"));
-    match validation.layout.names().find(clash) {
+fn check_names(train: &TrainProgram, validation: &StepProgram) -> Result<()> {
+    let clash = |name: &&str| train.step.logs().names().any(|n| **name == format!("{n}_epoch"));
+    match validation.logs().names().find(clash) {
         Some(name) => Err(Error::usage(format!(
             "log `{name}`: validation_step logs this name, which is that of a training metric's mean over the epoch; \
              choose another"

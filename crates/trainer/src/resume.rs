@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use fulmen_data::DataLoader;
 use fulmen_tensor::Literal;
 
-use crate::averaging::{AVERAGE, COUNT, CURRENT, WeightAveraging};
-use crate::checkpoint::{self, LOGS, Position};
-use crate::program::TrainProgram;
+use crate::checkpoint::{self, Position};
+use crate::prepare::Prepared;
 use crate::setting::Setting;
-use crate::state::{self, Entry, LR_FACTOR, OWN, STEP, UPDATES};
-use crate::{Error, Options, Result, accumulate, epoch};
+use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
+use crate::state::{Average, StateLayout};
+use crate::{Error, Options, Result, WeightAveraging};
 
 /// What a fit begins with.
 pub(crate) struct Start {
@@ -20,13 +20,9 @@ pub(crate) struct Start {
     /// The path of the checkpoint to go on from, if there is one, and what it holds.
     checkpoint: Option<(PathBuf, BTreeMap<String, Literal>)>,
     /// The best checkpoint of the run before.
-    best: Option<PathBuf>,
-}
-
-/// The state in a checkpoint.
-pub(crate) struct Saved {
+    pub(crate) best: Option<PathBuf>,
     /// A value for each entry of the training state.
-    pub(crate) values: Vec<Literal>,
+    pub(crate) values: Option<Vec<Literal>>,
     /// What was logged since the last log point, if the step still logs the same.
     pub(crate) logs: Option<Literal>,
 }
@@ -35,59 +31,50 @@ impl Start {
     /// Reads the checkpoint that the options name, if they name one.
     pub(crate) fn new(options: &Options) -> Result<Start> {
         let path = &options.ckpt_path;
-        if path.as_os_str().is_empty() {
-            let position = Position { seed: options.seed, ..Position::default() };
-            return Ok(Start { position, checkpoint: None, best: None });
-        }
-        let (tensors, position) = checkpoint::load(path)?;
-        Ok(Start { position, checkpoint: Some((path.clone(), tensors)), best: None })
+        let (position, checkpoint) = if path.as_os_str().is_empty() {
+            (Position { seed: options.seed, ..Position::default() }, None)
+        } else {
+            let (tensors, position) = checkpoint::load(path)?;
+            (position, Some((path.clone(), tensors)))
+        };
+        Ok(Start { position, checkpoint, best: None, values: None, logs: None })
     }
 
     /// Takes the state out of the checkpoint, if there is one; it must be that of this step on batches as these.
-    pub(crate) fn take_state(
-        &mut self,
-        train: &DataLoader,
-        entries: &[Entry],
-        program: &TrainProgram,
-        setting: &Setting,
-        max_epochs: u64,
-    ) -> Result<Option<Saved>> {
+    pub(crate) fn take_state(&mut self, prepared: &Prepared, setting: &Setting) -> Result<()> {
+        let Prepared { train, layout, program, .. } = prepared;
         let averaging = setting.averaging.as_ref().map(WeightAveraging::words);
         let Some((path, tensors)) = &mut self.checkpoint else {
             self.position.averaging = averaging;
-            return Ok(None);
+            return Ok(());
         };
+        let logs = program.step.logs();
+        let refused = |why: String| Error::checkpoint(path, why);
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
-        check_counts(&self.position, train, max_epochs, tensors).map_err(|e| Error::checkpoint(path, e))?;
-        program.layout.check(&self.position.epoch_sums).map_err(|e| Error::checkpoint(path, e))?;
-        self.best = find_best(&self.position, path).map_err(|e| Error::checkpoint(path, e))?;
+        check_counts(&self.position, train, setting.options.max_epochs, tensors).map_err(refused)?;
+        logs.check(&self.position.epoch_sums).map_err(refused)?;
+        self.best = find_best(&self.position, path).map_err(refused)?;
         check_group(&self.position, setting).map_err(|e| Error::checkpoint(path, e))?;
-        let same =
-            |logs: &Literal| self.position.log_names == program.layout.keys() && *logs.ty() == program.layout.ty();
-        let logs = tensors.remove(LOGS).filter(same);
-        adapt(tensors, entries, &self.position, setting)?;
+        let same = |saved: &Literal| self.position.log_names == logs.keys() && *saved.ty() == logs.ty();
+        self.logs = tensors.remove(LOGS).filter(same);
+        adapt(tensors, layout, &self.position, setting)?;
         self.position.averaging = averaging;
         // A file of an earlier version has the factor only in the state.
         let factor = tensors.get(LR_FACTOR).and_then(|factor| factor.to_f64().first().copied());
         self.position.lr_factor = factor.map(|factor| self.position.lr_factor.unwrap_or(factor));
-        let names = entries.iter().map(|e| (e.name.as_str(), &e.ty));
-        let values = state::choose(names, tensors).map_err(|e| Error::checkpoint(path, e))?;
+        let names = layout.entries().iter().map(|e| (e.name.as_str(), &e.ty));
+        self.values = Some(checkpoint::choose(names, tensors).map_err(|e| Error::checkpoint(path, e))?);
         if let Some(name) = tensors.keys().next() {
             let message =
                 format!("it has `{name}`, which this module and optimizer have not; resume with those of that run");
             return Err(Error::checkpoint(path, message));
         }
-        Ok(Some(Saved { values, logs }))
+        Ok(())
     }
 
     /// The checkpoint to go on from.
     pub(crate) fn checkpoint(&self) -> Option<&Path> {
         self.checkpoint.as_ref().map(|(path, _)| path.as_path())
-    }
-
-    /// The best checkpoint of the run before, known once the state was taken.
-    pub(crate) fn best_checkpoint(&self) -> Option<PathBuf> {
-        self.best.clone()
     }
 }
 
@@ -173,7 +160,7 @@ fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
 
 /// A position within a group of batches means something only for groups as long.
 fn check_group(position: &Position, setting: &Setting) -> Result<()> {
-    let (there, here) = (position.accumulate, setting.accumulate);
+    let (there, here) = (position.accumulate, setting.options.accumulate_grad_batches);
     if position.batch > 0 && there != here {
         return Err(Error::usage(format!(
             "it was saved within an epoch of a run with accumulate_grad_batches {there}, and here it is {here}. Resume with \
@@ -187,44 +174,41 @@ fn check_group(position: &Position, setting: &Setting) -> Result<()> {
 /// what is missing begins anew, but for the number of steps.
 fn adapt(
     tensors: &mut BTreeMap<String, Literal>,
-    entries: &[Entry],
+    layout: &StateLayout,
     position: &Position,
     setting: &Setting,
 ) -> Result<()> {
     // A file has averages under the module's names.
-    let current: Vec<String> = tensors.keys().filter_map(|name| Some(name.strip_prefix(CURRENT)?.to_owned())).collect();
-    for name in current {
-        let Some(value) = tensors.remove(&format!("{CURRENT}{name}")) else { continue };
-        if let Some(average) = tensors.insert(name.clone(), value) {
-            tensors.insert(format!("{AVERAGE}{name}"), average);
-        }
-    }
     let there = position.averaging.as_ref();
     let another = setting.averaging.as_ref().is_some_and(|here| there.is_some_and(|there| *there != here.words()));
+    let mut averages = BTreeMap::new();
+    for name in
+        tensors.keys().filter_map(|name| Some(name.strip_prefix(names::CURRENT)?.to_owned())).collect::<Vec<_>>()
+    {
+        let Some(current) = tensors.remove(&format!("{}{name}", names::CURRENT)) else { continue };
+        averages.extend(tensors.insert(name.clone(), current).map(|average| (name, average)));
+    }
     if another {
         // An average by another rule is none by this one, nor is what it counted.
-        tensors.remove(COUNT);
+        tensors.remove(names::AVERAGED);
+        averages.clear();
     }
-    let goes_on = |name: &str| !another && entries.iter().any(|entry| entry.name == *name);
-    tensors.retain(|name, _| !name.starts_with(AVERAGE) || goes_on(name));
-    for entry in entries {
-        let of = entry.name.strip_prefix(AVERAGE).filter(|_| !tensors.contains_key(&entry.name));
-        if let Some(value) = of.and_then(|name| tensors.get(name)) {
-            // A run without averages goes on with them: they begin with its weights.
-            let value = value.to_dtype(entry.ty.dtype)?;
-            tensors.insert(entry.name.clone(), value);
-        }
+    for Average { of, average } in &layout.averages {
+        let (of, average) = (&layout[*of], &layout[*average]);
+        // A run without averages goes on with them: they begin with its weights.
+        let begun = tensors.get(&of.name).map(|value| value.to_dtype(average.ty.dtype)).transpose()?;
+        tensors.extend(averages.remove(&of.name).or(begun).map(|value| (average.name.clone(), value)));
     }
-    tensors.retain(|name, _| !name.starts_with(OWN) || entries.iter().any(|entry| entry.name == *name));
-    for entry in entries.iter().filter(|entry| entry.name.starts_with(OWN) && entry.name != STEP) {
+    tensors.retain(|name, _| !name.starts_with(OWN) || layout.entries().iter().any(|entry| entry.name == *name));
+    for entry in layout.entries().iter().filter(|entry| entry.name.starts_with(OWN) && entry.name != STEP) {
         if tensors.contains_key(&entry.name) {
             continue;
         }
         let count = |count: u64| Literal::from_slice(&[count.min(i32::MAX as u64) as i32], []);
         let first = match entry.name.as_str() {
-            UPDATES | accumulate::GROUPS => count(position.global_step)?,
-            epoch::BATCH => count(position.batch)?,
-            epoch::EPOCHS => count(position.epoch)?,
+            UPDATES | names::GROUPS => count(position.global_step)?,
+            names::BATCH => count(position.batch)?,
+            names::EPOCHS => count(position.epoch)?,
             _ => entry.first()?,
         };
         tensors.insert(entry.name.clone(), first);

@@ -2,59 +2,55 @@
 //! step can be recorded for devices that are not there.
 
 use fulmen_data::{DataLoader, Replicas};
-use fulmen_tensor::{MatmulPrecision, Mesh};
+use fulmen_tensor::Mesh;
 
 use crate::clip::Clip;
-use crate::{Error, LearningRateScaling, Options, Plan, Precision, Result, Strategy, WeightAveraging, accumulate};
+use crate::{Error, Options, Plan, Result, WeightAveraging, accumulate};
 
-/// How steps are recorded: spread over which mesh, and in which precision.
+/// What a builder says of how steps are recorded.
 #[derive(Clone, Debug)]
-pub(crate) struct Setting {
-    pub(crate) mesh: Mesh,
-    pub(crate) strategy: Strategy,
-    pub(crate) precision: Precision,
-    pub(crate) matmul_precision: MatmulPrecision,
-    pub(crate) learning_rate_scaling: LearningRateScaling,
-    pub(crate) clip: Clip,
-    pub(crate) log_grad_norm: bool,
-    /// Batches for which the optimizer steps once.
-    pub(crate) accumulate: u64,
+pub(crate) struct Choices {
+    pub(crate) options: Options,
     pub(crate) averaging: Option<WeightAveraging>,
     /// Whether a callback changes the learning rate while training runs.
     pub(crate) scales_learning_rate: bool,
+}
+
+impl From<Options> for Choices {
+    fn from(options: Options) -> Choices {
+        Choices { options, averaging: None, scales_learning_rate: false }
+    }
+}
+
+impl Choices {
+    /// For a mesh whose devices these replicas are.
+    pub(crate) fn on(&self, mesh: Mesh, replicas: Replicas) -> Setting {
+        let Choices { options, averaging, scales_learning_rate } = self.clone();
+        Setting { options, averaging, scales_learning_rate, mesh, replicas }
+    }
+}
+
+/// How steps are recorded: by which choices, and spread over which mesh.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) options: Options,
+    pub(crate) averaging: Option<WeightAveraging>,
+    pub(crate) scales_learning_rate: bool,
+    pub(crate) mesh: Mesh,
     /// Who shares a batch.
     pub(crate) replicas: Replicas,
 }
 
-/// What a builder says besides its options.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Extras {
-    pub(crate) averaging: Option<WeightAveraging>,
-    pub(crate) scales_learning_rate: bool,
-}
-
 impl Setting {
-    /// With what the options do not say.
-    pub(crate) fn with(self, extras: &Extras) -> Setting {
-        Setting { averaging: extras.averaging.clone(), scales_learning_rate: extras.scales_learning_rate, ..self }
+    /// What gradients are clipped to, and how.
+    pub(crate) fn clip(&self) -> Clip {
+        let (algorithm, value) = (self.options.gradient_clip_algorithm, self.options.gradient_clip_val);
+        (value > 0.0).then_some((algorithm, value))
     }
 
-    /// What the options say, for a mesh whose devices these replicas are.
-    pub(crate) fn new(options: &Options, mesh: Mesh, replicas: Replicas) -> Setting {
-        Setting {
-            mesh,
-            strategy: options.strategy,
-            precision: options.precision,
-            matmul_precision: options.matmul_precision,
-            learning_rate_scaling: options.learning_rate_scaling,
-            clip: (options.gradient_clip_val > 0.0)
-                .then_some((options.gradient_clip_algorithm, options.gradient_clip_val)),
-            log_grad_norm: options.log_grad_norm,
-            accumulate: options.accumulate_grad_batches,
-            averaging: None,
-            scales_learning_rate: false,
-            replicas,
-        }
+    /// Whether the optimizer steps once for several batches.
+    pub(crate) fn accumulates(&self) -> bool {
+        self.options.accumulate_grad_batches > 1
     }
 
     /// A loader whose batches the devices of the mesh share; `which` names it.
@@ -63,13 +59,14 @@ impl Setting {
     }
 
     /// How long training is, where an epoch has so many batches.
-    pub(crate) fn plan(&self, batches: u64, max_epochs: u64) -> Plan {
-        let steps_per_epoch = accumulate::steps_per_epoch(batches, self.accumulate);
+    pub(crate) fn plan(&self, batches: u64) -> Plan {
+        let max_epochs = self.options.max_epochs;
+        let steps_per_epoch = accumulate::steps_per_epoch(batches, self.options.accumulate_grad_batches);
         Plan { steps_per_epoch, max_epochs, total_steps: steps_per_epoch.saturating_mul(max_epochs) }
     }
 
     /// What the learning rate is multiplied by for the number of devices.
     pub(crate) fn learning_rate_factor(&self) -> f64 {
-        self.learning_rate_scaling.factor(self.replicas.devices)
+        self.options.learning_rate_scaling.factor(self.replicas.devices)
     }
 }

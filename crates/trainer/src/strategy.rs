@@ -2,13 +2,10 @@
 //!
 //! No collective is written here or anywhere: shardings are annotations on one program, and XLA puts in what they need.
 
-use std::fmt;
-use std::str::FromStr;
-
 use fulmen_data::Replicas;
 use fulmen_tensor::{Mesh, Sharding, TensorType};
 
-use crate::{Error, Result};
+use crate::named::named;
 
 /// The mesh axes that a batch is split over, where the mesh has them.
 const BATCH_AXES: [&str; 2] = ["data", "fsdp"];
@@ -63,28 +60,7 @@ impl Strategy {
     }
 }
 
-impl FromStr for Strategy {
-    type Err = Error;
-    fn from_str(name: &str) -> Result<Strategy> {
-        NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
-            let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
-            Error::usage(format!("`{name}` is no strategy; there are: {}", known.join(", ")))
-        })
-    }
-}
-
-impl TryFrom<&str> for Strategy {
-    type Error = Error;
-    fn try_from(name: &str) -> Result<Strategy> {
-        name.parse()
-    }
-}
-
-impl fmt::Display for Strategy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or("ddp", |row| row.0))
-    }
-}
+named!(Strategy, "strategy");
 
 #[cfg(test)]
 mod tests {

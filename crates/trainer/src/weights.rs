@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use fulmen_nn::safetensors;
 
-use crate::{Error, Result, TrainingModule, state};
+use crate::checkpoint::choose;
+use crate::state::names::is_of_training;
+use crate::{Error, Result, TrainingModule};
 
 /// Which weights to test or to predict with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,13 +22,13 @@ pub enum Weights {
 }
 
 /// Gives a module the values in a file, which must have them all; nothing is changed if it has not.
-pub(crate) fn load_values<M: TrainingModule>(module: &M, path: &Path) -> Result<()> {
+pub(crate) fn load_values(module: &dyn TrainingModule, path: &Path) -> Result<()> {
     let (mut tensors, _) = safetensors::read(path).map_err(Error::checkpoint_file)?;
     let state = module.state();
     let types: Vec<_> = state.iter().map(|(_, v)| v.ty()).collect();
     let names = state.iter().map(|(name, _)| name.as_str()).zip(&types);
-    let literals = state::choose(names, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
-    if let Some(name) = tensors.keys().find(|name| !state::is_of_training(name)) {
+    let literals = choose(names, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
+    if let Some(name) = tensors.keys().find(|name| !is_of_training(name)) {
         return Err(Error::checkpoint(path, format!("it has `{name}`, which this module has not")));
     }
     for ((_, variable), literal) in state.iter().zip(literals) {

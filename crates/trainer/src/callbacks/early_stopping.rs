@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::Mode;
 use super::monitor::monitored;
-use crate::callback::{Actions, Callback, FitStart, LogPoint};
+use crate::LogPoint;
+use crate::callback::{Actions, Callback, FitStart};
 
 /// Ends the fit when a metric has not become better for some epochs.
 ///

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::Mode;
 use super::monitor::monitored;
-use crate::callback::{Actions, Callback, CheckpointRole, FitStart, LogPoint};
+use crate::LogPoint;
+use crate::callback::{Actions, Callback, CheckpointRole, FitStart};
 
 /// Saves the training state after each epoch: `checkpoints/last.safetensors` in the run's folder, and
 /// `checkpoints/best.safetensors` when the monitored metric is better than ever before.

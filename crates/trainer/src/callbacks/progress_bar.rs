@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
-use crate::callback::{Actions, Callback, FitStart, LogPoint, Progress, number};
+use crate::callback::{Actions, Callback, FitStart, Progress};
+use crate::log_point::number;
 use crate::say::say;
-use crate::{Error, FitSummary};
+use crate::{Error, FitSummary, LogPoint};
 
 /// Shows how training goes. Its numbers are those of log points that have arrived; it asks the device for nothing.
 pub struct ProgressBar {

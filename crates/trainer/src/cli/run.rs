@@ -32,23 +32,23 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
         line(text.trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let session = Session { invocation, started };
-    match session.invocation.task {
-        Task::FitAndTest => session.fit(builder, true),
-        Task::Fit => session.fit(builder, false),
-        Task::Validate | Task::Test => session.evaluate(builder),
-        Task::Predict => session.predict(builder),
-        Task::Preflight => session.preflight(&builder),
+    let job = Job { invocation, started };
+    match job.invocation.task {
+        Task::FitAndTest => job.fit(builder, true),
+        Task::Fit => job.fit(builder, false),
+        Task::Validate | Task::Test => job.evaluate(builder),
+        Task::Predict => job.predict(builder),
+        Task::Preflight => job.preflight(&builder),
     }
 }
 
 /// One run of a program.
-struct Session<P> {
+struct Job<P> {
     invocation: Invocation<P>,
     started: Instant,
 }
 
-impl<P: Program> Session<P> {
+impl<P: Program> Job<P> {
     fn program(&self) -> &P {
         &self.invocation.program
     }

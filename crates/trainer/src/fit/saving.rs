@@ -1,35 +1,33 @@
 //! Checkpoints: what is written when a callback or Ctrl-C asks for it.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use fulmen_tensor::Literal;
 
-use super::{Fit, Running};
-use crate::callback::{Callback, CheckpointRole};
-use crate::checkpoint::{self, LOGS};
+use super::Fit;
+use crate::callback::{CheckpointRole, numbered};
+use crate::checkpoint;
 use crate::hosts;
-use crate::{Error, Result, accumulate};
+use crate::state::names;
+use crate::{Error, Result};
 
 impl Fit<'_> {
     /// After Ctrl-C: log points that are on their way arrive, and the state in the middle of the epoch is saved, with
     /// what was logged since the last of them.
-    pub(super) fn save_interrupted(&mut self, running: &mut Running<'_>) -> Result<()> {
+    pub(super) fn save_interrupted(&mut self) -> Result<()> {
         self.summary.stopped = Some("interrupted by Ctrl-C".into());
         self.summary.interrupted = true;
-        while !running.pending.is_empty() {
-            self.finish_log_point(running)?;
-        }
+        self.finish_log_points()?;
         let mut logs = vec![];
-        if let Some(array) = running.logs.take() {
-            for literal in hosts::arrive(self.hosts, self.runtime.read(&[&array])?)? {
-                self.check_finite(running, &self.program.layout.read(&literal)?)?;
-                logs.push((LOGS.to_owned(), literal));
+        if let Some(sums) = self.sums.take() {
+            for literal in hosts::arrive(self.executor.hosts(), self.session.runtime.read(&[&sums])?)? {
+                self.check_finite(&self.step.logs().read(&literal)?)?;
+                logs.push((names::LOGS.to_owned(), literal));
             }
-            self.position.log_names = self.program.layout.keys();
+            self.position.log_names = self.step.logs().keys();
         }
-        if self.options.enable_checkpointing {
-            let path = self.run_dir.join("checkpoints").join("last.safetensors");
+        if let Some(folder) = self.session.record.run_dir.as_ref().filter(|_| self.options().enable_checkpointing) {
+            let path = folder.join("checkpoints").join("last.safetensors");
             self.save(&[(path, CheckpointRole::Last)], logs)?;
         }
         Ok(())
@@ -38,20 +36,20 @@ impl Fit<'_> {
     /// Writes the training state to files, from one read of the device, with further tensors.
     pub(super) fn save(&mut self, files: &[(PathBuf, CheckpointRole)], further: Vec<(String, Literal)>) -> Result<()> {
         // To read what lies split takes all processes, so that all do what the first one's callbacks ask for.
-        let files = match self.hosts {
+        let files = match self.executor.hosts() {
             Some(hosts) => hosts.broadcast("saves", || Ok(Saves(files.to_vec())))?.0,
             None => files.to_vec(),
         };
         if files.is_empty() {
             return Ok(());
         }
-        let mut tensors = self.state.read(self.runtime, self.hosts)?;
-        if self.options.detect_nan {
+        let mut tensors = self.state.read(&self.session.runtime, self.executor.hosts())?;
+        if self.options().detect_nan {
             let finite = |l: &Literal| !l.ty().dtype.is_float() || l.to_f64().iter().all(|v| v.is_finite());
             // What no step changes may well be infinite, a mask say. Within a group of batches a sum of gradients may be
             // too, where the scale of the loss is still too large: such a group changes nothing.
-            let changed = self.program.changes.iter().map(|&i| &tensors[i]);
-            let mut changed = changed.filter(|(name, _)| !name.starts_with(accumulate::GRADIENTS));
+            let changed = self.step.changes().iter().map(|id| &tensors[id.index()]);
+            let mut changed = changed.filter(|(name, _)| !names::is_grad_sum(name));
             if let Some((name, _)) = changed.find(|(_, literal)| !finite(literal)) {
                 let last = self.summary.last_checkpoint.as_deref();
                 return Err(Error::not_finite(self.position.global_step, &format!("`{name}`"), last));
@@ -61,12 +59,11 @@ impl Fit<'_> {
         if let Some((best, _)) = files.iter().find(|(_, role)| *role == CheckpointRole::Best) {
             self.position.best_checkpoint = Some(best.clone());
         }
-        self.position.callbacks =
-            numbered(self.callbacks).filter_map(|(name, callback)| Some((name, callback.state()?))).collect();
+        let callbacks = numbered(&mut self.session.callbacks);
+        self.position.callbacks = callbacks.filter_map(|(name, callback)| Some((name, callback.state()?))).collect();
         let mut whole = self.summary.last_checkpoint.clone();
-        let writes = self.hosts.is_none_or(|hosts| hosts.process().is_coordinator());
         for (path, role) in files {
-            if writes {
+            if self.session.writes() {
                 let saved = checkpoint::save(&path, &tensors, &self.position);
                 saved.map_err(|error| error.with_last_checkpoint(whole.as_deref()))?;
                 whole = Some(path.clone());
@@ -78,7 +75,7 @@ impl Fit<'_> {
             }
         }
         // Nobody looks for a file that is not there yet.
-        if let Some(hosts) = self.hosts {
+        if let Some(hosts) = self.executor.hosts() {
             hosts.meet("saved")?;
         }
         Ok(())
@@ -103,15 +100,4 @@ impl hosts::Shared for Saves {
         let all: Vec<(String, PathBuf)> = serde_json::from_str(text).ok()?;
         all.into_iter().map(|(name, path)| Some((path, role(name)?))).collect::<Option<_>>().map(Saves)
     }
-}
-
-/// The callbacks with names that tell two of a kind apart: `Name`, `Name#2`, …
-pub(crate) fn numbered(callbacks: &mut [Box<dyn Callback>]) -> impl Iterator<Item = (String, &mut Box<dyn Callback>)> {
-    let mut seen: BTreeMap<&'static str, usize> = BTreeMap::new();
-    callbacks.iter_mut().map(move |callback| {
-        let name = callback.name();
-        let count = seen.entry(name).or_default();
-        *count += 1;
-        (if *count == 1 { name.to_owned() } else { format!("{name}#{count}") }, callback)
-    })
 }

@@ -7,12 +7,13 @@ mod runtime;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fulmen_coordination::{Coordination, Process, Timeouts};
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, Literal, PendingLiterals, Runtime};
+use parking_lot::Mutex;
 
 pub(crate) use facts::{Facts, add_checkpoint, add_program, of_run};
 
@@ -57,7 +58,7 @@ impl Hosts {
         if process.count() == 1 {
             return Ok(None);
         }
-        let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut joined = JOINED.lock();
         if let Some(hosts) = joined.upgrade() {
             return Ok(Some(hosts));
         }

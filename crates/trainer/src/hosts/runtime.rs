@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fulmen_coordination::{Coordination, Process};
@@ -10,6 +10,7 @@ use fulmen_pjrt::diagnosis::explain;
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Client, KeyValueError, KeyValueStore, Plugin, Value};
 use fulmen_tensor::{Accelerator, Devices, Runtime};
+use parking_lot::Mutex;
 
 use crate::{Error, Result};
 
@@ -21,7 +22,7 @@ pub(super) fn open(coordination: &Coordination, accelerator: Accelerator, device
     }
     let why = |doing: &str, e, path| Error::usage(format!("{doing}: {}", explain(e, Platform::Cuda, path)));
     let path = locate(Platform::Cuda, None).map_err(|e| why("looking for the CUDA plugin", e, None))?;
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = OPEN.lock();
     if let Some((client, slot)) = open.get(&path) {
         slot.set(Some(coordination.clone()));
         return Ok(Runtime::new(client.clone(), devices)?);
@@ -44,7 +45,7 @@ static OPEN: Mutex<BTreeMap<PathBuf, (Client, Slot)>> = Mutex::new(BTreeMap::new
 
 /// The run is over, and the next one has another place to meet.
 pub(super) fn leave() {
-    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let open = OPEN.lock();
     open.values().for_each(|(_, slot)| slot.set(None));
 }
 
@@ -55,11 +56,11 @@ struct Slot(Arc<Mutex<Option<Coordination>>>);
 impl Slot {
     fn set(&self, run: Option<Coordination>) {
         // What was there is dropped when the lock is open again: to leave a run takes its time.
-        let _before = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), run);
+        let _before = std::mem::replace(&mut *self.0.lock(), run);
     }
 
     fn get(&self) -> Result<Coordination, KeyValueError> {
-        let run = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let run = self.0.lock().clone();
         run.ok_or_else(|| KeyValueError::unavailable("the run in which the processes met is over"))
     }
 }

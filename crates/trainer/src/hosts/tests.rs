@@ -12,9 +12,9 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 
 use super::*;
-use crate::callback::{Actions, Callback, CheckpointRole, LogPoint};
+use crate::callback::{Actions, Callback, CheckpointRole};
 use crate::predict::PredictedBatches;
-use crate::{Batch, Plan, Predictions, StepContext, Trainer, TrainingModule, Weights};
+use crate::{Batch, LogPoint, Plan, Predictions, StepContext, Trainer, TrainingModule, Weights};
 
 /// The variable that tells a process of this test program where to join.
 const JOIN: &str = "FULMEN_TEST_JOIN";
@@ -195,8 +195,8 @@ fn trainer(hosts: &Arc<Hosts>, folder: &Path, callback: Option<StopAfter>) -> Tr
     if let Some(callback) = callback {
         builder = builder.callback(callback);
     }
-    let options = builder.options().unwrap();
-    builder.build_with(options, Some(hosts.clone())).unwrap()
+    let choices = builder.choices(builder.options().unwrap()).unwrap();
+    builder.build_with(choices, Some(hosts.clone())).unwrap()
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn all_stop_together_and_the_first_process_writes() {
         let summary = trainer.fit(&line, &loader, None).unwrap();
         assert_eq!(trainer.process_index(), index);
         // Whoever wrote it, it is there for all.
-        trainer.load(&line, Weights::Last).unwrap();
+        trainer.session.load(&line, Weights::Last).unwrap();
         let stopped = summary.stopped.unwrap();
         assert!(if index == 1 { stopped == "enough" } else { stopped.contains("another process") }, "{stopped}");
         (summary.epochs, trainer.run_dir().unwrap().to_owned(), trainer.last_checkpoint().unwrap().to_owned())

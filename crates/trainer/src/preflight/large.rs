@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use fulmen_tensor::{Recorded, TensorType};
 
-use crate::state::OPTIMIZER;
+use crate::state::names;
 
 /// Tensors of one kind from one line.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +52,7 @@ pub(crate) fn largest(recorded: &[Recorded], parts: &[usize], most: usize, not_h
         let (what, source) = match (&value.name, value.operation) {
             (Some(name), _) => {
                 // The optimizer's state is named after the parameter that it is for.
-                let of = name.strip_prefix(OPTIMIZER).and_then(|rest| rest.split_once('/')).map(|(_, of)| of);
+                let of = names::parameter_of(name);
                 let line = uses.get(name.as_str()).or_else(|| uses.get(of?));
                 (name.clone(), line.cloned().unwrap_or_else(|| value.location.to_string()))
             }

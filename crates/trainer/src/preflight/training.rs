@@ -6,7 +6,7 @@ use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_tensor::Mesh;
 
 use super::{Prices, Report, Slice, Step, StepSetting, run};
-use crate::setting::{Extras, Setting};
+use crate::setting::Choices;
 use crate::{Batch, Error, Options, Result, Strategy, TrainerBuilder, TrainingModule, prepare};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
@@ -29,12 +29,12 @@ pub fn training_step<M: TrainingModule>(
     slices: &[Slice],
     prices: Option<&Prices>,
 ) -> Result<Report> {
-    judge((options, &Extras::default()), mesh, module, train, slices, prices)
+    judge(&options.clone().into(), mesh, module, train, slices, prices)
 }
 
 /// As [`training_step`], with what the options do not say.
 fn judge<M: TrainingModule>(
-    (options, extras): (&Options, &Extras),
+    choices: &Choices,
     mesh: Option<&Mesh>,
     module: &M,
     train: &DataLoader,
@@ -44,7 +44,7 @@ fn judge<M: TrainingModule>(
     let doing = "preflight";
     let path = locate(Platform::Tpu, None).map_err(|e| Error::compiler(doing, e))?;
     let plugin = Plugin::load(path).map_err(|e| Error::compiler(doing, e))?;
-    run(&plugin, slices, prices, |devices| record((options, extras), mesh, module, train, devices))
+    run(&plugin, slices, prices, |devices| record(choices, mesh, module, train, devices))
 }
 
 impl TrainerBuilder {
@@ -60,13 +60,13 @@ impl TrainerBuilder {
         slices: &[Slice],
         prices: Option<&Prices>,
     ) -> Result<Report> {
-        judge((&self.options()?, &self.extras()?), self.mesh.as_ref(), module, train, slices, prices)
+        judge(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, slices, prices)
     }
 }
 
 /// The training step for so many devices.
 fn record<M: TrainingModule>(
-    (options, extras): (&Options, &Extras),
+    choices: &Choices,
     mesh: Option<&Mesh>,
     module: &M,
     train: &DataLoader,
@@ -84,12 +84,12 @@ fn record<M: TrainingModule>(
         None => Mesh::new([("data", devices)])?,
     };
     let replicas = Strategy::replicas(&mesh);
-    let setting = Setting::new(options, mesh, replicas).with(extras);
+    let setting = choices.on(mesh, replicas);
     let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
-    let plan = setting.plan(steps_per_epoch, options.max_epochs);
-    let batch = Batch::of_size(train, batch_size, setting.precision.whole());
-    let program = prepare::training_step(module, &setting, &plan, (&[batch], steps_per_epoch), options.seed)?.1;
-    let function = program.functions.into_iter().next().ok_or_else(|| Error::data("no step was recorded"))?;
+    let plan = setting.plan(steps_per_epoch);
+    let batch = Batch::of_size(train, batch_size, setting.options.precision.whole());
+    let program = prepare::training_step(module, &setting, &plan, (&[batch], steps_per_epoch), setting.options.seed)?.1;
+    let function = program.step.functions().first().ok_or_else(|| Error::data("no step was recorded"))?;
     let parts = function.parameters().iter().zip(function.parameter_shardings()).map(|(parameter, sharding)| {
         let shape = &parameter.ty().shape;
         let shard = sharding.shard_shape(&setting.mesh, shape).map_or(0, |shard| shard.num_elements());
@@ -102,8 +102,8 @@ fn record<M: TrainingModule>(
         steps_per_epoch: Some(steps_per_epoch),
         setting: Some(StepSetting {
             batch_size,
-            precision: setting.precision.name().into(),
-            strategy: options.strategy.to_string(),
+            precision: setting.options.precision.name().into(),
+            strategy: setting.options.strategy.to_string(),
             mesh: setting.mesh.to_string(),
         }),
         note,

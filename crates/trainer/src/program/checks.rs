@@ -2,18 +2,20 @@
 
 use fulmen_tensor::Tensor;
 
-use crate::state::Entry;
+use super::values::Values;
 use crate::{Batch, Error, Result};
 
 /// Padding must not get into running statistics: what a step makes of a batch must know the mask.
-pub(super) fn check_statistics(entries: &[Entry], next: &[Tensor], batch: &Batch) -> Result<()> {
-    for (entry, value) in entries.iter().zip(next).filter(|(entry, _)| entry.variable.is_some()) {
+pub(super) fn check_statistics(values: &Values<'_>, batch: &Batch) -> Result<()> {
+    let layout = values.layout;
+    for id in layout.ids().take(layout.module().len()).filter(|&id| !layout.is_trained(id)) {
+        let value = values.after(id);
         let from_batch = batch.inputs().any(|field| !field.is(batch.mask()) && value.depends_on(field));
-        if !entry.trained && from_batch && !value.depends_on(batch.mask()) {
+        if from_batch && !value.depends_on(batch.mask()) {
             return Err(Error::usage(format!(
                 "the last batch is padded, and `{}` would take padding into its statistics; let the training loader \
                  drop the last batch\n  at {}",
-                entry.name,
+                layout[id].name,
                 value.location()
             )));
         }

@@ -1,21 +1,23 @@
-//! A validation or test step as a function.
+//! A validation, test or prediction step as a program. It takes the module's values, and changes nothing of them.
 
-use fulmen_data::DataLoader;
-use fulmen_tensor::{Function, Tensor, autocast, random, recording};
+use fulmen_data::{DataLoader, OnError};
+use fulmen_tensor::{Tensor, autocast, random, recording};
 
-use super::{EvalProgram, LOG_IT, for_setting};
+use super::forward::LOG_IT;
+use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::LogLayout;
 use crate::module::StepContext;
 use crate::placeholders::Placeholders;
 use crate::setting::Setting;
-use crate::state::Entry;
-use crate::{Batch, Error, Result, TrainingModule};
+use crate::state::{Entry, names};
+use crate::{Batch, Error, Predictions, Result, TrainingModule};
 
-/// Which of a module's evaluation steps.
+/// Which of a module's steps that do not train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Validation,
     Test,
+    Prediction,
 }
 
 impl Stage {
@@ -24,11 +26,30 @@ impl Stage {
         match self {
             Stage::Validation => "validation_step",
             Stage::Test => "test_step",
+            Stage::Prediction => "predict_step",
+        }
+    }
+
+    /// What it is.
+    pub(crate) fn noun(self) -> &'static str {
+        match self {
+            Stage::Validation => "validation",
+            Stage::Test => "test",
+            Stage::Prediction => "prediction",
+        }
+    }
+
+    /// The method of the Trainer.
+    pub(crate) fn verb(self) -> &'static str {
+        match self {
+            Stage::Validation => "validate",
+            Stage::Test => "test",
+            Stage::Prediction => "predict",
         }
     }
 }
 
-/// Records a validation or test step on a batch of each of the loader's shapes.
+/// Records a step on a batch of each of the loader's shapes.
 pub(crate) fn eval(
     module: &dyn TrainingModule,
     stage: Stage,
@@ -36,19 +57,39 @@ pub(crate) fn eval(
     entries: &[Entry],
     setting: &Setting,
     seed: u64,
-) -> Result<EvalProgram> {
-    let shapes = Batch::placeholders(loader, setting.precision.whole());
-    let (first, others) = shapes.split_first().ok_or_else(|| Error::data("the loader has batches of no shape"))?;
-    let mut program = record(module, stage, first, entries, setting, seed)?;
-    for batch in others {
-        let other = record(module, stage, batch, entries, setting, seed)?;
-        program.layout.check_same(&other.layout, stage.step())?;
-        program.functions.extend(other.functions);
+) -> Result<StepProgram> {
+    if stage == Stage::Prediction {
+        check_order(loader)?;
     }
-    Ok(program)
+    let shapes = Batch::placeholders(loader, setting.options.precision.whole());
+    StepProgram::of_shapes(&shapes, stage.step(), |batch| record(module, stage, batch, entries, setting, seed))
 }
 
-/// Records a validation or test step on a batch.
+/// It must be known whose a prediction is.
+fn check_order(loader: &DataLoader) -> Result<()> {
+    if loader.is_final() && loader.replicas().num_processes > 1 {
+        return Err(Error::usage(
+            "the loader's sampler is final: it divides the samples among the processes itself, so that predictions have no \
+             order that all share. Predict with another sampler, or in one process",
+        ));
+    }
+    if loader.on_error() != OnError::Fail {
+        return Err(Error::usage(format!(
+            "the loader leaves out samples that cannot be read, or puts others in their place (OnError::{:?}), so that nobody \
+             knows whose a prediction is. Predict with a loader that fails (OnError::Fail), and without those samples",
+            loader.on_error()
+        )));
+    }
+    if loader.shapes().len() != 1 {
+        return Err(Error::usage(
+            "the loader has buckets, so that its batches are not in the order of its samples. Predict with a loader without \
+             buckets, whose samples are all padded to the longest",
+        ));
+    }
+    Ok(())
+}
+
+/// Records a step on a batch.
 fn record(
     module: &dyn TrainingModule,
     stage: Stage,
@@ -56,29 +97,36 @@ fn record(
     entries: &[Entry],
     setting: &Setting,
     seed: u64,
-) -> Result<EvalProgram> {
+) -> Result<StepProgram> {
     let cells = Placeholders::new(module, entries);
     module.eval();
     module.set_random_key(&random::key(seed));
-    let mut cx = StepContext::default();
+    let (mut cx, mut predictions) = (StepContext::default(), Predictions::default());
+    let advice = match stage {
+        Stage::Prediction => "to see the tensor, return it as one of the predictions",
+        _ => LOG_IT,
+    };
     let step = || match stage {
         Stage::Validation => module.validation_step(batch, &mut cx),
         Stage::Test => module.test_step(batch, &mut cx),
+        Stage::Prediction => predictions = module.predict_step(batch),
     };
-    recording(stage.step(), LOG_IT, || autocast(setting.precision.autocast(), step));
+    recording(stage.step(), advice, || autocast(setting.options.precision.autocast(), step));
     let logged = cx.into_logged();
-    let placeholders = cells.placeholders();
+    let state = cells.placeholders();
     drop(cells);
-    let layout = LogLayout::new(&logged, batch)?;
-    let so_far = Tensor::placeholder("trainer/logs", layout.ty());
-    let logs = layout.accumulate(&so_far, &logged, batch, None);
-    let logs_in = placeholders.len();
-    let inputs = placeholders.into_iter().chain([so_far]).chain(batch.inputs().cloned()).collect();
-    // One name for both: a test step that computes what validation computes is the same program.
-    let mut function = Function::new("eval_step", inputs, vec![logs]).donate(logs_in, 0)?;
-    for (i, entry) in entries.iter().enumerate() {
-        function = function.shard_parameter(i, entry.sharding.clone());
+    if stage == Stage::Prediction {
+        predictions.check(batch)?;
     }
-    let function = for_setting(function, logs_in + 1, setting);
-    Ok(EvalProgram { functions: vec![function], layout })
+    let logs = LogLayout::new(&logged, batch)?;
+    let so_far = Tensor::placeholder(names::LOGS, logs.ty());
+    let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, None)];
+    // One name for both: a test step that computes what validation computes is the same program.
+    let name = if stage == Stage::Prediction { "predict_step" } else { "eval_step" };
+    // Predictions are whole on every device, so that each process can read them.
+    let outputs = predictions.0;
+    StepProgram::new(
+        RecordedStep { name, entries, state, changes: vec![], logs, sums, key: None, batch, outputs },
+        setting,
+    )
 }

@@ -2,7 +2,6 @@
 
 use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
-use super::LOG_IT;
 use super::checks::check_loss;
 use super::values::Values;
 use crate::logs::{GRAD_NORM, LogLayout};
@@ -10,6 +9,9 @@ use crate::module::{Logged, LoggedValue, StepContext};
 use crate::placeholders::Placeholders;
 use crate::setting::Setting;
 use crate::{Batch, Error, Result, TrainingModule};
+
+/// What an error says where a step asks for a value.
+pub(super) const LOG_IT: &str = "to see the value, log it: `cx.log(\"name\", &tensor)`";
 
 /// The name that the training loss is logged under unless the user logs it.
 const TRAIN_LOSS: &str = "train_loss";
@@ -35,12 +37,12 @@ impl Forward {
         setting: &Setting,
         seed: u64,
     ) -> Result<Forward> {
-        let cells = Placeholders::new(module, values.entries);
+        let cells = Placeholders::new(module, values.layout.module());
         module.train();
         module.set_random_key(&random::fold_in_tensor(key, &step.to_dtype(DType::U32)));
         let mut cx = StepContext::default();
         let loss = recording("training_step", LOG_IT, || {
-            autocast(setting.precision.autocast(), || module.training_step(batch, &mut cx))
+            autocast(setting.options.precision.autocast(), || module.training_step(batch, &mut cx))
         });
         let mut logged = cx.into_logged();
         values.set_module(cells.placeholders(), cells.after());
@@ -53,7 +55,7 @@ impl Forward {
             let message = "this name is that of the loss, which training_step returns; choose another";
             return Err(Error::usage(format!("log `{TRAIN_LOSS}`: {message}\n  at {}", entry.location)));
         }
-        if let Some(entry) = logged.iter().find(|l| setting.log_grad_norm && l.name == GRAD_NORM) {
+        if let Some(entry) = logged.iter().find(|l| setting.options.log_grad_norm && l.name == GRAD_NORM) {
             let message = "log_grad_norm logs a value of this name; choose another";
             return Err(Error::usage(format!("log `{GRAD_NORM}`: {message}\n  at {}", entry.location)));
         }
@@ -65,7 +67,7 @@ impl Forward {
                 TRAIN_LOSS.into()
             }
         };
-        let layout = LogLayout::new(&logged, batch)?.with_grad_norm(setting.log_grad_norm);
+        let layout = LogLayout::new(&logged, batch)?.with_grad_norm(setting.options.log_grad_norm);
         Ok(Forward { loss, loss_name, logged, layout, used })
     }
 }

@@ -5,27 +5,26 @@ use fulmen_tensor::{Tensor, grad};
 
 use super::forward::Forward;
 use super::values::Values;
-use crate::accumulate::{self, Group};
+use crate::Batch;
+use crate::accumulate::Group;
 use crate::clip::{self, Clip};
 use crate::epoch::Epoch;
 use crate::loss_scale::LossScale;
 use crate::setting::Setting;
-use crate::{Batch, Result};
+use crate::state::ParamSlots;
 
 /// The gradient of one parameter.
-pub(super) struct Gradient {
-    /// The place of the parameter's entry.
-    pub(super) place: usize,
+pub(super) struct Gradient<'a> {
+    /// The parameter, with what the optimizer keeps of it.
+    pub(super) slots: &'a ParamSlots,
     /// The gradient; of a group of batches the sum over its samples so far.
     pub(super) sum: Tensor,
-    /// Where the sum is kept for the next batch of the group.
-    pub(super) buffer: Option<usize>,
 }
 
 /// What the optimizer gets.
-pub(super) struct Gradients {
+pub(super) struct Gradients<'a> {
     /// Of each parameter that the loss depends on.
-    pub(super) of: Vec<Gradient>,
+    pub(super) of: Vec<Gradient<'a>>,
     /// Whether this step changes parameters, a boolean scalar; nothing where each does.
     pub(super) updates: Option<Tensor>,
     /// Whether a group of batches ends here, whatever its gradient.
@@ -37,11 +36,11 @@ pub(super) struct Gradients {
     pub(super) norm: Option<Tensor>,
 }
 
-impl Gradients {
+impl Gradients<'_> {
     /// The gradient as the optimizer gets it. Recorded where it is used: a whole gradient that goes into a branch would
     /// take memory, where its sum is there already.
     /// `norm` is [`Gradients::norm_to_clip`].
-    pub(super) fn ready(&self, gradient: &Gradient, norm: Option<&Tensor>) -> Tensor {
+    pub(super) fn ready(&self, gradient: &Gradient<'_>, norm: Option<&Tensor>) -> Tensor {
         let mean = match &self.samples {
             Some(samples) => &gradient.sum / samples.to_dtype(gradient.sum.dtype()),
             None => gradient.sum.clone(),
@@ -56,7 +55,7 @@ impl Gradients {
 }
 
 /// The length of all gradients together, which are sums over so many samples.
-fn norm(of: &[Gradient], samples: Option<&Tensor>) -> Tensor {
+fn norm(of: &[Gradient<'_>], samples: Option<&Tensor>) -> Tensor {
     let norm = clip::norm(of.iter().map(|gradient| &gradient.sum));
     match samples {
         Some(samples) => norm / samples,
@@ -65,55 +64,52 @@ fn norm(of: &[Gradient], samples: Option<&Tensor>) -> Tensor {
 }
 
 /// Differentiates the loss.
-pub(super) fn gradients(
+pub(super) fn gradients<'a>(
     forward: &Forward,
-    values: &mut Values<'_>,
+    values: &mut Values<'a>,
     batch: &Batch,
     setting: &Setting,
     epoch: Option<&Epoch>,
-) -> Result<Gradients> {
-    let trained: Vec<usize> = (0..values.entries.len()).filter(|&i| values.entries[i].trained).collect();
-    let wrt: Vec<&Tensor> = trained.iter().map(|&i| &forward.used[i]).collect();
-    let scale = LossScale::of(|name| values.named(name).cloned());
+) -> Gradients<'a> {
+    let layout = values.layout;
+    let params = &layout.optimizer.params;
+    let wrt: Vec<&Tensor> = params.iter().map(|slots| &forward.used[slots.param.index()]).collect();
+    let scale = layout.counters.loss_scale.map(|ids| LossScale::new(values.all_of(ids)));
     let mut found = match &scale {
         Some(scale) => grad(&scale.scaled(&forward.loss), &wrt).iter().map(|g| scale.unscaled(g)).collect(),
         None => grad(&forward.loss, &wrt),
     };
-    for (&i, gradient) in trained.iter().zip(&mut found) {
+    for (slots, gradient) in params.iter().zip(&mut found) {
         // Summed over the devices, of which each keeps only the part that it updates.
-        if !values.entries[i].sharding.is_replicated() {
-            *gradient = gradient.with_sharding(&values.entries[i].sharding);
+        let sharding = &layout[slots.param].sharding;
+        if !sharding.is_replicated() {
+            *gradient = gradient.with_sharding(sharding);
         }
     }
-    let with_place = |(place, sum)| Gradient { place, sum, buffer: None };
-    let mut of: Vec<Gradient> = trained.into_iter().zip(found).map(with_place).collect();
+    let mut of: Vec<_> = params.iter().zip(found).map(|(slots, sum)| Gradient { slots, sum }).collect();
     // As in PyTorch: what has no gradient is left alone, by weight decay too.
-    of.retain(|gradient| forward.loss.depends_on(values.before(gradient.place)));
+    of.retain(|gradient| forward.loss.depends_on(values.before(gradient.slots.param)));
 
     let (mut due, mut samples) = (None, None);
-    if setting.accumulate > 1 {
-        let group = Group::new(epoch, values.named(accumulate::SAMPLES), batch, setting.accumulate)?;
+    if let (Some(ids), Some(epoch)) = (layout.optimizer.group, epoch) {
+        let [before, groups] = values.all_of(ids);
+        let group = Group::new(epoch, &before, batch, setting.options.accumulate_grad_batches);
         for gradient in &mut of {
-            let buffer = values.expect(&accumulate::buffer(&values.entries[gradient.place].name))?;
-            gradient.sum = group.add(values.before(buffer), &gradient.sum);
-            gradient.buffer = Some(buffer);
+            if let Some(sum) = gradient.slots.grad_sum {
+                gradient.sum = group.add(values.before(sum), &gradient.sum);
+            }
         }
-        for (name, next) in group.next(values.named(accumulate::GROUPS)) {
-            values.set_named(name, next);
-        }
+        values.set_all(ids, group.next(&groups));
         (due, samples) = (Some(group.due().clone()), Some(group.samples()));
     }
     let finite = scale.as_ref().map(|scale| scale.all_finite(of.iter().map(|gradient| &gradient.sum)));
-    if let (Some(scale), Some(finite)) = (&scale, &finite) {
-        for (name, next, before) in scale.next(finite) {
-            let next = due.as_ref().map_or_else(|| next.clone(), |due| due.select(&next, before));
-            values.set_named(name, next);
-        }
+    if let (Some(ids), Some(scale), Some(finite)) = (layout.counters.loss_scale, &scale, &finite) {
+        values.set_all(ids, scale.next(finite, due.as_ref()));
     }
-    let norm = setting.log_grad_norm.then(|| norm(&of, samples.as_ref()));
+    let norm = setting.options.log_grad_norm.then(|| norm(&of, samples.as_ref()));
     let updates = match (&due, finite) {
         (Some(due), Some(finite)) => Some(due.and(finite)),
         (due, finite) => due.clone().or(finite),
     };
-    Ok(Gradients { of, updates, due, samples, clip: setting.clip, norm })
+    Gradients { of, updates, due, samples, clip: setting.clip(), norm }
 }

@@ -1,74 +1,24 @@
-//! A module's steps as functions: what is traced, what goes in and out of the compiled program. The parts of a training
+//! A module's steps as programs. The parts of a training
 //! step stand in files of their own: the user's step (`forward.rs`), its gradients (`gradients.rs`), the optimizer
-//! (`update.rs`), and what is put together of them (`train.rs`).
+//! (`update.rs`), and what is put together of them (`train.rs`). What goes in and out of a program is known to
+//! `step_program.rs` alone.
 
 mod checks;
 mod eval;
 mod forward;
 mod gradients;
+mod step_program;
 mod train;
 mod update;
 mod values;
 
-use fulmen_data::{DataLoader, Field};
-use fulmen_tensor::Function;
-
 pub(crate) use eval::{Stage, eval};
-pub(crate) use train::train;
-
-use crate::Strategy;
-use crate::logs::LogLayout;
-use crate::setting::Setting;
-
-/// What an error says where a step asks for a value.
-pub(crate) const LOG_IT: &str = "to see the value, log it: `cx.log(\"name\", &tensor)`";
-
-/// A training step as a function.
-///
-/// Inputs: the entries of the state, the vector of logged values, the random key, the batch. Results: the entries that
-/// change, then the vector.
-pub(crate) struct TrainProgram {
-    /// One for each shape of batches.
-    pub(crate) functions: Vec<Function>,
-    pub(crate) layout: LogLayout,
-    /// The entries that the step changes, in the order of the results.
-    pub(crate) changes: Vec<usize>,
-    /// The name under which the loss is logged.
-    pub(crate) loss: String,
-}
-
-/// A validation or test step as a function.
-///
-/// Inputs: the module's values, the vector of logged values, the batch. Result: the vector.
-pub(crate) struct EvalProgram {
-    /// One for each shape of batches.
-    pub(crate) functions: Vec<Function>,
-    pub(crate) layout: LogLayout,
-}
-
-/// What the programs of a step are called, one for each of the loader's shapes: by the fields whose shape differs.
-pub(crate) fn titles(step: &str, loader: &DataLoader) -> Vec<String> {
-    let shapes = loader.shapes();
-    let differs = |field: &&Field| shapes.iter().flatten().any(|f| f.name == field.name && f.shape != field.shape);
-    let title = |fields: &Vec<Field>| {
-        let parts = fields.iter().filter(differs).map(|f| format!("{} {:?}", f.name, f.shape)).collect::<Vec<_>>();
-        if parts.is_empty() { step.to_owned() } else { format!("{step} for {}", parts.join(", ")) }
-    };
-    shapes.iter().map(title).collect()
-}
+pub(crate) use step_program::{CompiledStep, StepProgram};
+pub(crate) use train::{TrainProgram, train};
 
 /// The folder of these files, as locations name it: what is recorded here is not on a line of the user's.
 pub(crate) fn folder() -> &'static str {
     file!().strip_suffix("mod.rs").unwrap_or(file!())
-}
-
-/// The inputs from `first_of_batch` on are the batch's; they are split as batches are, and products are as exact as asked.
-pub(crate) fn for_setting(mut function: Function, first_of_batch: usize, setting: &Setting) -> Function {
-    let sharding = Strategy::batch(&setting.mesh);
-    for input in first_of_batch..function.parameters().len() {
-        function = function.shard_parameter(input, sharding.clone());
-    }
-    function.matmul_precision(setting.matmul_precision)
 }
 
 #[cfg(test)]
@@ -83,7 +33,9 @@ mod tests {
     use fulmen_tensor::{Mesh, Tensor};
 
     use super::*;
-    use crate::state::{entries, of_module};
+    use crate::Strategy;
+    use crate::setting::Choices;
+    use crate::state::{StateLayout, of_module};
     use crate::{Batch, Plan, Precision, StepContext, Trainer, TrainingModule};
 
     #[derive(Module)]
@@ -139,13 +91,13 @@ mod tests {
         let options = builder.accumulate_grad_batches(2).gradient_clip_val(1.0).options().unwrap();
         let mesh = Mesh::new([("data", 4)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
-        let setting = Setting::new(&options, mesh, replicas);
-        let entries = entries(&net, &*optimizer, &setting);
-        let train = train(&net, &*optimizer, &Batch::placeholders(&loader, None), 2, &entries, &setting, 0).unwrap();
+        let setting = Choices::from(options).on(mesh, replicas);
+        let layout = StateLayout::new(&net, &*optimizer, &setting);
+        let train = train(&net, &*optimizer, &Batch::placeholders(&loader, None), 2, &layout, &setting, 0).unwrap();
         let eval = eval(&net, Stage::Validation, &loader, &of_module(&net, &setting), &setting, 0).unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();
-        for function in train.functions.iter().chain(&eval.functions) {
+        for function in train.step.functions().iter().chain(eval.functions()) {
             let text = function.stablehlo_for(&setting.mesh).unwrap();
             let compiled = plugin.compile(&topology, &text, &CompileOptions::new().partitions(4)).unwrap();
             let signature = compiled.signature();

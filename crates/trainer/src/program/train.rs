@@ -1,20 +1,26 @@
 //! The training step as one function: forward, backward, optimizer, averages, counters and logs.
 
 use fulmen_nn::optim::{Optimizer, Step};
-use fulmen_tensor::{DType, Function, Tensor, TensorType};
+use fulmen_tensor::{DType, Tensor, TensorType};
 
 use super::checks::check_statistics;
 use super::forward::Forward;
 use super::gradients::gradients;
+use super::step_program::{RecordedStep, StepProgram};
 use super::update::update;
 use super::values::Values;
-use super::{TrainProgram, for_setting};
-use crate::averaging::{AVERAGE, COUNT};
 use crate::epoch::Epoch;
 use crate::logs::StepFacts;
 use crate::setting::Setting;
-use crate::state::{Entry, LR_FACTOR, STEP, UPDATES};
-use crate::{Batch, Error, Result, TrainingModule, accumulate};
+use crate::state::{Average, StateLayout, names};
+use crate::{Batch, Result, TrainingModule};
+
+/// A training step as a program.
+pub(crate) struct TrainProgram {
+    pub(crate) step: StepProgram,
+    /// The name under which the loss is logged.
+    pub(crate) loss: String,
+}
 
 /// Records the training step on a batch of each shape; an epoch has so many of all of them together.
 pub(crate) fn train(
@@ -22,105 +28,93 @@ pub(crate) fn train(
     optimizer: &dyn Optimizer,
     shapes: &[Batch],
     batches: u64,
-    entries: &[Entry],
+    layout: &StateLayout,
     setting: &Setting,
     seed: u64,
 ) -> Result<TrainProgram> {
-    let record = |batch| record(module, optimizer, batch, batches, entries, setting, seed);
-    let (first, others) = shapes.split_first().ok_or_else(|| Error::data("the loader has batches of no shape"))?;
-    let mut program = record(first)?;
-    for batch in others {
-        let other = record(batch)?;
-        program.layout.check_same(&other.layout, "training_step")?;
-        if program.changes != other.changes {
-            return Err(Error::usage(
-                "training_step changes other values of the module for batches of one length than for those of another; which \
-                 ones it changes must not depend on the length",
-            ));
-        }
-        program.functions.extend(other.functions);
-    }
-    Ok(program)
+    let mut loss = None;
+    let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
+        let (step, name) = record(module, optimizer, batch, batches, layout, setting, seed)?;
+        loss.get_or_insert(name);
+        Ok(step)
+    })?;
+    Ok(TrainProgram { step, loss: loss.unwrap_or_default() })
 }
 
-/// Records the training step on a batch.
+/// Records the training step on a batch, with the name under which its loss is logged.
 fn record(
     module: &dyn TrainingModule,
     optimizer: &dyn Optimizer,
     batch: &Batch,
     batches: u64,
-    entries: &[Entry],
+    layout: &StateLayout,
     setting: &Setting,
     seed: u64,
-) -> Result<TrainProgram> {
-    let mut values = Values::new(entries);
-    let step = values.before(values.expect(STEP)?).clone();
-    let key = Tensor::placeholder("trainer/key", TensorType::new(DType::U32, [2]));
+) -> Result<(StepProgram, String)> {
+    let (counters, mut values) = (&layout.counters, Values::new(layout));
+    let step = values.before(counters.step).clone();
+    let key = Tensor::placeholder(names::KEY, TensorType::new(DType::U32, [2]));
     let forward = Forward::record(module, batch, &mut values, (&key, &step), setting, seed)?;
-    let epoch = Epoch::of(|name| values.named(name).cloned(), batches);
-    let gradients = gradients(&forward, &mut values, batch, setting, epoch.as_ref())?;
+    let epoch = counters.epoch.map(|ids| Epoch::new(values.all_of(ids), batches));
+    let gradients = gradients(&forward, &mut values, batch, setting, epoch.as_ref());
 
     // A step that changed nothing is none for the optimizer.
-    let updates = values.before(values.expect(UPDATES)?).clone();
+    let updates = values.before(layout.optimizer.updates).clone();
     let mut turn = Step::new(&updates).scaled(setting.learning_rate_factor());
-    if let Some(factor) = values.named(LR_FACTOR) {
-        turn = turn.scaled_by(factor);
+    if let Some(factor) = layout.optimizer.lr_factor {
+        turn = turn.scaled_by(values.before(factor));
     }
-    update(optimizer, &turn, &mut values, &gradients, setting)?;
+    update(optimizer, &turn, &mut values, &gradients)?;
     let counted = match &gradients.updates {
         Some(done) => done.select(&(&updates + 1.0), &updates),
         None => &updates + 1.0,
     };
     average(&mut values, setting, &counted, gradients.updates.as_ref(), epoch.as_ref());
-    for (name, next) in epoch.iter().flat_map(Epoch::next) {
-        values.set_named(name, next);
+    if let (Some(ids), Some(epoch)) = (counters.epoch, &epoch) {
+        values.set_all(ids, epoch.next());
     }
-    values.set_named(UPDATES, counted);
-    values.set_named(STEP, &step + 1.0);
+    values.set(layout.optimizer.updates, counted);
+    values.set(counters.step, &step + 1.0);
     if batch.is_padded() {
-        check_statistics(entries, values.all_after(), batch)?;
+        check_statistics(&values, batch)?;
     }
     values.check()?;
 
-    let so_far = Tensor::placeholder("trainer/logs", forward.layout.ty());
+    let so_far = Tensor::placeholder(names::LOGS, forward.layout.ty());
     let facts = StepFacts {
         loss: &forward.loss,
         // Counted as the host counts: groups of batches.
-        step: values.named(accumulate::GROUPS).unwrap_or(if gradients.updates.is_none() { &updates } else { &step }),
+        step: match (layout.optimizer.group, &gradients.updates) {
+            (Some([_, groups]), _) => values.before(groups),
+            (None, Some(_)) => &step,
+            (None, None) => &updates,
+        },
         learning_rate: &optimizer.learning_rate(&turn),
         // Of a step that overflowed too: that is what it shows.
         grad_norm: gradients.norm.as_ref().map(|norm| (norm, gradients.due.as_ref())),
     };
-    let logs = forward.layout.accumulate(&so_far, &forward.logged, batch, Some(&facts));
-
-    let changes = values.changes();
-    let mut results: Vec<Tensor> = changes.iter().map(|&i| values.after(i).clone()).collect();
-    results.push(logs);
-    let mut inputs = values.all_before().to_vec();
-    let (logs_in, logs_out) = (inputs.len(), changes.len());
-    inputs.extend([so_far, key]);
-    let first_of_batch = inputs.len();
-    inputs.extend(batch.inputs().cloned());
-    let mut function = Function::new("train_step", inputs, results);
-    for (i, entry) in entries.iter().enumerate() {
-        function = function.shard_parameter(i, entry.sharding.clone());
-    }
-    for (result, &entry) in changes.iter().enumerate() {
-        function = function.donate(entry, result)?.shard_result(result, entries[entry].sharding.clone());
-    }
-    let function = for_setting(function, first_of_batch, setting).donate(logs_in, logs_out)?;
-    Ok(TrainProgram { functions: vec![function], layout: forward.layout, changes, loss: forward.loss_name })
+    let sums = [so_far.clone(), forward.layout.accumulate(&so_far, &forward.logged, batch, Some(&facts))];
+    let step = RecordedStep {
+        name: "train_step",
+        entries: layout.entries(),
+        state: values.all_before().to_vec(),
+        changes: values.changes().map(|id| (id, values.after(id).clone())).collect(),
+        logs: forward.layout,
+        sums,
+        key: Some(key),
+        batch,
+        outputs: vec![],
+    };
+    Ok((StepProgram::new(step, setting)?, forward.loss_name))
 }
 
 /// Moves the averages to the new weights.
 fn average(values: &mut Values<'_>, setting: &Setting, updates: &Tensor, done: Option<&Tensor>, epoch: Option<&Epoch>) {
-    let (Some(averaging), Some(count)) = (&setting.averaging, values.named(COUNT)) else { return };
-    let averaging = averaging.step(updates, count, done, epoch);
-    for i in 0..values.entries.len() {
-        let of = values.entries[i].name.strip_prefix(AVERAGE).and_then(|name| values.place(name));
-        if let Some(of) = of {
-            values.set(i, averaging.of(values.before(i), values.after(of)));
-        }
+    let layout = values.layout;
+    let (Some(averaging), Some(count)) = (&setting.averaging, layout.counters.averaged) else { return };
+    let averaging = averaging.step(updates, values.before(count), done, epoch);
+    for Average { of, average } in &layout.averages {
+        values.set(*average, averaging.of(values.before(*average), values.after(*of)));
     }
-    values.set_named(COUNT, averaging.next);
+    values.set(count, averaging.next);
 }

@@ -146,7 +146,7 @@ fn a_forged_checkpoint_is_refused_with_the_name_of_the_field() {
 fn a_best_checkpoint_of_another_run_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let from = checkpoint(folder.path());
-    let other = fit(trainer(folder.path()).max_epochs(1u64).seed(8u64)).unwrap().best_checkpoint.unwrap();
+    let other = fit(trainer(folder.path()).max_epochs(1).seed(8)).unwrap().best_checkpoint.unwrap();
     let path = from.with_file_name("forged.safetensors");
     forge(&from, &path, |document| document["best_checkpoint"] = json!(other));
     let message = refusal(folder.path(), &path).unwrap();

@@ -61,7 +61,7 @@ fn each_compiled_program_has_a_line_with_its_seconds_unless_quiet() {
         // With another seed the programs are the same.
         for seed in [0u64, 1] {
             let folder = tempfile::tempdir().unwrap();
-            let builder = trainer(folder.path()).runtime(runtime.clone()).max_epochs(1u64).seed(seed);
+            let builder = trainer(folder.path()).runtime(runtime.clone()).max_epochs(1).seed(seed);
             let mut trainer = builder.enable_progress_bar(quiet == "0").build().unwrap();
             let (train, val) = (train_loader(40, LastBatch::Drop), val_loader(16));
             let module = Net::new();

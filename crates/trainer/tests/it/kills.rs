@@ -35,7 +35,7 @@ fn child(test: &str, folder: &Path) -> Output {
 }
 
 fn fit(folder: &Path, signal: Option<&'static str>) {
-    let mut builder = trainer(folder).max_epochs(1u64);
+    let mut builder = trainer(folder).max_epochs(1);
     if let Some(signal) = signal {
         builder = builder.callback(SignalAtStart(signal));
     }

@@ -65,7 +65,7 @@ fn a_value_that_a_step_asks_for_is_refused_at_the_users_line() {
         ERRORS.lock().unwrap().push((m.fc.weight.get().eval().unwrap_err().to_string(), line!()));
         loss
     });
-    let mut trainer = trainer(folder.path()).max_epochs(1u64).build().unwrap();
+    let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
     trainer.fit(&module, &train_loader(20, LastBatch::Drop), None).unwrap();
     let errors = ERRORS.lock().unwrap();
     assert!(!errors.is_empty());

@@ -1,0 +1,136 @@
+//! [`Executor`]: hands compiled steps to the device, a few ahead of it, and hands on what is read back. All loops run on
+//! it: it knows the other processes and Ctrl-C, and waits for nothing that they could keep from coming.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use fulmen_data::DeviceBatch;
+use fulmen_tensor::{DeviceArray, Done, Literal, PendingLiterals, Runtime};
+
+use crate::hosts::{self, Hosts};
+use crate::interrupt;
+use crate::program::CompiledStep;
+use crate::state::StepState;
+use crate::{Error, Result};
+
+/// Steps queued on the device at once. Two keep it busy; the third hides a slow turn of the host.
+const MOST: usize = 3;
+
+/// Runs steps; what is read back has a `T` to tell what it is.
+pub(crate) struct Executor<T> {
+    runtime: Runtime,
+    /// The other processes, without which a step may never finish.
+    hosts: Option<Arc<Hosts>>,
+    /// While it lives, Ctrl-C is a request.
+    interrupt: Option<interrupt::Guard>,
+    /// Steps that may not have finished.
+    in_flight: VecDeque<Done>,
+    reads: VecDeque<Read<T>>,
+}
+
+/// Values on their way to the host.
+struct Read<T> {
+    what: T,
+    values: PendingLiterals,
+    /// Kept until the values have arrived.
+    _arrays: Vec<DeviceArray>,
+}
+
+impl<T> Executor<T> {
+    pub(crate) fn new(
+        runtime: &Runtime,
+        hosts: Option<&Arc<Hosts>>,
+        interrupt: Option<interrupt::Guard>,
+    ) -> Executor<T> {
+        let (in_flight, reads) = (VecDeque::new(), VecDeque::new());
+        Executor { runtime: runtime.clone(), hosts: hosts.cloned(), interrupt, in_flight, reads }
+    }
+
+    pub(crate) fn hosts(&self) -> Option<&Arc<Hosts>> {
+        self.hosts.as_ref()
+    }
+
+    /// Hands a step to the device as soon as there is room, as [`CompiledStep::call`] does; says also whether it had to
+    /// wait for room.
+    pub(crate) fn step(
+        &mut self,
+        step: &CompiledStep,
+        state: &mut impl StepState,
+        sums: &mut Option<DeviceArray>,
+        key: Option<&DeviceArray>,
+        batch: &DeviceBatch,
+    ) -> Result<(bool, Vec<DeviceArray>)> {
+        let full = self.in_flight.len() >= MOST;
+        while self.in_flight.len() >= MOST {
+            self.wait_for_oldest("a step failed on the device")?;
+        }
+        let (outputs, done) = step.call(&self.runtime, state, sums, key, batch)?;
+        self.in_flight.push_back(done);
+        Ok((full, outputs))
+    }
+
+    /// Whether the device has done all that it was given.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.back().is_none_or(Done::is_ready)
+    }
+
+    /// Waits until the device has nothing left to do.
+    pub(crate) fn drain(&mut self) -> Result<()> {
+        while !self.in_flight.is_empty() {
+            self.wait_for_oldest("a step failed on the device")?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the first step. From then on Ctrl-C finds something to save.
+    pub(crate) fn finish_first(&mut self) -> Result<()> {
+        self.wait_for_oldest("the first step failed on the device")?;
+        self.interrupt.iter().for_each(interrupt::Guard::stepped);
+        Ok(())
+    }
+
+    fn wait_for_oldest(&mut self, failed: &str) -> Result<()> {
+        let Some(done) = self.in_flight.pop_front() else { return Ok(()) };
+        if let Some(hosts) = &self.hosts {
+            hosts.wait_until(|| done.is_ready())?;
+        }
+        done.wait().map_err(|e| Error::device(failed, e))
+    }
+
+    /// Starts to read values.
+    pub(crate) fn read(&mut self, what: T, arrays: Vec<DeviceArray>) -> Result<()> {
+        let values = self.runtime.read(&arrays.iter().collect::<Vec<_>>())?;
+        self.reads.push_back(Read { what, values, _arrays: arrays });
+        Ok(())
+    }
+
+    /// How many reads are on their way.
+    pub(crate) fn reading(&self) -> usize {
+        self.reads.len()
+    }
+
+    /// Whether the oldest read has arrived.
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.reads.front().is_some_and(|read| read.values.is_ready())
+    }
+
+    /// The oldest read; waits for it if it has not arrived.
+    pub(crate) fn arrived(&mut self) -> Result<Option<(T, Vec<Literal>)>> {
+        let Some(Read { what, values, _arrays }) = self.reads.pop_front() else { return Ok(None) };
+        Ok(Some((what, hosts::arrive(self.hosts.as_ref(), values)?)))
+    }
+
+    /// Lets go what has not arrived.
+    pub(crate) fn forget_reads(&mut self) {
+        self.reads.clear();
+    }
+
+    /// Whether Ctrl-C was pressed. Several processes must end after the same step, so they ask each other; all ask after the
+    /// same steps.
+    pub(crate) fn is_interrupted(&self, ask: bool) -> Result<bool> {
+        let requested = || self.interrupt.as_ref().is_some_and(interrupt::Guard::requested);
+        let Some(hosts) = &self.hosts else { return Ok(requested()) };
+        hosts.health()?;
+        Ok(ask && hosts.any("interrupt", requested())?)
+    }
+}

@@ -1,0 +1,98 @@
+//! [`LogPoint`]: logged values that have arrived on the host.
+
+use std::fmt;
+
+use fulmen_nn::metrics::Value;
+
+/// Elements of a metric that its line of a table shows.
+const MOST_SHOWN: usize = 8;
+
+/// Logged values that have arrived.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogPoint {
+    /// The epoch, counted from 0.
+    pub epoch: u64,
+    /// The optimizer step after which the values were taken.
+    pub global_step: u64,
+    /// Names and values of what is one number, in the order of the calls of `log` and `log_metric`.
+    pub metrics: Vec<(String, f64)>,
+    /// Names and values of metrics that are several numbers: one a class, or a matrix.
+    pub arrays: Vec<(String, Value)>,
+}
+
+impl LogPoint {
+    /// The value of a metric: by its name, or as `NAME/I` (`NAME/I/J`) an element of one that has several.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        if let Some(metric) = self.metrics.iter().find(|m| m.0 == name) {
+            return Some(metric.1);
+        }
+        self.arrays.iter().find_map(|(array, value)| {
+            let mut indices = name.strip_prefix(array.as_str())?.strip_prefix('/')?.split('/').map(str::parse::<usize>);
+            let (first, second, rest) = (indices.next()?.ok()?, indices.next(), indices.next());
+            match (value, second, rest) {
+                (Value::Vector(values), None, None) => values.get(first).copied(),
+                (Value::Matrix(rows), Some(Ok(second)), None) => rows.get(first)?.get(second).copied(),
+                _ => None,
+            }
+        })
+    }
+
+    /// The value of a metric that is several numbers.
+    pub fn array(&self, name: &str) -> Option<&Value> {
+        self.arrays.iter().find(|array| array.0 == name).map(|array| &array.1)
+    }
+
+    /// Names and values of all numbers but those of matrices, by the names that [`LogPoint::get`] knows: what fits into the
+    /// columns of a table.
+    pub fn columns(&self) -> Vec<(String, f64)> {
+        let mut columns = self.metrics.clone();
+        for (name, value) in &self.arrays {
+            if let Value::Vector(values) = value {
+                columns.extend(values.iter().enumerate().map(|(i, &value)| (format!("{name}/{i}"), value)));
+            }
+        }
+        columns
+    }
+}
+
+/// A small table: a line for each metric, with the elements of one that has several.
+///
+/// ```
+/// use fulmen_trainer::LogPoint;
+///
+/// let metrics = vec![("train_loss".to_owned(), 0.25), ("lr".to_owned(), 3e-4)];
+/// let point = LogPoint { epoch: 1, global_step: 50, metrics, arrays: vec![] };
+/// assert_eq!(point.to_string(), "epoch 1, step 50\n  train_loss     0.2500\n  lr           3.000e-4");
+/// ```
+impl fmt::Display for LogPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "epoch {}, step {}", self.epoch, self.global_step)?;
+        let mut rows: Vec<(String, Vec<f64>)> =
+            self.metrics.iter().map(|(name, value)| (name.clone(), vec![*value])).collect();
+        for (name, value) in &self.arrays {
+            match value {
+                Value::Scalar(value) => rows.push((name.clone(), vec![*value])),
+                Value::Vector(values) => rows.push((name.clone(), values.clone())),
+                Value::Matrix(lines) => {
+                    rows.extend(lines.iter().enumerate().map(|(i, line)| (format!("{name}/{i}"), line.clone())))
+                }
+            }
+        }
+        let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        for (name, values) in &rows {
+            write!(f, "\n  {name:width$}")?;
+            for &value in values.iter().take(MOST_SHOWN) {
+                write!(f, " {:>10}", number(value))?;
+            }
+            if values.len() > MOST_SHOWN {
+                write!(f, " … ({} values)", values.len())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A number for people: four decimals, or an exponent where those would show too little.
+pub(crate) fn number(value: f64) -> String {
+    if value == 0.0 || (1e-3..1e5).contains(&value.abs()) { format!("{value:.4}") } else { format!("{value:.3e}") }
+}

@@ -1,0 +1,278 @@
+//! [`StateLayout`]: which tensors a training state has, what each is for, and how it lies over the devices.
+
+use std::ops::Index;
+
+use fulmen_nn::optim::Optimizer;
+use fulmen_tensor::{DType, Literal, Sharding, Tensor, TensorType, Variable};
+
+use super::names::{self, AVERAGE};
+use crate::setting::Setting;
+use crate::{Result, TrainingModule, WeightAveraging, accumulate, loss_scale};
+
+/// One tensor of the state: its number among the entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EntryId(usize);
+
+impl EntryId {
+    pub(crate) fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// What is known of a tensor of the state.
+pub(crate) struct Entry {
+    pub(crate) name: String,
+    pub(crate) ty: TensorType,
+    pub(crate) origin: Origin,
+    /// How it lies over the devices between steps.
+    pub(crate) sharding: Sharding,
+}
+
+/// Where the value before the first step comes from.
+pub(crate) enum Origin {
+    /// A parameter or buffer of the module. It is gathered where it is used, or else used as it lies.
+    Module { variable: Variable, gathered: bool },
+    /// The average of a value of the module, which begins as that value.
+    Average(Variable),
+    /// The optimizer's or the Trainer's own.
+    Own(Tensor),
+}
+
+impl Entry {
+    /// The first value of what is the Trainer's own: a number, or zeros.
+    pub(crate) fn first(&self) -> Result<Literal> {
+        let literal = if let Origin::Own(first) = &self.origin { first.literal() } else { None };
+        let zeros = || Literal::from_bytes(self.ty.clone(), &vec![0; self.ty.size_in_bytes()]);
+        Ok(literal.map_or_else(zeros, Ok)?)
+    }
+
+    /// The value that a fit starts with.
+    pub(super) fn value(&self) -> Tensor {
+        match &self.origin {
+            Origin::Module { variable, .. } => variable.get(),
+            Origin::Average(variable) => variable.get().to_dtype(self.ty.dtype),
+            Origin::Own(first) => first.clone(),
+        }
+    }
+}
+
+/// The tensors of a training state, in the order in which a step takes them: those of the module, those of the optimizer,
+/// then the Trainer's own.
+pub(crate) struct StateLayout {
+    entries: Vec<Entry>,
+    /// How many of the entries are the module's.
+    of_module: usize,
+    pub(crate) optimizer: OptimizerSlots,
+    pub(crate) averages: Vec<Average>,
+    pub(crate) counters: Counters,
+}
+
+/// What belongs to an optimizer. A parameter belongs to one optimizer.
+pub(crate) struct OptimizerSlots {
+    /// The parameters that it changes.
+    pub(crate) params: Vec<ParamSlots>,
+    /// Its steps.
+    pub(crate) updates: EntryId,
+    /// What the host multiplies its learning rate by, where a callback does.
+    pub(crate) lr_factor: Option<EntryId>,
+    /// Where it steps once for a group of batches: the samples that the sums of gradients hold, and the groups that have
+    /// ended.
+    pub(crate) group: Option<[EntryId; 2]>,
+}
+
+/// A parameter that an optimizer changes, with what belongs to it.
+pub(crate) struct ParamSlots {
+    pub(crate) param: EntryId,
+    /// What the optimizer remembers of it, in the optimizer's order.
+    pub(crate) slots: Vec<EntryId>,
+    /// The sum of its gradients over a group of batches.
+    pub(crate) grad_sum: Option<EntryId>,
+}
+
+impl ParamSlots {
+    /// What the optimizer changes: the parameter, and what it remembers of it.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = EntryId> {
+        [self.param].into_iter().chain(self.slots.iter().copied())
+    }
+}
+
+/// The average of a value of the module.
+pub(crate) struct Average {
+    pub(crate) of: EntryId,
+    pub(crate) average: EntryId,
+}
+
+/// What a step counts.
+pub(crate) struct Counters {
+    /// Finished batches.
+    pub(crate) step: EntryId,
+    /// The batch within its epoch and the epochs that have ended, where something hangs on the end of an epoch.
+    pub(crate) epoch: Option<[EntryId; 2]>,
+    /// The loss scale of f16, and the good steps since it changed.
+    pub(crate) loss_scale: Option<[EntryId; 2]>,
+    /// Steps that weights were averaged after.
+    pub(crate) averaged: Option<EntryId>,
+}
+
+impl Index<EntryId> for StateLayout {
+    type Output = Entry;
+
+    fn index(&self, id: EntryId) -> &Entry {
+        &self.entries[id.0]
+    }
+}
+
+impl StateLayout {
+    pub(crate) fn new(module: &dyn TrainingModule, optimizer: &dyn Optimizer, setting: &Setting) -> StateLayout {
+        let mut entries = Entries(of_module(module, setting));
+        let of_module = entries.0.len();
+        let parameters = module.parameters();
+        let mut params = vec![];
+        for (i, (name, parameter)) in parameters.iter().enumerate() {
+            let ty = parameter.ty();
+            if !(parameter.requires_grad() && optimizer.trains(name, &ty)) {
+                continue;
+            }
+            let slot = |(slot, first): (&str, Tensor)| {
+                // What is remembered of each element lies where the element lies.
+                let alike = parameter.sharding().filter(|_| *first.shape() == ty.shape);
+                let sharding = alike.unwrap_or_else(|| setting.options.strategy.parameter(first.ty(), &setting.mesh));
+                entries.own(names::slot(slot, name), first, sharding)
+            };
+            let slots = optimizer.state(name, &ty).into_iter().map(slot).collect();
+            params.push(ParamSlots { param: EntryId(i), slots, grad_sum: None });
+        }
+        for slots in params.iter_mut().filter(|_| setting.accumulates()) {
+            let Entry { name, ty, sharding, .. } = &entries.0[slots.param.0];
+            let first = Tensor::zeros(accumulate::dtype(ty.dtype), &ty.shape);
+            let (name, sharding) = (names::grad_sum(name), sharding.clone());
+            slots.grad_sum = Some(entries.own(name, first, sharding));
+        }
+        let mut averages = vec![];
+        for i in 0..of_module {
+            let Some(averaging) = &setting.averaging else { break };
+            let trained = params.iter().any(|slots| slots.param.0 == i);
+            if let Some(entry) = average(&entries.0[i], averaging, trained, i >= parameters.len()) {
+                averages.push(Average { of: EntryId(i), average: entries.add(entry) });
+            }
+        }
+        let zero = || Tensor::zeros(DType::I32, []);
+        let loss_scale = setting.options.precision.scales_loss().then(|| {
+            let [scale, good_steps] = names::LOSS_SCALE;
+            [entries.scalar(scale, Tensor::scalar(loss_scale::FIRST)), entries.scalar(good_steps, zero())]
+        });
+        let group = setting.accumulates().then(|| {
+            [entries.scalar(names::SAMPLES, Tensor::zeros(DType::F32, [])), entries.scalar(names::GROUPS, zero())]
+        });
+        let counts_epochs =
+            setting.accumulates() || setting.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs);
+        let epoch = counts_epochs.then(|| [names::BATCH, names::EPOCHS].map(|name| entries.scalar(name, zero())));
+        // Also where each step is one of the optimizer's: a run may go on from one where it was not, or the other way.
+        let updates = entries.scalar(names::UPDATES, zero());
+        let averaged = setting.averaging.is_some().then(|| entries.scalar(names::AVERAGED, zero()));
+        let lr_factor = setting.scales_learning_rate.then(|| entries.scalar(names::LR_FACTOR, Tensor::scalar(1.0f32)));
+        let step = entries.scalar(names::STEP, zero());
+        StateLayout {
+            entries: entries.0,
+            of_module,
+            optimizer: OptimizerSlots { params, updates, lr_factor, group },
+            averages,
+            counters: Counters { step, epoch, loss_scale, averaged },
+        }
+    }
+
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = EntryId> + use<> {
+        (0..self.entries.len()).map(EntryId)
+    }
+
+    /// The entries of the module: its parameters, then its buffers.
+    pub(crate) fn module(&self) -> &[Entry] {
+        &self.entries[..self.of_module]
+    }
+
+    /// Whether an optimizer changes it.
+    pub(crate) fn is_trained(&self, id: EntryId) -> bool {
+        self.optimizer.params.iter().any(|slots| slots.param == id)
+    }
+
+    /// For each entry of the module what it is validated and saved with: its average, or else itself.
+    pub(crate) fn served(&self) -> Vec<EntryId> {
+        let mut served: Vec<EntryId> = self.ids().take(self.of_module).collect();
+        for Average { of, average } in &self.averages {
+            served[of.0] = *average;
+        }
+        served
+    }
+
+    /// The names of the entries in a file, where those of the module are those of the averages.
+    pub(crate) fn names_in_file(&self) -> Vec<String> {
+        let mut all: Vec<String> = self.entries.iter().map(|entry| entry.name.clone()).collect();
+        for Average { of, average } in &self.averages {
+            all[average.0] = self[*of].name.clone();
+            all[of.0] = format!("{}{}", names::CURRENT, self[*of].name);
+        }
+        all
+    }
+}
+
+/// Entries as they are listed.
+struct Entries(Vec<Entry>);
+
+impl Entries {
+    fn add(&mut self, entry: Entry) -> EntryId {
+        self.0.push(entry);
+        EntryId(self.0.len() - 1)
+    }
+
+    /// One of the optimizer's or the Trainer's own.
+    fn own(&mut self, name: String, first: Tensor, sharding: Sharding) -> EntryId {
+        self.add(Entry { name, ty: first.ty().clone(), origin: Origin::Own(first), sharding })
+    }
+
+    fn scalar(&mut self, name: &str, first: Tensor) -> EntryId {
+        self.own(name.to_owned(), first, Sharding::replicated())
+    }
+}
+
+/// The average of a value of the module, if it has one.
+fn average(entry: &Entry, averaging: &WeightAveraging, trained: bool, is_buffer: bool) -> Option<Entry> {
+    let Origin::Module { variable, .. } = &entry.origin else { return None };
+    averaging.has(&entry.ty, trained, is_buffer).then(|| Entry {
+        name: format!("{AVERAGE}{}", entry.name),
+        ty: TensorType::new(accumulate::dtype(entry.ty.dtype), &entry.ty.shape),
+        origin: Origin::Average(variable.clone()),
+        sharding: entry.sharding.clone(),
+    })
+}
+
+/// How a parameter lies, which the user or else the strategy says, and whether it is gathered where it is used.
+fn lies(parameter: &fulmen_nn::Parameter, setting: &Setting) -> (Sharding, bool) {
+    match parameter.sharding() {
+        // A sharding of the user's own is also how the model computes (tensor parallel).
+        Some(own) => (own, false),
+        None => {
+            let sharding = setting.options.strategy.parameter(&parameter.ty(), &setting.mesh);
+            let gathered = !sharding.is_replicated();
+            (sharding, gathered)
+        }
+    }
+}
+
+/// The entries of a module: its parameters and its buffers.
+pub(crate) fn of_module(module: &dyn TrainingModule, setting: &Setting) -> Vec<Entry> {
+    let entry = |name, variable: Variable, (sharding, gathered)| Entry {
+        name,
+        ty: variable.ty(),
+        origin: Origin::Module { variable, gathered },
+        sharding,
+    };
+    let parameters = module.parameters().into_iter();
+    let parameters = parameters.map(|(name, p)| entry(name, p.variable(), lies(&p, setting)));
+    let buffers = module.buffers().into_iter();
+    let buffers = buffers.map(|(name, b)| entry(name, b.variable().clone(), (Sharding::replicated(), false)));
+    parameters.chain(buffers).collect()
+}

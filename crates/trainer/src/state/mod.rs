@@ -1,0 +1,241 @@
+//! The training state: every tensor that a step changes, in device memory.
+//!
+//! While a fit runs the state owns the values and each step takes and returns them; before and after, a module's
+//! variables hold them. Which tensors it has is not here but in `layout.rs`, and their names in `names.rs`.
+
+mod layout;
+pub(crate) mod names;
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+
+use fulmen_tensor::{Argument, Compiled, DeviceArray, Function, Literal, Runtime, Sharding, Tensor};
+
+pub(crate) use layout::{Average, Entry, EntryId, Origin, ParamSlots, StateLayout, of_module};
+
+use crate::hosts::{self, Hosts};
+use crate::{Error, Result};
+
+/// The program that computes the values that entries have now, each to lie over the devices as it is to.
+pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Function {
+    let entries: Vec<&Entry> = entries.into_iter().collect();
+    let mut function = Function::new("eval", vec![], entries.iter().map(|entry| entry.value()).collect());
+    for (i, entry) in entries.iter().enumerate() {
+        function = function.shard_result(i, entry.sharding.clone());
+    }
+    // Once a fit: with another seed it is the same program.
+    function.constants_as_inputs()
+}
+
+/// Computes them. A value that lies on the host goes to each device as far as the device keeps it.
+pub(crate) fn compute(runtime: &Runtime, entries: &[Entry]) -> fulmen_tensor::Result<Vec<DeviceArray>> {
+    compute_with(runtime, entries, |function| runtime.compile(function))
+}
+
+/// As [`compute`], with a program that `compile` compiles.
+fn compute_with(
+    runtime: &Runtime,
+    entries: &[Entry],
+    compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,
+) -> fulmen_tensor::Result<Vec<DeviceArray>> {
+    let on_host: Vec<Option<Literal>> = entries.iter().map(|entry| entry.value().literal()).collect();
+    let expressions = entries.iter().zip(&on_host).filter(|(_, literal)| literal.is_none()).map(|(entry, _)| entry);
+    let mut computed = compile(&to_compute(expressions))?.call(vec![])?.arrays.into_iter();
+    let mut arrays = Vec::with_capacity(entries.len());
+    for (entry, literal) in entries.iter().zip(on_host) {
+        match literal {
+            Some(literal) => arrays.push(runtime.to_devices(&literal, &entry.sharding)?),
+            None => arrays.extend(computed.next()),
+        }
+    }
+    Ok(arrays)
+}
+
+/// Where the values lie that a step takes.
+pub(crate) trait StepState {
+    /// Adds an argument for each entry; what the step changes is donated.
+    fn arguments<'a>(&'a mut self, changes: &[EntryId], arguments: &mut Vec<Argument<'a>>) -> Result<()>;
+    /// Puts a value that the step returned in its place.
+    fn put(&mut self, id: EntryId, array: DeviceArray);
+}
+
+/// Weights that no step changes.
+pub(crate) struct Fixed<'a, A>(pub(crate) &'a [A]);
+
+impl<A: Borrow<DeviceArray>> StepState for Fixed<'_, A> {
+    fn arguments<'a>(&'a mut self, _: &[EntryId], arguments: &mut Vec<Argument<'a>>) -> Result<()> {
+        arguments.extend(self.0.iter().map(|array| Argument::Borrow(array.borrow())));
+        Ok(())
+    }
+
+    fn put(&mut self, _: EntryId, _: DeviceArray) {}
+}
+
+/// All tensors of the state with their values. Dropped, it gives the module its values back.
+pub(crate) struct State {
+    layout: StateLayout,
+    arrays: Vec<Option<DeviceArray>>,
+}
+
+impl State {
+    /// Moves the values to the devices: those of a checkpoint, one an entry, or else those that the entries have, which
+    /// one program computes. The module's variables are left without a value while the state lives.
+    pub(crate) fn new(
+        layout: StateLayout,
+        checkpoint: Option<Vec<Literal>>,
+        runtime: &Runtime,
+        compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,
+    ) -> Result<State> {
+        let arrays = match checkpoint {
+            Some(literals) => {
+                let pairs = literals.iter().zip(layout.entries());
+                pairs.map(|(l, e)| Ok(runtime.to_devices(l, &e.sharding)?)).collect::<Result<Vec<_>>>()?
+            }
+            None => {
+                let computed = compute_with(runtime, layout.entries(), compile);
+                computed.map_err(|e| Error::doing("setting up the training state", e))?
+            }
+        };
+        for entry in layout.module() {
+            if let Origin::Module { variable, .. } = &entry.origin {
+                variable
+                    .set(Tensor::poison("fit", "the module is being trained; its values are back when fit returns"));
+            }
+        }
+        Ok(State { layout, arrays: arrays.into_iter().map(Some).collect() })
+    }
+
+    /// The bytes that lie in the memory of each device of this process.
+    pub(crate) fn bytes(&self) -> Vec<usize> {
+        let mut bytes = vec![];
+        for array in self.arrays.iter().flatten() {
+            bytes.resize(array.shards().len(), 0);
+            bytes.iter_mut().zip(array.shards()).for_each(|(sum, shard)| *sum += shard.size_in_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn layout(&self) -> &StateLayout {
+        &self.layout
+    }
+
+    pub(crate) fn array(&self, id: EntryId) -> Result<&DeviceArray> {
+        self.arrays[id.index()].as_ref().ok_or_else(|| lost(&self.layout[id].name))
+    }
+
+    /// The values that a module is validated with, in the order of its variables: averages where there are some. Those of
+    /// another dtype than the module's are converted, by the program of [`State::to_validate_with`].
+    pub(crate) fn validated<'a>(&'a self, converted: &'a [DeviceArray]) -> Result<Vec<&'a DeviceArray>> {
+        let mut converted = converted.iter();
+        let value = |(entry, id): (&Entry, EntryId)| match self.layout[id].ty == entry.ty {
+            true => self.array(id),
+            false => converted.next().ok_or_else(|| lost(&entry.name)),
+        };
+        self.layout.module().iter().zip(self.layout.served()).map(value).collect()
+    }
+
+    /// The program that converts averages to the module's dtypes, with what it converts; none where all fit.
+    pub(crate) fn to_validate_with(&self) -> Option<(Function, Vec<EntryId>)> {
+        let served = self.layout.module().iter().zip(self.layout.served());
+        let misfits: Vec<(&Entry, EntryId)> = served.filter(|(entry, id)| self.layout[*id].ty != entry.ty).collect();
+        let input = |average: &Entry| Tensor::placeholder(average.name.clone(), average.ty.clone());
+        let inputs: Vec<Tensor> = misfits.iter().map(|&(_, id)| input(&self.layout[id])).collect();
+        let results = inputs.iter().zip(&misfits).map(|(input, (entry, _))| input.to_dtype(entry.ty.dtype)).collect();
+        let mut function = Function::new("averages", inputs, results);
+        for (i, (entry, id)) in misfits.iter().enumerate() {
+            function = function.shard_parameter(i, self.layout[*id].sharding.clone());
+            function = function.shard_result(i, entry.sharding.clone());
+        }
+        (!misfits.is_empty()).then(|| (function, misfits.into_iter().map(|(_, id)| id).collect()))
+    }
+
+    /// All values on the host, by their names in a file, as one transfer. With several processes all must call it: what is
+    /// split over them is gathered first.
+    pub(crate) fn read(&self, runtime: &Runtime, hosts: Option<&Arc<Hosts>>) -> Result<Vec<(String, Literal)>> {
+        let arrays: Vec<&DeviceArray> = self.layout.ids().map(|id| self.array(id)).collect::<Result<_>>()?;
+        let literals = match hosts {
+            None => runtime.read(&arrays)?.wait()?,
+            Some(_) => {
+                let mut literals = vec![];
+                for array in arrays {
+                    // One after the other, as the devices have no room for all of them whole.
+                    let whole = gather(runtime, array)?;
+                    let read = runtime.read(&[whole.as_ref().unwrap_or(array)])?;
+                    literals.extend(hosts::arrive(hosts, read)?);
+                }
+                literals
+            }
+        };
+        Ok(self.layout.names_in_file().into_iter().zip(literals).collect())
+    }
+}
+
+/// A value whole on each device; `None` if it is.
+fn gather(runtime: &Runtime, array: &DeviceArray) -> Result<Option<DeviceArray>> {
+    if *array.sharding() == Sharding::replicated() {
+        return Ok(None);
+    }
+    let whole = Tensor::placeholder("value", array.ty().clone());
+    let function =
+        Function::new("gather", vec![whole.clone()], vec![whole]).shard_parameter(0, array.sharding().clone());
+    let outputs = runtime.compile(&function)?.call(vec![Argument::Borrow(array)])?;
+    Ok(outputs.arrays.into_iter().next())
+}
+
+impl StepState for State {
+    fn arguments<'a>(&'a mut self, changes: &[EntryId], arguments: &mut Vec<Argument<'a>>) -> Result<()> {
+        let State { layout, arrays } = self;
+        let mut changes = changes.iter().peekable();
+        for (id, array) in layout.ids().zip(arrays) {
+            let argument = match changes.next_if_eq(&&id) {
+                Some(_) => array.take().map(Argument::Donate),
+                None => array.as_ref().map(Argument::Borrow),
+            };
+            arguments.push(argument.ok_or_else(|| lost(&layout[id].name))?);
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, id: EntryId, array: DeviceArray) {
+        self.arrays[id.index()] = Some(array);
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        for (entry, served) in self.layout.module().iter().zip(self.layout.served()) {
+            let Origin::Module { variable, .. } = &entry.origin else { continue };
+            variable.set(match self.arrays[served.index()].take() {
+                Some(array) => Tensor::from_array(Arc::new(array)).to_dtype(entry.ty.dtype),
+                None => Tensor::poison("fit", lost(&entry.name).to_string()),
+            });
+        }
+    }
+}
+
+fn lost(name: &str) -> Error {
+    Error::data(format!(
+        "the value of `{name}` was lost when a step failed; load the last checkpoint or call reinitialize()"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::{Accelerator, Devices};
+
+    use super::*;
+
+    #[test]
+    fn a_split_value_is_gathered_on_each_device() {
+        let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(4)).unwrap();
+        let values = Literal::from_slice(&(0..24).map(|i| i as f32).collect::<Vec<_>>(), [3, 8]).unwrap();
+        let split = runtime.to_devices(&values, &Sharding::new([None, Some("data")])).unwrap();
+        assert_eq!(split.shards()[1].dims(), [3, 2]);
+        let whole = gather(&runtime, &split).unwrap().unwrap();
+        assert!(whole.shards().iter().all(|shard| shard.dims() == [3, 8]));
+        assert_eq!(runtime.read(&[&whole]).unwrap().wait().unwrap()[0].bytes(), values.bytes());
+        // It is still there, and what is whole is not copied.
+        assert_eq!(runtime.read(&[&split]).unwrap().wait().unwrap()[0].bytes(), values.bytes());
+        assert!(gather(&runtime, &whole).unwrap().is_none());
+    }
+}

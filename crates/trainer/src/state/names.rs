@@ -1,0 +1,61 @@
+//! What the tensors of a training state are called: in a program, in messages and in a checkpoint. A module's tensors
+//! have their own names; everything else stands beside them under `optimizer/` and `trainer/`.
+
+/// Finished batches: i32.
+pub(crate) const STEP: &str = "trainer/step";
+/// Steps of the optimizer: i32.
+pub(crate) const UPDATES: &str = "trainer/updates";
+/// What the host multiplies the learning rate by, where a callback does: f32.
+pub(crate) const LR_FACTOR: &str = "trainer/lr_factor";
+/// The loss scale, f32, and the good steps since it changed, i32.
+pub(crate) const LOSS_SCALE: [&str; 2] = ["trainer/loss_scale", "trainer/good_steps"];
+/// The real samples that the sums of gradients hold, f32.
+pub(crate) const SAMPLES: &str = "trainer/accumulated_samples";
+/// Groups of batches that have ended: i32.
+pub(crate) const GROUPS: &str = "trainer/groups";
+/// The number of the batch within its epoch, from 0: i32.
+pub(crate) const BATCH: &str = "trainer/batch";
+/// Epochs that have ended: i32.
+pub(crate) const EPOCHS: &str = "trainer/epochs";
+/// Steps that weights were averaged after: i32.
+pub(crate) const AVERAGED: &str = "trainer/averaged";
+/// What was logged since the last log point; only in a checkpoint within an epoch.
+pub(crate) const LOGS: &str = "trainer/logs";
+/// The random key of a step; in no checkpoint.
+pub(crate) const KEY: &str = "trainer/key";
+
+/// The prefix of what is the Trainer's own.
+pub(crate) const OWN: &str = "trainer/";
+/// The prefix of what an optimizer remembers.
+const OPTIMIZER: &str = "optimizer/";
+/// The prefix of sums of gradients.
+const GRADIENTS: &str = "trainer/gradients/";
+/// The prefix that averages have in the state. In a file they have the module's names.
+pub(crate) const AVERAGE: &str = "average/";
+/// The prefix in a file of the weights that training goes on with, where averages have their names.
+pub(crate) const CURRENT: &str = "trainer/current/";
+
+/// What an optimizer remembers of a parameter: `optimizer/exp_avg/conv1.weight`.
+pub(super) fn slot(slot: &str, parameter: &str) -> String {
+    format!("{OPTIMIZER}{slot}/{parameter}")
+}
+
+/// The parameter of which a name is a slot.
+pub(crate) fn parameter_of(slot: &str) -> Option<&str> {
+    slot.strip_prefix(OPTIMIZER)?.split_once('/').map(|(_, parameter)| parameter)
+}
+
+/// The sum of a parameter's gradients, each times the samples of its batch.
+pub(super) fn grad_sum(parameter: &str) -> String {
+    format!("{GRADIENTS}{parameter}")
+}
+
+/// Whether it is the name of a sum of gradients.
+pub(crate) fn is_grad_sum(name: &str) -> bool {
+    name.starts_with(GRADIENTS)
+}
+
+/// Whether a name is none of a module's: the optimizer's or the Trainer's own.
+pub(crate) fn is_of_training(name: &str) -> bool {
+    name.starts_with(OPTIMIZER) || name.starts_with(OWN)
+}
