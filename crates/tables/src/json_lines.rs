@@ -9,9 +9,9 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::blocks::Rows;
 use super::input::{Input, describe, expand, fingerprint_inputs};
-use super::lines::{Line, deferred, index, items, trim};
-use super::records::RecordFiles;
+use super::lines::{Line, deferred, index, items, read_line};
 use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, Source, Stream};
 use fulmen_files::Location;
 
@@ -44,7 +44,7 @@ use fulmen_files::Location;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct JsonLines<T = Value> {
-    files: RecordFiles,
+    lines: Rows,
     item: PhantomData<fn() -> T>,
 }
 
@@ -54,8 +54,8 @@ impl JsonLines {
     /// # Errors
     /// Files that are not there, or compressed ones: those are read by [`stream`](JsonLines::stream).
     pub fn open(location: impl Into<Location>) -> Result<JsonLines> {
-        let files = index(&location.into(), &[".jsonl", ".ndjson"], false, "`JsonLines::stream`")?;
-        Ok(JsonLines { files, item: PhantomData })
+        let lines = index(&location.into(), &[".jsonl", ".ndjson"], false, "`JsonLines::stream`")?;
+        Ok(JsonLines { lines, item: PhantomData })
     }
 
     /// The values in order, of files that may be compressed by gzip or zstd.
@@ -69,13 +69,13 @@ impl JsonLines {
 impl<T> JsonLines<T> {
     /// The same lines read as another type.
     pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> JsonLines<U> {
-        JsonLines { files: self.files, item: PhantomData }
+        JsonLines { lines: self.lines, item: PhantomData }
     }
 }
 
 impl<T> fmt::Debug for JsonLines<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JsonLines").field("values", &self.files.len()).finish_non_exhaustive()
+        f.debug_struct("JsonLines").field("values", &self.lines.len()).finish_non_exhaustive()
     }
 }
 
@@ -98,23 +98,20 @@ impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
     type Item = T;
 
     fn len(&self) -> usize {
-        self.files.len()
+        self.lines.len()
     }
 
     fn get(&self, index: usize) -> Result<T> {
-        let (file, record) = self.files.locate(index)?;
-        let mut scratch = Vec::new();
-        let line = trim(file.read(record, &mut scratch)?, file.line(record));
-        parse(line, |message| file.error(record, message))
+        read_line(&self.lines, index, |line, error| parse(line, error))
     }
 
     fn origin(&self, index: usize) -> String {
-        self.files.origin(index)
+        self.lines.origin(index)
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add("JSON lines", std::any::type_name::<T>());
-        self.files.fingerprint(fingerprint)
+        self.lines.fingerprint(fingerprint)
     }
 }
 

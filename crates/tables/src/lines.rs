@@ -5,41 +5,72 @@
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
+use arrow_array::builder::BinaryBuilder;
+use arrow_array::cast::AsArray;
+use arrow_schema::{DataType, Field, Schema};
+
+use super::blocks::{Block, Numbers, Place, Rows};
+use super::features::HfFeatures;
 use super::input::{Input, expand};
-use super::records::{KEPT, LONGEST, RecordFile, RecordFiles};
+use super::text_blocks::{self, BLOCK, Format, IndexedFile, KEPT, LONGEST, TextBlocks, block};
 use fulmen_data::internal::make;
-use fulmen_data::{Deferred, Error, Items, Result, StreamItem};
-use fulmen_data::{internal::cores, internal::in_parallel};
+use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, StreamItem};
 use fulmen_files::Location;
 
-/// Finds the lines of files. With `blank`, lines of white space alone count too.
-pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, instead: &str) -> Result<RecordFiles> {
-    let inputs = Input::open_all(&expand(location, extensions)?)?;
-    let keep = inputs.iter().map(|input| input.size()).fold(0, u64::saturating_add) <= KEPT;
-    let files = in_parallel(&inputs, cores(), |input| {
-        input.refuse_compressed(instead)?;
-        let kept = match keep {
-            true => Some(input.read_range(0, input.size() as usize)?),
-            false => None,
-        };
-        let mut file = RecordFile::new(input, kept);
-        match file.kept.take() {
-            Some(kept) => {
-                find(&mut file, &kept[..], blank)?;
-                file.kept = Some(kept);
-            }
-            None => {
-                let reader = file.input.reader()?;
-                find(&mut file, reader, blank)?;
-            }
-        }
-        file.finish();
-        Ok(file)
-    })?;
-    Ok(RecordFiles::new(files))
+/// Lines as rows of one column of bytes. With `blank`, lines of white space alone count too.
+struct LineFormat {
+    blank: bool,
 }
 
-fn find(file: &mut RecordFile, mut reader: impl BufRead, blank: bool) -> Result<()> {
+impl Format for LineFormat {
+    fn decode(&self, file: &Arc<Input>, first: u64, bytes: &[u8]) -> Result<Block> {
+        let (mut lines, mut numbers) = (BinaryBuilder::new(), Vec::new());
+        let mut rest = bytes;
+        for number in first.. {
+            if rest.is_empty() {
+                break;
+            }
+            let (line, after) = rest.split_at(memchr::memchr(b'\n', rest).map_or(rest.len(), |end| end + 1));
+            if self.blank || !line.trim_ascii().is_empty() {
+                lines.append_value(trim(line, number));
+                numbers.push(number);
+            }
+            rest = after;
+        }
+        let schema = Arc::new(Schema::new(vec![Field::new("line", DataType::Binary, false)]));
+        block(Place::new(file, Numbers::Lines(first)), numbers, &schema, vec![Arc::new(lines.finish())])
+    }
+
+    fn select(&self, _columns: &[usize]) -> LineFormat {
+        LineFormat { ..*self }
+    }
+
+    fn fingerprint(&self, _fingerprint: &mut Fingerprint) {}
+}
+
+/// The lines of files as rows.
+pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, instead: &str) -> Result<Rows> {
+    let inputs = Input::open_all(&expand(location, extensions)?)?;
+    let found = text_blocks::index(&inputs, KEPT, |file, reader| {
+        file.input.refuse_compressed(instead)?;
+        find(file, reader, blank)
+    })?;
+    let blocks = TextBlocks::new(found.into_iter().map(|(file, ())| file).collect(), LineFormat { blank });
+    Ok(Rows::new(Arc::new(blocks), (Vec::new(), HfFeatures::default()), location.to_string()))
+}
+
+/// Calls `read` with a line, and with what makes an error of it.
+pub(crate) fn read_line<T>(
+    rows: &Rows,
+    index: usize,
+    read: impl FnOnce(&[u8], &dyn Fn(String) -> Error) -> Result<T>,
+) -> Result<T> {
+    let (block, row) = rows.find(index)?;
+    let lines = block.columns.column(0).as_binary::<i32>();
+    read(lines.value(row), &|message| block.place.error(row, message))
+}
+
+fn find(file: &mut IndexedFile, reader: &mut dyn BufRead, blank: bool) -> Result<()> {
     // Where the line begins that is being read, and whether anything but white space was seen in it.
     let (mut start, mut line, mut offset) = (0u64, 1u64, 0u64);
     let mut filled = false;
@@ -57,7 +88,7 @@ fn find(file: &mut RecordFile, mut reader: impl BufRead, blank: bool) -> Result<
             rest = &rest[part.len()..];
             if end.is_some() {
                 if filled || blank {
-                    file.push(start, line);
+                    file.push(start, line, BLOCK);
                 }
                 offset += 1;
                 rest = &rest[1..];
@@ -68,7 +99,7 @@ fn find(file: &mut RecordFile, mut reader: impl BufRead, blank: bool) -> Result<
         reader.consume(read);
     }
     if offset > start && (filled || blank) {
-        file.push(start, line);
+        file.push(start, line, BLOCK);
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::blocks::{self, Block, Decode, Place, Sequence, guard};
+use super::blocks::{Block, Decode, Numbers, Place, Sequence, guard};
 use super::input::{Input, fingerprint_inputs};
 use fulmen_data::internal::catch_quietly;
 use fulmen_data::{Error, Fingerprint, Result};
@@ -262,6 +262,11 @@ impl ParquetBlocks {
 type Reader = (ParquetRecordBatchReader, Bytewise);
 
 impl ParquetBlocks {
+    fn block(&self, part: &Part, batch: RecordBatch) -> Block {
+        let bytes = batch.get_array_memory_size();
+        Block::new(batch, Place::new(&self.files[part.file].input, Numbers::Rows(part.first_row)), bytes)
+    }
+
     /// The next rows of the row group of this part.
     fn next(&self, part: &Part, (reader, bytes): &mut Reader) -> Result<Option<RecordBatch>> {
         let (file, mask) = (&self.files[part.file], &self.masks[part.file]);
@@ -281,21 +286,18 @@ impl Decode for ParquetBlocks {
         self.parts.iter().map(|part| part.rows.len()).collect()
     }
 
-    fn place(&self, block: usize) -> Place {
+    fn place(&self, block: usize) -> Option<Place> {
         let part = &self.parts[block];
-        Place { file: Arc::clone(&self.files[part.file].input), first_row: part.first_row }
+        Some(Place::new(&self.files[part.file].input, Numbers::Rows(part.first_row)))
     }
 
-    fn decode(&self, block: usize) -> Result<(RecordBatch, usize)> {
+    fn decode(&self, block: usize) -> Result<Block> {
         let part = &self.parts[block];
         let file = &self.files[part.file];
         let (mask, rows) = (&self.masks[part.file], part.rows.len());
         let mut reader = guard(&file.input, || file.reader(part.group, mask, part.rows.clone(), rows))?;
         match self.next(part, &mut reader)? {
-            Some(batch) => {
-                let bytes = batch.get_array_memory_size();
-                Ok((batch, bytes))
-            }
+            Some(batch) => Ok(self.block(part, batch)),
             None => Err(damaged(&file.input, format!("row group {} has fewer rows than it says", part.group))),
         }
     }
@@ -345,7 +347,7 @@ impl Iterator for Parts {
         let group = (part.file, part.group);
         let lost = |part: &&Part| read.is_err() && (part.file, part.group) == group;
         self.next += 1 + blocks.parts[number + 1..].iter().take_while(lost).count();
-        Some(read.map(|batch| (number, blocks::block(batch, blocks.place(number)))))
+        Some(read.map(|batch| (number, blocks.block(part, batch))))
     }
 }
 

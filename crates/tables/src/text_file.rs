@@ -5,9 +5,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::blocks::{Rows, outside};
 use super::input::{Input, describe, expand, fingerprint_inputs, read_small};
-use super::lines::{Line, deferred, index, items, trim};
-use super::records::{RecordFiles, outside};
+use super::lines::{Line, deferred, index, items, read_line};
 use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, Source, Stream};
 use fulmen_files::Location;
 use fulmen_files::fingerprint_all;
@@ -19,7 +19,7 @@ const LARGEST_DOCUMENT: u64 = 1 << 30;
 
 /// The lines of text files by index, blank ones too, without their ends.
 ///
-/// Opening reads the files once to find the lines (8 bytes of memory each); small files are kept in memory. The text must be
+/// Opening reads the files once to find where each block of some 32 KiB of lines begins; small files are kept in memory. The text must be
 /// UTF-8; a line that is not is an error that names it.
 ///
 /// ```
@@ -36,7 +36,7 @@ const LARGEST_DOCUMENT: u64 = 1 << 30;
 /// ```
 #[derive(Debug)]
 pub struct TextFile {
-    files: RecordFiles,
+    lines: Rows,
 }
 
 impl TextFile {
@@ -45,7 +45,7 @@ impl TextFile {
     /// # Errors
     /// Files that are not there, or compressed ones: those are read by [`stream`](TextFile::stream).
     pub fn open(location: impl Into<Location>) -> Result<TextFile> {
-        Ok(TextFile { files: index(&location.into(), &EXTENSIONS, true, "`TextFile::stream`")? })
+        Ok(TextFile { lines: index(&location.into(), &EXTENSIONS, true, "`TextFile::stream`")? })
     }
 
     /// The lines in order, of files that may be compressed by gzip or zstd.
@@ -72,23 +72,20 @@ impl Source for TextFile {
     type Item = String;
 
     fn len(&self) -> usize {
-        self.files.len()
+        self.lines.len()
     }
 
     fn get(&self, index: usize) -> Result<String> {
-        let (file, record) = self.files.locate(index)?;
-        let mut scratch = Vec::new();
-        let line = trim(file.read(record, &mut scratch)?, file.line(record));
-        utf8(line, |message| file.error(record, message))
+        read_line(&self.lines, index, |line, error| utf8(line, error))
     }
 
     fn origin(&self, index: usize) -> String {
-        self.files.origin(index)
+        self.lines.origin(index)
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add("lines", "");
-        self.files.fingerprint(fingerprint)
+        self.lines.fingerprint(fingerprint)
     }
 }
 

@@ -8,7 +8,7 @@ use expect_test::{Expect, expect};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use fulmen_data::{DType, DataLoader, Dataset, Error, Field, HostBatch, OnError, Result, Source, Stream};
-use fulmen_tables::{Csv, CsvOptions, CsvRow, JsonLines, Table, TextFile, TextFolder};
+use fulmen_tables::{Csv, CsvOptions, JsonLines, Row, Table, TextFile, TextFolder};
 use tempfile::TempDir;
 
 struct Files(TempDir);
@@ -36,7 +36,7 @@ fn gzip(content: &[u8]) -> Vec<u8> {
 }
 
 /// All values of all rows, with the lines they stand in.
-fn rows(source: impl Iterator<Item = Result<CsvRow>>) -> Vec<(String, Vec<Option<String>>)> {
+fn rows(source: impl Iterator<Item = Result<Row>>) -> Vec<(String, Vec<Option<String>>)> {
     source
         .map(|row| {
             let row = row.unwrap();
@@ -158,7 +158,10 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
         read(&x, 1),
         expect!["sample 1 (x.csv, line 3): column `x` has no value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
     );
-    files.check(read(&x, 2), expect!["sample 2 (x.csv, line 4): column `x` holds `long`, expected a number for f32"]);
+    files.check(
+        read(&x, 2),
+        expect!["sample 2 (x.csv, line 4): column `x` holds the text `long`, expected a number for f32"],
+    );
     let n = open().column("n", DType::U8).build().unwrap();
     files.check(
         read(&n, 2),
@@ -168,7 +171,7 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
     let flag = open().column("flag", DType::Bool).build().unwrap();
     files.check(
         read(&flag, 2),
-        expect!["sample 2 (x.csv, line 4): column `flag` holds `maybe`, expected true or false"],
+        expect!["sample 2 (x.csv, line 4): column `flag` holds the text `maybe`, expected true or false"],
     );
     assert_eq!(HostBatch::collate(&flag, &[0, 1, 3]).unwrap().values::<bool>(0).unwrap(), [true, false, true]);
     files.check(
@@ -185,7 +188,7 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
     let row = open().get(2).unwrap();
     files.check(
         row.get::<f64>("x").unwrap_err(),
-        expect!["x.csv: line 4: column `x` holds `long`, expected a number for f64"],
+        expect!["x.csv: line 4: column `x` holds the text `long`, expected a number for f64"],
     );
     assert_eq!((row.str(3).unwrap(), row.get::<u16>(1).unwrap()), ("b", 300));
     assert!(row.str("y").unwrap_err().to_string().contains("no column `y`; its 4 columns are `x`, `n`"));
