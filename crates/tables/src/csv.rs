@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::blocks::{Block, Rows, Sequence};
 use super::column::{Column, Positions};
 use super::csv_options::CsvOptions;
-use super::csv_records::{CsvFormat, End, Records, Scan};
+use super::csv_records::{BUFFER, CsvFormat, End, Records, Scan};
 use super::features::HfFeatures;
 use super::input::{Input, describe, expand, fingerprint_inputs};
 use super::row_stream::{InOrder, RowStream};
@@ -19,7 +19,7 @@ use fulmen_files::Location;
 
 /// Rows of CSV files by index.
 ///
-/// Opening reads the files once, to find where each block of some 32 KiB of rows begins and that all have the same number
+/// Opening reads the files once, to find where each block of some 8 KiB of rows begins and that all have the same number
 /// of values. After that the block of a row is read when it is asked for, and what was used last is kept
 /// ([`cache_bytes`](Csv::cache_bytes)); small files are kept in memory whole. A UTF-8 mark, either kind of line end, and line
 /// ends in quotes are read as they should be; blank lines are passed over. For columns as fields of samples see
@@ -113,7 +113,7 @@ pub(crate) fn stream(location: &Location, options: CsvOptions) -> Result<RowStre
     options.check()?;
     let files = Input::open_all(&expand(location, &[".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst"])?)?;
     let Some(first) = files.first() else { return Err(location.error("there are no files")) };
-    let names = Scan::new(&options, first).header(first, &mut *first.decompressed()?, &options)?.names;
+    let names = Scan::new(&options, first, BUFFER).header(first, &mut *first.decompressed()?, &options)?.names;
     let positions = Positions::of(&columns(&names));
     Ok(RowStream::new(Arc::new(CsvFiles { files, format: CsvFormat::new(names, options) }), Arc::new(positions)))
 }
@@ -165,7 +165,7 @@ struct OpenFile {
 
 impl CsvFiles {
     fn open(&self, file: &Arc<Input>) -> Result<OpenFile> {
-        let mut scan = Scan::new(&self.format.options, file);
+        let mut scan = Scan::new(&self.format.options, file, BUFFER);
         let mut reader = file.decompressed()?;
         let header = scan.header(file, &mut *reader, &self.format.options)?;
         check_header(file, &header.names, &self.files[0], &self.format.names)?;

@@ -63,7 +63,7 @@ impl CsvFormat {
 
 impl Format for CsvFormat {
     fn decode(&self, file: &Arc<Input>, line: u64, bytes: &[u8]) -> Result<Block> {
-        let mut scan = Scan { line, ..Scan::new(&self.options, file) };
+        let mut scan = Scan { line, ..Scan::new(&self.options, file, bytes.len() + 1) };
         let mut records = Records::default();
         match scan.fill(file, &mut &bytes[..], self.names.len(), usize::MAX, &mut records) {
             End::Bad(error) | End::Failed(error) => Err(error),
@@ -110,6 +110,8 @@ pub(crate) enum End {
     Failed(Error),
 }
 
+pub(crate) const BUFFER: usize = 1 << 16;
+
 /// Goes through a file, record by record.
 pub(crate) struct Scan {
     parser: Reader,
@@ -130,13 +132,14 @@ pub(crate) struct Header {
 }
 
 impl Scan {
-    pub(crate) fn new(options: &CsvOptions, file: &Input) -> Scan {
+    /// A scan of a file from its beginning, which unpacks so many bytes at once.
+    pub(crate) fn new(options: &CsvOptions, file: &Input, buffer: usize) -> Scan {
         Scan {
             parser: options.reader(options.delimiter_of(file)),
             line: 1,
             offset: 0,
             comment: options.comment,
-            output: vec![0; 1 << 16],
+            output: vec![0; buffer.min(BUFFER)],
             ends: vec![0; 1 << 10],
         }
     }
@@ -163,7 +166,7 @@ impl Scan {
     pub(crate) fn index(file: &mut IndexedFile, reader: &mut dyn BufRead, options: &CsvOptions) -> Result<Vec<String>> {
         let input = Arc::clone(&file.input);
         input.refuse_compressed("`CsvOptions::stream`")?;
-        let mut scan = Scan::new(options, &input);
+        let mut scan = Scan::new(options, &input, BUFFER);
         let Header { names, first_row, start } = scan.header(&input, reader, options)?;
         // Each block has an array a column, which takes some memory of its own.
         let block = BLOCK.max((names.len() as u64) << 9).min(1 << 20);

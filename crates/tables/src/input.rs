@@ -180,7 +180,7 @@ pub(crate) fn fingerprint_inputs<'a>(
     fingerprint_all(&locations, fingerprint)
 }
 
-/// The files in a few words, wherever they lie: `CsvStream(3 from a.csv)`.
+/// The files in a few words, wherever they lie: `RowStream(3 from a.csv)`.
 pub(crate) fn describe(name: &str, inputs: &[Arc<Input>]) -> String {
     let first = inputs.first().map_or(String::new(), |first| format!(" from {}", first.location.name()));
     format!("{name}({}{first})", inputs.len())

@@ -42,13 +42,14 @@ pub use csv_options::CsvOptions;
 pub use features::{HfFeature, HfFeatures};
 pub use fields::{TableBuilder, TableDataset};
 pub use hugging_face::{HfDataset, HfFolder};
-pub use json_lines::{JsonLines, JsonLinesStream};
+pub use json_lines::JsonLines;
+pub use lines::LineStream;
 #[cfg(feature = "parquet")]
 pub use parquet::Parquet;
 pub use row::Row;
 pub use row_stream::RowStream;
 pub use table::Table;
-pub use text_file::{TextFile, TextFolder, TextStream};
+pub use text_file::{TextFile, TextFolder};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

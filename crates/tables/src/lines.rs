@@ -2,6 +2,7 @@
 //!
 //! Not here: what a line is taken for (`text_file`, `json_lines`).
 
+use std::fmt;
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
@@ -11,10 +12,10 @@ use arrow_schema::{DataType, Field, Schema};
 
 use super::blocks::{Block, Numbers, Place, Rows};
 use super::features::HfFeatures;
-use super::input::{Input, expand};
+use super::input::{Input, describe, expand, fingerprint_inputs};
 use super::text_blocks::{self, BLOCK, Format, IndexedFile, KEPT, LONGEST, TextBlocks, block};
 use fulmen_data::internal::make;
-use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, StreamItem};
+use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, Stream, StreamItem};
 use fulmen_files::Location;
 
 /// Lines as rows of one column of bytes. With `blank`, lines of white space alone count too.
@@ -59,15 +60,14 @@ pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, inste
     Ok(Rows::new(Arc::new(blocks), (Vec::new(), HfFeatures::default()), location.to_string()))
 }
 
-/// Calls `read` with a line, and with what makes an error of it.
-pub(crate) fn read_line<T>(
-    rows: &Rows,
-    index: usize,
-    read: impl FnOnce(&[u8], &dyn Fn(String) -> Error) -> Result<T>,
-) -> Result<T> {
+/// Makes an item of a line, with what makes an error of a message about it.
+pub(crate) type Parse<T> = fn(&[u8], &dyn Fn(String) -> Error) -> Result<T>;
+
+/// The item in a line.
+pub(crate) fn get<T>(rows: &Rows, index: usize, parse: Parse<T>) -> Result<T> {
     let (block, row) = rows.find(index)?;
     let lines = block.columns.column(0).as_binary::<i32>();
-    read(lines.value(row), &|message| block.place.error(row, message))
+    parse(lines.value(row), &|message| block.place.error(row, message))
 }
 
 fn find(file: &mut IndexedFile, reader: &mut dyn BufRead, blank: bool) -> Result<()> {
@@ -105,7 +105,7 @@ fn find(file: &mut IndexedFile, reader: &mut dyn BufRead, blank: bool) -> Result
 }
 
 /// A line without its end, and in the first line without the UTF-8 mark.
-pub(crate) fn trim(line: &[u8], number: u64) -> &[u8] {
+fn trim(line: &[u8], number: u64) -> &[u8] {
     let line = match memchr::memchr(b'\n', line) {
         Some(end) => &line[..end],
         None => line,
@@ -117,27 +117,77 @@ pub(crate) fn trim(line: &[u8], number: u64) -> &[u8] {
     }
 }
 
-/// The lines of files in order, each parsed on whatever thread needs it, so that one that cannot be parsed is one bad item.
-/// With `blank`, lines of white space alone count too. A file that cannot be read further is an error, after which the
-/// next one comes.
-pub(crate) fn deferred<T: 'static>(
-    files: &Arc<[Arc<Input>]>,
+/// The items in the lines of files in order, which may be compressed by gzip or zstd: the texts of
+/// [`TextFile::stream`](crate::TextFile::stream), or the values of [`JsonLines::stream`](crate::JsonLines::stream).
+///
+/// After a line that cannot be read (it is no UTF-8, or no such value) comes the next line; after a file that cannot be read
+/// further, the next file.
+pub struct LineStream<T> {
+    files: Arc<[Arc<Input>]>,
+    /// Whether lines of white space alone count too.
     blank: bool,
-    parse: fn(&Line) -> Result<T>,
-) -> Items<Deferred<T>> {
-    let lines = Lines { files: Arc::clone(files), next: 0, reader: None, number: 0, line: Vec::new(), blank };
-    let mut index = 0;
-    Box::new(lines.map(move |line| {
-        let line = line?;
-        let origin = format!("{}, line {}", line.input().name(), line.number);
-        index += 1;
-        Ok(StreamItem { index: index - 1, origin, item: Deferred::new(move || parse(&line)) })
-    }))
+    parse: Parse<T>,
+    /// What it reads, for fingerprints.
+    what: (&'static str, &'static str),
 }
 
-/// The same, parsed where they are read.
-pub(crate) fn items<T: 'static>(files: &Arc<[Arc<Input>]>, blank: bool, parse: fn(&Line) -> Result<T>) -> Items<T> {
-    make(deferred(files, blank, parse))
+impl<T> LineStream<T> {
+    pub(crate) fn open(
+        location: &Location,
+        extensions: &[&str],
+        blank: bool,
+        parse: Parse<T>,
+        what: (&'static str, &'static str),
+    ) -> Result<LineStream<T>> {
+        let files = Input::open_all(&expand(location, extensions)?)?;
+        Ok(LineStream { files: files.into(), blank, parse, what })
+    }
+
+    /// The same lines with other items.
+    pub(crate) fn with<U>(self, parse: Parse<U>, what: (&'static str, &'static str)) -> LineStream<U> {
+        LineStream { files: self.files, blank: self.blank, parse, what }
+    }
+}
+
+impl<T> fmt::Debug for LineStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&describe("LineStream", &self.files))
+    }
+}
+
+impl<T: Send + 'static> Stream for LineStream<T> {
+    type Item = T;
+
+    fn len(&self) -> Option<usize> {
+        None
+    }
+
+    fn items(&self, epoch: u64) -> Result<Items<T>> {
+        Ok(make(self.deferred(epoch)?))
+    }
+
+    /// Each line is parsed on whatever thread needs it, so that one that cannot be parsed is one bad item.
+    fn deferred(&self, _epoch: u64) -> Result<Items<Deferred<T>>> {
+        let (files, blank, parse) = (Arc::clone(&self.files), self.blank, self.parse);
+        let lines = Lines { files, next: 0, reader: None, number: 0, line: Vec::new(), blank };
+        Ok(Box::new(lines.scan(0, move |index, line| {
+            Some(line.map(|line| {
+                let origin = line.place.origin(0);
+                *index += 1;
+                let item = Deferred::new(move || parse(&line.bytes, &|message| line.place.error(0, message)));
+                StreamItem { index: *index - 1, origin, item }
+            }))
+        })))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add(self.what.0, self.what.1);
+        fingerprint_inputs(self.files.iter().map(|file| &**file), fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        describe("LineStream", &self.files)
+    }
 }
 
 /// The lines of files in order.
@@ -152,22 +202,10 @@ struct Lines {
     blank: bool,
 }
 
-/// A line, its file and its number.
-pub(crate) struct Line {
-    pub(crate) bytes: Vec<u8>,
-    files: Arc<[Arc<Input>]>,
-    file: usize,
-    number: u64,
-}
-
-impl Line {
-    fn input(&self) -> &Input {
-        &self.files[self.file]
-    }
-
-    pub(crate) fn error(&self, message: &str) -> Error {
-        self.input().error(format!("line {}: {message}", self.number))
-    }
+/// A line, and where it stands.
+struct Line {
+    bytes: Vec<u8>,
+    place: Place,
 }
 
 impl Iterator for Lines {
@@ -205,7 +243,7 @@ impl Lines {
                 self.reader = None;
             } else if self.blank || !self.line.trim_ascii().is_empty() {
                 let bytes = trim(&self.line, self.number).to_vec();
-                return Ok(Some(Line { bytes, files: Arc::clone(&self.files), file, number: self.number }));
+                return Ok(Some(Line { bytes, place: Place::new(input, Numbers::Lines(self.number)) }));
             }
         }
     }

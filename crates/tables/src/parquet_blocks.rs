@@ -2,7 +2,7 @@
 //!
 //! Not here: the table that is made of them (`parquet`), and the format, which the `parquet` crate reads.
 
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,8 +30,8 @@ const BLOCK_ROWS: usize = 1 << 16;
 /// A row group of more rows is refused as damaged.
 const MOST_GROUP_ROWS: i64 = 1 << 32;
 
-/// How much is read ahead where a reader goes through pages.
-const READ_AHEAD: usize = 64 << 10;
+/// How much is read at once where a reader goes through the headers of pages.
+const READ_AHEAD: usize = 16 << 10;
 
 /// One file and its metadata.
 pub(crate) struct ParquetFile {
@@ -76,10 +76,10 @@ impl Length for Bytewise {
 }
 
 impl ChunkReader for Bytewise {
-    type T = Ahead;
+    type T = BufReader<Rest>;
 
-    fn get_read(&self, start: u64) -> parquet::errors::Result<Ahead> {
-        Ok(Ahead { bytes: self.clone(), next: start, buffer: Vec::new(), taken: 0, size: 4096 })
+    fn get_read(&self, start: u64) -> parquet::errors::Result<BufReader<Rest>> {
+        Ok(BufReader::with_capacity(READ_AHEAD, Rest { bytes: self.clone(), next: start }))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
@@ -88,31 +88,18 @@ impl ChunkReader for Bytewise {
     }
 }
 
-/// A reader from some byte on, which reads more at a time the further it gets.
-struct Ahead {
+/// The bytes from some byte on.
+struct Rest {
     bytes: Bytewise,
     next: u64,
-    buffer: Vec<u8>,
-    taken: usize,
-    size: usize,
 }
 
-impl Read for Ahead {
+impl Read for Rest {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.taken == self.buffer.len() {
-            let input = &self.bytes.input;
-            let rest = input.size().saturating_sub(self.next);
-            let size = rest.min(self.size as u64) as usize;
-            self.buffer.resize(size, 0);
-            let read = input.read_at(self.next, &mut self.buffer);
-            read.map_err(|error| io::Error::other(self.bytes.keep(error)))?;
-            self.next += size as u64;
-            self.taken = 0;
-            self.size = (self.size * 2).min(READ_AHEAD);
-        }
-        let count = into.len().min(self.buffer.len() - self.taken);
-        into[..count].copy_from_slice(&self.buffer[self.taken..self.taken + count]);
-        self.taken += count;
+        let input = &self.bytes.input;
+        let count = input.size().saturating_sub(self.next).min(into.len() as u64) as usize;
+        input.read_at(self.next, &mut into[..count]).map_err(|error| io::Error::other(self.bytes.keep(error)))?;
+        self.next += count as u64;
         Ok(count)
     }
 }

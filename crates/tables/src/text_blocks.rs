@@ -20,8 +20,9 @@ pub(crate) const KEPT: u64 = 64 << 20;
 /// Longer records are refused: a file without line ends would be read as one.
 pub(crate) const LONGEST: u64 = 1 << 30;
 
-/// A block ends after the record with which it has this many bytes. A row that is read alone costs a block.
-pub(crate) const BLOCK: u64 = 32 << 10;
+/// A block ends after the record with which it has this many bytes. In random order over a table that is larger than what
+/// is kept, each row costs the decoding of a block; and each block takes some 40 bytes of memory.
+pub(crate) const BLOCK: u64 = 8 << 10;
 
 /// How the records of a text file become rows.
 pub(crate) trait Format: Send + Sync + Sized + 'static {
@@ -46,7 +47,7 @@ pub(crate) struct IndexedFile {
 struct Part {
     start: u64,
     line: u64,
-    rows: usize,
+    rows: u32,
     /// Whether each of its rows takes a line.
     in_lines: bool,
 }
@@ -56,7 +57,7 @@ impl IndexedFile {
     pub(crate) fn push(&mut self, start: u64, line: u64, block: u64) {
         match self.parts.last_mut().filter(|part| start - part.start < block) {
             Some(part) => {
-                part.in_lines &= line == part.line + part.rows as u64;
+                part.in_lines &= line == part.line + u64::from(part.rows);
                 part.rows += 1;
             }
             None => self.parts.push(Part { start, line, rows: 1, in_lines: true }),
@@ -100,26 +101,28 @@ pub(crate) fn index<T: Send>(
 pub(crate) struct TextBlocks<F> {
     files: Arc<Vec<IndexedFile>>,
     /// The file of each block, and its number there.
-    blocks: Arc<Vec<(usize, usize)>>,
+    blocks: Arc<Vec<(u32, u32)>>,
     format: F,
 }
 
 impl<F: Format> TextBlocks<F> {
     pub(crate) fn new(files: Vec<IndexedFile>, format: F) -> TextBlocks<F> {
-        let blocks =
-            files.iter().enumerate().flat_map(|(number, file)| (0..file.parts.len()).map(move |part| (number, part)));
+        let blocks = files
+            .iter()
+            .enumerate()
+            .flat_map(|(number, file)| (0..file.parts.len()).map(move |part| (number as u32, part as u32)));
         TextBlocks { blocks: Arc::new(blocks.collect()), files: Arc::new(files), format }
     }
 
     fn find(&self, block: usize) -> (&IndexedFile, usize) {
         let (file, part) = self.blocks[block];
-        (&self.files[file], part)
+        (&self.files[file as usize], part as usize)
     }
 }
 
 impl<F: Format> Decode for TextBlocks<F> {
     fn block_rows(&self) -> Vec<usize> {
-        self.files.iter().flat_map(|file| file.parts.iter().map(|part| part.rows)).collect()
+        self.files.iter().flat_map(|file| file.parts.iter().map(|part| part.rows as usize)).collect()
     }
 
     fn place(&self, block: usize) -> Option<Place> {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::TokenStore;
 use super::document_reader::in_order;
-use super::token_format::{Documents, Head};
+use super::token_format::{Documents, Head, check_range};
 use fulmen_data::{Fingerprint, Result, Source};
 use fulmen_files::Location;
 
@@ -104,7 +104,7 @@ impl TokenStore for TokenArray {
     }
 
     fn read(&self, start: u64, tokens: &mut [u32]) -> Result<()> {
-        self.documents.check_range(start, tokens.len())?;
+        check_range(start, tokens.len(), self.num_tokens())?;
         self.documents.decode(&self.bytes[start as usize * self.documents.width..], tokens);
         Ok(())
     }

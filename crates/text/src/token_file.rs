@@ -3,7 +3,7 @@
 //! Not here: its layout (`token_format`), how documents become tokens, and blocks of tokens.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use fulmen_durable::NewFile;
 use super::TokenStore;
 use super::ahead::Ahead;
 use super::document_reader::in_order;
-use super::token_format::{DATA, Documents, Head, padding_of};
+use super::token_format::{DATA, Documents, Head, check_range, padding_of};
 use fulmen_data::{Error, Fingerprint, Result, Source, Stream, StreamItem};
 use fulmen_files::{keep, temporary_file};
 
@@ -245,7 +245,7 @@ impl TokenStore for TokenFile {
 
     fn read(&self, start: u64, tokens: &mut [u32]) -> Result<()> {
         let Inner { path, file, head, documents } = &*self.inner;
-        documents.check_range(start, tokens.len())?;
+        check_range(start, tokens.len(), head.num_tokens)?;
         let mut bytes = vec![0; tokens.len() * head.width];
         file.read_exact_at(&mut bytes, head.tokens_at + start * head.width as u64)
             .map_err(|source| Error::io(path, "cannot read tokens", source))?;

@@ -80,11 +80,6 @@ impl Documents {
         Ok(())
     }
 
-    /// Refuses tokens that are not there.
-    pub(super) fn check_range(&self, start: u64, count: usize) -> Result<()> {
-        check_range(start, count, self.num_tokens())
-    }
-
     /// The tokens in these bytes.
     pub(super) fn decode(&self, bytes: &[u8], tokens: &mut [u32]) {
         match self.width {
