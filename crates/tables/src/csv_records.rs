@@ -11,7 +11,7 @@ use arrow_array::builder::StringBuilder;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use csv_core::{ReadRecordResult, Reader};
 
-use super::blocks::{Block, Numbers, Place};
+use super::blocks::Block;
 use super::csv_options::CsvOptions;
 use super::input::Input;
 use super::text_blocks::{self, BLOCK, Format, IndexedFile, LONGEST};
@@ -37,7 +37,7 @@ impl CsvFormat {
     /// A block of the columns that are read.
     pub(crate) fn block(&self, file: &Arc<Input>, records: Records) -> Result<Block> {
         let Records { bytes, ends, lines } = records;
-        let mut place = Place::new(file, Numbers::Rows(0));
+        let mut not_utf8 = Vec::new();
         let value = |row: usize, column: usize| {
             let end = row * self.names.len() + column;
             &bytes[end.checked_sub(1).map_or(0, |before| ends[before])..ends[end]]
@@ -49,7 +49,7 @@ impl CsvFormat {
                 match std::str::from_utf8(value(row, column)) {
                     Ok(text) => texts.append_option(Some(text).filter(|text| !self.options.is_missing(text))),
                     Err(_) => {
-                        place.not_utf8.push((row, position));
+                        not_utf8.push((row, position));
                         texts.append_null();
                     }
                 }
@@ -57,7 +57,7 @@ impl CsvFormat {
             Arc::new(texts.finish())
         });
         let columns = columns.collect();
-        text_blocks::block(place, lines, &self.schema, columns)
+        text_blocks::block(file, lines, not_utf8, &self.schema, columns)
     }
 }
 

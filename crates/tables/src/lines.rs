@@ -13,10 +13,53 @@ use arrow_schema::{DataType, Field, Schema};
 use super::blocks::{Block, Numbers, Place, Rows};
 use super::features::HfFeatures;
 use super::input::{Input, describe, expand, fingerprint_inputs};
-use super::text_blocks::{self, BLOCK, Format, IndexedFile, KEPT, LONGEST, TextBlocks, block};
+use super::text_blocks::{self, BLOCK, Format, KEPT, LONGEST, TextBlocks};
 use fulmen_data::internal::make;
 use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, Stream, StreamItem};
 use fulmen_files::Location;
+
+/// Reads one line after another.
+#[derive(Default)]
+struct LineReader {
+    /// Of the line that was read last, from 1.
+    number: u64,
+    /// The byte behind it.
+    end: u64,
+    line: Vec<u8>,
+}
+
+impl LineReader {
+    /// The next line that counts, with its first byte: with `blank`, those of white space alone do too.
+    fn next(&mut self, input: &Input, reader: &mut dyn BufRead, blank: bool) -> Result<Option<(u64, &[u8])>> {
+        loop {
+            self.line.clear();
+            self.number += 1;
+            let place = || format!("line {}", self.number);
+            let read = Read::take(&mut *reader, LONGEST).read_until(b'\n', &mut self.line);
+            let count = read.map_err(|source| input.reading_failed(&place(), source))? as u64;
+            if count == LONGEST {
+                return Err(input.error(format!("{} has more than {LONGEST} bytes; are line ends missing?", place())));
+            }
+            self.end += count;
+            if count == 0 {
+                return Ok(None);
+            }
+            if blank || !self.line.trim_ascii().is_empty() {
+                return Ok(Some((self.end - count, trim(&self.line, self.number))));
+            }
+        }
+    }
+}
+
+/// A line without its end, and in the first line without the UTF-8 mark.
+fn trim(line: &[u8], number: u64) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    match number {
+        1 => line.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(line),
+        _ => line,
+    }
+}
 
 /// Lines as rows of one column of bytes. With `blank`, lines of white space alone count too.
 struct LineFormat {
@@ -24,22 +67,15 @@ struct LineFormat {
 }
 
 impl Format for LineFormat {
-    fn decode(&self, file: &Arc<Input>, first: u64, bytes: &[u8]) -> Result<Block> {
+    fn decode(&self, file: &Arc<Input>, first: u64, mut bytes: &[u8]) -> Result<Block> {
         let (mut lines, mut numbers) = (BinaryBuilder::new(), Vec::new());
-        let mut rest = bytes;
-        for number in first.. {
-            if rest.is_empty() {
-                break;
-            }
-            let (line, after) = rest.split_at(memchr::memchr(b'\n', rest).map_or(rest.len(), |end| end + 1));
-            if self.blank || !line.trim_ascii().is_empty() {
-                lines.append_value(trim(line, number));
-                numbers.push(number);
-            }
-            rest = after;
+        let mut reader = LineReader { number: first - 1, ..LineReader::default() };
+        while let Some((_, line)) = reader.next(file, &mut bytes, self.blank)? {
+            lines.append_value(line);
+            numbers.push(reader.number);
         }
         let schema = Arc::new(Schema::new(vec![Field::new("line", DataType::Binary, false)]));
-        block(Place::new(file, Numbers::Lines(first)), numbers, &schema, vec![Arc::new(lines.finish())])
+        text_blocks::block(file, numbers, Vec::new(), &schema, vec![Arc::new(lines.finish())])
     }
 
     fn select(&self, _columns: &[usize]) -> LineFormat {
@@ -54,7 +90,11 @@ pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, inste
     let inputs = Input::open_all(&expand(location, extensions)?)?;
     let found = text_blocks::index(&inputs, KEPT, |file, reader| {
         file.input.refuse_compressed(instead)?;
-        find(file, reader, blank)
+        let mut lines = LineReader::default();
+        while let Some((start, _)) = lines.next(&Arc::clone(&file.input), reader, blank)? {
+            file.push(start, lines.number, BLOCK);
+        }
+        Ok(())
     })?;
     let blocks = TextBlocks::new(found.into_iter().map(|(file, ())| file).collect(), LineFormat { blank });
     Ok(Rows::new(Arc::new(blocks), (Vec::new(), HfFeatures::default()), location.to_string()))
@@ -68,53 +108,6 @@ pub(crate) fn get<T>(rows: &Rows, index: usize, parse: Parse<T>) -> Result<T> {
     let (block, row) = rows.find(index)?;
     let lines = block.columns.column(0).as_binary::<i32>();
     parse(lines.value(row), &|message| block.place.error(row, message))
-}
-
-fn find(file: &mut IndexedFile, reader: &mut dyn BufRead, blank: bool) -> Result<()> {
-    // Where the line begins that is being read, and whether anything but white space was seen in it.
-    let (mut start, mut line, mut offset) = (0u64, 1u64, 0u64);
-    let mut filled = false;
-    loop {
-        let buffer = reader.fill_buf().map_err(|source| file.input.reading_failed(&format!("line {line}"), source))?;
-        if buffer.is_empty() {
-            break;
-        }
-        let mut rest = buffer;
-        while !rest.is_empty() {
-            let end = memchr::memchr(b'\n', rest);
-            let part = &rest[..end.unwrap_or(rest.len())];
-            filled = filled || !part.trim_ascii().is_empty();
-            offset += part.len() as u64;
-            rest = &rest[part.len()..];
-            if end.is_some() {
-                if filled || blank {
-                    file.push(start, line, BLOCK);
-                }
-                offset += 1;
-                rest = &rest[1..];
-                (start, line, filled) = (offset, line + 1, false);
-            }
-        }
-        let read = buffer.len();
-        reader.consume(read);
-    }
-    if offset > start && (filled || blank) {
-        file.push(start, line, BLOCK);
-    }
-    Ok(())
-}
-
-/// A line without its end, and in the first line without the UTF-8 mark.
-fn trim(line: &[u8], number: u64) -> &[u8] {
-    let line = match memchr::memchr(b'\n', line) {
-        Some(end) => &line[..end],
-        None => line,
-    };
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    match number {
-        1 => line.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(line),
-        _ => line,
-    }
 }
 
 /// The items in the lines of files in order, which may be compressed by gzip or zstd: the texts of
@@ -169,7 +162,7 @@ impl<T: Send + 'static> Stream for LineStream<T> {
     /// Each line is parsed on whatever thread needs it, so that one that cannot be parsed is one bad item.
     fn deferred(&self, _epoch: u64) -> Result<Items<Deferred<T>>> {
         let (files, blank, parse) = (Arc::clone(&self.files), self.blank, self.parse);
-        let lines = Lines { files, next: 0, reader: None, number: 0, line: Vec::new(), blank };
+        let lines = Lines { files, next: 0, open: None, blank };
         Ok(Box::new(lines.scan(0, move |index, line| {
             Some(line.map(|line| {
                 let origin = line.place.origin(0);
@@ -195,10 +188,8 @@ struct Lines {
     files: Arc<[Arc<Input>]>,
     /// The file to be opened next.
     next: usize,
-    /// Of the file before it.
-    reader: Option<Box<dyn BufRead + Send>>,
-    number: u64,
-    line: Vec<u8>,
+    /// The file before it.
+    open: Option<(LineReader, Box<dyn BufRead + Send>)>,
     blank: bool,
 }
 
@@ -214,7 +205,7 @@ impl Iterator for Lines {
     fn next(&mut self) -> Option<Result<Line>> {
         let line = self.read();
         if line.is_err() {
-            self.reader = None;
+            self.open = None;
         }
         line.transpose()
     }
@@ -223,28 +214,17 @@ impl Iterator for Lines {
 impl Lines {
     fn read(&mut self) -> Result<Option<Line>> {
         loop {
-            let Some(reader) = &mut self.reader else {
-                let Some(file) = self.files.get(self.next) else { return Ok(None) };
-                (self.next, self.number) = (self.next + 1, 0);
-                self.reader = Some(file.decompressed()?);
-                continue;
-            };
-            let file = self.next - 1;
-            let input = &self.files[file];
-            self.line.clear();
-            self.number += 1;
-            let place = || format!("line {}", self.number);
-            let read = reader.take(LONGEST).read_until(b'\n', &mut self.line);
-            let count = read.map_err(|source| input.reading_failed(&place(), source))?;
-            if count as u64 == LONGEST {
-                return Err(input.error(format!("{} has more than {LONGEST} bytes; are line ends missing?", place())));
+            if let Some((lines, reader)) = &mut self.open {
+                let file = &self.files[self.next - 1];
+                if let Some((_, line)) = lines.next(file, reader, self.blank)? {
+                    let bytes = line.to_vec();
+                    return Ok(Some(Line { bytes, place: Place::new(file, Numbers::Lines(lines.number)) }));
+                }
             }
-            if count == 0 {
-                self.reader = None;
-            } else if self.blank || !self.line.trim_ascii().is_empty() {
-                let bytes = trim(&self.line, self.number).to_vec();
-                return Ok(Some(Line { bytes, place: Place::new(input, Numbers::Lines(self.number)) }));
-            }
+            self.open = None;
+            let Some(file) = self.files.get(self.next) else { return Ok(None) };
+            self.next += 1;
+            self.open = Some((LineReader::default(), file.decompressed()?));
         }
     }
 }

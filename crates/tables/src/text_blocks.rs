@@ -7,11 +7,11 @@ use std::io::BufRead;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow_schema::{ArrowError, SchemaRef};
+use arrow_schema::SchemaRef;
 
 use super::blocks::{Block, Decode, Numbers, Place};
 use super::input::{Input, fingerprint_inputs};
-use fulmen_data::{Error, Fingerprint, Result};
+use fulmen_data::{Fingerprint, Result};
 use fulmen_data::{internal::cores, internal::in_parallel};
 
 /// Files up to this size are kept in memory, all of one collection together.
@@ -67,11 +67,13 @@ impl IndexedFile {
     fn read(&self, number: usize) -> Result<Cow<'_, [u8]>> {
         let Part { start, line, .. } = self.parts[number];
         let end = self.parts.get(number + 1).map_or(self.input.size(), |next| next.start);
+        if end - start > LONGEST + BLOCK {
+            return Err(self.input.error(format!(
+                "line {line}: a record from here on has more than {LONGEST} bytes; are line ends missing?"
+            )));
+        }
         match &self.kept {
             Some(kept) => Ok(kept[start as usize..end as usize].into()),
-            None if end - start > LONGEST + BLOCK => Err(self.input.error(format!(
-                "line {line}: a record near it has more than {LONGEST} bytes, over the limit; are line ends missing?"
-            ))),
             None => Ok(self.input.read_range(start, (end - start) as usize)?.into()),
         }
     }
@@ -148,12 +150,23 @@ impl<F: Format> Decode for TextBlocks<F> {
 }
 
 /// Rows in these lines as a block.
-pub(crate) fn block(place: Place, lines: Vec<u64>, schema: &SchemaRef, columns: Vec<ArrayRef>) -> Result<Block> {
+pub(crate) fn block(
+    file: &Arc<Input>,
+    lines: Vec<u64>,
+    not_utf8: Vec<(usize, usize)>,
+    schema: &SchemaRef,
+    columns: Vec<ArrayRef>,
+) -> Result<Block> {
     let options = RecordBatchOptions::new().with_row_count(Some(lines.len()));
-    let failed = |error: ArrowError| Error::new(format!("{}: {error}", place.file.name()));
-    let batch = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options).map_err(failed)?;
+    let batch = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options);
+    let batch = batch.map_err(|error| file.error(error.to_string()))?;
     let bytes = batch.get_array_memory_size();
-    Ok(Block::new(batch, Place { numbers: Numbers::Each(lines), ..place }, bytes))
+    let in_lines = lines.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    let numbers = match lines.first() {
+        Some(&first) if in_lines => Numbers::Lines(first),
+        _ => Numbers::Each(lines),
+    };
+    Ok(Block::new(batch, Place { not_utf8, ..Place::new(file, numbers) }, bytes))
 }
 
 #[cfg(test)]

@@ -199,14 +199,11 @@ impl Head {
             (Some((Dtype::U16, tokens, start)), Some((Dtype::U64, ends, at))) => (2, tokens, start, ends, at),
             (Some((Dtype::U32, tokens, start)), Some((Dtype::U64, ends, at))) => (4, tokens, start, ends, at),
             _ => {
-                return Err(
-                    "this is no token file: it should have the tensors `tokens` of u16[n] or u32[n] and `ends` of \
-                            u64[m]"
-                        .to_owned(),
-                );
+                let expected = "the tensors `tokens` of u16[n] or u32[n] and `ends` of u64[m]";
+                return Err(format!("this is no token file: it should have {expected}"));
             }
         };
-        let expected = data + header.data_len() as u64;
+        let expected = data.saturating_add(header.data_len() as u64);
         if expected != size {
             return Err(format!(
                 "the file has {size} bytes, but its header promises {num_tokens} tokens and {documents} documents, which \
