@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn the_cache_keeps_what_was_used_last_within_its_bytes_and_at_least_one_block() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let input = Arc::new(Input::open(&file.path().into()).unwrap());
+        let input = Input::open_all(&[file.path().into()]).unwrap().remove(0);
         let place = || Place::new(&input, Numbers::Rows(0));
         let block = |bytes| {
             let column: ArrayRef = Arc::new(Int32Array::from(vec![1]));

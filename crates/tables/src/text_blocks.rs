@@ -178,7 +178,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         std::fs::write(&path, "a\nb\n\nc\nd\n").unwrap();
-        let input = Arc::new(Input::open(&path.into()).unwrap());
+        let input = Input::open_all(&[path.into()]).unwrap().remove(0);
         for keep_below in [0, 100] {
             let find = |file: &mut IndexedFile, _: &mut dyn BufRead| {
                 [(0, 1), (2, 2), (5, 4), (7, 5)].into_iter().for_each(|(start, line)| file.push(start, line, 5));
