@@ -259,7 +259,7 @@ impl Tensor {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let scores = Tensor::from_slice(&[0.1f32, 0.9, 0.8, 0.2], [2, 2]);
-    /// let best = scores.take_along_axis(1, &scores.argmax(1, true));
+    /// let best = scores.take_along_axis(1, &scores.argmax_keepdim(1));
     /// assert_eq!(best.eval()?.to_vec::<f32>()?, [0.9, 0.8]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```

@@ -77,7 +77,7 @@ impl Tensor {
             }
             let rows = Tensor::stack(&columns.iter().collect::<Vec<_>>(), -1);
             let number = Tensor::iota(DType::I32, [size, 1], 0);
-            Ok(number.lt(found.count_nonzero(&[0], false)).select(&rows, &filled))
+            Ok(number.lt(found.count_nonzero(&[0])).select(&rows, &filled))
         })
     }
 }

@@ -108,7 +108,7 @@ pub fn choice(key: impl AsTensor, n: usize, shape: impl Into<Shape>, replace: bo
                 let sums = p.cumsum(0);
                 let point = sums.narrow(0, n - 1, 1) * (1.0 - unit(key, dtype, Shape::from([count]))?);
                 let below = sums.unsqueeze(0).lt(point.unsqueeze(1));
-                below.count_nonzero(&[1], false).to_dtype(DType::I32).reshape(shape)
+                below.count_nonzero(&[1]).to_dtype(DType::I32).reshape(shape)
             }
         })
     })
