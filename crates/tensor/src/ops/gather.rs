@@ -9,7 +9,8 @@ use super::scatter::{Combine, Scatter};
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::scope::{Refusal, all_live};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
 /// How the axes of an operand, of indices and of what is taken (or written) belong together. Each index names an element

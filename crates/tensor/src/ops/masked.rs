@@ -5,7 +5,7 @@
 //! sums or means over a mask are those of [`Tensor::masked_fill`].
 
 use super::binary::Operand;
-use crate::scope::all_live;
+use crate::tensor::all_live;
 use crate::{AsTensor, DType, Tensor};
 
 impl Tensor {

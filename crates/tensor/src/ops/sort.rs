@@ -9,7 +9,8 @@ use super::reduce::{Reducer, reductions};
 use super::unary::methods;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
-use crate::scope::{Refusal, all_live};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{DType, Tensor, TensorType};
 
 /// Sorts tensors of one shape together, by the first `keys` of them; the last is the index along the axis.

@@ -3,7 +3,8 @@
 use super::continuous::{draw_gumbel, unit};
 use super::discrete::draw_integers;
 use super::{draw, split};
-use crate::scope::{Refusal, all_live};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor};
 
 /// The numbers `0..n` in random order: i32. Sorted by random bits, again and again where `n` is so large that two may have
