@@ -7,16 +7,12 @@ use std::cell::RefCell;
 
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Client, CompileOptions, Effort, Plugin};
-#[rustfmt::skip]
-use fulmen_tensor::{
-    Combine, Convolution, DType, Function, Interpolation, PadMode, Pooling, Scan, Tensor, TensorType, TriangularSolve, checkpoint, cond,
-    fori_loop, grad, map, random, switch, while_loop,
-};
+use fulmen_tensor::{DType, Function, Tensor, grad};
 use libfuzzer_sys::{Corpus, fuzz_target};
 
-#[path = "../../crates/tensor/src/verdict/calls.rs"]
+#[path = "../../crates/tensor/tests/it/shape_rules/calls.rs"]
 mod calls;
-#[path = "../../crates/tensor/src/verdict/choices.rs"]
+#[path = "../../crates/tensor/tests/it/shape_rules/choices.rs"]
 mod choices;
 
 use calls::CALLS;

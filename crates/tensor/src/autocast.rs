@@ -74,7 +74,7 @@ const IN_F32: &[&str] = &[
 ///     (y, p)
 /// });
 /// assert_eq!((y.dtype(), p.dtype()), (DType::Bf16, DType::F32));
-/// assert_eq!(grad(&p.max(&[1], false).sum_all(), &[&w])[0].dtype(), DType::F32);
+/// assert_eq!(grad(&p.max(&[1]).sum_all(), &[&w])[0].dtype(), DType::F32);
 /// ```
 pub fn autocast<T>(dtype: Option<DType>, record: impl FnOnce() -> T) -> T {
     struct Restore(Option<DType>);
@@ -88,25 +88,22 @@ pub fn autocast<T>(dtype: Option<DType>, record: impl FnOnce() -> T) -> T {
 }
 
 /// The operand of a product as autocast wants it, given the dtype that both operands promote to.
-#[track_caller]
-pub(crate) fn for_product(method: &str, operand: &Tensor, promoted: DType) -> Tensor {
+pub(crate) fn for_product(operand: &Tensor, promoted: DType) -> Result<Tensor, String> {
     match DTYPE.get() {
         Some(dtype) if !dtype.is_float() => {
-            Tensor::poison(method, format!("autocast to {dtype}: products are computed in a floating-point dtype"))
+            Err(format!("autocast to {dtype}: products are computed in a floating-point dtype"))
         }
-        Some(dtype) if promoted.is_float() && promoted != DType::F64 => operand.to_dtype(dtype),
-        _ => operand.to_dtype(promoted),
+        Some(dtype) if promoted.is_float() && promoted != DType::F64 => Ok(operand.to_dtype(dtype)),
+        _ => Ok(operand.to_dtype(promoted)),
     }
 }
 
 /// The operand of `method` as autocast wants it: f32 instead of a 16-bit float where the method computes in f32.
-#[track_caller]
 pub(crate) fn for_method(method: &str, operand: &Tensor) -> Tensor {
     if DTYPE.get().is_some() && IN_F32.contains(&method) { wide(operand) } else { operand.clone() }
 }
 
 /// A 16-bit float as f32, in which long sums are exact enough, whatever autocast says; anything else as it is.
-#[track_caller]
 pub(crate) fn wide(x: &Tensor) -> Tensor {
     if x.dtype().is_half() { x.to_dtype(DType::F32) } else { x.clone() }
 }

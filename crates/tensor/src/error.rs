@@ -83,8 +83,13 @@ impl Error {
         ))
     }
 
-    pub(crate) fn not_a_parameter(function: &str, i: usize, why: &str, given: &crate::Tensor) -> Error {
-        let location = given.location();
+    pub(crate) fn not_a_parameter(
+        function: &str,
+        i: usize,
+        why: &str,
+        given: &dyn fmt::Debug,
+        location: &Location<'_>,
+    ) -> Error {
         Error::usage(format!(
             "`{function}`: parameter {i}, {given:?}, {why}; each parameter must be a placeholder of its own, made with \
              Tensor::placeholder()\n  recorded at {location}"

@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::operation::Vjp;
-use crate::tensor::{Kind, on_behalf_of};
-use crate::{AsTensor, Tensor, autocast, graph};
+use crate::scope::Scope;
+use crate::tensor::{Kind, all_live};
+use crate::{AsTensor, Fault, Tensor, autocast, graph};
 
 /// The gradients of the scalar `loss` with respect to each of `wrt`, as expressions with the types of `wrt`.
 ///
@@ -27,45 +28,29 @@ use crate::{AsTensor, Tensor, autocast, graph};
 /// ```
 #[track_caller]
 pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
-    let loss = loss.as_tensor();
-    let all = |poison: Tensor| vec![poison; wrt.len()];
-    if let Some(poisoned) = std::iter::once(loss).chain(wrt.iter().copied()).find(|t| t.fault().is_some()) {
-        return all(poisoned.clone());
-    }
-    if loss.rank() != 0 || !loss.dtype().is_float() {
-        return all(Tensor::poison(
-            "grad",
-            format!(
+    Tensor::record_many("grad", wrt.len(), || {
+        let loss = loss.as_tensor();
+        all_live(std::iter::once(loss).chain(wrt.iter().copied()))?;
+        if loss.rank() != 0 || !loss.dtype().is_float() {
+            return Err(format!(
                 "the loss must be a floating-point scalar, it is {}; reduce it with mean_all() or sum_all()",
                 loss.ty()
-            ),
-        ));
-    }
-    if let Some(t) = wrt.iter().find(|t| !t.dtype().is_inexact()) {
-        return all(Tensor::poison("grad", format!("there is no gradient with respect to a tensor of {}", t.ty())));
-    }
-
-    let found = match pull_back(&[(loss.clone(), loss.ones_like())], wrt) {
-        Ok(found) => found,
-        Err(poisoned) => return all(poisoned),
-    };
-    // No closure: the zeros would carry its line, not the caller's.
-    let mut gradients = Vec::with_capacity(wrt.len());
-    for (t, gradient) in wrt.iter().zip(found) {
-        gradients.push(match gradient {
-            Some(gradient) => gradient,
-            None => t.zeros_like(),
-        });
-    }
-    gradients
+            )
+            .into());
+        }
+        if let Some(t) = wrt.iter().find(|t| !t.dtype().is_inexact()) {
+            return Err(format!("there is no gradient with respect to a tensor of {}", t.ty()).into());
+        }
+        let found = pull_back(&[(loss.clone(), loss.ones_like())], wrt)?;
+        Ok(wrt.iter().zip(found).map(|(t, gradient)| gradient.unwrap_or_else(|| t.zeros_like())).collect())
+    })
 }
 
 /// The cotangents of `wrt` that follow from those of `results`; `None` for what no result depends on.
 ///
 /// # Errors
-/// A poisoned tensor, when an operation on the way has no derivative.
-#[track_caller]
-pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<Option<Tensor>>, Tensor> {
+/// The fault, when an operation on the way has no derivative.
+pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<Option<Tensor>>, Fault> {
     // Only nodes between `wrt` and the results take part. Inputs are older than what is computed from them.
     let mut order = vec![];
     let mut active: HashSet<u64> = wrt.iter().map(|t| t.node.id).collect();
@@ -99,22 +84,20 @@ pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result
             (0..node.outputs.len()).map(|output| Tensor { node: node.clone(), output }).collect();
         let vjp = Vjp { inputs: &node.inputs, outputs: &outputs, cotangents: &found, needed: &needed };
         // The forward operands have been converted already, and conversions have derivatives of their own.
-        let given = on_behalf_of(node.location, || autocast(None, || operation.vjp(&vjp)));
+        let _scope = Scope::at(node.location);
+        let given = autocast(None, || operation.vjp(&vjp));
         for ((input, cotangent), needed) in node.inputs.iter().zip(given).zip(&needed) {
             // A derivative that nobody asked for may well not exist.
             let Some(cotangent) = cotangent.filter(|_| *needed) else { continue };
-            if cotangent.fault().is_some() {
-                return Err(cotangent);
-            }
+            cotangent.live()?;
             debug_assert_eq!(input.ty(), cotangent.ty(), "vjp of {}", operation.name());
-            on_behalf_of(node.location, || accumulate(&mut cotangents, input, cotangent));
+            accumulate(&mut cotangents, input, cotangent);
         }
     }
     let found = |t: &&Tensor| cotangents.get(&t.node.id).and_then(|outputs| outputs[t.output].clone());
     Ok(wrt.iter().map(found).collect())
 }
 
-#[track_caller]
 fn accumulate(cotangents: &mut HashMap<u64, Vec<Option<Tensor>>>, to: &Tensor, cotangent: Tensor) {
     let outputs = cotangents.entry(to.node.id).or_insert_with(|| vec![None; to.node.outputs.len()]);
     let slot = &mut outputs[to.output];

@@ -20,6 +20,7 @@
 //! Not here: models, optimizers, training loops.
 
 mod accelerator;
+mod apply;
 mod array;
 mod as_tensor;
 mod autocast;
@@ -43,15 +44,16 @@ pub mod random;
 mod recompiles;
 mod recorded;
 mod recording;
+#[doc(hidden)]
+pub mod refused;
 mod region;
 mod runtime;
+mod scope;
 mod shape;
 mod sharding;
 mod tensor;
 mod transfer;
 mod variable;
-#[cfg(test)]
-mod verdict;
 
 pub use accelerator::Accelerator;
 pub use array::{Argument, DeviceArray};
@@ -77,9 +79,10 @@ pub use precision::MatmulPrecision;
 pub use recorded::Recorded;
 pub use recording::recording;
 pub use runtime::Runtime;
+pub use scope::{FromFault, Library, Refusal, Scope};
 pub use shape::{Shape, TensorType};
 pub use sharding::{Block, Sharding};
-pub use tensor::{Tensor, in_place_of};
+pub use tensor::Tensor;
 pub use transfer::PendingLiterals;
 pub use variable::Variable;
 

@@ -24,6 +24,7 @@ pub use self::discrete::{bernoulli, categorical, randint};
 pub use self::gamma::{beta, gamma};
 pub use self::order::{choice, permutation, shuffle};
 use crate::ops::threefry::{threefry2x32, threefry2x32_on_host};
+use crate::scope::{Refusal, Scope};
 use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
 /// The key of a seed: its high and its low word.
@@ -35,27 +36,29 @@ pub fn key(seed: u64) -> Tensor {
 /// A new key from a key and a number.
 #[track_caller]
 pub fn fold_in(key: impl AsTensor, data: u32) -> Tensor {
-    let key = key.as_tensor();
-    // A key that is known while recording costs the program nothing.
-    match key.known::<u32>().as_deref() {
-        Some(&[high, low]) => Tensor::from_slice(&threefry2x32_on_host([high, low], [0, data]), [2]),
-        _ => fold_in_tensor(key, &Tensor::scalar(data)),
-    }
+    Tensor::record("fold_in", || {
+        let key = key.as_tensor();
+        // A key that is known while recording costs the program nothing.
+        match key.known::<u32>().as_deref() {
+            Some(&[high, low]) => Ok(Tensor::from_slice(&threefry2x32_on_host([high, low], [0, data]), [2])),
+            _ => fold(key, &Tensor::scalar(data)),
+        }
+    })
 }
 
 /// A new key from a key and a number that is computed: a `u32` scalar.
 #[track_caller]
 pub fn fold_in_tensor(key: impl AsTensor, data: impl AsTensor) -> Tensor {
-    let (key, data) = (key.as_tensor(), data.as_tensor());
-    if let Err(poisoned) = check_key("fold_in", key) {
-        return poisoned;
-    }
-    if data.fault().is_none() && *data.ty() != TensorType::scalar(DType::U32) {
-        let message = format!("the number must be a u32 scalar, it is {}", data.ty());
-        return Tensor::poison("fold_in_tensor", message);
+    Tensor::record("fold_in_tensor", || fold(key.as_tensor(), data.as_tensor()))
+}
+
+fn fold(key: &Tensor, data: &Tensor) -> Result<Tensor, Refusal> {
+    check_key(key)?;
+    if *data.live()?.ty() != TensorType::scalar(DType::U32) {
+        return Err(format!("the number must be a u32 scalar, it is {}", data.ty()).into());
     }
     let [a, b] = threefry2x32(key, &Tensor::zeros(DType::U32, []), data);
-    Tensor::stack(&[&a, &b], 0)
+    Ok(Tensor::stack(&[&a, &b], 0))
 }
 
 /// `n` new keys, independent of each other: the `i`-th is [`fold_in`] of `i`, as in JAX.
@@ -63,12 +66,9 @@ pub fn fold_in_tensor(key: impl AsTensor, data: impl AsTensor) -> Tensor {
 /// All are poisoned if `key` is none.
 #[track_caller]
 pub fn split(key: impl AsTensor, n: u32) -> Vec<Tensor> {
+    let _scope = Scope::open();
     let key = key.as_tensor();
-    let mut keys = vec![];
-    for i in 0..n {
-        keys.push(fold_in(key, i));
-    }
-    keys
+    (0..n).map(|i| fold_in(key, i)).collect()
 }
 
 /// A new key from a key and a name: both words of the name's 64-bit FNV-1a hash are folded in.
@@ -84,39 +84,29 @@ pub fn fold_in_name(key: impl AsTensor, name: &str) -> Tensor {
 /// Random bits: a `u32` tensor, each of its values equally likely.
 #[track_caller]
 pub fn bits(key: impl AsTensor, shape: impl Into<Shape>) -> Tensor {
-    let key = key.as_tensor();
-    draw("bits", key, shape.into())
+    Tensor::record("bits", || draw(key.as_tensor(), shape.into()))
 }
 
-/// A fault under the name of `method` if `key` is none.
-#[track_caller]
-fn check_key(method: &str, key: &Tensor) -> Result<(), Tensor> {
-    if key.fault().is_some() {
-        return Err(key.clone());
-    }
+/// Whether `key` is one.
+fn check_key(key: &Tensor) -> Result<(), Refusal> {
+    key.live()?;
     if *key.ty() != TensorType::new(DType::U32, [2]) {
-        let message = format!("a random key is u32[2], this is {}; make one with random::key()", key.ty());
-        return Err(Tensor::poison(method, message));
+        return Err(format!("a random key is u32[2], this is {}; make one with random::key()", key.ty()).into());
     }
     Ok(())
 }
 
-/// [`bits`] for `method`, which faults name.
-#[track_caller]
-fn draw(method: &str, key: &Tensor, shape: Shape) -> Tensor {
-    match words(method, key, shape) {
-        Ok([high, low]) => high.xor(&low),
-        Err(poisoned) => poisoned,
-    }
+/// [`bits`] for any function.
+fn draw(key: &Tensor, shape: Shape) -> Result<Tensor, Refusal> {
+    let [high, low] = words(key, shape)?;
+    Ok(high.xor(&low))
 }
 
 /// 64 random bits in two words of 32, the high one first.
-#[track_caller]
-fn words(method: &str, key: &Tensor, shape: Shape) -> Result<[Tensor; 2], Tensor> {
-    check_key(method, key)?;
+fn words(key: &Tensor, shape: Shape) -> Result<[Tensor; 2], Refusal> {
+    check_key(key)?;
     if shape.iter().map(|&d| d.max(1)).fold(1, usize::saturating_mul) > u32::MAX as usize {
-        let message = format!("{shape} has more elements than one draw gives, 4294967295");
-        return Err(Tensor::poison(method, message));
+        return Err(format!("{shape} has more elements than one draw gives, 4294967295").into());
     }
     // The index of each element in row-major order, from the indices along the axes: this can be split over devices.
     let mut counter = Tensor::zeros(DType::U32, &shape);
@@ -129,10 +119,7 @@ fn words(method: &str, key: &Tensor, shape: Shape) -> Result<[Tensor; 2], Tensor
 }
 
 /// 64 random bits: a `u64` tensor.
-#[track_caller]
-fn draw_long(method: &str, key: &Tensor, shape: Shape) -> Tensor {
-    match words(method, key, shape) {
-        Ok([high, low]) => high.to_dtype(DType::U64).shift_left(32.0).or(low.to_dtype(DType::U64)),
-        Err(poisoned) => poisoned,
-    }
+fn draw_long(key: &Tensor, shape: Shape) -> Result<Tensor, Refusal> {
+    let [high, low] = words(key, shape)?;
+    Ok(high.to_dtype(DType::U64).shift_left(32.0).or(low.to_dtype(DType::U64)))
 }

@@ -22,7 +22,6 @@ pub(crate) struct Region {
 }
 
 /// A parameter for each of these types, named as `what` and its number.
-#[track_caller]
 pub(crate) fn parameters<'a>(
     of: &'static str,
     what: &str,
@@ -40,7 +39,6 @@ impl Region {
     /// parameters after the given ones stand for. What does not depend on the parameters is outside, so that a loop
     /// computes it once; views and constants that were recorded since [`next_id`](crate::tensor::next_id) was `start` are
     /// not.
-    #[track_caller]
     pub(crate) fn close(
         of: &'static str,
         start: u64,
@@ -53,7 +51,6 @@ impl Region {
     }
 
     /// As [`Region::close`], but all that was recorded since `start` is inside, so that a branch that is not taken computes nothing.
-    #[track_caller]
     pub(crate) fn close_since(
         of: &'static str,
         start: u64,
@@ -67,14 +64,12 @@ impl Region {
 
     /// The region of `results`, which are computed from `parameters` and `captures`; a parameter comes in place of each
     /// capture.
-    #[track_caller]
     pub(crate) fn cut(of: &'static str, parameters: Vec<Tensor>, captures: Vec<Tensor>, results: &[Tensor]) -> Region {
         cut(of, parameters, captures, results, HashMap::new()).0
     }
 
     /// The region of what was recorded since [`next_id`](crate::tensor::next_id) was `start`, and what its parameters
     /// stand for: `inputs`, and then what else is used of what was there before.
-    #[track_caller]
     pub(crate) fn since(of: &'static str, start: u64, inputs: &[&Tensor], results: &[Tensor]) -> (Region, Vec<Tensor>) {
         let given: HashSet<Place> = inputs.iter().map(|t| place(t)).collect();
         let mut captures = frontier(results, |t| is_since(start, t), |t| is_own(start, t));
@@ -87,7 +82,6 @@ impl Region {
 }
 
 /// A region whose parameters after the given ones stand for `captures`.
-#[track_caller]
 fn cut(
     of: &'static str,
     mut parameters: Vec<Tensor>,

@@ -3,14 +3,13 @@
 //! Nothing here computes a number. See [`Runtime`](crate::Runtime) for running and [`grad`](crate::grad()) for
 //! derivatives.
 
-use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::operation::{Operation, Repeated};
-use crate::recording::check_values;
+use crate::scope::{FromFault, Scope, here};
 use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 
 /// A value described by how it is computed.
@@ -66,67 +65,6 @@ pub(crate) enum Kind {
     Poison(Fault),
 }
 
-thread_local! {
-    /// Derivative rules record on behalf of the line that recorded the forward operation.
-    static ON_BEHALF_OF: Cell<Option<&'static Location<'static>>> = const { Cell::new(None) };
-    /// Files of a library, and the user's line that uses it.
-    static IN_PLACE_OF: Cell<Option<(&'static str, &'static Location<'static>)>> = const { Cell::new(None) };
-}
-
-/// Runs `record` so that what is recorded on a line of a file whose name begins with `files` carries `location` instead.
-///
-/// For libraries of layers: a call through a trait object does not tell its caller's line, so that a layer in a list would
-/// blame the library's own. What users record within carries their own lines still.
-///
-/// ```
-/// use std::panic::Location;
-/// use fulmen_tensor::{Tensor, in_place_of};
-///
-/// let user = Location::caller();
-/// let x = Tensor::scalar(1.0f32);
-/// assert_eq!(in_place_of(file!(), user, || x.exp()).location(), user);
-/// assert_ne!(in_place_of("library/src/", user, || x.exp()).location(), user);
-/// ```
-pub fn in_place_of<T>(files: &'static str, location: &'static Location<'static>, record: impl FnOnce() -> T) -> T {
-    struct Restore(Option<(&'static str, &'static Location<'static>)>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            IN_PLACE_OF.set(self.0);
-        }
-    }
-    let location = match IN_PLACE_OF.get() {
-        // A library that uses itself.
-        Some((outer, user)) if location.file().starts_with(outer) => user,
-        _ => location,
-    };
-    let _restore = Restore(IN_PLACE_OF.replace(Some((files, location))));
-    record()
-}
-
-/// Runs `record` so that what it records carries `location` instead of its own caller.
-pub(crate) fn on_behalf_of<T>(location: &'static Location<'static>, record: impl FnOnce() -> T) -> T {
-    struct Restore(Option<&'static Location<'static>>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ON_BEHALF_OF.set(self.0);
-        }
-    }
-    let _restore = Restore(ON_BEHALF_OF.replace(Some(location)));
-    record()
-}
-
-/// The line to blame: the caller's, unless it records on behalf of another.
-#[track_caller]
-pub(crate) fn here() -> &'static Location<'static> {
-    // No closure: it would be its own caller.
-    let caller = Location::caller();
-    match (ON_BEHALF_OF.get(), IN_PLACE_OF.get()) {
-        (Some(location), _) => location,
-        (None, Some((files, location))) if caller.file().starts_with(files) => location,
-        _ => caller,
-    }
-}
-
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// A number that no older node has: what is recorded from now on has this one or a larger one.
@@ -158,56 +96,11 @@ impl Node {
 }
 
 impl Tensor {
-    #[track_caller]
-    fn from_parts(kind: Kind, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
-        Tensor { node: Node::new(kind, inputs, outputs, here()), output: 0 }
-    }
-
-    /// Records an operation; the only way that one comes to be.
-    #[track_caller]
-    pub(crate) fn apply(operation: impl Operation, inputs: &[&Tensor]) -> Tensor {
-        if let Some(poisoned) = inputs.iter().find(|t| t.fault().is_some()) {
-            return (*poisoned).clone();
-        }
-        let types: Vec<_> = inputs.iter().map(|t| t.ty()).collect();
-        match operation.infer(&types) {
-            Ok(outputs) => {
-                if let Some(ty) = outputs.iter().find(|ty| !ty.is_addressable()) {
-                    return Tensor::poison(operation.name(), ty.too_large());
-                }
-                let inputs = inputs.iter().map(|&t| t.clone()).collect();
-                Tensor::from_parts(Kind::Operation(Arc::new(operation)), inputs, outputs)
-            }
-            Err(message) => {
-                let poisoned = Tensor::poison(operation.name(), &message);
-                #[cfg(test)]
-                crate::verdict::refused(operation, inputs, message);
-                poisoned
-            }
-        }
-    }
-
-    /// An operation whose results are said by a test, whatever its rule says.
-    #[cfg(test)]
-    pub(crate) fn unchecked(operation: Arc<dyn Operation>, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
-        Tensor::from_parts(Kind::Operation(operation), inputs, outputs)
-    }
-
-    /// As [`Tensor::apply`] for an operation with `N` results.
-    #[track_caller]
-    pub(crate) fn apply_many<const N: usize>(operation: impl Operation, inputs: &[&Tensor]) -> [Tensor; N] {
-        let first = Tensor::apply(operation, inputs);
-        std::array::from_fn(|output| Tensor {
-            node: first.node.clone(),
-            output: if first.fault().is_some() { 0 } else { output },
-        })
-    }
-
-    /// As [`Tensor::apply`] for an operation with any number of results but none; one poisoned tensor if it cannot be.
-    #[track_caller]
-    pub(crate) fn apply_all(operation: impl Operation, inputs: &[&Tensor]) -> Vec<Tensor> {
-        let node = Tensor::apply(operation, inputs).node;
-        (0..node.outputs.len()).map(|output| Tensor { node: node.clone(), output }).collect()
+    /// A node of the open scope.
+    pub(crate) fn from_parts(kind: Kind, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
+        let line = here();
+        debug_assert!(!line.file().ends_with(file!()), "recorded outside of a scope");
+        Tensor { node: Node::new(kind, inputs, outputs, line), output: 0 }
     }
 
     /// A poisoned tensor: `operation` was asked for something impossible by the caller's line.
@@ -216,9 +109,14 @@ impl Tensor {
     /// expected.
     #[track_caller]
     pub fn poison(operation: &str, message: impl Into<String>) -> Tensor {
-        let location = here();
-        let fault = Fault::new(operation, message, location);
-        Tensor::from_parts(Kind::Poison(fault), vec![], vec![TensorType::scalar(DType::F32)])
+        Tensor::poisoned(Fault::new(operation, message, here()))
+    }
+
+    /// A tensor that is poisoned with a mistake made before; it stands at the line of the mistake.
+    pub(crate) fn poisoned(fault: Fault) -> Tensor {
+        let location = fault.location();
+        let outputs = vec![TensorType::scalar(DType::F32)];
+        Tensor { node: Node::new(Kind::Poison(fault), vec![], outputs, location), output: 0 }
     }
 
     /// An input of a function that is about to be traced. See [`Function`](crate::Function).
@@ -226,14 +124,15 @@ impl Tensor {
     /// Poisoned when the type has more than 2⁴⁷ bytes, which no program can address; so is every tensor.
     #[track_caller]
     pub fn placeholder(name: impl Into<String>, ty: TensorType) -> Tensor {
-        if !ty.is_addressable() {
-            return Tensor::poison("placeholder", ty.too_large());
-        }
-        Tensor::from_parts(Kind::Placeholder { name: name.into() }, vec![], vec![ty])
+        Tensor::record("placeholder", || {
+            if !ty.is_addressable() {
+                return Err(ty.too_large().into());
+            }
+            Ok(Tensor::from_parts(Kind::Placeholder { name: name.into() }, vec![], vec![ty]))
+        })
     }
 
     /// An input of a body that is about to be traced.
-    #[track_caller]
     pub(crate) fn parameter(of: &'static str, name: impl Into<String>, ty: TensorType) -> Tensor {
         Tensor::from_parts(Kind::Parameter { of, name: name.into() }, vec![], vec![ty])
     }
@@ -241,12 +140,12 @@ impl Tensor {
     /// A tensor whose value already lies on the devices.
     #[track_caller]
     pub fn from_array(array: Arc<DeviceArray>) -> Tensor {
+        let _scope = Scope::open();
         let ty = array.ty().clone();
         Tensor::from_parts(Kind::Array(array), vec![], vec![ty])
     }
 
     /// A tensor of elements that the program gets as an argument. The caller has checked their number.
-    #[track_caller]
     pub(crate) fn from_host(ty: TensorType, elements: Vec<u8>) -> Tensor {
         Tensor::from_parts(Kind::Host(elements.into()), vec![], vec![ty])
     }
@@ -296,6 +195,15 @@ impl Tensor {
         }
     }
 
+    /// The tensor, or the fault that it is poisoned with; for `?` within [`Tensor::record`]. Its type means something only
+    /// if it is not poisoned.
+    pub fn live(&self) -> Result<&Tensor, Fault> {
+        match self.fault() {
+            Some(fault) => Err(fault.clone()),
+            None => Ok(self),
+        }
+    }
+
     /// The value on the devices that this tensor is, if it is one and not an expression.
     pub fn array(&self) -> Option<&Arc<DeviceArray>> {
         match &self.node.kind {
@@ -325,29 +233,9 @@ impl Tensor {
         self.node.location
     }
 
-    /// Whether the value of this tensor is computed, by whatever way, from `leaf`.
-    pub fn depends_on(&self, leaf: &Tensor) -> bool {
-        let mut found = false;
-        crate::graph::visit(std::slice::from_ref(self), |node| found |= node.id == leaf.node.id);
-        found
-    }
-
     /// Whether both are the very same recorded value (not: whether their values are equal).
     pub fn is(&self, other: &Tensor) -> bool {
         Arc::ptr_eq(&self.node, &other.node) && self.output == other.output
-    }
-
-    /// Compiles and runs this expression on the default [`Runtime`](crate::Runtime) and brings the value to the host.
-    ///
-    /// # Errors
-    /// The fault, if the expression is poisoned; a placeholder without a value, as all inputs of a step are while it is
-    /// recorded; whatever the runtime reports.
-    #[track_caller]
-    pub fn eval(&self) -> Result<crate::Literal> {
-        // Before a device is looked for.
-        self.check()?;
-        check_values(std::slice::from_ref(self), here())?;
-        crate::Runtime::global()?.eval(self)
     }
 }
 
@@ -374,6 +262,24 @@ impl fmt::Debug for Tensor {
             Kind::Poison(fault) => write!(f, "Tensor(poisoned: {fault})"),
         }
     }
+}
+
+impl FromFault for Tensor {
+    fn from_fault(fault: Fault) -> Tensor {
+        Tensor::poisoned(fault)
+    }
+}
+
+/// One poisoned tensor: nobody knows how many there would have been.
+impl FromFault for Vec<Tensor> {
+    fn from_fault(fault: Fault) -> Vec<Tensor> {
+        vec![Tensor::poisoned(fault)]
+    }
+}
+
+/// As [`Tensor::live`] for several: the fault of the first that is poisoned.
+pub(crate) fn all_live<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<(), Fault> {
+    tensors.into_iter().try_for_each(|t| t.live().map(drop))
 }
 
 impl From<&Tensor> for Tensor {

@@ -50,11 +50,10 @@ impl Variable {
     #[track_caller]
     pub fn set(&self, value: Tensor) {
         let mut state = self.state();
-        state.value = if value.fault().is_none() && *value.ty() != state.ty {
-            Tensor::poison("set", format!("the variable holds {}, the new value is {}", state.ty, value.ty()))
-        } else {
-            value
-        };
+        state.value = Tensor::record("set", || match *value.live()?.ty() == state.ty {
+            true => Ok(value),
+            false => Err(format!("the variable holds {}, the new value is {}", state.ty, value.ty()).into()),
+        });
     }
 
     /// Makes this a cell for values of another element type, and converts the value that it holds.

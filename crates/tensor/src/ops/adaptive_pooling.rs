@@ -44,7 +44,6 @@ fn count(list: &[usize]) -> Tensor {
 
 impl Tensor {
     /// This tensor with each of the last axes split in two, windows and the elements of one, where they do not overlap.
-    #[track_caller]
     fn tiles(&self, first: usize, sizes: &[usize]) -> Option<(Tensor, Vec<isize>)> {
         let divides = |i: usize| self.shape()[first + i].checked_rem(sizes[i]) == Some(0);
         if !(0..sizes.len()).all(divides) {
@@ -61,7 +60,6 @@ impl Tensor {
 
     /// Windows along one axis, all of one length: `[…, windows, elements, …]`, and how many elements of each count, which
     /// are the first. A shorter one has its last element again.
-    #[track_caller]
     fn windows(&self, method: &'static str, axis: usize, size: usize) -> (Tensor, Tensor) {
         let (starts, ends) = edges(self.shape()[axis], size);
         let length = starts.iter().zip(&ends).map(|(start, end)| end - start).max().unwrap_or(1);
@@ -74,7 +72,6 @@ impl Tensor {
 
     /// The means of the windows along one axis, of floats that are wide enough. Each reads its elements alone: as a
     /// product with a matrix of shares, one infinity times 0 would make all of them NaN.
-    #[track_caller]
     fn window_means(&self, method: &'static str, axis: usize, size: usize) -> Tensor {
         let n = self.shape()[axis];
         // Windows repeat after this many elements.
@@ -87,7 +84,7 @@ impl Tensor {
             let (starts, ends) = edges(n / tiles, size / tiles);
             let mut means = vec![];
             for (&start, &end) in starts.iter().zip(&ends) {
-                means.push(tiled.narrow(within, start, end - start).mean(&[within], false));
+                means.push(tiled.narrow(within, start, end - start).mean(&[within]));
             }
             let mut shape = self.shape().to_vec();
             shape[axis] = size;
@@ -97,7 +94,7 @@ impl Tensor {
         let length = windows.shape()[axis + 1];
         let counts = Tensor::arange(DType::I32, length).broadcast_to([size, length]).lt(&lengths);
         let counts = counts.broadcast_in_dim(windows.shape(), &[axis, axis + 1]);
-        let sums = counts.select(&windows, &windows.zeros_like()).sum(&[within], false);
+        let sums = counts.select(&windows, &windows.zeros_like()).sum(&[within]);
         let mut shape = vec![1; sums.rank() - axis];
         shape[0] = size;
         sums / lengths.to_dtype(self.dtype()).reshape(shape)
@@ -114,26 +111,22 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn adaptive_avg_pool(&self, sizes: &[usize]) -> Tensor {
-        const METHOD: &str = "adaptive_avg_pool";
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let first = match Takes::Floats.check(self.dtype()).and_then(|()| first_axis(self, sizes)) {
-            Ok(first) => first,
-            Err(message) => return Tensor::poison(METHOD, message),
-        };
-        let from = wide(self);
-        if let Some((tiles, within)) = from.tiles(first, sizes) {
-            return tiles.mean(&within, false).to_dtype(self.dtype());
-        }
-        let mut pooled = from;
-        for (i, &size) in sizes.iter().enumerate() {
-            let n = pooled.shape()[first + i];
-            if n != size {
-                pooled = pooled.window_means(METHOD, first + i, size);
+        Tensor::record("adaptive_avg_pool", || {
+            self.live()?;
+            let first = Takes::Floats.check(self.dtype()).and_then(|()| first_axis(self, sizes))?;
+            let from = wide(self);
+            if let Some((tiles, within)) = from.tiles(first, sizes) {
+                return Ok(tiles.mean(&within).to_dtype(self.dtype()));
             }
-        }
-        pooled.to_dtype(self.dtype())
+            let mut pooled = from;
+            for (i, &size) in sizes.iter().enumerate() {
+                let n = pooled.shape()[first + i];
+                if n != size {
+                    pooled = pooled.window_means("adaptive_avg_pool", first + i, size);
+                }
+            }
+            Ok(pooled.to_dtype(self.dtype()))
+        })
     }
 
     /// The largest elements of a grid of windows over the last `sizes.len()` axes, as many along each as `sizes` says
@@ -147,27 +140,23 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn adaptive_max_pool(&self, sizes: &[usize]) -> Tensor {
-        const METHOD: &str = "adaptive_max_pool";
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let first = match Takes::Numbers.check(self.dtype()).and_then(|()| first_axis(self, sizes)) {
-            Ok(first) => first,
-            Err(message) => return Tensor::poison(METHOD, message),
-        };
-        if let Some((tiles, within)) = self.tiles(first, sizes) {
-            return tiles.max(&within, false);
-        }
-        let mut pooled = self.clone();
-        for (i, &size) in sizes.iter().enumerate() {
-            let (axis, n) = (first + i, pooled.shape()[first + i]);
-            if n == size {
-                continue;
+        Tensor::record("adaptive_max_pool", || {
+            self.live()?;
+            let first = Takes::Numbers.check(self.dtype()).and_then(|()| first_axis(self, sizes))?;
+            if let Some((tiles, within)) = self.tiles(first, sizes) {
+                return Ok(tiles.max(&within));
             }
-            // A shorter window has its last element twice, which changes no maximum.
-            let (windows, _) = pooled.windows(METHOD, axis, size);
-            pooled = windows.max(&[axis as isize + 1], false);
-        }
-        pooled
+            let mut pooled = self.clone();
+            for (i, &size) in sizes.iter().enumerate() {
+                let (axis, n) = (first + i, pooled.shape()[first + i]);
+                if n == size {
+                    continue;
+                }
+                // A shorter window has its last element twice, which changes no maximum.
+                let (windows, _) = pooled.windows("adaptive_max_pool", axis, size);
+                pooled = windows.max(&[axis as isize + 1]);
+            }
+            Ok(pooled)
+        })
     }
 }

@@ -3,26 +3,24 @@
 //! Composed: the extreme, then the least index of an element that equals it. XLA makes two reductions of it, which read
 //! what a variadic one would read.
 
-use super::reduce::Reducer;
-use crate::{DType, Shape, Tensor};
+use super::reduce::{Reducer, reductions};
+use super::unary::methods;
+use crate::scope::Refusal;
+use crate::{DType, Tensor};
 
-impl Tensor {
+reductions! {
     /// The index (i32) of the largest element along one axis: the first of several, the first NaN if there is one.
     ///
     /// Poisoned if there is no element along the axis.
-    #[track_caller]
-    pub fn argmax(&self, axis: isize, keepdims: bool) -> Tensor {
-        self.arg("argmax", axis, keepdims, Reducer::Max)
-    }
+    argmax, argmax_keepdim(axis: isize) -> Tensor, |x, keepdim| x.arg("argmax", axis, keepdim, Reducer::Max);
 
     /// The index (i32) of the smallest element along one axis: the first of several, the first NaN if there is one.
     ///
     /// Poisoned if there is no element along the axis.
-    #[track_caller]
-    pub fn argmin(&self, axis: isize, keepdims: bool) -> Tensor {
-        self.arg("argmin", axis, keepdims, Reducer::Min)
-    }
+    argmin, argmin_keepdim(axis: isize) -> Tensor, |x, keepdim| x.arg("argmin", axis, keepdim, Reducer::Min);
+}
 
+methods! {
     /// The index (i32) of the largest of all elements, counted in row-major order: a scalar.
     ///
     /// ```
@@ -31,44 +29,35 @@ impl Tensor {
     /// assert_eq!(x.argmax_all().eval()?.to_vec::<i32>()?, [2]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn argmax_all(&self) -> Tensor {
-        self.arg_all("argmax_all", Reducer::Max)
-    }
+    argmax_all() -> Tensor, |x| x.flat().arg("argmax_all", 0, false, Reducer::Max);
 
     /// The index (i32) of the smallest of all elements, counted in row-major order: a scalar.
-    #[track_caller]
-    pub fn argmin_all(&self) -> Tensor {
-        self.arg_all("argmin_all", Reducer::Min)
+    argmin_all() -> Tensor, |x| x.flat().arg("argmin_all", 0, false, Reducer::Min);
+}
+
+impl Tensor {
+    fn flat(&self) -> Tensor {
+        self.reshape([self.shape().num_elements()])
     }
 
-    #[track_caller]
-    fn arg_all(&self, method: &'static str, reducer: Reducer) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
+    fn arg(&self, method: &'static str, axis: isize, keepdim: bool, reducer: Reducer) -> Result<Tensor, Refusal> {
+        let shape = self.shape();
+        let size = shape[shape.axis(axis)?];
+        if size == 0 {
+            return Err(format!("{shape} has no element along axis {axis}").into());
         }
-        self.reshape([self.shape().num_elements()]).arg(method, 0, false, reducer)
-    }
-
-    #[track_caller]
-    fn arg(&self, method: &'static str, axis: isize, keepdims: bool, reducer: Reducer) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let size = match self.shape().axis(axis) {
-            Ok(a) if self.shape()[a] > 0 => self.shape()[a],
-            Ok(_) => return Tensor::poison(method, format!("{} has no element along axis {axis}", self.shape())),
-            Err(message) => return Tensor::poison(method, message),
-        };
-        let extreme = self.extreme(method, reducer, &[axis], true);
-        if extreme.fault().is_some() {
-            return extreme;
-        }
+        let extreme = self.extreme(method, reducer, &[axis], true)?;
+        extreme.live()?;
         if size > i32::MAX as usize {
-            return Tensor::poison(method, format!("axis {axis} of {} is longer than an i32 counts", self.shape()));
+            return Err(format!("axis {axis} of {shape} is longer than an i32 counts").into());
         }
-        let index = Tensor::iota(DType::I32, self.shape(), axis);
+        let index = Tensor::iota(DType::I32, shape, axis);
         let wanted = self.eq(extreme).or(self.ne(self));
-        wanted.select(&index, &Tensor::full(DType::I32, Shape::scalar(), size as f64)).min(&[axis], keepdims)
+        Ok(wanted.select(&index, &Tensor::full(DType::I32, [], size as f64)).reduce(
+            "min",
+            Reducer::Min,
+            &[axis],
+            keepdim,
+        ))
     }
 }

@@ -7,6 +7,7 @@ use super::constant::holds;
 use super::promote::common_dtype;
 use super::takes::Takes;
 use crate::autocast::for_method;
+use crate::scope::Refusal;
 use crate::{AsTensor, Tensor};
 
 /// What stands on the right of a binary operation: a tensor, or a number that takes the tensor's dtype.
@@ -30,44 +31,36 @@ impl<T: AsTensor> Operand for T {
 impl Operand for f64 {
     #[track_caller]
     fn beside(&self, other: &Tensor) -> Tensor {
-        if other.fault().is_some() {
-            return other.clone();
-        }
-        let dtype = other.dtype();
-        if !holds(dtype, *self) {
-            let article = if dtype.is_integer() && !dtype.is_unsigned() { "an" } else { "a" };
-            let message = format!("{self} is not {article} {dtype}; convert the tensor with to_dtype() first");
-            return Tensor::poison("number", message);
-        }
-        Tensor::full(dtype, [], *self)
+        Tensor::record("number", || {
+            let dtype = other.live()?.dtype();
+            if !holds(dtype, *self) {
+                let article = if dtype.is_integer() && !dtype.is_unsigned() { "an" } else { "a" };
+                return Err(format!("{self} is not {article} {dtype}; convert the tensor with to_dtype() first").into());
+            }
+            Ok(Tensor::full(dtype, [], *self))
+        })
     }
 }
 
-/// Brings two tensors to one dtype by promotion and to one shape by broadcasting, or says why that cannot be.
-#[track_caller]
-pub(super) fn broadcast_both(name: &str, a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor), Tensor> {
-    let dtype = common_dtype(name, a, b)?;
-    match a.shape().broadcast(b.shape()) {
-        Ok(shape) => Ok((a.to_dtype(dtype).broadcast_to(&shape), b.to_dtype(dtype).broadcast_to(&shape))),
-        Err(message) => Err(Tensor::poison(name, message)),
-    }
+/// Brings two tensors to one dtype by promotion and to one shape by broadcasting.
+pub(super) fn broadcast_both(a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
+    let dtype = common_dtype(a, b)?;
+    let shape = a.shape().broadcast(b.shape())?;
+    Ok((a.to_dtype(dtype).broadcast_to(&shape), b.to_dtype(dtype).broadcast_to(&shape)))
 }
 
-/// The operands of the binary `method`, brought together as it wants them, or a poisoned tensor under its name.
-#[track_caller]
+/// The operands of the binary `method`, brought together as autocast wants them.
 pub(super) fn operands(
     method: &str,
     takes: Takes,
     left: &Tensor,
     right: impl Operand,
-) -> Result<(Tensor, Tensor), Tensor> {
+) -> Result<(Tensor, Tensor), Refusal> {
     let left = for_method(method, left);
     let right = for_method(method, &right.beside(&left));
-    let (a, b) = broadcast_both(method, &left, &right)?;
-    match takes.check(a.dtype()) {
-        Ok(()) => Ok((a, b)),
-        Err(message) => Err(Tensor::poison(method, message)),
-    }
+    let (a, b) = broadcast_both(&left, &right)?;
+    takes.check(a.dtype())?;
+    Ok((a, b))
 }
 
 /// One row an operation: doc, method, struct, the StableHLO spelling, the dtypes, and the derivatives
@@ -104,10 +97,10 @@ macro_rules! binary {
             #[track_caller]
             pub fn $method(&self, other: impl $crate::Operand) -> $crate::Tensor {
                 let takes = $crate::ops::takes::Takes::$takes;
-                match $crate::ops::binary::operands(stringify!($method), takes, self, other) {
-                    Ok((a, b)) => $crate::Tensor::apply($op, &[&a, &b]),
-                    Err(poisoned) => poisoned,
-                }
+                $crate::Tensor::record(stringify!($method), || {
+                    let (a, b) = $crate::ops::binary::operands(stringify!($method), takes, self, other)?;
+                    $crate::Tensor::try_apply($op, &[&a, &b])
+                })
             }
         }
     )*};
@@ -167,21 +160,17 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn lerp(&self, end: impl Operand, weight: impl Operand) -> Tensor {
-        let (start, end) = match operands("lerp", Takes::FloatsAndComplex, self, end) {
-            Ok(both) => both,
-            Err(poisoned) => return poisoned,
-        };
-        let (start, weight) = match operands("lerp", Takes::FloatsAndComplex, &start, weight) {
-            Ok(both) => both,
-            Err(poisoned) => return poisoned,
-        };
-        let end = end.to_dtype(start.dtype()).broadcast_to(start.shape());
-        let way = &end - &start;
-        if weight.dtype().is_complex() {
-            return start + weight * way;
-        }
-        // From whichever end is nearer, so that rounding leaves both ends what they are.
-        let from_end = end - (1.0 - &weight) * &way;
-        weight.lt(0.5).select(&(&start + &weight * &way), &from_end)
+        Tensor::record("lerp", || {
+            let (start, end) = operands("lerp", Takes::FloatsAndComplex, self, end)?;
+            let (start, weight) = operands("lerp", Takes::FloatsAndComplex, &start, weight)?;
+            let end = end.to_dtype(start.dtype()).broadcast_to(start.shape());
+            let way = &end - &start;
+            if weight.dtype().is_complex() {
+                return Ok(start + weight * way);
+            }
+            // From whichever end is nearer, so that rounding leaves both ends what they are.
+            let from_end = end - (1.0 - &weight) * &way;
+            Ok(weight.lt(0.5).select(&(&start + &weight * &way), &from_end))
+        })
     }
 }

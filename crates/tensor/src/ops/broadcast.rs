@@ -11,19 +11,21 @@ struct BroadcastInDim {
     axes: Vec<usize>,
 }
 
-fn fits(from: &Shape, to: &Shape, axes: &[usize]) -> Result<(), String> {
-    let fits = axes.len() == from.rank()
-        && axes.windows(2).all(|pair| pair[0] < pair[1])
-        && from.iter().zip(axes).all(|(&size, &axis)| to.get(axis).is_some_and(|&target| size == 1 || size == target));
-    if fits { Ok(()) } else { Err(format!("{from} cannot be broadcast to {to} along the axes {axes:?}")) }
-}
-
 impl Operation for BroadcastInDim {
     fn name(&self) -> &'static str {
         "broadcast_to"
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        fits(&inputs[0].shape, &self.to, &self.axes)?;
+        let (from, to, axes) = (&inputs[0].shape, &self.to, &self.axes);
+        let fits = axes.len() == from.rank()
+            && axes.windows(2).all(|pair| pair[0] < pair[1])
+            && from
+                .iter()
+                .zip(axes)
+                .all(|(&size, &axis)| to.get(axis).is_some_and(|&target| size == 1 || size == target));
+        if !fits {
+            return Err(format!("{from} cannot be broadcast to {to} along the axes {axes:?}"));
+        }
         one(TensorType::new(inputs[0].dtype, &self.to))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
@@ -36,7 +38,7 @@ impl Operation for BroadcastInDim {
             })
             .map(|axis| axis as isize)
             .collect();
-        vec![Some(cx.cotangent().sum(&repeated, false).reshape(from))]
+        vec![Some(cx.cotangent().sum(&repeated).reshape(from))]
     }
     fn repeated(&self) -> Repeated {
         Repeated::Always
@@ -58,17 +60,17 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn broadcast_to(&self, shape: impl Into<Shape>) -> Tensor {
-        let to = shape.into();
-        if self.fault().is_some() || *self.shape() == to {
-            return self.clone();
-        }
-        match to.rank().checked_sub(self.rank()) {
-            Some(new) => {
-                let axes = (new..to.rank()).collect();
-                Tensor::apply(BroadcastInDim { to, axes }, &[self])
+        Tensor::record("broadcast_to", || {
+            let (from, to) = (self.live()?.shape(), shape.into());
+            if *from == to {
+                return Ok(self.clone());
             }
-            None => Tensor::poison("broadcast_to", format!("{} has more axes than the target {to}", self.shape())),
-        }
+            let Some(new) = to.rank().checked_sub(from.rank()) else {
+                return Err(format!("{from} has more axes than the target {to}").into());
+            };
+            let axes = (new..to.rank()).collect();
+            Tensor::try_apply(BroadcastInDim { to, axes }, &[self])
+        })
     }
 
     /// As [`Tensor::broadcast_to`], where −1 keeps the size of an axis that the tensor has (PyTorch's `expand`).
@@ -80,38 +82,28 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn expand(&self, sizes: &[isize]) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let new = sizes.len().saturating_sub(self.rank());
-        let size = |(i, &size): (usize, &isize)| match (size, i.checked_sub(new)) {
-            (-1, Some(axis)) => self.shape().get(axis).copied(),
-            (size, _) => usize::try_from(size).ok(),
-        };
-        match sizes.iter().enumerate().map(size).collect::<Option<Vec<usize>>>() {
-            Some(to) => self.broadcast_to(to),
-            None => {
-                let message = format!(
-                    "{} cannot become {sizes:?}: -1 keeps the size of an axis that is there, and no \
-                                       other size is negative",
-                    self.shape()
-                );
-                Tensor::poison("expand", message)
-            }
-        }
+        Tensor::record("expand", || {
+            let from = self.live()?.shape();
+            let new = sizes.len().saturating_sub(from.rank());
+            let size = |(i, &size): (usize, &isize)| match (size, i.checked_sub(new)) {
+                (-1, Some(axis)) => from.get(axis).copied(),
+                (size, _) => usize::try_from(size).ok(),
+            };
+            let to = sizes.iter().enumerate().map(size).collect::<Option<Vec<usize>>>().ok_or_else(|| {
+                format!(
+                    "{from} cannot become {sizes:?}: -1 keeps the size of an axis that is there, and no \
+                                       other size is negative"
+                )
+            })?;
+            Ok(self.broadcast_to(to))
+        })
     }
 
     /// This tensor repeated to `shape`, its axis `i` becoming axis `axes[i]` of the result (StableHLO's
     /// `broadcast_in_dim`); `axes` must rise.
     #[track_caller]
     pub fn broadcast_in_dim(&self, shape: impl Into<Shape>, axes: &[usize]) -> Tensor {
-        let to = shape.into();
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        if let Err(message) = fits(self.shape(), &to, axes) {
-            return Tensor::poison("broadcast_in_dim", message);
-        }
-        Tensor::apply(BroadcastInDim { to, axes: axes.to_vec() }, &[self])
+        let operation = BroadcastInDim { to: shape.into(), axes: axes.to_vec() };
+        Tensor::record("broadcast_in_dim", || Tensor::try_apply(operation, &[self]))
     }
 }

@@ -2,9 +2,11 @@
 
 use super::takes::Takes;
 use super::triangular_solve::TriangularSolve;
+use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::Refusal;
 use crate::{AsTensor, Tensor, TensorType};
 
 /// Reads the lower triangle of its operand.
@@ -33,7 +35,17 @@ impl Operation for Cholesky {
     }
 }
 
-impl Tensor {
+/// Square matrices of floats, 16-bit ones as f32.
+pub(super) fn square(a: &Tensor) -> Result<Tensor, Refusal> {
+    a.live()?;
+    Takes::Floats.check(a.dtype())?;
+    match a.shape().dims() {
+        [.., rows, columns] if rows == columns => Ok(wide(a)),
+        _ => Err(format!("takes square matrices on the last two axes, not {}", a.ty()).into()),
+    }
+}
+
+methods! {
     /// The lower triangular matrices `L` with `L·Lᵀ = A`, for the matrices `A` on the last two axes, of which the symmetric
     /// part `(A + Aᵀ)/2` counts (`torch.linalg.cholesky`, `jax.numpy.linalg.cholesky`). Of a matrix that is not positive
     /// definite the result is NaN. 16-bit floats are computed as f32.
@@ -46,39 +58,18 @@ impl Tensor {
     /// assert_eq!(a.cholesky().eval()?.to_vec::<f32>()?, [2.0, 0.0, 1.0, 2.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn cholesky(&self) -> Tensor {
-        let a = match square("cholesky", self) {
-            Ok(a) => a,
-            Err(poisoned) => return poisoned,
-        };
-        let symmetric = (&a + a.transpose(-1, -2)) * 0.5;
-        let factor = Tensor::apply(Cholesky, &[&symmetric]);
+    cholesky() -> Tensor, |x| {
+        let a = square(x)?;
+        let factor = Tensor::try_apply(Cholesky, &[&((&a + a.transpose(-1, -2)) * 0.5)])?;
         // What stands above the diagonal is unspecified.
-        factor.tril(0).to_dtype(self.dtype())
-    }
+        Ok(factor.tril(0).to_dtype(x.dtype()))
+    };
 
     /// `X` with `L·Lᵀ·X = B`, for the right sides `B` in this tensor and the Cholesky factor `L` of a matrix
     /// (`torch.cholesky_solve`): two triangular solves. The leading axes of both broadcast.
-    #[track_caller]
-    pub fn cholesky_solve(&self, factor: impl AsTensor) -> Tensor {
+    cholesky_solve(factor: impl AsTensor) -> Tensor, |x| {
         let factor = factor.as_tensor();
-        let half = factor.triangular_solve(self, &TriangularSolve::lower());
-        factor.triangular_solve(&half, &TriangularSolve::lower().transpose())
-    }
-}
-
-/// Square matrices of floats, 16-bit ones as f32, or a poisoned tensor under the method's name.
-#[track_caller]
-pub(super) fn square(method: &str, a: &Tensor) -> Result<Tensor, Tensor> {
-    if a.fault().is_some() {
-        return Err(a.clone());
-    }
-    if let Err(message) = Takes::Floats.check(a.dtype()) {
-        return Err(Tensor::poison(method, message));
-    }
-    match a.shape().dims() {
-        [.., rows, columns] if rows == columns => Ok(wide(a)),
-        _ => Err(Tensor::poison(method, format!("takes square matrices on the last two axes, not {}", a.ty()))),
-    }
+        let half = factor.triangular_solve(x, &TriangularSolve::lower());
+        Ok(factor.triangular_solve(&half, &TriangularSolve::lower().transpose()))
+    };
 }

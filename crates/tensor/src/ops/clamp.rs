@@ -47,19 +47,13 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn clamp(&self, low: impl Operand, high: impl Operand) -> Tensor {
-        let (low, high) = (low.beside(self), high.beside(self));
-        let (low, high) = match broadcast_both("clamp", &low, &high) {
-            Ok(both) => both,
-            Err(poisoned) => return poisoned,
-        };
-        let (x, low) = match broadcast_both("clamp", self, &low) {
-            Ok(both) => both,
-            Err(poisoned) => return poisoned,
-        };
-        if let Err(message) = Takes::Numbers.check(x.dtype()) {
-            return Tensor::poison("clamp", message);
-        }
-        let high = high.to_dtype(x.dtype()).broadcast_to(x.shape());
-        Tensor::apply(Clamp, &[&low, &x, &high])
+        Tensor::record("clamp", || {
+            let (low, high) = (low.beside(self), high.beside(self));
+            let (low, high) = broadcast_both(&low, &high)?;
+            let (x, low) = broadcast_both(self, &low)?;
+            Takes::Numbers.check(x.dtype())?;
+            let high = high.to_dtype(x.dtype()).broadcast_to(x.shape());
+            Tensor::try_apply(Clamp, &[&low, &x, &high])
+        })
     }
 }

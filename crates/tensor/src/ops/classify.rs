@@ -1,9 +1,9 @@
 //! What kind of number an element is, its sign as a bit, and its neighbour: elementwise questions about how floats are
 //! written.
 
-use super::binary::{Operand, operands};
 use super::exponential::function_name;
 use super::takes::Takes;
+use super::unary::{composed, methods};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp, one};
 use crate::{DType, Tensor, TensorType};
@@ -98,56 +98,36 @@ impl Operation for NextAfter {
     }
 }
 
-impl Tensor {
-    /// True where `x` is neither infinite nor NaN, elementwise.
-    #[track_caller]
-    pub fn is_finite(&self) -> Tensor {
-        Tensor::apply(IsFinite, &[self])
-    }
-
+composed! {
     /// True where `x` is NaN (of complex numbers: where a part is), elementwise.
-    #[track_caller]
-    pub fn is_nan(&self) -> Tensor {
-        let x = Takes::FloatsAndComplex.operand("is_nan", self);
-        x.ne(&x)
-    }
+    is_nan, FloatsAndComplex, |x| x.ne(&x);
 
     /// True where `x` is ∞ or −∞, elementwise.
-    #[track_caller]
-    pub fn is_inf(&self) -> Tensor {
-        Takes::Floats.operand("is_inf", self).abs().eq(f64::INFINITY)
-    }
+    is_inf, Floats, |x| x.abs().eq(f64::INFINITY);
 
     /// True where the sign of `x` is minus, elementwise; of −0 and of a NaN with a minus too.
-    #[track_caller]
-    pub fn signbit(&self) -> Tensor {
-        let x = Takes::Numbers.operand("signbit", self);
-        if x.fault().is_none() && x.dtype().is_unsigned() {
-            return x.ne(&x);
-        }
+    signbit, Numbers, |x| {
         let bits = bits(x.dtype());
-        // No gradient flows through bits, and none is asked for.
-        let x = x.detach();
-        if x.dtype() == bits { x.lt(0.0) } else { x.bitcast(bits).lt(0.0) }
-    }
+        if x.dtype().is_unsigned() {
+            x.ne(&x)
+        } else if x.dtype() == bits {
+            x.lt(0.0)
+        } else {
+            // No gradient flows through bits, and none is asked for.
+            x.detach().bitcast(bits).lt(0.0)
+        }
+    };
 
     /// `|a|` with the sign of `b`, elementwise. The derivative by `a` is 1 where the signs agree and −1 where they differ,
     /// 0 and −0 both counting as positive; by `b` it is 0.
-    #[track_caller]
-    pub fn copysign(&self, other: impl Operand) -> Tensor {
-        match operands("copysign", Takes::Floats, self, other) {
-            Ok((a, b)) => Tensor::apply(CopySign, &[&a, &b]),
-            Err(poisoned) => poisoned,
-        }
-    }
+    copysign, Floats, |a, b| Tensor::apply(CopySign, &[&a, &b]);
 
     /// The number of the dtype that comes after `a` on the way to `b`, elementwise; `b` where both are equal. It has no
     /// derivative: a gradient through it is poisoned.
-    #[track_caller]
-    pub fn nextafter(&self, other: impl Operand) -> Tensor {
-        match operands("nextafter", Takes::Floats, self, other) {
-            Ok((a, b)) => Tensor::apply(NextAfter, &[&a, &b]),
-            Err(poisoned) => poisoned,
-        }
-    }
+    nextafter, Floats, |a, b| Tensor::apply(NextAfter, &[&a, &b]);
+}
+
+methods! {
+    /// True where `x` is neither infinite nor NaN, elementwise.
+    is_finite() -> Tensor, |x| Tensor::try_apply(IsFinite, &[x]);
 }

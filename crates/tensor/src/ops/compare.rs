@@ -36,13 +36,11 @@ macro_rules! comparisons {
             $(#[$doc])*
             #[track_caller]
             pub fn $method(&self, other: impl Operand) -> Tensor {
-                match broadcast_both(stringify!($method), self, &other.beside(self)) {
-                    Ok((a, b)) => {
-                        let op = Compare { method: stringify!($method), direction: stringify!($direction) };
-                        Tensor::apply(op, &[&a, &b])
-                    }
-                    Err(poisoned) => poisoned,
-                }
+                Tensor::record(stringify!($method), || {
+                    let (a, b) = broadcast_both(self, &other.beside(self))?;
+                    let op = Compare { method: stringify!($method), direction: stringify!($direction) };
+                    Tensor::try_apply(op, &[&a, &b])
+                })
             }
         )*}
     };

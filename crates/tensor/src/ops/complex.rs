@@ -3,7 +3,10 @@
 //! Gradients follow JAX: that of a real value with respect to `z = x + iy` is `∂/∂x − i·∂/∂y`, so that the derivative of a
 //! holomorphic function multiplies without a conjugate.
 
+use super::binary::operands;
 use super::takes::Takes;
+use super::unary::{composed, methods};
+use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{AsTensor, DType, Tensor, TensorType};
@@ -82,6 +85,20 @@ impl Operation for Abs {
     }
 }
 
+methods! {
+    /// The real part, elementwise; a real tensor as it is.
+    real() -> Tensor, |x| if x.dtype().is_complex() { Tensor::try_apply(Part::Real, &[x]) } else { Ok(x.clone()) };
+
+    /// The imaginary part, elementwise; zeros of a real tensor.
+    imag() -> Tensor, |x| if x.dtype().is_complex() { Tensor::try_apply(Part::Imag, &[x]) } else { Ok(x.zeros_like()) };
+
+    /// The complex conjugate, elementwise; a real tensor as it is.
+    conj() -> Tensor, |x| Ok(if x.dtype().is_complex() { Tensor::complex(&x.real(), &-x.imag()) } else { x.clone() });
+
+    /// `|x|`, elementwise; of complex numbers a real one. Derivative `sign(x)`, or `conj(x)/|x|`, and 0 at 0.
+    abs() -> Tensor, |x| Tensor::try_apply(Abs, &[x]);
+}
+
 impl Tensor {
     /// `re + i·im`, elementwise: c128 of f64, c64 of narrower floats. Both broadcast.
     ///
@@ -94,43 +111,16 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn complex(re: impl AsTensor, im: impl AsTensor) -> Tensor {
-        let (re, im) = (re.as_tensor(), im.as_tensor());
-        match super::binary::operands("complex", Takes::Floats, re, im) {
+        Tensor::record("complex", || {
+            let (re, im) = operands("complex", Takes::Floats, re.as_tensor(), im.as_tensor())?;
             // There are no complex numbers of 16-bit parts.
-            Ok((re, im)) => Tensor::apply(Complex, &[&crate::autocast::wide(&re), &crate::autocast::wide(&im)]),
-            Err(poisoned) => poisoned,
-        }
+            Tensor::try_apply(Complex, &[&wide(&re), &wide(&im)])
+        })
     }
+}
 
-    /// The real part, elementwise; a real tensor as it is.
-    #[track_caller]
-    pub fn real(&self) -> Tensor {
-        if self.dtype().is_complex() { Tensor::apply(Part::Real, &[self]) } else { self.clone() }
-    }
-
-    /// The imaginary part, elementwise; zeros of a real tensor.
-    #[track_caller]
-    pub fn imag(&self) -> Tensor {
-        if self.dtype().is_complex() { Tensor::apply(Part::Imag, &[self]) } else { self.zeros_like() }
-    }
-
-    /// The complex conjugate, elementwise; a real tensor as it is.
-    #[track_caller]
-    pub fn conj(&self) -> Tensor {
-        if self.dtype().is_complex() { Tensor::complex(&self.real(), &-self.imag()) } else { self.clone() }
-    }
-
+composed! {
     /// The angle of complex numbers in `(−π, π]`, elementwise; of real ones 0, or π below 0. Derivatives as
     /// [`Tensor::atan2`]'s: NaN at 0.
-    #[track_caller]
-    pub fn angle(&self) -> Tensor {
-        let x = Takes::FloatsAndComplex.operand("angle", self);
-        x.imag().atan2(x.real())
-    }
-
-    /// `|x|`, elementwise; of complex numbers a real one. Derivative `sign(x)`, or `conj(x)/|x|`, and 0 at 0.
-    #[track_caller]
-    pub fn abs(&self) -> Tensor {
-        Tensor::apply(Abs, &[self])
-    }
+    angle, FloatsAndComplex, |x| x.imag().atan2(x.real());
 }

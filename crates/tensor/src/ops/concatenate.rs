@@ -2,6 +2,7 @@
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::tensor::all_live;
 use crate::{DType, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -47,28 +48,22 @@ impl Operation for Concatenate {
     }
 }
 
+fn first<'a>(tensors: &[&'a Tensor]) -> Result<&'a Tensor, &'static str> {
+    tensors.first().copied().ok_or("there is nothing to join: the list of tensors is empty")
+}
+
 /// The tensors, none of which is poisoned, in the dtype in which all meet.
-#[track_caller]
-fn alike(method: &str, tensors: &[&Tensor]) -> Result<Vec<Tensor>, Tensor> {
+fn alike(tensors: &[&Tensor]) -> Result<Vec<Tensor>, String> {
     let mut dtype = tensors.first().map_or(DType::F32, |t| t.dtype());
-    // No closure: what it records would carry its own line, not the caller's.
     for (i, tensor) in tensors.iter().enumerate() {
-        dtype = match dtype.promote(tensor.dtype()) {
-            Some(dtype) => dtype,
-            None => {
-                let message = format!(
-                    "the dtypes differ: tensor {i} is {} and those before are {dtype}; convert with to_dtype()",
-                    tensor.ty()
-                );
-                return Err(Tensor::poison(method, message));
-            }
-        };
+        dtype = dtype.promote(tensor.dtype()).ok_or_else(|| {
+            format!(
+                "the dtypes differ: tensor {i} is {} and those before are {dtype}; convert with to_dtype()",
+                tensor.ty()
+            )
+        })?;
     }
-    let mut parts = Vec::with_capacity(tensors.len());
-    for tensor in tensors {
-        parts.push(tensor.to_dtype(dtype));
-    }
-    Ok(parts)
+    Ok(tensors.iter().map(|t| t.to_dtype(dtype)).collect())
 }
 
 impl Tensor {
@@ -76,47 +71,30 @@ impl Tensor {
     /// brought to one by [`DType::promote`].
     #[track_caller]
     pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Tensor {
-        let Some(first) = tensors.first() else {
-            return Tensor::poison("concatenate", "there is nothing to join: the list of tensors is empty");
-        };
-        if let Some(poisoned) = tensors.iter().find(|t| t.fault().is_some()) {
-            return (*poisoned).clone();
-        }
-        match first.shape().axis(axis) {
-            Ok(axis) => match alike("concatenate", tensors) {
-                Ok(parts) => Tensor::apply(Concatenate { axis }, &parts.iter().collect::<Vec<_>>()),
-                Err(poisoned) => poisoned,
-            },
-            Err(message) => Tensor::poison("concatenate", message),
-        }
+        Tensor::record("concatenate", || {
+            all_live(tensors.iter().copied())?;
+            let axis = first(tensors)?.shape().axis(axis)?;
+            let parts = alike(tensors)?;
+            Tensor::try_apply(Concatenate { axis }, &parts.iter().collect::<Vec<_>>())
+        })
     }
 
     /// Joins tensors of one shape along a new axis, which becomes axis `axis` of the result.
     #[track_caller]
     pub fn stack(tensors: &[&Tensor], axis: isize) -> Tensor {
-        if let Some(poisoned) = tensors.iter().find(|t| t.fault().is_some()) {
-            return (*poisoned).clone();
-        }
-        let Some(first) = tensors.first() else {
-            return Tensor::poison("stack", "there is nothing to join: the list of tensors is empty");
-        };
-        if let Some(i) = tensors.iter().position(|t| t.shape() != first.shape()) {
-            let message =
-                format!("tensor {i} is {} and the first is {}: their shapes must agree", tensors[i].ty(), first.ty());
-            return Tensor::poison("stack", message);
-        }
-        let rank = first.rank() as isize;
-        if !(-rank - 1..=rank).contains(&axis) {
-            return Tensor::poison("stack", format!("{} has no place {axis} for a new axis", first.shape()));
-        }
-        let tensors = match alike("stack", tensors) {
-            Ok(tensors) => tensors,
-            Err(poisoned) => return poisoned,
-        };
-        let mut parts = Vec::with_capacity(tensors.len());
-        for tensor in &tensors {
-            parts.push(tensor.unsqueeze(axis));
-        }
-        Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis)
+        Tensor::record("stack", || {
+            all_live(tensors.iter().copied())?;
+            let first = first(tensors)?;
+            if let Some(t) = tensors.iter().position(|t| t.shape() != first.shape()) {
+                let (other, first) = (tensors[t].ty(), first.ty());
+                return Err(format!("tensor {t} is {other} and the first is {first}: their shapes must agree").into());
+            }
+            let rank = first.rank() as isize;
+            if !(-rank - 1..=rank).contains(&axis) {
+                return Err(format!("{} has no place {axis} for a new axis", first.shape()).into());
+            }
+            let parts: Vec<Tensor> = alike(tensors)?.iter().map(|t| t.unsqueeze(axis)).collect();
+            Ok(Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis))
+        })
     }
 }

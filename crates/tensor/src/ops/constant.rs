@@ -6,10 +6,12 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use num_complex::Complex;
 
+use super::unary::methods;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::{Refusal, Scope};
 use crate::tensor::Kind;
-use crate::{DType, Element, Shape, Tensor, TensorType};
+use crate::{DType, Element, Literal, Shape, Tensor, TensorType};
 
 /// The most bytes that are written into the text of a [`Function`](crate::Function), where the compiler can fold them; a
 /// larger value becomes an argument. `eval` makes an argument of each value that was given, whatever its size: see
@@ -152,6 +154,23 @@ pub(super) fn holds(dtype: DType, value: f64) -> bool {
     value == value.trunc() && (least..above).contains(&value)
 }
 
+methods! {
+    /// Zeros with the dtype and shape of this tensor.
+    zeros_like() -> Tensor, |x| Tensor::filled(x.dtype(), x.shape(), 0.0);
+
+    /// Ones with the dtype and shape of this tensor.
+    ones_like() -> Tensor, |x| Tensor::filled(x.dtype(), x.shape(), 1.0);
+}
+
+impl Literal {
+    /// The value as a constant of an expression.
+    #[track_caller]
+    pub fn to_tensor(&self) -> Tensor {
+        let _scope = Scope::open();
+        Tensor::from_elements(self.ty().clone(), self.bytes().to_vec())
+    }
+}
+
 impl Tensor {
     /// A constant with these elements, in row-major order.
     ///
@@ -164,17 +183,19 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn from_slice<T: Element>(elements: &[T], shape: impl Into<Shape>) -> Tensor {
-        let ty = TensorType::new(T::DTYPE, shape);
-        if elements.len() != ty.shape.num_elements() {
-            let message = format!(
-                "{} elements were given for the shape {}, which has {}",
-                elements.len(),
-                ty.shape,
-                ty.shape.num_elements()
-            );
-            return Tensor::poison("from_slice", message);
-        }
-        Tensor::from_elements(ty, T::to_bytes(elements))
+        Tensor::record("from_slice", || {
+            let ty = TensorType::new(T::DTYPE, shape);
+            if elements.len() != ty.shape.num_elements() {
+                return Err(format!(
+                    "{} elements were given for the shape {}, which has {}",
+                    elements.len(),
+                    ty.shape,
+                    ty.shape.num_elements()
+                )
+                .into());
+            }
+            Ok(Tensor::from_elements(ty, T::to_bytes(elements)))
+        })
     }
 
     /// The elements of a constant that was given as many.
@@ -189,7 +210,6 @@ impl Tensor {
     }
 
     /// A constant of elements whose number the caller has checked.
-    #[track_caller]
     pub(crate) fn from_elements(ty: TensorType, elements: Vec<u8>) -> Tensor {
         if elements.len() > LARGEST_IN_TEXT {
             return Tensor::from_host(ty, elements);
@@ -207,44 +227,27 @@ impl Tensor {
     /// integers.
     #[track_caller]
     pub fn full(dtype: DType, shape: impl Into<Shape>, value: f64) -> Tensor {
-        Tensor::filled("full", TensorType::new(dtype, shape), value)
+        Tensor::record("full", || Tensor::filled(dtype, shape, value))
     }
 
-    #[track_caller]
-    fn filled(method: &str, ty: TensorType, value: f64) -> Tensor {
+    fn filled(dtype: DType, shape: impl Into<Shape>, value: f64) -> Result<Tensor, Refusal> {
+        let ty = TensorType::new(dtype, shape);
         if !ty.is_addressable() {
-            return Tensor::poison(method, ty.too_large());
+            return Err(ty.too_large().into());
         }
-        let bytes = encode(ty.dtype, value).into();
-        Tensor::apply(Constant { ty, bytes, given: false }, &[])
+        let bytes = encode(dtype, value).into();
+        Tensor::try_apply(Constant { ty, bytes, given: false }, &[])
     }
 
     /// A constant of zeros (of `false`).
     #[track_caller]
     pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Tensor {
-        Tensor::filled("zeros", TensorType::new(dtype, shape), 0.0)
+        Tensor::record("zeros", || Tensor::filled(dtype, shape, 0.0))
     }
 
     /// A constant of ones (of `true`).
     #[track_caller]
     pub fn ones(dtype: DType, shape: impl Into<Shape>) -> Tensor {
-        Tensor::filled("ones", TensorType::new(dtype, shape), 1.0)
-    }
-
-    /// Zeros with the dtype and shape of this tensor.
-    #[track_caller]
-    pub fn zeros_like(&self) -> Tensor {
-        self.filled_like(0.0)
-    }
-
-    /// Ones with the dtype and shape of this tensor.
-    #[track_caller]
-    pub fn ones_like(&self) -> Tensor {
-        self.filled_like(1.0)
-    }
-
-    #[track_caller]
-    fn filled_like(&self, value: f64) -> Tensor {
-        if self.fault().is_some() { self.clone() } else { Tensor::full(self.dtype(), self.shape(), value) }
+        Tensor::record("ones", || Tensor::filled(dtype, shape, 1.0))
     }
 }

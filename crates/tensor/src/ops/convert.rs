@@ -95,18 +95,19 @@ impl Tensor {
     /// Poisoned where complex numbers would become real: that is [`Tensor::real`], [`Tensor::imag`] or [`Tensor::abs`].
     #[track_caller]
     pub fn to_dtype(&self, dtype: DType) -> Tensor {
-        if self.dtype() == dtype && self.fault().is_none() {
-            return self.clone();
-        }
-        if dtype == DType::Bool {
-            return self.ne(0.0);
-        }
-        if dtype.is_complex() && !self.dtype().is_complex() && self.fault().is_none() {
-            // Compilers convert floats of the same width only.
-            let real = self.to_dtype(dtype.real());
-            return Tensor::apply(Convert { to: dtype }, &[&real]);
-        }
-        Tensor::apply(Convert { to: dtype }, &[self])
+        Tensor::record("to_dtype", || {
+            let from = self.live()?.dtype();
+            if from == dtype {
+                return Ok(self.clone());
+            }
+            if dtype == DType::Bool {
+                return Ok(self.ne(0.0));
+            }
+            // Compilers convert to complex numbers from floats of the same width only.
+            let real = dtype.is_complex() && !from.is_complex();
+            let from = if real { self.to_dtype(dtype.real()) } else { self.clone() };
+            Tensor::try_apply(Convert { to: dtype }, &[&from])
+        })
     }
 
     /// The same bits read as `dtype` (`lax.bitcast_convert_type`). A narrower dtype gives a new last axis with the parts of
@@ -124,12 +125,14 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn bitcast(&self, dtype: DType) -> Tensor {
-        let operation = BitcastConvert { to: dtype };
-        match (self.bits_of(), operation.infer(&[self.ty()])) {
-            (Some((source, true)), Ok(types)) => source.bitcast_to(&types[0]),
-            (Some((source, false)), Ok(types)) => source.bitcast_to(&types[0]).detach(),
-            _ => Tensor::apply(operation, &[self]),
-        }
+        Tensor::record("bitcast", || {
+            let operation = BitcastConvert { to: dtype };
+            match (self.bits_of(), operation.infer(&[self.ty()])) {
+                (Some((source, true)), Ok(types)) => Ok(source.bitcast_to(&types[0])),
+                (Some((source, false)), Ok(types)) => Ok(source.bitcast_to(&types[0]).detach()),
+                _ => Tensor::try_apply(operation, &[self]),
+            }
+        })
     }
 
     /// What these are other bits of, and whether only floats lie between, through which a gradient would flow.
@@ -152,7 +155,6 @@ impl Tensor {
     }
 
     /// The same bits as this type, which has as many.
-    #[track_caller]
     fn bitcast_to(&self, ty: &TensorType) -> Tensor {
         let parts = ty.dtype.size_in_bytes() / self.dtype().size_in_bytes();
         match parts {

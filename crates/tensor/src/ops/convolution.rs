@@ -373,32 +373,28 @@ impl Tensor {
     /// `(size + padding − dilation·(kernel − 1) − 1) / stride + 1`, rounded down.
     #[track_caller]
     pub fn convolution(&self, kernel: impl AsTensor, how: &Convolution) -> Tensor {
-        let kernel = kernel.as_tensor();
-        let (input, kernel) = match product_operands("convolution", self, kernel) {
-            Ok(both) => both,
-            Err(poisoned) => return poisoned,
-        };
-        let spatial = how.stride.len();
-        let padding = match how.check(&kernel) {
-            Ok(padding) => padding,
-            Err(message) => return Tensor::poison("convolution", message),
-        };
-        if how.output_padding.iter().any(|&n| n != 0) {
-            return Tensor::poison("convolution", "output_padding is for conv_transpose only");
-        }
-        let operation = ConvolutionOp {
-            method: "convolution",
-            stride: how.stride.clone(),
-            padding,
-            lhs_dilation: vec![1; spatial],
-            rhs_dilation: how.dilation.clone(),
-            feature_groups: how.groups,
-            batch_groups: 1,
-            lhs: Axes::standard(spatial),
-            rhs: Axes::standard(spatial),
-            out: Axes::standard(spatial),
-        };
-        Tensor::apply(operation, &[&input, &kernel])
+        Tensor::record("convolution", || {
+            let kernel = kernel.as_tensor();
+            let (input, kernel) = product_operands(self, kernel)?;
+            let spatial = how.stride.len();
+            let padding = how.check(&kernel)?;
+            if how.output_padding.iter().any(|&n| n != 0) {
+                return Err("output_padding is for conv_transpose only".into());
+            }
+            let operation = ConvolutionOp {
+                method: "convolution",
+                stride: how.stride.clone(),
+                padding,
+                lhs_dilation: vec![1; spatial],
+                rhs_dilation: how.dilation.clone(),
+                feature_groups: how.groups,
+                batch_groups: 1,
+                lhs: Axes::standard(spatial),
+                rhs: Axes::standard(spatial),
+                out: Axes::standard(spatial),
+            };
+            Tensor::try_apply(operation, &[&input, &kernel])
+        })
     }
 
     /// The transposed convolution of an input `[batch, channels, spatial…]` with a kernel
@@ -415,20 +411,14 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn conv_transpose(&self, kernel: impl AsTensor, how: &Convolution) -> Tensor {
-        let kernel = kernel.as_tensor();
-        const METHOD: &str = "conv_transpose";
-        let (input, kernel) = match product_operands(METHOD, self, kernel) {
-            Ok(both) => both,
-            Err(poisoned) => return poisoned,
-        };
-        match how.transposed(&input, &kernel) {
-            Ok((operation, moved)) => {
-                let spatial: Vec<isize> = (2..kernel.rank() as isize).collect();
-                let kernel = if moved { move_groups(&kernel, 0, 1, how.groups) } else { kernel };
-                Tensor::apply(operation, &[&input, &kernel.flip(&spatial)])
-            }
-            Err(message) => Tensor::poison(METHOD, message),
-        }
+        Tensor::record("conv_transpose", || {
+            let kernel = kernel.as_tensor();
+            let (input, kernel) = product_operands(self, kernel)?;
+            let (operation, moved) = how.transposed(&input, &kernel)?;
+            let spatial: Vec<isize> = (2..kernel.rank() as isize).collect();
+            let kernel = if moved { move_groups(&kernel, 0, 1, how.groups) } else { kernel };
+            Tensor::try_apply(operation, &[&input, &kernel.flip(&spatial)])
+        })
     }
 }
 

@@ -6,9 +6,11 @@
 
 use super::reduce::Reducer;
 use super::takes::Takes;
+use super::unary::methods;
 use crate::autocast::{result_of, wide};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::Refusal;
 use crate::{DType, Tensor, TensorType, grad};
 
 /// How two elements become one.
@@ -186,27 +188,7 @@ impl Operation for Cumulative {
     }
 }
 
-impl Tensor {
-    #[track_caller]
-    fn cumulate(&self, method: &'static str, how: How, axis: isize) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let takes = if how == How::LogAddExp { Takes::Floats } else { Takes::Numbers };
-        let axis = match takes.check(self.dtype()).and_then(|()| self.shape().axis(axis)) {
-            Ok(axis) => axis,
-            Err(message) => return Tensor::poison(method, message),
-        };
-        let to = result_of(method, self.dtype());
-        // One element is its own sum; of none there is no window.
-        if self.shape()[axis] <= 1 || self.shape().num_elements() == 0 {
-            return self.to_dtype(to);
-        }
-        let chosen = matches!(how, How::Reduce(Reducer::Max | Reducer::Min));
-        let from = if chosen { self.clone() } else { wide(self) };
-        Tensor::apply(Cumulative { method, how, axis, reverse: false }, &[&from]).to_dtype(to)
-    }
-
+methods! {
     /// At each place along `axis` the sum of all elements up to it. 16-bit floats are summed as f32, integers in their own
     /// dtype, and booleans as i32 (i64 where an i32 may be too small).
     ///
@@ -218,24 +200,15 @@ impl Tensor {
     /// assert_eq!(x.cumsum(-1).eval()?.to_vec::<f32>()?, [1.0, 3.0, 3.0, 7.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn cumsum(&self, axis: isize) -> Tensor {
-        self.countable().cumulate("cumsum", How::Reduce(Reducer::Sum), axis)
-    }
+    cumsum(axis: isize) -> Tensor, |x| x.countable().cumulate("cumsum", How::Reduce(Reducer::Sum), axis);
 
     /// At each place along `axis` the product of all elements up to it. The gradient is right where elements are 0.
     /// 16-bit floats are multiplied as f32, booleans as i32. Poisoned as [`Tensor::cumsum`].
-    #[track_caller]
-    pub fn cumprod(&self, axis: isize) -> Tensor {
-        self.countable().cumulate("cumprod", How::Reduce(Reducer::Prod), axis)
-    }
+    cumprod(axis: isize) -> Tensor, |x| x.countable().cumulate("cumprod", How::Reduce(Reducer::Prod), axis);
 
     /// At each place along `axis` `log Σ exp(x)` of all elements up to it, without overflow. 16-bit floats are computed
     /// as f32. Poisoned if there is no such axis, or for elements that are no floats.
-    #[track_caller]
-    pub fn logcumsumexp(&self, axis: isize) -> Tensor {
-        self.cumulate("logcumsumexp", How::LogAddExp, axis)
-    }
+    logcumsumexp(axis: isize) -> Tensor, |x| x.cumulate("logcumsumexp", How::LogAddExp, axis);
 
     /// At each place along `axis` the largest of the elements up to it, and its index (i32): of equal ones the last.
     /// From the first NaN on, all are NaN, with the index of the latest. The gradient flows to the element at the index.
@@ -249,32 +222,41 @@ impl Tensor {
     /// assert_eq!(index.eval()?.to_vec::<i32>()?, [0, 1, 1, 3]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn cummax(&self, axis: isize) -> (Tensor, Tensor) {
-        self.running_extreme("cummax", Reducer::Max, axis)
-    }
+    cummax(axis: isize) -> (Tensor, Tensor), |x| x.running_extreme("cummax", Reducer::Max, axis);
 
     /// At each place along `axis` the smallest of the elements up to it, and its index (i32): as [`Tensor::cummax`].
-    #[track_caller]
-    pub fn cummin(&self, axis: isize) -> (Tensor, Tensor) {
-        self.running_extreme("cummin", Reducer::Min, axis)
+    cummin(axis: isize) -> (Tensor, Tensor), |x| x.running_extreme("cummin", Reducer::Min, axis);
+}
+
+impl Tensor {
+    fn cumulate(&self, method: &'static str, how: How, axis: isize) -> Result<Tensor, Refusal> {
+        self.live()?;
+        let takes = if how == How::LogAddExp { Takes::Floats } else { Takes::Numbers };
+        let axis = takes.check(self.dtype()).and_then(|()| self.shape().axis(axis))?;
+        let to = result_of(method, self.dtype());
+        // One element is its own sum; of none there is no window.
+        if self.shape()[axis] <= 1 || self.shape().num_elements() == 0 {
+            return Ok(self.to_dtype(to));
+        }
+        let chosen = matches!(how, How::Reduce(Reducer::Max | Reducer::Min));
+        let from = if chosen { self.clone() } else { wide(self) };
+        Ok(Tensor::try_apply(Cumulative { method, how, axis, reverse: false }, &[&from])?.to_dtype(to))
     }
 
-    #[track_caller]
-    fn running_extreme(&self, method: &'static str, reducer: Reducer, axis: isize) -> (Tensor, Tensor) {
-        let extreme = self.cumulate(method, How::Reduce(reducer), axis);
-        if extreme.fault().is_some() {
-            return (extreme.clone(), extreme);
-        }
+    fn running_extreme(
+        &self,
+        method: &'static str,
+        reducer: Reducer,
+        axis: isize,
+    ) -> Result<(Tensor, Tensor), Refusal> {
+        let extreme = self.cumulate(method, How::Reduce(reducer), axis)?;
         if self.size(axis) > i32::MAX as usize {
-            let message = format!("axis {axis} of {} is longer than an i32 counts", self.shape());
-            let poisoned = Tensor::poison(method, message);
-            return (poisoned.clone(), poisoned);
+            return Err(format!("axis {axis} of {} is longer than an i32 counts", self.shape()).into());
         }
         // Where an element equals the extreme so far it is the newest one.
         let place = Tensor::iota(DType::I32, self.shape(), axis);
         let newest = self.eq(&extreme).or(self.ne(self)).select(&place, &place.zeros_like());
-        let index = newest.cumulate(method, How::Reduce(Reducer::Max), axis);
-        (extreme, index)
+        let index = newest.cumulate(method, How::Reduce(Reducer::Max), axis)?;
+        Ok((extreme, index))
     }
 }

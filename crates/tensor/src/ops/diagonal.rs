@@ -1,10 +1,11 @@
 //! Diagonals: taken out of matrices, put into them, summed. By masks, which a matrix that lies split over devices allows.
 
 use super::reduce::Reducer;
+use super::unary::methods;
+use crate::scope::Refusal;
 use crate::{DType, Tensor, TensorType};
 
 /// Where the column is `offset` to the right of the row, in the last two axes of a tensor of `rank` axes.
-#[track_caller]
 fn on_diagonal(rank: usize, rows: usize, columns: usize, offset: i64) -> Tensor {
     // Beyond the corners there is nothing, and nothing overflows.
     let offset = offset.clamp(-(rows as i64) - 1, columns as i64 + 1) as f64;
@@ -24,7 +25,7 @@ fn length(rows: usize, columns: usize, offset: i64) -> usize {
     }
 }
 
-impl Tensor {
+methods! {
     /// The diagonals of the matrices on the axes `row` and `column`, which vanish; the diagonal becomes the last axis
     /// (PyTorch's `diagonal`). `offset` counts to the right of the main one, negative down from it; of one that lies
     /// outside there is no element.
@@ -38,23 +39,39 @@ impl Tensor {
     /// assert_eq!(x.diagonal(1, 0, 1).eval()?.to_vec::<f32>()?, [2.0, 6.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn diagonal(&self, offset: i64, row: isize, column: isize) -> Tensor {
-        self.diagonal_for("diagonal", offset, row, column)
-    }
+    diagonal(offset: i64, row: isize, column: isize) -> Tensor, |x| x.diagonals(offset, row, column);
 
-    #[track_caller]
-    pub(super) fn diagonal_for(&self, method: &'static str, offset: i64, row: isize, column: isize) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
+    /// Matrices, on two new last axes, that have the elements of the last axis on their diagonal `offset` and zeros (or
+    /// `false`) elsewhere (PyTorch's `diag_embed`): as large as the diagonal and the offset need.
+    ///
+    /// Poisoned for a scalar.
+    diag_embed(offset: i64) -> Tensor, |x| x.embedded(offset);
+
+    /// Of a vector the matrix with it on its diagonal `offset`, [`Tensor::diag_embed`]; of a matrix the vector on its
+    /// diagonal, [`Tensor::diagonal`] (PyTorch's `diag`). Poisoned for any other rank.
+    diag(offset: i64) -> Tensor, |x| match x.rank() {
+        1 => x.embedded(offset),
+        2 => x.diagonals(offset, 0, 1),
+        _ => Err(format!("takes a vector or a matrix, not {}", x.shape()).into()),
+    };
+
+    /// The sum of the main diagonal of the matrices on the last two axes, which vanish.
+    ///
+    /// Poisoned below rank 2, or for booleans.
+    trace() -> Tensor, |x| match x.rank() {
+        0 | 1 => Err(format!("{} has no two axes of rows and columns", x.shape()).into()),
+        _ => Ok(x.diagonals(0, -2, -1)?.reduce("trace", Reducer::Sum, &[-1], false)),
+    };
+}
+
+impl Tensor {
+    /// [`Tensor::diagonal`] for any method.
+    pub(super) fn diagonals(&self, offset: i64, row: isize, column: isize) -> Result<Tensor, Refusal> {
+        let shape = self.live()?.shape();
+        let (row, column) = (shape.axis(row)?, shape.axis(column)?);
+        if row == column {
+            return Err(format!("rows and columns are the same axis {row} of {shape}").into());
         }
-        let (row, column) = match (self.shape().axis(row), self.shape().axis(column)) {
-            (Ok(row), Ok(column)) if row != column => (row, column),
-            (Ok(row), Ok(_)) => {
-                return Tensor::poison(method, format!("rows and columns are the same axis {row} of {}", self.shape()));
-            }
-            (Err(message), _) | (_, Err(message)) => return Tensor::poison(method, message),
-        };
         let mut order: Vec<usize> = (0..self.rank()).filter(|&a| a != row && a != column).collect();
         order.extend([row, column]);
         let x = self.permuted(order);
@@ -64,31 +81,19 @@ impl Tensor {
             let mut to = x.shape().to_vec();
             to.truncate(rank - 2);
             to.push(0);
-            return Tensor::zeros(self.dtype(), to);
+            return Ok(Tensor::zeros(self.dtype(), to));
         }
         let kept = on_diagonal(rank, rows, columns, offset).select(&x, &Tensor::zeros(self.dtype(), []));
         let reducer = if self.dtype() == DType::Bool { Reducer::Or } else { Reducer::Sum };
         // Each row from the first of the diagonal on has one element of it, which nothing but zeros is added to.
         let found = kept.reduce("diagonal", reducer, &[-1], false);
-        found.narrow(-1, usize::try_from(-offset).unwrap_or(0), n)
+        Ok(found.narrow(-1, usize::try_from(-offset).unwrap_or(0), n))
     }
 
-    /// Matrices, on two new last axes, that have the elements of the last axis on their diagonal `offset` and zeros (or
-    /// `false`) elsewhere (PyTorch's `diag_embed`): as large as the diagonal and the offset need.
-    ///
-    /// Poisoned for a scalar.
-    #[track_caller]
-    pub fn diag_embed(&self, offset: i64) -> Tensor {
-        self.embedded("diag_embed", offset)
-    }
-
-    #[track_caller]
-    fn embedded(&self, method: &str, offset: i64) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
+    fn embedded(&self, offset: i64) -> Result<Tensor, Refusal> {
+        self.live()?;
         if self.rank() == 0 {
-            return Tensor::poison(method, "a scalar has no axis to put on a diagonal");
+            return Err("a scalar has no axis to put on a diagonal".into());
         }
         let skipped = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
         let n = self.size(-1).saturating_add(skipped);
@@ -96,42 +101,19 @@ impl Tensor {
         to.push(n);
         to[self.rank() - 1] = n;
         let zero = Tensor::zeros(self.dtype(), []);
-        let matrices = Tensor::full(self.dtype(), to.clone(), 0.0);
-        if matrices.fault().is_some() {
-            let message =
-                format!("matrices of {n} rows and columns of {}: more bytes than a program can address", self.ty());
-            return Tensor::poison(method, message);
+        if !TensorType::new(self.dtype(), to.clone()).is_addressable() {
+            return Err(format!(
+                "matrices of {n} rows and columns of {}: more bytes than a program can address",
+                self.ty()
+            )
+            .into());
         }
         // Above the main diagonal the elements stand in the first rows, below it in the first columns.
         let (mut high, none) = (vec![0; self.rank()], vec![0; self.rank()]);
         high[self.rank() - 1] = skipped as i64;
         let padded = self.pad(&zero, &vec![0; self.rank()], &high, &none);
         let spread = padded.unsqueeze(if offset >= 0 { -1 } else { -2 });
-        on_diagonal(to.len(), n, n, offset).select(&spread.broadcast_to(to), &zero)
-    }
-
-    /// Of a vector the matrix with it on its diagonal `offset`, [`Tensor::diag_embed`]; of a matrix the vector on its
-    /// diagonal, [`Tensor::diagonal`] (PyTorch's `diag`). Poisoned for any other rank.
-    #[track_caller]
-    pub fn diag(&self, offset: i64) -> Tensor {
-        match self.rank() {
-            _ if self.fault().is_some() => self.clone(),
-            1 => self.embedded("diag", offset),
-            2 => self.diagonal_for("diag", offset, 0, 1),
-            _ => Tensor::poison("diag", format!("takes a vector or a matrix, not {}", self.shape())),
-        }
-    }
-
-    /// The sum of the main diagonal of the matrices on the last two axes, which vanish.
-    ///
-    /// Poisoned below rank 2, or for booleans.
-    #[track_caller]
-    pub fn trace(&self) -> Tensor {
-        if self.fault().is_none() && self.rank() < 2 {
-            return Tensor::poison("trace", format!("{} has no two axes of rows and columns", self.shape()));
-        }
-        let diagonal = self.diagonal_for("trace", 0, -2, -1);
-        if diagonal.fault().is_some() { diagonal } else { diagonal.reduce("trace", Reducer::Sum, &[-1], false) }
+        Ok(on_diagonal(to.len(), n, n, offset).select(&spread.broadcast_to(to), &zero))
     }
 
     /// The identity matrix, ones (or `true`) on the main diagonal and zeros elsewhere: `[rows, columns]`.
@@ -139,10 +121,12 @@ impl Tensor {
     /// Poisoned if it has more than 2⁴⁷ bytes.
     #[track_caller]
     pub fn eye(dtype: DType, rows: usize, columns: usize) -> Tensor {
-        let ty = TensorType::new(dtype, [rows, columns]);
-        if !ty.is_addressable() {
-            return Tensor::poison("eye", ty.too_large());
-        }
-        on_diagonal(2, rows, columns, 0).select(&Tensor::ones(dtype, []), &Tensor::zeros(dtype, []))
+        Tensor::record("eye", || {
+            let ty = TensorType::new(dtype, [rows, columns]);
+            if !ty.is_addressable() {
+                return Err(ty.too_large().into());
+            }
+            Ok(on_diagonal(2, rows, columns, 0).select(&Tensor::ones(dtype, []), &Tensor::zeros(dtype, [])))
+        })
     }
 }

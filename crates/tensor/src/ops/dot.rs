@@ -5,6 +5,7 @@ use super::takes::Takes;
 use crate::autocast::for_product;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::Refusal;
 use crate::{AsTensor, Shape, Tensor, TensorType};
 
 /// Which axes of the two sides go together. An axis in neither list is free: it stays in the result.
@@ -162,8 +163,7 @@ impl Tensor {
         batch: (&[usize], &[usize]),
         contracting: (&[usize], &[usize]),
     ) -> Tensor {
-        let rhs = rhs.as_tensor();
-        self.product("dot_general", rhs, batch, contracting)
+        self.product("dot_general", rhs.as_tensor(), batch, contracting)
     }
 
     /// [`Tensor::dot_general`] for `method`, which faults name.
@@ -182,10 +182,10 @@ impl Tensor {
             lhs_contracting: contracting.0.into(),
             rhs_contracting: contracting.1.into(),
         };
-        match product_operands(method, self, rhs) {
-            Ok((lhs, rhs)) => Tensor::apply(operation, &[&lhs, &rhs]),
-            Err(poisoned) => poisoned,
-        }
+        Tensor::record(method, || {
+            let (lhs, rhs) = product_operands(self, rhs)?;
+            Tensor::try_apply(operation, &[&lhs, &rhs])
+        })
     }
 
     /// The matrix product, as NumPy's `matmul`: `[…, n, k]` by `[…, k, m]` gives `[…, n, m]`, the leading axes
@@ -200,58 +200,50 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn matmul(&self, rhs: impl AsTensor) -> Tensor {
-        let rhs = rhs.as_tensor();
-        match product_operands("matmul", self, rhs) {
-            Ok((lhs, rhs)) => lhs.matmul_alike(&rhs),
-            Err(poisoned) => poisoned,
-        }
+        Tensor::record("matmul", || {
+            let (lhs, rhs) = product_operands(self, rhs.as_tensor())?;
+            lhs.matmul_alike(&rhs)
+        })
     }
 
     /// [`Tensor::matmul`] of operands that have one dtype.
-    #[track_caller]
-    fn matmul_alike(&self, rhs: &Tensor) -> Tensor {
+    fn matmul_alike(&self, rhs: &Tensor) -> Result<Tensor, Refusal> {
         if self.rank() == 0 || rhs.rank() == 0 {
-            let message = format!("cannot multiply {} by {}: a scalar is no matrix, use *", self.shape(), rhs.shape());
-            return Tensor::poison("matmul", message);
+            return Err(
+                format!("cannot multiply {} by {}: a scalar is no matrix, use *", self.shape(), rhs.shape()).into()
+            );
         }
         let inner = rhs.rank().saturating_sub(2);
         let (k, l) = (self.size(-1), rhs.shape()[inner]);
         if k != l {
-            let message = format!(
+            return Err(format!(
                 "cannot multiply {} by {}: the last axis of the left has {k} elements, the rows of the right are {l}",
                 self.shape(),
                 rhs.shape()
-            );
-            return Tensor::poison("matmul", message);
+            )
+            .into());
         }
         let contracted = self.rank() - 1;
         if rhs.rank() <= 2 {
-            return Tensor::apply(matmul(vec![], contracted, 0), &[self, rhs]);
+            return Tensor::try_apply(matmul(vec![], contracted, 0), &[self, rhs]);
         }
         // Batches: bring both sides to the same leading axes.
         let leading = |t: &Tensor| Shape::from(&t.shape()[..t.rank().saturating_sub(2)]);
-        let batch = match leading(self).broadcast(&leading(rhs)) {
-            Ok(batch) => batch,
-            Err(message) => return Tensor::poison("matmul", message),
-        };
+        let batch = leading(self).broadcast(&leading(rhs))?;
         let lhs = if self.rank() == 1 { self.unsqueeze(0) } else { self.clone() };
         let n = batch.rank();
         let product = Tensor::apply(matmul((0..n).collect(), n + 1, n), &[&spread(&lhs, &batch), &spread(rhs, &batch)]);
-        if self.rank() == 1 { product.squeeze(-2) } else { product }
+        Ok(if self.rank() == 1 { product.squeeze(-2) } else { product })
     }
 }
 
 /// Both sides in the dtype in which their product is computed.
-#[track_caller]
-pub(super) fn product_operands(method: &str, lhs: &Tensor, rhs: &Tensor) -> Result<(Tensor, Tensor), Tensor> {
-    let dtype = common_dtype(method, lhs, rhs)?;
-    let (lhs, rhs) = (for_product(method, lhs, dtype), for_product(method, rhs, dtype));
-    // Autocast may be set to a dtype that has no products.
-    if lhs.fault().is_some() { Err(lhs) } else { Ok((lhs, rhs)) }
+pub(super) fn product_operands(lhs: &Tensor, rhs: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
+    let dtype = common_dtype(lhs, rhs)?;
+    Ok((for_product(lhs, dtype)?, for_product(rhs, dtype)?))
 }
 
 /// A stack of matrices repeated to the leading axes `batch`.
-#[track_caller]
 fn spread(t: &Tensor, batch: &Shape) -> Tensor {
     let matrix = &t.shape()[t.rank().saturating_sub(2)..];
     t.broadcast_to([batch.dims(), matrix].concat())

@@ -6,6 +6,8 @@ use super::constant::holds;
 use super::takes::Takes;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -64,33 +66,28 @@ impl Operation for DynamicUpdateSlice {
 }
 
 /// The starts of a box of `sizes` in `of`, as the operations take them: scalars of one dtype.
-#[track_caller]
-fn starts_in(method: &str, of: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec<Tensor>, Tensor> {
-    if let Some(poisoned) = std::iter::once(of).chain(starts).find(|t| t.fault().is_some()) {
-        return Err(poisoned.clone());
-    }
+fn starts_in(of: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec<Tensor>, Refusal> {
+    all_live(std::iter::once(of).chain(starts))?;
     let shape = of.shape();
     if starts.len() != shape.rank() || sizes.len() != shape.rank() {
-        let message = format!(
+        return Err(format!(
             "{} starts and {} sizes were given; {} has {} axes",
             starts.len(),
             sizes.len(),
             of.ty(),
             shape.rank()
-        );
-        return Err(Tensor::poison(method, message));
+        )
+        .into());
     }
     if (0..shape.rank()).any(|a| sizes[a] > shape[a]) {
-        let message = format!("a box of {} does not lie within {}", Shape::from(sizes), of.ty());
-        return Err(Tensor::poison(method, message));
+        return Err(format!("a box of {} does not lie within {}", Shape::from(sizes), of.ty()).into());
     }
     let narrow = shape.iter().all(|&size| i32::try_from(size).is_ok());
     let dtype = if narrow { DType::I32 } else { DType::I64 };
     let mut found = Vec::with_capacity(starts.len());
     for (axis, start) in starts.iter().enumerate() {
         if start.rank() != 0 || Takes::Integers.check(start.dtype()).is_err() {
-            let message = format!("the start of axis {axis} must be an integer scalar, it is {}", start.ty());
-            return Err(Tensor::poison(method, message));
+            return Err(format!("the start of axis {axis} must be an integer scalar, it is {}", start.ty()).into());
         }
         // One of more bits would wrap around when it becomes an i32.
         let last = (shape[axis] - sizes[axis]) as f64;
@@ -117,13 +114,11 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn dynamic_slice(&self, starts: &[Tensor], sizes: &[usize]) -> Tensor {
-        match starts_in("dynamic_slice", self, starts, sizes) {
-            Ok(starts) => {
-                let inputs: Vec<&Tensor> = std::iter::once(self).chain(&starts).collect();
-                Tensor::apply(DynamicSlice { sizes: sizes.to_vec() }, &inputs)
-            }
-            Err(poisoned) => poisoned,
-        }
+        Tensor::record("dynamic_slice", || {
+            let starts = starts_in(self, starts, sizes)?;
+            let inputs: Vec<&Tensor> = std::iter::once(self).chain(&starts).collect();
+            Tensor::try_apply(DynamicSlice { sizes: sizes.to_vec() }, &inputs)
+        })
     }
 
     /// This tensor with `update` written over the box that begins at `starts`, one integer scalar an axis, which the
@@ -139,21 +134,20 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn dynamic_update_slice(&self, update: impl AsTensor, starts: &[Tensor]) -> Tensor {
-        let update = update.as_tensor();
-        const METHOD: &str = "dynamic_update_slice";
-        if let Some(poisoned) = [self, update].into_iter().find(|t| t.fault().is_some()) {
-            return poisoned.clone();
-        }
-        if self.dtype() != update.dtype() {
-            let message = format!("the dtypes differ: {} and {}; convert one with to_dtype()", self.ty(), update.ty());
-            return Tensor::poison(METHOD, message);
-        }
-        match starts_in(METHOD, self, starts, update.shape()) {
-            Ok(starts) => {
-                let inputs: Vec<&Tensor> = [self, update].into_iter().chain(&starts).collect();
-                Tensor::apply(DynamicUpdateSlice, &inputs)
+        Tensor::record("dynamic_update_slice", || {
+            let update = update.as_tensor();
+            all_live([self, update])?;
+            if self.dtype() != update.dtype() {
+                return Err(format!(
+                    "the dtypes differ: {} and {}; convert one with to_dtype()",
+                    self.ty(),
+                    update.ty()
+                )
+                .into());
             }
-            Err(poisoned) => poisoned,
-        }
+            let starts = starts_in(self, starts, update.shape())?;
+            let inputs: Vec<&Tensor> = [self, update].into_iter().chain(&starts).collect();
+            Tensor::try_apply(DynamicUpdateSlice, &inputs)
+        })
     }
 }

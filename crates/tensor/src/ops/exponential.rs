@@ -1,8 +1,7 @@
 //! Elementwise exponentials, logarithms and what is made of them.
 
-use super::binary::{Operand, operands};
 use super::takes::Takes;
-use super::unary::unary;
+use super::unary::{composed, unary};
 use crate::Tensor;
 use crate::TensorType;
 use crate::lower::Lowering;
@@ -71,32 +70,19 @@ pub(super) fn function_name(operation: &str, ty: &TensorType) -> String {
     format!("{operation}_{}_{}", ty.dtype.name(), dims.join("x"))
 }
 
-impl Tensor {
+composed! {
     /// `2ˣ`, elementwise. Derivative `log(2)·2ˣ`.
-    #[track_caller]
-    pub fn exp2(&self) -> Tensor {
-        (Takes::FloatsAndComplex.operand("exp2", self) * std::f64::consts::LN_2).exp()
-    }
+    exp2, FloatsAndComplex, |x| (x * std::f64::consts::LN_2).exp();
 
     /// The logarithm to the base 2, elementwise; NaN below 0. Derivative `1/(x·log(2))`.
-    #[track_caller]
-    pub fn log2(&self) -> Tensor {
-        Takes::FloatsAndComplex.operand("log2", self).log() / std::f64::consts::LN_2
-    }
+    log2, FloatsAndComplex, |x| x.log() / std::f64::consts::LN_2;
 
     /// The logarithm to the base 10, elementwise; NaN below 0. Derivative `1/(x·log(10))`.
-    #[track_caller]
-    pub fn log10(&self) -> Tensor {
-        Takes::FloatsAndComplex.operand("log10", self).log() / std::f64::consts::LN_10
-    }
+    log10, FloatsAndComplex, |x| x.log() / std::f64::consts::LN_10;
 
     /// `log(x/(1 − x))`, the inverse of [`Tensor::sigmoid`], elementwise; NaN outside `[0, 1]`. Derivative
     /// `1/(x(1 − x))`.
-    #[track_caller]
-    pub fn logit(&self) -> Tensor {
-        let x = Takes::Floats.operand("logit", self);
-        x.log() - (-&x).log1p()
-    }
+    logit, Floats, |x| x.log() - (-&x).log1p();
 
     /// `log(eᵃ + eᵇ)`, elementwise, without overflow; the larger of both where one is infinite. Derivatives
     /// `sigmoid(a − b)` and `sigmoid(b − a)`. With 0 on the right it is the softplus.
@@ -107,38 +93,20 @@ impl Tensor {
     /// assert_eq!(a.logaddexp(0.0).eval()?.to_vec::<f32>()?, [1000.0, 2f32.ln()]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn logaddexp(&self, other: impl Operand) -> Tensor {
-        match operands("logaddexp", Takes::Floats, self, other) {
-            Ok((a, b)) => {
-                let (larger, below) = larger_and_below(&a, &b);
-                larger + below.exp().log1p()
-            }
-            Err(poisoned) => poisoned,
-        }
-    }
+    logaddexp, Floats, |a, b| {
+        let (larger, below) = larger_and_below(&a, &b);
+        larger + below.exp().log1p()
+    };
 
     /// `log₂(2ᵃ + 2ᵇ)`, elementwise, without overflow; the larger of both where one is infinite.
-    #[track_caller]
-    pub fn logaddexp2(&self, other: impl Operand) -> Tensor {
-        match operands("logaddexp2", Takes::Floats, self, other) {
-            Ok((a, b)) => {
-                let (larger, below) = larger_and_below(&a, &b);
-                larger + below.exp2().log1p() / std::f64::consts::LN_2
-            }
-            Err(poisoned) => poisoned,
-        }
-    }
+    logaddexp2, Floats, |a, b| {
+        let (larger, below) = larger_and_below(&a, &b);
+        larger + below.exp2().log1p() / std::f64::consts::LN_2
+    };
 
     /// `x·log(y)`, elementwise; 0 where `x` is 0, whatever number `y` is. Derivatives `log(y)` and `x/y`, and 0 where `x` is
     /// 0 and `y` not above it.
-    #[track_caller]
-    pub fn xlogy(&self, other: impl Operand) -> Tensor {
-        match operands("xlogy", Takes::Floats, self, other) {
-            Ok((x, y)) => Tensor::apply(XLogY, &[&x, &y]),
-            Err(poisoned) => poisoned,
-        }
-    }
+    xlogy, Floats, |x, y| Tensor::apply(XLogY, &[&x, &y]);
 }
 
 /// The larger of both, and how far the other is below it: `−|a − b|`, and 0 for two equal infinities, whose difference
@@ -146,7 +114,6 @@ impl Tensor {
 ///
 /// Both by the same comparison, not by `maximum` and `abs`: those share or drop the gradient of a tie, so that derivatives
 /// of a derivative would be 0 there. Chosen together, either form has all derivatives of the whole.
-#[track_caller]
 fn larger_and_below(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     let (first, difference) = (a.ge(b), a - b);
     let below = first.select(&-&difference, &difference);

@@ -1,9 +1,11 @@
 //! Discrete Fourier transforms over one to three axes.
 
 use super::takes::Takes;
+use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::Refusal;
 use crate::{DType, Tensor, TensorType};
 
 /// Which transform: StableHLO's `fft_type`.
@@ -97,7 +99,7 @@ impl Operation for Fft {
     }
 }
 
-impl Tensor {
+methods! {
     /// The discrete Fourier transform over one to three different `axes`: `Σₙ xₙ exp(−2πi·kn/N)` along each. A real
     /// tensor becomes complex first. Shapes do not change.
     ///
@@ -109,16 +111,10 @@ impl Tensor {
     /// assert_eq!(x.fft(&[-1]).eval()?.to_vec::<Complex<f32>>()?, [Complex::new(1.0, 0.0); 4]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn fft(&self, axes: &[isize]) -> Tensor {
-        self.transform(Kind::Fft, axes, None)
-    }
+    fft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Fft, axes, None);
 
     /// The inverse of [`Tensor::fft`]: `1/N·Σₖ xₖ exp(2πi·kn/N)` along each of the `axes`.
-    #[track_caller]
-    pub fn ifft(&self, axes: &[isize]) -> Tensor {
-        self.transform(Kind::Ifft, axes, None)
-    }
+    ifft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Ifft, axes, None);
 
     /// [`Tensor::fft`] of a real tensor without what its symmetry tells: of the last of `axes`, with `n` elements, the
     /// result has the first `n/2 + 1`. f64 gives c128, narrower floats c64.
@@ -130,45 +126,30 @@ impl Tensor {
     /// assert!((back[1] + 2.0).abs() < 1e-5);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn rfft(&self, axes: &[isize]) -> Tensor {
-        self.transform(Kind::Rfft, axes, None)
-    }
+    rfft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Rfft, axes, None);
 
     /// The inverse of [`Tensor::rfft`], where the last of `axes` had `n` elements: a real tensor. The imaginary parts that
     /// a real tensor's transform cannot have are ignored.
     ///
     /// Poisoned when that axis has not `n/2 + 1` elements.
-    #[track_caller]
-    pub fn irfft(&self, axes: &[isize], n: usize) -> Tensor {
-        self.transform(Kind::Irfft, axes, Some(n))
-    }
+    irfft(axes: &[isize], n: usize) -> Tensor, |x| x.transform(Kind::Irfft, axes, Some(n));
+}
 
-    #[track_caller]
-    fn transform(&self, kind: Kind, axes: &[isize], n: Option<usize>) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let method = kind.method();
+impl Tensor {
+    fn transform(&self, kind: Kind, axes: &[isize], n: Option<usize>) -> Result<Tensor, Refusal> {
+        self.live()?;
         if !(1..=3).contains(&axes.len()) {
-            return Tensor::poison(method, format!("takes one to three axes, not {}: {axes:?}", axes.len()));
+            return Err(format!("takes one to three axes, not {}: {axes:?}", axes.len()).into());
         }
         // Checks that they differ; the order in which they were named stays.
-        if let Err(message) = self.shape().axes(axes) {
-            return Tensor::poison(method, message);
-        }
+        self.shape().axes(axes)?;
         let takes = if kind == Kind::Rfft { Takes::Floats } else { Takes::FloatsAndComplex };
-        if let Err(message) = takes.check(self.dtype()) {
-            return Tensor::poison(method, message);
-        }
+        takes.check(self.dtype())?;
         let mut x = wide(self);
         if kind != Kind::Rfft && !x.dtype().is_complex() {
             x = x.to_dtype(if x.dtype() == DType::F64 { DType::C128 } else { DType::C64 });
         }
-        let mut named = Vec::with_capacity(axes.len());
-        for &axis in axes {
-            named.push(if axis < 0 { (axis + self.rank() as isize) as usize } else { axis as usize });
-        }
+        let named = axes.iter().map(|&axis| self.shape().axis(axis)).collect::<Result<Vec<_>, _>>()?;
         let mut order: Vec<usize> = (0..self.rank()).filter(|a| !named.contains(a)).collect();
         order.extend(&named);
         let in_place = order.iter().enumerate().all(|(i, &a)| i == a);
@@ -177,12 +158,12 @@ impl Tensor {
             *last = n;
         }
         if in_place {
-            return Tensor::apply(Fft { kind, lengths }, &[&x]);
+            return Tensor::try_apply(Fft { kind, lengths }, &[&x]);
         }
         let mut back = vec![0; order.len()];
         for (at, &axis) in order.iter().enumerate() {
             back[axis] = at;
         }
-        Tensor::apply(Fft { kind, lengths }, &[&x.permuted(order)]).permuted(back)
+        Ok(Tensor::try_apply(Fft { kind, lengths }, &[&x.permuted(order)])?.permuted(back))
     }
 }

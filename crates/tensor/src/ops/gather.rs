@@ -9,6 +9,8 @@ use super::scatter::{Combine, Scatter};
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
 /// How the axes of an operand, of indices and of what is taken (or written) belong together. Each index names an element
@@ -114,7 +116,6 @@ impl Dimensions {
     }
 
     /// Booleans or numbers, one an index, repeated to the shape of what is taken.
-    #[track_caller]
     pub(super) fn spread(&self, of_indices: &Tensor, taken: &Shape) -> Tensor {
         let axes: Vec<usize> = (0..taken.rank()).filter(|axis| !self.window.contains(axis)).collect();
         of_indices.broadcast_in_dim(taken, &axes)
@@ -160,7 +161,6 @@ impl Operation for Gather {
 
 /// What stands where an index lies outside: NaN, or where there is none the least signed or the largest unsigned integer,
 /// or `true`.
-#[track_caller]
 fn nothing(dtype: DType) -> Tensor {
     // Infinities saturate.
     let value = match dtype {
@@ -173,39 +173,23 @@ fn nothing(dtype: DType) -> Tensor {
 }
 
 /// The axis of `of` that indices name, unless one of the two is poisoned.
-#[track_caller]
-pub(super) fn indexed_axis(method: &str, of: &Tensor, axis: isize, indices: &Tensor) -> Result<usize, Tensor> {
-    if let Some(poisoned) = [of, indices].into_iter().find(|t| t.fault().is_some()) {
-        return Err(poisoned.clone());
-    }
-    match of.shape().axis(axis) {
-        Ok(axis) => Ok(axis),
-        Err(message) => Err(Tensor::poison(method, message)),
-    }
+pub(super) fn indexed_axis(of: &Tensor, axis: isize, indices: &Tensor) -> Result<usize, Refusal> {
+    all_live([of, indices])?;
+    Ok(of.shape().axis(axis)?)
 }
 
 impl Tensor {
     /// What the indices of `places` find, and nothing where they lay outside.
-    #[track_caller]
-    fn found(&self, method: &'static str, dimensions: Dimensions, places: &Places) -> Tensor {
+    fn found(&self, method: &'static str, dimensions: Dimensions, places: &Places) -> Result<Tensor, Refusal> {
         let gather = Gather { method, dimensions: dimensions.clone() };
-        let found = Tensor::apply(gather, &[self, &places.indices]);
-        if found.fault().is_some() {
-            return found;
-        }
-        dimensions.spread(&places.inside, found.shape()).select(&found, &nothing(self.dtype()))
+        let found = Tensor::try_apply(gather, &[self, &places.indices])?;
+        Ok(dimensions.spread(&places.inside, found.shape()).select(&found, &nothing(self.dtype())))
     }
 
-    #[track_caller]
-    fn taken(&self, method: &'static str, axis: isize, indices: &Tensor) -> Tensor {
-        let axis = match indexed_axis(method, self, axis, indices) {
-            Ok(axis) => axis,
-            Err(poisoned) => return poisoned,
-        };
-        match places::along(method, self.shape(), axis, indices, Outside::First) {
-            Ok(places) => self.found(method, Dimensions::along(axis, self.rank(), indices.rank()), &places),
-            Err(poisoned) => poisoned,
-        }
+    fn taken(&self, method: &'static str, axis: isize, indices: &Tensor) -> Result<Tensor, Refusal> {
+        let axis = indexed_axis(self, axis, indices)?;
+        let places = places::along(self.shape(), axis, indices, Outside::First)?;
+        self.found(method, Dimensions::along(axis, self.rank(), indices.rank()), &places)
     }
 
     /// The elements at `indices` along `axis`: the rows of an embedding table, say (JAX's `take`, PyTorch's
@@ -226,21 +210,22 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn take(&self, axis: isize, indices: impl AsTensor) -> Tensor {
-        let indices = indices.as_tensor();
-        self.taken("take", axis, indices)
+        Tensor::record("take", || self.taken("take", axis, indices.as_tensor()))
     }
 
     /// The slices at `indices`, a list, along `axis` (PyTorch's `index_select`). As [`Tensor::take`], which takes indices
     /// of any shape.
     #[track_caller]
     pub fn index_select(&self, axis: isize, indices: impl AsTensor) -> Tensor {
-        let indices = indices.as_tensor();
-        if self.fault().is_none() && indices.fault().is_none() && indices.rank() > 1 {
-            let message = format!("the indices {} are no list; take() takes indices of any shape", indices.ty());
-            return Tensor::poison("index_select", message);
-        }
-        let indices = if indices.rank() == 0 { indices.reshape([1]) } else { indices.clone() };
-        self.taken("index_select", axis, &indices)
+        Tensor::record("index_select", || {
+            let indices = indices.as_tensor();
+            all_live([self, indices])?;
+            match indices.rank() {
+                0 => self.taken("index_select", axis, &indices.reshape([1])),
+                1 => self.taken("index_select", axis, indices),
+                _ => Err(format!("the indices {} are no list; take() takes indices of any shape", indices.ty()).into()),
+            }
+        })
     }
 
     /// One element an index: `y[i, j, …] = x[i, j, …]` but that `index[i, j, …]` stands for the place along `axis`
@@ -258,18 +243,15 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn gather(&self, axis: isize, indices: impl AsTensor) -> Tensor {
-        let indices = indices.as_tensor();
-        let axis = match indexed_axis("gather", self, axis, indices) {
-            Ok(axis) => axis,
-            Err(poisoned) => return poisoned,
-        };
-        if let Err(message) = fits_into("the indices", indices, self, axis) {
-            return Tensor::poison("gather", message);
-        }
-        let mut part = indices.shape().to_vec();
-        part[axis] = self.shape()[axis];
-        let from = self.slice(&vec![0; self.rank()], &part, &vec![1; self.rank()]);
-        from.elements("gather", axis, indices)
+        Tensor::record("gather", || {
+            let indices = indices.as_tensor();
+            let axis = indexed_axis(self, axis, indices)?;
+            fits_into("the indices", indices, self, axis)?;
+            let mut part = indices.shape().to_vec();
+            part[axis] = self.shape()[axis];
+            let from = self.slice(&vec![0; self.rank()], &part, &vec![1; self.rank()]);
+            from.elements("gather", axis, indices)
+        })
     }
 
     /// One element an index, as [`Tensor::gather`], where sizes of 1 along the other axes broadcast, both of this tensor
@@ -278,43 +260,37 @@ impl Tensor {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let scores = Tensor::from_slice(&[0.1f32, 0.9, 0.8, 0.2], [2, 2]);
-    /// let best = scores.take_along_axis(1, &scores.argmax(1, true));
+    /// let best = scores.take_along_axis(1, &scores.argmax_keepdim(1));
     /// assert_eq!(best.eval()?.to_vec::<f32>()?, [0.9, 0.8]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
     pub fn take_along_axis(&self, axis: isize, indices: impl AsTensor) -> Tensor {
-        let indices = indices.as_tensor();
-        const METHOD: &str = "take_along_axis";
-        let axis = match indexed_axis(METHOD, self, axis, indices) {
-            Ok(axis) => axis,
-            Err(poisoned) => return poisoned,
-        };
-        let (mut from, mut to) = (self.shape().to_vec(), indices.shape().to_vec());
-        let fits = from.len() == to.len()
-            && (0..from.len()).all(|a| a == axis || from[a] == to[a] || from[a] == 1 || to[a] == 1);
-        if !fits {
-            let message = format!(
-                "the indices {} do not go along with {}: the ranks must be equal, and all sizes but those of axis {axis} \
+        Tensor::record("take_along_axis", || {
+            let indices = indices.as_tensor();
+            let axis = indexed_axis(self, axis, indices)?;
+            let (mut from, mut to) = (self.shape().to_vec(), indices.shape().to_vec());
+            let fits = from.len() == to.len()
+                && (0..from.len()).all(|a| a == axis || from[a] == to[a] || from[a] == 1 || to[a] == 1);
+            if !fits {
+                return Err(format!(
+                    "the indices {} do not go along with {}: the ranks must be equal, and all sizes but those of axis {axis} \
                  equal or 1",
-                indices.ty(),
-                self.ty()
-            );
-            return Tensor::poison(METHOD, message);
-        }
-        for a in (0..from.len()).filter(|&a| a != axis) {
-            let size = if from[a] == 1 { to[a] } else { from[a] };
-            (from[a], to[a]) = (size, size);
-        }
-        self.broadcast_to(from).elements(METHOD, axis, &indices.broadcast_to(to))
+                    indices.ty(),
+                    self.ty()
+                ).into());
+            }
+            for a in (0..from.len()).filter(|&a| a != axis) {
+                let size = if from[a] == 1 { to[a] } else { from[a] };
+                (from[a], to[a]) = (size, size);
+            }
+            self.broadcast_to(from).elements("take_along_axis", axis, &indices.broadcast_to(to))
+        })
     }
 
-    #[track_caller]
-    fn elements(&self, method: &'static str, axis: usize, indices: &Tensor) -> Tensor {
-        match places::along(method, self.shape(), axis, indices, Outside::First) {
-            Ok(places) => self.found(method, Dimensions::elements(axis, self.rank()), &places),
-            Err(poisoned) => poisoned,
-        }
+    fn elements(&self, method: &'static str, axis: usize, indices: &Tensor) -> Result<Tensor, Refusal> {
+        let places = places::along(self.shape(), axis, indices, Outside::First)?;
+        self.found(method, Dimensions::elements(axis, self.rank()), &places)
     }
 
     /// The elements at points: `indices` is `[…, k]`, each index names a place in the first `k` axes, and the result is
@@ -331,23 +307,18 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn gather_nd(&self, indices: impl AsTensor) -> Tensor {
-        let indices = indices.as_tensor();
-        const METHOD: &str = "gather_nd";
-        if let Err(poisoned) = check_points(METHOD, self, indices) {
-            return poisoned;
-        }
-        if indices.size(-1) == 0 {
-            // Compilers do not expect such points.
-            let batch = &indices.shape()[..indices.rank() - 1];
-            return self.broadcast_to([batch, self.shape()].concat());
-        }
-        match places::points(METHOD, self.shape(), indices, Outside::First) {
-            Ok(places) => {
-                let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
-                self.found(METHOD, dimensions, &places)
+        Tensor::record("gather_nd", || {
+            let indices = indices.as_tensor();
+            check_points(self, indices)?;
+            if indices.size(-1) == 0 {
+                // Compilers do not expect such points.
+                let batch = &indices.shape()[..indices.rank() - 1];
+                return Ok(self.broadcast_to([batch, self.shape()].concat()));
             }
-            Err(poisoned) => poisoned,
-        }
+            let places = places::points(self.shape(), indices, Outside::First)?;
+            let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
+            self.found("gather_nd", dimensions, &places)
+        })
     }
 }
 
@@ -361,19 +332,16 @@ pub(super) fn fits_into(what: &str, part: &Tensor, whole: &Tensor, axis: usize) 
 }
 
 /// Whether `indices` can be points in `of`.
-#[track_caller]
-pub(super) fn check_points(method: &str, of: &Tensor, indices: &Tensor) -> Result<(), Tensor> {
-    if let Some(poisoned) = [of, indices].into_iter().find(|t| t.fault().is_some()) {
-        return Err(poisoned.clone());
-    }
+pub(super) fn check_points(of: &Tensor, indices: &Tensor) -> Result<(), Refusal> {
+    all_live([of, indices])?;
     if indices.rank() > 0 && indices.size(-1) <= of.rank() {
         return Ok(());
     }
-    let message = format!(
+    Err(format!(
         "the indices {} must be […, k], each a point in the first k of the {} axes of {}",
         indices.ty(),
         of.rank(),
         of.ty()
-    );
-    Err(Tensor::poison(method, message))
+    )
+    .into())
 }

@@ -7,6 +7,7 @@ use super::gather::{Dimensions, Gather};
 use super::resample::{Taps, along_axis};
 use super::takes::Takes;
 use crate::Tensor;
+use crate::scope::Refusal;
 
 /// How [`Tensor::interpolate`] finds an element between others; PyTorch's modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,16 +106,14 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn interpolate(&self, sizes: &[usize], mode: Interpolation) -> Tensor {
-        const METHOD: &str = "interpolate";
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let Some(first) = self.rank().checked_sub(sizes.len()) else {
-            let message = format!("the sizes {sizes:?} name more axes than {} has", self.ty());
-            return Tensor::poison(METHOD, message);
-        };
-        let steps: Vec<f64> = (0..sizes.len()).map(|i| self.shape()[first + i] as f64 / sizes[i] as f64).collect();
-        self.on_grid(METHOD, sizes, &steps, mode)
+        Tensor::record("interpolate", || {
+            self.live()?;
+            let Some(first) = self.rank().checked_sub(sizes.len()) else {
+                return Err(format!("the sizes {sizes:?} name more axes than {} has", self.ty()).into());
+            };
+            let steps: Vec<f64> = (0..sizes.len()).map(|i| self.shape()[first + i] as f64 / sizes[i] as f64).collect();
+            self.on_grid("interpolate", sizes, &steps, mode)
+        })
     }
 
     /// This tensor on another grid: its last `scales.len()` axes get `scales[i]` times as many elements, rounded down
@@ -128,39 +127,40 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn interpolate_by(&self, scales: &[f64], mode: Interpolation) -> Tensor {
-        const METHOD: &str = "interpolate_by";
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let Some(first) = self.rank().checked_sub(scales.len()) else {
-            let message = format!("the scales {scales:?} name more axes than {} has", self.ty());
-            return Tensor::poison(METHOD, message);
-        };
-        if scales.iter().any(|scale| !scale.is_finite() || *scale <= 0.0) {
-            return Tensor::poison(METHOD, format!("the scales {scales:?} must be positive numbers"));
-        }
-        let size = |(i, scale): (usize, &f64)| (self.shape()[first + i] as f64 * scale).floor() as usize;
-        let sizes: Vec<usize> = scales.iter().enumerate().map(size).collect();
-        let steps: Vec<f64> = scales.iter().map(|scale| 1.0 / scale).collect();
-        self.on_grid(METHOD, &sizes, &steps, mode)
+        Tensor::record("interpolate_by", || {
+            self.live()?;
+            let Some(first) = self.rank().checked_sub(scales.len()) else {
+                return Err(format!("the scales {scales:?} name more axes than {} has", self.ty()).into());
+            };
+            if scales.iter().any(|scale| !scale.is_finite() || *scale <= 0.0) {
+                return Err(format!("the scales {scales:?} must be positive numbers").into());
+            }
+            let size = |(i, scale): (usize, &f64)| (self.shape()[first + i] as f64 * scale).floor() as usize;
+            let sizes: Vec<usize> = scales.iter().enumerate().map(size).collect();
+            let steps: Vec<f64> = scales.iter().map(|scale| 1.0 / scale).collect();
+            self.on_grid("interpolate_by", &sizes, &steps, mode)
+        })
     }
 
     /// `steps[i]` old elements for each new one.
-    #[track_caller]
-    fn on_grid(&self, method: &'static str, sizes: &[usize], steps: &[f64], mode: Interpolation) -> Tensor {
+    fn on_grid(
+        &self,
+        method: &'static str,
+        sizes: &[usize],
+        steps: &[f64],
+        mode: Interpolation,
+    ) -> Result<Tensor, Refusal> {
         let first = self.rank() - sizes.len();
         let copies = matches!(mode, Interpolation::Nearest | Interpolation::NearestExact);
-        let takes = if copies { Ok(()) } else { Takes::Floats.check(self.dtype()) };
-        let old = &self.shape()[first..];
-        if let Err(message) = takes {
-            return Tensor::poison(method, message);
+        if !copies {
+            Takes::Floats.check(self.dtype())?;
         }
+        let old = &self.shape()[first..];
         if old.iter().chain(sizes).any(|size| !(1..=MOST).contains(size)) {
-            let message = format!("the sizes {old:?} and {sizes:?} must be from 1 to {MOST}");
-            return Tensor::poison(method, message);
+            return Err(format!("the sizes {old:?} and {sizes:?} must be from 1 to {MOST}").into());
         }
         if mode == Interpolation::Area {
-            return self.adaptive_avg_pool(sizes);
+            return Ok(self.adaptive_avg_pool(sizes));
         }
         let mut result = self.clone();
         for (i, (&to, &step)) in sizes.iter().zip(steps).enumerate() {
@@ -182,11 +182,10 @@ impl Tensor {
                 result = along_axis(method, &result, axis, &taps);
             }
         }
-        result
+        Ok(result)
     }
 
     /// The elements at these places, which rise, along an axis.
-    #[track_caller]
     fn copied(&self, method: &'static str, axis: usize, places: &[usize]) -> Tensor {
         let (from, to) = (self.shape()[axis], places.len());
         if to % from == 0 && places.iter().enumerate().all(|(i, &place)| place == i / (to / from)) {

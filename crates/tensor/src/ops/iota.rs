@@ -2,6 +2,7 @@
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::Refusal;
 use crate::{DType, Shape, Tensor, TensorType};
 
 #[derive(Debug)]
@@ -29,32 +30,26 @@ impl Tensor {
     /// A tensor whose element at index `i` along `axis` is `i`.
     #[track_caller]
     pub fn iota(dtype: DType, shape: impl Into<Shape>, axis: isize) -> Tensor {
-        Tensor::counted("iota", TensorType::new(dtype, shape), axis)
+        Tensor::record("iota", || Tensor::counted(TensorType::new(dtype, shape), axis))
     }
 
-    #[track_caller]
-    pub(super) fn counted(method: &str, ty: TensorType, axis: isize) -> Tensor {
+    pub(super) fn counted(ty: TensorType, axis: isize) -> Result<Tensor, Refusal> {
         if ty.dtype == DType::Bool {
-            return Tensor::poison(method, "booleans cannot count; ask for an integer or a float");
+            return Err("booleans cannot count; ask for an integer or a float".into());
         }
         if !ty.is_addressable() {
-            return Tensor::poison(method, ty.too_large());
+            return Err(ty.too_large().into());
         }
-        match ty.shape.axis(axis) {
-            // XLA takes the magnitude of a complex iota for the iota itself, and ends the process over the two dtypes.
-            Ok(axis) if ty.dtype.is_complex() => {
-                let real = TensorType::new(ty.dtype.real(), &ty.shape);
-                Tensor::apply(Iota { ty: real, axis }, &[]).to_dtype(ty.dtype)
-            }
-            Ok(axis) => Tensor::apply(Iota { ty, axis }, &[]),
-            Err(message) => Tensor::poison(method, message),
-        }
+        let axis = ty.shape.axis(axis)?;
+        // XLA takes the magnitude of a complex iota for the iota itself, and ends the process over the two dtypes.
+        let real = TensorType::new(ty.dtype.real(), &ty.shape);
+        Ok(Tensor::try_apply(Iota { ty: real, axis }, &[])?.to_dtype(ty.dtype))
     }
 
     /// `0, 1, …, n − 1`.
     #[track_caller]
     pub fn arange(dtype: DType, n: usize) -> Tensor {
-        Tensor::counted("arange", TensorType::new(dtype, [n]), 0)
+        Tensor::record("arange", || Tensor::counted(TensorType::new(dtype, [n]), 0))
     }
 
     /// For each integer a vector of `classes` elements on a new last axis: `true` at its index, else `false`. An
@@ -68,21 +63,21 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn one_hot(&self, classes: usize) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        if !self.dtype().is_integer() {
-            let message = format!("class indices must be integers, these are {}; convert with to_dtype()", self.ty());
-            return Tensor::poison("one_hot", message);
-        }
-        // Narrow integers cannot count many classes: a u8 would start again at 256.
-        let index = if self.dtype().size_in_bytes() < 4 { self.to_dtype(DType::I32) } else { self.clone() };
-        let mut shape = self.shape().to_vec();
-        shape.push(classes);
-        let classes = Tensor::counted("one_hot", TensorType::new(index.dtype(), shape.clone()), -1);
-        if classes.fault().is_some() {
-            return classes;
-        }
-        index.unsqueeze(-1).broadcast_to(shape).eq(classes)
+        Tensor::record("one_hot", || {
+            self.live()?;
+            if !self.dtype().is_integer() {
+                return Err(format!(
+                    "class indices must be integers, these are {}; convert with to_dtype()",
+                    self.ty()
+                )
+                .into());
+            }
+            // Narrow integers cannot count many classes: a u8 would start again at 256.
+            let index = if self.dtype().size_in_bytes() < 4 { self.to_dtype(DType::I32) } else { self.clone() };
+            let mut shape = self.shape().to_vec();
+            shape.push(classes);
+            let classes = Tensor::counted(TensorType::new(index.dtype(), shape.clone()), -1)?;
+            Ok(index.unsqueeze(-1).broadcast_to(shape).eq(classes))
+        })
     }
 }

@@ -5,6 +5,7 @@
 //! sums or means over a mask are those of [`Tensor::masked_fill`].
 
 use super::binary::Operand;
+use crate::tensor::all_live;
 use crate::{AsTensor, DType, Tensor};
 
 impl Tensor {
@@ -21,19 +22,19 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn masked_fill(&self, mask: impl AsTensor, value: impl Operand) -> Tensor {
-        let mask = mask.as_tensor();
-        if let Some(poisoned) = [self, mask].into_iter().find(|t| t.fault().is_some()) {
-            return poisoned.clone();
-        }
-        if mask.dtype() != DType::Bool {
-            let message =
-                format!("the mask must be bool, it is {}; make it with lt(), eq() or another comparison", mask.ty());
-            return Tensor::poison("masked_fill", message);
-        }
-        match mask.shape().broadcast(self.shape()) {
-            Ok(_) => mask.select(&value.beside(self), self),
-            Err(message) => Tensor::poison("masked_fill", message),
-        }
+        Tensor::record("masked_fill", || {
+            let mask = mask.as_tensor();
+            all_live([self, mask])?;
+            if mask.dtype() != DType::Bool {
+                return Err(format!(
+                    "the mask must be bool, it is {}; make it with lt(), eq() or another comparison",
+                    mask.ty()
+                )
+                .into());
+            }
+            mask.shape().broadcast(self.shape())?;
+            Ok(mask.select(&value.beside(self), self))
+        })
     }
 
     /// The places (i32) of the first `size` elements that are not 0, in row-major order: `[size, rank]`, one row of
@@ -49,34 +50,34 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn nonzero_static(&self, size: usize, fill: i32) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let (count, rank) = (self.shape().num_elements(), self.rank());
-        if count > i32::MAX as usize {
-            return Tensor::poison("nonzero_static", format!("{} has more elements than an i32 counts", self.ty()));
-        }
-        let filled = Tensor::full(DType::I32, [size, rank], f64::from(fill));
-        if size == 0 || rank == 0 && size > 1 || count == 0 || filled.fault().is_some() {
-            return filled;
-        }
-        let found = self.to_dtype(DType::Bool).reshape([count]);
-        // A stable sort puts the places that are true first, and keeps their order.
-        let first = found.not().argsort(0, false);
-        let kept = first.narrow(0, 0, size.min(count));
-        let places = kept.pad(&Tensor::scalar(0i32), &[0], &[(size - size.min(count)) as i64], &[0]);
-        let mut columns = Vec::with_capacity(rank);
-        let mut rest = places;
-        for &size in self.shape().iter().rev() {
-            columns.push(rest.remainder(size as f64));
-            rest = rest / size as f64;
-        }
-        columns.reverse();
-        if columns.is_empty() {
-            return filled;
-        }
-        let rows = Tensor::stack(&columns.iter().collect::<Vec<_>>(), -1);
-        let number = Tensor::iota(DType::I32, [size, 1], 0);
-        number.lt(found.count_nonzero(&[0], false)).select(&rows, &filled)
+        Tensor::record("nonzero_static", || {
+            self.live()?;
+            let (count, rank) = (self.shape().num_elements(), self.rank());
+            if count > i32::MAX as usize {
+                return Err(format!("{} has more elements than an i32 counts", self.ty()).into());
+            }
+            let filled = Tensor::full(DType::I32, [size, rank], f64::from(fill));
+            if size == 0 || rank == 0 && size > 1 || count == 0 || filled.live().is_err() {
+                return Ok(filled);
+            }
+            let found = self.to_dtype(DType::Bool).reshape([count]);
+            // A stable sort puts the places that are true first, and keeps their order.
+            let first = found.not().argsort(0, false);
+            let kept = first.narrow(0, 0, size.min(count));
+            let places = kept.pad(&Tensor::scalar(0i32), &[0], &[(size - size.min(count)) as i64], &[0]);
+            let mut columns = Vec::with_capacity(rank);
+            let mut rest = places;
+            for &size in self.shape().iter().rev() {
+                columns.push(rest.remainder(size as f64));
+                rest = rest / size as f64;
+            }
+            columns.reverse();
+            if columns.is_empty() {
+                return Ok(filled);
+            }
+            let rows = Tensor::stack(&columns.iter().collect::<Vec<_>>(), -1);
+            let number = Tensor::iota(DType::I32, [size, 1], 0);
+            Ok(number.lt(found.count_nonzero(&[0])).select(&rows, &filled))
+        })
     }
 }

@@ -35,6 +35,7 @@ macro_rules! operators {
             type Output = Tensor;
             #[track_caller]
             fn $method(self, right: $tensor) -> Tensor {
+                let _scope = crate::Scope::open();
                 let left = crate::ops::Operand::beside(&self, &right);
                 Tensor::$method(&left, right)
             }
@@ -49,17 +50,19 @@ operators! {
     Div div;
 }
 
-impl Neg for Tensor {
-    type Output = Tensor;
-    #[track_caller]
-    fn neg(self) -> Tensor {
-        Tensor::neg(&self)
-    }
+macro_rules! negation {
+    ($($tensor:ty;)*) => {$(
+        impl Neg for $tensor {
+            type Output = Tensor;
+            #[track_caller]
+            fn neg(self) -> Tensor {
+                Tensor::neg(&self)
+            }
+        }
+    )*};
 }
-impl Neg for &Tensor {
-    type Output = Tensor;
-    #[track_caller]
-    fn neg(self) -> Tensor {
-        Tensor::neg(self)
-    }
+
+negation! {
+    Tensor;
+    &Tensor;
 }

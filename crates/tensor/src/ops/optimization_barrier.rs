@@ -2,6 +2,7 @@
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp};
+use crate::tensor::all_live;
 use crate::{Tensor, TensorType};
 
 #[derive(Debug)]
@@ -41,12 +42,12 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn optimization_barrier(tensors: &[&Tensor]) -> Vec<Tensor> {
-        if tensors.is_empty() {
-            return vec![];
-        }
-        match tensors.iter().find(|t| t.fault().is_some()) {
-            Some(&poisoned) => vec![poisoned.clone(); tensors.len()],
-            None => Tensor::apply_all(OptimizationBarrier, tensors),
-        }
+        Tensor::record_many("optimization_barrier", tensors.len(), || {
+            all_live(tensors.iter().copied())?;
+            if tensors.is_empty() {
+                return Ok(vec![]);
+            }
+            Ok(Tensor::apply_all(OptimizationBarrier, tensors))
+        })
     }
 }

@@ -52,76 +52,65 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn pad_mode(&self, padding: &[(i64, i64)], mode: PadMode) -> Tensor {
-        const METHOD: &str = "pad_mode";
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let Some(first) = self.rank().checked_sub(padding.len()) else {
-            let message = format!("padding {padding:?} names more axes than {} has", self.shape());
-            return Tensor::poison(METHOD, message);
-        };
-        let mut padded = self.clone();
-        for (i, &(low, high)) in padding.iter().enumerate() {
-            let (axis, size) = (first + i, self.shape()[first + i]);
-            let fits = within_reach("padding", axis, low.into())
-                .and_then(|()| within_reach("padding", axis, high.into()))
-                .and_then(|()| mode.check(axis, size, low.max(high)));
-            if let Err(message) = fits {
-                return Tensor::poison(METHOD, message);
-            }
-            if size as i128 + i128::from(low) + i128::from(high) < 0 {
-                let message = format!(
-                    "cutting {} and {} off axis {axis} of {} leaves less than nothing",
-                    -low,
-                    -high,
-                    self.shape()
-                );
-                return Tensor::poison(METHOD, message);
-            }
-            padded = match mode {
-                PadMode::Constant(_) | PadMode::Zeros => padded,
-                _ => padded.continued(axis as isize, low.max(0) as usize, high.max(0) as usize, mode),
+        Tensor::record("pad_mode", || {
+            self.live()?;
+            let Some(first) = self.rank().checked_sub(padding.len()) else {
+                return Err(format!("padding {padding:?} names more axes than {} has", self.shape()).into());
             };
-        }
-        // What is cut off is cut off last, so that it may be the source of what continues.
-        let rank = self.rank();
-        let (mut low, mut high) = (vec![0; rank], vec![0; rank]);
-        for (i, &(before, after)) in padding.iter().enumerate() {
-            let all = matches!(mode, PadMode::Constant(_) | PadMode::Zeros);
-            (low[first + i], high[first + i]) = if all { (before, after) } else { (before.min(0), after.min(0)) };
-        }
-        if low.iter().chain(&high).all(|&amount| amount == 0) {
-            return padded;
-        }
-        let value = match mode {
-            // A number that is none of the dtype is refused as beside an operator.
-            PadMode::Constant(value) => crate::Operand::beside(&value, self),
-            _ => Tensor::full(self.dtype(), [], 0.0),
-        };
-        padded.pad(&value, &low, &high, &vec![0; rank])
+            let mut padded = self.clone();
+            for (i, &(low, high)) in padding.iter().enumerate() {
+                let (axis, size) = (first + i, self.shape()[first + i]);
+                within_reach("padding", axis, low.into())?;
+                within_reach("padding", axis, high.into())?;
+                mode.check(axis, size, low.max(high))?;
+                if size as i128 + i128::from(low) + i128::from(high) < 0 {
+                    return Err(format!(
+                        "cutting {} and {} off axis {axis} of {} leaves less than nothing",
+                        -low,
+                        -high,
+                        self.shape()
+                    )
+                    .into());
+                }
+                padded = match mode {
+                    PadMode::Constant(_) | PadMode::Zeros => padded,
+                    _ => padded.continued(axis as isize, low.max(0) as usize, high.max(0) as usize, mode),
+                };
+            }
+            // What is cut off is cut off last, so that it may be the source of what continues.
+            let rank = self.rank();
+            let (mut low, mut high) = (vec![0; rank], vec![0; rank]);
+            for (i, &(before, after)) in padding.iter().enumerate() {
+                let all = matches!(mode, PadMode::Constant(_) | PadMode::Zeros);
+                (low[first + i], high[first + i]) = if all { (before, after) } else { (before.min(0), after.min(0)) };
+            }
+            if low.iter().chain(&high).all(|&amount| amount == 0) {
+                return Ok(padded);
+            }
+            let value = match mode {
+                // A number that is none of the dtype is refused as beside an operator.
+                PadMode::Constant(value) => crate::Operand::beside(&value, self),
+                _ => Tensor::full(self.dtype(), [], 0.0),
+            };
+            Ok(padded.pad(&value, &low, &high, &vec![0; rank]))
+        })
     }
 
     /// So many elements more before and after along one axis; the caller has checked that they are there.
-    #[track_caller]
     fn continued(&self, axis: isize, low: usize, high: usize, mode: PadMode) -> Tensor {
         let size = self.size(axis);
-        let mut parts = vec![];
-        // No closures: what they record would carry their own lines, not the caller's.
-        if low > 0 {
-            parts.push(match mode {
-                PadMode::Reflect => self.narrow(axis, 1, low).flip(&[axis]),
-                PadMode::Circular => self.narrow(axis, size - low, low),
-                _ => self.narrow(axis, 0, 1).repeat_interleave(low, axis),
-            });
-        }
-        parts.push(self.clone());
-        if high > 0 {
-            parts.push(match mode {
-                PadMode::Reflect => self.narrow(axis, size - 1 - high, high).flip(&[axis]),
-                PadMode::Circular => self.narrow(axis, 0, high),
-                _ => self.narrow(axis, size - 1, 1).repeat_interleave(high, axis),
-            });
-        }
+        let before = || match mode {
+            PadMode::Reflect => self.narrow(axis, 1, low).flip(&[axis]),
+            PadMode::Circular => self.narrow(axis, size - low, low),
+            _ => self.narrow(axis, 0, 1).repeat_interleave(low, axis),
+        };
+        let after = || match mode {
+            PadMode::Reflect => self.narrow(axis, size - 1 - high, high).flip(&[axis]),
+            PadMode::Circular => self.narrow(axis, 0, high),
+            _ => self.narrow(axis, size - 1, 1).repeat_interleave(high, axis),
+        };
+        let (before, after) = ((low > 0).then(before), (high > 0).then(after));
+        let parts: Vec<Tensor> = before.into_iter().chain([self.clone()]).chain(after).collect();
         if parts.len() == 1 { self.clone() } else { Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis) }
     }
 }

@@ -27,13 +27,10 @@ pub(super) struct Places {
 
 /// Refuses what cannot be indices of these axes. An axis without elements can be written to, since all that lies outside
 /// is dropped, but has nothing to read.
-#[track_caller]
-fn check(method: &str, of: &Shape, axes: &[usize], indices: &Tensor, outside: Outside) -> Result<(), Tensor> {
-    if let Err(message) = Takes::Integers.check(indices.dtype()) {
-        return Err(Tensor::poison(method, format!("as indices {message}")));
-    }
+fn check(of: &Shape, axes: &[usize], indices: &Tensor, outside: Outside) -> Result<(), String> {
+    Takes::Integers.check(indices.dtype()).map_err(|message| format!("as indices {message}"))?;
     match axes.iter().find(|&&axis| of[axis] == 0 && outside == Outside::First) {
-        Some(axis) => Err(Tensor::poison(method, format!("{of} has no element along axis {axis}"))),
+        Some(axis) => Err(format!("{of} has no element along axis {axis}")),
         None => Ok(()),
     }
 }
@@ -44,7 +41,6 @@ fn dtype_for(of: &Shape, axes: &[usize]) -> DType {
     if fits { DType::I32 } else { DType::I64 }
 }
 
-#[track_caller]
 fn safe(size: usize, indices: &Tensor, outside: Outside, dtype: DType) -> Places {
     let mut inside = indices.ge(0.0);
     // No index of a dtype that does not reach the size lies beyond it.
@@ -59,24 +55,16 @@ fn safe(size: usize, indices: &Tensor, outside: Outside, dtype: DType) -> Places
 }
 
 /// Indices of any shape along one axis of `of`.
-#[track_caller]
-pub(super) fn along(
-    method: &str,
-    of: &Shape,
-    axis: usize,
-    indices: &Tensor,
-    outside: Outside,
-) -> Result<Places, Tensor> {
-    check(method, of, &[axis], indices, outside)?;
+pub(super) fn along(of: &Shape, axis: usize, indices: &Tensor, outside: Outside) -> Result<Places, String> {
+    check(of, &[axis], indices, outside)?;
     Ok(safe(of[axis], indices, outside, dtype_for(of, &[axis])))
 }
 
 /// Indices `[…, k]`, each a point in the first `k` axes of `of`; the caller has checked `k`, which is not 0.
-#[track_caller]
-pub(super) fn points(method: &str, of: &Shape, indices: &Tensor, outside: Outside) -> Result<Places, Tensor> {
+pub(super) fn points(of: &Shape, indices: &Tensor, outside: Outside) -> Result<Places, String> {
     let k = indices.size(-1);
     let axes: Vec<usize> = (0..k).collect();
-    check(method, of, &axes, indices, outside)?;
+    check(of, &axes, indices, outside)?;
     let dtype = dtype_for(of, &axes);
     let batch = &indices.shape()[..indices.rank() - 1];
     let mut inside = Tensor::ones(DType::Bool, batch);

@@ -4,9 +4,11 @@ use super::constant::holds;
 use super::pooling_positions::{at_winners, largest_and_where, to_winners, winners};
 use super::reduce::Reducer;
 use super::takes::Takes;
+use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::Refusal;
 use crate::shape::within_reach;
 use crate::{DType, Tensor, TensorType};
 
@@ -306,7 +308,6 @@ impl Pooling {
     }
 
     /// How many elements each window has that count, to be divided by: `[spatial…]`. Whole windows need no such thing.
-    #[track_caller]
     fn counts(&self, over: &Tensor, windows: &Windows, result: &Tensor, dtype: DType) -> Option<Tensor> {
         let n = self.window.len();
         let beyond = (0..n).any(|i| windows.padding[i + 2].1 > self.padding[i] as i64);
@@ -332,13 +333,10 @@ impl Pooling {
     }
 }
 
-impl Tensor {
+methods! {
     /// The largest element of each window over `[batch, channels, spatial…]`. The gradient goes to the first of the
     /// largest.
-    #[track_caller]
-    pub fn max_pool(&self, how: &Pooling) -> Tensor {
-        self.pool("max_pool", Reducer::Max, how)
-    }
+    max_pool(how: &Pooling) -> Tensor, |x| x.pool("max_pool", Reducer::Max, how);
 
     /// The largest element of each window over `[batch, channels, spatial…]`, and where it lies (PyTorch's
     /// `return_indices`): an i32 that counts the elements of one channel, row by row; the first of several.
@@ -351,58 +349,43 @@ impl Tensor {
     /// assert_eq!(at.eval()?.to_vec::<i32>()?, [3, 4]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn max_pool_with_indices(&self, how: &Pooling) -> [Tensor; 2] {
-        const METHOD: &str = "max_pool_with_indices";
-        if self.fault().is_some() {
-            return [self.clone(), self.clone()];
-        }
-        match how.windows(self) {
-            Ok(windows) => largest_and_where(METHOD, self, &windows),
-            Err(message) => {
-                let poisoned = Tensor::poison(METHOD, message);
-                [poisoned.clone(), poisoned]
-            }
-        }
-    }
+    max_pool_with_indices(how: &Pooling) -> [Tensor; 2], |x| {
+        Ok(largest_and_where("max_pool_with_indices", x, &how.windows(x)?))
+    };
+}
 
+impl Tensor {
     /// The mean of each window over `[batch, channels, spatial…]`. Padding counts as zeros unless
     /// [`Pooling::count_include_pad`] says otherwise. 16-bit floats are summed as f32.
     #[track_caller]
     pub fn avg_pool(&self, how: &Pooling) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let count: f64 = how.divisor.map_or_else(|| how.window.iter().map(|&n| n as f64).product(), |n| n as f64);
-        let dtype = self.dtype();
-        if !holds(dtype, count) {
-            let message = format!("a window has {count} elements, which is no {dtype}; convert with to_dtype() first");
-            return Tensor::poison("avg_pool", message);
-        }
-        if how.divisor == Some(0) {
-            return Tensor::poison("avg_pool", "the divisor must be at least 1");
-        }
-        // The sum, and even the number of elements, may be too large for 16 bits.
-        let wide = wide(self);
-        let sum = wide.pool("avg_pool", Reducer::Sum, how);
-        let counts = match how.windows(&wide) {
-            Ok(windows) if sum.fault().is_none() => how.counts(&wide, &windows, &sum, wide.dtype()),
-            _ => None,
-        };
-        match counts {
-            Some(counts) => (sum / counts).to_dtype(dtype),
-            None => (sum / count).to_dtype(dtype),
-        }
+        Tensor::record("avg_pool", || {
+            self.live()?;
+            let count: f64 = how.divisor.map_or_else(|| how.window.iter().map(|&n| n as f64).product(), |n| n as f64);
+            let dtype = self.dtype();
+            if !holds(dtype, count) {
+                return Err(format!(
+                    "a window has {count} elements, which is no {dtype}; convert with to_dtype() first"
+                )
+                .into());
+            }
+            if how.divisor == Some(0) {
+                return Err("the divisor must be at least 1".into());
+            }
+            // The sum, and even the number of elements, may be too large for 16 bits.
+            let wide = wide(self);
+            let sum = wide.pool("avg_pool", Reducer::Sum, how)?;
+            let mean = match how.counts(&wide, &how.windows(&wide)?, &sum, wide.dtype()) {
+                Some(counts) => sum / counts,
+                None => sum / count,
+            };
+            Ok(mean.to_dtype(dtype))
+        })
     }
 
-    #[track_caller]
-    fn pool(&self, method: &'static str, reducer: Reducer, how: &Pooling) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        match how.windows(self) {
-            Ok(windows) => Tensor::apply(ReduceWindow { method, reducer, windows }, &[self]),
-            Err(message) => Tensor::poison(method, message),
-        }
+    fn pool(&self, method: &'static str, reducer: Reducer, how: &Pooling) -> Result<Tensor, Refusal> {
+        self.live()?;
+        let windows = how.windows(self)?;
+        Tensor::try_apply(ReduceWindow { method, reducer, windows }, &[self])
     }
 }

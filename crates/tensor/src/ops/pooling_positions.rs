@@ -82,17 +82,17 @@ impl Operation for LargestAndWhere {
 }
 
 /// The largest element of each window over `[batch, channels, spatial…]`, and its place among those of its channel.
-#[track_caller]
 pub(super) fn largest_and_where(method: &'static str, x: &Tensor, windows: &Windows) -> [Tensor; 2] {
-    let spatial = &x.shape()[2..];
-    let count = spatial.iter().fold(1usize, |n, &size| n.saturating_mul(size));
-    if i32::try_from(count).is_err() {
-        let poisoned = Tensor::poison(method, format!("a channel of {} has more elements than an i32 counts", x.ty()));
-        return [poisoned.clone(), poisoned];
-    }
-    let axes: Vec<usize> = (2..x.rank()).collect();
-    let places = Tensor::arange(DType::I32, count).reshape(spatial).broadcast_in_dim(x.shape(), &axes);
-    Tensor::apply_many(LargestAndWhere { method, windows: windows.clone() }, &[x, &places])
+    Tensor::record(method, || {
+        let spatial = &x.shape()[2..];
+        let count = spatial.iter().fold(1usize, |n, &size| n.saturating_mul(size));
+        if i32::try_from(count).is_err() {
+            return Err(format!("a channel of {} has more elements than an i32 counts", x.ty()).into());
+        }
+        let axes: Vec<usize> = (2..x.rank()).collect();
+        let places = Tensor::arange(DType::I32, count).reshape(spatial).broadcast_in_dim(x.shape(), &axes);
+        Ok(Tensor::apply_many(LargestAndWhere { method, windows: windows.clone() }, &[x, &places]))
+    })
 }
 
 /// The places of the largest elements alone.
@@ -103,7 +103,7 @@ pub(super) fn winners(x: &Tensor, windows: &Windows) -> Tensor {
 
 /// `[batch, channels, elements]`.
 fn flat(x: &Tensor) -> Tensor {
-    if x.fault().is_some() { x.clone() } else { x.flatten(2, -1) }
+    x.flatten(2, -1)
 }
 
 /// Adds each element of `g`, one a window, to the place of `x` that won the window.

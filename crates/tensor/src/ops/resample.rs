@@ -61,11 +61,7 @@ impl Operation for AlongAxis {
 }
 
 /// The sums along `axis` of these elements, a list for each new element. 16-bit floats are summed as f32.
-#[track_caller]
 pub(super) fn along_axis(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Tensor {
-    if x.fault().is_some() {
-        return x.clone();
-    }
     let from = wide(x);
     let sums = match phases(taps, x.shape()[axis]) {
         Some(phases) => sliced(&from, axis, taps.len(), &phases),
@@ -114,7 +110,6 @@ fn phases(taps: &[Taps], from: usize) -> Option<Vec<Vec<Run>>> {
 }
 
 /// The part with a weight for each element along `axis`.
-#[track_caller]
 fn weighted(part: &Tensor, axis: usize, weights: &[f64]) -> Tensor {
     match weights {
         [first, rest @ ..] if rest.iter().all(|weight| weight == first) => {
@@ -133,7 +128,6 @@ fn weighted(part: &Tensor, axis: usize, weights: &[f64]) -> Tensor {
 }
 
 /// A list of numbers.
-#[track_caller]
 fn numbers(values: &[f64], dtype: DType) -> Tensor {
     match dtype {
         DType::F64 => Tensor::from_slice(values, [values.len()]),
@@ -142,7 +136,6 @@ fn numbers(values: &[f64], dtype: DType) -> Tensor {
 }
 
 /// The sums made of slices.
-#[track_caller]
 fn sliced(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
     let count = to / phases.len();
     let step = x.shape()[axis] / count;
@@ -190,7 +183,6 @@ fn longest(taps: &[Taps]) -> usize {
 }
 
 /// The sums made of gathered elements, and their derivative by a product.
-#[track_caller]
 fn gathered(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Tensor {
     let mut sum = Tensor::zeros(x.dtype(), []);
     let input = x.clone();

@@ -60,11 +60,13 @@ impl Tensor {
     /// The same elements, in row-major order, under another shape with as many elements.
     #[track_caller]
     pub fn reshape(&self, shape: impl Into<Shape>) -> Tensor {
-        let to = shape.into();
-        if self.fault().is_some() || *self.shape() == to {
-            return self.clone();
-        }
-        Tensor::apply(Reshape { to }, &[self])
+        Tensor::record("reshape", || {
+            let to = shape.into();
+            if *self.live()?.shape() == to {
+                return Ok(self.clone());
+            }
+            Tensor::try_apply(Reshape { to }, &[self])
+        })
     }
 
     /// As [`Tensor::reshape`], where one size may be −1: it is what the others leave (PyTorch's `view` and `reshape`).
@@ -76,13 +78,11 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn view(&self, sizes: &[isize]) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        match inferred(sizes, self.shape().num_elements()) {
-            Ok(to) => self.reshape(to),
-            Err(message) => Tensor::poison("view", format!("{}: {message}", self.shape())),
-        }
+        Tensor::record("view", || {
+            let shape = self.live()?.shape();
+            let to = inferred(sizes, shape.num_elements()).map_err(|message| format!("{shape}: {message}"))?;
+            Ok(self.reshape(to))
+        })
     }
 
     /// Splits one axis into several of these sizes, of which one may be −1: it is what the others leave (PyTorch's
@@ -95,72 +95,53 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn unflatten(&self, axis: isize, sizes: &[isize]) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let axis = match self.shape().axis(axis) {
-            Ok(axis) => axis,
-            Err(message) => return Tensor::poison("unflatten", message),
-        };
-        match inferred(sizes, self.shape()[axis]) {
-            Ok(parts) => self.reshape([&self.shape()[..axis], &parts, &self.shape()[axis + 1..]].concat()),
-            Err(message) => Tensor::poison("unflatten", format!("axis {axis} of {}: {message}", self.shape())),
-        }
+        Tensor::record("unflatten", || {
+            let shape = self.live()?.shape();
+            let axis = shape.axis(axis)?;
+            let parts = inferred(sizes, shape[axis]).map_err(|message| format!("axis {axis} of {shape}: {message}"))?;
+            Ok(self.reshape([&shape[..axis], &parts, &shape[axis + 1..]].concat()))
+        })
     }
 
     /// Merges the axes from `start` to `end`, both included, into one, as PyTorch's `flatten(start_dim, end_dim)`.
     #[track_caller]
     pub fn flatten(&self, start: isize, end: isize) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let dims = self.shape();
-        match (dims.axis(start), dims.axis(end)) {
-            (Ok(start), Ok(end)) if start <= end => {
-                let mut to = dims[..start].to_vec();
-                to.push(product(&dims[start..=end]));
-                to.extend(&dims[end + 1..]);
-                self.reshape(to)
+        Tensor::record("flatten", || {
+            let shape = self.live()?.shape();
+            let (start, end) = (shape.axis(start)?, shape.axis(end)?);
+            if start > end {
+                return Err(format!("the first axis {start} comes after the last, {end}").into());
             }
-            (Ok(start), Ok(end)) => {
-                Tensor::poison("flatten", format!("the first axis {start} comes after the last, {end}"))
-            }
-            (Err(message), _) | (_, Err(message)) => Tensor::poison("flatten", message),
-        }
+            let merged = product(&shape[start..=end]);
+            Ok(self.reshape([&shape[..start], &[merged], &shape[end + 1..]].concat()))
+        })
     }
 
     /// Adds an axis of size 1 so that it becomes axis `axis` of the result; −1 adds it last.
     #[track_caller]
     pub fn unsqueeze(&self, axis: isize) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let mut to = self.shape().to_vec();
-        let at = if axis < 0 { axis + to.len() as isize + 1 } else { axis };
-        if !(0..=to.len() as isize).contains(&at) {
-            return Tensor::poison("unsqueeze", format!("{} has no place {axis} for a new axis", self.shape()));
-        }
-        to.insert(at as usize, 1);
-        self.reshape(to)
+        Tensor::record("unsqueeze", || {
+            self.live()?;
+            let mut to = self.shape().to_vec();
+            let at = if axis < 0 { axis + to.len() as isize + 1 } else { axis };
+            if !(0..=to.len() as isize).contains(&at) {
+                return Err(format!("{} has no place {axis} for a new axis", self.shape()).into());
+            }
+            to.insert(at as usize, 1);
+            Ok(self.reshape(to))
+        })
     }
 
     /// Removes an axis, which must have size 1.
     #[track_caller]
     pub fn squeeze(&self, axis: isize) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        match self.shape().axis(axis) {
-            Ok(at) if self.shape()[at] == 1 => {
-                let mut to = self.shape().to_vec();
-                to.remove(at);
-                self.reshape(to)
+        Tensor::record("squeeze", || {
+            let shape = self.live()?.shape();
+            let at = shape.axis(axis)?;
+            if shape[at] != 1 {
+                return Err(format!("axis {at} of {shape} has size {}, not 1", shape[at]).into());
             }
-            Ok(at) => {
-                let message = format!("axis {at} of {} has size {}, not 1", self.shape(), self.shape()[at]);
-                Tensor::poison("squeeze", message)
-            }
-            Err(message) => Tensor::poison("squeeze", message),
-        }
+            Ok(self.reshape([&shape[..at], &shape[at + 1..]].concat()))
+        })
     }
 }

@@ -1,5 +1,6 @@
 //! Turning axes around.
 
+use super::unary::methods;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{Tensor, TensorType};
@@ -24,16 +25,7 @@ impl Operation for Reverse {
     }
 }
 
-impl Tensor {
+methods! {
     /// The elements in the opposite order along each of `axes` (StableHLO's `reverse`).
-    #[track_caller]
-    pub fn flip(&self, axes: &[isize]) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        match self.shape().axes(axes) {
-            Ok(axes) => Tensor::apply(Reverse { axes }, &[self]),
-            Err(message) => Tensor::poison("flip", message),
-        }
-    }
+    flip(axes: &[isize]) -> Tensor, |x| Tensor::try_apply(Reverse { axes: x.shape().axes(axes)? }, &[x]);
 }

@@ -14,25 +14,25 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn roll(&self, shifts: &[isize], axes: &[isize]) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        if shifts.len() != axes.len() {
-            return Tensor::poison("roll", format!("{shifts:?} and {axes:?} are not equally many shifts and axes"));
-        }
-        let mut rolled = self.clone();
-        for (&shift, &axis) in shifts.iter().zip(axes) {
-            let size = match self.shape().axis(axis) {
-                Ok(at) => self.shape()[at],
-                Err(message) => return Tensor::poison("roll", message),
-            };
-            // A size is at most the address space, so that it is an isize.
-            let shift = if size == 0 { 0 } else { shift.rem_euclid(size as isize) as usize };
-            if shift != 0 {
-                let (head, tail) = (rolled.narrow(axis, 0, size - shift), rolled.narrow(axis, size - shift, shift));
-                rolled = Tensor::concatenate(&[&tail, &head], axis);
+        Tensor::record("roll", || {
+            self.live()?;
+            if shifts.len() != axes.len() {
+                return Err(format!("{shifts:?} and {axes:?} are not equally many shifts and axes").into());
             }
-        }
-        rolled
+            let mut rolled = self.clone();
+            for (&shift, &axis) in shifts.iter().zip(axes) {
+                let size = match self.shape().axis(axis) {
+                    Ok(at) => self.shape()[at],
+                    Err(message) => return Err(message.into()),
+                };
+                // A size is at most the address space, so that it is an isize.
+                let shift = if size == 0 { 0 } else { shift.rem_euclid(size as isize) as usize };
+                if shift != 0 {
+                    let (head, tail) = (rolled.narrow(axis, 0, size - shift), rolled.narrow(axis, size - shift, shift));
+                    rolled = Tensor::concatenate(&[&tail, &head], axis);
+                }
+            }
+            Ok(rolled)
+        })
     }
 }

@@ -1,9 +1,7 @@
 //! Elementwise rounding of floating-point numbers, and the division of numbers that rounds down. Constant in pieces, so
 //! their derivatives are 0.
 
-use super::binary::{Operand, operands};
-use super::takes::Takes;
-use super::unary::unary;
+use super::unary::{composed, unary};
 use crate::Tensor;
 
 unary! {
@@ -20,20 +18,12 @@ unary! {
     round_half_away, RoundNearestAfz, "stablehlo.round_nearest_afz", Floats, |x, y, g| None;
 }
 
-impl Tensor {
+composed! {
     /// The integer part of `x`: `x` rounded towards 0, elementwise. Derivative 0.
-    #[track_caller]
-    pub fn trunc(&self) -> Tensor {
-        let x = Takes::Floats.operand("trunc", self);
-        x.lt(0.0).select(&x.ceil(), &x.floor())
-    }
+    trunc, Floats, |x| x.lt(0.0).select(&x.ceil(), &x.floor());
 
     /// `x − trunc(x)`, which has the sign of `x`, elementwise. Derivative 1.
-    #[track_caller]
-    pub fn frac(&self) -> Tensor {
-        let x = Takes::Floats.operand("frac", self);
-        &x - x.trunc()
-    }
+    frac, Floats, |x| &x - x.trunc();
 
     /// The largest integer at most `a/b`, elementwise, for integers and floats (Python's `//`). Derivative 0. See
     /// [`Tensor::div`] for what rounds towards zero; integers divided by 0 give no meaningful number.
@@ -45,42 +35,34 @@ impl Tensor {
     /// assert_eq!(a.floor_mod(2.0).eval()?.to_vec::<i32>()?, [1, 1]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn floor_divide(&self, other: impl Operand) -> Tensor {
-        let (a, b) = match operands("floor_divide", Takes::Numbers, self, other) {
-            // A quotient in pieces has no gradient: nothing is kept for one.
-            Ok((a, b)) => (a.detach(), b.detach()),
-            Err(poisoned) => return poisoned,
-        };
-        if a.dtype().is_unsigned() {
-            return a / b;
-        }
-        let rest = a.remainder(&b);
-        let below = differs_in_sign(&rest, &b);
-        if a.dtype().is_integer() {
-            let quotient = a / b;
-            return below.select(&(&quotient - 1.0), &quotient);
-        }
-        // By way of the remainder, which is exact: a/b may round up to the next integer. Dividing by 0 gives what it gives.
-        let quotient = ((&a - &rest) / &b).round();
-        b.eq(0.0).select(&(&a / &b), &below.select(&(&quotient - 1.0), &quotient))
-    }
+    floor_divide, Numbers, |a, b| floor_divide(&a, &b);
 
     /// What remains of `a/b` rounded down, with the sign of `b`, elementwise (Python's `%`, `jax.numpy.mod`,
     /// `torch.remainder`): `a − b·floor(a/b)`. Derivatives 1 and `−floor(a/b)`. [`Tensor::remainder`] has the sign of `a`.
-    #[track_caller]
-    pub fn floor_mod(&self, other: impl Operand) -> Tensor {
-        let (a, b) = match operands("floor_mod", Takes::Numbers, self, other) {
-            Ok(both) => both,
-            Err(poisoned) => return poisoned,
-        };
+    floor_mod, Numbers, |a, b| {
         let rest = a.remainder(&b);
         differs_in_sign(&rest, &b).select(&(&rest + &b), &rest)
+    };
+}
+
+fn floor_divide(a: &Tensor, b: &Tensor) -> Tensor {
+    // A quotient in pieces has no gradient: nothing is kept for one.
+    let (a, b) = (a.detach(), b.detach());
+    if a.dtype().is_unsigned() {
+        return a / b;
     }
+    let rest = a.remainder(&b);
+    let below = differs_in_sign(&rest, &b);
+    if a.dtype().is_integer() {
+        let quotient = a / b;
+        return below.select(&(&quotient - 1.0), &quotient);
+    }
+    // By way of the remainder, which is exact: a/b may round up to the next integer. Dividing by 0 gives what it gives.
+    let quotient = ((&a - &rest) / &b).round();
+    b.eq(0.0).select(&(&a / &b), &below.select(&(&quotient - 1.0), &quotient))
 }
 
 /// Where a remainder is not 0 and its sign is not that of the divisor.
-#[track_caller]
 fn differs_in_sign(rest: &Tensor, divisor: &Tensor) -> Tensor {
     if rest.dtype().is_unsigned() {
         return rest.ne(rest);

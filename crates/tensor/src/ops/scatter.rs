@@ -7,9 +7,11 @@ use super::gather::{Dimensions, Gather, check_points, fits_into, indexed_axis};
 use super::places::{self, Outside, Places};
 use super::promote::common_dtype;
 use super::takes::Takes;
+use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::scope::Refusal;
 use crate::{AsTensor, DType, Tensor, TensorType};
 
 /// What becomes of an element and of what is written to its place.
@@ -138,75 +140,24 @@ impl Operation for Scatter {
 }
 
 /// Brings both to the dtype in which they meet and `combine` computes.
-#[track_caller]
-fn operands(method: &str, combine: Combine, to: &Tensor, updates: &Tensor) -> Result<(DType, Tensor, Tensor), Tensor> {
-    let dtype = common_dtype(method, to, updates)?;
-    if combine != Combine::Set
-        && let Err(message) = Takes::Numbers.check(dtype)
-    {
-        return Err(Tensor::poison(method, message));
+fn operands(combine: Combine, to: &Tensor, updates: &Tensor) -> Result<(DType, Tensor, Tensor), Refusal> {
+    let dtype = common_dtype(to, updates)?;
+    if combine != Combine::Set {
+        Takes::Numbers.check(dtype)?;
     }
     let (to, updates) = (to.to_dtype(dtype), updates.to_dtype(dtype));
     Ok(if combine.is_wide() { (dtype, wide(&to), wide(&updates)) } else { (dtype, to, updates) })
 }
 
-impl Tensor {
-    /// Writes `updates`, of the shape that the dimensions say, to safe places.
-    #[track_caller]
-    fn written(
-        &self,
-        method: &'static str,
-        combine: Combine,
-        dimensions: Dimensions,
-        places: &Places,
-        updates: &Tensor,
-    ) -> Tensor {
-        // Every index lies outside. XLA has no windows of size 1 within an axis of size 0.
-        if self.shape().num_elements() == 0 {
-            return self.clone();
-        }
-        // What lies outside is dropped by the operation; the mask drops its gradient.
-        let mask = dimensions.spread(&places.inside, updates.shape());
-        let kept = mask.select(updates, &updates.zeros_like());
-        Tensor::apply(Scatter { method, combine, dimensions }, &[self, &places.indices, &kept])
+/// Whether what is written has the shape of what would be read there.
+fn check_updates(what: &str, updates: &Tensor, expected: Vec<usize>, place: impl Fn() -> String) -> Result<(), String> {
+    if updates.shape().dims() == expected {
+        return Ok(());
     }
+    Err(format!("what is {what} has the shape {}; for {} it must be {expected:?}", updates.shape(), place()))
+}
 
-    #[track_caller]
-    fn write_along(
-        &self,
-        method: &'static str,
-        combine: Combine,
-        axis: isize,
-        indices: &Tensor,
-        updates: &Tensor,
-    ) -> Tensor {
-        let (dtype, to, updates) = match operands(method, combine, self, updates) {
-            Ok(operands) => operands,
-            Err(poisoned) => return poisoned,
-        };
-        let axis = match indexed_axis(method, self, axis, indices) {
-            Ok(axis) => axis,
-            Err(poisoned) => return poisoned,
-        };
-        let places = match places::along(method, self.shape(), axis, indices, Outside::Beyond) {
-            Ok(places) => places,
-            Err(poisoned) => return poisoned,
-        };
-        let dimensions = Dimensions::along(axis, self.rank(), indices.rank());
-        let expected = dimensions.taken(self.shape(), indices.shape());
-        if updates.shape().dims() != expected {
-            let what = if combine == Combine::Add { "added" } else { "written" };
-            let message = format!(
-                "what is {what} has the shape {}; for indices {} along axis {axis} of {} it must be {expected:?}",
-                updates.shape(),
-                indices.shape(),
-                self.shape()
-            );
-            return Tensor::poison(method, message);
-        }
-        to.written(method, combine, dimensions, &places, &updates).to_dtype(dtype)
-    }
-
+methods! {
     /// This tensor with `updates` added at `indices` along `axis`, as often as an index occurs (JAX's
     /// `x.at[indices].add`, PyTorch's `index_add` for indices of any shape). `updates` has the shape that
     /// [`Tensor::take`] gives. What an index outside `0..size` would add is dropped.
@@ -218,11 +169,9 @@ impl Tensor {
     /// assert_eq!(counts.eval()?.to_vec::<i32>()?, [1, 0, 2]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn index_add(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        self.write_along("index_add", Combine::Add, axis, indices, updates)
-    }
+    index_add(axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor, |x| {
+        x.write_along("index_add", Combine::Add, axis, indices.as_tensor(), updates.as_tensor())
+    };
 
     /// This tensor with `updates` in place of what stood at `indices` along `axis` (JAX's `x.at[indices].set`, PyTorch's
     /// `index_copy` for indices of any shape). `updates` has the shape that [`Tensor::take`] gives. What an index outside
@@ -235,71 +184,15 @@ impl Tensor {
     /// assert_eq!(y.eval()?.to_vec::<f32>()?, [1.0, 2.0, 7.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn index_copy(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        self.write_along("index_copy", Combine::Set, axis, indices, updates)
-    }
+    index_copy(axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor, |x| {
+        x.write_along("index_copy", Combine::Set, axis, indices.as_tensor(), updates.as_tensor())
+    };
 
     /// As [`Tensor::index_add`] and [`Tensor::index_copy`] for any [`Combine`] (PyTorch's `index_reduce`, its
     /// `include_self` true).
-    #[track_caller]
-    pub fn index_reduce(
-        &self,
-        axis: isize,
-        indices: impl AsTensor,
-        updates: impl AsTensor,
-        combine: Combine,
-    ) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        self.write_along("index_reduce", combine, axis, indices, updates)
-    }
-
-    #[track_caller]
-    fn write_elements(
-        &self,
-        method: &'static str,
-        combine: Combine,
-        axis: isize,
-        indices: &Tensor,
-        updates: &Tensor,
-    ) -> Tensor {
-        let (dtype, to, updates) = match operands(method, combine, self, updates) {
-            Ok(operands) => operands,
-            Err(poisoned) => return poisoned,
-        };
-        let axis = match indexed_axis(method, self, axis, indices) {
-            Ok(axis) => axis,
-            Err(poisoned) => return poisoned,
-        };
-        if let Err(message) = fits_into("the indices", indices, self, axis) {
-            return Tensor::poison(method, message);
-        }
-        let (part, has) = (indices.shape(), updates.shape());
-        if has.rank() != part.rank() || part.iter().zip(has.iter()).any(|(part, has)| part > has) {
-            let message = format!("the indices {} name more elements than what is written, {}", indices.ty(), has);
-            return Tensor::poison(method, message);
-        }
-        let places = match places::along(method, self.shape(), axis, indices, Outside::Beyond) {
-            Ok(places) => places,
-            Err(poisoned) => return poisoned,
-        };
-        let (none, step) = (vec![0; part.rank()], vec![1; part.rank()]);
-        let updates = updates.slice(&none, part, &step);
-        // Along the other axes the indices are to be as long as this tensor: what is added to them lies outside.
-        let low = vec![0; part.rank()];
-        let high: Vec<i64> = (0..part.rank())
-            .map(|a| if a == axis { 0 } else { self.shape()[a].saturating_sub(part[a]) as i64 })
-            .collect();
-        let beyond = Tensor::full(places.indices.dtype(), [], self.shape()[axis] as f64);
-        let padded = Places {
-            indices: places.indices.pad(&beyond, &low, &high, &none),
-            inside: places.inside.pad(&Tensor::zeros(DType::Bool, []), &low, &high, &none),
-        };
-        let updates = updates.pad(&Tensor::zeros(updates.dtype(), []), &low, &high, &none);
-        let dimensions = Dimensions::elements(axis, self.rank());
-        to.written(method, combine, dimensions, &padded, &updates).to_dtype(dtype)
-    }
+    index_reduce(axis: isize, indices: impl AsTensor, updates: impl AsTensor, combine: Combine) -> Tensor, |x| {
+        x.write_along("index_reduce", combine, axis, indices.as_tensor(), updates.as_tensor())
+    };
 
     /// This tensor with `updates` written where [`Tensor::gather`] would read: `y[i, index[i, j]] = updates[i, j]` for
     /// `axis` 1 (PyTorch's `scatter`). `indices` has the rank of this tensor, along the other axes at most its sizes, and
@@ -315,18 +208,14 @@ impl Tensor {
     /// assert_eq!(hot.eval()?.to_vec::<f32>()?, [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn scatter(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        self.write_elements("scatter", Combine::Set, axis, indices, updates)
-    }
+    scatter(axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor, |x| {
+        x.write_elements("scatter", Combine::Set, axis, indices.as_tensor(), updates.as_tensor())
+    };
 
     /// As [`Tensor::scatter`], but `updates` are added, as often as an index occurs (PyTorch's `scatter_add`).
-    #[track_caller]
-    pub fn scatter_add(&self, axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        self.write_elements("scatter_add", Combine::Add, axis, indices, updates)
-    }
+    scatter_add(axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor, |x| {
+        x.write_elements("scatter_add", Combine::Add, axis, indices.as_tensor(), updates.as_tensor())
+    };
 
     /// As [`Tensor::scatter`] for any [`Combine`] (PyTorch's `scatter_reduce`, its `include_self` true).
     ///
@@ -337,16 +226,80 @@ impl Tensor {
     /// assert_eq!(x.scatter_reduce(0, &at, &found, Combine::Max).eval()?.to_vec::<f32>()?, [3.0, 5.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn scatter_reduce(
+    scatter_reduce(axis: isize, indices: impl AsTensor, updates: impl AsTensor, combine: Combine) -> Tensor, |x| {
+        x.write_elements("scatter_reduce", combine, axis, indices.as_tensor(), updates.as_tensor())
+    };
+}
+
+impl Tensor {
+    /// Writes `updates`, of the shape that the dimensions say, to safe places.
+    fn written(
         &self,
-        axis: isize,
-        indices: impl AsTensor,
-        updates: impl AsTensor,
+        method: &'static str,
         combine: Combine,
-    ) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        self.write_elements("scatter_reduce", combine, axis, indices, updates)
+        dimensions: Dimensions,
+        places: &Places,
+        updates: &Tensor,
+    ) -> Result<Tensor, Refusal> {
+        // Every index lies outside. XLA has no windows of size 1 within an axis of size 0.
+        if self.shape().num_elements() == 0 {
+            return Ok(self.clone());
+        }
+        // What lies outside is dropped by the operation; the mask drops its gradient.
+        let mask = dimensions.spread(&places.inside, updates.shape());
+        let kept = mask.select(updates, &updates.zeros_like());
+        Tensor::try_apply(Scatter { method, combine, dimensions }, &[self, &places.indices, &kept])
+    }
+
+    fn write_along(
+        &self,
+        method: &'static str,
+        combine: Combine,
+        axis: isize,
+        indices: &Tensor,
+        updates: &Tensor,
+    ) -> Result<Tensor, Refusal> {
+        let (dtype, to, updates) = operands(combine, self, updates)?;
+        let axis = indexed_axis(self, axis, indices)?;
+        let places = places::along(self.shape(), axis, indices, Outside::Beyond)?;
+        let dimensions = Dimensions::along(axis, self.rank(), indices.rank());
+        let what = if combine == Combine::Add { "added" } else { "written" };
+        let place = || format!("indices {} along axis {axis} of {}", indices.shape(), self.shape());
+        check_updates(what, &updates, dimensions.taken(self.shape(), indices.shape()), place)?;
+        Ok(to.written(method, combine, dimensions, &places, &updates)?.to_dtype(dtype))
+    }
+
+    fn write_elements(
+        &self,
+        method: &'static str,
+        combine: Combine,
+        axis: isize,
+        indices: &Tensor,
+        updates: &Tensor,
+    ) -> Result<Tensor, Refusal> {
+        let (dtype, to, updates) = operands(combine, self, updates)?;
+        let axis = indexed_axis(self, axis, indices)?;
+        fits_into("the indices", indices, self, axis)?;
+        let (part, has) = (indices.shape(), updates.shape());
+        if has.rank() != part.rank() || part.iter().zip(has.iter()).any(|(part, has)| part > has) {
+            return Err(format!("the indices {} name more elements than what is written, {}", indices.ty(), has).into());
+        }
+        let places = places::along(self.shape(), axis, indices, Outside::Beyond)?;
+        let (none, step) = (vec![0; part.rank()], vec![1; part.rank()]);
+        let updates = updates.slice(&none, part, &step);
+        // Along the other axes the indices are to be as long as this tensor: what is added to them lies outside.
+        let low = vec![0; part.rank()];
+        let high: Vec<i64> = (0..part.rank())
+            .map(|a| if a == axis { 0 } else { self.shape()[a].saturating_sub(part[a]) as i64 })
+            .collect();
+        let beyond = Tensor::full(places.indices.dtype(), [], self.shape()[axis] as f64);
+        let padded = Places {
+            indices: places.indices.pad(&beyond, &low, &high, &none),
+            inside: places.inside.pad(&Tensor::zeros(DType::Bool, []), &low, &high, &none),
+        };
+        let updates = updates.pad(&Tensor::zeros(updates.dtype(), []), &low, &high, &none);
+        let dimensions = Dimensions::elements(axis, self.rank());
+        Ok(to.written(method, combine, dimensions, &padded, &updates)?.to_dtype(dtype))
     }
 
     /// This tensor with `updates` written to points: `indices` is `[…, k]` and `updates` `[…, rest]`, of the shape that
@@ -363,32 +316,18 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn scatter_nd(&self, indices: impl AsTensor, updates: impl AsTensor, combine: Combine) -> Tensor {
-        let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
-        const METHOD: &str = "scatter_nd";
-        let (dtype, to, updates) = match operands(METHOD, combine, self, updates) {
-            Ok(operands) => operands,
-            Err(poisoned) => return poisoned,
-        };
-        if let Err(poisoned) = check_points(METHOD, self, indices) {
-            return poisoned;
-        }
-        if indices.size(-1) == 0 {
-            return Tensor::poison(METHOD, format!("the points {} name no axis of {}", indices.ty(), self.ty()));
-        }
-        let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
-        let expected = dimensions.taken(self.shape(), indices.shape());
-        if updates.shape().dims() != expected {
-            let message = format!(
-                "what is written has the shape {}; for points {} in {} it must be {expected:?}",
-                updates.shape(),
-                indices.shape(),
-                self.shape()
-            );
-            return Tensor::poison(METHOD, message);
-        }
-        match places::points(METHOD, self.shape(), indices, Outside::Beyond) {
-            Ok(places) => to.written(METHOD, combine, dimensions, &places, &updates).to_dtype(dtype),
-            Err(poisoned) => poisoned,
-        }
+        Tensor::record("scatter_nd", || {
+            let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
+            let (dtype, to, updates) = operands(combine, self, updates)?;
+            check_points(self, indices)?;
+            if indices.size(-1) == 0 {
+                return Err(format!("the points {} name no axis of {}", indices.ty(), self.ty()).into());
+            }
+            let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
+            let place = || format!("points {} in {}", indices.shape(), self.shape());
+            check_updates("written", &updates, dimensions.taken(self.shape(), indices.shape()), place)?;
+            let places = places::points(self.shape(), indices, Outside::Beyond)?;
+            Ok(to.written("scatter_nd", combine, dimensions, &places, &updates)?.to_dtype(dtype))
+        })
     }
 }

@@ -41,28 +41,20 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn select(&self, on_true: impl AsTensor, on_false: impl AsTensor) -> Tensor {
-        let (on_true, on_false) = (on_true.as_tensor(), on_false.as_tensor());
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        if self.dtype() != DType::Bool {
-            let message = format!(
-                "the condition must be bool, it is {}; make it with lt(), eq() or another comparison",
-                self.ty()
-            );
-            return Tensor::poison("select", message);
-        }
-        let (on_true, on_false) = match broadcast_both("select", on_true, on_false) {
-            Ok(both) => both,
-            Err(poisoned) => return poisoned,
-        };
-        match self.shape().broadcast(on_true.shape()) {
-            Ok(shape) => {
-                // No closure: what it records would carry its own line, not the caller's.
-                let condition = self.broadcast_to(&shape);
-                Tensor::apply(Select, &[&condition, &on_true.broadcast_to(&shape), &on_false.broadcast_to(&shape)])
+        Tensor::record("select", || {
+            let (on_true, on_false) = (on_true.as_tensor(), on_false.as_tensor());
+            self.live()?;
+            if self.dtype() != DType::Bool {
+                return Err(format!(
+                    "the condition must be bool, it is {}; make it with lt(), eq() or another comparison",
+                    self.ty()
+                )
+                .into());
             }
-            Err(message) => Tensor::poison("select", message),
-        }
+            let (on_true, on_false) = broadcast_both(on_true, on_false)?;
+            let shape = self.shape().broadcast(on_true.shape())?;
+            let condition = self.broadcast_to(&shape);
+            Tensor::try_apply(Select, &[&condition, &on_true.broadcast_to(&shape), &on_false.broadcast_to(&shape)])
+        })
     }
 }

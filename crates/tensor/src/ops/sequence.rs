@@ -1,6 +1,7 @@
 //! Numbers at equal steps, and grids of them. Compositions over [`Tensor::iota`].
 
 use super::constant::holds;
+use crate::tensor::all_live;
 use crate::{DType, Tensor, TensorType};
 
 impl Tensor {
@@ -18,31 +19,31 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn arange_step(dtype: DType, start: f64, stop: f64, step: f64) -> Tensor {
-        let count = ((stop - start) / step).ceil().max(0.0);
-        if step == 0.0 || !start.is_finite() || !count.is_finite() || !step.is_finite() {
-            let message = format!("{start} to {stop} in steps of {step} is no row of numbers");
-            return Tensor::poison("arange_step", message);
-        }
-        if !holds(dtype, start) || (!dtype.is_float() && step != step.trunc()) {
-            let message = format!("{start} to {stop} in steps of {step} are no elements of {dtype}");
-            return Tensor::poison("arange_step", message);
-        }
-        let last = start + step * (count - 1.0).max(0.0);
-        if !holds(dtype, last) {
-            return Tensor::poison("arange_step", format!("the last number, {last}, is no element of {dtype}"));
-        }
-        // Narrow integers cannot count over all of their own range.
-        let computed = match dtype {
-            DType::I8 | DType::I16 | DType::U8 | DType::U16 => DType::I32,
-            _ if dtype.is_half() => DType::F32,
-            _ => dtype,
-        };
-        // Saturates; what is too long is refused.
-        let counted = Tensor::counted("arange_step", TensorType::new(computed, [count as usize]), 0);
-        // Unsigned integers count down by a difference.
-        let moved = counted * step.abs();
-        let start = Tensor::full(computed, [], start);
-        if step < 0.0 { (start - moved).to_dtype(dtype) } else { (start + moved).to_dtype(dtype) }
+        Tensor::record("arange_step", || {
+            let count = ((stop - start) / step).ceil().max(0.0);
+            if step == 0.0 || !start.is_finite() || !count.is_finite() || !step.is_finite() {
+                return Err(format!("{start} to {stop} in steps of {step} is no row of numbers").into());
+            }
+            if !holds(dtype, start) || (!dtype.is_float() && step != step.trunc()) {
+                return Err(format!("{start} to {stop} in steps of {step} are no elements of {dtype}").into());
+            }
+            let last = start + step * (count - 1.0).max(0.0);
+            if !holds(dtype, last) {
+                return Err(format!("the last number, {last}, is no element of {dtype}").into());
+            }
+            // Narrow integers cannot count over all of their own range.
+            let computed = match dtype {
+                DType::I8 | DType::I16 | DType::U8 | DType::U16 => DType::I32,
+                _ if dtype.is_half() => DType::F32,
+                _ => dtype,
+            };
+            // Saturates; what is too long is refused.
+            let counted = Tensor::counted(TensorType::new(computed, [count as usize]), 0)?;
+            // Unsigned integers count down by a difference.
+            let moved = counted * step.abs();
+            let start = Tensor::full(computed, [], start);
+            Ok(if step < 0.0 { (start - moved).to_dtype(dtype) } else { (start + moved).to_dtype(dtype) })
+        })
     }
 
     /// `n` numbers at equal steps from `start` to `stop`, both included: `start·(1 − t) + stop·t` with `t = i/(n − 1)`.
@@ -57,18 +58,20 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn linspace(dtype: DType, start: f64, stop: f64, n: usize) -> Tensor {
-        if !dtype.is_float() {
-            return Tensor::poison("linspace", format!("gives floating-point numbers, not {dtype}"));
-        }
-        let computed = if dtype.is_half() { DType::F32 } else { dtype };
-        let place = Tensor::counted("linspace", TensorType::new(computed, [n]), 0);
-        if n < 2 || place.fault().is_some() {
-            return (place + start).to_dtype(dtype);
-        }
-        let t = &place / (n - 1) as f64;
-        let between = (1.0 - &t) * start + t * stop;
-        // Rounding must not move the ends.
-        place.eq((n - 1) as f64).select(&Tensor::full(computed, [], stop), &between).to_dtype(dtype)
+        Tensor::record("linspace", || {
+            if !dtype.is_float() {
+                return Err(format!("gives floating-point numbers, not {dtype}").into());
+            }
+            let computed = if dtype.is_half() { DType::F32 } else { dtype };
+            let place = Tensor::counted(TensorType::new(computed, [n]), 0)?;
+            if n < 2 {
+                return Ok((place + start).to_dtype(dtype));
+            }
+            let t = &place / (n - 1) as f64;
+            let between = (1.0 - &t) * start + t * stop;
+            // Rounding must not move the ends.
+            Ok(place.eq((n - 1) as f64).select(&Tensor::full(computed, [], stop), &between).to_dtype(dtype))
+        })
     }
 
     /// For vectors of `n₀, n₁, …` elements as many tensors of shape `[n₀, n₁, …]`: the `i`-th has the elements of the
@@ -77,18 +80,13 @@ impl Tensor {
     /// All are poisoned if one is no vector.
     #[track_caller]
     pub fn meshgrid(vectors: &[&Tensor]) -> Vec<Tensor> {
-        if let Some(poisoned) = vectors.iter().find(|t| t.fault().is_some()) {
-            return vec![(*poisoned).clone(); vectors.len()];
-        }
-        if let Some(i) = vectors.iter().position(|t| t.rank() != 1) {
-            let message = format!("takes vectors, tensor {i} is {}", vectors[i].ty());
-            return vec![Tensor::poison("meshgrid", message); vectors.len()];
-        }
-        let shape: Vec<usize> = vectors.iter().map(|t| t.shape()[0]).collect();
-        let mut grids = Vec::with_capacity(vectors.len());
-        for (axis, vector) in vectors.iter().enumerate() {
-            grids.push(vector.broadcast_in_dim(shape.clone(), &[axis]));
-        }
-        grids
+        Tensor::record_many("meshgrid", vectors.len(), || {
+            all_live(vectors.iter().copied())?;
+            if let Some(i) = vectors.iter().position(|t| t.rank() != 1) {
+                return Err(format!("takes vectors, tensor {i} is {}", vectors[i].ty()).into());
+            }
+            let shape: Vec<usize> = vectors.iter().map(|t| t.shape()[0]).collect();
+            Ok(vectors.iter().enumerate().map(|(axis, t)| t.broadcast_in_dim(shape.clone(), &[axis])).collect())
+        })
     }
 }

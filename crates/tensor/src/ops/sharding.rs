@@ -1,5 +1,6 @@
 //! A value that is to lie over the devices in a certain way.
 
+use super::unary::methods;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{Mesh, Sharding, Tensor, TensorType};
@@ -32,7 +33,7 @@ impl Operation for ShardingConstraint {
     }
 }
 
-impl Tensor {
+methods! {
     /// The same value, split over the devices as `sharding` says (JAX's `with_sharding_constraint`); so is its gradient.
     /// It changes where the value lies and never what it is. On one device it does nothing.
     ///
@@ -45,8 +46,5 @@ impl Tensor {
     /// assert_eq!(x.eval()?.to_vec::<f32>()?, [1.0, 2.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn with_sharding(&self, sharding: &Sharding) -> Tensor {
-        Tensor::apply(ShardingConstraint(sharding.clone()), &[self])
-    }
+    with_sharding(sharding: &Sharding) -> Tensor, |x| Tensor::try_apply(ShardingConstraint(sharding.clone()), &[x]);
 }

@@ -74,24 +74,22 @@ impl Tensor {
     /// The `length` elements from `start` on along one axis (PyTorch's `narrow`).
     #[track_caller]
     pub fn narrow(&self, axis: isize, start: usize, length: usize) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        match self.shape().axis(axis) {
-            Ok(axis) => {
-                let (mut from, mut limit) = (vec![0; self.rank()], self.shape().to_vec());
-                let size = limit[axis];
-                from[axis] = start;
-                limit[axis] = start.saturating_add(length);
-                if limit[axis] > size {
-                    let message =
-                        format!("{length} elements from {start} on do not lie within axis {axis} of {}", self.shape());
-                    return Tensor::poison("narrow", message);
-                }
-                self.slice(&from, &limit, &vec![1; self.rank()])
+        Tensor::record("narrow", || {
+            self.live()?;
+            let axis = self.shape().axis(axis)?;
+            let (mut from, mut limit) = (vec![0; self.rank()], self.shape().to_vec());
+            let size = limit[axis];
+            from[axis] = start;
+            limit[axis] = start.saturating_add(length);
+            if limit[axis] > size {
+                return Err(format!(
+                    "{length} elements from {start} on do not lie within axis {axis} of {}",
+                    self.shape()
+                )
+                .into());
             }
-            Err(message) => Tensor::poison("narrow", message),
-        }
+            Ok(self.slice(&from, &limit, &vec![1; self.rank()]))
+        })
     }
 
     /// Every `step`-th element of a range along one axis, as Python's `x[start:end:step]`: negative ends count from the end
@@ -106,32 +104,29 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn slice_along(&self, axis: isize, range: impl RangeBounds<isize>, step: usize) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let axis = match self.shape().axis(axis) {
-            Ok(axis) => axis,
-            Err(message) => return Tensor::poison("slice_along", message),
-        };
-        let size = self.shape()[axis];
-        // A size is at most the address space, so that it is an isize.
-        let edge =
-            |i: isize| if i < 0 { i.saturating_add(size as isize).max(0) } else { i.min(size as isize) } as usize;
-        // The one after -1 is the end, not the first.
-        let after = |i: isize| if i == -1 { size } else { edge(i.saturating_add(1)) };
-        let start = match range.start_bound() {
-            Bound::Unbounded => 0,
-            Bound::Included(&i) => edge(i),
-            Bound::Excluded(&i) => after(i),
-        };
-        let end = match range.end_bound() {
-            Bound::Unbounded => size,
-            Bound::Included(&i) => after(i),
-            Bound::Excluded(&i) => edge(i),
-        };
-        let (mut from, mut limit, mut stride) = (vec![0; self.rank()], self.shape().to_vec(), vec![1; self.rank()]);
-        (from[axis], limit[axis], stride[axis]) = (start, end.max(start), step);
-        self.slice(&from, &limit, &stride)
+        Tensor::record("slice_along", || {
+            self.live()?;
+            let axis = self.shape().axis(axis)?;
+            let size = self.shape()[axis];
+            // A size is at most the address space, so that it is an isize.
+            let edge =
+                |i: isize| if i < 0 { i.saturating_add(size as isize).max(0) } else { i.min(size as isize) } as usize;
+            // The one after -1 is the end, not the first.
+            let after = |i: isize| if i == -1 { size } else { edge(i.saturating_add(1)) };
+            let start = match range.start_bound() {
+                Bound::Unbounded => 0,
+                Bound::Included(&i) => edge(i),
+                Bound::Excluded(&i) => after(i),
+            };
+            let end = match range.end_bound() {
+                Bound::Unbounded => size,
+                Bound::Included(&i) => after(i),
+                Bound::Excluded(&i) => edge(i),
+            };
+            let (mut from, mut limit, mut stride) = (vec![0; self.rank()], self.shape().to_vec(), vec![1; self.rank()]);
+            (from[axis], limit[axis], stride[axis]) = (start, end.max(start), step);
+            Ok(self.slice(&from, &limit, &stride))
+        })
     }
 
     /// The slice at one index along `axis`, which vanishes; a negative index counts from the end (PyTorch's
@@ -145,19 +140,15 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn index(&self, axis: isize, index: isize) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let at = match self.shape().axis(axis) {
-            Ok(axis) => axis,
-            Err(message) => return Tensor::poison("index", message),
-        };
-        let size = self.shape()[at] as isize;
-        let found = if index < 0 { index.saturating_add(size) } else { index };
-        if !(0..size).contains(&found) {
-            let message = format!("there is no index {index} along axis {at} of {}", self.shape());
-            return Tensor::poison("index", message);
-        }
-        self.narrow(axis, found as usize, 1).squeeze(axis)
+        Tensor::record("index", || {
+            self.live()?;
+            let at = self.shape().axis(axis)?;
+            let size = self.shape()[at] as isize;
+            let found = if index < 0 { index.saturating_add(size) } else { index };
+            if !(0..size).contains(&found) {
+                return Err(format!("there is no index {index} along axis {at} of {}", self.shape()).into());
+            }
+            Ok(self.narrow(axis, found as usize, 1).squeeze(axis))
+        })
     }
 }

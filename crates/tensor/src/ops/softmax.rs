@@ -1,9 +1,12 @@
 //! The softmax family, composed of other operations so that large inputs overflow nowhere. All compute with
 //! 16-bit floats as f32.
 
+use super::reduce::{Reducer, reductions};
 use super::takes::Takes;
+use super::unary::methods;
 use crate::Tensor;
 use crate::autocast::{result_of, wide};
+use crate::scope::Refusal;
 
 /// The extremes that nothing is measured from, since ∞ − ∞ would be NaN.
 #[derive(Clone, Copy)]
@@ -14,21 +17,19 @@ enum Infinities {
     Negative,
 }
 
-impl Tensor {
-    /// `log Σ exp(x)` along `axes`, which vanish, or stay with size 1 if `keepdims`. −∞ where all elements are.
+reductions! {
+    /// `log Σ exp(x)` along `axes`, which vanish. −∞ where all elements are.
     ///
     /// Poisoned if the elements are no floats, or if there is none along an axis.
-    #[track_caller]
-    pub fn logsumexp(&self, axes: &[isize], keepdims: bool) -> Tensor {
-        let largest = self.max_but("logsumexp", axes, Infinities::Both);
-        if largest.fault().is_some() {
-            return largest;
-        }
-        let shifted = (wide(self) - &largest).exp().sum(axes, keepdims).log();
-        let largest = if keepdims { largest } else { largest.reshape(shifted.shape()) };
-        (shifted + largest).to_dtype(result_of("logsumexp", self.dtype()))
-    }
+    logsumexp, logsumexp_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
+        let largest = x.max_but(axes, Infinities::Both)?;
+        let shifted = (wide(x) - &largest).exp().reduce("sum", Reducer::Sum, axes, keepdim).log();
+        let largest = if keepdim { largest } else { largest.reshape(shifted.shape()) };
+        Ok((shifted + largest).to_dtype(result_of("logsumexp", x.dtype())))
+    };
+}
 
+methods! {
     /// `x − log Σ exp(x)` along one axis; NaN where all are −∞ or one is ∞.
     ///
     /// ```
@@ -37,42 +38,36 @@ impl Tensor {
     /// assert_eq!(x.softmax(-1).eval()?.to_vec::<f32>()?, [0.5, 0.5]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn log_softmax(&self, axis: isize) -> Tensor {
-        let shifted = wide(self) - self.max_but("log_softmax", &[axis], Infinities::Negative);
-        (&shifted - shifted.exp().sum(&[axis], true).log()).to_dtype(result_of("log_softmax", self.dtype()))
-    }
+    log_softmax(axis: isize) -> Tensor, |x| {
+        let shifted = wide(x) - x.max_but(&[axis], Infinities::Negative)?;
+        let sum = shifted.exp().sum_keepdim(&[axis]);
+        Ok((shifted - sum.log()).to_dtype(result_of("log_softmax", x.dtype())))
+    };
 
     /// `exp(x) / Σ exp(x)` along one axis; NaN where all are −∞ or one is ∞.
-    #[track_caller]
-    pub fn softmax(&self, axis: isize) -> Tensor {
-        let exp = (wide(self) - self.max_but("softmax", &[axis], Infinities::Negative)).exp();
-        (&exp / exp.sum(&[axis], true)).to_dtype(result_of("softmax", self.dtype()))
-    }
+    softmax(axis: isize) -> Tensor, |x| {
+        let exp = (wide(x) - x.max_but(&[axis], Infinities::Negative)?).exp();
+        Ok((&exp / exp.sum_keepdim(&[axis])).to_dtype(result_of("softmax", x.dtype())))
+    };
+}
 
+impl Tensor {
     /// The largest element along `axes`, which stay with size 1, or 0 where it is one of these infinities. It cancels out of
     /// each result, so no gradient flows through it.
-    /// A tensor or an axis that `method` cannot take gives a fault under its name.
     ///
     /// Without the choice of 0, libtpu takes the scores of attention for something to be kept in f32: a block over 1024
     /// positions then moves a quarter more bytes.
-    #[track_caller]
-    fn max_but(&self, method: &'static str, axes: &[isize], zero: Infinities) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
+    fn max_but(&self, axes: &[isize], zero: Infinities) -> Result<Tensor, Refusal> {
+        Takes::Floats.check(self.live()?.dtype())?;
+        let shape = self.shape();
+        if let Some(&axis) = shape.axes(axes)?.iter().find(|&&a| shape[a] == 0) {
+            return Err(format!("{shape} has no element along axis {axis}").into());
         }
-        let found = match Takes::Floats.check(self.dtype()).and_then(|()| self.shape().axes(axes)) {
-            Ok(found) => found,
-            Err(message) => return Tensor::poison(method, message),
-        };
-        if let Some(&axis) = found.iter().find(|&&a| self.shape()[a] == 0) {
-            return Tensor::poison(method, format!("{} has no element along axis {axis}", self.shape()));
-        }
-        let largest = self.detach().max(axes, true);
+        let largest = self.detach().max_keepdim(axes);
         let usable = match zero {
             Infinities::Both => largest.is_finite(),
             Infinities::Negative => largest.ne(f64::NEG_INFINITY),
         };
-        usable.select(&largest, &largest.zeros_like())
+        Ok(usable.select(&largest, &largest.zeros_like()))
     }
 }

@@ -5,9 +5,12 @@
 
 use std::fmt::Write as _;
 
-use super::reduce::Reducer;
+use super::reduce::{Reducer, reductions};
+use super::unary::methods;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{DType, Tensor, TensorType};
 
 /// Sorts tensors of one shape together, by the first `keys` of them; the last is the index along the axis.
@@ -41,7 +44,8 @@ impl Operation for Sort {
         let from = &cx.outputs[cx.outputs.len() - 1];
         let wanted: Vec<usize> = (0..cx.inputs.len()).filter(|&i| cx.cotangents[i].is_some()).collect();
         let cotangents: Vec<&Tensor> = cx.cotangents.iter().flatten().collect();
-        let back = sort("sort", &[&[from], cotangents.as_slice()].concat(), 1, self.axis, false);
+        let tensors = [&[from], cotangents.as_slice()].concat();
+        let back = Tensor::record_many("sort", tensors.len() + 1, || sort_all("sort", &tensors, 1, self.axis, false));
         let mut gradients = vec![None; cx.inputs.len()];
         for (&i, gradient) in wanted.iter().zip(&back[1..]) {
             gradients[i] = Some(gradient.clone());
@@ -122,70 +126,45 @@ pub(super) fn nan(dtype: DType) -> Option<&'static str> {
 }
 
 /// The tensors sorted together and, as the last, the index (i32) along the axis where each element was.
-#[track_caller]
-fn sort(method: &'static str, tensors: &[&Tensor], keys: usize, axis: usize, descending: bool) -> Vec<Tensor> {
-    let index = match tensors.iter().find(|t| t.fault().is_some()) {
-        Some(poisoned) => (*poisoned).clone(),
-        None => Tensor::iota(DType::I32, tensors[0].shape(), axis as isize),
-    };
+fn sort_all(
+    method: &'static str,
+    tensors: &[&Tensor],
+    keys: usize,
+    axis: usize,
+    descending: bool,
+) -> Result<Vec<Tensor>, Refusal> {
+    all_live(tensors.iter().copied())?;
+    let index = Tensor::iota(DType::I32, tensors[0].shape(), axis as isize);
     let inputs = [tensors, &[&index]].concat();
     let dtypes = inputs.iter().map(|t| t.dtype()).collect();
-    let mut sorted = Tensor::apply_all(Sort { method, axis, keys, descending, dtypes }, &inputs);
-    if let [poisoned] = sorted.as_slice() {
-        sorted = vec![poisoned.clone(); inputs.len()];
+    let sorted = Tensor::apply_all(Sort { method, axis, keys, descending, dtypes }, &inputs);
+    all_live(&sorted)?;
+    Ok(sorted)
+}
+
+/// The axis, if it is one along which this tensor can be sorted.
+fn sortable(t: &Tensor, axis: isize) -> Result<usize, String> {
+    match t.shape().axis(axis)? {
+        a if t.shape()[a] > i32::MAX as usize => {
+            Err(format!("axis {axis} of {} is longer than an i32 counts", t.shape()))
+        }
+        a => Ok(a),
     }
-    sorted
+}
+
+methods! {
+    /// The tensors sorted together and, as the last, the index (i32) along the axis where each element was.
+    sort(axis: isize, descending: bool) -> (Tensor, Tensor), |x| x.sorted("sort", axis, descending);
+
+    /// The indices (i32) that put the elements along `axis` in order: the second result of [`Tensor::sort`].
+    argsort(axis: isize, descending: bool) -> Tensor, |x| Ok(x.sorted("argsort", axis, descending)?.1);
 }
 
 impl Tensor {
-    /// The elements in rising order along `axis`, or in falling order if `descending`, and the index (i32) that each had:
-    /// `(values, indices)`, as PyTorch. Equal elements keep their order, −0 and 0 among them; NaN counts as larger than
-    /// all others, and `false` as smaller than `true`. The gradient flows to where the elements came from.
-    ///
-    /// Poisoned if there is no such axis.
-    ///
-    /// ```
-    /// use fulmen_tensor::Tensor;
-    /// let (values, indices) = Tensor::from_slice(&[3.0f32, 1.0, 2.0], [3]).sort(0, false);
-    /// assert_eq!(values.eval()?.to_vec::<f32>()?, [1.0, 2.0, 3.0]);
-    /// assert_eq!(indices.eval()?.to_vec::<i32>()?, [1, 2, 0]);
-    /// # Ok::<(), fulmen_tensor::Error>(())
-    /// ```
-    #[track_caller]
-    pub fn sort(&self, axis: isize, descending: bool) -> (Tensor, Tensor) {
-        self.sorted("sort", axis, descending)
-    }
-
-    /// The indices (i32) that put the elements along `axis` in order: the second result of [`Tensor::sort`].
-    #[track_caller]
-    pub fn argsort(&self, axis: isize, descending: bool) -> Tensor {
-        self.sorted("argsort", axis, descending).1
-    }
-
-    #[track_caller]
-    fn sorted(&self, method: &'static str, axis: isize, descending: bool) -> (Tensor, Tensor) {
-        let axis = match self.sortable(method, axis) {
-            Ok(axis) => axis,
-            Err(poisoned) => return (poisoned.clone(), poisoned),
-        };
-        let sorted = sort(method, &[self], 1, axis, descending);
-        (sorted[0].clone(), sorted[1].clone())
-    }
-
-    /// The axis, if it is one along which this tensor can be sorted.
-    #[track_caller]
-    fn sortable(&self, method: &str, axis: isize) -> Result<usize, Tensor> {
-        if self.fault().is_some() {
-            return Err(self.clone());
-        }
-        match self.shape().axis(axis) {
-            Ok(a) if self.shape()[a] <= i32::MAX as usize => Ok(a),
-            Ok(_) => {
-                let message = format!("axis {axis} of {} is longer than an i32 counts", self.shape());
-                Err(Tensor::poison(method, message))
-            }
-            Err(message) => Err(Tensor::poison(method, message)),
-        }
+    fn sorted(&self, method: &'static str, axis: isize, descending: bool) -> Result<(Tensor, Tensor), Refusal> {
+        let axis = sortable(self.live()?, axis)?;
+        let sorted = sort_all(method, &[self], 1, axis, descending)?;
+        Ok((sorted[0].clone(), sorted[1].clone()))
     }
 
     /// Tensors of one shape sorted together along `axis`: by the first, where that is equal by the second, and so on
@@ -205,64 +184,54 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn sort_together(tensors: &[&Tensor], keys: usize, axis: isize, descending: bool) -> Vec<Tensor> {
-        let Some(first) = tensors.first() else { return vec![] };
-        let poisoned = tensors.iter().find(|t| t.fault().is_some());
-        match poisoned.unwrap_or(first).sortable("sort_together", axis) {
-            Ok(axis) => {
-                let mut sorted = sort("sort_together", tensors, keys, axis, descending);
-                sorted.truncate(tensors.len());
-                sorted
-            }
-            Err(poisoned) => vec![poisoned; tensors.len()],
-        }
+        Tensor::record_many("sort_together", tensors.len(), || {
+            all_live(tensors.iter().copied())?;
+            let Some(first) = tensors.first() else { return Ok(vec![]) };
+            let mut sorted = sort_all("sort_together", tensors, keys, sortable(first, axis)?, descending)?;
+            sorted.truncate(tensors.len());
+            Ok(sorted)
+        })
     }
 
-    /// The `k`-th smallest element along `axis`, which vanishes or stays with size 1, and its index (i32):
+    fn kth(&self, method: &'static str, k: usize, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor), Refusal> {
+        let (values, indices) = self.sorted(method, axis, false)?;
+        if !(1..=self.size(axis)).contains(&k) {
+            return Err(format!("there is no element number {k} along axis {axis} of {}", self.shape()).into());
+        }
+        let (value, index) = (values.narrow(axis, k - 1, 1), indices.narrow(axis, k - 1, 1));
+        Ok(if keepdim { (value, index) } else { (value.squeeze(axis), index.squeeze(axis)) })
+    }
+}
+
+reductions! {
+    /// The `k`-th smallest element along `axis`, which vanishes, and its index (i32):
     /// `(value, index)`, `k` counting from 1 as PyTorch's. NaN counts as larger than all others.
     ///
     /// Poisoned if `k` is not in `1..=n` for an axis of `n` elements.
-    #[track_caller]
-    pub fn kthvalue(&self, k: usize, axis: isize, keepdims: bool) -> (Tensor, Tensor) {
-        self.kth("kthvalue", k, axis, keepdims)
-    }
-
-    #[track_caller]
-    fn kth(&self, method: &'static str, k: usize, axis: isize, keepdims: bool) -> (Tensor, Tensor) {
-        let (values, indices) = self.sorted(method, axis, false);
-        if values.fault().is_none() && !(1..=self.size(axis)).contains(&k) {
-            let message = format!("there is no element number {k} along axis {axis} of {}", self.shape());
-            let poisoned = Tensor::poison(method, message);
-            return (poisoned.clone(), poisoned);
-        }
-        if values.fault().is_some() {
-            return (values, indices);
-        }
-        let (value, index) = (values.narrow(axis, k - 1, 1), indices.narrow(axis, k - 1, 1));
-        if keepdims { (value, index) } else { (value.squeeze(axis), index.squeeze(axis)) }
-    }
+    kthvalue, kthvalue_keepdim(k: usize, axis: isize) -> (Tensor, Tensor), |x, keepdim| x.kth("kthvalue", k, axis, keepdim);
 
     /// The median along `axis` and its index (i32): `(value, index)`, of an even number of elements the smaller of the
     /// two in the middle, as PyTorch. If elements are NaN, it is the first of them.
     ///
     /// Poisoned if there is no element along the axis.
-    #[track_caller]
-    pub fn median(&self, axis: isize, keepdims: bool) -> (Tensor, Tensor) {
-        let n = self.size(axis);
-        if self.fault().is_none() && n == 0 && self.shape().axis(axis).is_ok() {
-            let poisoned = Tensor::poison("median", format!("{} has no element along axis {axis}", self.shape()));
-            return (poisoned.clone(), poisoned);
-        }
-        let (value, index) = self.kth("median", n.div_ceil(2), axis, keepdims);
-        if value.fault().is_some() || !self.dtype().is_float() {
-            return (value, index);
-        }
-        let nan = self.ne(self);
-        let first = nan.argmax(axis, true);
-        // Read by a sum, so that the gradient flows to the NaN that is read.
-        let it = Tensor::iota(DType::I32, self.shape(), axis).eq(&first);
-        let not_a_number = it.select(self, &self.zeros_like()).reduce("median", Reducer::Sum, &[axis], keepdims);
-        let has_nan = nan.any(&[axis], keepdims);
-        let first = first.reshape(has_nan.shape().to_vec());
-        (has_nan.select(&not_a_number, &value), has_nan.select(&first, &index))
+    median, median_keepdim(axis: isize) -> (Tensor, Tensor), |x, keepdim| median(x, axis, keepdim);
+}
+
+fn median(x: &Tensor, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor), Refusal> {
+    let n = x.shape()[x.shape().axis(axis)?];
+    if n == 0 {
+        return Err(format!("{} has no element along axis {axis}", x.shape()).into());
     }
+    let (value, index) = x.kth("median", n.div_ceil(2), axis, keepdim)?;
+    if !x.dtype().is_float() {
+        return Ok((value, index));
+    }
+    let nan = x.ne(x);
+    let first = nan.argmax_keepdim(axis);
+    // Read by a sum, so that the gradient flows to the NaN that is read.
+    let it = Tensor::iota(DType::I32, x.shape(), axis).eq(&first);
+    let not_a_number = it.select(x, &x.zeros_like()).reduce("median", Reducer::Sum, &[axis], keepdim);
+    let has_nan = nan.reduce("any", Reducer::Or, &[axis], keepdim);
+    let first = first.reshape(has_nan.shape().to_vec());
+    Ok((has_nan.select(&not_a_number, &value), has_nan.select(&first, &index)))
 }

@@ -3,7 +3,7 @@
 use super::classify::bits;
 use super::exponential::function_name;
 use super::takes::Takes;
-use super::unary::unary;
+use super::unary::{methods, unary};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp, one};
 use crate::{DType, Tensor, TensorType};
@@ -103,21 +103,19 @@ impl Operation for Polygamma {
     }
 }
 
-impl Tensor {
+methods! {
     /// `log |Γ(x)|`, elementwise; ∞ at 0 and at the negative integers. Derivative `digamma(x)`.
-    #[track_caller]
-    pub fn lgamma(&self) -> Tensor {
-        Tensor::apply(Lgamma, &[self])
-    }
+    lgamma() -> Tensor, |x| Tensor::try_apply(Lgamma, &[x]);
+}
 
+impl Tensor {
     /// The derivative of order `order` of [`Tensor::digamma`], elementwise, for `x > 0`; of order 0 the digamma itself.
     /// Derivative `polygamma(order + 1, x)`.
     #[track_caller]
     pub fn polygamma(&self, order: u32) -> Tensor {
-        let x = Takes::Floats.operand("polygamma", self);
-        if x.fault().is_some() {
-            return x;
-        }
-        Tensor::apply(Polygamma { order }, &[&Tensor::full(x.dtype(), x.shape(), f64::from(order)), &x])
+        Tensor::record("polygamma", || {
+            let x = Takes::Floats.operand("polygamma", self)?;
+            Tensor::try_apply(Polygamma { order }, &[&Tensor::full(x.dtype(), x.shape(), f64::from(order)), &x])
+        })
     }
 }

@@ -22,25 +22,20 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn split(&self, sizes: &[usize], axis: isize) -> Vec<Tensor> {
-        if self.fault().is_some() {
-            return vec![self.clone(); sizes.len()];
-        }
-        let size = match self.shape().axis(axis) {
-            Ok(axis) => self.shape()[axis],
-            Err(message) => return vec![Tensor::poison("split", message); sizes.len()],
-        };
-        let total = sizes.iter().fold(0usize, |sum, &size| sum.saturating_add(size));
-        if total != size {
-            let message = format!("the sizes {sizes:?} add up to {total}; axis {axis} of {} has {size}", self.shape());
-            return vec![Tensor::poison("split", message); sizes.len()];
-        }
-        let mut parts = Vec::with_capacity(sizes.len());
-        let mut start = 0;
-        for &size in sizes {
-            parts.push(self.narrow(axis, start, size));
-            start += size;
-        }
-        parts
+        Tensor::record_many("split", sizes.len(), || {
+            let shape = self.live()?.shape();
+            let size = shape[shape.axis(axis)?];
+            let total = sizes.iter().fold(0usize, |sum, &size| sum.saturating_add(size));
+            if total != size {
+                return Err(format!("the sizes {sizes:?} add up to {total}; axis {axis} of {shape} has {size}").into());
+            }
+            let mut start = 0;
+            let part = |&size: &usize| {
+                start += size;
+                self.narrow(axis, start - size, size)
+            };
+            Ok(sizes.iter().map(part).collect())
+        })
     }
 
     /// `chunks` parts of one size along `axis`, the last one smaller where they do not divide it (PyTorch's `chunk`). As
@@ -54,22 +49,20 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn chunk(&self, chunks: usize, axis: isize) -> Vec<Tensor> {
-        if !(1..=MOST_PARTS).contains(&chunks) {
-            return vec![Tensor::poison("chunk", format!("{chunks} is no number of chunks from 1 to {MOST_PARTS}"))];
-        }
-        if self.fault().is_some() {
-            return vec![self.clone(); chunks];
-        }
-        let size = match self.shape().axis(axis) {
-            Ok(axis) => self.shape()[axis],
-            Err(message) => return vec![Tensor::poison("chunk", message); chunks],
-        };
-        let each = size.div_ceil(chunks);
-        let sizes: Vec<usize> = match each {
-            0 => vec![0; chunks],
-            _ => (0..size).step_by(each).map(|start| each.min(size - start)).collect(),
-        };
-        self.split(&sizes, axis)
+        let possible = (1..=MOST_PARTS).contains(&chunks);
+        Tensor::record_many("chunk", if possible { chunks } else { 1 }, || {
+            if !possible {
+                return Err(format!("{chunks} is no number of chunks from 1 to {MOST_PARTS}").into());
+            }
+            let shape = self.live()?.shape();
+            let size = shape[shape.axis(axis)?];
+            let each = size.div_ceil(chunks);
+            let sizes: Vec<usize> = match each {
+                0 => vec![0; chunks],
+                _ => (0..size).step_by(each).map(|start| each.min(size - start)).collect(),
+            };
+            Ok(self.split(&sizes, axis))
+        })
     }
 
     /// The slices along `axis`, without it (PyTorch's `unbind`). One poisoned tensor where there is no such axis.
@@ -82,22 +75,13 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn unbind(&self, axis: isize) -> Vec<Tensor> {
-        if self.fault().is_some() {
-            return vec![self.clone()];
-        }
-        let at = match self.shape().axis(axis) {
-            Ok(at) => at,
-            Err(message) => return vec![Tensor::poison("unbind", message)],
-        };
-        let size = self.shape()[at];
-        if size > MOST_PARTS {
-            let message = format!("axis {at} of {} would give more than {MOST_PARTS} tensors", self.shape());
-            return vec![Tensor::poison("unbind", message)];
-        }
-        let mut parts = vec![];
-        for i in 0..size {
-            parts.push(self.narrow(axis, i, 1).squeeze(axis));
-        }
-        parts
+        Tensor::record("unbind", || {
+            let shape = self.live()?.shape();
+            let at = shape.axis(axis)?;
+            if shape[at] > MOST_PARTS {
+                return Err(format!("axis {at} of {shape} would give more than {MOST_PARTS} tensors").into());
+            }
+            Ok((0..shape[at]).map(|i| self.narrow(axis, i, 1).squeeze(axis)).collect())
+        })
     }
 }

@@ -1,5 +1,6 @@
 //! A value through which no gradient flows.
 
+use super::unary::methods;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{Tensor, TensorType};
@@ -23,10 +24,7 @@ impl Operation for StopGradient {
     }
 }
 
-impl Tensor {
+methods! {
     /// The same value, through which no gradient flows (JAX's `stop_gradient`).
-    #[track_caller]
-    pub fn detach(&self) -> Tensor {
-        Tensor::apply(StopGradient, &[self])
-    }
+    detach() -> Tensor, |x| Tensor::try_apply(StopGradient, &[x]);
 }

@@ -1,6 +1,7 @@
 //! Which dtypes an operation takes, and what it says of others.
 
 use crate::autocast::for_method;
+use crate::scope::Refusal;
 use crate::{DType, Tensor};
 
 #[derive(Clone, Copy, Debug)]
@@ -39,16 +40,10 @@ impl Takes {
         }
     }
 
-    /// The operand of a `method` that is composed of others, as autocast wants it; poisoned under that method's name where
-    /// it does not fit.
-    #[track_caller]
-    pub(super) fn operand(self, method: &str, x: &Tensor) -> Tensor {
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        match self.check(x.dtype()) {
-            Ok(()) => for_method(method, x),
-            Err(message) => Tensor::poison(method, message),
-        }
+    /// The operand of a `method` that is composed of others, as autocast wants it.
+    pub(super) fn operand(self, method: &str, x: &Tensor) -> Result<Tensor, Refusal> {
+        x.live()?;
+        self.check(x.dtype())?;
+        Ok(for_method(method, x))
     }
 }

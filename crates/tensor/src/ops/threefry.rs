@@ -105,7 +105,6 @@ pub(crate) fn threefry2x32_on_host(key: [u32; 2], words: [u32; 2]) -> [u32; 2] {
 }
 
 /// Hashes the pairs of words `(a, b)`, u32 tensors of one shape, under a key u32[2].
-#[track_caller]
 pub(crate) fn threefry2x32(key: &Tensor, a: &Tensor, b: &Tensor) -> [Tensor; 2] {
     Tensor::apply_many(Threefry2x32, &[key, a, b])
 }

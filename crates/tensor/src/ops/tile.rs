@@ -15,27 +15,29 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn tile(&self, copies: &[usize]) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let rank = self.rank().max(copies.len());
-        let aligned = |sizes: &[usize]| [vec![1; rank - sizes.len()], sizes.to_vec()].concat();
-        let (sizes, copies) = (aligned(self.shape()), aligned(copies));
-        // Each axis becomes two, [1, size], of which the first repeats.
-        let pairs = |first: &dyn Fn(usize) -> usize| (0..rank).flat_map(|a| [first(a), sizes[a]]).collect::<Vec<_>>();
-        let result: Vec<usize> = (0..rank).map(|a| product(&[copies[a], sizes[a]])).collect();
-        self.reshape(pairs(&|_| 1)).broadcast_to(pairs(&|a| copies[a])).reshape(result)
+        Tensor::record("tile", || {
+            self.live()?;
+            let rank = self.rank().max(copies.len());
+            let aligned = |sizes: &[usize]| [vec![1; rank - sizes.len()], sizes.to_vec()].concat();
+            let (sizes, copies) = (aligned(self.shape()), aligned(copies));
+            // Each axis becomes two, [1, size], of which the first repeats.
+            let pairs =
+                |first: &dyn Fn(usize) -> usize| (0..rank).flat_map(|a| [first(a), sizes[a]]).collect::<Vec<_>>();
+            let result: Vec<usize> = (0..rank).map(|a| product(&[copies[a], sizes[a]])).collect();
+            Ok(self.reshape(pairs(&|_| 1)).broadcast_to(pairs(&|a| copies[a])).reshape(result))
+        })
     }
 
     /// As many copies of this tensor along each axis (PyTorch's `repeat`), of which there must be at least as many as the
     /// tensor has; those more stand in front. As [`Tensor::tile`] else.
     #[track_caller]
     pub fn repeat(&self, copies: &[usize]) -> Tensor {
-        if self.fault().is_none() && copies.len() < self.rank() {
-            let message = format!("{copies:?} names fewer axes than {} has", self.shape());
-            return Tensor::poison("repeat", message);
-        }
-        self.tile(copies)
+        Tensor::record("repeat", || {
+            if copies.len() < self.live()?.rank() {
+                return Err(format!("{copies:?} names fewer axes than {} has", self.shape()).into());
+            }
+            Ok(self.tile(copies))
+        })
     }
 
     /// Each slice along `axis` `copies` times in a row (PyTorch's `repeat_interleave`, NumPy's `repeat`).
@@ -48,16 +50,13 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn repeat_interleave(&self, copies: usize, axis: isize) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let axis = match self.shape().axis(axis) {
-            Ok(axis) => axis,
-            Err(message) => return Tensor::poison("repeat_interleave", message),
-        };
-        let (mut spread, mut result) = (self.shape().to_vec(), self.shape().to_vec());
-        spread.insert(axis + 1, copies);
-        result[axis] = product(&[result[axis], copies]);
-        self.unsqueeze(axis as isize + 1).broadcast_to(spread).reshape(result)
+        Tensor::record("repeat_interleave", || {
+            self.live()?;
+            let axis = self.shape().axis(axis)?;
+            let (mut spread, mut result) = (self.shape().to_vec(), self.shape().to_vec());
+            spread.insert(axis + 1, copies);
+            result[axis] = product(&[result[axis], copies]);
+            Ok(self.unsqueeze(axis as isize + 1).broadcast_to(spread).reshape(result))
+        })
     }
 }

@@ -82,27 +82,22 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn topk(&self, k: usize, axis: isize, largest: bool) -> (Tensor, Tensor) {
-        if self.fault().is_some() {
-            return (self.clone(), self.clone());
-        }
-        let fault = match self.shape().axis(axis) {
-            Ok(a) if self.shape()[a] > i32::MAX as usize => "the axis is longer than an i32 counts".to_owned(),
-            Ok(a) if k > self.shape()[a] => {
-                format!("there are no {k} elements along axis {axis} of {}", self.shape())
+        Tensor::record("topk", || {
+            let shape = self.live()?.shape();
+            let size = shape[shape.axis(axis)?];
+            if size > i32::MAX as usize {
+                return Err("the axis is longer than an i32 counts".into());
             }
-            Ok(_) => String::new(),
-            Err(message) => message,
-        };
-        if !fault.is_empty() {
-            let poisoned = Tensor::poison("topk", fault);
-            return (poisoned.clone(), poisoned);
-        }
-        let simple = self.dtype().is_float() || self.dtype().is_integer();
-        if !largest || k > FEW || k == 0 || !simple || self.shape().num_elements() == 0 {
-            let (values, indices) = self.sort(axis, largest);
-            return (values.narrow(axis, 0, k), indices.narrow(axis, 0, k));
-        }
-        let [values, indices] = Tensor::apply_many(TopK { k }, &[&self.transpose(axis, -1)]);
-        (values.transpose(axis, -1), indices.transpose(axis, -1))
+            if k > size {
+                return Err(format!("there are no {k} elements along axis {axis} of {shape}").into());
+            }
+            let simple = self.dtype().is_float() || self.dtype().is_integer();
+            if !largest || k > FEW || k == 0 || !simple || shape.num_elements() == 0 {
+                let (values, indices) = self.sort(axis, largest);
+                return Ok((values.narrow(axis, 0, k), indices.narrow(axis, 0, k)));
+            }
+            let [values, indices] = Tensor::apply_many(TopK { k }, &[&self.transpose(axis, -1)]);
+            Ok((values.transpose(axis, -1), indices.transpose(axis, -1)))
+        })
     }
 }

@@ -2,16 +2,8 @@
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp, one};
-use crate::{Shape, Tensor, TensorType};
-
-fn names_each_axis(permutation: &[usize], shape: &Shape) -> Result<(), String> {
-    let mut sorted = permutation.to_vec();
-    sorted.sort_unstable();
-    if sorted.iter().copied().eq(0..shape.rank()) {
-        return Ok(());
-    }
-    Err(format!("{permutation:?} does not name each of the {} axes of {shape} once", shape.rank()))
-}
+use crate::scope::Refusal;
+use crate::{Tensor, TensorType};
 
 #[derive(Debug)]
 struct Transpose {
@@ -25,7 +17,12 @@ impl Operation for Transpose {
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let from = &inputs[0].shape;
-        names_each_axis(&self.permutation, from)?;
+        let mut sorted = self.permutation.clone();
+        sorted.sort_unstable();
+        if !sorted.into_iter().eq(0..from.rank()) {
+            let (named, rank) = (&self.permutation, from.rank());
+            return Err(format!("{named:?} does not name each of the {rank} axes of {from} once"));
+        }
         let to: Vec<usize> = self.permutation.iter().map(|&axis| from[axis]).collect();
         one(TensorType::new(inputs[0].dtype, to))
     }
@@ -48,32 +45,21 @@ impl Tensor {
     /// The axes in another order: axis `i` of the result is axis `axes[i]` of this tensor (PyTorch's `permute`).
     #[track_caller]
     pub fn permute(&self, axes: &[isize]) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        match axes.iter().map(|&a| self.shape().axis(a)).collect::<Result<Vec<_>, _>>() {
-            Ok(permutation) => match names_each_axis(&permutation, self.shape()) {
-                Ok(()) => self.permuted(permutation),
-                Err(message) => Tensor::poison("permute", message),
-            },
-            Err(message) => Tensor::poison("permute", message),
-        }
+        Tensor::record("permute", || {
+            let shape = self.live()?.shape();
+            self.try_permuted(axes.iter().map(|&a| shape.axis(a)).collect::<Result<Vec<_>, _>>()?)
+        })
     }
 
     /// Swaps two axes.
     #[track_caller]
     pub fn transpose(&self, a: isize, b: isize) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        match (self.shape().axis(a), self.shape().axis(b)) {
-            (Ok(a), Ok(b)) => {
-                let mut permutation: Vec<usize> = (0..self.rank()).collect();
-                permutation.swap(a, b);
-                self.permuted(permutation)
-            }
-            (Err(message), _) | (_, Err(message)) => Tensor::poison("transpose", message),
-        }
+        Tensor::record("transpose", || {
+            let shape = self.live()?.shape();
+            let mut permutation: Vec<usize> = (0..self.rank()).collect();
+            permutation.swap(shape.axis(a)?, shape.axis(b)?);
+            self.try_permuted(permutation)
+        })
     }
 
     /// Moves axis `from[i]` to the place `to[i]` of the result; the others keep their order (PyTorch's `movedim`, NumPy's
@@ -86,45 +72,46 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn movedim(&self, from: &[isize], to: &[isize]) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
-        let shape = self.shape();
-        // Each axis is named at most once on either side.
-        let named = |axes: &[isize]| {
-            shape.axes(axes)?;
-            axes.iter().map(|&axis| shape.axis(axis)).collect::<Result<Vec<usize>, String>>()
-        };
-        let (from, to) = match (named(from), named(to)) {
-            (Ok(from), Ok(to)) if from.len() == to.len() => (from, to),
-            (Ok(_), Ok(_)) => {
-                return Tensor::poison("movedim", format!("{from:?} and {to:?} are not equally many axes"));
+        Tensor::record("movedim", || {
+            let shape = self.live()?.shape();
+            // Each axis is named at most once on either side.
+            let named = |axes: &[isize]| {
+                shape.axes(axes)?;
+                axes.iter().map(|&axis| shape.axis(axis)).collect::<Result<Vec<usize>, String>>()
+            };
+            let (from, to) = (named(from)?, named(to)?);
+            if from.len() != to.len() {
+                return Err(format!("{from:?} and {to:?} are not equally many axes").into());
             }
-            (Err(message), _) | (_, Err(message)) => return Tensor::poison("movedim", message),
-        };
-        let mut rest = (0..self.rank()).filter(|axis| !from.contains(axis));
-        let permutation = (0..self.rank()).filter_map(|place| match to.iter().position(|&t| t == place) {
-            Some(i) => Some(from[i]),
-            None => rest.next(),
-        });
-        let permutation = permutation.collect();
-        self.permuted(permutation)
+            let mut rest = (0..self.rank()).filter(|axis| !from.contains(axis));
+            let permutation = (0..self.rank()).filter_map(|place| match to.iter().position(|&t| t == place) {
+                Some(i) => Some(from[i]),
+                None => rest.next(),
+            });
+            self.try_permuted(permutation.collect())
+        })
     }
 
     /// Swaps the last two axes; poisoned below rank 2.
     #[track_caller]
     pub fn t(&self) -> Tensor {
-        if self.fault().is_none() && self.rank() < 2 {
-            return Tensor::poison("t", format!("{} has no two axes to swap", self.shape()));
-        }
-        self.transpose(-2, -1)
+        Tensor::record("t", || {
+            if self.live()?.rank() < 2 {
+                return Err(format!("{} has no two axes to swap", self.shape()).into());
+            }
+            Ok(self.transpose(-2, -1))
+        })
     }
 
-    #[track_caller]
+    /// The axes in the order of a list that names each of them once.
     pub(crate) fn permuted(&self, permutation: Vec<usize>) -> Tensor {
-        if permutation.iter().enumerate().all(|(i, &axis)| i == axis) && permutation.len() == self.rank() {
-            return self.clone();
+        Tensor::record("transpose", || self.try_permuted(permutation))
+    }
+
+    fn try_permuted(&self, permutation: Vec<usize>) -> Result<Tensor, Refusal> {
+        if permutation.iter().copied().eq(0..self.rank()) {
+            return Ok(self.clone());
         }
-        Tensor::apply(Transpose { permutation }, &[self])
+        Tensor::try_apply(Transpose { permutation }, &[self])
     }
 }

@@ -1,8 +1,10 @@
 //! The lower and the upper triangle of matrices; of a matrix of `true` the masks of attention.
 
+use super::unary::methods;
+use crate::scope::Refusal;
 use crate::{DType, Tensor, TensorType};
 
-impl Tensor {
+methods! {
     /// The lower triangle of the matrices on the last two axes: zeros (or `false`) where the column is more than
     /// `diagonal` to the right of the row.
     ///
@@ -15,25 +17,18 @@ impl Tensor {
     /// assert_eq!(weights.eval()?.to_vec::<f32>()?[..6], [1.0, 0.0, 0.0, 0.5, 0.5, 0.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    #[track_caller]
-    pub fn tril(&self, diagonal: i64) -> Tensor {
-        self.triangle("tril", diagonal)
-    }
+    tril(diagonal: i64) -> Tensor, |x| x.triangle(true, diagonal);
 
     /// The upper triangle of the matrices on the last two axes: zeros (or `false`) where the column is less than
     /// `diagonal` to the right of the row.
-    #[track_caller]
-    pub fn triu(&self, diagonal: i64) -> Tensor {
-        self.triangle("triu", diagonal)
-    }
+    triu(diagonal: i64) -> Tensor, |x| x.triangle(false, diagonal);
+}
 
-    #[track_caller]
-    fn triangle(&self, method: &str, diagonal: i64) -> Tensor {
-        if self.fault().is_some() {
-            return self.clone();
-        }
+impl Tensor {
+    fn triangle(&self, lower: bool, diagonal: i64) -> Result<Tensor, Refusal> {
+        self.live()?;
         let [.., rows, columns] = self.shape().dims() else {
-            return Tensor::poison(method, format!("{} has no two axes of rows and columns", self.shape()));
+            return Err(format!("{} has no two axes of rows and columns", self.shape()).into());
         };
         // Beyond the corners nothing changes any more, and nothing overflows.
         let diagonal = diagonal.clamp(-(*rows as i64) - 1, *columns as i64 + 1) as f64;
@@ -41,7 +36,7 @@ impl Tensor {
         let matrix = TensorType::new(dtype, [*rows, *columns]);
         let limit = Tensor::iota(dtype, &matrix.shape, 0) + diagonal;
         let column = Tensor::iota(dtype, &matrix.shape, 1);
-        let kept = if method == "tril" { column.le(limit) } else { column.ge(limit) };
-        kept.select(self, &Tensor::zeros(self.dtype(), []))
+        let kept = if lower { column.le(limit) } else { column.ge(limit) };
+        Ok(kept.select(self, &Tensor::zeros(self.dtype(), [])))
     }
 }

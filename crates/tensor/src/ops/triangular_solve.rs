@@ -105,37 +105,31 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn triangular_solve(&self, b: impl AsTensor, how: &TriangularSolve) -> Tensor {
-        let b = b.as_tensor();
-        let method = "triangular_solve";
-        let dtype = match common_dtype(method, self, b) {
-            Ok(dtype) => dtype,
-            Err(poisoned) => return poisoned,
-        };
-        let a = match square(method, &self.to_dtype(dtype)) {
-            Ok(a) => a,
-            Err(poisoned) => return poisoned,
-        };
-        let b = wide(&b.to_dtype(dtype));
-        let (matrix, [.., rows, columns]) = (&a.shape()[a.rank() - 2..], b.shape().dims()) else {
-            return Tensor::poison(
-                method,
-                format!("takes matrices on the last two axes of the right side, not {}", b.ty()),
-            );
-        };
-        let fits = if how.right { columns } else { rows };
-        if matrix[0] != *fits {
-            let what = if how.right { "columns" } else { "rows" };
-            let message =
-                format!("{} has {} unknowns, and the right side, {}, has {fits} {what}", a.ty(), matrix[0], b.ty());
-            return Tensor::poison(method, message);
-        }
-        let leading = |t: &Tensor| Shape::from(&t.shape()[..t.rank() - 2]);
-        let batch = match leading(&a).broadcast(&leading(&b)) {
-            Ok(batch) => batch,
-            Err(message) => return Tensor::poison(method, message),
-        };
-        let a_shape = [batch.dims(), matrix].concat();
-        let b_shape = [batch.dims(), &[*rows, *columns]].concat();
-        Tensor::apply(how.clone(), &[&a.broadcast_to(a_shape), &b.broadcast_to(b_shape)]).to_dtype(dtype)
+        Tensor::record("triangular_solve", || {
+            let b = b.as_tensor();
+            let dtype = common_dtype(self, b)?;
+            let a = square(&self.to_dtype(dtype))?;
+            let b = wide(&b.to_dtype(dtype));
+            let (matrix, [.., rows, columns]) = (&a.shape()[a.rank() - 2..], b.shape().dims()) else {
+                return Err(format!("takes matrices on the last two axes of the right side, not {}", b.ty()).into());
+            };
+            let fits = if how.right { columns } else { rows };
+            if matrix[0] != *fits {
+                let what = if how.right { "columns" } else { "rows" };
+                return Err(format!(
+                    "{} has {} unknowns, and the right side, {}, has {fits} {what}",
+                    a.ty(),
+                    matrix[0],
+                    b.ty()
+                )
+                .into());
+            }
+            let leading = |t: &Tensor| Shape::from(&t.shape()[..t.rank() - 2]);
+            let batch = leading(&a).broadcast(&leading(&b))?;
+            let a_shape = [batch.dims(), matrix].concat();
+            let b_shape = [batch.dims(), &[*rows, *columns]].concat();
+            let x = Tensor::try_apply(how.clone(), &[&a.broadcast_to(a_shape), &b.broadcast_to(b_shape)])?;
+            Ok(x.to_dtype(dtype))
+        })
     }
 }

@@ -1,9 +1,8 @@
 //! Elementwise trigonometric and hyperbolic functions and their inverses. Angles are in radians.
 
-use super::binary::{binary, operands};
-use super::takes::Takes;
-use super::unary::unary;
-use crate::{Operand, Tensor};
+use super::binary::binary;
+use super::unary::{composed, unary};
+use crate::Tensor;
 
 unary! {
     /// The cosine, elementwise; `x` in radians. Derivative `−sin(x)`.
@@ -52,15 +51,10 @@ binary! {
     ];
 }
 
-impl Tensor {
+composed! {
     /// `√(a² + b²)`, elementwise, without overflow on the way; ∞ where one is infinite, even if the other is NaN.
     /// Derivatives `a/y` and `b/y`; NaN where both are 0.
-    #[track_caller]
-    pub fn hypot(&self, other: impl Operand) -> Tensor {
-        let (a, b) = match operands("hypot", Takes::Floats, self, other) {
-            Ok(both) => both,
-            Err(poisoned) => return poisoned,
-        };
+    hypot, Floats, |a, b| {
         // What both are divided by cancels out, so no gradient flows through it.
         let largest = a.detach().abs().maximum(b.detach().abs());
         let usable = largest.is_finite().and(largest.ne(0.0));
@@ -68,5 +62,5 @@ impl Tensor {
         let infinite = a.is_inf().or(b.is_inf());
         let (a, b) = (a / &scale, b / &scale);
         infinite.select(&Tensor::full(scale.dtype(), [], f64::INFINITY), &(scale * (&a * &a + &b * &b).sqrt()))
-    }
+    };
 }

@@ -45,12 +45,66 @@ macro_rules! unary {
             $(#[$doc])*
             #[track_caller]
             pub fn $method(&self) -> $crate::Tensor {
-                $crate::Tensor::apply($op, &[&$crate::autocast::for_method(stringify!($method), self)])
+                $crate::Tensor::record(stringify!($method), || {
+                    $crate::Tensor::try_apply($op, &[&$crate::autocast::for_method(stringify!($method), self)])
+                })
             }
         }
     )*};
 }
 pub(super) use unary;
+
+/// Methods that are one call: doc, name and parameters, what they give, and the value, a `Result`, given this tensor
+/// `|x|`, which is not poisoned.
+macro_rules! methods {
+    ($($(#[$doc:meta])* $method:ident($($arg:ident: $ty:ty),*) -> $result:ty, |$x:ident| $value:expr;)*) => {
+        impl $crate::Tensor {$(
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $method(&self, $($arg: $ty),*) -> $result {
+                $crate::Tensor::record(stringify!($method), || {
+                    let $x = self.live()?;
+                    $value
+                })
+            }
+        )*}
+    };
+}
+pub(super) use methods;
+
+/// Methods that are composed of others: doc, name, the dtypes, and the value, of one operand `|x|` or of two `|a, b|` that
+/// were brought together.
+macro_rules! composed {
+    () => {};
+    ($(#[$doc:meta])* $method:ident, $takes:ident, |$x:ident| $value:expr; $($rest:tt)*) => {
+        impl $crate::Tensor {
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $method(&self) -> $crate::Tensor {
+                $crate::Tensor::record(stringify!($method), || {
+                    let $x = $crate::ops::takes::Takes::$takes.operand(stringify!($method), self)?;
+                    Ok($value)
+                })
+            }
+        }
+        composed! { $($rest)* }
+    };
+    ($(#[$doc:meta])* $method:ident, $takes:ident, |$a:ident, $b:ident| $value:expr; $($rest:tt)*) => {
+        impl $crate::Tensor {
+            $(#[$doc])*
+            #[track_caller]
+            pub fn $method(&self, other: impl $crate::Operand) -> $crate::Tensor {
+                $crate::Tensor::record(stringify!($method), || {
+                    let takes = $crate::ops::takes::Takes::$takes;
+                    let ($a, $b) = $crate::ops::binary::operands(stringify!($method), takes, self, other)?;
+                    Ok($value)
+                })
+            }
+        }
+        composed! { $($rest)* }
+    };
+}
+pub(super) use composed;
 
 unary! {
     /// `−x`, elementwise; also the operator `-x`.
@@ -73,28 +127,23 @@ unary! {
     sqrt, Sqrt, "stablehlo.sqrt", FloatsAndComplex, |x, y, g| Some(g / y * 0.5);
 }
 
-impl Tensor {
+composed! {
     /// `x²`, elementwise. Derivative `2x`.
-    #[track_caller]
-    pub fn square(&self) -> Tensor {
-        let x = Takes::NumbersAndComplex.operand("square", self);
-        &x * &x
-    }
+    square, NumbersAndComplex, |x| &x * &x;
 
     /// `1/x`, elementwise. Derivative `−1/x²`. Takes floating-point and complex numbers.
-    #[track_caller]
-    pub fn reciprocal(&self) -> Tensor {
-        let x = Takes::FloatsAndComplex.operand("reciprocal", self);
-        x.ones_like() / x
-    }
+    reciprocal, FloatsAndComplex, |x| x.ones_like() / x;
+}
 
+methods! {
     /// `max(x, 0)`, elementwise; NaN stays NaN. Derivative 1 above 0 and 0 elsewhere.
-    #[track_caller]
-    pub fn relu(&self) -> Tensor {
+    relu() -> Tensor, |x| {
         // Not `maximum`, whose derivative at a tie is ½: PyTorch and JAX give 0 at 0.
-        self.le(0.0).select(&self.zeros_like(), self)
-    }
+        Ok(x.le(0.0).select(&x.zeros_like(), x))
+    };
+}
 
+impl Tensor {
     /// `x` where it is finite; `nan` where it is NaN, `posinf` and `neginf` where it is infinite, or where that is `None` the
     /// largest and the least finite number of the dtype. Elementwise; derivative 1 where `x` is finite, else 0.
     ///
@@ -106,17 +155,19 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn nan_to_num(&self, nan: f64, posinf: Option<f64>, neginf: Option<f64>) -> Tensor {
-        let x = Takes::Floats.operand("nan_to_num", self);
-        let largest = match x.dtype() {
-            DType::F64 => f64::MAX,
-            DType::Bf16 => half::bf16::MAX.to_f64(),
-            DType::F16 => half::f16::MAX.to_f64(),
-            _ => f64::from(f32::MAX),
-        };
-        let nan = Tensor::full(x.dtype(), [], nan);
-        let most = Tensor::full(x.dtype(), [], posinf.unwrap_or(largest));
-        let least = Tensor::full(x.dtype(), [], neginf.unwrap_or(-largest));
-        let bounded = x.eq(f64::INFINITY).select(&most, &x.eq(f64::NEG_INFINITY).select(&least, &x));
-        x.is_nan().select(&nan, &bounded)
+        Tensor::record("nan_to_num", || {
+            let x = Takes::Floats.operand("nan_to_num", self)?;
+            let largest = match x.dtype() {
+                DType::F64 => f64::MAX,
+                DType::Bf16 => half::bf16::MAX.to_f64(),
+                DType::F16 => half::f16::MAX.to_f64(),
+                _ => f64::from(f32::MAX),
+            };
+            let nan = Tensor::full(x.dtype(), [], nan);
+            let most = Tensor::full(x.dtype(), [], posinf.unwrap_or(largest));
+            let least = Tensor::full(x.dtype(), [], neginf.unwrap_or(-largest));
+            let bounded = x.eq(f64::INFINITY).select(&most, &x.eq(f64::NEG_INFINITY).select(&least, &x));
+            Ok(x.is_nan().select(&nan, &bounded))
+        })
     }
 }

@@ -7,28 +7,27 @@ use std::cmp::Ordering;
 use std::f64::consts::SQRT_2;
 
 use super::{draw, draw_long};
+use crate::scope::Refusal;
 use crate::{AsTensor, DType, Shape, Tensor};
 
-/// The dtype in which numbers of `dtype` are drawn, or a fault.
-#[track_caller]
-pub(super) fn drawn_as(method: &str, dtype: DType) -> Result<DType, Tensor> {
+/// The dtype in which numbers of `dtype` are drawn.
+pub(super) fn drawn_as(dtype: DType) -> Result<DType, String> {
     match dtype {
         DType::F64 => Ok(DType::F64),
         dtype if dtype.is_float() => Ok(DType::F32),
-        _ => Err(Tensor::poison(method, format!("draws floating-point numbers, not {dtype}"))),
+        _ => Err(format!("draws floating-point numbers, not {dtype}")),
     }
 }
 
 /// Numbers in [0, 1): multiples of 2⁻²³ as f32, of 2⁻⁵² as f64.
-#[track_caller]
-pub(super) fn unit(method: &str, key: &Tensor, dtype: DType, shape: Shape) -> Tensor {
+pub(super) fn unit(key: &Tensor, dtype: DType, shape: Shape) -> Result<Tensor, Refusal> {
     if dtype == DType::F64 {
         // By value: TPUs do not read bits as f64.
-        return draw_long(method, key, shape).shift_right_logical(12.0).to_dtype(DType::F64) * f64::EPSILON;
+        return Ok(draw_long(key, shape)?.shift_right_logical(12.0).to_dtype(DType::F64) * f64::EPSILON);
     }
     // 23 random bits under the exponent of 1 are a number in [1, 2).
-    let mantissa = draw(method, key, shape).shift_right_logical(9.0);
-    mantissa.or(Tensor::full(DType::U32, [], f64::from(1.0f32.to_bits()))).bitcast(DType::F32) - 1.0
+    let mantissa = draw(key, shape)?.shift_right_logical(9.0);
+    Ok(mantissa.or(Tensor::full(DType::U32, [], f64::from(1.0f32.to_bits()))).bitcast(DType::F32) - 1.0)
 }
 
 /// Numbers drawn evenly from `low` to `high`: `low + (high − low)·u`, where `u` is one of the 2²³ multiples of 2⁻²³ in
@@ -41,31 +40,24 @@ pub(super) fn unit(method: &str, key: &Tensor, dtype: DType, shape: Shape) -> Te
 /// difference overflows f32; of an f64 draw, the same in f64.
 #[track_caller]
 pub fn uniform(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, low: f64, high: f64) -> Tensor {
-    let key = key.as_tensor();
-    draw_uniform("uniform", key, dtype, shape.into(), low, high)
+    Tensor::record("uniform", || draw_uniform(key.as_tensor(), dtype, shape.into(), low, high))
 }
 
-/// [`uniform`] for `method`, which faults name.
-#[track_caller]
-pub(super) fn draw_uniform(method: &str, key: &Tensor, dtype: DType, shape: Shape, low: f64, high: f64) -> Tensor {
-    let wide = match drawn_as(method, dtype) {
-        Ok(wide) => wide,
-        Err(poisoned) => return poisoned,
-    };
+/// [`uniform`] for any function.
+pub(super) fn draw_uniform(key: &Tensor, dtype: DType, shape: Shape, low: f64, high: f64) -> Result<Tensor, Refusal> {
+    let wide = drawn_as(dtype)?;
     let (low_wide, high_wide) = (low, high);
     let round = |x: f64| if wide == DType::F64 { x } else { f64::from(x as f32) };
     let (low, high) = (round(low), round(high));
     if low.partial_cmp(&high) != Some(Ordering::Less) {
         let rounded = if low_wide < high_wide { ", also when both are f32" } else { "" };
-        let message = format!("the lower bound {low_wide} must be below the upper, {high_wide}{rounded}");
-        return Tensor::poison(method, message);
+        return Err(format!("the lower bound {low_wide} must be below the upper, {high_wide}{rounded}").into());
     }
     if !round(high - low).is_finite() {
-        let message = format!("the bounds {low_wide} and {high_wide} are further apart than {wide} reaches");
-        return Tensor::poison(method, message);
+        return Err(format!("the bounds {low_wide} and {high_wide} are further apart than {wide} reaches").into());
     }
-    let drawn = (unit(method, key, wide, shape) * (high - low) + low).maximum(low);
-    drawn.to_dtype(dtype)
+    let drawn = (unit(key, wide, shape)? * (high - low) + low).maximum(low);
+    Ok(drawn.to_dtype(dtype))
 }
 
 /// Numbers from the normal distribution with mean 0 and variance 1: `√2 · erf⁻¹(u)` of uniform `u` in (−1, 1).
@@ -73,15 +65,13 @@ pub(super) fn draw_uniform(method: &str, key: &Tensor, dtype: DType, shape: Shap
 /// Poisoned if `dtype` is no floating-point type.
 #[track_caller]
 pub fn normal(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
-    let key = key.as_tensor();
-    let wide = match drawn_as("normal", dtype) {
-        Ok(wide) => wide,
-        Err(poisoned) => return poisoned,
-    };
-    // The number next above −1 is half an epsilon away.
-    let epsilon = if wide == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
-    let u = draw_uniform("normal", key, wide, shape.into(), epsilon / 2.0 - 1.0, 1.0);
-    (u.erf_inv() * SQRT_2).to_dtype(dtype)
+    Tensor::record("normal", || {
+        let wide = drawn_as(dtype)?;
+        // The number next above −1 is half an epsilon away.
+        let epsilon = if wide == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
+        let u = draw_uniform(key.as_tensor(), wide, shape.into(), epsilon / 2.0 - 1.0, 1.0)?;
+        Ok((u.erf_inv() * SQRT_2).to_dtype(dtype))
+    })
 }
 
 /// Numbers from the normal distribution with mean 0 and variance 1 within `lower` and `upper`, neither of which comes
@@ -98,23 +88,21 @@ pub fn normal(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tens
 /// ```
 #[track_caller]
 pub fn truncated_normal(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, lower: f64, upper: f64) -> Tensor {
-    let key = key.as_tensor();
-    let method = "truncated_normal";
-    let wide = match drawn_as(method, dtype) {
-        Ok(wide) => wide,
-        Err(poisoned) => return poisoned,
-    };
-    if lower.partial_cmp(&upper) != Some(Ordering::Less) {
-        return Tensor::poison(method, format!("the lower bound {lower} must be below the upper, {upper}"));
-    }
-    let (least, most) = match wide {
-        DType::F64 => (lower.next_up(), upper.next_down()),
-        _ => (f64::from((lower as f32).next_up()), f64::from((upper as f32).next_down())),
-    };
-    let (low, high) = (Tensor::full(wide, [], lower), Tensor::full(wide, [], upper));
-    let (low, high) = ((low / SQRT_2).erf(), (high / SQRT_2).erf());
-    let u = (unit(method, key, wide, shape.into()) * (high - &low) + &low).maximum(&low);
-    (u.erf_inv() * SQRT_2).maximum(least).minimum(most).to_dtype(dtype)
+    Tensor::record("truncated_normal", || {
+        let key = key.as_tensor();
+        let wide = drawn_as(dtype)?;
+        if lower.partial_cmp(&upper) != Some(Ordering::Less) {
+            return Err(format!("the lower bound {lower} must be below the upper, {upper}").into());
+        }
+        let (least, most) = match wide {
+            DType::F64 => (lower.next_up(), upper.next_down()),
+            _ => (f64::from((lower as f32).next_up()), f64::from((upper as f32).next_down())),
+        };
+        let (low, high) = (Tensor::full(wide, [], lower), Tensor::full(wide, [], upper));
+        let (low, high) = ((low / SQRT_2).erf(), (high / SQRT_2).erf());
+        let u = (unit(key, wide, shape.into())? * (high - &low) + &low).maximum(&low);
+        Ok((u.erf_inv() * SQRT_2).maximum(least).minimum(most).to_dtype(dtype))
+    })
 }
 
 /// Numbers from the standard Gumbel distribution: `−log(−log(u))` of uniform `u` in (0, 1). The largest of several
@@ -123,20 +111,15 @@ pub fn truncated_normal(key: impl AsTensor, dtype: DType, shape: impl Into<Shape
 /// Poisoned if `dtype` is no floating-point type.
 #[track_caller]
 pub fn gumbel(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
-    let key = key.as_tensor();
-    draw_gumbel("gumbel", key, dtype, shape.into())
+    Tensor::record("gumbel", || draw_gumbel(key.as_tensor(), dtype, shape.into()))
 }
 
-/// [`gumbel`] for `method`, which faults name.
-#[track_caller]
-pub(super) fn draw_gumbel(method: &str, key: &Tensor, dtype: DType, shape: Shape) -> Tensor {
-    let wide = match drawn_as(method, dtype) {
-        Ok(wide) => wide,
-        Err(poisoned) => return poisoned,
-    };
+/// [`gumbel`] for any function.
+pub(super) fn draw_gumbel(key: &Tensor, dtype: DType, shape: Shape) -> Result<Tensor, Refusal> {
+    let wide = drawn_as(dtype)?;
     let tiny = if wide == DType::F64 { f64::MIN_POSITIVE } else { f64::from(f32::MIN_POSITIVE) };
-    let u = draw_uniform(method, key, wide, shape, tiny, 1.0);
-    (-(-u.log()).log()).to_dtype(dtype)
+    let u = draw_uniform(key, wide, shape, tiny, 1.0)?;
+    Ok((-(-u.log()).log()).to_dtype(dtype))
 }
 
 /// Numbers from the exponential distribution with mean 1: `−log(1 − u)` of uniform `u` in [0, 1).
@@ -144,11 +127,8 @@ pub(super) fn draw_gumbel(method: &str, key: &Tensor, dtype: DType, shape: Shape
 /// Poisoned if `dtype` is no floating-point type.
 #[track_caller]
 pub fn exponential(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
-    let key = key.as_tensor();
-    let wide = match drawn_as("exponential", dtype) {
-        Ok(wide) => wide,
-        Err(poisoned) => return poisoned,
-    };
-    let u = unit("exponential", key, wide, shape.into());
-    (-(-u).log1p()).to_dtype(dtype)
+    Tensor::record("exponential", || {
+        let u = unit(key.as_tensor(), drawn_as(dtype)?, shape.into())?;
+        Ok((-(-u).log1p()).to_dtype(dtype))
+    })
 }

@@ -2,6 +2,7 @@
 
 use super::continuous::{draw_gumbel, unit};
 use super::{draw, draw_long, split};
+use crate::scope::Refusal;
 use crate::{AsTensor, DType, Operand, Shape, Tensor};
 
 /// Booleans that are true with probability `p`: a number, or a tensor that broadcasts to `shape`. Where a uniform number
@@ -18,17 +19,17 @@ use crate::{AsTensor, DType, Operand, Shape, Tensor};
 /// ```
 #[track_caller]
 pub fn bernoulli(key: impl AsTensor, p: impl Operand, shape: impl Into<Shape>) -> Tensor {
-    let key = key.as_tensor();
-    let shape = shape.into();
-    let p = p.beside(&Tensor::scalar(0.0f32));
-    if p.fault().is_some() {
-        return p;
-    }
-    if p.shape().broadcast(&shape).as_ref() != Ok(&shape) {
-        return Tensor::poison("bernoulli", format!("the probabilities, {}, do not broadcast to {shape}", p.ty()));
-    }
-    let dtype = if p.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-    unit("bernoulli", key, dtype, shape).lt(p.to_dtype(dtype))
+    Tensor::record("bernoulli", || {
+        let key = key.as_tensor();
+        let shape = shape.into();
+        let p = p.beside(&Tensor::scalar(0.0f32));
+        p.live()?;
+        if p.shape().broadcast(&shape).as_ref() != Ok(&shape) {
+            return Err(format!("the probabilities, {}, do not broadcast to {shape}", p.ty()).into());
+        }
+        let dtype = if p.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        Ok(unit(key, dtype, shape)?.lt(p.to_dtype(dtype)))
+    })
 }
 
 /// Integers drawn evenly from `low` to `high`, which does not come out (JAX's `randint`): the remainder of twice as many
@@ -44,18 +45,16 @@ pub fn bernoulli(key: impl AsTensor, p: impl Operand, shape: impl Into<Shape>) -
 /// ```
 #[track_caller]
 pub fn randint(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, low: i64, high: i64) -> Tensor {
-    let key = key.as_tensor();
-    draw_integers("randint", key, dtype, shape.into(), low, high)
+    Tensor::record("randint", || draw_integers(key.as_tensor(), dtype, shape.into(), low, high))
 }
 
-/// [`randint`] for `method`, which faults name.
-#[track_caller]
-pub(super) fn draw_integers(method: &str, key: &Tensor, dtype: DType, shape: Shape, low: i64, high: i64) -> Tensor {
+/// [`randint`] for any function.
+pub(super) fn draw_integers(key: &Tensor, dtype: DType, shape: Shape, low: i64, high: i64) -> Result<Tensor, Refusal> {
     if !dtype.is_integer() {
-        return Tensor::poison(method, format!("draws integers, not {dtype}"));
+        return Err(format!("draws integers, not {dtype}").into());
     }
     if low >= high {
-        return Tensor::poison(method, format!("the lower bound {low} must be below the upper, {high}"));
+        return Err(format!("the lower bound {low} must be below the upper, {high}").into());
     }
     let width = 8 * dtype.size_in_bytes() as u32;
     let (least, above) = match dtype.is_unsigned() {
@@ -63,22 +62,19 @@ pub(super) fn draw_integers(method: &str, key: &Tensor, dtype: DType, shape: Sha
         false => (-(1i128 << (width - 1)), 1i128 << (width - 1)),
     };
     if i128::from(low) < least || i128::from(high) > above {
-        let message = format!("the numbers from {low} to {high} are not all of {dtype}, {least} to {}", above - 1);
-        return Tensor::poison(method, message);
+        return Err(format!("the numbers from {low} to {high} are not all of {dtype}, {least} to {}", above - 1).into());
     }
-    if let Err(poisoned) = super::check_key(method, key) {
-        return poisoned;
-    }
+    super::check_key(key)?;
     // Narrow integers are drawn with 32 bits, in arithmetic that wraps.
     let (unsigned, bits) = if width == 64 { (DType::U64, 64) } else { (DType::U32, 32) };
     let mut drawn = vec![];
     for key in split(key, 2) {
         drawn.push(match unsigned {
-            DType::U64 => draw_long(method, &key, shape.clone()),
-            _ => draw(method, &key, shape.clone()),
+            DType::U64 => draw_long(&key, shape.clone())?,
+            _ => draw(&key, shape.clone())?,
         });
     }
-    let [upper, lower] = drawn.as_slice() else { return Tensor::poison(method, "two draws are not two") };
+    let [upper, lower] = drawn.as_slice() else { return Err("two draws are not two".into()) };
     let span = (i128::from(high) - i128::from(low)) as u128;
     let offset = if span == 1 << bits {
         lower.clone()
@@ -89,11 +85,10 @@ pub(super) fn draw_integers(method: &str, key: &Tensor, dtype: DType, shape: Sha
         let (span, weight) = (constant(unsigned, span as u64), constant(unsigned, weight as u64));
         (upper.remainder(&span) * weight + lower.remainder(&span)).remainder(&span)
     };
-    (offset + constant(unsigned, low as u64)).to_dtype(dtype)
+    Ok((offset + constant(unsigned, low as u64)).to_dtype(dtype))
 }
 
 /// A scalar of u64, or of u32: the last bits of `value`.
-#[track_caller]
 fn constant(dtype: DType, value: u64) -> Tensor {
     if dtype == DType::U64 { Tensor::scalar(value) } else { Tensor::scalar(value as u32) }
 }
@@ -112,19 +107,15 @@ fn constant(dtype: DType, value: u64) -> Tensor {
 /// ```
 #[track_caller]
 pub fn categorical(key: impl AsTensor, logits: impl AsTensor, axis: isize) -> Tensor {
-    let (key, logits) = (key.as_tensor(), logits.as_tensor());
-    if logits.fault().is_some() {
-        return logits.clone();
-    }
-    match logits.shape().axis(axis) {
-        Ok(a) if logits.shape()[a] == 0 => {
-            let message = format!("{} has no element along axis {axis}", logits.shape());
-            return Tensor::poison("categorical", message);
+    Tensor::record("categorical", || {
+        let (key, logits) = (key.as_tensor(), logits.as_tensor());
+        logits.live()?;
+        let shape = logits.shape();
+        if shape[shape.axis(axis)?] == 0 {
+            return Err(format!("{shape} has no element along axis {axis}").into());
         }
-        Ok(_) => {}
-        Err(message) => return Tensor::poison("categorical", message),
-    }
-    let dtype = if logits.dtype().is_half() { DType::F32 } else { logits.dtype() };
-    let noise = draw_gumbel("categorical", key, dtype, logits.shape().clone());
-    (noise + logits.to_dtype(dtype)).argmax(axis, false)
+        let dtype = if logits.dtype().is_half() { DType::F32 } else { logits.dtype() };
+        let noise = draw_gumbel(key, dtype, logits.shape().clone())?;
+        Ok((noise + logits.to_dtype(dtype)).argmax(axis))
+    })
 }

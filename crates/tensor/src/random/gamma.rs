@@ -6,6 +6,7 @@
 
 use super::continuous::{drawn_as, normal, unit};
 use super::{check_key, fold_in, fold_in_tensor};
+use crate::scope::Refusal;
 use crate::{AsTensor, DType, Operand, Shape, Tensor, while_loop};
 
 /// A draw by the method of Marsaglia and Tsang ("A simple method for generating gamma variables", ACM TOMS 26, 2000).
@@ -19,25 +20,24 @@ struct Draw {
 }
 
 /// The draws for each element of `alpha`, which is above 0 and of the dtype in which is drawn.
-#[track_caller]
-fn marsaglia_tsang(method: &str, key: &Tensor, alpha: &Tensor) -> Result<Draw, Tensor> {
-    check_key(method, key)?;
+fn marsaglia_tsang(key: &Tensor, alpha: &Tensor) -> Result<Draw, Refusal> {
+    check_key(key)?;
     let (dtype, shape) = (alpha.dtype(), alpha.shape().clone());
     let axes: Vec<isize> = (0..shape.len() as isize).collect();
     let small = alpha.lt(1.0);
     let d = small.select(&(alpha + 1.0), alpha) - 1.0 / 3.0;
     let c = (d.sqrt() * 3.0).reciprocal();
-    let log_uniform = (-unit(method, &fold_in(key, 0), dtype, shape.clone())).log1p();
+    let log_uniform = (-unit(&fold_in(key, 0), dtype, shape.clone())?).log1p();
     let log_boost = (log_uniform / alpha).masked_fill(&small.not(), 0.0);
     let (normals, uniforms) = (fold_in(key, 1), fold_in(key, 2));
     let pending = Tensor::zeros(DType::U32, &shape).eq(0.0);
     let last = while_loop(
         &[&Tensor::scalar(0u32), &pending, &(Tensor::zeros(dtype, &shape) + 1.0)],
-        |carry| carry[1].any(&axes, false),
+        |carry| carry[1].any(&axes),
         |carry| {
             let (number, pending, v) = (&carry[0], &carry[1], &carry[2]);
             let x = normal(&fold_in_tensor(&normals, number), dtype, &shape);
-            let u = unit(method, &fold_in_tensor(&uniforms, number), dtype, shape.clone());
+            let u = Tensor::record("gamma", || unit(&fold_in_tensor(&uniforms, number), dtype, shape.clone()));
             let root = &x * &c + 1.0;
             let (squared, tried) = (&x * &x, &root * &root * &root);
             // The first condition is implied by the second but for a few; of a root below 0 there is no logarithm, and a
@@ -54,26 +54,17 @@ fn marsaglia_tsang(method: &str, key: &Tensor, alpha: &Tensor) -> Result<Draw, T
 
 /// What a parameter of a distribution is: a tensor of `dtype` and `shape`, through which no gradient flows; and whether
 /// it is above 0, with 1 in the places where it is not.
-#[track_caller]
-fn parameter(
-    method: &str,
-    name: &str,
-    given: impl Operand,
-    dtype: DType,
-    shape: &Shape,
-) -> Result<(Tensor, Tensor), Tensor> {
+fn parameter(name: &str, given: impl Operand, dtype: DType, shape: &Shape) -> Result<(Tensor, Tensor), Refusal> {
     let given = given.beside(&Tensor::full(DType::F64, [], 0.0));
-    if given.fault().is_some() {
-        return Err(given);
-    }
+    given.live()?;
     if !given.dtype().is_float() {
-        return Err(Tensor::poison(method, format!("{name} must be floating-point numbers, they are {}", given.ty())));
+        return Err(format!("{name} must be floating-point numbers, they are {}", given.ty()).into());
     }
     if given.shape().broadcast(shape).as_ref() != Ok(shape) {
-        return Err(Tensor::poison(method, format!("{name}, {}, does not broadcast to {shape}", given.ty())));
+        return Err(format!("{name}, {}, does not broadcast to {shape}", given.ty()).into());
     }
     if let Some(wrong) = given.known::<f64>().and_then(|known| known.into_iter().find(|x| x.is_nan() || *x <= 0.0)) {
-        return Err(Tensor::poison(method, format!("{name} must be above 0, it is {wrong}")));
+        return Err(format!("{name} must be above 0, it is {wrong}").into());
     }
     let given = given.detach().to_dtype(dtype).broadcast_to(shape);
     let above = given.gt(0.0);
@@ -98,26 +89,18 @@ fn parameter(
 /// ```
 #[track_caller]
 pub fn gamma(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, alpha: impl Operand) -> Tensor {
-    let key = key.as_tensor();
-    match draw_gamma(key, dtype, shape.into(), alpha) {
-        Ok(drawn) | Err(drawn) => drawn,
-    }
-}
-
-/// [`gamma`], or a fault.
-#[track_caller]
-fn draw_gamma(key: &Tensor, dtype: DType, shape: Shape, alpha: impl Operand) -> Result<Tensor, Tensor> {
-    let wide = drawn_as("gamma", dtype)?;
-    let (alpha, above) = parameter("gamma", "alpha", alpha, wide, &shape)?;
-    let draw = marsaglia_tsang("gamma", key, &alpha)?;
-    let drawn = draw.d * draw.v * draw.log_boost.exp();
-    Ok(drawn.masked_fill(&above.not(), f64::NAN).to_dtype(dtype).detach())
+    Tensor::record("gamma", || {
+        let (key, shape, wide) = (key.as_tensor(), shape.into(), drawn_as(dtype)?);
+        let (alpha, above) = parameter("alpha", alpha, wide, &shape)?;
+        let draw = marsaglia_tsang(key, &alpha)?;
+        let drawn = draw.d * draw.v * draw.log_boost.exp();
+        Ok(drawn.masked_fill(&above.not(), f64::NAN).to_dtype(dtype).detach())
+    })
 }
 
 /// The logarithms of what [`gamma`] draws with the key.
-#[track_caller]
-fn log_gamma(key: &Tensor, alpha: &Tensor) -> Result<Tensor, Tensor> {
-    let draw = marsaglia_tsang("beta", key, alpha)?;
+fn log_gamma(key: &Tensor, alpha: &Tensor) -> Result<Tensor, Refusal> {
+    let draw = marsaglia_tsang(key, alpha)?;
     Ok(draw.d.log() + draw.v.log() + draw.log_boost)
 }
 
@@ -136,22 +119,15 @@ fn log_gamma(key: &Tensor, alpha: &Tensor) -> Result<Tensor, Tensor> {
 /// ```
 #[track_caller]
 pub fn beta(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, a: impl Operand, b: impl Operand) -> Tensor {
-    let key = key.as_tensor();
-    match draw_beta(key, dtype, shape.into(), a, b) {
-        Ok(drawn) | Err(drawn) => drawn,
-    }
-}
-
-/// [`beta`], or a fault.
-#[track_caller]
-fn draw_beta(key: &Tensor, dtype: DType, shape: Shape, a: impl Operand, b: impl Operand) -> Result<Tensor, Tensor> {
-    let wide = drawn_as("beta", dtype)?;
-    check_key("beta", key)?;
-    let (a, a_above) = parameter("beta", "a", a, wide, &shape)?;
-    let (b, b_above) = parameter("beta", "b", b, wide, &shape)?;
-    let (x, y) = (log_gamma(&fold_in(key, 0), &a)?, log_gamma(&fold_in(key, 1), &b)?);
-    let largest = x.maximum(&y);
-    let (x, y) = ((x - &largest).exp(), (y - &largest).exp());
-    let share = &x / (&x + y);
-    Ok(share.masked_fill(&a_above.and(&b_above).not(), f64::NAN).to_dtype(dtype).detach())
+    Tensor::record("beta", || {
+        let (key, shape, wide) = (key.as_tensor(), shape.into(), drawn_as(dtype)?);
+        check_key(key)?;
+        let (a, a_above) = parameter("a", a, wide, &shape)?;
+        let (b, b_above) = parameter("b", b, wide, &shape)?;
+        let (x, y) = (log_gamma(&fold_in(key, 0), &a)?, log_gamma(&fold_in(key, 1), &b)?);
+        let largest = x.maximum(&y);
+        let (x, y) = ((x - &largest).exp(), (y - &largest).exp());
+        let share = &x / (&x + y);
+        Ok(share.masked_fill(&a_above.and(&b_above).not(), f64::NAN).to_dtype(dtype).detach())
+    })
 }

@@ -3,6 +3,8 @@
 use super::continuous::{draw_gumbel, unit};
 use super::discrete::draw_integers;
 use super::{draw, split};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor};
 
 /// The numbers `0..n` in random order: i32. Sorted by random bits, again and again where `n` is so large that two may have
@@ -19,18 +21,14 @@ use crate::{AsTensor, DType, Shape, Tensor};
 /// ```
 #[track_caller]
 pub fn permutation(key: impl AsTensor, n: usize) -> Tensor {
-    let key = key.as_tensor();
-    permuted("permutation", key, n)
+    Tensor::record("permutation", || permuted(key.as_tensor(), n))
 }
 
-/// [`permutation`] for `method`, which faults name.
-#[track_caller]
-fn permuted(method: &str, key: &Tensor, n: usize) -> Tensor {
-    if let Err(poisoned) = super::check_key(method, key) {
-        return poisoned;
-    }
+/// [`permutation`] for any function.
+fn permuted(key: &Tensor, n: usize) -> Result<Tensor, Refusal> {
+    super::check_key(key)?;
     if n > i32::MAX as usize {
-        return Tensor::poison(method, format!("{n} numbers are more than an i32 counts"));
+        return Err(format!("{n} numbers are more than an i32 counts").into());
     }
     // As often as makes it likely, by the cube of `n`, that no two elements have had the same bits each time.
     let rounds = (3.0 * (n.max(1) as f64).ln() / f64::from(u32::MAX).ln()).ceil() as usize;
@@ -39,12 +37,12 @@ fn permuted(method: &str, key: &Tensor, n: usize) -> Tensor {
         let mut keys = split(&key, 2).into_iter();
         let (Some(next), Some(now)) = (keys.next(), keys.next()) else { break };
         key = next;
-        let bits = draw(method, &now, Shape::from([n]));
+        let bits = draw(&now, Shape::from([n]))?;
         if let Some(sorted) = Tensor::sort_together(&[&bits, &order], 1, 0, false).pop() {
             order = sorted;
         }
     }
-    order
+    Ok(order)
 }
 
 /// The elements along `axis` in random order, the same for all: [`Tensor::take`] of a [`permutation`].
@@ -52,18 +50,11 @@ fn permuted(method: &str, key: &Tensor, n: usize) -> Tensor {
 /// Poisoned if there is no such axis.
 #[track_caller]
 pub fn shuffle(key: impl AsTensor, x: impl AsTensor, axis: isize) -> Tensor {
-    let (key, x) = (key.as_tensor(), x.as_tensor());
-    if x.fault().is_some() {
-        return x.clone();
-    }
-    match x.shape().axis(axis) {
-        Ok(a) if x.shape()[a] == 0 => x.clone(),
-        Ok(a) => {
-            let order = permuted("shuffle", key, x.shape()[a]);
-            if order.fault().is_some() { order } else { x.take(axis, &order) }
-        }
-        Err(message) => Tensor::poison("shuffle", message),
-    }
+    Tensor::record("shuffle", || {
+        let (key, x) = (key.as_tensor(), x.as_tensor());
+        let size = x.live()?.shape()[x.shape().axis(axis)?];
+        Ok(if size == 0 { x.clone() } else { x.take(axis, permuted(key, size)?) })
+    })
 }
 
 /// A sample of the numbers `0..n`, as many as `shape` has elements (i32): each as often as it comes, or each once at most
@@ -85,46 +76,41 @@ pub fn shuffle(key: impl AsTensor, x: impl AsTensor, axis: isize) -> Tensor {
 /// ```
 #[track_caller]
 pub fn choice(key: impl AsTensor, n: usize, shape: impl Into<Shape>, replace: bool, p: Option<&Tensor>) -> Tensor {
-    let key = key.as_tensor();
-    let shape = shape.into();
-    let count = shape.num_elements();
-    if let Err(poisoned) = super::check_key("choice", key) {
-        return poisoned;
-    }
-    if let Some(poisoned) = p.filter(|p| p.fault().is_some()) {
-        return poisoned.clone();
-    }
-    let fault = match p {
-        _ if n > i32::MAX as usize => format!("{n} numbers are more than an i32 counts"),
-        _ if n == 0 && count > 0 => "there is nothing to choose from: n is 0".into(),
-        _ if !replace && count > n => format!("{count} different ones of {n} cannot be chosen"),
-        Some(p) if p.shape().dims() != [n] || !p.dtype().is_float() => {
-            format!("the probabilities must be a vector of {n} floats, they are {}", p.ty())
-        }
-        _ => String::new(),
-    };
-    if !fault.is_empty() {
-        return Tensor::poison("choice", fault);
-    }
-    if count == 0 {
-        return Tensor::zeros(DType::I32, shape);
-    }
-    match p {
-        None if replace => draw_integers("choice", key, DType::I32, shape, 0, n as i64),
-        None => permuted("choice", key, n).narrow(0, 0, count).reshape(shape),
-        Some(p) => {
-            let dtype = if p.dtype().is_half() { DType::F32 } else { p.dtype() };
-            let p = p.to_dtype(dtype);
-            if !replace {
-                // The largest of log(p) + gumbel are drawn one after the other.
-                let noise = draw_gumbel("choice", key, dtype, Shape::from([n]));
-                return (noise + p.log()).topk(count, 0, true).1.reshape(shape);
+    Tensor::record("choice", || {
+        let key = key.as_tensor();
+        let shape = shape.into();
+        let count = shape.num_elements();
+        super::check_key(key)?;
+        all_live(p)?;
+        match p {
+            _ if n > i32::MAX as usize => return Err(format!("{n} numbers are more than an i32 counts").into()),
+            _ if n == 0 && count > 0 => return Err("there is nothing to choose from: n is 0".into()),
+            _ if !replace && count > n => return Err(format!("{count} different ones of {n} cannot be chosen").into()),
+            Some(p) if p.shape().dims() != [n] || !p.dtype().is_float() => {
+                return Err(format!("the probabilities must be a vector of {n} floats, they are {}", p.ty()).into());
             }
-            // Where a number between 0, which does not come out, and the sum falls among the running sums.
-            let sums = p.cumsum(0);
-            let point = sums.narrow(0, n - 1, 1) * (1.0 - unit("choice", key, dtype, Shape::from([count])));
-            let below = sums.unsqueeze(0).lt(point.unsqueeze(1));
-            below.count_nonzero(&[1], false).to_dtype(DType::I32).reshape(shape)
+            _ => {}
         }
-    }
+        if count == 0 {
+            return Ok(Tensor::zeros(DType::I32, shape));
+        }
+        Ok(match p {
+            None if replace => draw_integers(key, DType::I32, shape, 0, n as i64)?,
+            None => permuted(key, n)?.narrow(0, 0, count).reshape(shape),
+            Some(p) => {
+                let dtype = if p.dtype().is_half() { DType::F32 } else { p.dtype() };
+                let p = p.to_dtype(dtype);
+                if !replace {
+                    // The largest of log(p) + gumbel are drawn one after the other.
+                    let noise = draw_gumbel(key, dtype, Shape::from([n]))?;
+                    return Ok((noise + p.log()).topk(count, 0, true).1.reshape(shape));
+                }
+                // Where a number between 0, which does not come out, and the sum falls among the running sums.
+                let sums = p.cumsum(0);
+                let point = sums.narrow(0, n - 1, 1) * (1.0 - unit(key, dtype, Shape::from([count]))?);
+                let below = sums.unsqueeze(0).lt(point.unsqueeze(1));
+                below.count_nonzero(&[1]).to_dtype(DType::I32).reshape(shape)
+            }
+        })
+    })
 }

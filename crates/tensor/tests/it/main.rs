@@ -11,11 +11,13 @@ mod gamma;
 mod gather;
 #[path = "../../../pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
+mod lines;
 mod many_devices;
 mod no_devices;
 mod operations;
 mod precision;
 mod programs;
 mod promotion;
+mod shape_rules;
 mod sharding;
 mod transformer;

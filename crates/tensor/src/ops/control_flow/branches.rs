@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Body, Derivatives, borrowed, join, types};
+use super::{Body, Derivatives, borrowed, join, no_derivative, types};
 use crate::grad::pull_back;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp};
 use crate::region::{Region, parameters};
-use crate::{DType, Tensor, TensorType};
+use crate::{DType, Fault, Tensor, TensorType};
 
 /// The bodies, which all give results of the same types.
 pub(super) struct Branches {
@@ -34,7 +34,6 @@ impl Branches {
     }
 
     /// The results of the branch that input 0 chooses. There is at least one.
-    #[track_caller]
     pub(super) fn apply(self: Arc<Branches>, inputs: &[Tensor]) -> Vec<Tensor> {
         Tensor::apply_all(Branch(self), &borrowed(inputs))
     }
@@ -43,7 +42,7 @@ impl Branches {
         self.bodies.first().map_or(&[], |body| &body.region.results)
     }
 
-    fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Tensor> {
+    fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Fault> {
         let wrt: Vec<usize> = (0..cx.inputs.len()).filter(|&i| cx.needed[i]).collect();
         let given: Vec<usize> = (0..cx.outputs.len())
             .filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_inexact())
@@ -89,7 +88,7 @@ impl Operation for Branch {
         let asked = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
         let derivative = match self.0.derivatives.get(asked, || self.0.differentiate(cx)) {
             Ok(derivative) => derivative,
-            Err(poisoned) => return vec![Some(poisoned); cx.inputs.len()],
+            Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };
         let mut inputs = cx.inputs.to_vec();
         // Only floats have cotangents that mean anything.

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{borrowed, poisoned, types};
+use super::{borrowed, no_derivative, types};
 use crate::grad::pull_back;
 use crate::graph::{place, replay};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::region::Region;
-use crate::tensor::next_id;
+use crate::scope::Scope;
+use crate::tensor::{all_live, next_id};
 use crate::{Tensor, TensorType};
 
 /// What was recorded, with what it uses as inputs.
@@ -44,7 +45,7 @@ impl Operation for Checkpoint {
                 }
                 found
             }
-            Err(poisoned) => vec![Some(poisoned); found.len()],
+            Err(fault) => no_derivative(fault, found.len()),
         }
     }
     fn inlined(&self) -> Option<&Region> {
@@ -81,9 +82,10 @@ impl fmt::Debug for Checkpoint {
 /// ```
 #[track_caller]
 pub fn checkpoint(f: impl FnOnce(&[Tensor]) -> Vec<Tensor>, inputs: &[&Tensor]) -> Vec<Tensor> {
+    let _scope = Scope::open();
     let start = next_id();
-    let results = f(&super::owned(inputs));
-    if results.is_empty() || poisoned(&results).is_some() {
+    let results = Scope::outside(|| f(&super::owned(inputs)));
+    if results.is_empty() || all_live(&results).is_err() {
         return results;
     }
     let (region, inputs) = Region::since("checkpoint", start, inputs, &results);

@@ -1,13 +1,13 @@
 //! Branches: [`cond`] and [`switch`]. What is recorded, and its derivative, stand in `branches.rs`.
 
 use super::branches::close;
-use super::{owned, poisoned};
+use super::owned;
 use crate::region::{Region, parameters};
-use crate::tensor::next_id;
+use crate::scope::{Refusal, Scope};
+use crate::tensor::{all_live, next_id};
 use crate::{AsTensor, DType, Tensor};
 
 /// Traces a branch. What it records counts as inside also where it uses no operand: it is computed only in that branch.
-#[track_caller]
 fn trace(
     of: &'static str,
     operands: &[&Tensor],
@@ -15,47 +15,58 @@ fn trace(
 ) -> (u64, Vec<Tensor>, Vec<Tensor>) {
     let start = next_id();
     let parameters = parameters(of, "operand", operands.iter().map(|t| t.ty()));
-    let results = branch(&parameters);
+    let results = Scope::outside(|| branch(&parameters));
     (start, parameters, results)
 }
 
-#[track_caller]
 fn choose(
     of: &'static str,
     choice: &Tensor,
     operands: &[&Tensor],
     traced: Vec<(u64, Vec<Tensor>, Vec<Tensor>)>,
 ) -> Vec<Tensor> {
-    let count = traced.first().map_or(0, |(_, _, results)| results.len());
-    let mut closed = vec![];
-    let mut first: Option<Vec<Tensor>> = None;
-    for (n, (start, parameters, results)) in traced.into_iter().enumerate() {
-        if let Some(bad) = poisoned(&results) {
-            return vec![bad; count];
+    let first = traced.first().map_or(vec![], |(_, _, results)| results.clone());
+    let count = first.len();
+    Tensor::record_many(of, count, || {
+        let mut closed = vec![];
+        for (n, (start, parameters, results)) in traced.into_iter().enumerate() {
+            all_live(&results)?;
+            if results.len() != count {
+                return Err(format!(
+                    "branch 0 gives {count} results and branch {n} gives {}; all branches must give as many, of the same \
+                     types",
+                    results.len()
+                )
+                .into());
+            }
+            if let Some(i) = (0..count).find(|&i| results[i].ty() != first[i].ty()) {
+                return Err(format!(
+                    "result {i} is {} in branch 0 and {} in branch {n}; all branches must give the same types",
+                    first[i].ty(),
+                    results[i].ty()
+                )
+                .into());
+            }
+            closed.push(Region::close_since(of, start, parameters, &results));
         }
-        let first = first.get_or_insert_with(|| results.clone());
-        if results.len() != count {
-            let message = format!(
-                "branch 0 gives {count} results and branch {n} gives {}; all branches must give as many, of the same types",
-                results.len()
-            );
-            return vec![Tensor::poison(of, message); count];
+        if count == 0 {
+            return Ok(vec![]);
         }
-        if let Some(i) = (0..count).find(|&i| results[i].ty() != first[i].ty()) {
-            let message = format!(
-                "result {i} is {} in branch 0 and {} in branch {n}; all branches must give the same types",
-                first[i].ty(),
-                results[i].ty()
-            );
-            return vec![Tensor::poison(of, message); count];
-        }
-        closed.push(Region::close_since(of, start, parameters, &results));
-    }
-    if count == 0 {
-        return vec![];
-    }
-    let (branches, inputs) = close(of, choice, operands, closed);
-    branches.apply(&inputs)
+        let (branches, inputs) = close(of, choice, operands, closed);
+        Ok(branches.apply(&inputs))
+    })
+}
+
+/// As many poisoned results of `of` as `branch` would have, which alone can tell.
+fn refused(
+    of: &'static str,
+    refusal: Refusal,
+    operands: &[&Tensor],
+    branch: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+) -> Vec<Tensor> {
+    let bad = Tensor::refused(of, refusal);
+    let count = Scope::outside(|| branch(&vec![bad.clone(); operands.len()])).len();
+    vec![bad; count]
 }
 
 /// The results of `on_true` where the bool scalar `pred` is true, else those of `on_false` (JAX's `lax.cond`): the device
@@ -84,16 +95,18 @@ pub fn cond(
     on_true: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     on_false: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
+    let _scope = Scope::open();
     let pred = pred.as_tensor();
-    let mut bad = poisoned(std::iter::once(pred).chain(operands.iter().copied()));
-    if bad.is_none() && (pred.dtype() != DType::Bool || pred.rank() != 0) {
-        let message = format!("the predicate must be a bool scalar, it is {}; make it with lt() or all()", pred.ty());
-        bad = Some(Tensor::poison("cond", message));
-    }
-    if let Some(bad) = bad {
-        // How many results there would be, only a branch can tell.
-        let count = on_true(&vec![bad.clone(); operands.len()]).len();
-        return vec![bad; count];
+    let check = || {
+        all_live(std::iter::once(pred).chain(operands.iter().copied()))?;
+        if pred.dtype() != DType::Bool || pred.rank() != 0 {
+            let ty = pred.ty();
+            return Err(format!("the predicate must be a bool scalar, it is {ty}; make it with lt() or all()").into());
+        }
+        Ok(())
+    };
+    if let Err(refusal) = check() {
+        return refused("cond", refusal, operands, on_true);
     }
     let traced = vec![trace("cond", operands, on_true), trace("cond", operands, on_false)];
     choose("cond", pred, operands, traced)
@@ -120,33 +133,32 @@ type Case<'a> = &'a dyn Fn(&[Tensor]) -> Vec<Tensor>;
 /// ```
 #[track_caller]
 pub fn switch(index: impl AsTensor, operands: &[&Tensor], branches: &[Case<'_>]) -> Vec<Tensor> {
+    let _scope = Scope::open();
     let index = index.as_tensor();
     let Some(&first) = branches.first() else {
         return vec![Tensor::poison("switch", "there is no branch; give at least one")];
     };
-    let mut bad = poisoned(std::iter::once(index).chain(operands.iter().copied()));
-    if bad.is_none() && (!index.dtype().is_integer() || index.rank() != 0) {
-        let message = format!("the index must be an integer scalar, it is {}", index.ty());
-        bad = Some(Tensor::poison("switch", message));
-    }
-    if let Some(bad) = bad {
-        let count = first(&vec![bad.clone(); operands.len()]).len();
-        return vec![bad; count];
+    let last = (branches.len() - 1).min(i8::MAX as usize);
+    let check = || {
+        all_live(std::iter::once(index).chain(operands.iter().copied()))?;
+        if !index.dtype().is_integer() || index.rank() != 0 {
+            return Err(format!("the index must be an integer scalar, it is {}", index.ty()).into());
+        }
+        if last + 1 != branches.len() {
+            let (count, most) = (branches.len(), last + 1);
+            return Err(format!("there are {count} branches, and at most {most} can be told apart").into());
+        }
+        Ok(())
+    };
+    if let Err(refusal) = check() {
+        return refused("switch", refusal, operands, first);
     }
     if branches.len() == 1 {
-        return first(&owned(operands));
-    }
-    let last = (branches.len() - 1).min(i8::MAX as usize);
-    if last + 1 != branches.len() {
-        let message = format!("there are {} branches, and at most {} can be told apart", branches.len(), last + 1);
-        return vec![Tensor::poison("switch", message); first(&owned(operands)).len()];
+        return Scope::outside(|| first(&owned(operands)));
     }
     let zero = Tensor::full(index.dtype(), [], 0.0);
     let bound = Tensor::full(index.dtype(), [], last as f64);
     let choice = index.maximum(&zero).minimum(&bound).to_dtype(DType::I32);
-    let mut traced = Vec::with_capacity(branches.len());
-    for branch in branches {
-        traced.push(trace("switch", operands, branch));
-    }
+    let traced = branches.iter().map(|branch| trace("switch", operands, branch)).collect();
     choose("switch", &choice, operands, traced)
 }

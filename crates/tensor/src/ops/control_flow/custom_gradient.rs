@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{borrowed, owned, poisoned, types};
+use super::{borrowed, owned, types};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::region::Region;
-use crate::tensor::next_id;
+use crate::scope::{Refusal, Scope};
+use crate::tensor::{all_live, next_id};
 use crate::{Tensor, TensorType};
 
 type Backward = dyn Fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor> + Send + Sync;
@@ -27,43 +28,8 @@ impl Operation for CustomGradient {
         Ok(types(&self.region.results))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let refuse = |message: String| vec![Some(Tensor::poison("custom_gradient", message)); cx.inputs.len()];
-        if let Some(captured) = (self.inputs..cx.inputs.len()).find(|&i| cx.needed[i]) {
-            return refuse(format!(
-                "the forward function uses a tensor from outside, {}, and a gradient with respect to it is asked for, \
-                 which the backward function does not give; make it one of the inputs",
-                cx.inputs[captured].ty()
-            ));
-        }
-        let mut cotangents = vec![];
-        for (output, cotangent) in cx.outputs.iter().zip(cx.cotangents) {
-            cotangents.push(match cotangent {
-                Some(cotangent) => cotangent.clone(),
-                None => output.zeros_like(),
-            });
-        }
-        let inputs = &cx.inputs[..self.inputs];
-        let given = (self.backward)(inputs, cx.outputs, &cotangents);
-        if let Some(bad) = poisoned(&given) {
-            return vec![Some(bad); cx.inputs.len()];
-        }
-        if given.len() != inputs.len() {
-            return refuse(format!(
-                "the backward function gives {} cotangents for {} inputs; they must be as many",
-                given.len(),
-                inputs.len()
-            ));
-        }
-        if let Some(i) = (0..inputs.len()).find(|&i| cx.needed[i] && given[i].ty() != inputs[i].ty()) {
-            return refuse(format!(
-                "the backward function gives {} for input {i}, which is {}; a cotangent has the type of its input",
-                given[i].ty(),
-                inputs[i].ty()
-            ));
-        }
-        let mut all: Vec<Option<Tensor>> = given.into_iter().map(Some).collect();
-        all.resize(cx.inputs.len(), None);
-        all
+        self.cotangents(cx)
+            .unwrap_or_else(|refusal| vec![Some(Tensor::refused("custom_gradient", refusal)); cx.inputs.len()])
     }
     fn inlined(&self) -> Option<&Region> {
         Some(&self.region)
@@ -71,6 +37,44 @@ impl Operation for CustomGradient {
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         // It never stands in a list of instructions.
         format!("stablehlo.optimization_barrier {} : {}", cx.operands(), cx.result().stablehlo())
+    }
+}
+
+impl CustomGradient {
+    fn cotangents(&self, cx: &Vjp<'_>) -> Result<Vec<Option<Tensor>>, Refusal> {
+        if let Some(captured) = (self.inputs..cx.inputs.len()).find(|&i| cx.needed[i]) {
+            return Err(format!(
+                "the forward function uses a tensor from outside, {}, and a gradient with respect to it is asked for, \
+                 which the backward function does not give; make it one of the inputs",
+                cx.inputs[captured].ty()
+            )
+            .into());
+        }
+        let cotangents: Vec<Tensor> = (cx.outputs.iter().zip(cx.cotangents))
+            .map(|(output, cotangent)| cotangent.clone().unwrap_or_else(|| output.zeros_like()))
+            .collect();
+        let inputs = &cx.inputs[..self.inputs];
+        let given = Scope::outside(|| (self.backward)(inputs, cx.outputs, &cotangents));
+        all_live(&given)?;
+        if given.len() != inputs.len() {
+            return Err(format!(
+                "the backward function gives {} cotangents for {} inputs; they must be as many",
+                given.len(),
+                inputs.len()
+            )
+            .into());
+        }
+        if let Some(i) = (0..inputs.len()).find(|&i| cx.needed[i] && given[i].ty() != inputs[i].ty()) {
+            return Err(format!(
+                "the backward function gives {} for input {i}, which is {}; a cotangent has the type of its input",
+                given[i].ty(),
+                inputs[i].ty()
+            )
+            .into());
+        }
+        let mut all: Vec<Option<Tensor>> = given.into_iter().map(Some).collect();
+        all.resize(cx.inputs.len(), None);
+        Ok(all)
     }
 }
 
@@ -106,9 +110,10 @@ pub fn custom_gradient(
     forward: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     backward: impl Fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor> + Send + Sync + 'static,
 ) -> Vec<Tensor> {
+    let _scope = Scope::open();
     let start = next_id();
-    let results = forward(&owned(inputs));
-    if results.is_empty() || poisoned(&results).is_some() {
+    let results = Scope::outside(|| forward(&owned(inputs)));
+    if results.is_empty() || all_live(&results).is_err() {
         return results;
     }
     let (region, all) = Region::since("custom_gradient", start, inputs, &results);

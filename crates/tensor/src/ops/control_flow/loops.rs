@@ -1,6 +1,7 @@
 //! Loops that are said with [`scan`](super::scan()) or [`while_loop`]: [`fori_loop`] and [`map`].
 
-use super::{Scan, owned, poisoned, while_loop};
+use super::{Scan, owned, while_loop};
+use crate::scope::Refusal;
 use crate::{DType, Tensor};
 
 /// Where a [`fori_loop`] begins or ends: an integer that is known while recording, or an integer scalar on the device.
@@ -37,16 +38,12 @@ impl From<&Tensor> for Bound {
 }
 
 impl Bound {
-    /// The bound as a scalar of `dtype`, or a fault.
-    #[track_caller]
-    fn tensor(&self, dtype: DType) -> Tensor {
+    /// The bound as a scalar of `dtype`.
+    fn tensor(&self, dtype: DType) -> Result<Tensor, Refusal> {
         match self {
-            Bound::Host(n) => Tensor::full(dtype, [], *n as f64),
-            Bound::Device(t) if t.fault().is_some() => t.clone(),
-            Bound::Device(t) if !t.dtype().is_integer() || t.rank() != 0 => {
-                Tensor::poison("fori_loop", format!("a bound must be an integer scalar, this is {}", t.ty()))
-            }
-            Bound::Device(t) => t.to_dtype(dtype),
+            Bound::Host(n) => Ok(Tensor::full(dtype, [], *n as f64)),
+            Bound::Device(t) if t.live()?.dtype().is_integer() && t.rank() == 0 => Ok(t.to_dtype(dtype)),
+            Bound::Device(t) => Err(format!("a bound must be an integer scalar, this is {}", t.ty()).into()),
         }
     }
 }
@@ -71,39 +68,37 @@ pub fn fori_loop(
     init: &[&Tensor],
     body: impl FnOnce(&Tensor, &[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
-    let (lower, upper) = (lower.into(), upper.into());
-    if let (Bound::Host(lower), Bound::Host(upper)) = (&lower, &upper) {
-        let steps = usize::try_from(upper.saturating_sub(*lower)).unwrap_or(0);
-        if i32::try_from(steps).is_err() || i32::try_from(*lower).is_err() || i32::try_from(*upper).is_err() {
-            let message = format!("{lower} to {upper}: a loop counts with 32 bits");
-            return vec![Tensor::poison("fori_loop", message); init.len()];
+    Tensor::record_many("fori_loop", init.len(), || {
+        let (lower, upper) = (lower.into(), upper.into());
+        if let (Bound::Host(lower), Bound::Host(upper)) = (&lower, &upper) {
+            let steps = usize::try_from(upper.saturating_sub(*lower)).unwrap_or(0);
+            if i32::try_from(steps).is_err() || i32::try_from(*lower).is_err() || i32::try_from(*upper).is_err() {
+                return Err(format!("{lower} to {upper}: a loop counts with 32 bits").into());
+            }
+            let numbers = Tensor::iota(DType::I32, [steps], 0) + Tensor::full(DType::I32, [], *lower as f64);
+            return Ok(Scan::new().run(init, &[&numbers], |carry, i| (body(&i[0], carry), vec![])).0);
         }
-        let numbers = Tensor::iota(DType::I32, [steps], 0) + Tensor::full(DType::I32, [], *lower as f64);
-        return Scan::new().run(init, &[&numbers], |carry, i| (body(&i[0], carry), vec![])).0;
-    }
-    let dtype = match (&lower, &upper) {
-        (Bound::Device(a), Bound::Device(b)) => a.dtype().promote(b.dtype()).unwrap_or(a.dtype()),
-        (Bound::Device(t), _) | (_, Bound::Device(t)) => t.dtype(),
-        _ => DType::I32,
-    };
-    let dtype = if dtype.is_integer() { dtype } else { DType::I32 };
-    let (first, end) = (lower.tensor(dtype), upper.tensor(dtype));
-    if let Some(bad) = poisoned([&first, &end]) {
-        return vec![bad; init.len()];
-    }
-    let mut held = vec![&first];
-    held.extend(init);
-    let one = Tensor::full(dtype, [], 1.0);
-    let mut last = while_loop(
-        &held,
-        |carry| carry[0].lt(&end),
-        |carry| {
-            let mut next = vec![&carry[0] + &one];
-            next.extend(body(&carry[0], &carry[1..]));
-            next
-        },
-    );
-    last.split_off(1)
+        let dtype = match (&lower, &upper) {
+            (Bound::Device(a), Bound::Device(b)) => a.dtype().promote(b.dtype()).unwrap_or(a.dtype()),
+            (Bound::Device(t), _) | (_, Bound::Device(t)) => t.dtype(),
+            _ => DType::I32,
+        };
+        let dtype = if dtype.is_integer() { dtype } else { DType::I32 };
+        let (first, end) = (lower.tensor(dtype)?, upper.tensor(dtype)?);
+        let mut held = vec![&first];
+        held.extend(init);
+        let one = Tensor::full(dtype, [], 1.0);
+        let mut last = while_loop(
+            &held,
+            |carry| carry[0].lt(&end),
+            |carry| {
+                let mut next = vec![&carry[0] + &one];
+                next.extend(body(&carry[0], &carry[1..]));
+                next
+            },
+        );
+        Ok(last.split_off(1))
+    })
 }
 
 /// `f` of each slice of `xs` along their first axis, the results stacked (JAX's `lax.map`): one slice after the other, for
@@ -120,7 +115,8 @@ pub fn fori_loop(
 #[track_caller]
 pub fn map(f: impl FnOnce(&[Tensor]) -> Vec<Tensor>, xs: &[&Tensor]) -> Vec<Tensor> {
     if xs.is_empty() {
-        return vec![Tensor::poison("map", "there are no xs to go over"); f(&owned(xs)).len()];
+        let count = f(&owned(xs)).len();
+        return vec![Tensor::poison("map", "there are no xs to go over"); count];
     }
     Scan::new().run(&[], xs, |_, x| (vec![], f(x))).1
 }

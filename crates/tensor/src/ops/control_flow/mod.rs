@@ -22,29 +22,29 @@ pub use scan::{Scan, scan};
 pub use while_loop::while_loop;
 
 use crate::region::Region;
-use crate::{Tensor, TensorType};
+use crate::{Fault, Tensor, TensorType};
 
 /// Which derivative is asked for: the results that a body has, the inputs that need a cotangent, the results that have one.
 type Asked = (usize, Vec<bool>, Vec<bool>);
 
 /// The derivatives of a body, each traced once, so that two gradients of one loop are one loop.
-struct Derivatives<T>(Mutex<HashMap<Asked, Result<Arc<T>, Tensor>>>);
+struct Derivatives<T>(Mutex<HashMap<Asked, Result<Arc<T>, Fault>>>);
 
 impl<T> Derivatives<T> {
     fn new() -> Derivatives<T> {
         Derivatives(Mutex::default())
     }
 
-    fn get(&self, asked: Asked, make: impl FnOnce() -> Result<T, Tensor>) -> Result<Arc<T>, Tensor> {
+    fn get(&self, asked: Asked, make: impl FnOnce() -> Result<T, Fault>) -> Result<Arc<T>, Fault> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A body does not contain itself: making one derivative does not come here again.
         known.entry(asked).or_insert_with(|| make().map(Arc::new)).clone()
     }
 }
 
-/// The first of these that is poisoned.
-fn poisoned<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Option<Tensor> {
-    tensors.into_iter().find(|t| t.fault().is_some()).cloned()
+/// The cotangents of `count` inputs where there is no derivative.
+fn no_derivative(fault: Fault, count: usize) -> Vec<Option<Tensor>> {
+    vec![Some(Tensor::poisoned(fault)); count]
 }
 
 fn owned(tensors: &[&Tensor]) -> Vec<Tensor> {

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use super::scan_derivative::Derivative;
 use super::while_loop::same_carry;
-use super::{Derivatives, borrowed, poisoned};
+use super::{Derivatives, borrowed};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp};
 use crate::region::{Region, parameters};
-use crate::tensor::next_id;
+use crate::scope::{Refusal, Scope};
+use crate::tensor::{all_live, next_id};
 use crate::{DType, Tensor, TensorType};
 
 /// One step: parameters are the carry, a slice of each of the xs, and what comes from outside; results are the carry and
@@ -40,7 +41,6 @@ pub(super) struct Loop {
 
 impl Loop {
     /// The carry and the ys, residuals after the others. There is at least one.
-    #[track_caller]
     pub(super) fn apply(self, inputs: &[Tensor]) -> Vec<Tensor> {
         Tensor::apply_all(self, &borrowed(inputs))
     }
@@ -182,6 +182,14 @@ pub struct Scan {
     reverse: bool,
 }
 
+/// A step that was traced: since which node, with which parameters, and what it gave.
+struct Traced {
+    start: u64,
+    parameters: Vec<Tensor>,
+    carry: Vec<Tensor>,
+    ys: Vec<Tensor>,
+}
+
 impl Scan {
     /// From the first step to the last, as many as the xs have slices.
     pub fn new() -> Scan {
@@ -206,53 +214,60 @@ impl Scan {
         xs: &[&Tensor],
         f: impl FnOnce(&[Tensor], &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>),
     ) -> (Vec<Tensor>, Vec<Tensor>) {
-        let bad = poisoned(init.iter().chain(xs).copied());
-        let length = match bad.map_or_else(|| self.steps(xs).map_err(Err), |bad| Err(Ok(bad))) {
+        let _scope = Scope::open();
+        let check = || {
+            all_live(init.iter().chain(xs).copied())?;
+            Ok::<_, Refusal>(self.steps(xs)?)
+        };
+        let poisoned = |refusal: Refusal, ys: usize| {
+            let bad = Tensor::refused("scan", refusal);
+            (vec![bad.clone(); init.len()], vec![bad; ys])
+        };
+        let length = match check() {
             Ok(length) => length,
-            Err(why) => {
-                let bad = match why {
-                    Ok(bad) => bad,
-                    Err(message) => Tensor::poison("scan", message),
-                };
+            Err(refusal) => {
                 // How many ys there would be, only the body can tell.
-                let (_, ys) = f(&vec![bad.clone(); init.len()], &vec![bad.clone(); xs.len()]);
-                return (vec![bad.clone(); init.len()], vec![bad; ys.len()]);
+                let bad = Tensor::refused("scan", refusal.clone());
+                let (_, ys) = Scope::outside(|| f(&vec![bad.clone(); init.len()], &vec![bad; xs.len()]));
+                return poisoned(refusal, ys.len());
             }
         };
         let start = next_id();
-        let mut parameters_of_step = parameters("scan", "carry", init.iter().map(|t| t.ty()));
+        let carries = parameters("scan", "carry", init.iter().map(|t| t.ty()));
         let slices: Vec<_> = xs.iter().map(|x| TensorType::new(x.dtype(), &x.shape().dims()[1..])).collect();
         let slices = parameters("scan", "the slice of x", &slices);
-        let (carry, ys) = f(&parameters_of_step, &slices);
-        if let Some(bad) = poisoned(carry.iter().chain(&ys)) {
-            return (vec![bad.clone(); init.len()], vec![bad; ys.len()]);
-        }
-        if let Err(message) = same_carry(init, &carry) {
-            let bad = Tensor::poison("scan", message);
-            return (vec![bad.clone(); init.len()], vec![bad; ys.len()]);
-        }
+        let (carry, ys) = Scope::outside(|| f(&carries, &slices));
+        let traced = Traced { start, parameters: [carries, slices].concat(), carry, ys };
+        let count = traced.ys.len();
+        self.close(init, xs, length, traced).unwrap_or_else(|refusal| poisoned(refusal, count))
+    }
+
+    /// The loop over a step that was traced: the last carry and the ys.
+    fn close(
+        self,
+        init: &[&Tensor],
+        xs: &[&Tensor],
+        length: usize,
+        traced: Traced,
+    ) -> Result<(Vec<Tensor>, Vec<Tensor>), Refusal> {
+        let Traced { start, parameters, carry, ys } = traced;
+        all_live(carry.iter().chain(&ys))?;
+        same_carry(init, &carry)?;
         if length == 0 {
-            let mut none = Vec::with_capacity(ys.len());
-            for y in &ys {
-                let ty = stacked(0, y.ty());
-                none.push(Tensor::zeros(ty.dtype, ty.shape));
-            }
-            return (init.iter().map(|&t| t.clone()).collect(), none);
+            let none = ys.iter().map(|y| Tensor::zeros(y.dtype(), stacked(0, y.ty()).shape)).collect();
+            return Ok((init.iter().map(|&t| t.clone()).collect(), none));
         }
         if init.is_empty() && ys.is_empty() {
-            return (vec![], vec![]);
+            return Ok((vec![], vec![]));
         }
-        parameters_of_step.extend(slices);
-        let results: Vec<Tensor> = carry.iter().chain(&ys).cloned().collect();
-        let (region, captures) = Region::close("scan", start, parameters_of_step, &results);
+        let results: Vec<Tensor> = carry.into_iter().chain(ys).collect();
+        let (region, captures) = Region::close("scan", start, parameters, &results);
         let inputs: Vec<Tensor> = init.iter().chain(xs).map(|&t| t.clone()).chain(captures).collect();
         let step = Step::new(region, init.len(), xs.len());
         let mut outputs = Loop { step, residuals: vec![], length, reverse: self.reverse }.apply(&inputs);
-        if let Some(bad) = poisoned(&outputs) {
-            return (vec![bad.clone(); init.len()], vec![bad; ys.len()]);
-        }
+        all_live(&outputs)?;
         let ys = outputs.split_off(init.len());
-        (outputs, ys)
+        Ok((outputs, ys))
     }
 
     /// The number of steps, or a sentence that says why there is none.

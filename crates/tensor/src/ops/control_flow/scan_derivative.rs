@@ -8,13 +8,15 @@
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
+use super::no_derivative;
 use super::scan::{Loop, Step};
-use crate::Tensor;
 use crate::grad::pull_back;
 use crate::graph::{Constants, Graph, Value, dependents, place, replay};
 use crate::operation::{Repeated, Vjp};
 use crate::region::{Region, frontier, parameters};
-use crate::tensor::Kind;
+use crate::scope::Scope;
+use crate::tensor::{Kind, all_live};
+use crate::{Fault, Tensor};
 
 /// How to run a scan backwards, for the inputs that need it and the results that have cotangents.
 pub(super) struct Derivative {
@@ -92,7 +94,7 @@ impl Loop {
         let asked = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
         let derivative = match self.step.derivatives.get(asked, || self.differentiate(cx)) {
             Ok(derivative) => derivative,
-            Err(poisoned) => return vec![Some(poisoned); cx.inputs.len()],
+            Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };
         let d = &*derivative;
         let mut cotangents = vec![None; cx.inputs.len()];
@@ -104,8 +106,8 @@ impl Loop {
         } else {
             cx.outputs.to_vec()
         };
-        if let Some(poisoned) = super::poisoned(&forward) {
-            return vec![Some(poisoned); cx.inputs.len()];
+        if let Err(fault) = all_live(&forward) {
+            return no_derivative(fault, cx.inputs.len());
         }
         let mut inputs = vec![];
         for &carry in &d.carries {
@@ -128,8 +130,8 @@ impl Loop {
         inputs.extend(replay(&d.outside, &with));
         let backward = Loop { step: d.step.clone(), residuals: vec![], length: self.length, reverse: !self.reverse }
             .apply(&inputs);
-        if let Some(poisoned) = super::poisoned(&backward) {
-            return vec![Some(poisoned); cx.inputs.len()];
+        if let Err(fault) = all_live(&backward) {
+            return no_derivative(fault, cx.inputs.len());
         }
         for (&input, cotangent) in d.carries.iter().chain(&d.sums).chain(&d.ys).zip(backward) {
             cotangents[input] = Some(cotangent);
@@ -137,7 +139,7 @@ impl Loop {
         cotangents
     }
 
-    fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Tensor> {
+    fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Fault> {
         let (carries, xs) = (self.step.carries, self.step.xs);
         let own = &self.step.region.parameters;
         let results = self.results();
@@ -219,14 +221,15 @@ impl Loop {
     }
 
     /// Where to read these values of a step, and the residuals that the forward scan then has.
-    fn keep(&self, values: &[Tensor]) -> Result<(Vec<Source>, Vec<Tensor>), Tensor> {
+    fn keep(&self, values: &[Tensor]) -> Result<(Vec<Source>, Vec<Tensor>), Fault> {
         let (carries, xs) = (self.step.carries, self.step.xs);
         let own = &self.step.region;
         let mut residuals = self.step.residuals.lock().unwrap_or_else(PoisonError::into_inner);
         let ys = &own.results[carries..];
         // Twins are kept once.
         let all: Vec<Tensor> = ys.iter().chain(&*residuals).chain(values).cloned().collect();
-        let graph = Graph::new(&all, Constants::InText).map_err(|e| Tensor::poison("scan", e.to_string()))?;
+        let graph =
+            Graph::new(&all, Constants::InText).map_err(|e| Fault::new("scan", e.to_string(), Scope::line()))?;
         let (kept, wanted) = graph.results.split_at(ys.len() + residuals.len());
         let mut kept: Vec<Value> = kept.to_vec();
         let mut sources = vec![];

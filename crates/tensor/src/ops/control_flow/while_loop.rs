@@ -3,11 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Body, borrowed, join, poisoned, types};
+use super::{Body, borrowed, join, types};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp};
 use crate::region::{Region, parameters};
-use crate::tensor::next_id;
+use crate::scope::Scope;
+use crate::tensor::{all_live, next_id};
 use crate::{DType, Tensor, TensorType};
 
 /// Inputs: the carry, then what the condition and the body use from outside.
@@ -86,38 +87,31 @@ pub fn while_loop(
     cond: impl FnOnce(&[Tensor]) -> Tensor,
     body: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
-    let count = init.len();
-    if let Some(bad) = poisoned(init.iter().copied()) {
-        return vec![bad; count];
-    }
-    if count == 0 {
-        return vec![];
-    }
-    let start = next_id();
-    let before = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
-    let goes_on = cond(&before);
-    if goes_on.fault().is_some() {
-        return vec![goes_on; count];
-    }
-    if goes_on.dtype() != DType::Bool || goes_on.rank() != 0 {
-        let message =
-            format!("the condition must be a bool scalar, it is {}; reduce it with all() or any()", goes_on.ty());
-        return vec![Tensor::poison("while_loop", message); count];
-    }
-    let carry = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
-    let results = body(&carry);
-    if let Some(bad) = poisoned(&results) {
-        return vec![bad; count];
-    }
-    if let Err(message) = same_carry(init, &results) {
-        return vec![Tensor::poison("while_loop", message); count];
-    }
-    let mut closed = vec![Region::close("while_loop", start, before, std::slice::from_ref(&goes_on))];
-    closed.push(Region::close("while_loop", start, carry, &results));
-    let mut inputs: Vec<Tensor> = init.iter().map(|&t| t.clone()).collect();
-    let mut bodies = join(&mut inputs, 0, count, closed).into_iter();
-    let (Some(condition), Some(body)) = (bodies.next(), bodies.next()) else { return vec![] };
-    Tensor::apply_all(WhileLoop(Arc::new(While { condition, body })), &borrowed(&inputs))
+    Tensor::record_many("while_loop", init.len(), || {
+        all_live(init.iter().copied())?;
+        if init.is_empty() {
+            return Ok(vec![]);
+        }
+        let start = next_id();
+        let before = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
+        let goes_on = Scope::outside(|| cond(&before));
+        if goes_on.live()?.dtype() != DType::Bool || goes_on.rank() != 0 {
+            let ty = goes_on.ty();
+            return Err(
+                format!("the condition must be a bool scalar, it is {ty}; reduce it with all() or any()").into()
+            );
+        }
+        let carry = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
+        let results = Scope::outside(|| body(&carry));
+        all_live(&results)?;
+        same_carry(init, &results)?;
+        let mut closed = vec![Region::close("while_loop", start, before, std::slice::from_ref(&goes_on))];
+        closed.push(Region::close("while_loop", start, carry, &results));
+        let mut inputs: Vec<Tensor> = init.iter().map(|&t| t.clone()).collect();
+        let mut bodies = join(&mut inputs, 0, init.len(), closed).into_iter();
+        let (Some(condition), Some(body)) = (bodies.next(), bodies.next()) else { return Ok(vec![]) };
+        Ok(Tensor::apply_all(WhileLoop(Arc::new(While { condition, body })), &borrowed(&inputs)))
+    })
 }
 
 /// Nothing if a body that is given a carry like `init` gives one back that can be given to it again, else why not.

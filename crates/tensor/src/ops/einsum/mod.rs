@@ -8,6 +8,8 @@ mod equation;
 use self::equation::{Equation, Label};
 use super::promote::common_dtype_of_all;
 use super::reduce::Reducer;
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{AsTensor, Shape, Tensor};
 
 /// A tensor with a label for each of its axes.
@@ -19,8 +21,7 @@ struct Labelled {
 
 impl Labelled {
     /// An axis that occurs twice becomes its diagonal; one whose size broadcasts to a larger one vanishes.
-    #[track_caller]
-    fn new(tensor: &Tensor, labels: &[Label], sizes: &[usize]) -> Labelled {
+    fn new(tensor: &Tensor, labels: &[Label], sizes: &[usize]) -> Result<Labelled, Refusal> {
         let mut this = Labelled { tensor: tensor.clone(), labels: labels.to_vec() };
         let mut axis = 0;
         while axis < this.labels.len() {
@@ -34,7 +35,7 @@ impl Labelled {
                     this.labels.remove(second);
                     continue;
                 }
-                this.tensor = this.tensor.diagonal_for("einsum", 0, axis as isize, second as isize);
+                this.tensor = this.tensor.diagonals(0, axis as isize, second as isize)?;
                 this.labels.remove(second);
                 this.labels.remove(axis);
                 this.labels.push(label);
@@ -42,11 +43,10 @@ impl Labelled {
                 axis += 1;
             }
         }
-        this
+        Ok(this)
     }
 
     /// Sums over the axes whose label is not among those that are needed.
-    #[track_caller]
     fn keep(self, needed: &[Label]) -> Labelled {
         let gone: Vec<isize> =
             (0..self.labels.len()).filter(|&i| !needed.contains(&self.labels[i])).map(|i| i as isize).collect();
@@ -58,7 +58,6 @@ impl Labelled {
     }
 
     /// The product with another, over the labels that both have and nobody needs.
-    #[track_caller]
     fn times(self, other: Labelled, needed: &[Label]) -> Labelled {
         let shared = |l: &Label| other.labels.contains(l);
         let of_either = |l: &Label| needed.contains(l) || (self.labels.contains(l) && shared(l));
@@ -111,41 +110,31 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn einsum(equation: &str, operands: &[&Tensor]) -> Tensor {
-        if let Some(poisoned) = operands.iter().find(|t| t.fault().is_some()) {
-            return (*poisoned).clone();
-        }
-        let shapes: Vec<&Shape> = operands.iter().map(|t| t.shape()).collect();
-        let equation = match Equation::read(equation, &shapes) {
-            Ok(equation) => equation,
-            Err(message) => return Tensor::poison("einsum", message),
-        };
-        // Before anything is summed: a narrow integer may not hold the sum.
-        let dtype = match common_dtype_of_all("einsum", operands) {
-            Ok(dtype) => dtype,
-            Err(poisoned) => return poisoned,
-        };
-        let mut parts = Vec::with_capacity(operands.len());
-        for (operand, labels) in operands.iter().zip(&equation.operands) {
-            parts.push(Labelled::new(&operand.to_dtype(dtype), labels, &equation.sizes));
-        }
-        let mut parts = parts.into_iter();
-        // An equation has at least one operand.
-        let Some(mut product) = parts.next() else { return Tensor::poison("einsum", "there are no operands") };
-        while let Some(next) = parts.next() {
-            let later = parts.as_slice().iter().flat_map(|p| &p.labels);
-            let needed: Vec<Label> = equation.result.iter().chain(later).copied().collect();
-            product = product.times(next, &needed);
-            if product.tensor.fault().is_some() {
-                return product.tensor;
+        Tensor::record("einsum", || {
+            all_live(operands.iter().copied())?;
+            let shapes: Vec<&Shape> = operands.iter().map(|t| t.shape()).collect();
+            let equation = Equation::read(equation, &shapes)?;
+            // Before anything is summed: a narrow integer may not hold the sum.
+            let dtype = common_dtype_of_all(operands)?;
+            let mut parts = Vec::with_capacity(operands.len());
+            for (operand, labels) in operands.iter().zip(&equation.operands) {
+                parts.push(Labelled::new(&operand.to_dtype(dtype), labels, &equation.sizes)?);
             }
-        }
-        let product = product.keep(&equation.result);
-        if product.tensor.fault().is_some() {
-            return product.tensor;
-        }
-        // Labels whose axes of size 1 all vanished are axes of size 1 still: there are none, since sizes are the largest.
-        let order = equation.result.iter().filter_map(|l| product.labels.iter().position(|m| m == l)).collect();
-        product.tensor.permuted(order)
+            let mut parts = parts.into_iter();
+            // An equation has at least one operand.
+            let Some(mut product) = parts.next() else { return Err("there are no operands".into()) };
+            while let Some(next) = parts.next() {
+                let later = parts.as_slice().iter().flat_map(|p| &p.labels);
+                let needed: Vec<Label> = equation.result.iter().chain(later).copied().collect();
+                product = product.times(next, &needed);
+                product.tensor.live()?;
+            }
+            let product = product.keep(&equation.result);
+            product.tensor.live()?;
+            // Labels whose axes of size 1 all vanished are axes of size 1 still: there are none, since sizes are the largest.
+            let order = equation.result.iter().filter_map(|l| product.labels.iter().position(|m| m == l)).collect();
+            Ok(product.tensor.permuted(order))
+        })
     }
 
     /// The product over pairs of axes: `axes.0` of this tensor with `axes.1` of the other; the result has the other axes
@@ -160,15 +149,14 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn tensordot(&self, other: impl AsTensor, axes: (&[isize], &[isize])) -> Tensor {
-        let other = other.as_tensor();
-        if let Some(poisoned) = [self, other].into_iter().find(|t| t.fault().is_some()) {
-            return poisoned.clone();
-        }
-        let found = |t: &Tensor, axes: &[isize]| axes.iter().map(|&a| t.shape().axis(a)).collect::<Result<Vec<_>, _>>();
-        match (found(self, axes.0), found(other, axes.1)) {
-            (Ok(left), Ok(right)) => self.product("tensordot", other, (&[], &[]), (&left, &right)),
-            (Err(message), _) | (_, Err(message)) => Tensor::poison("tensordot", message),
-        }
+        Tensor::record("tensordot", || {
+            let other = other.as_tensor();
+            all_live([self, other])?;
+            let found =
+                |t: &Tensor, axes: &[isize]| axes.iter().map(|&a| t.shape().axis(a)).collect::<Result<Vec<_>, _>>();
+            let (left, right) = (found(self, axes.0)?, found(other, axes.1)?);
+            Ok(self.product("tensordot", other, (&[], &[]), (&left, &right)))
+        })
     }
 
     /// The outer product of two vectors: `[n]` and `[m]` give `[n, m]`, each element by each other.
@@ -176,10 +164,13 @@ impl Tensor {
     /// Poisoned if one is no vector.
     #[track_caller]
     pub fn outer(&self, other: impl AsTensor) -> Tensor {
-        let other = other.as_tensor();
-        match [self, other].into_iter().find(|t| t.fault().is_none() && t.rank() != 1) {
-            Some(t) => Tensor::poison("outer", format!("takes two vectors, one is {}", t.ty())),
-            None => self.product("outer", other, (&[], &[]), (&[], &[])),
-        }
+        Tensor::record("outer", || {
+            let other = other.as_tensor();
+            all_live([self, other])?;
+            if let Some(t) = [self, other].into_iter().find(|t| t.rank() != 1) {
+                return Err(format!("takes two vectors, one is {}", t.ty()).into());
+            }
+            Ok(self.product("outer", other, (&[], &[]), (&[], &[])))
+        })
     }
 }

@@ -30,6 +30,7 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("from_slice", "no operation: every constant of this folder"),
     ("full", "no operation: a constant"),
     ("check", "no operation: the tensor or its fault"),
+    ("live", "no operation: the tensor or its fault"),
     ("cond", "has bodies: control_flow.rs"),
     ("switch", "has bodies: control_flow.rs"),
     ("while_loop", "has bodies: control_flow.rs"),
@@ -51,14 +52,17 @@ fn gives_tensors(ty: &str) -> bool {
 }
 
 /// The names in the tables that a macro makes methods of: the word under each doc comment.
-fn of_macros(text: &str, found: &mut BTreeSet<String>) {
+fn of_tables(text: &str, found: &mut BTreeSet<String>) {
+    let mut in_table = false;
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
-        let Some(next) = lines.peek().filter(|_| line.starts_with("    /// ")) else { continue };
+        if !line.starts_with(' ') && !line.is_empty() {
+            in_table = line.ends_with("! {");
+        }
+        let Some(next) = lines.peek().filter(|_| in_table && line.starts_with("    /// ")) else { continue };
         let rest = next.strip_prefix("    ").unwrap_or_default();
         let word = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
-        let is_row = rest[word.len()..].starts_with([',', ' ', ';']) && !rest.starts_with("pub ");
-        if is_row && !word.is_empty() && word != "fn" {
+        if !word.is_empty() && word != "static" && rest[word.len()..].starts_with([',', ' ', ';', '(']) {
             found.insert(word.to_owned());
         }
     }
@@ -69,16 +73,13 @@ fn of_file(path: &Path, prefix: &str, found: &mut BTreeSet<String>) {
     let text = fs::read_to_string(path).unwrap();
     // The tests of a file, not what is compiled for them in its middle.
     let text = text.split("\n#[cfg(test)]").next().unwrap();
+    of_tables(text, found);
     let (mut methods, mut in_macro) = (false, false);
     let mut rest = text;
     while let Some(line) = rest.lines().next() {
         if !line.starts_with(' ') && line.ends_with('{') {
             methods = line == "impl Tensor {";
             in_macro = line.starts_with("macro_rules!");
-            // Tables whose macro stands in another file.
-            if matches!(line, "unary! {" | "binary! {") {
-                of_macros(text, found);
-            }
         }
         let name = match (line.strip_prefix("pub fn "), line.trim_start().strip_prefix("pub fn ")) {
             (Some(name), _) => Some((name, prefix)),
@@ -90,7 +91,7 @@ fn of_file(path: &Path, prefix: &str, found: &mut BTreeSet<String>) {
             let gives = signature.rsplit_once("->").is_some_and(|(_, ty)| gives_tensors(ty));
             match name.strip_prefix('$') {
                 _ if !gives => {}
-                Some(_) => of_macros(text, found),
+                Some(_) => {}
                 None => {
                     let end = name.find(['(', '<']).unwrap();
                     found.insert(format!("{prefix}{}", &name[..end]));

@@ -1,7 +1,7 @@
 //! Choices made by a string of bytes, for tests that try what nobody thought of: the same bytes make the same choices, and
 //! where they end everything is small and plain.
 
-use crate::{DType, Tensor, TensorType};
+use fulmen_tensor::{DType, Tensor, TensorType};
 
 /// What is left of the bytes.
 pub(crate) struct Choices<'a>(pub(crate) &'a [u8]);

@@ -1,42 +1,22 @@
 //! Shape rules against the plugin's own: what a rule accepts must compile with the types it says, and what it refuses the
 //! plugin must refuse, unless the refusal is one of ours.
 
-#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
-
-mod calls;
-mod choices;
+pub(crate) mod calls;
+pub(crate) mod choices;
 mod judge;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
+use fulmen_tensor::refused::{Refused, watch};
+use fulmen_tensor::{DType, Function, Tensor, TensorType};
 use proptest::collection::vec;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-use crate::operation::Operation;
-use crate::{DType, Function, Tensor, TensorType};
 use calls::{CALLS, Call};
 use choices::Choices;
 use judge::Judge;
-
-/// What a shape rule refused.
-struct Refusal {
-    operation: Arc<dyn Operation>,
-    inputs: Vec<Tensor>,
-    message: String,
-}
-
-thread_local! {
-    static REFUSED: RefCell<Vec<Refusal>> = const { RefCell::new(vec![]) };
-}
-
-/// Called where a shape rule refuses.
-pub(crate) fn refused(operation: impl Operation, inputs: &[&Tensor], message: String) {
-    let inputs = inputs.iter().map(|&t| t.clone()).collect();
-    REFUSED.with_borrow_mut(|all| all.push(Refusal { operation: Arc::new(operation), inputs, message }));
-}
 
 /// Refusals of programs that the plugin would take: how the operation prints itself, a piece of the message, and why.
 const OURS: &[(&str, &str, &str)] = &[
@@ -51,7 +31,7 @@ const LARGE: usize = 1 << 16;
 
 /// The program that gives these results; none where there are none, or where they are large.
 fn program(parameters: &[Tensor], results: Vec<Tensor>) -> Option<String> {
-    let function = Function::new("verdict", parameters.to_vec(), results);
+    let function = Function::new("call", parameters.to_vec(), results);
     let small = function.recorded().ok()?.iter().all(|r| r.types.iter().all(|ty| ty.shape.num_elements() < LARGE));
     let parameters_small = parameters.iter().all(|p| p.shape().num_elements() < LARGE);
     if function.results().is_empty() || !small || !parameters_small {
@@ -64,16 +44,16 @@ fn program(parameters: &[Tensor], results: Vec<Tensor>) -> Option<String> {
 fn parse(text: &str) -> Option<TensorType> {
     let inner = text.strip_prefix("tensor<")?.strip_suffix('>')?;
     let (sizes, dtype) = inner.rsplit_once('x').unwrap_or(("", inner));
-    let dtype = DType::all().find(|d| d.stablehlo() == dtype)?;
+    let dtype = DType::all().find(|&d| TensorType::scalar(d).stablehlo() == format!("tensor<{dtype}>"))?;
     let sizes: Option<Vec<usize>> = sizes.split('x').filter(|s| !s.is_empty()).map(|s| s.parse().ok()).collect();
     Some(TensorType::new(dtype, sizes?))
 }
 
 /// Types that a refused operation could give: those of its inputs, and, where an attribute is the result's shape or dtype,
 /// that one.
-fn candidates(refusal: &Refusal) -> Vec<Vec<TensorType>> {
-    let inputs: Vec<TensorType> = refusal.inputs.iter().map(|t| t.ty().clone()).collect();
-    let printed = format!("{:?}", refusal.operation);
+fn candidates(refused: &Refused) -> Vec<Vec<TensorType>> {
+    let inputs = refused.inputs().to_vec();
+    let printed = refused.operation();
     let Some(first) = inputs.first() else { return vec![] };
     if let Some((_, to)) = printed.split_once("to: ") {
         let word = to.split(|c: char| !c.is_alphanumeric()).next().unwrap();
@@ -94,15 +74,15 @@ fn candidates(refusal: &Refusal) -> Vec<Vec<TensorType>> {
 }
 
 /// The result types that the plugin would have taken of a refused operation, if it would have taken it.
-fn taken(judge: &mut Judge, refusal: &Refusal) -> Option<String> {
-    let mut pending = candidates(refusal);
+fn taken(judge: &mut Judge, refused: &Refused) -> Option<String> {
+    let mut pending = candidates(refused);
     let mut tried = BTreeSet::new();
     while let Some(outputs) = pending.pop() {
         if !tried.insert(format!("{outputs:?}")) || tried.len() > 4 {
             continue;
         }
-        let parameters: Vec<Tensor> = refusal.inputs.iter().map(|t| Tensor::placeholder("x", t.ty().clone())).collect();
-        let result = Tensor::unchecked(refusal.operation.clone(), parameters.clone(), outputs.clone());
+        let parameters: Vec<Tensor> = refused.inputs().iter().map(|ty| Tensor::placeholder("x", ty.clone())).collect();
+        let result = refused.forced(&parameters, &outputs);
         // A text cannot be written of attributes that do not fit at all; then there is nothing to judge.
         let text = catch_unwind(AssertUnwindSafe(|| program(&parameters, vec![result])));
         let Ok(Some(text)) = text else { continue };
@@ -128,9 +108,7 @@ struct Count {
 fn judge_call(judge: &mut Judge, name: &str, call: Call, bytes: &[u8], count: &mut Count) -> Result<(), String> {
     let mut choices = Choices(bytes);
     let x: Vec<Tensor> = choices.types().into_iter().map(|ty| Tensor::placeholder("x", ty)).collect();
-    REFUSED.take();
-    let results = call(&mut choices, &x);
-    let refusals = REFUSED.take();
+    let (results, refusals) = watch(|| call(&mut choices, &x));
     let sound: Vec<Tensor> = results.into_iter().filter(|y| y.fault().is_none()).collect();
     if let Some(text) = program(&x, sound) {
         count.accepted += 1;
@@ -138,16 +116,16 @@ fn judge_call(judge: &mut Judge, name: &str, call: Call, bytes: &[u8], count: &m
             return Err(format!("{name}: recorded, and the plugin refuses it: {why}\n{text}"));
         }
     }
-    for refusal in refusals {
-        let printed = format!("{:?}", refusal.operation);
-        if OURS.iter().any(|(op, piece, _)| printed.starts_with(op) && refusal.message.contains(piece)) {
+    for refused in refusals {
+        let printed = refused.operation();
+        if OURS.iter().any(|(op, piece, _)| printed.starts_with(op) && refused.message().contains(piece)) {
             continue;
         }
         count.refused += 1;
-        if let Some(text) = taken(judge, &refusal) {
+        if let Some(text) = taken(judge, &refused) {
             return Err(format!(
                 "{name}: {printed} was refused ({}), and the plugin takes it: {text}",
-                refusal.message
+                refused.message()
             ));
         }
     }

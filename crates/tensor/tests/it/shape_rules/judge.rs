@@ -22,7 +22,7 @@ impl Judge {
     pub(super) fn refuses(&mut self, text: &str) -> Option<String> {
         let (child, answers) = self.0.get_or_insert_with(|| {
             let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["verdict::judge::judges_what_it_is_sent", "--exact", "--nocapture"])
+                .args(["shape_rules::judge::judges_what_it_is_sent", "--exact", "--nocapture"])
                 .env(ROLE, "1")
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
