@@ -62,7 +62,8 @@ impl RetryState {
     /// Waits before the next attempt, or says why there is none.
     pub(super) async fn failed(&mut self, error: StoreError) -> Result<(), Error> {
         let in_time = self.last_progress.elapsed() < self.limit || std::mem::take(&mut self.spare);
-        if !std::mem::take(&mut self.progressed) && !(in_time && is_broken(&error).is_some()) {
+        let again = std::mem::take(&mut self.progressed) || in_time && is_broken(&error).is_some();
+        if !again {
             return Err(self.explain(&error));
         }
         tokio::time::sleep(PAUSE).await;
