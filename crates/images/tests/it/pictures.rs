@@ -481,6 +481,18 @@ fn fingerprints_tell_files_and_steps_apart() {
 }
 
 #[test]
+fn a_fingerprint_names_the_decoder_of_jpegs() {
+    let root = folder();
+    let data = ImageFolder::open(root.path()).unwrap().decode(Pictures::rgb().resize_exact(8)).unwrap();
+    let mut fingerprint = Fingerprint::noting();
+    data.fingerprint(&mut fingerprint).unwrap();
+    let notes = fingerprint.into_notes().finish();
+    let decoder = notes.iter().find(|note| note.name == "JPEG decoder").unwrap();
+    let built = if cfg!(feature = "turbojpeg") { "`libjpeg-turbo`" } else { "`zune-jpeg`" };
+    assert_eq!((decoder.first.as_str(), decoder.count), (built, 1));
+}
+
+#[test]
 fn options_that_make_no_sense_are_refused() {
     let message = |pictures: Pictures| pictures.field("image").unwrap_err().to_string();
     assert!(message(Pictures::rgb()).contains("add random_resized_crop"));
