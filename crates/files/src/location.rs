@@ -417,49 +417,25 @@ impl fmt::Debug for Location {
     }
 }
 
-impl From<&str> for Location {
-    fn from(text: &str) -> Location {
-        Location::new(parse(text))
+/// From a text or a path. A path that reads `gs://...` is one too: that is how a command line hands it over.
+impl<T: AsRef<OsStr> + ?Sized> From<&T> for Location {
+    fn from(text: &T) -> Location {
+        Location::new(match text.as_ref().to_str() {
+            Some(text) => parse(text),
+            None => Place::Local(PathBuf::from(text.as_ref())),
+        })
     }
 }
 
 impl From<String> for Location {
     fn from(text: String) -> Location {
-        Location::from(text.as_str())
-    }
-}
-
-impl From<&String> for Location {
-    fn from(text: &String) -> Location {
-        Location::from(text.as_str())
-    }
-}
-
-/// A path that reads `gs://...` is one too: that is how a command line hands it over.
-impl From<&OsStr> for Location {
-    fn from(text: &OsStr) -> Location {
-        match text.to_str() {
-            Some(text) => Location::from(text),
-            None => Location::new(Place::Local(PathBuf::from(text))),
-        }
-    }
-}
-
-impl From<&Path> for Location {
-    fn from(path: &Path) -> Location {
-        Location::from(path.as_os_str())
+        Location::from(&text)
     }
 }
 
 impl From<PathBuf> for Location {
     fn from(path: PathBuf) -> Location {
-        Location::from(path.as_path())
-    }
-}
-
-impl From<&PathBuf> for Location {
-    fn from(path: &PathBuf) -> Location {
-        Location::from(path.as_path())
+        Location::from(&path)
     }
 }
 
