@@ -64,9 +64,9 @@ pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
 fn walk(folder: &Path, hidden: bool) -> impl Iterator<Item = Result<DirEntry>> {
     let entries = WalkDir::new(folder).min_depth(1).follow_links(true).into_iter();
     let entries = entries.filter_entry(move |entry| {
-        let leads_upwards = entry.file_type().is_dir() && entry.path_is_symlink() && leads_upwards(entry.path());
-        let shown = hidden || entry.depth() == 0 || !entry.file_name().as_bytes().starts_with(b".");
-        shown && !(entry.depth() > 0 && leads_upwards)
+        let is_shown = hidden || !entry.file_name().as_bytes().starts_with(b".");
+        let is_linked_folder = entry.path_is_symlink() && entry.file_type().is_dir();
+        entry.depth() == 0 || is_shown && !(is_linked_folder && leads_upwards(entry.path()))
     });
     let folder = folder.to_owned();
     entries.filter_map(move |entry| {
@@ -77,7 +77,8 @@ fn walk(folder: &Path, hidden: bool) -> impl Iterator<Item = Result<DirEntry>> {
         let path = error.path().unwrap_or(&folder).to_owned();
         let nowhere = error.io_error().is_some_and(|error| error.kind() == io::ErrorKind::NotFound) && path != folder;
         let skipped = nowhere || error.loop_ancestor().is_some();
-        (!skipped).then(|| Err(Error::io(&path, "cannot list the folder", error.into())))
+        let source = error.into_io_error().filter(|_| !skipped)?;
+        Some(Err(Error::io(&path, "cannot list the folder", source)))
     })
 }
 

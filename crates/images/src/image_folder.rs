@@ -179,7 +179,10 @@ fn walk(folder: &Path, deepest: usize) -> impl Iterator<Item = Result<DirEntry>>
     entries.filter_entry(shown).map(move |entry| {
         entry.map_err(|error| {
             let path = error.path().unwrap_or(&folder).to_owned();
-            Error::io(&path, "listing the folder", error.into())
+            match error.into_io_error() {
+                Some(source) => Error::io(&path, "listing the folder", source),
+                None => Error::file(&path, "a link leads back to this folder from within it; remove the link"),
+            }
         })
     })
 }

@@ -405,6 +405,13 @@ fn a_folder_without_pictures_says_what_is_missing() {
     let root = tempfile::tempdir().unwrap();
     let message = |root: &Path| ImageFolder::open(root).unwrap_err().to_string();
     assert!(message(&root.path().join("nowhere")).contains("listing the folder"));
+    #[cfg(unix)]
+    {
+        let looped = tempfile::tempdir().unwrap();
+        fs::create_dir(looped.path().join("cat")).unwrap();
+        std::os::unix::fs::symlink("..", looped.path().join("cat/up")).unwrap();
+        assert!(message(looped.path()).contains("a link leads back to this folder from within it"));
+    }
     assert!(message(root.path()).contains("has no folders"));
     fs::write(root.path().join("a.jpg"), bytes("s420.jpg")).unwrap();
     assert!(message(root.path()).contains("lie in no folder of a class"));
