@@ -36,7 +36,7 @@ pub fn cosine_similarity(a: impl AsTensor, b: impl AsTensor, axis: isize, eps: f
 
 /// `max(|x|, eps)` along an axis of size 1 then; at 0 without gradient.
 fn norm(x: &Tensor, axis: isize, eps: f64) -> Tensor {
-    let squares = (x * x).sum(&[axis], true);
+    let squares = (x * x).sum_keepdim(&[axis]);
     let none = squares.eq(0.0);
     let norm = none.select(&squares.ones_like(), &squares).sqrt();
     none.select(&squares.zeros_like(), &norm).maximum(eps)

@@ -150,7 +150,7 @@ impl CrossEntropyLoss {
         if let Some(weight) = weight {
             terms = terms * weight;
         }
-        -terms.sum(&[-1], false)
+        -terms.sum(&[-1])
     }
 }
 

@@ -196,8 +196,8 @@ fn shifted(x: &Tensor, by: i64, value: &Tensor) -> Tensor {
 /// The largest of a row, `[batch, 1]`, of which all but one are −∞: its gradient goes to that one.
 fn largest(x: &Tensor) -> Tensor {
     let possible = x.ne(f64::NEG_INFINITY);
-    let sum = possible.select(x, &x.zeros_like()).sum(&[1], true);
-    let any = possible.to_dtype(DType::I32).sum(&[1], true).gt(0.0);
+    let sum = possible.select(x, &x.zeros_like()).sum_keepdim(&[1]);
+    let any = possible.to_dtype(DType::I32).sum_keepdim(&[1]).gt(0.0);
     any.select(&sum, &Tensor::full(x.dtype(), [], f64::NEG_INFINITY))
 }
 

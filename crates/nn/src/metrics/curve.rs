@@ -78,7 +78,7 @@ impl Metric for Curve {
         let lowest = Tensor::iota(DType::I32, [self.thresholds, 1], 0).eq(0.0);
         let above = between(&scores).ge(&thresholds).or(lowest).and(between(&mask_columns));
         let samples: Vec<isize> = (0..mask.rank() as isize).collect();
-        let count_above = |x: &Tensor| x.to_dtype(DType::I32).sum(&samples, false);
+        let count_above = |x: &Tensor| x.to_dtype(DType::I32).sum(&samples);
         vec![
             count_above(&above.and(between(&target))),
             count_above(&above),

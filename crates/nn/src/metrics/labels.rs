@@ -88,8 +88,8 @@ impl Task {
         let (target, outside) = self.target(target);
         let predicted = match self {
             Task::Multiclass(classes) if input.dtype().is_float() => {
-                let largest = input.max(&[-1], true);
-                input.argmax(-1, false).one_hot(classes).and(largest.eq(&largest))
+                let largest = input.max_keepdim(&[-1]);
+                input.argmax(-1).one_hot(classes).and(largest.eq(&largest))
             }
             Task::Multiclass(classes) => index(input, classes).0,
             _ if input.dtype().is_float() => columns(self, &wide(input).gt(threshold)),
@@ -130,7 +130,7 @@ pub(super) fn columns(task: Task, x: &Tensor) -> Tensor {
 /// How often each column is true: i32 `[columns]`.
 pub(super) fn count(which: &Tensor) -> Tensor {
     let samples: Vec<isize> = (0..which.rank().saturating_sub(1) as isize).collect();
-    which.to_dtype(DType::I32).sum(&samples, false)
+    which.to_dtype(DType::I32).sum(&samples)
 }
 
 /// How often it is true: an i32 scalar.
