@@ -55,7 +55,7 @@ impl Norm<'_> {
             Some(running) => {
                 // Images and volumes are so large that reading them twice costs time.
                 let (mean, var) = match self.spatial {
-                    1 => (wide.mean(&axes, true), wide.var(&axes, true)),
+                    1 => (wide.mean_keepdim(&axes), wide.var_keepdim(&axes)),
                     _ => in_one_pass(&wide, &axes, &running.statistics(dtype, &shape).0),
                 };
                 running.count_batch();

@@ -98,7 +98,7 @@ impl CtcLoss {
             let used = Tensor::iota(DType::I32, [batch, longest], 1).lt(&target_lengths);
             let index = targets.to_dtype(DType::I64);
             let right = index.ge(0.0).and(index.lt(classes as f64)).and(index.ne(self.blank as f64));
-            let unsound = used.and(right.not()).to_dtype(DType::I32).sum(&[1], true).gt(0.0);
+            let unsound = used.and(right.not()).to_dtype(DType::I32).sum_keepdim(&[1]).gt(0.0);
             let labels = used.and(&right).select(&index.to_dtype(DType::I32), &blanks);
             let pairs = Tensor::stack(&[&labels, &blanks], 2).reshape([batch, 2 * longest]);
             let first = Tensor::full(DType::I32, [batch, 1], self.blank as f64);
