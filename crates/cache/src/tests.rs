@@ -38,7 +38,7 @@ fn a_disk_that_fills_up_keeps_what_was_finished_and_the_next_run_goes_on() {
         let mut full = builder();
         full.disk = Disk::with_room(45_000);
         let error = full.open().unwrap_err();
-        assert!(error.is_no_space(), "{error}");
+        assert!(error.is_disk_full(), "{error}");
         let text = error.to_string();
         assert!(text.contains("there is no room for this file of 1") && text.contains("goes on after"), "{text}");
 
@@ -79,7 +79,7 @@ fn a_disk_without_room_is_refused_before_anything_is_written() {
     }
     let folder = tempfile::tempdir().unwrap();
     let error = Huge.cache(folder.path()).open().unwrap_err();
-    assert!(error.is_no_space(), "{error}");
+    assert!(error.is_disk_full(), "{error}");
     let text = error.to_string();
     assert!(
         text.contains("5000 samples × 1 variants × 17.2 GB = 85.9 TB") && text.contains("more are needed"),

@@ -6,7 +6,10 @@ use std::any::Any;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::panic::Location;
 use std::path::{Path, PathBuf};
+
+use fulmen_tensor::Fault;
 
 use crate::shorten::shorten;
 
@@ -16,7 +19,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// Why a dataset could not be opened, a loader not built, or a batch not made.
 ///
 /// The kind is private; ask with the `is_...` methods. They see through the "sample 17:" that the loader puts in front
-/// of what a dataset reported.
+/// of what a dataset reported. The message is whole: [`source`](std::error::Error::source) returns only what the message
+/// does not show. The error that a dataset gave is [`get_ref`](Error::get_ref).
 ///
 /// ```
 /// use fulmen_data::{DataLoader, TensorDataset};
@@ -132,6 +136,41 @@ impl Error {
         }
     }
 
+    /// The error of another crate, or of the user's own, that this one was made of.
+    ///
+    /// ```
+    /// use fulmen_data::Error;
+    /// use std::num::ParseIntError;
+    ///
+    /// let error = Error::new("x".parse::<u8>().unwrap_err());
+    /// assert!(error.get_ref().is_some_and(|inner| inner.is::<ParseIntError>()));
+    /// ```
+    pub fn get_ref(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
+        match self.root() {
+            Kind::File { source: Some(source), .. } => Some(source),
+            Kind::Runtime { source, .. } | Kind::Other(source) => Some(source.as_ref()),
+            _ => None,
+        }
+    }
+
+    fn io_error(&self) -> Option<&io::Error> {
+        self.get_ref()?.downcast_ref()
+    }
+
+    fn tensor_error(&self) -> Option<&fulmen_tensor::Error> {
+        self.get_ref()?.downcast_ref()
+    }
+
+    /// The mistake in a recorded expression, if that is what this error is about.
+    pub fn fault(&self) -> Option<&Fault> {
+        self.tensor_error()?.fault()
+    }
+
+    /// The line of the user's code that asked for what is wrong, where it is about one.
+    pub fn location(&self) -> Option<&'static Location<'static>> {
+        self.tensor_error()?.location()
+    }
+
     /// Whether options or arguments do not fit together (batch size 0, an empty dataset, arrays of different length).
     pub fn is_usage(&self) -> bool {
         matches!(self.root(), Kind::Usage(_))
@@ -154,17 +193,19 @@ impl Error {
 
     /// Whether a file is not there.
     pub fn is_not_found(&self) -> bool {
-        match self.root() {
-            Kind::Missing(_) => true,
-            Kind::File { source: Some(source), .. } => source.kind() == io::ErrorKind::NotFound,
-            _ => false,
-        }
+        matches!(self.root(), Kind::Missing(_)) || self.io_error().is_some_and(|e| e.kind() == io::ErrorKind::NotFound)
     }
 
     /// Whether a disk has no room for what was to be written.
-    pub fn is_no_space(&self) -> bool {
-        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded, io::ErrorKind::FileTooLarge];
-        matches!(self.root(), Kind::File { source: Some(source), .. } if full.contains(&source.kind()))
+    pub fn is_disk_full(&self) -> bool {
+        self.io_error().is_some_and(fulmen_durable::is_full)
+    }
+
+    /// Whether there was not enough memory, on the host or on the device.
+    pub fn is_out_of_memory(&self) -> bool {
+        let pjrt = self.get_ref().and_then(|source| source.downcast_ref::<fulmen_pjrt::Error>());
+        self.tensor_error().is_some_and(fulmen_tensor::Error::is_out_of_memory)
+            || pjrt.is_some_and(fulmen_pjrt::Error::is_out_of_memory)
     }
 
     /// Whether a dataset or a sampler panicked.
@@ -234,12 +275,7 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match &*self.0 {
-            Kind::File { source: Some(source), .. } => Some(source),
-            Kind::Sample { source, .. } => Some(source),
-            Kind::Runtime { source, .. } | Kind::Other(source) => Some(source.as_ref()),
-            _ => None,
-        }
+        self.get_ref()?.source()
     }
 }
 

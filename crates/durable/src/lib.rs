@@ -19,6 +19,12 @@ pub use new_file::{NewFile, write};
 pub use new_folder::NewFolder;
 pub use room::{explain, is_full};
 
+#[cfg(test)]
+mod tests {
+    mod kill;
+    mod write;
+}
+
 use std::fs::File;
 use std::io;
 use std::path::Path;

@@ -28,6 +28,8 @@
 
 mod error;
 mod ffi;
+#[cfg(test)]
+mod tests;
 
 pub use error::Error;
 

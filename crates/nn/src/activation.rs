@@ -7,6 +7,7 @@
 use fulmen_tensor::Tensor;
 
 use crate::precision::wide;
+use crate::record::NN;
 use crate::{Module, Visit};
 
 /// How a GELU is computed.
@@ -41,38 +42,83 @@ pub fn tanh(x: &Tensor) -> Tensor {
     x.tanh()
 }
 
-/// `x·σ(x)`, also known as Swish.
-#[track_caller]
-pub fn silu(x: &Tensor) -> Tensor {
-    let (x, dtype) = (&wide(x), x.dtype());
-    (x * x.sigmoid()).to_dtype(dtype)
+/// Functions that take several operations: with 16-bit floats they compute in f32.
+macro_rules! in_f32 {
+    ($($(#[$doc:meta])* $name:ident($x:ident $(, $setting:ident)*) => $result:expr;)*) => {$(
+        $(#[$doc])*
+        #[track_caller]
+        pub fn $name($x: &Tensor $(, $setting: f64)*) -> Tensor {
+            let _scope = NN.open();
+            let ($x, dtype) = (&wide($x), $x.dtype());
+            let result: Tensor = $result;
+            result.to_dtype(dtype)
+        }
+    )*};
 }
 
-/// `x·Φ(x)`, where Φ is the distribution function of the standard normal: `x/2·(1 + erf(x/√2))`.
-///
-/// ```
-/// use fulmen_nn::activation::gelu;
-/// use fulmen_tensor::Tensor;
-/// let y = gelu(&Tensor::from_slice(&[-1.0f32, 0.0, 1.0], [3])).eval()?.to_vec::<f32>()?;
-/// assert!((y[0] + 0.158_655).abs() < 1e-5 && y[1] == 0.0 && (y[2] - 0.841_345).abs() < 1e-5);
-/// # Ok::<(), fulmen_tensor::Error>(())
-/// ```
-#[track_caller]
-pub fn gelu(x: &Tensor) -> Tensor {
-    let (x, dtype) = (&wide(x), x.dtype());
-    (x * 0.5 * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0)).to_dtype(dtype)
-}
+in_f32! {
+    /// `x·σ(x)`, also known as Swish.
+    silu(x) => x * x.sigmoid();
 
-/// The usual approximation of [`gelu`]: `x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
-#[track_caller]
-pub fn gelu_tanh(x: &Tensor) -> Tensor {
-    let (x, dtype) = (&wide(x), x.dtype());
-    let inner = (x + x * x * x * 0.044_715) * (2.0 / std::f64::consts::PI).sqrt();
-    (x * 0.5 * (inner.tanh() + 1.0)).to_dtype(dtype)
+    /// `x·Φ(x)`, where Φ is the distribution function of the standard normal: `x/2·(1 + erf(x/√2))`.
+    ///
+    /// ```
+    /// use fulmen_nn::activation::gelu;
+    /// use fulmen_tensor::Tensor;
+    /// let y = gelu(&Tensor::from_slice(&[-1.0f32, 0.0, 1.0], [3])).eval()?.to_vec::<f32>()?;
+    /// assert!((y[0] + 0.158_655).abs() < 1e-5 && y[1] == 0.0 && (y[2] - 0.841_345).abs() < 1e-5);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    gelu(x) => x * 0.5 * ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0);
+
+    /// The usual approximation of [`gelu`]: `x/2·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
+    gelu_tanh(x) => {
+        let inner = (x + x * x * x * 0.044_715) * (2.0 / std::f64::consts::PI).sqrt();
+        x * 0.5 * (inner.tanh() + 1.0)
+    };
+
+    /// `log(1 + exp(beta·x))/beta`, a rectifier without a corner; `x` itself where `beta·x` is above `threshold`.
+    softplus(x, beta, threshold) => {
+        let scaled = x * beta;
+        let linear = scaled.gt(threshold);
+        let bend = linear.select(&x.zeros_like(), &scaled);
+        linear.select(x, &(bend.exp().log1p() / beta))
+    };
+
+    /// `x·tanh(softplus(x))`.
+    mish(x) => x * softplus(x, 1.0, 20.0).tanh();
+
+    /// `log σ(x) = −log(1 + e⁻ˣ)`, exact for large `x` of both signs.
+    log_sigmoid(x) => {
+        let negative = x.lt(0.0);
+        // e^−|x| never overflows; the two forms have one derivative.
+        let decay = negative.select(x, &-x).exp().log1p();
+        negative.select(x, &x.zeros_like()) - decay
+    };
+
+    /// `x/6 + ½` between −3 and 3, 0 below and 1 above.
+    hardsigmoid(x) => hardtanh(&(x + 3.0), 0.0, 6.0) / 6.0;
+
+    /// `x·(x + 3)/6` between −3 and 3, 0 below and `x` above.
+    hardswish(x) => {
+        let middle = x.ge(3.0).select(x, &(x * (x + 3.0) / 6.0));
+        x.le(-3.0).select(&x.zeros_like(), &middle)
+    };
+
+    /// `x` moved towards 0 by `lambda`, 0 between `±lambda`.
+    softshrink(x, lambda) => {
+        let below = x.lt(-lambda).select(&(x + lambda), &(x * 0.0));
+        x.gt(lambda).select(&(x - lambda), &below)
+    };
+
+    /// `x − tanh(x)`.
+    tanhshrink(x) => x - x.tanh();
+
+    /// `x/(1 + |x|)`.
+    softsign(x) => x / (x.abs() + 1.0);
 }
 
 /// [`gelu`] or [`gelu_tanh`].
-#[track_caller]
 pub(crate) fn gelu_of(x: &Tensor, kind: GeluKind) -> Tensor {
     match kind {
         GeluKind::Exact => gelu(x),
@@ -83,22 +129,24 @@ pub(crate) fn gelu_of(x: &Tensor, kind: GeluKind) -> Tensor {
 /// `x` above 0, `slope·x` elsewhere.
 #[track_caller]
 pub fn leaky_relu(x: &Tensor, slope: f64) -> Tensor {
+    let _scope = NN.open();
     x.gt(0.0).select(x, &(x * slope))
 }
 
 /// `x` above 0, `alpha·(eˣ − 1)` elsewhere.
 #[track_caller]
 pub fn elu(x: &Tensor, alpha: f64) -> Tensor {
+    let _scope = NN.open();
     rectified(x, 1.0, alpha, 1.0)
 }
 
 /// `x` above 0, `alpha·(exp(x/alpha) − 1)` elsewhere: unlike [`elu`], without a corner for any `alpha`, which is not 0.
 #[track_caller]
 pub fn celu(x: &Tensor, alpha: f64) -> Tensor {
-    if x.fault().is_none() && alpha == 0.0 {
-        return Tensor::poison("celu", "alpha divides the input, so it cannot be 0");
-    }
-    rectified(x, 1.0, alpha, 1.0 / alpha)
+    NN.record("celu", || match alpha {
+        0.0 => Err("alpha divides the input, so it cannot be 0".into()),
+        alpha => Ok(rectified(x.live()?, 1.0, alpha, 1.0 / alpha)),
+    })
 }
 
 /// `scale·x` above 0, `scale·alpha·(eˣ − 1)` elsewhere, with the constants (1.0507…, 1.6733…) for which layers keep mean
@@ -106,6 +154,7 @@ pub fn celu(x: &Tensor, alpha: f64) -> Tensor {
 /// dropout [`AlphaDropout`](crate::AlphaDropout).
 #[track_caller]
 pub fn selu(x: &Tensor) -> Tensor {
+    let _scope = NN.open();
     rectified(x, SELU_SCALE, SELU_SCALE * SELU_ALPHA, 1.0)
 }
 
@@ -115,7 +164,6 @@ pub(crate) const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
 pub(crate) const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
 
 /// `above·x` above 0, `below·(exp(rate·x) − 1)` elsewhere.
-#[track_caller]
 fn rectified(x: &Tensor, above: f64, below: f64, rate: f64) -> Tensor {
     let (x, dtype) = (&wide(x), x.dtype());
     let positive = x.gt(0.0);
@@ -126,43 +174,19 @@ fn rectified(x: &Tensor, above: f64, below: f64, rate: f64) -> Tensor {
     positive.select(&linear, &(negative.expm1() * below)).to_dtype(dtype)
 }
 
-/// `log(1 + exp(beta·x))/beta`, a rectifier without a corner; `x` itself where `beta·x` is above `threshold`.
-#[track_caller]
-pub fn softplus(x: &Tensor, beta: f64, threshold: f64) -> Tensor {
-    let (x, dtype) = (&wide(x), x.dtype());
-    let scaled = x * beta;
-    let linear = scaled.gt(threshold);
-    let bend = linear.select(&x.zeros_like(), &scaled);
-    linear.select(x, &(bend.exp().log1p() / beta)).to_dtype(dtype)
-}
-
-/// `x·tanh(softplus(x))`.
-#[track_caller]
-pub fn mish(x: &Tensor) -> Tensor {
-    let (x, dtype) = (&wide(x), x.dtype());
-    (x * softplus(x, 1.0, 20.0).tanh()).to_dtype(dtype)
-}
-
-/// `log σ(x) = −log(1 + e⁻ˣ)`, exact for large `x` of both signs.
-#[track_caller]
-pub fn log_sigmoid(x: &Tensor) -> Tensor {
-    let (x, dtype) = (&wide(x), x.dtype());
-    let negative = x.lt(0.0);
-    // e^−|x| never overflows; the two forms have one derivative.
-    let decay = negative.select(x, &-x).exp().log1p();
-    (negative.select(x, &x.zeros_like()) - decay).to_dtype(dtype)
-}
-
 /// `x` between `low` and `high`, the nearer bound outside; the derivative at the bounds is 0.
 ///
 /// Poisoned where `low` is above `high`.
 #[track_caller]
 pub fn hardtanh(x: &Tensor, low: f64, high: f64) -> Tensor {
-    if x.fault().is_none() && low > high {
-        return Tensor::poison("hardtanh", format!("the lower bound {low} is above the upper, {high}"));
-    }
-    let inner = x.ge(high).select(&Tensor::full(x.dtype(), [], high), x);
-    x.le(low).select(&Tensor::full(x.dtype(), [], low), &inner)
+    NN.record("hardtanh", || {
+        let dtype = x.live()?.dtype();
+        if low > high {
+            return Err(format!("the lower bound {low} is above the upper, {high}").into());
+        }
+        let inner = x.ge(high).select(&Tensor::full(dtype, [], high), x);
+        Ok(x.le(low).select(&Tensor::full(dtype, [], low), &inner))
+    })
 }
 
 /// [`hardtanh`] from 0 to 6.
@@ -171,52 +195,17 @@ pub fn relu6(x: &Tensor) -> Tensor {
     hardtanh(x, 0.0, 6.0)
 }
 
-/// `x/6 + ½` between −3 and 3, 0 below and 1 above.
-#[track_caller]
-pub fn hardsigmoid(x: &Tensor) -> Tensor {
-    let (x, dtype) = (&wide(x), x.dtype());
-    (hardtanh(&(x + 3.0), 0.0, 6.0) / 6.0).to_dtype(dtype)
-}
-
-/// `x·(x + 3)/6` between −3 and 3, 0 below and `x` above.
-#[track_caller]
-pub fn hardswish(x: &Tensor) -> Tensor {
-    let (x, dtype) = (&wide(x), x.dtype());
-    let middle = x.ge(3.0).select(x, &(x * (x + 3.0) / 6.0));
-    x.le(-3.0).select(&x.zeros_like(), &middle).to_dtype(dtype)
-}
-
 /// `x` outside of `±lambda`, 0 between.
 #[track_caller]
 pub fn hardshrink(x: &Tensor, lambda: f64) -> Tensor {
+    let _scope = NN.open();
     x.ge(-lambda).and(x.le(lambda)).select(&x.zeros_like(), x)
-}
-
-/// `x` moved towards 0 by `lambda`, 0 between `±lambda`.
-#[track_caller]
-pub fn softshrink(x: &Tensor, lambda: f64) -> Tensor {
-    let (x, dtype) = (&wide(x), x.dtype());
-    let below = x.lt(-lambda).select(&(x + lambda), &(x * 0.0));
-    x.gt(lambda).select(&(x - lambda), &below).to_dtype(dtype)
-}
-
-/// `x − tanh(x)`.
-#[track_caller]
-pub fn tanhshrink(x: &Tensor) -> Tensor {
-    let (x, dtype) = (&wide(x), x.dtype());
-    (x - x.tanh()).to_dtype(dtype)
-}
-
-/// `x/(1 + |x|)`.
-#[track_caller]
-pub fn softsign(x: &Tensor) -> Tensor {
-    let (x, dtype) = (&wide(x), x.dtype());
-    (x / (x.abs() + 1.0)).to_dtype(dtype)
 }
 
 /// `x` above `threshold`, `value` elsewhere.
 #[track_caller]
 pub fn threshold(x: &Tensor, threshold: f64, value: f64) -> Tensor {
+    let _scope = NN.open();
     x.le(threshold).select(&Tensor::full(x.dtype(), [], value), x)
 }
 
@@ -235,6 +224,7 @@ pub fn log_softmax(x: &Tensor, axis: isize) -> Tensor {
 /// `exp(−x)/Σ exp(−x)` along one axis, in f32 or wider.
 #[track_caller]
 pub fn softmin(x: &Tensor, axis: isize) -> Tensor {
+    let _scope = NN.open();
     (-x).softmax(axis)
 }
 
@@ -249,18 +239,14 @@ pub fn softmin(x: &Tensor, axis: isize) -> Tensor {
 /// ```
 #[track_caller]
 pub fn glu(x: &Tensor, axis: isize) -> Tensor {
-    if x.fault().is_some() {
-        return x.clone();
-    }
-    let size = match x.shape().axis(axis) {
-        Ok(axis) => x.shape()[axis],
-        Err(message) => return Tensor::poison("glu", message),
-    };
-    if size % 2 != 0 {
-        return Tensor::poison("glu", format!("axis {axis} of {} has size {size}, which has no two halves", x.ty()));
-    }
-    let (wide, half) = (wide(x), size / 2);
-    (wide.narrow(axis, 0, half) * wide.narrow(axis, half, half).sigmoid()).to_dtype(x.dtype())
+    NN.record("glu", || {
+        let size = x.live()?.shape()[x.shape().axis(axis)?];
+        if size % 2 != 0 {
+            return Err(format!("axis {axis} of {} has size {size}, which has no two halves", x.ty()).into());
+        }
+        let (wide, half) = (wide(x), size / 2);
+        Ok((wide.narrow(axis, 0, half) * wide.narrow(axis, half, half).sigmoid()).to_dtype(x.dtype()))
+    })
 }
 
 /// `silu(gate)·up`, the gate of Llama's feed-forward layers, where both are linear in the input: the layer is
@@ -288,11 +274,13 @@ pub fn glu(x: &Tensor, axis: isize) -> Tensor {
 /// ```
 #[track_caller]
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Tensor {
+    let _scope = NN.open();
     silu(gate) * up
 }
 
 /// `gelu(gate)·up`, otherwise as [`swiglu`].
 #[track_caller]
 pub fn geglu(gate: &Tensor, up: &Tensor) -> Tensor {
+    let _scope = NN.open();
     gelu(gate) * up
 }

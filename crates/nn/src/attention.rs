@@ -9,10 +9,11 @@ pub use cache::KeyValueCache;
 pub use positions::{LearnedPositions, SinusoidalPositions, alibi, alibi_at, sinusoidal};
 pub use rotary::{RotaryEmbedding, RotaryScaling};
 
-use fulmen_tensor::{AsTensor, DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 
 use crate::Dropout;
 use crate::precision::precision;
+use crate::record::{NN, live};
 
 /// `softmax(q kᵀ/√width) v` over the last two axes: queries `[…, length, width]`, keys `[…, positions, width]` and
 /// values `[…, positions, value width]` give `[…, length, value width]`. As PyTorch's function of this name.
@@ -34,6 +35,7 @@ use crate::precision::precision;
 /// ```
 #[track_caller]
 pub fn scaled_dot_product_attention(q: impl AsTensor, k: impl AsTensor, v: impl AsTensor, causal: bool) -> Tensor {
+    let _scope = NN.open();
     let (q, k, v) = (q.as_tensor(), k.as_tensor(), v.as_tensor());
     Attention::new().causal(causal).forward(q, k, v)
 }
@@ -161,28 +163,24 @@ impl Attention {
     #[track_caller]
     pub fn forward_with_weights(&self, q: impl AsTensor, k: impl AsTensor, v: impl AsTensor) -> (Tensor, Tensor) {
         let (q, k, v) = (q.as_tensor(), k.as_tensor(), v.as_tensor());
-        for input in [q, k, v].into_iter().chain(&self.mask) {
-            if input.fault().is_some() {
-                return (input.clone(), input.clone());
-            }
-        }
+        NN.record("scaled_dot_product_attention", || self.weigh(q, k, v))
+    }
+
+    fn weigh(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
+        live(&[q, k, v])?;
+        self.mask.as_ref().map(Tensor::live).transpose()?;
         if let Some(message) = self.misfit(q, k, v) {
-            let poisoned = Tensor::poison("scaled_dot_product_attention", message);
-            return (poisoned.clone(), poisoned);
+            return Err(message.into());
         }
         let scale = self.scale.unwrap_or(1.0 / (q.size(-1).max(1) as f64).sqrt());
         let group = self.group(q, k);
         let product = split_heads(&join_heads(q, group).matmul(&k.transpose(-2, -1)), group);
-        if product.fault().is_some() {
-            return (product.clone(), product);
-        }
+        product.live()?;
         // A mask may not widen what it masks.
         if let Some(mask) = &self.mask
             && mask.shape().broadcast(product.shape()).as_ref() != Ok(product.shape())
         {
-            let message = format!("the mask {} does not broadcast to the scores {}", mask.ty(), product.ty());
-            let poisoned = Tensor::poison("scaled_dot_product_attention", message);
-            return (poisoned.clone(), poisoned);
+            return Err(format!("the mask {} does not broadcast to the scores {}", mask.ty(), product.ty()).into());
         }
         let wide = precision(product.dtype());
         let mut scores = product.to_dtype(wide) * scale;
@@ -208,18 +206,15 @@ impl Attention {
         if let Some(dropout) = &self.dropout {
             weights = dropout.forward(&weights);
         }
-        if weights.fault().is_some() {
-            return (weights.clone(), weights);
-        }
-        (split_heads(&join_heads(&weights, group).matmul(v), group), weights)
+        weights.live()?;
+        Ok((split_heads(&join_heads(&weights, group).matmul(v), group), weights))
     }
 }
 
 /// `[…, heads, length, width]` to `[…, heads/group, group·length, width]`: the heads that share keys, one below the other,
 /// so that no key is copied.
-#[track_caller]
 fn join_heads(x: &Tensor, group: usize) -> Tensor {
-    if group == 1 || x.fault().is_some() {
+    if group == 1 {
         return x.clone();
     }
     let [outer @ .., heads, length, width] = x.shape().dims() else { return x.clone() };
@@ -227,9 +222,8 @@ fn join_heads(x: &Tensor, group: usize) -> Tensor {
 }
 
 /// The way back from [`join_heads`].
-#[track_caller]
 fn split_heads(x: &Tensor, group: usize) -> Tensor {
-    if group == 1 || x.fault().is_some() {
+    if group == 1 {
         return x.clone();
     }
     let [outer @ .., heads, length, width] = x.shape().dims() else { return x.clone() };
@@ -237,7 +231,6 @@ fn split_heads(x: &Tensor, group: usize) -> Tensor {
 }
 
 /// The softmax over the last axis; zeros where all is −∞, and no NaN in the gradient either.
-#[track_caller]
 fn softmax_of_some(scores: &Tensor) -> Tensor {
     let largest = scores.detach().max_keepdim(&[-1]);
     let none = largest.eq(f64::NEG_INFINITY);

@@ -4,6 +4,7 @@ use std::fmt;
 
 use fulmen_tensor::{Tensor, TensorType, Variable};
 
+use crate::record::NN;
 use crate::{Module, Visit};
 
 /// A tensor that is saved with the model and changed by its layers, but not by the optimizer.
@@ -29,6 +30,7 @@ impl Buffer {
     /// A buffer with this value; [`Module::reinitialize`] brings it back to it.
     #[track_caller]
     pub fn new(initial: Tensor) -> Buffer {
+        let _scope = NN.open();
         Buffer { variable: Variable::new(initial.clone()), initial }
     }
 
@@ -40,12 +42,14 @@ impl Buffer {
     /// Gives the buffer another value of the same type. The expression is kept without its gradient.
     #[track_caller]
     pub fn set(&self, value: Tensor) {
+        let _scope = NN.open();
         self.variable.set(value.detach());
     }
 
     /// Brings the buffer back to its initial value.
     #[track_caller]
     pub fn reset(&self) {
+        let _scope = NN.open();
         self.variable.set(self.initial.to_dtype(self.variable.ty().dtype));
     }
 

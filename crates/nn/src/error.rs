@@ -7,12 +7,17 @@ use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use fulmen_tensor::Fault;
+
 use crate::weights::LoadReport;
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why weights could not be saved or loaded, or a model not changed.
+///
+/// The kind is private; ask with the methods. The message is whole: [`source`](std::error::Error::source) returns only
+/// what the message does not show.
 #[derive(Clone)]
 pub struct Error(Kind);
 
@@ -44,9 +49,39 @@ impl Error {
         Error(Kind::Usage { message: message.into(), location })
     }
 
-    /// Whether something was asked for that cannot be, such as tying parameters of different shapes.
+    fn tensor(&self) -> Option<&fulmen_tensor::Error> {
+        match &self.0 {
+            Kind::Value { source, .. } | Kind::Tensor(source) => Some(source),
+            _ => None,
+        }
+    }
+
+    /// The mistake in a recorded expression, if that is what this error is about.
+    pub fn fault(&self) -> Option<&Fault> {
+        self.tensor()?.fault()
+    }
+
+    /// The line of the user's code that asked for what is wrong, where it is about one.
+    pub fn location(&self) -> Option<&'static Location<'static>> {
+        match &self.0 {
+            Kind::Usage { location, .. } => Some(location),
+            _ => self.tensor()?.location(),
+        }
+    }
+
+    /// Whether the program asked for something impossible, such as tying parameters of different shapes.
     pub fn is_usage(&self) -> bool {
-        matches!(self.0, Kind::Usage { .. })
+        matches!(self.0, Kind::Usage { .. }) || self.tensor().is_some_and(fulmen_tensor::Error::is_usage)
+    }
+
+    /// Whether the plugin or the device refused or failed.
+    pub fn is_runtime(&self) -> bool {
+        self.tensor().is_some_and(fulmen_tensor::Error::is_runtime)
+    }
+
+    /// Whether there was not enough memory, on the host or on the device.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.tensor().is_some_and(fulmen_tensor::Error::is_out_of_memory)
     }
 
     /// Whether the file system refused: no such file, no permission, a full disk.
@@ -56,8 +91,7 @@ impl Error {
 
     /// Whether the disk is full.
     pub fn is_disk_full(&self) -> bool {
-        matches!(&self.0, Kind::Io { source, .. }
-            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+        matches!(&self.0, Kind::Io { source, .. } if fulmen_durable::is_full(source))
     }
 
     /// Whether the file is of no format that is read here, or damaged.
@@ -116,9 +150,8 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0 {
-            Kind::Io { source, .. } => Some(source.as_ref()),
-            Kind::Value { source, .. } | Kind::Tensor(source) => Some(source),
-            Kind::Format { .. } | Kind::Mismatch { .. } | Kind::Usage { .. } => None,
+            Kind::Io { source, .. } => source.source(),
+            _ => self.tensor()?.source(),
         }
     }
 }

@@ -4,7 +4,9 @@
 mod orthogonal;
 mod patterns;
 
-use fulmen_tensor::{AsTensor, DType, Tensor, TensorType, random};
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor, TensorType, random};
+
+use crate::record::NN;
 
 /// The rule for a parameter's first value.
 ///
@@ -265,67 +267,68 @@ impl Init {
     /// them, and a range that is empty or not finite.
     #[track_caller]
     pub fn tensor(&self, key: &Tensor, ty: &TensorType) -> Tensor {
-        let poison = |message: String| Tensor::poison("init", message);
+        NN.record("init", || self.draw(key, ty))
+    }
+
+    fn draw(&self, key: &Tensor, ty: &TensorType) -> Result<Tensor, Refusal> {
         if let Init::Value(value) = self {
-            let fits = value.fault().is_some() || value.ty() == ty;
-            return if fits {
-                value.clone()
-            } else {
-                poison(format!("the value is {}, the parameter {ty}", value.ty()))
-            };
+            if value.live()?.ty() != ty {
+                return Err(format!("the value is {}, the parameter {ty}", value.ty()).into());
+            }
+            return Ok(value.clone());
         }
         if let Init::ZeroRow { row, rest } = self {
-            let value = rest.tensor(key, ty);
-            if value.fault().is_some() || ty.shape.first().is_none_or(|rows| row >= rows) {
-                return value;
+            let value = rest.draw(key, ty)?;
+            if ty.shape.first().is_none_or(|rows| row >= rows) {
+                return Ok(value);
             }
             let mut rows = vec![1; ty.shape.rank()];
             rows[0] = ty.shape[0];
             let zero = Tensor::iota(DType::I64, rows, 0).eq(*row as f64);
-            return zero.select(&value.zeros_like(), &value);
+            return Ok(zero.select(&value.zeros_like(), &value));
         }
         if !ty.dtype.is_float() {
-            return poison(format!("{ty} is not a floating-point type; draw as f32 and convert with to_dtype()"));
+            return Err(format!("{ty} is not a floating-point type; draw as f32 and convert with to_dtype()").into());
         }
         let drawn = if ty.dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let spread = self.spread(&ty.shape);
         let value = match (self, spread) {
-            (Init::Constant(value), _) => return Tensor::full(ty.dtype, &ty.shape, *value),
+            (Init::Constant(value), _) => return Ok(Tensor::full(ty.dtype, &ty.shape, *value)),
             (Init::Uniform { low, high }, _) => {
                 if !(low.is_finite() && high.is_finite() && low <= high) {
-                    return poison(format!("no number lies between {low} and {high}; give a finite low <= high"));
+                    return Err(format!("no number lies between {low} and {high}; give a finite low <= high").into());
                 }
                 uniform(key, drawn, ty, *low, *high)
             }
             (Init::Normal { mean, std }, _) => {
                 if !(mean.is_finite() && std.is_finite() && *std >= 0.0) {
-                    return poison(format!("mean {mean} and standard deviation {std} must be finite, and std >= 0"));
+                    return Err(format!("mean {mean} and standard deviation {std} must be finite, and std >= 0").into());
                 }
                 random::normal(key, drawn, &ty.shape) * *std + *mean
             }
             (Init::TruncNormal { mean, std, a, b }, _) => truncated_normal(key, drawn, ty, [*mean, *std, *a, *b]),
             (Init::Eye, _) => return patterns::eye(ty),
             (Init::Dirac { groups }, _) => return patterns::dirac(ty, *groups),
-            (Init::Sparse { sparsity, std }, _) => patterns::sparse(key, drawn, ty, *sparsity, *std),
-            (Init::Orthogonal { gain }, _) => orthogonal::orthogonal(key, &ty.shape) * *gain,
+            (Init::Sparse { sparsity, std }, _) => patterns::sparse(key, drawn, ty, *sparsity, *std)?,
+            (Init::Orthogonal { gain }, _) => orthogonal::orthogonal(key, &ty.shape)? * *gain,
             (Init::KaimingUniform { .. } | Init::XavierUniform { .. }, Some(bound)) => {
                 uniform(key, drawn, ty, -bound, bound)
             }
             (_, Some(std)) => random::normal(key, drawn, &ty.shape) * std,
             (_, None) => {
-                return poison(format!(
+                return Err(format!(
                     "{self:?} needs a weight [out, in, …] with at least 2 axes to count its inputs, {ty} has {}; use \
                      uniform or normal",
                     ty.shape.rank()
-                ));
+                )
+                .into());
             }
         };
-        value.to_dtype(ty.dtype)
+        Ok(value.to_dtype(ty.dtype))
     }
 }
 
 /// As `random::uniform`, but the interval may have one point.
-#[track_caller]
 fn uniform(key: &Tensor, dtype: DType, ty: &TensorType, low: f64, high: f64) -> Tensor {
     if low == high {
         return Tensor::full(dtype, &ty.shape, low);
@@ -333,7 +336,6 @@ fn uniform(key: &Tensor, dtype: DType, ty: &TensorType, low: f64, high: f64) -> 
     random::uniform(key, dtype, &ty.shape, low, high)
 }
 
-#[track_caller]
 fn truncated_normal(key: &Tensor, dtype: DType, ty: &TensorType, [mean, std, a, b]: [f64; 4]) -> Tensor {
     if !([mean, std, a, b].into_iter().all(f64::is_finite) && std > 0.0 && a < b) {
         let message = format!("mean {mean}, deviation {std} and bounds {a}, {b} must be finite, std > 0 and a < b");

@@ -4,6 +4,7 @@ use std::panic::Location;
 
 use fulmen_tensor::{DType, Tensor, Variable, random};
 
+use crate::record::NN;
 use crate::{Buffer, Error, Parameter, RandomStream, Result, TrainingMode, Visit, Visitor};
 
 /// Anything that holds parameters, buffers, switches and random streams under names.
@@ -121,17 +122,11 @@ pub trait Module {
             let message = format!("parameters are floating-point numbers and cannot become {dtype}");
             return Err(Error::usage(message, Location::caller()));
         }
-        // No closures with the casts: the caller's line is to stand in what they record.
-        for (_, parameter) in self.parameters() {
-            if parameter.ty().dtype.is_float() {
-                parameter.convert(dtype);
-            }
-        }
-        for (_, buffer) in self.buffers() {
-            if buffer.ty().dtype.is_float() {
-                buffer.variable().to_dtype(dtype);
-            }
-        }
+        let _scope = NN.open();
+        let parameters = self.parameters().into_iter().filter(|(_, parameter)| parameter.ty().dtype.is_float());
+        parameters.for_each(|(_, parameter)| parameter.convert(dtype));
+        let buffers = self.buffers().into_iter().filter(|(_, buffer)| buffer.ty().dtype.is_float());
+        buffers.for_each(|(_, buffer)| buffer.variable().to_dtype(dtype));
         Ok(())
     }
 

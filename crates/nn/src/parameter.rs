@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fulmen_tensor::{DType, Shape, Sharding, Tensor, TensorType, Variable};
 
+use crate::record::NN;
 use crate::{Error, Init, Module, Result, Visit};
 
 /// A tensor that training changes: a type, a rule for its first value, and a cell for its value.
@@ -50,13 +51,15 @@ impl Parameter {
     /// A parameter of f32 without a value.
     #[track_caller]
     pub fn new(shape: impl Into<Shape>, init: Init) -> Parameter {
+        let _scope = NN.open();
         Parameter::with_type(TensorType::new(DType::F32, shape), init)
     }
 
     /// A parameter of any floating-point type without a value.
     #[track_caller]
     pub fn with_type(ty: TensorType, init: Init) -> Parameter {
-        let unset = no_value(&ty);
+        let _scope = NN.open();
+        let unset = Tensor::poison("parameter", no_value(&ty));
         let variable = Variable::with_type(ty, unset.clone());
         let requires_grad = AtomicBool::new(true);
         let cell = Cell { init: Mutex::new(init), variable, unset, requires_grad, sharding: Mutex::new(None) };
@@ -66,6 +69,7 @@ impl Parameter {
     /// A parameter that begins with this value.
     #[track_caller]
     pub fn from_tensor(value: Tensor) -> Parameter {
+        let _scope = NN.open();
         let parameter = Parameter::with_type(value.ty().clone(), Init::Value(value.clone()));
         parameter.set(value);
         parameter
@@ -117,33 +121,35 @@ impl Parameter {
     /// Poisoned while there is none.
     #[track_caller]
     pub fn get(&self) -> Tensor {
-        let cell = self.cell();
-        if let Some(message) = cell.unfit_sharding() {
-            return Tensor::poison("parameter", message);
-        }
-        let value = cell.variable.get();
-        if value.is(&cell.unset) {
-            // The same words, at the line that asks.
-            return no_value(&cell.variable.ty());
-        }
-        value
+        NN.record("parameter", || {
+            let cell = self.cell();
+            if let Some(message) = cell.unfit_sharding() {
+                return Err(message.into());
+            }
+            if !cell.is_set() {
+                // The same words, at the line that asks.
+                return Err(no_value(&cell.variable.ty()).into());
+            }
+            Ok(cell.variable.get())
+        })
     }
 
     /// Gives the parameter a value of its type.
     #[track_caller]
     pub fn set(&self, value: Tensor) {
+        let _scope = NN.open();
         self.cell().variable.set(value);
     }
 
     /// Whether the parameter has a value.
     pub fn is_set(&self) -> bool {
-        let cell = self.cell();
-        !cell.variable.get().is(&cell.unset)
+        self.cell().is_set()
     }
 
     /// Gives the parameter the first value that its initializer draws with `key`.
     #[track_caller]
     pub fn initialize(&self, key: &Tensor) {
+        let _scope = NN.open();
         let cell = self.cell();
         let first = lock(&cell.init).tensor(key, &cell.variable.ty());
         cell.variable.set(first);
@@ -224,7 +230,6 @@ impl Parameter {
     }
 
     /// Turns the value, the type and a given first value to another floating-point type.
-    #[track_caller]
     pub(crate) fn convert(&self, dtype: DType) {
         let cell = self.cell();
         cell.variable.to_dtype(dtype);
@@ -255,6 +260,14 @@ impl Parameter {
 }
 
 impl Cell {
+    /// Whether the variable holds a value, and not the fault of `unset`, which a conversion hands on.
+    fn is_set(&self) -> bool {
+        match (self.variable.get().fault(), self.unset.fault()) {
+            (Some(held), Some(unset)) => !std::ptr::eq(held.message(), unset.message()),
+            _ => true,
+        }
+    }
+
     fn unfit_sharding(&self) -> Option<String> {
         let (sharding, location) = lock(&self.sharding).clone()?;
         let ty = self.variable.ty();
@@ -268,10 +281,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[track_caller]
-fn no_value(ty: &TensorType) -> Tensor {
-    let message = format!("the parameter {ty} has no value yet: call `initialize(seed)` on the model, or load weights");
-    Tensor::poison("parameter", message)
+fn no_value(ty: &TensorType) -> String {
+    format!("the parameter {ty} has no value yet: call `initialize(seed)` on the model, or load weights")
 }
 
 impl fmt::Debug for Parameter {

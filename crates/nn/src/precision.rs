@@ -8,7 +8,6 @@ pub(crate) fn precision(dtype: DType) -> DType {
 }
 
 /// A 16-bit float as f32; anything else as it is.
-#[track_caller]
 pub(crate) fn wide(x: &Tensor) -> Tensor {
     if x.dtype().is_half() { x.to_dtype(DType::F32) } else { x.clone() }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fulmen_tensor::{Tensor, random};
 
+use crate::record::NN;
 use crate::{Module, Visit};
 
 /// The source of a layer's random numbers: a key, and a count of the keys that were made from it.
@@ -42,17 +43,16 @@ impl RandomStream {
     /// Poisoned while the stream has no key.
     #[track_caller]
     pub fn next_key(&self) -> Tensor {
+        NN.record("random_stream", || {
         let mut state = self.state();
         let Some(key) = &state.key else {
-            return Tensor::poison(
-                "random_stream",
-                "there is no random key yet: call `set_random_key(&random::key(seed))` on the model, or `eval()` if \
-                 it is not training",
-            );
+            return Err("there is no random key yet: call `set_random_key(&random::key(seed))` on the model, or `eval()` if \
+                 it is not training".into());
         };
         let key = random::fold_in(key, state.drawn);
         state.drawn = state.drawn.wrapping_add(1);
-        key
+Ok(key)
+        })
     }
 
     /// Starts the stream anew from `key`.

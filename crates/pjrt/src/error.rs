@@ -9,7 +9,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, where, and what to do next.
 ///
-/// The kind is private so that it can grow; the predicates below are the stable way to tell errors apart.
+/// The kind is private so that it can grow; the predicates below are the stable way to tell errors apart. The message is
+/// whole: [`source`](std::error::Error::source) returns only what the message does not show.
 ///
 /// ```
 /// let error = fulmen_pjrt::Plugin::load("/no/such/plugin.so").unwrap_err();
@@ -90,7 +91,7 @@ impl Error {
     }
 
     /// The arguments were refused, here or by the plugin.
-    pub fn is_invalid_argument(&self) -> bool {
+    pub fn is_usage(&self) -> bool {
         matches!(self.kind(), Kind::InvalidArgument | Kind::Plugin(PJRT_Error_Code::INVALID_ARGUMENT))
     }
 
@@ -112,6 +113,11 @@ impl Error {
     /// There was not enough memory, on the host or on the device.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self.kind(), Kind::OutOfMemory | Kind::Plugin(PJRT_Error_Code::RESOURCE_EXHAUSTED))
+    }
+
+    /// The disk has no room for the plugin that is fetched.
+    pub fn is_disk_full(&self) -> bool {
+        self.0.source.as_ref().is_some_and(fulmen_durable::is_full)
     }
 
     /// Stored bytes are damaged, or were written by another plugin or for another machine.
@@ -153,6 +159,6 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_ref().map(|source| source as _)
+        self.0.source.as_ref()?.source()
     }
 }

@@ -337,7 +337,7 @@ mod tests {
     fn options_that_cannot_be_are_refused() {
         let check = |options: CompileOptions, expected: &str| {
             let error = options.encode(&[0, 1], "client").unwrap_err();
-            assert!(error.is_invalid_argument());
+            assert!(error.is_usage());
             assert!(error.to_string().contains(expected), "{error}");
         };
         let new = CompileOptions::new;

@@ -276,7 +276,7 @@ mod tests {
 
     fn refused(mlir: &str, expected: &str) {
         let error = check(mlir, &CompileOptions::new()).unwrap_err();
-        assert!(error.is_invalid_argument());
+        assert!(error.is_usage());
         assert!(error.to_string().contains(expected), "{error}");
     }
 

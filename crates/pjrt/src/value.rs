@@ -205,7 +205,7 @@ mod tests {
     fn options_that_abort_a_plugin_are_refused() {
         let check = |options: &[(&str, Value)], expected: &str| {
             let error = check_create_options(options).unwrap_err();
-            assert!(error.is_invalid_argument());
+            assert!(error.is_usage());
             assert_eq!(error.to_string(), expected);
         };
         check(&[("cpu_device_count", "2".into())], "the option cpu_device_count must be an integer, not a string (2)");

@@ -51,6 +51,9 @@ impl fmt::Display for Fault {
 }
 
 /// Why an expression has no value.
+///
+/// The kind is private; ask with the methods. The message is whole: [`source`](std::error::Error::source) returns only
+/// what the message does not show.
 #[derive(Clone)]
 pub struct Error(Kind);
 
@@ -58,6 +61,7 @@ pub struct Error(Kind);
 enum Kind {
     Fault(Fault),
     Usage(String),
+    Recorded { message: String, location: &'static Location<'static> },
     Devices(String),
     Runtime { doing: String, source: Arc<fulmen_pjrt::Error> },
 }
@@ -73,14 +77,14 @@ impl Error {
     }
 
     /// An error of the runtime, with what was being done.
-    pub(crate) fn runtime(doing: impl Into<String>, source: fulmen_pjrt::Error) -> Error {
+    #[doc(hidden)]
+    pub fn runtime(doing: impl Into<String>, source: fulmen_pjrt::Error) -> Error {
         Error(Kind::Runtime { doing: doing.into(), source: Arc::new(source) })
     }
 
-    pub(crate) fn unbound(name: &str, location: &Location<'_>) -> Error {
-        Error::usage(format!(
-            "the placeholder `{name}` has no value: pass it as an input of the function\n  recorded at {location}"
-        ))
+    pub(crate) fn unbound(name: &str, location: &'static Location<'static>) -> Error {
+        let message = format!("the placeholder `{name}` has no value: pass it as an input of the function");
+        Error(Kind::Recorded { message, location })
     }
 
     pub(crate) fn not_a_parameter(
@@ -88,12 +92,13 @@ impl Error {
         i: usize,
         why: &str,
         given: &dyn fmt::Debug,
-        location: &Location<'_>,
+        location: &'static Location<'static>,
     ) -> Error {
-        Error::usage(format!(
+        let message = format!(
             "`{function}`: parameter {i}, {given:?}, {why}; each parameter must be a placeholder of its own, made with \
-             Tensor::placeholder()\n  recorded at {location}"
-        ))
+             Tensor::placeholder()"
+        );
+        Error(Kind::Recorded { message, location })
     }
 
     /// The mistake in the recorded expression, if that is what this error is.
@@ -102,6 +107,25 @@ impl Error {
             Kind::Fault(fault) => Some(fault),
             _ => None,
         }
+    }
+
+    /// The line of the user's code that recorded what is wrong, where it is about one.
+    pub fn location(&self) -> Option<&'static Location<'static>> {
+        match &self.0 {
+            Kind::Fault(fault) => Some(fault.location()),
+            Kind::Recorded { location, .. } => Some(location),
+            Kind::Usage(_) | Kind::Devices(_) | Kind::Runtime { .. } => None,
+        }
+    }
+
+    /// Whether the program asked for something impossible: a fault, or an argument that does not fit.
+    pub fn is_usage(&self) -> bool {
+        matches!(self.0, Kind::Fault(_) | Kind::Recorded { .. } | Kind::Usage(_))
+    }
+
+    /// Whether there was not enough memory, on the host or on the device.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(&self.0, Kind::Runtime { source, .. } if source.is_out_of_memory())
     }
 
     /// Whether there are no such [`Devices`](crate::Devices) as were asked for.
@@ -125,6 +149,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Fault(fault) => fault.fmt(f),
+            Kind::Recorded { message, location } => write!(f, "{message}\n  recorded at {location}"),
             Kind::Usage(message) | Kind::Devices(message) => f.write_str(message),
             Kind::Runtime { doing, source } => write!(f, "{doing}: {source}"),
         }
@@ -141,7 +166,7 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0 {
-            Kind::Runtime { source, .. } => Some(source.as_ref()),
+            Kind::Runtime { source, .. } => source.source(),
             _ => None,
         }
     }

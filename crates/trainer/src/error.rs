@@ -1,32 +1,64 @@
 //! Why a fit, a validation or a test ended early.
 
 use std::fmt;
+use std::panic::Location;
 use std::path::Path;
 
 use fulmen_data::shorten;
+use fulmen_tensor::Fault;
 
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a fit, a validation or a test ended early. The message says what to do next.
+///
+/// The kind is private; ask with the methods. They see through what the Trainer says of the circumstances to the error of
+/// the crate below, which is [`get_ref`](Error::get_ref). The message is whole: [`source`](std::error::Error::source)
+/// returns only what the message does not show.
 pub struct Error {
     kind: Kind,
     message: String,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Source>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Usage,
     Option,
-    Tensor,
     Data,
-    Device,
+    Runtime,
     Logger,
-    NotFinite { step: u64 },
+    NotFinite {
+        step: u64,
+    },
     Checkpoint,
     Interrupted,
     Coordination,
+    /// What the source says.
+    Source,
+}
+
+/// The error of a crate below.
+enum Source {
+    Tensor(fulmen_tensor::Error),
+    Nn(fulmen_nn::Error),
+    Data(fulmen_data::Error),
+    Coordination(fulmen_coordination::Error),
+    Pjrt(fulmen_pjrt::Error),
+    Io(std::io::Error),
+}
+
+impl Source {
+    fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+        match self {
+            Source::Tensor(source) => source,
+            Source::Nn(source) => source,
+            Source::Data(source) => source,
+            Source::Coordination(source) => source,
+            Source::Pjrt(source) => source,
+            Source::Io(source) => source,
+        }
+    }
 }
 
 impl Error {
@@ -41,17 +73,17 @@ impl Error {
 
     /// A tensor error, with what was being done.
     pub(crate) fn doing(doing: impl fmt::Display, source: fulmen_tensor::Error) -> Error {
-        Error { kind: Kind::Tensor, message: format!("{doing}: {source}"), source: Some(source.into()) }
+        Error { kind: Kind::Source, message: format!("{doing}: {source}"), source: Some(Source::Tensor(source)) }
     }
 
     /// A failure of the device, with what was being done.
     pub(crate) fn device(doing: &str, source: fulmen_tensor::Error) -> Error {
-        Error { kind: Kind::Device, message: format!("{doing}: {source}"), source: Some(source.into()) }
+        Error { kind: Kind::Runtime, message: format!("{doing}: {source}"), source: Some(Source::Tensor(source)) }
     }
 
     /// A failure of a plugin that compiles for devices which are not here, with what was being done.
     pub(crate) fn compiler(doing: &str, source: fulmen_pjrt::Error) -> Error {
-        Error { kind: Kind::Device, message: format!("{doing}: {source}"), source: Some(source.into()) }
+        Error { kind: Kind::Runtime, message: format!("{doing}: {source}"), source: Some(Source::Pjrt(source)) }
     }
 
     /// A loader that does not do what it promised.
@@ -61,7 +93,7 @@ impl Error {
 
     pub(crate) fn logger(folder: &Path, source: std::io::Error) -> Error {
         let message = format!("a logger cannot write into {}: {source}", folder.display());
-        Error { kind: Kind::Logger, message, source: Some(source.into()) }
+        Error { kind: Kind::Logger, message, source: Some(Source::Io(source)) }
     }
 
     /// `what` is no longer finite after this many steps.
@@ -82,7 +114,7 @@ impl Error {
 
     /// A checkpoint's file that cannot be read or written; the source names it.
     pub(crate) fn checkpoint_file(source: fulmen_nn::Error) -> Error {
-        Error { kind: Kind::Checkpoint, message: format!("checkpoint: {source}"), source: Some(source.into()) }
+        Error { kind: Kind::Checkpoint, message: format!("checkpoint: {source}"), source: Some(Source::Nn(source)) }
     }
 
     /// Says from which checkpoint to go on, after one that could not be written.
@@ -127,9 +159,69 @@ impl Error {
         self.kind == Kind::Data
     }
 
-    /// Whether the device failed while it ran a step.
-    pub fn is_device(&self) -> bool {
-        self.kind == Kind::Device
+    /// Whether the plugin or the device refused or failed.
+    pub fn is_runtime(&self) -> bool {
+        self.kind == Kind::Runtime
+            || match &self.source {
+                Some(Source::Tensor(source)) => source.is_runtime(),
+                Some(Source::Nn(source)) => source.is_runtime(),
+                Some(Source::Data(source)) => source.is_runtime(),
+                _ => false,
+            }
+    }
+
+    /// Whether there was not enough memory, on the host or on the device.
+    pub fn is_out_of_memory(&self) -> bool {
+        match &self.source {
+            Some(Source::Tensor(source)) => source.is_out_of_memory(),
+            Some(Source::Nn(source)) => source.is_out_of_memory(),
+            Some(Source::Data(source)) => source.is_out_of_memory(),
+            Some(Source::Pjrt(source)) => source.is_out_of_memory(),
+            _ => false,
+        }
+    }
+
+    /// Whether a disk has no room for a checkpoint or a log.
+    pub fn is_disk_full(&self) -> bool {
+        match &self.source {
+            Some(Source::Nn(source)) => source.is_disk_full(),
+            Some(Source::Data(source)) => source.is_disk_full(),
+            Some(Source::Io(source)) => fulmen_durable::is_full(source),
+            _ => false,
+        }
+    }
+
+    /// The mistake in what a step records, such as shapes that do not fit, if that is what this error is about.
+    pub fn fault(&self) -> Option<&Fault> {
+        match &self.source {
+            Some(Source::Tensor(source)) => source.fault(),
+            Some(Source::Nn(source)) => source.fault(),
+            Some(Source::Data(source)) => source.fault(),
+            _ => None,
+        }
+    }
+
+    /// The line of the user's code that asked for what is wrong, where it is about one.
+    pub fn location(&self) -> Option<&'static Location<'static>> {
+        match &self.source {
+            Some(Source::Tensor(source)) => source.location(),
+            Some(Source::Nn(source)) => source.location(),
+            Some(Source::Data(source)) => source.location(),
+            _ => None,
+        }
+    }
+
+    /// The indices of the processes that are missing, gone, or run something else, if that is what this error is about.
+    pub fn processes(&self) -> &[usize] {
+        match &self.source {
+            Some(Source::Coordination(source)) => source.processes(),
+            _ => &[],
+        }
+    }
+
+    /// The error of the crate below that this one was made of.
+    pub fn get_ref(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        self.source.as_ref().map(Source::as_error)
     }
 
     /// Whether a logger could not begin to write.
@@ -137,15 +229,20 @@ impl Error {
         self.kind == Kind::Logger
     }
 
-    /// Whether the processes of a run could not come together, are not about to run the same, or one of them is gone. The
-    /// source is the [`fulmen_coordination::Error`], which knows of which processes.
+    /// Whether the processes of a run could not come together, are not about to run the same, or one of them is gone:
+    /// [`processes`](Error::processes) says which.
     pub fn is_coordination(&self) -> bool {
         self.kind == Kind::Coordination
     }
 
-    /// Whether the mistake is in an argument or an option.
+    /// Whether the mistake is in the program, an argument or an option.
     pub fn is_usage(&self) -> bool {
-        matches!(self.kind, Kind::Usage | Kind::Option)
+        match (&self.kind, &self.source) {
+            (Kind::Usage | Kind::Option, _) => true,
+            (Kind::Source, Some(Source::Tensor(source))) => source.is_usage(),
+            (Kind::Source, Some(Source::Nn(source))) => source.is_usage(),
+            _ => false,
+        }
     }
 
     /// Whether the mistake is in how the program was started, not in its code.
@@ -169,31 +266,62 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.as_deref().map(|e| e as _)
+        self.get_ref()?.source()
     }
 }
 
 impl From<fulmen_tensor::Error> for Error {
     fn from(source: fulmen_tensor::Error) -> Error {
-        let kind = if source.is_devices() { Kind::Option } else { Kind::Tensor };
-        Error { kind, message: source.to_string(), source: Some(source.into()) }
+        let kind = if source.is_devices() { Kind::Option } else { Kind::Source };
+        Error { kind, message: source.to_string(), source: Some(Source::Tensor(source)) }
     }
 }
 
 impl From<fulmen_coordination::Error> for Error {
     fn from(source: fulmen_coordination::Error) -> Error {
-        Error { kind: Kind::Coordination, message: source.to_string(), source: Some(source.into()) }
+        Error { kind: Kind::Coordination, message: source.to_string(), source: Some(Source::Coordination(source)) }
     }
 }
 
 impl From<fulmen_data::Error> for Error {
     fn from(source: fulmen_data::Error) -> Error {
-        Error { kind: Kind::Data, message: source.to_string(), source: Some(source.into()) }
+        Error { kind: Kind::Data, message: source.to_string(), source: Some(Source::Data(source)) }
     }
 }
 
 impl From<fulmen_nn::Error> for Error {
     fn from(source: fulmen_nn::Error) -> Error {
-        Error { kind: Kind::Usage, message: source.to_string(), source: Some(source.into()) }
+        Error { kind: Kind::Source, message: source.to_string(), source: Some(Source::Nn(source)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_short_is_recognized_through_every_crate() {
+        let short = || fulmen_pjrt::HostBuffer::zeroed(1 << 60).unwrap_err();
+        let tensor = || fulmen_tensor::Error::runtime("running a program", short());
+        for error in [
+            Error::compiler("compiling", short()),
+            Error::from(tensor()),
+            Error::doing("setting up", tensor()),
+            Error::device("a step failed on the device", tensor()),
+            Error::from(fulmen_nn::Error::from(tensor())),
+            Error::from(fulmen_data::Error::runtime("allocating a batch", short())),
+            Error::from(fulmen_data::Error::runtime("moving x to the device", tensor()).at_sample(3, None)),
+        ] {
+            assert!(error.is_out_of_memory() && error.is_runtime() && !error.is_usage(), "{error}");
+            assert!(error.location().is_none() && std::error::Error::source(&error).is_none(), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_recognized_behind_a_checkpoint_and_a_logger() {
+        let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+        assert!(Error::logger(Path::new("logs"), full()).is_disk_full());
+        assert!(Error::from(fulmen_data::Error::io(Path::new("x"), "writing", full())).is_disk_full());
+        assert!(!Error::usage("disk full").is_disk_full());
     }
 }

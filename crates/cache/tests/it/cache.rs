@@ -744,7 +744,7 @@ fn child_that_fills_its_disk() {
     let builder = |data: &Noise| Filling(data.clone(), filler.clone()).cache(&path).part_bytes(320_000).workers(1);
     let error = builder(&data).open().unwrap_err();
     let text = error.to_string();
-    assert!(error.is_no_space() && text.contains("the disk has") && text.contains("goes on after"), "{text}");
+    assert!(error.is_disk_full() && text.contains("the disk has") && text.contains("goes on after"), "{text}");
     fs::write(&filler, "").unwrap();
     data.count();
     let cached = builder(&data).open().unwrap();
@@ -756,7 +756,7 @@ fn child_that_fills_its_disk() {
     data.source = "more noise";
     let error = builder(&data).variants(2).open().unwrap_err();
     let text = error.to_string();
-    assert!(error.is_no_space() && text.contains("40 samples × 2 variants × 30.0 kB = 2.4 MB"), "{text}");
+    assert!(error.is_disk_full() && text.contains("40 samples × 2 variants × 30.0 kB = 2.4 MB"), "{text}");
     assert_eq!(data.count(), 0);
     println!("the disk was filled");
 }

@@ -173,7 +173,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         check_room(folder.path(), 0).unwrap();
         let error = check_room(folder.path(), 1 << 60).unwrap_err();
-        assert!(error.is_no_space());
+        assert!(error.is_disk_full());
         let error = error.to_string();
         assert!(error.contains("need 1152921504.7 GB") && error.contains("are missing"), "{error}");
     }

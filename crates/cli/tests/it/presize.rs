@@ -115,6 +115,12 @@ fn what_cannot_be_decoded_is_named_or_left_out() {
     assert!(code == Some(0) && text.contains("22 pictures in 1 shards") && text.contains("dog/03.png"), "{text}");
     let error = Presize::new(&out).shorter_side(0).run(&ImageFolder::open(&images).unwrap(), &()).unwrap_err();
     assert!(error.is_usage(), "{error}");
+
+    // The whole cause in one message, and nothing of it again behind it.
+    let _ = fs::remove_dir_all(&out);
+    fs::write(&out, "a file").unwrap();
+    let error = Presize::new(&out).shorter_side(32).run(&ImageFolder::open(&images).unwrap(), &()).unwrap_err();
+    assert!(std::error::Error::source(&error).is_none(), "{error}");
 }
 
 #[test]

@@ -28,6 +28,7 @@ fn play(go: &Path) -> Result<()> {
     let mut process = Process::from_env(env)?;
     let index = process.index();
     for round in 0..3 {
+        say(format!("joins round {round}"));
         let coordination = Coordination::builder(process)
             .timeouts(Timeouts::from_env(env)?)
             .on_listening(move |address| {
@@ -61,12 +62,13 @@ fn who_is_early_for_the_next_run_is_not_taken_for_one_of_the_last() {
     (0..COUNT).for_each(|index| drop(troupe.wait_for(index, "waits for the end")));
     // The slow one has asked for the end, and does not see the answer: process 0 waits for it, while process 1 is off to
     // the next run.
-    std::thread::sleep(Duration::from_secs(1));
+    std::thread::sleep(Duration::from_millis(300));
     let pid = troupe.pid(2).to_string();
     let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     signal("-STOP");
     std::fs::write(&go, "").unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+    troupe.wait_for(1, "joins round 1");
+    std::thread::sleep(Duration::from_millis(300));
     signal("-CONT");
     assert_eq!(troupe.endings(0..COUNT), ["well"; COUNT]);
 }

@@ -249,6 +249,7 @@ fn a_thread_of_another_runtime_may_wait() {
     runtime.block_on(async {
         let alone = Coordination::builder(Process::single()).join().unwrap();
         alone.barrier("b", SOON).unwrap();
-        drop(alone);
+        alone.put("key", "value").unwrap();
+        assert_eq!(alone.get("key", SOON).unwrap(), b"value");
     });
 }

@@ -1,6 +1,8 @@
 //! [`KeyValueCache`]: the keys and values of the tokens so far, in tensors of fixed shapes.
 
-use fulmen_tensor::{AsTensor, DType, Tensor, TensorType};
+use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, TensorType};
+
+use crate::record::{NN, live};
 
 /// The keys and values of one attention layer for the tokens that were seen, so that each new token of a generation costs
 /// one query: room for `max_len` of them, and the number that is there.
@@ -34,6 +36,7 @@ impl KeyValueCache {
     /// keys.
     #[track_caller]
     pub fn new(dtype: DType, batch: usize, heads: usize, max_len: usize, width: usize) -> KeyValueCache {
+        let _scope = NN.open();
         let room = Tensor::zeros(dtype, [batch, heads, max_len, width]);
         KeyValueCache { keys: room.clone(), values: room, position: Tensor::zeros(DType::I32, []) }
     }
@@ -72,6 +75,7 @@ impl KeyValueCache {
     /// [`RotaryEmbedding`](super::RotaryEmbedding) and other encodings.
     #[track_caller]
     pub fn next_positions(&self, count: usize) -> Tensor {
+        let _scope = NN.open();
         Tensor::arange(DType::I32, count) + &self.position
     }
 
@@ -80,40 +84,44 @@ impl KeyValueCache {
     /// Poisoned where their shapes do not fit, and where the count alone exceeds the room.
     #[track_caller]
     pub fn append(&self, keys: impl AsTensor, values: impl AsTensor) -> KeyValueCache {
+        let _scope = NN.open();
         let (keys, values) = (keys.as_tensor(), values.as_tensor());
         let count = keys.size(-2);
-        let (new_keys, new_values) = (self.write(&self.keys, keys), self.write(&self.values, values));
+        let write = |room, new| NN.record("KeyValueCache", || self.write(room, new));
+        let (new_keys, new_values) = (write(&self.keys, keys), write(&self.values, values));
         KeyValueCache { keys: new_keys, values: new_values, position: &self.position + count as f64 }
     }
 
-    #[track_caller]
-    fn write(&self, room: &Tensor, new: &Tensor) -> Tensor {
-        for input in [room, new, &self.position] {
-            if input.fault().is_some() {
-                return input.clone();
-            }
-        }
+    fn write(&self, room: &Tensor, new: &Tensor) -> Result<Tensor, Refusal> {
+        live(&[room, new, &self.position])?;
         let fits = match (room.shape().dims(), new.shape().dims()) {
             ([a, b, max_len, d], [e, f, count, g]) => a == e && b == f && d == g && count <= max_len,
             _ => false,
         };
         if !fits {
-            let message = format!("{} does not go into the room of {}", new.ty(), room.ty());
-            return Tensor::poison("KeyValueCache", message);
+            return Err(format!("{} does not go into the room of {}", new.ty(), room.ty()).into());
         }
         let last = (room.size(2) - new.size(2)) as f64;
         let new = new.to_dtype(room.dtype());
         let new = self.position.le(last).select(&new, &Tensor::full(room.dtype(), [], f64::NAN));
         let start = Tensor::zeros(DType::I32, []);
-        room.dynamic_update_slice(&new, &[start.clone(), start.clone(), self.position.clone(), start])
+        Ok(room.dynamic_update_slice(&new, &[start.clone(), start.clone(), self.position.clone(), start]))
     }
 
     /// Which keys the last `count` tokens see, bool `[count, max_len]`: each itself and those before it. For
     /// [`Attention::mask`](super::Attention::mask).
     #[track_caller]
     pub fn mask(&self, count: usize) -> Tensor {
+        let _scope = NN.open();
         let first = &self.position - count as f64;
         let query = Tensor::iota(DType::I32, [count, 1], 0) + first;
         Tensor::iota(DType::I32, [1, self.keys.size(-2)], 1).le(query)
+    }
+}
+
+/// The position too: what comes after a mistake is poisoned by it.
+impl FromFault for KeyValueCache {
+    fn from_fault(fault: Fault) -> KeyValueCache {
+        KeyValueCache::from_tensors(FromFault::from_fault(fault))
     }
 }

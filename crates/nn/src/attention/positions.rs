@@ -3,9 +3,10 @@
 
 use std::fmt;
 
-use fulmen_tensor::{AsTensor, DType, Shape, Tensor};
+use fulmen_tensor::{AsTensor, DType, Refusal, Shape, Tensor};
 
-use crate::{Forward, Init, Module, Parameter};
+use crate::record::{NN, live};
+use crate::{Init, Module, Parameter};
 
 /// The table `[length, width]` (f32) of "Attention is all you need": `sin(p·10000^(−2i/width))` at feature `2i` of position
 /// `p`, and the cosine at `2i + 1`.
@@ -19,24 +20,23 @@ use crate::{Forward, Init, Module, Parameter};
 /// ```
 #[track_caller]
 pub fn sinusoidal(length: usize, width: usize) -> Tensor {
-    sinusoidal_at(&Tensor::arange(DType::I32, length), width)
+    NN.record("sinusoidal", || sinusoidal_at(&Tensor::arange(DType::I32, length), width))
 }
 
 /// More heads or features than any model has; the host counts them one by one.
 const MANY: usize = 1 << 20;
 
 /// Rows of [`sinusoidal`] for positions `[…]`.
-#[track_caller]
-fn sinusoidal_at(positions: &Tensor, width: usize) -> Tensor {
+fn sinusoidal_at(positions: &Tensor, width: usize) -> Result<Tensor, Refusal> {
     if width > MANY {
-        return Tensor::poison("sinusoidal", format!("a width of {width} is more than a table is made for, {MANY}"));
+        return Err(format!("a width of {width} is more than a table is made for, {MANY}").into());
     }
     let pairs = width.div_ceil(2);
     let rates: Vec<f32> = (0..pairs).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
     let angles = positions.to_dtype(DType::F32).unsqueeze(-1) * Tensor::from_slice(&rates, [pairs]);
     let both = Tensor::stack(&[&angles.sin(), &angles.cos()], -1).flatten(-2, -1);
     // Of an odd number of features, the last has no cosine.
-    both.narrow(-1, 0, width)
+    Ok(both.narrow(-1, 0, width))
 }
 
 /// Why these cannot be the positions of `x` `[…, length, features]`, if they cannot.
@@ -79,6 +79,7 @@ impl SinusoidalPositions {
     /// The input with the table added, in its own dtype.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let _scope = NN.open();
         let x = x.as_tensor();
         self.forward_at(x, &Tensor::arange(DType::I32, x.size(-2)))
     }
@@ -86,23 +87,14 @@ impl SinusoidalPositions {
     /// The input `[…, length, width]` with the rows of the integer `positions` added, which broadcast to `[…, length]`.
     #[track_caller]
     pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
-        let (x, positions) = (x.as_tensor(), positions.as_tensor());
-        for input in [x, positions] {
-            if input.fault().is_some() {
-                return input.clone();
+        NN.record("SinusoidalPositions", || {
+            let (x, positions) = (x.as_tensor(), positions.as_tensor());
+            live(&[x, positions])?;
+            match misfit(x, self.width).or_else(|| unfit_positions(positions, x)) {
+                Some(message) => Err(message.into()),
+                None => Ok(x + sinusoidal_at(positions, self.width)?.to_dtype(x.dtype())),
             }
-        }
-        match misfit(x, self.width).or_else(|| unfit_positions(positions, x)) {
-            Some(message) => Tensor::poison("SinusoidalPositions", message),
-            None => x + sinusoidal_at(positions, self.width).to_dtype(x.dtype()),
-        }
-    }
-}
-
-impl Forward for SinusoidalPositions {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        SinusoidalPositions::forward(self, x)
+        })
     }
 }
 
@@ -128,7 +120,6 @@ pub struct LearnedPositions {
 
 impl LearnedPositions {
     /// Rows for the positions `0..max_len`.
-    #[track_caller]
     pub fn new(max_len: usize, width: usize) -> LearnedPositions {
         LearnedPositions { weight: Parameter::new([max_len, width], Init::normal(0.0, 0.02)), max_len, width }
     }
@@ -138,48 +129,38 @@ impl LearnedPositions {
     /// Poisoned where it is longer than there are rows, or of another width.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let length = x.size(-2);
-        if let Some(message) = misfit(x, self.width) {
-            return Tensor::poison(&self.to_string(), message);
-        }
-        if length > self.max_len {
-            let message = format!("the input {} has {length} positions, there are {}", x.ty(), self.max_len);
-            return Tensor::poison(&self.to_string(), message);
-        }
-        x + self.weight.get().narrow(0, 0, length).to_dtype(x.dtype())
+        NN.record(self, || {
+            let x = x.as_tensor().live()?;
+            let length = x.size(-2);
+            if let Some(message) = misfit(x, self.width) {
+                return Err(message.into());
+            }
+            if length > self.max_len {
+                let message = format!("the input {} has {length} positions, there are {}", x.ty(), self.max_len);
+                return Err(message.into());
+            }
+            Ok(x + self.weight.get().narrow(0, 0, length).to_dtype(x.dtype()))
+        })
     }
 
     /// The input `[…, length, width]` with the rows of the integer `positions` added, which broadcast to `[…, length]`. A
     /// position that there is not gives NaN.
     #[track_caller]
     pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
-        let (x, positions) = (x.as_tensor(), positions.as_tensor());
-        for input in [x, positions] {
-            if input.fault().is_some() {
-                return input.clone();
+        NN.record(self, || {
+            let (x, positions) = (x.as_tensor(), positions.as_tensor());
+            live(&[x, positions])?;
+            match misfit(x, self.width).or_else(|| unfit_positions(positions, x)) {
+                Some(message) => Err(message.into()),
+                None => Ok(x + self.weight.get().take(0, positions).to_dtype(x.dtype())),
             }
-        }
-        match misfit(x, self.width).or_else(|| unfit_positions(positions, x)) {
-            Some(message) => Tensor::poison(&self.to_string(), message),
-            None => x + self.weight.get().take(0, positions).to_dtype(x.dtype()),
-        }
+        })
     }
 }
 
 impl fmt::Display for LearnedPositions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LearnedPositions({} x {})", self.max_len, self.width)
-    }
-}
-
-impl Forward for LearnedPositions {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        LearnedPositions::forward(self, x)
     }
 }
 
@@ -202,6 +183,7 @@ impl Forward for LearnedPositions {
 /// ```
 #[track_caller]
 pub fn alibi(heads: usize, length: usize, positions: usize) -> Tensor {
+    let _scope = NN.open();
     alibi_at(heads, &Tensor::arange(DType::I32, length), positions)
 }
 
@@ -209,18 +191,18 @@ pub fn alibi(heads: usize, length: usize, positions: usize) -> Tensor {
 /// [`KeyValueCache`](super::KeyValueCache).
 #[track_caller]
 pub fn alibi_at(heads: usize, queries: impl AsTensor, positions: usize) -> Tensor {
-    let queries = queries.as_tensor();
-    if queries.fault().is_some() {
-        return queries.clone();
-    }
-    if queries.rank() != 1 || !queries.dtype().is_integer() || heads > MANY {
-        let message = format!("the queries {} are no integers [length], or {heads} heads are too many", queries.ty());
-        return Tensor::poison("alibi", message);
-    }
-    let slopes: Vec<f32> = slopes(heads).into_iter().map(|slope| -slope as f32).collect();
-    let keys = Tensor::arange(DType::I32, positions).to_dtype(DType::F32);
-    let distance = (queries.to_dtype(DType::F32).unsqueeze(-1) - keys).abs();
-    Tensor::from_slice(&slopes, [heads, 1, 1]) * distance
+    NN.record("alibi", || {
+        let queries = queries.as_tensor().live()?;
+        if queries.rank() != 1 || !queries.dtype().is_integer() || heads > MANY {
+            let message =
+                format!("the queries {} are no integers [length], or {heads} heads are too many", queries.ty());
+            return Err(message.into());
+        }
+        let slopes: Vec<f32> = slopes(heads).into_iter().map(|slope| -slope as f32).collect();
+        let keys = Tensor::arange(DType::I32, positions).to_dtype(DType::F32);
+        let distance = (queries.to_dtype(DType::F32).unsqueeze(-1) - keys).abs();
+        Ok(Tensor::from_slice(&slopes, [heads, 1, 1]) * distance)
+    })
 }
 
 fn slopes(heads: usize) -> Vec<f64> {

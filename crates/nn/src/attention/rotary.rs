@@ -4,6 +4,7 @@ use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::positions::unfit_positions;
 use crate::precision::precision;
+use crate::record::{NN, live};
 
 /// Rotates pairs of features by angles that grow with the position, so that products of queries and keys depend on their
 /// distance alone (Su et al. 2021, "RoFormer"): pair `i` of `width/2` at position `p` by `p·theta^(−2i/width)`.
@@ -108,6 +109,7 @@ impl RotaryEmbedding {
     /// `[…, length, features]` rotated, where the positions along axis −2 count from 0.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let _scope = NN.open();
         let x = x.as_tensor();
         self.forward_at(x, &Tensor::arange(DType::I32, x.size(-2)))
     }
@@ -118,26 +120,27 @@ impl RotaryEmbedding {
     /// Poisoned where the width is odd or larger than the features, and for positions that are no integers.
     #[track_caller]
     pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
-        let (x, positions) = (x.as_tensor(), positions.as_tensor());
-        for input in [x, positions] {
-            if input.fault().is_some() {
-                return input.clone();
+        NN.record("RotaryEmbedding", || {
+            let (x, positions) = (x.as_tensor(), positions.as_tensor());
+            live(&[x, positions])?;
+            let (width, features) = (self.width, x.size(-1));
+            if width == 0 || !width.is_multiple_of(2) {
+                return Err(format!("a width of {width} cannot be parted into pairs").into());
             }
-        }
-        let (width, features) = (self.width, x.size(-1));
-        let message = if width == 0 || !width.is_multiple_of(2) {
-            format!("a width of {width} cannot be parted into pairs")
-        } else if x.rank() < 2 || features < width || !x.dtype().is_float() {
-            format!("the input {} is not floating-point [.., length, features] with {width} features or more", x.ty())
-        } else if let Some(message) = unfit_positions(positions, x) {
-            message
-        } else {
-            return self.rotate(x, positions);
-        };
-        Tensor::poison("RotaryEmbedding", message)
+            if x.rank() < 2 || features < width || !x.dtype().is_float() {
+                let ty = x.ty();
+                return Err(format!(
+                    "the input {ty} is not floating-point [.., length, features] with {width} features or more"
+                )
+                .into());
+            }
+            match unfit_positions(positions, x) {
+                Some(message) => Err(message.into()),
+                None => Ok(self.rotate(x, positions)),
+            }
+        })
     }
 
-    #[track_caller]
     fn rotate(&self, x: &Tensor, positions: &Tensor) -> Tensor {
         let (dtype, half) = (precision(x.dtype()), self.width / 2);
         let frequencies = Tensor::from_slice(&self.frequencies(), [half]).to_dtype(dtype);
@@ -155,7 +158,7 @@ impl RotaryEmbedding {
         };
         let turned = turned.to_dtype(x.dtype());
         let rest = x.size(-1) - self.width;
-        if rest == 0 || turned.fault().is_some() {
+        if rest == 0 {
             return turned;
         }
         Tensor::concatenate(&[&turned, &x.narrow(-1, self.width, rest)], -1)

@@ -3,9 +3,10 @@
 //!
 //! Not here: the loss, which takes soft targets (`CrossEntropyLoss` of `fulmen_nn`).
 
-use fulmen_tensor::{AsTensor, DType, Tensor, random};
+use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, random};
 
 use super::{batch_of_pictures, beforehand, probability};
+use crate::record::NN;
 
 /// A mixed batch.
 #[derive(Clone, Debug)]
@@ -28,56 +29,45 @@ struct Options {
 }
 
 impl Options {
-    #[track_caller]
-    fn fault(&self, message: String) -> Tensor {
-        Tensor::poison(self.method, message)
-    }
-
     /// The fault of wrong options or of tensors that do not fit, else the size of the pictures.
-    #[track_caller]
-    fn check(&self, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<[usize; 4], Tensor> {
-        let size = batch_of_pictures(self.method, images)?;
-        if let Some(poisoned) = [Some(labels), mask].into_iter().flatten().find(|t| t.fault().is_some()) {
-            return Err(poisoned.clone());
-        }
+    fn check(&self, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<[usize; 4], Refusal> {
+        let size = batch_of_pictures(images)?;
+        labels.live()?;
+        mask.map(Tensor::live).transpose()?;
         if !(self.alpha > 0.0 && self.alpha.is_finite()) {
-            return Err(self.fault(format!("alpha is {}; it must be above 0", self.alpha)));
+            return Err(format!("alpha is {}; it must be above 0", self.alpha).into());
         }
-        probability(self.method, self.p)?;
+        probability(self.p)?;
         if size.contains(&0) {
-            return Err(self.fault(format!("there are no pictures in {}", images.ty())));
+            return Err(format!("there are no pictures in {}", images.ty()).into());
         }
         let n = size[0];
         let (soft, labelled) = (**labels.shape() == [n, self.classes], **labels.shape() == [n]);
         if !(labels.dtype().is_integer() && labelled || labels.dtype().is_float() && soft) {
-            return Err(self.fault(format!(
-                "the labels must be integers [{n}] or probabilities [{n}, {}], they are {}",
-                self.classes,
-                labels.ty()
-            )));
+            let (classes, ty) = (self.classes, labels.ty());
+            return Err(
+                format!("the labels must be integers [{n}] or probabilities [{n}, {classes}], they are {ty}").into()
+            );
         }
         if let Some(mask) = mask
             && **mask.shape() != [n]
         {
-            return Err(self.fault(format!("the mask must be [{n}], it is {}", mask.ty())));
+            return Err(format!("the mask must be [{n}], it is {}", mask.ty()).into());
         }
         Ok(size)
     }
 
     /// The fault of pictures that are no floats.
-    #[track_caller]
-    fn floats(&self, images: &Tensor) -> Result<(), Tensor> {
+    fn floats(&self, images: &Tensor) -> Result<(), Refusal> {
         match images.dtype().is_float() {
             true => Ok(()),
             false => {
-                let message = format!("blended pictures are floats, these are {}; normalize them first", images.ty());
-                Err(Tensor::poison(self.method, message))
+                Err(format!("blended pictures are floats, these are {}; normalize them first", images.ty()).into())
             }
         }
     }
 
     /// The part that is kept: of the Beta(alpha, alpha) distribution, or 1 where nothing is mixed this time.
-    #[track_caller]
     fn lambda(&self, key: &Tensor) -> Tensor {
         let drawn = random::beta(&random::fold_in(key, 0), DType::F32, [], self.alpha, self.alpha);
         let mixes = random::bernoulli(&random::fold_in(key, 1), self.p, []);
@@ -85,7 +75,6 @@ impl Options {
     }
 
     /// The labels as probabilities.
-    #[track_caller]
     fn soft(&self, labels: &Tensor) -> Tensor {
         match labels.dtype().is_float() {
             true => labels.to_dtype(DType::F32),
@@ -94,7 +83,6 @@ impl Options {
     }
 
     /// Where a partner's part lies, of a picture that keeps `lambda`: `bool[1, 1, H, W]`, and what is kept outside of it.
-    #[track_caller]
     fn rectangle(&self, key: &Tensor, lambda: &Tensor, [_, _, height, width]: [usize; 4]) -> (Tensor, Tensor) {
         let half = (-(lambda - 1.0)).sqrt() * 0.5;
         let side = |number: u32, size: usize, axis: isize, shape: [usize; 4]| {
@@ -115,7 +103,6 @@ impl Options {
 
 /// For each row of a batch that of its partner: the row before it, and for the first the last one. With a mask the last
 /// one is the last that is real.
-#[track_caller]
 fn partner(rows: &Tensor, mask: Option<&Tensor>) -> Tensor {
     let rolled = rows.roll(&[1], &[0]);
     let Some(mask) = mask else { return rolled };
@@ -132,15 +119,16 @@ fn partner(rows: &Tensor, mask: Option<&Tensor>) -> Tensor {
 }
 
 /// `lambda` of one and the rest of the other.
-#[track_caller]
 fn blend(own: &Tensor, other: &Tensor, lambda: &Tensor) -> Tensor {
     let lambda = lambda.to_dtype(own.dtype());
     own * &lambda + other * -(lambda - 1.0)
 }
 
-/// All three tensors poisoned.
-fn all(poisoned: Tensor) -> Mixed {
-    Mixed { images: poisoned.clone(), targets: poisoned.clone(), lambda: poisoned }
+impl FromFault for Mixed {
+    fn from_fault(fault: Fault) -> Mixed {
+        let [images, targets, lambda] = FromFault::from_fault(fault);
+        Mixed { images, targets, lambda }
+    }
 }
 
 /// The options and the two ways to call that all three kinds share.
@@ -174,7 +162,7 @@ macro_rules! mixing {
             #[track_caller]
             pub fn apply(&self, key: impl AsTensor, images: impl AsTensor, labels: impl AsTensor) -> Mixed {
                 let (key, images, labels) = (key.as_tensor(), images.as_tensor(), labels.as_tensor());
-                self.run(key, images, labels, None).unwrap_or_else(all)
+                NN.record(self.0.method, || self.run(key, images, labels, None))
             }
 
             /// The same for a batch whose last rows may be padding, which `mask`, `[N]`, has as 0: no real picture is mixed
@@ -188,9 +176,8 @@ macro_rules! mixing {
                 labels: impl AsTensor,
                 mask: impl AsTensor,
             ) -> Mixed {
-                let (key, images, labels, mask) =
-                    (key.as_tensor(), images.as_tensor(), labels.as_tensor(), mask.as_tensor());
-                self.run(key, images, labels, Some(mask)).unwrap_or_else(all)
+                let (key, images, labels) = (key.as_tensor(), images.as_tensor(), labels.as_tensor());
+                NN.record(self.0.method, || self.run(key, images, labels, Some(mask.as_tensor())))
             }
         }
     };
@@ -203,8 +190,7 @@ pub struct MixUp(Options);
 mixing!(MixUp);
 
 impl MixUp {
-    #[track_caller]
-    fn run(&self, key: &Tensor, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<Mixed, Tensor> {
+    fn run(&self, key: &Tensor, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<Mixed, Refusal> {
         self.0.check(images, labels, mask)?;
         self.0.floats(images)?;
         let (lambda, soft) = (self.0.lambda(key), self.0.soft(labels));
@@ -221,8 +207,7 @@ pub struct CutMix(Options);
 mixing!(CutMix);
 
 impl CutMix {
-    #[track_caller]
-    fn run(&self, key: &Tensor, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<Mixed, Tensor> {
+    fn run(&self, key: &Tensor, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<Mixed, Refusal> {
         let size = self.0.check(images, labels, mask)?;
         let (inside, lambda) = self.0.rectangle(key, &self.0.lambda(key), size);
         let soft = self.0.soft(labels);
@@ -239,8 +224,7 @@ pub struct MixUpOrCutMix(Options);
 mixing!(MixUpOrCutMix);
 
 impl MixUpOrCutMix {
-    #[track_caller]
-    fn run(&self, key: &Tensor, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<Mixed, Tensor> {
+    fn run(&self, key: &Tensor, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<Mixed, Refusal> {
         let size = self.0.check(images, labels, mask)?;
         self.0.floats(images)?;
         let drawn = self.0.lambda(key);

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use fulmen_nn::augment::{IMAGENET_MEAN, IMAGENET_STD, MixUp, normalize};
-//! use fulmen_tensor::{DType, Tensor, random};
+//! use fulmen_tensor::{DType, Tensor, random, Refusal};
 //!
 //! let images = Tensor::full(DType::U8, [4, 3, 8, 8], 100.0);
 //! let labels = Tensor::from_slice(&[0i32, 2, 1, 1], [4]);
@@ -32,34 +32,25 @@ pub use flip::{random_horizontal_flip, random_vertical_flip};
 pub use mix::{CutMix, MixUp, MixUpOrCutMix, Mixed};
 pub use normalize::{IMAGENET_MEAN, IMAGENET_STD, normalize};
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{Refusal, Tensor};
 
 /// The size of a batch of pictures, `[N, C, H, W]`, or a fault.
-#[track_caller]
-fn batch_of_pictures(method: &str, images: &Tensor) -> Result<[usize; 4], Tensor> {
-    if images.fault().is_some() {
-        return Err(images.clone());
-    }
-    match **images.shape() {
+fn batch_of_pictures(images: &Tensor) -> Result<[usize; 4], Refusal> {
+    match **images.live()?.shape() {
         [n, c, h, w] => Ok([n, c, h, w]),
-        _ => Err(Tensor::poison(
-            method,
-            format!("pictures come as [batch, channels, height, width], not as {}", images.ty()),
-        )),
+        _ => Err(format!("pictures come as [batch, channels, height, width], not as {}", images.ty()).into()),
     }
 }
 
 /// The same value, computed before the pictures are gone through, and not again for each of their pixels.
-#[track_caller]
 fn beforehand(drawn: Tensor) -> Tensor {
     Tensor::optimization_barrier(&[&drawn]).pop().unwrap_or(drawn)
 }
 
 /// A fault if `p` is no probability.
-#[track_caller]
-fn probability(method: &str, p: f64) -> Result<(), Tensor> {
+fn probability(p: f64) -> Result<(), Refusal> {
     match (0.0..=1.0).contains(&p) {
         true => Ok(()),
-        false => Err(Tensor::poison(method, format!("the probability p is {p}; it must be from 0 to 1"))),
+        false => Err(format!("the probability p is {p}; it must be from 0 to 1").into()),
     }
 }

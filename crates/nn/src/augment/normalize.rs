@@ -4,6 +4,8 @@
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
+use crate::record::NN;
+
 /// The mean of ImageNet's red, green and blue values, of 1, as torchvision's models expect it.
 pub const IMAGENET_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
 /// Their standard deviation.
@@ -28,38 +30,37 @@ pub const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 /// ```
 #[track_caller]
 pub fn normalize(images: impl AsTensor, mean: &[f64], std: &[f64]) -> Tensor {
-    let images = images.as_tensor();
-    if images.fault().is_some() {
-        return images.clone();
-    }
-    if images.dtype() != DType::U8 || images.rank() < 3 {
-        let message =
-            format!("pictures to be normalized are u8[..., channels, height, width], these are {}", images.ty());
-        return Tensor::poison("normalize", message);
-    }
-    let channels = images.shape()[images.rank() - 3];
-    for (name, numbers) in [("mean", mean), ("std", std)] {
-        if numbers.len() != channels && numbers.len() != 1 {
-            let message = format!(
-                "{} numbers of the {name} do not fit the {channels} channels of {}",
-                numbers.len(),
-                images.ty()
-            );
-            return Tensor::poison("normalize", message);
+    NN.record("normalize", || {
+        let images = images.as_tensor().live()?;
+        if images.dtype() != DType::U8 || images.rank() < 3 {
+            let message =
+                format!("pictures to be normalized are u8[..., channels, height, width], these are {}", images.ty());
+            return Err(message.into());
         }
-        let wrong = |x: &&f64| !x.is_finite() || (name == "std" && **x <= 0.0);
-        if let Some(wrong) = numbers.iter().find(wrong) {
-            let limit = if name == "std" { " above 0" } else { "" };
-            let message = format!("the {name} of a channel is {wrong}; it must be a finite number{limit}");
-            return Tensor::poison("normalize", message);
+        let channels = images.shape()[images.rank() - 3];
+        for (name, numbers) in [("mean", mean), ("std", std)] {
+            if numbers.len() != channels && numbers.len() != 1 {
+                let message = format!(
+                    "{} numbers of the {name} do not fit the {channels} channels of {}",
+                    numbers.len(),
+                    images.ty()
+                );
+                return Err(message.into());
+            }
+            let wrong = |x: &&f64| !x.is_finite() || (name == "std" && **x <= 0.0);
+            if let Some(wrong) = numbers.iter().find(wrong) {
+                let limit = if name == "std" { " above 0" } else { "" };
+                let message = format!("the {name} of a channel is {wrong}; it must be a finite number{limit}");
+                return Err(message.into());
+            }
         }
-    }
-    let of = |numbers: &[f64], channel: usize| if numbers.len() == 1 { numbers[0] } else { numbers[channel] };
-    let column = |f: &dyn Fn(usize) -> f64| {
-        let values: Vec<f32> = (0..channels).map(|channel| f(channel) as f32).collect();
-        Tensor::from_slice(&values, [channels, 1, 1])
-    };
-    let scale = column(&|channel| 1.0 / (255.0 * of(std, channel)));
-    let offset = column(&|channel| -of(mean, channel) / of(std, channel));
-    images.to_dtype(DType::F32) * scale + offset
+        let of = |numbers: &[f64], channel: usize| if numbers.len() == 1 { numbers[0] } else { numbers[channel] };
+        let column = |f: &dyn Fn(usize) -> f64| {
+            let values: Vec<f32> = (0..channels).map(|channel| f(channel) as f32).collect();
+            Tensor::from_slice(&values, [channels, 1, 1])
+        };
+        let scale = column(&|channel| 1.0 / (255.0 * of(std, channel)));
+        let offset = column(&|channel| -of(mean, channel) / of(std, channel));
+        Ok(images.to_dtype(DType::F32) * scale + offset)
+    })
 }

@@ -1,44 +1,36 @@
 //! Random orthogonal matrices: the orthogonal factor of the polar decomposition of a matrix of normal numbers, which is as
 //! evenly distributed as the Q of its QR decomposition, and needs products alone.
 
-use std::panic::Location;
-
-use fulmen_tensor::{DType, Shape, Tensor, fori_loop, random};
-
-use crate::users_line;
+use fulmen_tensor::{DType, Refusal, Shape, Tensor, fori_loop, random};
 
 /// The coefficients of `a·x + b·x³ + c·x⁵` that lifts small singular values fastest and keeps all below 1.2 (those of the
 /// Muon optimizer); 14 steps bring every one above 1e-7 near 1.
 const LIFT: [f64; 3] = [3.4445, -4.7750, 2.0315];
 
 /// A random matrix `[out, rest]` whose rows or columns, whichever are fewer, are orthonormal, in f32 and in `shape`.
-#[track_caller]
-pub(super) fn orthogonal(key: &Tensor, shape: &Shape) -> Tensor {
+pub(super) fn orthogonal(key: &Tensor, shape: &Shape) -> Result<Tensor, Refusal> {
     let dims = shape.dims();
     if dims.len() < 2 {
-        return Tensor::poison("init", format!("Orthogonal needs a weight with at least 2 axes, not {shape}"));
+        return Err(format!("Orthogonal needs a weight with at least 2 axes, not {shape}").into());
     }
     let (rows, columns) = (dims[0], dims[1..].iter().fold(1usize, |n, &d| n.saturating_mul(d)));
     let (few, many) = (rows.min(columns), rows.max(columns));
     if few == 0 {
-        return Tensor::zeros(DType::F32, shape);
+        return Ok(Tensor::zeros(DType::F32, shape));
     }
     // The largest singular value of such a matrix is near √few + √many, and above by 6 once in 10⁸ times; the lift takes
     // what is below 1.2.
     let largest = (few as f64).sqrt() + (many as f64).sqrt() + 6.0;
     let x = random::normal(key, DType::F32, [few, many]) / largest;
-    // Bodies are closures, so they cannot tell their caller's line.
-    let line = Location::caller();
-    let x = fori_loop(0, 14, &[&x], |_, x| users_line::at(line, || vec![lift(&x[0])]));
+    let x = fori_loop(0, 14, &[&x], |_, x| vec![lift(&x[0])]);
     // Newton's steps square the distance from 1. The last are exact where products round to bf16, as on a TPU.
-    let x = fori_loop(0, 3, &[&x[0]], |_, x| users_line::at(line, || vec![newton(&x[0], |a, b| a.matmul(b))]));
-    let x = fori_loop(0, 3, &[&x[0]], |_, x| users_line::at(line, || vec![newton(&x[0], exact_product)]));
+    let x = fori_loop(0, 3, &[&x[0]], |_, x| vec![newton(&x[0], |a, b| a.matmul(b))]);
+    let x = fori_loop(0, 3, &[&x[0]], |_, x| vec![newton(&x[0], exact_product)]);
     let x = &x[0];
     let x = if rows > columns { x.t() } else { x.clone() };
-    x.reshape(shape)
+    Ok(x.reshape(shape))
 }
 
-#[track_caller]
 fn lift(x: &Tensor) -> Tensor {
     let [a, b, c] = LIFT;
     let gram = x.matmul(&x.t());
@@ -46,7 +38,6 @@ fn lift(x: &Tensor) -> Tensor {
 }
 
 /// `x·3/2 − x³/2` of the singular values.
-#[track_caller]
 fn newton(x: &Tensor, product: fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
     let gram = product(x, &x.t());
     x * 1.5 - product(&gram, x) * 0.5
@@ -54,7 +45,6 @@ fn newton(x: &Tensor, product: fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
 
 /// The product of f32 matrices by those of their parts, each of which is a bf16 number, so that none is rounded whatever the
 /// precision of products.
-#[track_caller]
 fn exact_product(a: &Tensor, b: &Tensor) -> Tensor {
     let ([a1, a2, a3], [b1, b2, b3]) = (parts(a), parts(b));
     let small = a1.matmul(&b3) + a2.matmul(&b2) + a3.matmul(&b1);
@@ -62,7 +52,6 @@ fn exact_product(a: &Tensor, b: &Tensor) -> Tensor {
 }
 
 /// Three numbers of 8 bits each that make up one of f32.
-#[track_caller]
 fn parts(x: &Tensor) -> [Tensor; 3] {
     let first = upper_half(x);
     let rest = x - &first;
@@ -72,7 +61,6 @@ fn parts(x: &Tensor) -> [Tensor; 3] {
 }
 
 /// By its bits: a conversion to bf16 and back is something that a compiler may leave out.
-#[track_caller]
 fn upper_half(x: &Tensor) -> Tensor {
     x.bitcast(DType::U32).and(f64::from(0xFFFF_0000u32)).bitcast(DType::F32)
 }

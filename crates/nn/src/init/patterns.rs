@@ -1,35 +1,27 @@
 //! First values with many zeros: the identity, as a matrix and as a convolution, and sparse matrices.
 
-use fulmen_tensor::{DType, Tensor, TensorType, random};
+use fulmen_tensor::{DType, Refusal, Tensor, TensorType, random};
 
 /// Ones on the diagonal.
-#[track_caller]
-pub(super) fn eye(ty: &TensorType) -> Tensor {
+pub(super) fn eye(ty: &TensorType) -> Result<Tensor, Refusal> {
     let [rows, columns] = *ty.shape.dims() else {
-        return Tensor::poison("init", format!("Eye is for a matrix [rows, columns], not for {ty}"));
+        return Err(format!("Eye is for a matrix [rows, columns], not for {ty}").into());
     };
     let row = Tensor::iota(DType::I64, [rows, 1], 0);
-    row.eq(Tensor::iota(DType::I64, [1, columns], 1)).to_dtype(ty.dtype)
+    Ok(row.eq(Tensor::iota(DType::I64, [1, columns], 1)).to_dtype(ty.dtype))
 }
 
 /// One at the middle of the kernel from input `i` to output `i` of each group.
-#[track_caller]
-pub(super) fn dirac(ty: &TensorType, groups: usize) -> Tensor {
+pub(super) fn dirac(ty: &TensorType, groups: usize) -> Result<Tensor, Refusal> {
     let dims = ty.shape.dims();
     let [out, inputs, kernel @ ..] = dims else {
-        return Tensor::poison(
-            "init",
-            format!("Dirac is for a convolution's weight [out, in, kernel, ..], not for {ty}"),
-        );
+        return Err(format!("Dirac is for a convolution's weight [out, in, kernel, ..], not for {ty}").into());
     };
     if kernel.is_empty() || kernel.contains(&0) {
-        return Tensor::poison(
-            "init",
-            format!("Dirac is for a convolution's weight [out, in, kernel, ..], not for {ty}"),
-        );
+        return Err(format!("Dirac is for a convolution's weight [out, in, kernel, ..], not for {ty}").into());
     }
     if groups == 0 || out % groups != 0 {
-        return Tensor::poison("init", format!("{groups} groups do not divide the {out} outputs of {ty}"));
+        return Err(format!("{groups} groups do not divide the {out} outputs of {ty}").into());
     }
     let beside = |axis: usize, size: usize| {
         let mut shape = vec![1; dims.len()];
@@ -42,23 +34,22 @@ pub(super) fn dirac(ty: &TensorType, groups: usize) -> Tensor {
     for (i, &size) in kernel.iter().enumerate() {
         one = one.and(Tensor::iota(DType::I64, beside(i + 2, size), i as isize + 2).eq((size / 2) as f64));
     }
-    one.to_dtype(ty.dtype)
+    Ok(one.to_dtype(ty.dtype))
 }
 
 /// Normal numbers, and zeros in random places of each column.
-#[track_caller]
-pub(super) fn sparse(key: &Tensor, dtype: DType, ty: &TensorType, sparsity: f64, std: f64) -> Tensor {
+pub(super) fn sparse(key: &Tensor, dtype: DType, ty: &TensorType, sparsity: f64, std: f64) -> Result<Tensor, Refusal> {
     let [rows, _] = *ty.shape.dims() else {
-        return Tensor::poison("init", format!("Sparse is for a matrix [rows, columns], not for {ty}"));
+        return Err(format!("Sparse is for a matrix [rows, columns], not for {ty}").into());
     };
     if !((0.0..=1.0).contains(&sparsity) && std.is_finite() && std >= 0.0) {
         let message =
             format!("the share of zeros {sparsity} must lie between 0 and 1, and the deviation {std} be >= 0");
-        return Tensor::poison("init", message);
+        return Err(message.into());
     }
     let zeros = (sparsity * rows as f64).ceil();
     let values = random::normal(&random::fold_in(key, 0), dtype, &ty.shape) * std;
     // The rank of each place among the random numbers of its column.
     let order = random::bits(&random::fold_in(key, 1), &ty.shape).argsort(0, false);
-    order.argsort(0, false).ge(zeros).select(&values, &values.zeros_like())
+    Ok(order.argsort(0, false).ge(zeros).select(&values, &values.zeros_like()))
 }

@@ -4,9 +4,11 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Tensor};
 
+use super::normalize::check_float;
 use super::sizes::Sizes;
-use super::spatial::no_batch;
-use crate::{Forward, Module};
+use super::spatial::check_batch;
+use crate::Module;
+use crate::record::NN;
 
 macro_rules! adaptive {
     ($(#[$doc:meta])* $name:ident, $method:ident) => {
@@ -25,40 +27,26 @@ macro_rules! adaptive {
             /// The windows' numbers.
             #[track_caller]
             pub fn forward(&self, x: impl AsTensor) -> Tensor {
-                let x = x.as_tensor();
-                if x.fault().is_some() {
-                    return x.clone();
-                }
+                NN.record(self, || {
+                let x = x.as_tensor().live()?;
                 let ty = x.ty();
                 let empty = (1..=N as isize).any(|axis| x.size(-axis) == 0);
-                let problem = if !self.size.all(|n| n > 0) {
-                    Some("the size must be at least 1".into())
-                } else if let Some(message) = no_batch::<N>(x, "channels") {
-                    Some(message)
-                } else if empty {
-                    Some(format!("the input {ty} is not [batch, channels, …] with elements along each axis"))
-                } else if !ty.dtype.is_float() {
-                    Some(format!("the input {ty} is not floating-point; convert it with to_dtype()"))
-                } else {
-                    None
-                };
-                match problem {
-                    Some(message) => Tensor::poison(&self.to_string(), message),
-                    None => x.$method(&self.size.0),
+                if !self.size.all(|n| n > 0) {
+                    return Err("the size must be at least 1".into());
                 }
+                check_batch::<N>(x, "channels")?;
+                if empty {
+                    return Err(format!("the input {ty} is not [batch, channels, …] with elements along each axis").into());
+                }
+                check_float(x)?;
+                Ok(x.$method(&self.size.0))
+                })
             }
         }
 
         impl<const N: usize> fmt::Display for $name<N> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{}{N}d({})", stringify!($name), self.size)
-            }
-        }
-
-        impl<const N: usize> Forward for $name<N> {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                $name::forward(self, x)
             }
         }
     };

@@ -5,6 +5,7 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::linear::bias_init;
+use crate::record::{NN, live};
 use crate::{Module, Parameter};
 
 /// `y[o] = Σᵢⱼ x1[i]·weight[o, i, j]·x2[j] + bias[o]` over the last axes: `[…, in1]` and `[…, in2]` become `[…, out]`. As
@@ -34,14 +35,12 @@ pub struct Bilinear {
 
 impl Bilinear {
     /// A layer with a bias.
-    #[track_caller]
     pub fn new(in1_features: usize, in2_features: usize, out_features: usize) -> Bilinear {
         let weight = Parameter::new([out_features, in1_features, in2_features], bias_init(in1_features));
         Bilinear { weight, bias: None, in1: in1_features, in2: in2_features, out: out_features }.bias(true)
     }
 
     /// With or without a bias.
-    #[track_caller]
     pub fn bias(mut self, bias: bool) -> Bilinear {
         self.bias = if bias { Some(Parameter::new([self.out], bias_init(self.in1))) } else { None };
         self
@@ -52,35 +51,33 @@ impl Bilinear {
     /// Poisoned where the last axes are not the features of this layer, or the other axes differ.
     #[track_caller]
     pub fn forward(&self, x1: impl AsTensor, x2: impl AsTensor) -> Tensor {
-        let (x1, x2) = (x1.as_tensor(), x2.as_tensor());
-        for x in [x1, x2] {
-            if x.fault().is_some() {
-                return x.clone();
+        NN.record(self, || {
+            let (x1, x2) = (x1.as_tensor(), x2.as_tensor());
+            live(&[x1, x2])?;
+            let outer = &x1.shape()[..x1.rank().saturating_sub(1)];
+            let fits = x1.shape().dims() == [outer, &[self.in1]].concat()
+                && x2.shape().dims() == [outer, &[self.in2]].concat();
+            if !fits {
+                let message = format!(
+                    "the inputs {} and {} are not [.., {}] and [.., {}] with the same leading axes",
+                    x1.ty(),
+                    x2.ty(),
+                    self.in1,
+                    self.in2
+                );
+                return Err(message.into());
             }
-        }
-        let outer = &x1.shape()[..x1.rank().saturating_sub(1)];
-        let fits =
-            x1.shape().dims() == [outer, &[self.in1]].concat() && x2.shape().dims() == [outer, &[self.in2]].concat();
-        if !fits {
-            let message = format!(
-                "the inputs {} and {} are not [.., {}] and [.., {}] with the same leading axes",
-                x1.ty(),
-                x2.ty(),
-                self.in1,
-                self.in2
-            );
-            return Tensor::poison(&self.to_string(), message);
-        }
-        let outer = outer.to_vec();
-        // First the product with x1, one for all, then one with x2 for each sample.
-        let weight = self.weight.get().permute(&[1, 0, 2]).reshape([self.in1, self.out.saturating_mul(self.in2)]);
-        let half = x1.matmul(&weight).reshape([outer.as_slice(), &[self.out, self.in2]].concat());
-        let product = half.matmul(&x2.unsqueeze(-1)).reshape([outer.as_slice(), &[self.out]].concat());
-        match &self.bias {
-            // Else a product in 16 bits, under autocast, would become f32 by its bias.
-            Some(bias) => &product + bias.get().to_dtype(product.dtype()),
-            None => product,
-        }
+            let outer = outer.to_vec();
+            // First the product with x1, one for all, then one with x2 for each sample.
+            let weight = self.weight.get().permute(&[1, 0, 2]).reshape([self.in1, self.out.saturating_mul(self.in2)]);
+            let half = x1.matmul(&weight).reshape([outer.as_slice(), &[self.out, self.in2]].concat());
+            let product = half.matmul(&x2.unsqueeze(-1)).reshape([outer.as_slice(), &[self.out]].concat());
+            Ok(match &self.bias {
+                // Else a product in 16 bits, under autocast, would become f32 by its bias.
+                Some(bias) => &product + bias.get().to_dtype(product.dtype()),
+                None => product,
+            })
+        })
     }
 }
 

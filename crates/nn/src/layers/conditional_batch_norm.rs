@@ -6,6 +6,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::batch_norm::Norm;
 use super::running::Running;
+use crate::record::{NN, live};
 use crate::{Embedding, Init, Module, Parameter, TrainingMode};
 
 /// Normalizes each channel of images `[batch, channels, height, width]` by the statistics of the batch, as
@@ -45,6 +46,7 @@ impl ConditionalBatchNorm2d {
     /// `eps` 1e-5, `momentum` 0.1.
     #[track_caller]
     pub fn new(features: usize, num_classes: usize) -> ConditionalBatchNorm2d {
+        let _scope = NN.open();
         let (mut gammas, mut betas) = (Embedding::new(num_classes, features), Embedding::new(num_classes, features));
         gammas.weight = Parameter::new([num_classes, features], Init::ones());
         betas.weight = Parameter::new([num_classes, features], Init::zeros());
@@ -70,32 +72,27 @@ impl ConditionalBatchNorm2d {
     /// Poisoned where the two do not fit each other or the layer, and while training where a channel has a single value.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor, classes: impl AsTensor) -> Tensor {
-        let (x, classes) = (x.as_tensor(), classes.as_tensor());
-        for input in [x, classes] {
-            if input.fault().is_some() {
-                return input.clone();
+        NN.record(self, || {
+            let (x, classes) = (x.as_tensor(), classes.as_tensor());
+            live(&[x, classes])?;
+            let norm = Norm {
+                running: Some(&self.running),
+                features: self.features,
+                eps: self.eps,
+                momentum: self.momentum,
+                training: self.mode.is_training(),
+                spatial: 2,
+            };
+            norm.check(x)?;
+            if classes.shape().dims() != [x.size(0)] || !classes.dtype().is_integer() {
+                let (classes, x) = (classes.ty(), x.ty());
+                return Err(format!("the classes {classes} are not an integer for each sample of {x}").into());
             }
-        }
-        let norm = Norm {
-            running: Some(&self.running),
-            features: self.features,
-            eps: self.eps,
-            momentum: self.momentum,
-            training: self.mode.is_training(),
-            ranks: 4..=4,
-            layout: "[batch, C, height, width]",
-            one_pass: true,
-        };
-        let misfit = norm.misfit(x).or_else(|| {
-            let fits = classes.shape().dims() == [x.size(0)] && classes.dtype().is_integer();
-            (!fits).then(|| format!("the classes {} are not an integer for each sample of {}", classes.ty(), x.ty()))
-        });
-        if let Some(message) = misfit {
-            return Tensor::poison(&self.to_string(), message);
-        }
-        let shape = [x.size(0), self.features, 1, 1];
-        let (gamma, beta) = (self.gammas.forward(classes).reshape(shape), self.betas.forward(classes).reshape(shape));
-        norm.apply(x, Some(&gamma), Some(&beta))
+            let shape = [x.size(0), self.features, 1, 1];
+            let (gamma, beta) =
+                (self.gammas.forward(classes).reshape(shape), self.betas.forward(classes).reshape(shape));
+            Ok(norm.apply(x, Some(&gamma), Some(&beta)))
+        })
     }
 }
 

@@ -8,9 +8,10 @@ use fulmen_tensor::{AsTensor, Convolution, PadMode, Tensor};
 
 use super::linear::bias_init;
 use super::sizes::Sizes;
-use super::spatial::{batched, no_batch, room, sides, unusual};
+use super::spatial::{batched, check_batch, check_window, sides, unusual};
 use crate::init::{Fan, Nonlinearity};
-use crate::{Forward, Init, Module, Parameter};
+use crate::record::NN;
+use crate::{Init, Module, Parameter};
 
 /// Convolution over `N` axes of `[batch, channels, …]`, or of one sample `[channels, …]`. As PyTorch's `nn.Conv1d`,
 /// `nn.Conv2d` and `nn.Conv3d`; users name it [`Conv1d`], [`Conv2d`], [`Conv3d`].
@@ -54,7 +55,6 @@ pub type Conv2d = Conv<2>;
 pub type Conv3d = Conv<3>;
 
 /// A weight whose fan is counted as PyTorch counts it, by its second axis.
-#[track_caller]
 pub(super) fn weight<const N: usize>(first: usize, second: usize, groups: usize, kernel: Sizes<N>) -> Parameter {
     // Groups that do not divide are refused by `forward`, which can say so; there is no weight for them.
     let second = second.checked_div(groups).unwrap_or(0);
@@ -63,14 +63,12 @@ pub(super) fn weight<const N: usize>(first: usize, second: usize, groups: usize,
 }
 
 /// The bias of `out` channels beside a weight.
-#[track_caller]
 pub(super) fn bias(out: usize, weight: &Parameter) -> Parameter {
     let fan_in = weight.ty().shape.iter().skip(1).fold(1usize, |n, &size| n.saturating_mul(size));
     Parameter::new([out], bias_init(fan_in))
 }
 
 /// The sum with a bias of channels.
-#[track_caller]
 pub(super) fn biased<const N: usize>(y: &Tensor, bias: Option<&Parameter>) -> Tensor {
     match bias {
         // Else a product in 16 bits, under autocast, would become f32 by its bias.
@@ -79,33 +77,65 @@ pub(super) fn biased<const N: usize>(y: &Tensor, bias: Option<&Parameter>) -> Te
     }
 }
 
-/// Why these numbers of channels and settings cannot be, if they cannot.
-pub(super) fn impossible<const N: usize>(
-    channels: (usize, usize),
-    groups: usize,
-    at_least_1: [Sizes<N>; 3],
-) -> Option<String> {
-    let (inputs, out) = channels;
-    if inputs.checked_rem(groups) != Some(0) || out.checked_rem(groups) != Some(0) {
-        return Some(format!("{groups} groups do not divide {inputs} and {out} channels"));
-    }
-    let all = at_least_1.iter().all(|sizes| sizes.all(|n| n > 0));
-    (!all).then(|| "kernel, stride and dilation must be at least 1".into())
-}
+/// What both kinds of convolution have: the settings, as methods, and what they refuse. `$first` and `$second` are the
+/// fields with the weight's first two axes.
+macro_rules! settings {
+    ($name:ident, $first:ident, $second:ident, { $($(#[$doc:meta])* $setting:ident;)* }) => {
+        impl<const N: usize> $name<N> {
+            $($(#[$doc])*
+            pub fn $setting(mut self, $setting: impl Into<Sizes<N>>) -> $name<N> {
+                self.$setting = $setting.into();
+                self
+            })*
 
-/// Why this input cannot be, if it cannot.
-pub(super) fn unfit_channels<const N: usize>(x: &Tensor, channels: usize) -> Option<String> {
-    let axis = -(N as isize) - 1;
-    no_batch::<N>(x, channels).or_else(|| {
-        let found = x.size(axis);
-        let message = format!("the input {} has {found} channels on its axis {axis}, not {channels}", x.ty());
-        (found != channels).then_some(message)
-    })
+            /// Groups of channels that do not see each other; must divide both numbers of channels.
+            pub fn groups(mut self, groups: usize) -> $name<N> {
+                self.groups = groups;
+                self.weight = weight(self.$first, self.$second, groups, self.kernel);
+                let bias = self.bias.is_some();
+                self.bias(bias)
+            }
+
+            /// With or without a bias.
+            pub fn bias(mut self, with: bool) -> $name<N> {
+                self.bias = with.then(|| bias(self.out_channels, &self.weight));
+                self
+            }
+
+            /// Refuses settings that cannot be, and an input that does not fit them.
+            fn check_channels(&self, x: &Tensor) -> Result<(), String> {
+                let (channels, out, groups) = (self.in_channels, self.out_channels, self.groups);
+                if channels.checked_rem(groups) != Some(0) || out.checked_rem(groups) != Some(0) {
+                    return Err(format!("{groups} groups do not divide {channels} and {out} channels"));
+                }
+                if ![self.kernel, self.stride, self.dilation].iter().all(|sizes| sizes.all(|n| n > 0)) {
+                    return Err("kernel, stride and dilation must be at least 1".into());
+                }
+                check_batch::<N>(x, channels)?;
+                let axis = -(N as isize) - 1;
+                match x.size(axis) {
+                    found if found == channels => Ok(()),
+                    found => Err(format!("the input {} has {found} channels on its axis {axis}, not {channels}", x.ty())),
+                }
+            }
+        }
+    };
+}
+pub(super) use settings;
+
+settings! {
+    Conv, out_channels, in_channels, {
+        /// Steps between two places of the kernel.
+        stride;
+        /// Elements added on each side.
+        padding;
+        /// Steps between two elements of the kernel.
+        dilation;
+    }
 }
 
 impl<const N: usize> Conv<N> {
     /// Stride 1, no padding, no dilation, one group, a bias.
-    #[track_caller]
     pub fn new(in_channels: usize, out_channels: usize, kernel: impl Into<Sizes<N>>) -> Conv<N> {
         let (kernel, one) = (kernel.into(), Sizes::from(1));
         let layer = Conv {
@@ -124,18 +154,6 @@ impl<const N: usize> Conv<N> {
         layer.bias(true)
     }
 
-    /// Steps between two places of the kernel.
-    pub fn stride(mut self, stride: impl Into<Sizes<N>>) -> Conv<N> {
-        self.stride = stride.into();
-        self
-    }
-
-    /// Elements added on each side.
-    pub fn padding(mut self, padding: impl Into<Sizes<N>>) -> Conv<N> {
-        self.padding = padding.into();
-        self
-    }
-
     /// As many elements added as let the result have the input's sizes (PyTorch's `padding="same"`); for stride 1.
     pub fn padding_same(mut self) -> Conv<N> {
         self.same = true;
@@ -146,36 +164,6 @@ impl<const N: usize> Conv<N> {
     pub fn padding_mode(mut self, mode: PadMode) -> Conv<N> {
         self.padding_mode = mode;
         self
-    }
-
-    /// Steps between two elements of the kernel.
-    pub fn dilation(mut self, dilation: impl Into<Sizes<N>>) -> Conv<N> {
-        self.dilation = dilation.into();
-        self
-    }
-
-    /// Groups of channels that do not see each other; must divide both numbers of channels.
-    #[track_caller]
-    pub fn groups(mut self, groups: usize) -> Conv<N> {
-        self.groups = groups;
-        self.weight = weight(self.out_channels, self.in_channels, groups, self.kernel);
-        let bias = self.bias.is_some();
-        self.bias(bias)
-    }
-
-    /// With or without a bias.
-    #[track_caller]
-    pub fn bias(mut self, with: bool) -> Conv<N> {
-        self.bias = if with { Some(bias(self.out_channels, &self.weight)) } else { None };
-        self
-    }
-
-    /// Why this input or these settings cannot be, if they cannot.
-    fn misfit(&self, x: &Tensor) -> Option<String> {
-        let at_least_1 = [self.kernel, self.stride, self.dilation];
-        impossible((self.in_channels, self.out_channels), self.groups, at_least_1)
-            .or_else(|| unfit_channels::<N>(x, self.in_channels))
-            .or_else(|| if self.same { None } else { room(x, self.kernel, self.padding, self.dilation) })
     }
 
     /// The padding on the sides of each axis.
@@ -191,24 +179,23 @@ impl<const N: usize> Conv<N> {
     /// The convolution and the bias.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        if let Some(message) = self.misfit(x) {
-            return Tensor::poison(&self.to_string(), message);
-        }
-        if self.same && !self.stride.all(|n| n == 1) {
-            return Tensor::poison(&self.to_string(), "the padding that keeps the sizes is for stride 1");
-        }
-        let how = Convolution::new(N).stride(self.stride.0).dilation(self.dilation.0).groups(self.groups);
-        let weight = self.weight.get();
-        batched::<N>(x, |x| {
-            let y = match self.padding_mode {
-                PadMode::Zeros => x.convolution(&weight, &how.padding(self.sides())),
-                mode => x.pad_mode(&self.sides(), mode).convolution(&weight, &how),
-            };
-            biased::<N>(&y, self.bias.as_ref())
+        NN.record(self, || {
+            let x = x.as_tensor().live()?;
+            self.check_channels(x)?;
+            if !self.same {
+                check_window(x, self.kernel, self.padding, self.dilation)?;
+            } else if !self.stride.all(|n| n == 1) {
+                return Err("the padding that keeps the sizes is for stride 1".into());
+            }
+            let how = Convolution::new(N).stride(self.stride.0).dilation(self.dilation.0).groups(self.groups);
+            let weight = self.weight.get();
+            Ok(batched::<N>(x, |x| {
+                let y = match self.padding_mode {
+                    PadMode::Zeros => x.convolution(&weight, &how.padding(self.sides())),
+                    mode => x.pad_mode(&self.sides(), mode).convolution(&weight, &how),
+                };
+                biased::<N>(&y, self.bias.as_ref())
+            }))
         })
     }
 }
@@ -225,12 +212,5 @@ impl<const N: usize> fmt::Display for Conv<N> {
             write!(f, ", {groups} groups")?;
         }
         f.write_str(")")
-    }
-}
-
-impl<const N: usize> Forward for Conv<N> {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        Conv::forward(self, x)
     }
 }

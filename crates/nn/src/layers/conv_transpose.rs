@@ -4,10 +4,11 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Convolution, Tensor};
 
-use super::conv::{bias, biased, impossible, unfit_channels, weight};
+use super::conv::{bias, biased, settings, weight};
 use super::sizes::Sizes;
-use super::spatial::{batched, sides, unusual};
-use crate::{Forward, Module, Parameter};
+use super::spatial::{batched, check_batch, sides, unusual};
+use crate::record::NN;
+use crate::{Module, Parameter};
 
 /// Transposed convolution over `N` axes of `[batch, channels, …]`, or of one sample `[channels, …]`: it makes images larger
 /// by its stride. As PyTorch's `nn.ConvTranspose1d`, `nn.ConvTranspose2d` and `nn.ConvTranspose3d`; users name it
@@ -51,7 +52,6 @@ pub type ConvTranspose3d = ConvTranspose<3>;
 
 impl<const N: usize> ConvTranspose<N> {
     /// Stride 1, no padding, no dilation, one group, a bias.
-    #[track_caller]
     pub fn new(in_channels: usize, out_channels: usize, kernel: impl Into<Sizes<N>>) -> ConvTranspose<N> {
         let (kernel, one, none) = (kernel.into(), Sizes::from(1), Sizes::from(0));
         let layer = ConvTranspose {
@@ -69,67 +69,34 @@ impl<const N: usize> ConvTranspose<N> {
         layer.bias(true)
     }
 
-    /// How many times as many elements come out.
-    pub fn stride(mut self, stride: impl Into<Sizes<N>>) -> ConvTranspose<N> {
-        self.stride = stride.into();
-        self
-    }
-
-    /// Elements cut off on each side of the result: the padding of the convolution that this one undoes.
-    pub fn padding(mut self, padding: impl Into<Sizes<N>>) -> ConvTranspose<N> {
-        self.padding = padding.into();
-        self
-    }
-
-    /// What the result has more at the end of each axis; less than the stride or the dilation.
-    pub fn output_padding(mut self, output_padding: impl Into<Sizes<N>>) -> ConvTranspose<N> {
-        self.output_padding = output_padding.into();
-        self
-    }
-
-    /// Steps between two elements of the kernel.
-    pub fn dilation(mut self, dilation: impl Into<Sizes<N>>) -> ConvTranspose<N> {
-        self.dilation = dilation.into();
-        self
-    }
-
-    /// Groups of channels that do not see each other; must divide both numbers of channels.
-    #[track_caller]
-    pub fn groups(mut self, groups: usize) -> ConvTranspose<N> {
-        self.groups = groups;
-        self.weight = weight(self.in_channels, self.out_channels, groups, self.kernel);
-        let bias = self.bias.is_some();
-        self.bias(bias)
-    }
-
-    /// With or without a bias.
-    #[track_caller]
-    pub fn bias(mut self, with: bool) -> ConvTranspose<N> {
-        self.bias = if with { Some(bias(self.out_channels, &self.weight)) } else { None };
-        self
-    }
-
     /// The transposed convolution and the bias.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let at_least_1 = [self.kernel, self.stride, self.dilation];
-        let misfit = impossible((self.in_channels, self.out_channels), self.groups, at_least_1)
-            .or_else(|| unfit_channels::<N>(x, self.in_channels));
-        if let Some(message) = misfit {
-            return Tensor::poison(&self.to_string(), message);
-        }
-        let how = Convolution::new(N)
-            .stride(self.stride.0)
-            .padding(sides(self.padding))
-            .output_padding(self.output_padding.0)
-            .dilation(self.dilation.0)
-            .groups(self.groups);
-        let weight = self.weight.get();
-        batched::<N>(x, |x| biased::<N>(&x.conv_transpose(&weight, &how), self.bias.as_ref()))
+        NN.record(self, || {
+            let x = x.as_tensor().live()?;
+            self.check_channels(x)?;
+            let how = Convolution::new(N)
+                .stride(self.stride.0)
+                .padding(sides(self.padding))
+                .output_padding(self.output_padding.0)
+                .dilation(self.dilation.0)
+                .groups(self.groups);
+            let weight = self.weight.get();
+            Ok(batched::<N>(x, |x| biased::<N>(&x.conv_transpose(&weight, &how), self.bias.as_ref())))
+        })
+    }
+}
+
+settings! {
+    ConvTranspose, in_channels, out_channels, {
+        /// How many times as many elements come out.
+        stride;
+        /// Elements cut off on each side of the result: the padding of the convolution that this one undoes.
+        padding;
+        /// What the result has more at the end of each axis; less than the stride or the dilation.
+        output_padding;
+        /// Steps between two elements of the kernel.
+        dilation;
     }
 }
 
@@ -143,12 +110,5 @@ impl<const N: usize> fmt::Display for ConvTranspose<N> {
             write!(f, ", {groups} groups")?;
         }
         f.write_str(")")
-    }
-}
-
-impl<const N: usize> Forward for ConvTranspose<N> {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        ConvTranspose::forward(self, x)
     }
 }

@@ -5,11 +5,12 @@
 //! [`Module::set_random_key`](crate::Module::set_random_key). After [`Module::eval`](crate::Module::eval) they pass on
 //! what comes in.
 
-use fulmen_tensor::{AsTensor, Tensor, random};
+use fulmen_tensor::{AsTensor, Refusal, Tensor, random};
 
 use crate::activation::{SELU_ALPHA, SELU_SCALE};
 use crate::precision::wide;
-use crate::{Forward, Module, RandomStream, TrainingMode};
+use crate::record::NN;
+use crate::{Module, RandomStream, TrainingMode};
 
 /// What all dropouts have: a probability, the switch, the random numbers.
 #[derive(Clone, Debug, Module)]
@@ -22,7 +23,7 @@ struct Chance {
 /// What is to be done with an input.
 enum Fate {
     /// Nothing; or it is poisoned.
-    Stay(Tensor),
+    Stay,
     /// All is dropped.
     Vanish,
     /// What is true is kept.
@@ -35,29 +36,26 @@ impl Chance {
     }
 
     /// Draws what of `x` is kept, one for each element of `shape`, which broadcasts to that of `x`.
-    #[track_caller]
-    fn draw(&self, layer: &str, x: &Tensor, shape: &[usize]) -> Fate {
+    fn draw(&self, shape: &[usize]) -> Result<Fate, Refusal> {
         if !(0.0..=1.0).contains(&self.p) {
-            let message = format!("a probability lies between 0 and 1, not {}", self.p);
-            return Fate::Stay(Tensor::poison(layer, message));
+            return Err(format!("a probability lies between 0 and 1, not {}", self.p).into());
         }
         if !self.mode.is_training() || self.p == 0.0 {
-            return Fate::Stay(x.clone());
+            return Ok(Fate::Stay);
         }
         if self.p == 1.0 {
-            return Fate::Vanish;
+            return Ok(Fate::Vanish);
         }
-        Fate::Keep(random::bernoulli(&self.random.next_key(), 1.0 - self.p, shape))
+        Ok(Fate::Keep(random::bernoulli(&self.random.next_key(), 1.0 - self.p, shape)))
     }
 
     /// Drops what is drawn for each element of `shape`, and divides the rest by `1 − p`.
-    #[track_caller]
-    fn drop(&self, layer: &str, x: &Tensor, shape: &[usize]) -> Tensor {
-        match self.draw(layer, x, shape) {
-            Fate::Stay(x) => x,
+    fn drop(&self, x: &Tensor, shape: &[usize]) -> Result<Tensor, Refusal> {
+        Ok(match self.draw(shape)? {
+            Fate::Stay => x.clone(),
             Fate::Vanish => x * 0.0,
             Fate::Keep(kept) => kept.select(&(x / (1.0 - self.p)), &x.zeros_like()),
-        }
+        })
     }
 }
 
@@ -65,18 +63,6 @@ impl Chance {
 fn whole(x: &Tensor, outer: usize) -> Vec<usize> {
     x.shape().iter().enumerate().map(|(axis, &size)| if axis < outer { size } else { 1 }).collect()
 }
-
-macro_rules! forward {
-    ($($name:ident)*) => {$(
-        impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                $name::forward(self, x)
-            }
-        }
-    )*};
-}
-forward!(Dropout Dropout1d Dropout2d Dropout3d AlphaDropout DropPath);
 
 /// While training, each element is 0 with probability `p` and else divided by `1 − p`; otherwise nothing happens. As
 /// PyTorch's `nn.Dropout`.
@@ -110,11 +96,10 @@ impl Dropout {
     /// Poisoned where `p` is no probability, and while training without a random key.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        self.0.drop("Dropout", x, x.shape())
+        NN.record("Dropout", || {
+            let x = x.as_tensor().live()?;
+            self.0.drop(x, x.shape())
+        })
     }
 }
 
@@ -136,15 +121,14 @@ macro_rules! channels {
             /// without a random key.
             #[track_caller]
             pub fn forward(&self, x: impl AsTensor) -> Tensor {
-                let x = x.as_tensor();
-                if x.fault().is_some() {
-                    return x.clone();
-                }
+                NN.record(stringify!($name), || {
+                let x = x.as_tensor().live()?;
                 let $rank = x.rank();
                 match $outer {
-                    Some(outer) => self.0.drop(stringify!($name), x, &whole(x, outer)),
-                    None => Tensor::poison(stringify!($name), format!("the input {} is not {}", x.ty(), $layouts)),
+                    Some(outer) => self.0.drop(x, &whole(x, outer)),
+                    None => Err(format!("the input {} is not {}", x.ty(), $layouts).into()),
                 }
+                })
             }
         }
     )*};
@@ -209,21 +193,20 @@ impl AlphaDropout {
     /// Poisoned where `p` is no probability, and while training without a random key.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let kept = match self.0.draw("AlphaDropout", x, x.shape()) {
-            Fate::Stay(x) => return x,
-            Fate::Vanish => return x * 0.0,
-            Fate::Keep(kept) => kept,
-        };
-        let (p, dropped) = (self.0.p, -SELU_SCALE * SELU_ALPHA);
-        let a = ((1.0 - p) * (1.0 + p * dropped * dropped)).sqrt().recip();
-        let b = -a * p * dropped;
-        let wide = wide(x);
-        let replaced = Tensor::full(wide.dtype(), [], a * dropped + b);
-        kept.select(&(&wide * a + b), &replaced).to_dtype(x.dtype())
+        NN.record("AlphaDropout", || {
+            let x = x.as_tensor().live()?;
+            let kept = match self.0.draw(x.shape())? {
+                Fate::Stay => return Ok(x.clone()),
+                Fate::Vanish => return Ok(x * 0.0),
+                Fate::Keep(kept) => kept,
+            };
+            let (p, dropped) = (self.0.p, -SELU_SCALE * SELU_ALPHA);
+            let a = ((1.0 - p) * (1.0 + p * dropped * dropped)).sqrt().recip();
+            let b = -a * p * dropped;
+            let wide = wide(x);
+            let replaced = Tensor::full(wide.dtype(), [], a * dropped + b);
+            Ok(kept.select(&(&wide * a + b), &replaced).to_dtype(x.dtype()))
+        })
     }
 }
 
@@ -264,18 +247,17 @@ impl DropPath {
     /// Poisoned where `p` is no probability, and while training without a random key.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let shape = whole(x, 1);
-        if self.scale_by_keep {
-            return self.chance.drop("DropPath", x, &shape);
-        }
-        match self.chance.draw("DropPath", x, &shape) {
-            Fate::Stay(x) => x,
-            Fate::Vanish => x * 0.0,
-            Fate::Keep(kept) => kept.select(x, &x.zeros_like()),
-        }
+        NN.record("DropPath", || {
+            let x = x.as_tensor().live()?;
+            let shape = whole(x, 1);
+            if self.scale_by_keep {
+                return self.chance.drop(x, &shape);
+            }
+            Ok(match self.chance.draw(&shape)? {
+                Fate::Stay => x.clone(),
+                Fate::Vanish => x * 0.0,
+                Fate::Keep(kept) => kept.select(x, &x.zeros_like()),
+            })
+        })
     }
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
-use crate::{Forward, Init, Module, Parameter};
+use crate::record::NN;
+use crate::{Init, Module, Parameter};
 
 /// A row of its weight for each integer: indices `[…]` become `[…, width]`. As PyTorch's `nn.Embedding`.
 ///
@@ -37,14 +38,12 @@ pub struct Embedding {
 
 impl Embedding {
     /// A table of `num_embeddings` rows of width `embedding_dim`.
-    #[track_caller]
     pub fn new(num_embeddings: usize, embedding_dim: usize) -> Embedding {
         let weight = Parameter::new([num_embeddings, embedding_dim], Init::normal(0.0, 1.0));
         Embedding { weight, num_embeddings, embedding_dim, padding_idx: None }
     }
 
     /// The row that stands for padding: zeros at first, and without a gradient, so that it stays what it is.
-    #[track_caller]
     pub fn padding_idx(mut self, row: usize) -> Embedding {
         let rest = Box::new(Init::normal(0.0, 1.0));
         self.weight = Parameter::new([self.num_embeddings, self.embedding_dim], Init::ZeroRow { row, rest });
@@ -55,36 +54,29 @@ impl Embedding {
     /// The rows.
     #[track_caller]
     pub fn forward(&self, indices: impl AsTensor) -> Tensor {
-        let indices = indices.as_tensor();
-        if indices.fault().is_some() {
-            return indices.clone();
-        }
-        if !indices.dtype().is_integer() {
-            let message = format!("the input {} is not of integers, the indices of rows", indices.ty());
-            return Tensor::poison(&self.to_string(), message);
-        }
-        let rows = self.weight.get().take(0, indices);
-        let Some(padding) = self.padding_idx.filter(|_| rows.fault().is_none()) else { return rows };
-        if padding >= self.num_embeddings {
-            let message = format!("row {padding} cannot stand for padding: there are {} rows", self.num_embeddings);
-            return Tensor::poison(&self.to_string(), message);
-        }
-        // Only an index outside could wrap to that of the padding, and it has no gradient either.
-        let dtype = if i32::try_from(padding).is_ok() { DType::I32 } else { DType::I64 };
-        let is_padding = indices.to_dtype(dtype).eq(padding as f64).unsqueeze(-1);
-        is_padding.select(&rows.detach(), &rows)
+        NN.record(self, || {
+            let indices = indices.as_tensor().live()?;
+            if !indices.dtype().is_integer() {
+                let message = format!("the input {} is not of integers, the indices of rows", indices.ty());
+                return Err(message.into());
+            }
+            let rows = self.weight.get().take(0, indices);
+            rows.live()?;
+            let Some(padding) = self.padding_idx else { return Ok(rows) };
+            if padding >= self.num_embeddings {
+                let message = format!("row {padding} cannot stand for padding: there are {} rows", self.num_embeddings);
+                return Err(message.into());
+            }
+            // Only an index outside could wrap to that of the padding, and it has no gradient either.
+            let dtype = if i32::try_from(padding).is_ok() { DType::I32 } else { DType::I64 };
+            let is_padding = indices.to_dtype(dtype).eq(padding as f64).unsqueeze(-1);
+            Ok(is_padding.select(&rows.detach(), &rows))
+        })
     }
 }
 
 impl fmt::Display for Embedding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Embedding({} x {})", self.num_embeddings, self.embedding_dim)
-    }
-}
-
-impl Forward for Embedding {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        Embedding::forward(self, x)
     }
 }

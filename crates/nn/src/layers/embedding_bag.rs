@@ -5,7 +5,8 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use crate::precision::wide;
-use crate::{Forward, Init, Module, Parameter, Visit};
+use crate::record::NN;
+use crate::{Init, Module, Parameter, Visit};
 
 /// How the rows of a bag become one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,7 +49,6 @@ pub struct EmbeddingBag {
 
 impl EmbeddingBag {
     /// A table of `num_embeddings` rows of width `embedding_dim`, whose bags are means.
-    #[track_caller]
     pub fn new(num_embeddings: usize, embedding_dim: usize) -> EmbeddingBag {
         let weight = Parameter::new([num_embeddings, embedding_dim], Init::normal(0.0, 1.0));
         EmbeddingBag { weight, num_embeddings, embedding_dim, mode: BagMode::Mean, padding_idx: None }
@@ -61,7 +61,6 @@ impl EmbeddingBag {
     }
 
     /// The row that counts in no bag: zeros at first, and without a gradient. A bag of nothing else is zeros.
-    #[track_caller]
     pub fn padding_idx(mut self, row: usize) -> EmbeddingBag {
         let rest = Box::new(Init::normal(0.0, 1.0));
         self.weight = Parameter::new([self.num_embeddings, self.embedding_dim], Init::ZeroRow { row, rest });
@@ -74,54 +73,39 @@ impl EmbeddingBag {
     /// Poisoned for an input that is not of integers `[bags, length]`, and for a row of padding that there is not.
     #[track_caller]
     pub fn forward(&self, indices: impl AsTensor) -> Tensor {
-        let indices = indices.as_tensor();
-        if indices.fault().is_some() {
-            return indices.clone();
-        }
-        let misfit = match self.padding_idx {
-            Some(row) if row >= self.num_embeddings => {
-                Some(format!("row {row} cannot stand for padding: there are {} rows", self.num_embeddings))
+        NN.record(self, || {
+            let indices = indices.as_tensor().live()?;
+            if let Some(row) = self.padding_idx.filter(|&row| row >= self.num_embeddings) {
+                let rows = self.num_embeddings;
+                return Err(format!("row {row} cannot stand for padding: there are {rows} rows").into());
             }
-            _ if indices.rank() != 2 || !indices.dtype().is_integer() => {
-                Some(format!("the input {} is not of integers [bags, length]", indices.ty()))
+            if indices.rank() != 2 || !indices.dtype().is_integer() {
+                return Err(format!("the input {} is not of integers [bags, length]", indices.ty()).into());
             }
-            _ => None,
-        };
-        if let Some(message) = misfit {
-            return Tensor::poison(&self.to_string(), message);
-        }
-        let rows = self.weight.get().take(0, indices);
-        if rows.fault().is_some() {
-            return rows;
-        }
-        let counts = match self.padding_idx {
-            // As i64 no index is taken for another.
-            Some(row) => indices.to_dtype(DType::I64).ne(row as f64),
-            None => Tensor::ones(DType::Bool, indices.shape()),
-        };
-        let counts = counts.unsqueeze(-1);
-        let (rows, dtype) = (wide(&rows), rows.dtype());
-        let number = counts.to_dtype(rows.dtype()).sum(&[1]);
-        if self.mode == BagMode::Max {
-            let lowest = Tensor::full(rows.dtype(), [], f64::NEG_INFINITY);
-            let largest = counts.select(&rows, &lowest).max(&[1]);
-            return number.gt(0.0).select(&largest, &largest.zeros_like()).to_dtype(dtype);
-        }
-        let sum = counts.select(&rows, &rows.zeros_like()).sum(&[1]);
-        let bag = if self.mode == BagMode::Mean { sum / number.maximum(1.0) } else { sum };
-        bag.to_dtype(dtype)
+            let rows = self.weight.get().take(0, indices);
+            rows.live()?;
+            let counts = match self.padding_idx {
+                // As i64 no index is taken for another.
+                Some(row) => indices.to_dtype(DType::I64).ne(row as f64),
+                None => Tensor::ones(DType::Bool, indices.shape()),
+            };
+            let counts = counts.unsqueeze(-1);
+            let (rows, dtype) = (wide(&rows), rows.dtype());
+            let number = counts.to_dtype(rows.dtype()).sum(&[1]);
+            if self.mode == BagMode::Max {
+                let lowest = Tensor::full(rows.dtype(), [], f64::NEG_INFINITY);
+                let largest = counts.select(&rows, &lowest).max(&[1]);
+                return Ok(number.gt(0.0).select(&largest, &largest.zeros_like()).to_dtype(dtype));
+            }
+            let sum = counts.select(&rows, &rows.zeros_like()).sum(&[1]);
+            let bag = if self.mode == BagMode::Mean { sum / number.maximum(1.0) } else { sum };
+            Ok(bag.to_dtype(dtype))
+        })
     }
 }
 
 impl fmt::Display for EmbeddingBag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "EmbeddingBag({} x {})", self.num_embeddings, self.embedding_dim)
-    }
-}
-
-impl Forward for EmbeddingBag {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        EmbeddingBag::forward(self, x)
     }
 }

@@ -2,7 +2,8 @@
 
 use fulmen_tensor::{AsTensor, Tensor};
 
-use crate::{Forward, Module};
+use crate::Module;
+use crate::record::NN;
 
 /// Merges the axes from the second to the last, or those asked for, into one. As PyTorch's `nn.Flatten`.
 ///
@@ -39,6 +40,7 @@ impl Flatten {
     /// The merged tensor.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let _scope = NN.open();
         let x = x.as_tensor();
         x.flatten(self.start, self.end)
     }
@@ -47,13 +49,6 @@ impl Flatten {
 impl Default for Flatten {
     fn default() -> Flatten {
         Flatten::new()
-    }
-}
-
-impl Forward for Flatten {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        Flatten::forward(self, x)
     }
 }
 
@@ -80,14 +75,8 @@ impl Unflatten {
     /// The tensor with more axes.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
+        let _scope = NN.open();
         let x = x.as_tensor();
         x.unflatten(self.axis, &self.sizes)
-    }
-}
-
-impl Forward for Unflatten {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        Unflatten::forward(self, x)
     }
 }

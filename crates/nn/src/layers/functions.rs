@@ -6,6 +6,7 @@
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::activation::{self, GeluKind};
+use crate::record::NN;
 use crate::{Forward, Module};
 
 /// One row an activation: doc, name, in round brackets the settings that `new` takes, in braces those with a default (which
@@ -68,6 +69,7 @@ macro_rules! layers {
             /// The function of the input.
             #[track_caller]
             pub fn forward(&self, x: impl AsTensor) -> Tensor {
+                let _scope = NN.open();
                 let $layer = self;
                 let _ = $layer;
                 $function(x.as_tensor(), $($setting),*)

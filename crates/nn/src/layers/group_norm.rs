@@ -4,9 +4,10 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Tensor};
 
-use super::normalize::{affine, beside_channels, not_float, other_channels, standardize};
+use super::normalize::{affine, beside_channels, check_channels, check_float, standardize};
 use crate::precision::precision;
-use crate::{Forward, Init, Module, Parameter};
+use crate::record::NN;
+use crate::{Init, Module, Parameter};
 
 /// Normalizes each group of channels of each sample of `[batch, channels, …]`: `(x − mean)/√(var + eps)·weight + bias`. As
 /// PyTorch's `nn.GroupNorm`. With one group it normalizes whole samples, with as many as channels it is instance
@@ -38,7 +39,6 @@ pub struct GroupNorm {
 
 impl GroupNorm {
     /// `eps` 1e-5, with weight and bias. The number of groups must divide that of channels.
-    #[track_caller]
     pub fn new(num_groups: usize, num_channels: usize) -> GroupNorm {
         let layer = GroupNorm { weight: None, bias: None, groups: num_groups, channels: num_channels, eps: 1e-5 };
         layer.affine(true)
@@ -51,23 +51,23 @@ impl GroupNorm {
     }
 
     /// With or without weight and bias.
-    #[track_caller]
     pub fn affine(mut self, affine: bool) -> GroupNorm {
         self.weight = if affine { Some(Parameter::new([self.channels], Init::ones())) } else { None };
         self.bias = if affine { Some(Parameter::new([self.channels], Init::zeros())) } else { None };
         self
     }
 
-    /// Why this input or these settings cannot be, if they cannot.
-    fn misfit(&self, x: &Tensor) -> Option<String> {
-        let GroupNorm { groups, channels, .. } = self;
-        if *groups == 0 || channels % groups != 0 {
-            return Some(format!("{groups} groups do not divide {channels} channels"));
+    /// Refuses settings that cannot be, and an input that does not fit them.
+    fn check(&self, x: &Tensor) -> Result<(), String> {
+        let GroupNorm { groups, channels, .. } = *self;
+        if groups == 0 || channels % groups != 0 {
+            return Err(format!("{groups} groups do not divide {channels} channels"));
         }
         if x.rank() < 2 {
-            return Some(format!("the input {} is not [batch, {channels}, ..]", x.ty()));
+            return Err(format!("the input {} is not [batch, {channels}, ..]", x.ty()));
         }
-        other_channels(x, *channels).or_else(|| not_float(x))
+        check_channels(x, channels)?;
+        check_float(x)
     }
 
     /// The normalized input.
@@ -76,32 +76,22 @@ impl GroupNorm {
     /// floating-point.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        if let Some(message) = self.misfit(x) {
-            return Tensor::poison(&self.to_string(), message);
-        }
-        let dims = x.shape();
-        let grouped = [&[dims[0], self.groups, self.channels / self.groups], &dims[2..]].concat();
-        let axes: Vec<isize> = (2..grouped.len() as isize).collect();
-        let wide = x.to_dtype(precision(x.dtype())).reshape(grouped);
-        let y = standardize(&wide, &axes, self.eps).reshape(dims);
-        let beside = beside_channels(x.rank(), self.channels);
-        affine(y, self.weight.as_ref(), self.bias.as_ref(), &beside).to_dtype(x.dtype())
+        NN.record(self, || {
+            let x = x.as_tensor().live()?;
+            self.check(x)?;
+            let dims = x.shape();
+            let grouped = [&[dims[0], self.groups, self.channels / self.groups], &dims[2..]].concat();
+            let axes: Vec<isize> = (2..grouped.len() as isize).collect();
+            let wide = x.to_dtype(precision(x.dtype())).reshape(grouped);
+            let y = standardize(&wide, &axes, self.eps).reshape(dims);
+            let beside = beside_channels(x.rank(), self.channels);
+            Ok(affine(y, self.weight.as_ref(), self.bias.as_ref(), &beside).to_dtype(x.dtype()))
+        })
     }
 }
 
 impl fmt::Display for GroupNorm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GroupNorm({} groups of {} channels)", self.groups, self.channels)
-    }
-}
-
-impl Forward for GroupNorm {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        GroupNorm::forward(self, x)
     }
 }

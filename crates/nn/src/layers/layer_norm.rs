@@ -4,9 +4,10 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Shape, Tensor};
 
-use super::normalize::{affine, not_float, standardize};
+use super::normalize::{affine, check_last_axes, standardize};
 use crate::precision::precision;
-use crate::{Forward, Init, Module, Parameter};
+use crate::record::NN;
+use crate::{Init, Module, Parameter};
 
 /// Normalizes over the last axes: `(x − mean)/√(var + eps)·weight + bias`. As PyTorch's `nn.LayerNorm`.
 ///
@@ -35,7 +36,6 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     /// Over the last axes, which have this shape; `eps` 1e-5, with weight and bias.
-    #[track_caller]
     pub fn new(normalized_shape: impl Into<Shape>) -> LayerNorm {
         let layer = LayerNorm { weight: None, bias: None, shape: normalized_shape.into(), eps: 1e-5 };
         layer.elementwise_affine(true)
@@ -48,57 +48,33 @@ impl LayerNorm {
     }
 
     /// With or without weight and bias.
-    #[track_caller]
     pub fn elementwise_affine(mut self, affine: bool) -> LayerNorm {
         self.weight = affine.then(|| Parameter::new(&self.shape, Init::ones()));
         self.bias(affine)
     }
 
     /// With or without a bias.
-    #[track_caller]
     pub fn bias(mut self, bias: bool) -> LayerNorm {
         self.bias = bias.then(|| Parameter::new(&self.shape, Init::zeros()));
         self
     }
 
-    /// Why this input or these settings cannot be, if they cannot.
-    fn misfit(&self, x: &Tensor) -> Option<String> {
-        let (ty, shape) = (x.ty(), &self.shape);
-        if shape.rank() == 0 {
-            return Some("the normalized shape has no axis; give it at least one".into());
-        }
-        if !ty.shape.ends_with(shape) {
-            return Some(format!("the last axes of the input {ty} are not {shape}"));
-        }
-        not_float(x)
-    }
-
     /// The normalized input.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        if let Some(message) = self.misfit(x) {
-            return Tensor::poison(&self.to_string(), message);
-        }
-        let wide = x.to_dtype(precision(x.dtype()));
-        let axes: Vec<isize> = (0..self.shape.rank() as isize).map(|axis| -1 - axis).collect();
-        let y = standardize(&wide, &axes, self.eps);
-        affine(y, self.weight.as_ref(), self.bias.as_ref(), &self.shape).to_dtype(x.dtype())
+        NN.record(self, || {
+            let x = x.as_tensor().live()?;
+            check_last_axes(x, &self.shape)?;
+            let wide = x.to_dtype(precision(x.dtype()));
+            let axes: Vec<isize> = (0..self.shape.rank() as isize).map(|axis| -1 - axis).collect();
+            let y = standardize(&wide, &axes, self.eps);
+            Ok(affine(y, self.weight.as_ref(), self.bias.as_ref(), &self.shape).to_dtype(x.dtype()))
+        })
     }
 }
 
 impl fmt::Display for LayerNorm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LayerNorm({})", self.shape)
-    }
-}
-
-impl Forward for LayerNorm {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        LayerNorm::forward(self, x)
     }
 }

@@ -5,7 +5,8 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::init::{Fan, Nonlinearity};
-use crate::{Forward, Init, Module, Parameter};
+use crate::record::NN;
+use crate::{Init, Module, Parameter};
 
 /// `y = x Wᵀ + b` over the last axis: `[…, in]` becomes `[…, out]`. As PyTorch's `nn.Linear`.
 ///
@@ -35,7 +36,6 @@ pub struct Linear {
 
 impl Linear {
     /// A layer with a bias.
-    #[track_caller]
     pub fn new(in_features: usize, out_features: usize) -> Linear {
         let init = Init::kaiming_uniform(Nonlinearity::LeakyRelu(5f64.sqrt()), Fan::In);
         let weight = Parameter::new([out_features, in_features], init);
@@ -43,7 +43,6 @@ impl Linear {
     }
 
     /// With or without a bias.
-    #[track_caller]
     pub fn bias(mut self, bias: bool) -> Linear {
         self.bias = bias.then(|| Parameter::new([self.out_features], bias_init(self.in_features)));
         self
@@ -62,24 +61,29 @@ impl Linear {
     /// The product and the bias.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let found = x.size(-1);
-        if x.rank() == 0 || found != self.in_features {
-            let message = match x.rank() {
-                0 => format!("the input {} is a scalar; the last axis must have {} features", x.ty(), self.in_features),
-                _ => format!("the input {} has {found} features on its last axis, not {}", x.ty(), self.in_features),
-            };
-            return Tensor::poison(&self.to_string(), message);
-        }
-        let product = x.matmul(&self.weight.get().t());
-        match &self.bias {
-            // Else a product in 16 bits, under autocast, would become f32 by its bias.
-            Some(bias) => &product + bias.get().to_dtype(product.dtype()),
-            None => product,
-        }
+        NN.record(self, || {
+            let x = x.as_tensor().live()?;
+            let found = x.size(-1);
+            if x.rank() == 0 || found != self.in_features {
+                let message = match x.rank() {
+                    0 => format!(
+                        "the input {} is a scalar; the last axis must have {} features",
+                        x.ty(),
+                        self.in_features
+                    ),
+                    _ => {
+                        format!("the input {} has {found} features on its last axis, not {}", x.ty(), self.in_features)
+                    }
+                };
+                return Err(message.into());
+            }
+            let product = x.matmul(&self.weight.get().t());
+            Ok(match &self.bias {
+                // Else a product in 16 bits, under autocast, would become f32 by its bias.
+                Some(bias) => &product + bias.get().to_dtype(product.dtype()),
+                None => product,
+            })
+        })
     }
 }
 
@@ -92,12 +96,5 @@ pub(super) fn bias_init(fan_in: usize) -> Init {
 impl fmt::Display for Linear {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Linear({} -> {})", self.in_features, self.out_features)
-    }
-}
-
-impl Forward for Linear {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        Linear::forward(self, x)
     }
 }

@@ -2,9 +2,10 @@
 
 use fulmen_tensor::{AsTensor, Tensor};
 
-use super::normalize::not_float;
+use super::normalize::check_float;
+use crate::Module;
 use crate::precision::precision;
-use crate::{Forward, Module};
+use crate::record::NN;
 
 /// `x/(k + alpha·m)^beta`, where `m` is the mean of `x²` over `size` channels around each of `[batch, channels, …]`, zeros
 /// beyond the first and the last. As PyTorch's `nn.LocalResponseNorm`.
@@ -41,39 +42,30 @@ impl LocalResponseNorm {
     /// Poisoned for an input of less than three axes or that is not floating-point, and for a size of 0.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let misfit = match self.size {
-            0 => Some("the size must be at least 1".into()),
-            _ if x.rank() < 3 => Some(format!("the input {} is not [batch, channels, ..]", x.ty())),
-            _ => not_float(x),
-        };
-        if let Some(message) = misfit {
-            return Tensor::poison("LocalResponseNorm", message);
-        }
-        let wide = x.to_dtype(precision(x.dtype()));
-        let (square, channels) = (&wide * &wide, x.size(1));
-        // More channels than there are add zeros only.
-        let (before, behind) = ((self.size / 2).min(channels), ((self.size - 1) / 2).min(channels));
-        let mut sides = vec![0; x.rank()];
-        sides[1] = before as i64;
-        let mut far = vec![0; x.rank()];
-        far[1] = behind as i64;
-        let padded = square.pad(&Tensor::zeros(wide.dtype(), []), &sides, &far, &vec![0; x.rank()]);
-        let mut sum = padded.narrow(1, 0, channels);
-        for start in 1..=before + behind {
-            sum = sum + padded.narrow(1, start, channels);
-        }
-        let base = sum * (self.alpha / self.size as f64) + self.k;
-        (wide / base.pow(self.beta)).to_dtype(x.dtype())
-    }
-}
-
-impl Forward for LocalResponseNorm {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        LocalResponseNorm::forward(self, x)
+        NN.record("LocalResponseNorm", || {
+            let x = x.as_tensor().live()?;
+            if self.size == 0 {
+                return Err("the size must be at least 1".into());
+            }
+            if x.rank() < 3 {
+                return Err(format!("the input {} is not [batch, channels, ..]", x.ty()).into());
+            }
+            check_float(x)?;
+            let wide = x.to_dtype(precision(x.dtype()));
+            let (square, channels) = (&wide * &wide, x.size(1));
+            // More channels than there are add zeros only.
+            let (before, behind) = ((self.size / 2).min(channels), ((self.size - 1) / 2).min(channels));
+            let mut sides = vec![0; x.rank()];
+            sides[1] = before as i64;
+            let mut far = vec![0; x.rank()];
+            far[1] = behind as i64;
+            let padded = square.pad(&Tensor::zeros(wide.dtype(), []), &sides, &far, &vec![0; x.rank()]);
+            let mut sum = padded.narrow(1, 0, channels);
+            for start in 1..=before + behind {
+                sum = sum + padded.narrow(1, start, channels);
+            }
+            let base = sum * (self.alpha / self.size as f64) + self.k;
+            Ok((wide / base.pow(self.beta)).to_dtype(x.dtype()))
+        })
     }
 }

@@ -50,7 +50,7 @@ pub use adaptive_pooling::{
     AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool, AdaptiveMaxPool1d,
     AdaptiveMaxPool2d, AdaptiveMaxPool3d,
 };
-pub use batch_norm::{BatchNorm1d, BatchNorm2d, BatchNorm3d};
+pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d};
 pub use bilinear::Bilinear;
 pub use conditional_batch_norm::ConditionalBatchNorm2d;
 pub use conv::{Conv, Conv1d, Conv2d, Conv3d};
@@ -65,7 +65,7 @@ pub use functions::{
 };
 pub use group_norm::GroupNorm;
 pub use identity::Identity;
-pub use instance_norm::{InstanceNorm1d, InstanceNorm2d, InstanceNorm3d};
+pub use instance_norm::{InstanceNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use local_response_norm::LocalResponseNorm;

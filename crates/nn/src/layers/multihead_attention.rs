@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use fulmen_tensor::{AsTensor, Tensor};
+use fulmen_tensor::{AsTensor, Refusal, Tensor};
 
 use super::Linear;
 use crate::attention::{Attention, KeyValueCache};
+use crate::record::{NN, live};
 use crate::{Dropout, Init, Module, Parameter};
 
 /// Attention in several heads: queries, keys and values `[batch, length, embedding]` pass through linear layers, each
@@ -61,7 +62,6 @@ pub struct SeparateProjections {
 
 impl MultiheadAttention {
     /// With biases, without dropout. The number of heads must divide that of the features.
-    #[track_caller]
     pub fn new(embed_dim: usize, num_heads: usize) -> MultiheadAttention {
         let layer = MultiheadAttention {
             in_proj_weight: Some(joint_weight(embed_dim)),
@@ -76,7 +76,6 @@ impl MultiheadAttention {
     }
 
     /// With or without biases.
-    #[track_caller]
     pub fn bias(mut self, bias: bool) -> MultiheadAttention {
         let zeros = |n: usize| bias.then(|| Parameter::new([n], Init::zeros()));
         self.in_proj_bias = zeros(self.embed_dim.saturating_mul(3));
@@ -92,7 +91,6 @@ impl MultiheadAttention {
 
     /// How many features keys and values have, where it is not as many as queries. The weights of the three are then
     /// parameters of their own, as in PyTorch; where both are as many, they stay one.
-    #[track_caller]
     pub fn kdim_vdim(mut self, kdim: usize, vdim: usize) -> MultiheadAttention {
         if [kdim, vdim] == [self.embed_dim; 2] {
             self.in_proj_weight = Some(joint_weight(self.embed_dim));
@@ -147,13 +145,11 @@ impl MultiheadAttention {
         value: impl AsTensor,
         how: &Attention,
     ) -> (Tensor, Tensor) {
-        let (query, key, value) = (query.as_tensor(), key.as_tensor(), value.as_tensor());
-        let [q, k, v] = match self.heads(query, key, value) {
-            Ok(heads) => heads,
-            Err(poisoned) => return (poisoned.clone(), poisoned),
-        };
-        let (heads, weights) = how.clone().or_dropout(&self.dropout).forward_with_weights(&q, &k, &v);
-        (self.join(&heads), weights)
+        NN.record(self, || {
+            let [q, k, v] = self.heads(query.as_tensor(), key.as_tensor(), value.as_tensor())?;
+            let (heads, weights) = how.clone().or_dropout(&self.dropout).forward_with_weights(&q, &k, &v);
+            Ok((self.join(heads.live()?), weights))
+        })
     }
 
     /// Attention of the next tokens `[batch, count, embedding]` of a generation to themselves and to those whose keys and
@@ -176,28 +172,19 @@ impl MultiheadAttention {
     #[track_caller]
     pub fn forward_cached(&self, x: impl AsTensor, cache: &KeyValueCache) -> (Tensor, KeyValueCache) {
         let x = x.as_tensor();
-        let [q, k, v] = match self.heads(x, x, x) {
-            Ok(heads) => heads,
-            Err(poisoned) => {
-                let [keys, values, _] = [poisoned.clone(), poisoned.clone(), poisoned.clone()];
-                return (poisoned, KeyValueCache::from_tensors([keys, values, cache.position().clone()]));
-            }
-        };
-        let cache = cache.append(&k, &v);
-        let how = Attention::new().mask(&cache.mask(x.size(1))).dropout(&self.dropout);
-        (self.join(&how.forward(&q, cache.keys(), cache.values())), cache)
+        NN.record(self, || {
+            let [q, k, v] = self.heads(x, x, x)?;
+            let cache = cache.append(&k, &v);
+            let how = Attention::new().mask(&cache.mask(x.size(1))).dropout(&self.dropout);
+            Ok((self.join(how.forward(&q, cache.keys(), cache.values()).live()?), cache))
+        })
     }
 
     /// Queries, keys and values, each `[batch, heads, length, width]`.
-    #[track_caller]
-    fn heads(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3], Tensor> {
-        for input in [query, key, value] {
-            if input.fault().is_some() {
-                return Err(input.clone());
-            }
-        }
+    fn heads(&self, query: &Tensor, key: &Tensor, value: &Tensor) -> Result<[Tensor; 3], Refusal> {
+        live(&[query, key, value])?;
         if let Some(message) = self.misfit([query, key, value]) {
-            return Err(Tensor::poison(&self.to_string(), message));
+            return Err(message.into());
         }
         let e = self.embed_dim;
         let [q, k, v] = match (&self.in_proj_weight, &self.separate) {
@@ -218,45 +205,36 @@ impl MultiheadAttention {
                     self.project(value, &weight.narrow(0, 2 * e, e), 2),
                 ]
             }
-            (None, None) => return Err(Tensor::poison(&self.to_string(), "there are no weights for the inputs")),
+            (None, None) => return Err("there are no weights for the inputs".into()),
         };
-        Ok([self.split(&q), self.split(&k), self.split(&v)])
+        live(&[&q, &k, &v])?;
+        Ok([q, k, v].map(|x| self.split(&x)))
     }
 
     /// What the heads found, through the last linear layer.
-    #[track_caller]
     fn join(&self, heads: &Tensor) -> Tensor {
-        if heads.fault().is_some() {
-            return heads.clone();
-        }
         self.out_proj.forward(&heads.transpose(1, 2).reshape([heads.size(0), heads.size(2), self.embed_dim]))
     }
 
     /// The linear layer of an input with this weight, whose bias begins with that of the `first` input.
-    #[track_caller]
     fn project(&self, x: &Tensor, weight: &Tensor, first: usize) -> Tensor {
         let product = x.matmul(&weight.t());
         match &self.in_proj_bias {
-            Some(bias) if product.fault().is_none() => {
+            Some(bias) => {
                 let bias = bias.get().narrow(0, first * self.embed_dim, weight.size(0));
                 &product + bias.to_dtype(product.dtype())
             }
-            _ => product,
+            None => product,
         }
     }
 
     /// `[batch, length, embedding]` to `[batch, heads, length, width]`.
-    #[track_caller]
     fn split(&self, x: &Tensor) -> Tensor {
-        if x.fault().is_some() {
-            return x.clone();
-        }
         x.reshape([x.size(0), x.size(1), self.num_heads, self.embed_dim / self.num_heads]).transpose(1, 2)
     }
 }
 
 /// The weight of all three inputs.
-#[track_caller]
 fn joint_weight(embed_dim: usize) -> Parameter {
     Parameter::new([embed_dim.saturating_mul(3), embed_dim], Init::xavier_uniform(1.0))
 }

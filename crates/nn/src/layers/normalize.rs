@@ -1,12 +1,11 @@
 //! What the normalizations have in common: the arithmetic in f32 or wider, weight and bias, and what they refuse. Which
 //! elements share their statistics is said by each layer.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{Shape, Tensor};
 
 use crate::Parameter;
 
 /// `(x − mean)/√(var + eps)` along `axes`, for `x` in at least f32.
-#[track_caller]
 pub(super) fn standardize(x: &Tensor, axes: &[isize], eps: f64) -> Tensor {
     let centred = x - x.mean_keepdim(axes);
     let var = (&centred * &centred).mean_keepdim(axes);
@@ -14,7 +13,6 @@ pub(super) fn standardize(x: &Tensor, axes: &[isize], eps: f64) -> Tensor {
 }
 
 /// `y·weight + bias`, where both have, or are brought to, `shape`.
-#[track_caller]
 pub(super) fn affine(mut y: Tensor, weight: Option<&Parameter>, bias: Option<&Parameter>, shape: &[usize]) -> Tensor {
     if let Some(weight) = weight {
         y = &y * weight.get().to_dtype(y.dtype()).reshape(shape);
@@ -30,14 +28,29 @@ pub(super) fn beside_channels(rank: usize, channels: usize) -> Vec<usize> {
     (0..rank).map(|axis| if axis == 1 { channels } else { 1 }).collect()
 }
 
-/// Why an input cannot be normalized, if it is not of floating-point numbers.
-pub(super) fn not_float(x: &Tensor) -> Option<String> {
-    let refused = !x.dtype().is_float();
-    refused.then(|| format!("the input {} is not floating-point; convert it with to_dtype()", x.ty()))
+/// Refuses an input that is not of floating-point numbers.
+pub(super) fn check_float(x: &Tensor) -> Result<(), String> {
+    match x.dtype().is_float() {
+        true => Ok(()),
+        false => Err(format!("the input {} is not floating-point; convert it with to_dtype()", x.ty())),
+    }
 }
 
-/// Why an input cannot be normalized by channel, if it has not `channels` of them on axis 1.
-pub(super) fn other_channels(x: &Tensor, channels: usize) -> Option<String> {
-    let (ty, found) = (x.ty(), x.size(1));
-    (found != channels).then(|| format!("the input {ty} has {found} channels on its axis 1, not {channels}"))
+/// Refuses an input that has not `channels` channels on axis 1.
+pub(super) fn check_channels(x: &Tensor, channels: usize) -> Result<(), String> {
+    match x.size(1) {
+        found if found == channels => Ok(()),
+        found => Err(format!("the input {} has {found} channels on its axis 1, not {channels}", x.ty())),
+    }
+}
+
+/// Refuses an input whose last axes are not `shape`, and one that is not of floating-point numbers.
+pub(super) fn check_last_axes(x: &Tensor, shape: &Shape) -> Result<(), String> {
+    if shape.rank() == 0 {
+        return Err("the normalized shape has no axis; give it at least one".into());
+    }
+    if !x.shape().ends_with(shape) {
+        return Err(format!("the last axes of the input {} are not {shape}", x.ty()));
+    }
+    check_float(x)
 }

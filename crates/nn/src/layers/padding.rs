@@ -4,8 +4,9 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, PadMode, Tensor};
 
-use super::spatial::no_batch;
-use crate::{Forward, Module, Visit};
+use super::spatial::check_batch;
+use crate::record::NN;
+use crate::{Module, Visit};
 
 /// Elements before and after, along each of `N` spatial axes in their order; negative amounts cut off. One number is that
 /// of all sides.
@@ -54,28 +55,18 @@ macro_rules! pads {
             /// The padded input.
             #[track_caller]
             pub fn forward(&self, x: impl AsTensor) -> Tensor {
-                let x = x.as_tensor();
-                if x.fault().is_some() {
-                    return x.clone();
-                }
+                NN.record(self, || {
+                let x = x.as_tensor().live()?;
                 $(let $value = self.$value;)?
-                match no_batch::<N>(x, "channels") {
-                    Some(message) => Tensor::poison(&self.to_string(), message),
-                    None => x.pad_mode(&self.sides.0, $mode),
-                }
+                check_batch::<N>(x, "channels")?;
+                Ok(x.pad_mode(&self.sides.0, $mode))
+                })
             }
         }
 
         impl<const N: usize> fmt::Display for $name<N> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{}{N}d({:?})", stringify!($name), self.sides.0)
-            }
-        }
-
-        impl<const N: usize> Forward for $name<N> {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                $name::forward(self, x)
             }
         }
     )*};

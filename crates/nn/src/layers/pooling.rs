@@ -7,8 +7,9 @@ use std::fmt;
 use fulmen_tensor::{AsTensor, Pooling, Tensor};
 
 use super::sizes::Sizes;
-use super::spatial::{batched, no_batch, room, unusual};
-use crate::{Forward, Module};
+use super::spatial::{batched, check_batch, check_window, unusual};
+use crate::Module;
+use crate::record::NN;
 
 macro_rules! pool {
     ($(#[$doc:meta])* $name:ident { $($setting:ident : $ty:ty = $default:expr),* $(,)? }) => {
@@ -57,27 +58,25 @@ macro_rules! pool {
             }
 
             /// Why this input or these settings cannot be, if they cannot.
-            fn misfit(&self, x: &Tensor) -> Option<String> {
+            fn check(&self, x: &Tensor) -> Result<(), String> {
                 if ![self.window, self.stride, self.dilation].iter().all(|sizes| sizes.all(|n| n > 0)) {
-                    return Some("window, stride and dilation must be at least 1".into());
+                    return Err("window, stride and dilation must be at least 1".into());
                 }
                 if (0..N).any(|i| self.padding.0[i] > self.window.0[i] / 2) {
-                    return Some(format!("padding {} is more than half of the window", self.padding));
+                    return Err(format!("padding {} is more than half of the window", self.padding));
                 }
-                no_batch::<N>(x, "channels").or_else(|| room(x, self.window, self.padding, self.dilation))
+                check_batch::<N>(x, "channels")?;
+                check_window(x, self.window, self.padding, self.dilation)
             }
 
             /// The windows' numbers.
             #[track_caller]
             pub fn forward(&self, x: impl AsTensor) -> Tensor {
-                let x = x.as_tensor();
-                if x.fault().is_some() {
-                    return x.clone();
-                }
-                match self.misfit(x) {
-                    Some(message) => Tensor::poison(&self.to_string(), message),
-                    None => batched::<N>(x, |x| self.apply(x)),
-                }
+                NN.record(self, || {
+                let x = x.as_tensor().live()?;
+                self.check(x)?;
+                Ok(batched::<N>(x, |x| self.apply(x)))
+                })
             }
         }
 
@@ -89,13 +88,6 @@ macro_rules! pool {
                 }
                 f.write_str(&unusual(&[("padding", self.padding, 0), ("dilation", self.dilation, 1)]))?;
                 f.write_str(if self.ceil_mode { ", ceil_mode)" } else { ")" })
-            }
-        }
-
-        impl<const N: usize> Forward for $name<N> {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                $name::forward(self, x)
             }
         }
     };
@@ -133,23 +125,15 @@ impl<const N: usize> MaxPool<N> {
     /// [`Tensor::max_pool_with_indices`].
     #[track_caller]
     pub fn forward_with_indices(&self, x: &Tensor) -> [Tensor; 2] {
-        if x.fault().is_some() {
-            return [x.clone(), x.clone()];
-        }
-        match self.misfit(x) {
-            Some(message) => {
-                let poisoned = Tensor::poison(&self.to_string(), message);
-                [poisoned.clone(), poisoned]
-            }
-            None if x.rank() == N + 1 => {
-                let [largest, places] = x.unsqueeze(0).max_pool_with_indices(&self.pooling());
-                [largest.squeeze(0), places.squeeze(0)]
-            }
-            None => x.max_pool_with_indices(&self.pooling()),
-        }
+        NN.record(self, || {
+            self.check(x.live()?)?;
+            Ok(match x.rank() == N + 1 {
+                true => x.unsqueeze(0).max_pool_with_indices(&self.pooling()).map(|found| found.squeeze(0)),
+                false => x.max_pool_with_indices(&self.pooling()),
+            })
+        })
     }
 
-    #[track_caller]
     fn apply(&self, x: &Tensor) -> Tensor {
         x.max_pool(&self.pooling())
     }
@@ -190,7 +174,6 @@ impl<const N: usize> AvgPool<N> {
         self
     }
 
-    #[track_caller]
     fn apply(&self, x: &Tensor) -> Tensor {
         let how = self.pooling().count_include_pad(self.count_include_pad);
         x.avg_pool(&match self.divisor {

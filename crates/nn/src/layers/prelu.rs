@@ -4,7 +4,8 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Tensor, random};
 
-use crate::{Forward, Init, Module, Parameter, RandomStream, TrainingMode, activation};
+use crate::record::NN;
+use crate::{Init, Module, Parameter, RandomStream, TrainingMode, activation};
 
 /// `x` above 0, `weight·x` elsewhere, with one slope for all or one for each channel of axis 1. As PyTorch's `nn.PReLU`.
 ///
@@ -28,14 +29,12 @@ pub struct Prelu {
 
 impl Prelu {
     /// One slope for all elements, ¼ at first.
-    #[track_caller]
     pub fn new() -> Prelu {
         let (channels, slope) = (1, 0.25);
         Prelu { weight: Parameter::new([channels], Init::constant(slope)), channels, slope }
     }
 
     /// A slope for each of so many channels of axis 1; 1 at first, which is one slope for all.
-    #[track_caller]
     pub fn num_parameters(mut self, channels: usize) -> Prelu {
         let slope = self.slope;
         self.channels = channels;
@@ -43,7 +42,6 @@ impl Prelu {
     }
 
     /// What the slopes begin with.
-    #[track_caller]
     pub fn init(mut self, slope: f64) -> Prelu {
         self.slope = slope;
         self.weight = Parameter::new([self.channels], Init::constant(slope));
@@ -55,26 +53,24 @@ impl Prelu {
     /// Poisoned where there are several slopes and axis 1 has not as many channels.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let channels = if x.rank() > 1 { x.size(1) } else { 1 };
-        if self.channels != 1 && channels != self.channels {
-            let message = format!("the input {} has not {} channels on its axis 1", x.ty(), self.channels);
-            return Tensor::poison(&self.to_string(), message);
-        }
-        let mut shape = vec![1; x.rank()];
-        if self.channels != 1 {
-            shape[1] = self.channels;
-        }
-        let slope = self.weight.get().reshape(shape).to_dtype(x.dtype());
-        x.gt(0.0).select(x, &(x * slope))
+        NN.record(self, || {
+            let x = x.as_tensor().live()?;
+            let channels = if x.rank() > 1 { x.size(1) } else { 1 };
+            if self.channels != 1 && channels != self.channels {
+                let message = format!("the input {} has not {} channels on its axis 1", x.ty(), self.channels);
+                return Err(message.into());
+            }
+            let mut shape = vec![1; x.rank()];
+            if self.channels != 1 {
+                shape[1] = self.channels;
+            }
+            let slope = self.weight.get().reshape(shape).to_dtype(x.dtype());
+            Ok(x.gt(0.0).select(x, &(x * slope)))
+        })
     }
 }
 
 impl Default for Prelu {
-    #[track_caller]
     fn default() -> Prelu {
         Prelu::new()
     }
@@ -83,13 +79,6 @@ impl Default for Prelu {
 impl fmt::Display for Prelu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Prelu({})", self.channels)
-    }
-}
-
-impl Forward for Prelu {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        Prelu::forward(self, x)
     }
 }
 
@@ -138,32 +127,24 @@ impl Rrelu {
     /// two may be equal, and nothing is drawn then.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let (lower, upper) = (self.lower, self.upper);
-        if !(lower.is_finite() && upper.is_finite() && lower <= upper) {
-            let message = format!("no slope lies between {lower} and {upper}; give a finite lower <= upper");
-            return Tensor::poison("Rrelu", message);
-        }
-        if !self.mode.is_training() || lower == upper {
-            return activation::leaky_relu(x, lower / 2.0 + upper / 2.0);
-        }
-        let slope = random::uniform(&self.random.next_key(), x.dtype(), x.shape(), lower, upper);
-        x.gt(0.0).select(x, &(x * slope))
+        NN.record("Rrelu", || {
+            let x = x.as_tensor().live()?;
+            let (lower, upper) = (self.lower, self.upper);
+            if !(lower.is_finite() && upper.is_finite() && lower <= upper) {
+                let message = format!("no slope lies between {lower} and {upper}; give a finite lower <= upper");
+                return Err(message.into());
+            }
+            if !self.mode.is_training() || lower == upper {
+                return Ok(activation::leaky_relu(x, lower / 2.0 + upper / 2.0));
+            }
+            let slope = random::uniform(&self.random.next_key(), x.dtype(), x.shape(), lower, upper);
+            Ok(x.gt(0.0).select(x, &(x * slope)))
+        })
     }
 }
 
 impl Default for Rrelu {
     fn default() -> Rrelu {
         Rrelu::new()
-    }
-}
-
-impl Forward for Rrelu {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        Rrelu::forward(self, x)
     }
 }

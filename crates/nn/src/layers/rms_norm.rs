@@ -4,9 +4,10 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, DType, Shape, Tensor};
 
-use super::normalize::{affine, not_float};
+use super::normalize::{affine, check_last_axes};
 use crate::precision::precision;
-use crate::{Forward, Init, Module, Parameter};
+use crate::record::NN;
+use crate::{Init, Module, Parameter};
 
 /// `x/√(mean(x²) + eps)·weight` over the last axes, without a mean and a bias. As PyTorch's `nn.RMSNorm`; Llama's
 /// normalization.
@@ -34,7 +35,6 @@ pub struct RmsNorm {
 impl RmsNorm {
     /// Over the last axes, which have this shape, with a weight; `eps` is the distance from 1 to the next number of the
     /// dtype that is computed in, 1.2e-7 for f32.
-    #[track_caller]
     pub fn new(normalized_shape: impl Into<Shape>) -> RmsNorm {
         let layer = RmsNorm { weight: None, shape: normalized_shape.into(), eps: None };
         layer.elementwise_affine(true)
@@ -47,7 +47,6 @@ impl RmsNorm {
     }
 
     /// With or without a weight.
-    #[track_caller]
     pub fn elementwise_affine(mut self, affine: bool) -> RmsNorm {
         self.weight = if affine { Some(Parameter::new(&self.shape, Init::ones())) } else { None };
         self
@@ -58,38 +57,21 @@ impl RmsNorm {
     /// Poisoned where the last axes are not the normalized shape, and for an input that is not floating-point.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let misfit = match self.shape.rank() {
-            0 => Some("the normalized shape has no axis; give it at least one".into()),
-            _ if !x.shape().ends_with(&self.shape) => {
-                Some(format!("the last axes of the input {} are not {}", x.ty(), self.shape))
-            }
-            _ => not_float(x),
-        };
-        if let Some(message) = misfit {
-            return Tensor::poison(&self.to_string(), message);
-        }
-        let wide = x.to_dtype(precision(x.dtype()));
-        let default = if wide.dtype() == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
-        let axes: Vec<isize> = (0..self.shape.rank() as isize).map(|axis| -1 - axis).collect();
-        let square = (&wide * &wide).mean_keepdim(&axes);
-        let y = wide * (square + self.eps.unwrap_or(default)).rsqrt();
-        affine(y, self.weight.as_ref(), None, &self.shape).to_dtype(x.dtype())
+        NN.record(self, || {
+            let x = x.as_tensor().live()?;
+            check_last_axes(x, &self.shape)?;
+            let wide = x.to_dtype(precision(x.dtype()));
+            let default = if wide.dtype() == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
+            let axes: Vec<isize> = (0..self.shape.rank() as isize).map(|axis| -1 - axis).collect();
+            let square = (&wide * &wide).mean_keepdim(&axes);
+            let y = wide * (square + self.eps.unwrap_or(default)).rsqrt();
+            Ok(affine(y, self.weight.as_ref(), None, &self.shape).to_dtype(x.dtype()))
+        })
     }
 }
 
 impl fmt::Display for RmsNorm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RmsNorm({})", self.shape)
-    }
-}
-
-impl Forward for RmsNorm {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        RmsNorm::forward(self, x)
     }
 }

@@ -15,7 +15,6 @@ pub(super) struct Running {
 }
 
 impl Running {
-    #[track_caller]
     pub(super) fn new(features: usize) -> Running {
         Running {
             mean: Buffer::new(Tensor::zeros(DType::F32, [features])),
@@ -24,15 +23,19 @@ impl Running {
         }
     }
 
+    /// Mean and variance, in this dtype and of this shape.
+    pub(super) fn statistics(&self, dtype: DType, shape: &[usize]) -> (Tensor, Tensor) {
+        let value = |buffer: &Buffer| buffer.get().to_dtype(dtype).reshape(shape);
+        (value(&self.mean), value(&self.var))
+    }
+
     /// Counts one more batch.
-    #[track_caller]
     pub(super) fn count_batch(&self) {
         self.num_batches_tracked.set(self.num_batches_tracked.get() + 1.0);
     }
 
     /// Moves the running statistics towards those of a batch with `count` values a statistic: by `momentum`, or without
     /// one so that they are the means over all batches that were counted.
-    #[track_caller]
     pub(super) fn track(&self, mean: &Tensor, var: &Tensor, count: usize, momentum: Option<f64>) {
         let unbiased = var * (count as f64 / (count as f64 - 1.0));
         for (buffer, new) in [(&self.mean, mean), (&self.var, &unbiased)] {

@@ -3,9 +3,12 @@
 use std::fmt;
 use std::panic::Location;
 
-use fulmen_tensor::{AsTensor, Tensor};
+use fulmen_tensor::{AsTensor, Scope, Tensor};
 
-use crate::{Module, Visit, users_line};
+use crate::attention::{LearnedPositions, SinusoidalPositions};
+use crate::layers::*;
+use crate::record::NN;
+use crate::{Module, Visit};
 
 /// A module that makes one tensor of one tensor. For code that holds layers of different types; a layer's own
 /// `forward` is the same.
@@ -70,17 +73,63 @@ impl Sequential {
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         let mut x = x.as_tensor().clone();
         for (layer, line) in self.layers.iter().zip(&self.lines) {
-            x = users_line::at(line, || layer.forward(&x));
+            let _scope = NN.at(line);
+            let _user = Scope::leave();
+            x = layer.forward(&x);
         }
         x
     }
 }
 
-impl Forward for Sequential {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        Sequential::forward(self, x)
-    }
+/// The layers whose `forward` takes one tensor and gives one. The activations have theirs in `functions.rs`.
+macro_rules! forward {
+    ($($layer:ident $(<$size:ident>)?,)*) => {$(
+        impl $(<const $size: usize>)? Forward for $layer $(<$size>)? {
+            #[track_caller]
+            fn forward(&self, x: &Tensor) -> Tensor {
+                <$layer $(<$size>)?>::forward(self, x)
+            }
+        }
+    )*};
+}
+
+forward! {
+    AlphaDropout,
+    DropPath,
+    Dropout,
+    Dropout1d,
+    Dropout2d,
+    Dropout3d,
+    Embedding,
+    EmbeddingBag,
+    Flatten,
+    GroupNorm,
+    LayerNorm,
+    LearnedPositions,
+    Linear,
+    LocalResponseNorm,
+    PixelShuffle,
+    PixelUnshuffle,
+    Prelu,
+    RmsNorm,
+    Rrelu,
+    Sequential,
+    SinusoidalPositions,
+    Unflatten,
+    Upsample,
+    AdaptiveAvgPool<N>,
+    AdaptiveMaxPool<N>,
+    AvgPool<N>,
+    BatchNorm<N>,
+    CircularPad<N>,
+    ConstantPad<N>,
+    Conv<N>,
+    ConvTranspose<N>,
+    InstanceNorm<N>,
+    MaxPool<N>,
+    ReflectionPad<N>,
+    ReplicationPad<N>,
+    ZeroPad<N>,
 }
 
 impl Module for Sequential {

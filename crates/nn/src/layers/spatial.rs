@@ -1,11 +1,8 @@
 //! What layers over 1, 2 or 3 spatial axes have in common: inputs with and without a batch axis, and the names of the axes.
 
-use std::panic::Location;
-
 use fulmen_tensor::Tensor;
 
 use super::sizes::Sizes;
-use crate::users_line;
 
 /// What the `i`-th of `n` spatial axes is called.
 fn axis_name(n: usize, i: usize) -> &'static str {
@@ -17,33 +14,40 @@ fn axis_name(n: usize, i: usize) -> &'static str {
     }
 }
 
+/// The names of all `n` spatial axes.
+pub(super) fn axis_names(n: usize) -> String {
+    (0..n).map(|i| axis_name(n, i)).collect::<Vec<_>>().join(", ")
+}
+
 /// Runs `f` on a batch; one sample without a batch axis gets one for the while.
-#[track_caller]
 pub(super) fn batched<const N: usize>(x: &Tensor, f: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
-    let line = Location::caller();
-    users_line::at(line, || if x.rank() == N + 1 { f(&x.unsqueeze(0)).squeeze(0) } else { f(x) })
+    if x.rank() == N + 1 { f(&x.unsqueeze(0)).squeeze(0) } else { f(x) }
 }
 
-/// Says so if the input is no batch and no sample with `channels` and `N` spatial axes.
-pub(super) fn no_batch<const N: usize>(x: &Tensor, channels: impl std::fmt::Display) -> Option<String> {
-    let axes: Vec<&str> = (0..N).map(|i| axis_name(N, i)).collect();
-    let fits = (N + 1..=N + 2).contains(&x.rank());
-    (!fits).then(|| format!("the input {} is not [batch, {channels}, {}]", x.ty(), axes.join(", ")))
+/// Refuses an input that is no batch and no sample with `channels` and `N` spatial axes.
+pub(super) fn check_batch<const N: usize>(x: &Tensor, channels: impl std::fmt::Display) -> Result<(), String> {
+    match x.rank() {
+        rank if rank == N + 1 || rank == N + 2 => Ok(()),
+        _ => Err(format!("the input {} is not [batch, {channels}, {}]", x.ty(), axis_names(N))),
+    }
 }
 
-/// Says so if a window has no room in the padded input.
-pub(super) fn room<const N: usize>(
+/// Refuses a window that has no room in the padded input.
+pub(super) fn check_window<const N: usize>(
     x: &Tensor,
     window: Sizes<N>,
     padding: Sizes<N>,
     dilation: Sizes<N>,
-) -> Option<String> {
-    (0..N).find_map(|i| {
+) -> Result<(), String> {
+    (0..N).try_for_each(|i| {
         let (padding, name) = (padding.0[i], axis_name(N, i));
         let has = padding.saturating_mul(2).saturating_add(x.size(i as isize - N as isize));
         let needs = window.0[i].saturating_sub(1).saturating_mul(dilation.0[i]).saturating_add(1);
         let padded = if padding > 0 { " with its padding" } else { "" };
-        (has < needs).then(|| format!("the {name} of {}{padded} is {has}, the window needs {needs}", x.ty()))
+        if has < needs {
+            return Err(format!("the {name} of {}{padded} is {has}, the window needs {needs}", x.ty()));
+        }
+        Ok(())
     })
 }
 

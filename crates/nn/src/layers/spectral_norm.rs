@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use fulmen_tensor::{AsTensor, DType, Tensor, random};
+use fulmen_tensor::{AsTensor, DType, Refusal, Scope, Tensor, random};
 
 use super::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Linear};
 use crate::precision::precision;
+use crate::record::NN;
 use crate::{Buffer, Forward, Module, Parameter, TrainingMode, Visit};
 
 /// A layer with one weight, `[out, …]`, that [`SpectralNorm`] can divide.
@@ -82,6 +83,7 @@ impl<L: Weighted> SpectralNorm<L> {
     /// One step of power iteration a call, `eps` 1e-12.
     #[track_caller]
     pub fn new(layer: L) -> SpectralNorm<L> {
+        let _scope = NN.open();
         let ty = layer.weight().ty();
         let out = ty.shape.get(layer.out_axis()).copied().unwrap_or(1);
         let rest = ty.shape.num_elements().checked_div(out).unwrap_or(0);
@@ -120,10 +122,10 @@ impl<L: Weighted> SpectralNorm<L> {
     /// The divided weight. While training, a step of power iteration, as [`forward`](SpectralNorm::forward).
     #[track_caller]
     pub fn weight(&self) -> Tensor {
-        let weight = self.layer.weight().get();
-        if weight.fault().is_some() {
-            return weight;
-        }
+        NN.record("SpectralNorm", || self.divided(self.layer.weight().get().live()?))
+    }
+
+    fn divided(&self, weight: &Tensor) -> Result<Tensor, Refusal> {
         let axis = self.layer.out_axis();
         let (ty, wide) = (weight.ty(), weight.to_dtype(precision(weight.dtype())));
         let mut order: Vec<isize> = (0..ty.shape.rank() as isize).filter(|&a| a != axis as isize).collect();
@@ -142,26 +144,23 @@ impl<L: Weighted> SpectralNorm<L> {
             self.v.set(v.to_dtype(self.v.ty().dtype));
         }
         let largest = (matrix * u.detach().unsqueeze(1) * v.detach().unsqueeze(0)).sum_all();
-        (wide / largest).to_dtype(ty.dtype)
+        Ok((wide / largest).to_dtype(ty.dtype))
     }
 
     /// The layer's result with the divided weight.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let weight = self.weight();
-        if weight.fault().is_some() {
-            return weight;
-        }
-        self.layer.with_weight(Parameter::from_tensor(weight)).forward(x)
+        NN.record("SpectralNorm", || {
+            let x = x.as_tensor().live()?;
+            let weight = self.weight();
+            weight.live()?;
+            let _user = Scope::leave();
+            Ok(self.layer.with_weight(Parameter::from_tensor(weight)).forward(x))
+        })
     }
 }
 
 /// `x/max(|x|, eps)`.
-#[track_caller]
 fn normalize(x: &Tensor, eps: f64) -> Tensor {
     x / (x * x).sum_all().sqrt().maximum(eps)
 }

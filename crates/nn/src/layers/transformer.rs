@@ -4,6 +4,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::{LayerNorm, TransformerDecoderLayer, TransformerEncoderLayer};
 use crate::attention::{Attention, KeyValueCache};
+use crate::record::NN;
 use crate::{Init, Module};
 
 /// Encoder layers one after the other, and if asked for a normalization of the last one's result. As PyTorch's
@@ -47,6 +48,7 @@ impl TransformerEncoder {
     /// The last layer's result; `how` says what each position sees, in all layers.
     #[track_caller]
     pub fn forward(&self, src: impl AsTensor, how: &Attention) -> Tensor {
+        let _scope = NN.open();
         let src = src.as_tensor();
         let mut x = src.clone();
         for layer in &self.layers {
@@ -64,6 +66,7 @@ impl TransformerEncoder {
     /// Poisoned where there are not as many caches as layers.
     #[track_caller]
     pub fn forward_cached(&self, src: impl AsTensor, caches: &[KeyValueCache]) -> (Tensor, Vec<KeyValueCache>) {
+        let _scope = NN.open();
         let src = src.as_tensor();
         if caches.len() != self.layers.len() {
             let message = format!("{} layers have {} caches; each has its own", self.layers.len(), caches.len());
@@ -120,6 +123,7 @@ impl TransformerDecoder {
     /// The last layer's result; `how` says what each position of `tgt` sees of `tgt`, and `cross` what it sees of `memory`.
     #[track_caller]
     pub fn forward(&self, tgt: impl AsTensor, memory: impl AsTensor, how: &Attention, cross: &Attention) -> Tensor {
+        let _scope = NN.open();
         let (tgt, memory) = (tgt.as_tensor(), memory.as_tensor());
         let mut x = tgt.clone();
         for layer in &self.layers {
@@ -163,7 +167,6 @@ pub struct Transformer {
 
 impl Transformer {
     /// So many encoder and decoder layers of `d_model` features as asked for; PyTorch's default is 6 and 6.
-    #[track_caller]
     pub fn new(
         d_model: usize,
         encoder: (usize, impl FnMut() -> TransformerEncoderLayer),
@@ -193,6 +196,7 @@ impl Transformer {
         decoder: &Attention,
         cross: &Attention,
     ) -> Tensor {
+        let _scope = NN.open();
         let (src, tgt) = (src.as_tensor(), tgt.as_tensor());
         self.decoder.forward(tgt, &self.encoder.forward(src, encoder), decoder, cross)
     }

@@ -2,15 +2,15 @@
 //! and residuals. Rows of them are in `transformer.rs`.
 
 use std::fmt;
-use std::panic::Location;
 use std::sync::Arc;
 
-use fulmen_tensor::{AsTensor, Tensor};
+use fulmen_tensor::{AsTensor, Scope, Tensor};
 
 use super::functions::Relu;
 use super::{Dropout, LayerNorm, Linear, MultiheadAttention};
 use crate::attention::{Attention, KeyValueCache};
-use crate::{Forward, Module, Visit, users_line};
+use crate::record::NN;
+use crate::{Forward, Module, Visit};
 
 /// What layers are built from; PyTorch's defaults.
 #[derive(Clone, Copy, Debug)]
@@ -28,12 +28,10 @@ impl Settings {
         Settings { d_model, nhead, dim_feedforward: 2048, dropout: 0.1, eps: 1e-5, bias: true }
     }
 
-    #[track_caller]
     fn attention(&self) -> MultiheadAttention {
         MultiheadAttention::new(self.d_model, self.nhead).bias(self.bias).dropout(self.dropout)
     }
 
-    #[track_caller]
     fn norm(&self) -> LayerNorm {
         LayerNorm::new([self.d_model]).eps(self.eps).bias(self.bias)
     }
@@ -60,12 +58,12 @@ impl fmt::Debug for Function {
 }
 
 /// `linear2(dropout(activation(linear1(x))))`.
-#[track_caller]
 fn feed_forward(x: &Tensor, linear1: &Linear, activation: &Function, dropout: &Dropout, linear2: &Linear) -> Tensor {
-    let line = Location::caller();
     let hidden = linear1.forward(x);
-    // A call through a trait object does not tell its line.
-    let hidden = users_line::at(line, || activation.0.forward(&hidden));
+    let hidden = {
+        let _user = Scope::leave();
+        activation.0.forward(&hidden)
+    };
     linear2.forward(&dropout.forward(&hidden))
 }
 
@@ -93,12 +91,10 @@ macro_rules! layer {
             /// A layer of `d_model` features and `nhead` heads: 2048 features inside, dropout 0.1, ReLU, `eps` 1e-5,
             /// biases, normalization behind the residuals. The builder methods make the parameters anew, so they come
             /// before initialization.
-            #[track_caller]
             pub fn new(d_model: usize, nhead: usize) -> $name {
                 $name::build(Settings::new(d_model, nhead), Function(Arc::new(Relu)), false)
             }
 
-            #[track_caller]
             fn build(settings: Settings, activation: Function, norm_first: bool) -> $name {
                 let Settings { d_model, dim_feedforward, bias, .. } = settings;
                 $name {
@@ -113,26 +109,22 @@ macro_rules! layer {
             }
 
             /// The features between the two linear layers.
-            #[track_caller]
             pub fn dim_feedforward(self, features: usize) -> $name {
                 let settings = Settings { dim_feedforward: features, ..self.settings };
                 $name::build(settings, self.activation, self.norm_first)
             }
 
             /// The probability of all its dropouts.
-            #[track_caller]
             pub fn dropout(self, p: f64) -> $name {
                 $name::build(Settings { dropout: p, ..self.settings }, self.activation, self.norm_first)
             }
 
             /// What the normalizations add to the variance.
-            #[track_caller]
             pub fn layer_norm_eps(self, eps: f64) -> $name {
                 $name::build(Settings { eps, ..self.settings }, self.activation, self.norm_first)
             }
 
             /// With or without biases, of linear layers, attention and normalizations.
-            #[track_caller]
             pub fn bias(self, bias: bool) -> $name {
                 $name::build(Settings { bias, ..self.settings }, self.activation, self.norm_first)
             }
@@ -192,6 +184,7 @@ impl TransformerEncoderLayer {
     /// Poisoned where the input is not `[batch, length, d_model]` or the heads do not divide the features.
     #[track_caller]
     pub fn forward(&self, src: impl AsTensor, how: &Attention) -> Tensor {
+        let _scope = NN.open();
         let src = src.as_tensor();
         if self.norm_first {
             let x = src + self.attend(&self.norm1.forward(src), how);
@@ -207,6 +200,7 @@ impl TransformerEncoderLayer {
     /// whole sequence. See [`MultiheadAttention::forward_cached`].
     #[track_caller]
     pub fn forward_cached(&self, src: impl AsTensor, cache: &KeyValueCache) -> (Tensor, KeyValueCache) {
+        let _scope = NN.open();
         let src = src.as_tensor();
         if self.norm_first {
             let (found, cache) = self.self_attn.forward_cached(&self.norm1.forward(src), cache);
@@ -219,12 +213,10 @@ impl TransformerEncoderLayer {
         }
     }
 
-    #[track_caller]
     fn attend(&self, x: &Tensor, how: &Attention) -> Tensor {
         self.dropout1.forward(&self.self_attn.forward(x, x, x, how))
     }
 
-    #[track_caller]
     fn feed(&self, x: &Tensor) -> Tensor {
         self.dropout2.forward(&feed_forward(x, &self.linear1, &self.activation, &self.dropout, &self.linear2))
     }
@@ -272,6 +264,7 @@ impl TransformerDecoderLayer {
     /// Poisoned where an input is not `[batch, length, d_model]` or the heads do not divide the features.
     #[track_caller]
     pub fn forward(&self, tgt: impl AsTensor, memory: impl AsTensor, how: &Attention, cross: &Attention) -> Tensor {
+        let _scope = NN.open();
         let (tgt, memory) = (tgt.as_tensor(), memory.as_tensor());
         if self.norm_first {
             let x = tgt + self.attend(&self.norm1.forward(tgt), how);
@@ -284,17 +277,14 @@ impl TransformerDecoderLayer {
         }
     }
 
-    #[track_caller]
     fn attend(&self, x: &Tensor, how: &Attention) -> Tensor {
         self.dropout1.forward(&self.self_attn.forward(x, x, x, how))
     }
 
-    #[track_caller]
     fn look(&self, x: &Tensor, memory: &Tensor, how: &Attention) -> Tensor {
         self.dropout2.forward(&self.multihead_attn.forward(x, memory, memory, how))
     }
 
-    #[track_caller]
     fn feed(&self, x: &Tensor) -> Tensor {
         self.dropout3.forward(&feed_forward(x, &self.linear1, &self.activation, &self.dropout, &self.linear2))
     }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, Interpolation, Tensor};
 
-use crate::{Forward, Module};
+use crate::Module;
+use crate::record::NN;
 
 /// Interpolation of the spatial axes of `[batch, channels, …]` to given sizes or by given factors. As PyTorch's
 /// `nn.Upsample`; see [`Tensor::interpolate`].
@@ -46,19 +47,18 @@ impl Upsample {
     /// The interpolated input.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let axes = self.sizes.as_ref().map_or(self.scales.len(), Vec::len);
-        if x.rank() != axes + 2 {
-            let message = format!("the input {} is not [batch, channels, …] with {axes} spatial axes", x.ty());
-            return Tensor::poison(&self.to_string(), message);
-        }
-        match &self.sizes {
-            Some(sizes) => x.interpolate(sizes, self.mode),
-            None => x.interpolate_by(&self.scales, self.mode),
-        }
+        NN.record(self, || {
+            let x = x.as_tensor().live()?;
+            let axes = self.sizes.as_ref().map_or(self.scales.len(), Vec::len);
+            if x.rank() != axes + 2 {
+                let message = format!("the input {} is not [batch, channels, …] with {axes} spatial axes", x.ty());
+                return Err(message.into());
+            }
+            Ok(match &self.sizes {
+                Some(sizes) => x.interpolate(sizes, self.mode),
+                None => x.interpolate_by(&self.scales, self.mode),
+            })
+        })
     }
 }
 
@@ -68,13 +68,6 @@ impl fmt::Display for Upsample {
             Some(sizes) => write!(f, "Upsample(to {sizes:?}, {:?})", self.mode),
             None => write!(f, "Upsample(by {:?}, {:?})", self.scales, self.mode),
         }
-    }
-}
-
-impl Forward for Upsample {
-    #[track_caller]
-    fn forward(&self, x: &Tensor) -> Tensor {
-        Upsample::forward(self, x)
     }
 }
 
@@ -109,21 +102,21 @@ impl PixelShuffle {
     /// The larger images.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let (r, rank) = (self.factor, x.rank() as isize);
-        let square = r.saturating_mul(r);
-        if rank < 3 || x.size(-3).checked_rem(square) != Some(0) {
-            let message = format!("the input {} is not […, a multiple of {square} channels, height, width]", x.ty());
-            return Tensor::poison(&format!("PixelShuffle({r})"), message);
-        }
-        let (outer, height, width) = (&x.shape()[..x.rank() - 3], x.size(-2), x.size(-1));
-        let channels = x.size(-3) / square;
-        let split = x.reshape([outer, &[channels, r, r, height, width]].concat());
-        let order = split.movedim(&[-4, -3], &[-3, -1]);
-        order.reshape([outer, &[channels, height.saturating_mul(r), width.saturating_mul(r)]].concat())
+        NN.record(format_args!("PixelShuffle({})", self.factor), || {
+            let x = x.as_tensor().live()?;
+            let (r, rank) = (self.factor, x.rank() as isize);
+            let square = r.saturating_mul(r);
+            if rank < 3 || x.size(-3).checked_rem(square) != Some(0) {
+                let message =
+                    format!("the input {} is not […, a multiple of {square} channels, height, width]", x.ty());
+                return Err(message.into());
+            }
+            let (outer, height, width) = (&x.shape()[..x.rank() - 3], x.size(-2), x.size(-1));
+            let channels = x.size(-3) / square;
+            let split = x.reshape([outer, &[channels, r, r, height, width]].concat());
+            let order = split.movedim(&[-4, -3], &[-3, -1]);
+            Ok(order.reshape([outer, &[channels, height.saturating_mul(r), width.saturating_mul(r)]].concat()))
+        })
     }
 }
 
@@ -136,31 +129,18 @@ impl PixelUnshuffle {
     /// The smaller images.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
-        let x = x.as_tensor();
-        if x.fault().is_some() {
-            return x.clone();
-        }
-        let r = self.factor;
-        let divides = |axis: isize| x.size(axis).checked_rem(r) == Some(0);
-        if x.rank() < 3 || !divides(-1) || !divides(-2) {
-            let message = format!("the input {} is not […, channels, height, width] in multiples of {r}", x.ty());
-            return Tensor::poison(&format!("PixelUnshuffle({r})"), message);
-        }
-        let (outer, height, width) = (&x.shape()[..x.rank() - 3], x.size(-2) / r, x.size(-1) / r);
-        let split = x.reshape([outer, &[x.size(-3), height, r, width, r]].concat());
-        let order = split.movedim(&[-3, -1], &[-4, -3]);
-        order.reshape([outer, &[x.size(-3).saturating_mul(r.saturating_mul(r)), height, width]].concat())
+        NN.record(format_args!("PixelUnshuffle({})", self.factor), || {
+            let x = x.as_tensor().live()?;
+            let r = self.factor;
+            let divides = |axis: isize| x.size(axis).checked_rem(r) == Some(0);
+            if x.rank() < 3 || !divides(-1) || !divides(-2) {
+                let message = format!("the input {} is not […, channels, height, width] in multiples of {r}", x.ty());
+                return Err(message.into());
+            }
+            let (outer, height, width) = (&x.shape()[..x.rank() - 3], x.size(-2) / r, x.size(-1) / r);
+            let split = x.reshape([outer, &[x.size(-3), height, r, width, r]].concat());
+            let order = split.movedim(&[-3, -1], &[-4, -3]);
+            Ok(order.reshape([outer, &[x.size(-3).saturating_mul(r.saturating_mul(r)), height, width]].concat()))
+        })
     }
 }
-
-macro_rules! forward {
-    ($($name:ident),*) => {$(
-        impl Forward for $name {
-            #[track_caller]
-            fn forward(&self, x: &Tensor) -> Tensor {
-                $name::forward(self, x)
-            }
-        }
-    )*};
-}
-forward!(PixelShuffle, PixelUnshuffle);

@@ -1,10 +1,11 @@
 //! Yes or no: binary cross-entropy of probabilities and of logits, and the focal loss.
 
-use fulmen_tensor::{AsTensor, Tensor};
+use fulmen_tensor::{AsTensor, Refusal, Tensor};
 
 use super::Reduction;
 use super::check::{pair, weight};
 use crate::activation::log_sigmoid;
+use crate::record::NN;
 
 /// `−(target·log p + (1 − target)·log(1 − p))`, elementwise, of probabilities and targets between 0 and 1 in one shape.
 /// A logarithm counts as at least −100. From logits, [`binary_cross_entropy_with_logits`] is more exact.
@@ -54,23 +55,21 @@ impl BceLoss {
     /// weight that does not fit.
     #[track_caller]
     pub fn forward(&self, p: impl AsTensor, target: impl AsTensor) -> Tensor {
-        let (p, target) = (p.as_tensor(), target.as_tensor());
-        const LOSS: &str = "binary_cross_entropy";
-        let (p, target) = match pair(LOSS, p, target) {
-            Ok(pair) => pair,
-            Err(poisoned) => return poisoned,
-        };
-        // Where p is 0 or 1 the logarithm's derivative is infinite. There the loss is its value with a straight line
-        // through it, whose slope is PyTorch's.
-        let flat = (&p * (-&p + 1.0)).lt(1e-12);
-        let inner = flat.select(&Tensor::full(p.dtype(), [], 0.5), &p);
-        let at = p.detach();
-        let log_p = flat.select(&at.log().maximum(-100.0), &inner.log());
-        let log_q = flat.select(&(-&at).log1p().maximum(-100.0), &(-inner).log1p());
-        let slope = ((&at - &target) / 1e-12).detach();
-        let line = flat.select(&((&p - &at) * slope), &p.zeros_like());
-        let losses = line - (&target * log_p + (-&target + 1.0) * log_q);
-        finish(LOSS, self.reduction, losses, self.weight.as_ref())
+        NN.record("binary_cross_entropy", || {
+            let (p, target) = (p.as_tensor(), target.as_tensor());
+            let (p, target) = pair(p, target)?;
+            // Where p is 0 or 1 the logarithm's derivative is infinite. There the loss is its value with a straight line
+            // through it, whose slope is PyTorch's.
+            let flat = (&p * (-&p + 1.0)).lt(1e-12);
+            let inner = flat.select(&Tensor::full(p.dtype(), [], 0.5), &p);
+            let at = p.detach();
+            let log_p = flat.select(&at.log().maximum(-100.0), &inner.log());
+            let log_q = flat.select(&(-&at).log1p().maximum(-100.0), &(-inner).log1p());
+            let slope = ((&at - &target) / 1e-12).detach();
+            let line = flat.select(&((&p - &at) * slope), &p.zeros_like());
+            let losses = line - (&target * log_p + (-&target + 1.0) * log_q);
+            finish(self.reduction, losses, self.weight.as_ref())
+        })
     }
 }
 
@@ -137,38 +136,29 @@ impl BceWithLogitsLoss {
     /// that do not fit.
     #[track_caller]
     pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {
-        let (logits, target) = (logits.as_tensor(), target.as_tensor());
-        const LOSS: &str = "binary_cross_entropy_with_logits";
-        let (x, target) = match pair(LOSS, logits, target) {
-            Ok(pair) => pair,
-            Err(poisoned) => return poisoned,
-        };
-        let mut no = minus_log_sigmoid(&x);
-        if let Some(positive) = &self.pos_weight {
-            let positive = match weight(LOSS, "weight of positives", positive, &x, x.dtype()) {
-                Ok(positive) => positive,
-                Err(poisoned) => return poisoned,
-            };
-            no = no * ((positive - 1.0) * &target + 1.0);
-        }
-        finish(LOSS, self.reduction, (-target + 1.0) * x + no, self.weight.as_ref())
+        NN.record("binary_cross_entropy_with_logits", || {
+            let (logits, target) = (logits.as_tensor(), target.as_tensor());
+            let (x, target) = pair(logits, target)?;
+            let mut no = minus_log_sigmoid(&x);
+            if let Some(positive) = &self.pos_weight {
+                let positive = weight("weight of positives", positive, &x, x.dtype())?;
+                no = no * ((positive - 1.0) * &target + 1.0);
+            }
+            finish(self.reduction, (-target + 1.0) * x + no, self.weight.as_ref())
+        })
     }
 }
 
 /// `−log sigmoid(x) = log(1 + e⁻ˣ)`, elementwise.
-#[track_caller]
 pub(super) fn minus_log_sigmoid(x: &Tensor) -> Tensor {
     -log_sigmoid(x)
 }
 
 /// The losses with their weights, reduced.
-#[track_caller]
-fn finish(loss: &str, reduction: Reduction, losses: Tensor, factor: Option<&Tensor>) -> Tensor {
-    let Some(factor) = factor else { return reduction.apply(&losses) };
-    match weight(loss, "weight", factor, &losses, losses.dtype()) {
-        Ok(factor) => reduction.apply(&(losses * factor)),
-        Err(poisoned) => poisoned,
-    }
+fn finish(reduction: Reduction, losses: Tensor, factor: Option<&Tensor>) -> Result<Tensor, Refusal> {
+    let Some(factor) = factor else { return Ok(reduction.apply(&losses)) };
+    let factor = weight("weight", factor, &losses, losses.dtype())?;
+    Ok(reduction.apply(&(losses * factor)))
 }
 
 /// `−αₜ(1 − pₜ)^γ·log pₜ`, where `pₜ` is the probability that `sigmoid(logits)` gives to the target and `αₜ` is `alpha` for
@@ -225,26 +215,24 @@ impl SigmoidFocalLoss {
     /// The loss. Poisoned as [`binary_cross_entropy_with_logits`], and by an α outside 0 to 1 or a negative γ.
     #[track_caller]
     pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {
-        let (logits, target) = (logits.as_tensor(), target.as_tensor());
-        const LOSS: &str = "sigmoid_focal_loss";
-        let (x, target) = match pair(LOSS, logits, target) {
-            Ok(pair) => pair,
-            Err(poisoned) => return poisoned,
-        };
-        if self.gamma.is_nan() || self.gamma < 0.0 || !self.alpha.is_none_or(|alpha| (0.0..=1.0).contains(&alpha)) {
-            let message =
-                format!("alpha is between 0 and 1, gamma at least 0, not {:?} and {}", self.alpha, self.gamma);
-            return Tensor::poison(LOSS, message);
-        }
-        let losses = (-&target + 1.0) * &x + minus_log_sigmoid(&x);
-        let p = x.sigmoid();
-        // The probability that is given to what is not so.
-        let wrong = &p + &target - &p * &target * 2.0;
-        let mut losses = if self.gamma == 0.0 { losses } else { losses * wrong.pow(self.gamma) };
-        if let Some(alpha) = self.alpha {
-            losses = losses * (&target * (2.0 * alpha - 1.0) + (1.0 - alpha));
-        }
-        self.reduction.apply(&losses)
+        NN.record("sigmoid_focal_loss", || {
+            let (logits, target) = (logits.as_tensor(), target.as_tensor());
+            let (x, target) = pair(logits, target)?;
+            if self.gamma.is_nan() || self.gamma < 0.0 || !self.alpha.is_none_or(|alpha| (0.0..=1.0).contains(&alpha)) {
+                let message =
+                    format!("alpha is between 0 and 1, gamma at least 0, not {:?} and {}", self.alpha, self.gamma);
+                return Err(message.into());
+            }
+            let losses = (-&target + 1.0) * &x + minus_log_sigmoid(&x);
+            let p = x.sigmoid();
+            // The probability that is given to what is not so.
+            let wrong = &p + &target - &p * &target * 2.0;
+            let mut losses = if self.gamma == 0.0 { losses } else { losses * wrong.pow(self.gamma) };
+            if let Some(alpha) = self.alpha {
+                losses = losses * (&target * (2.0 * alpha - 1.0) + (1.0 - alpha));
+            }
+            Ok(self.reduction.apply(&losses))
+        })
     }
 }
 

@@ -12,7 +12,6 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    #[track_caller]
     pub(super) fn new(target: &Tensor, classes: usize, ignore_index: Option<i64>) -> Classes {
         // A short integer cannot count to the number of classes; a long one may lose its high bits. So the range is
         // checked as i64 where i32 does not hold every value.
@@ -25,11 +24,7 @@ impl Classes {
         let one_hot = right.select(&index, &index.zeros_like()).to_dtype(DType::I32).one_hot(classes);
         // An index that the targets' type cannot hold ignores nothing, and must not wrap to one that does.
         let held = |i: &i64| wide == DType::I64 || i32::try_from(*i).is_ok();
-        // No closure, which would be the caller of what it records.
-        let mut ignored = None;
-        if let Some(i) = ignore_index.filter(held) {
-            ignored = Some(index.eq(Tensor::scalar(i).to_dtype(wide)));
-        }
+        let ignored = ignore_index.filter(held).map(|i| index.eq(Tensor::scalar(i).to_dtype(wide)));
         let sound = match &ignored {
             Some(ignored) => right.or(ignored),
             None => right,
@@ -38,14 +33,12 @@ impl Classes {
     }
 
     /// The value `[samples]` at each target.
-    #[track_caller]
     pub(super) fn pick(&self, values: &Tensor) -> Tensor {
         // Not a sum of products: 0 · −∞, where a class is impossible, would be NaN.
         self.one_hot.select(values, &Tensor::zeros(values.dtype(), [])).sum(&[-1])
     }
 
     /// Losses `[samples]` that are 0 where the target is ignored, and NaN where it is neither a class nor ignored.
-    #[track_caller]
     pub(super) fn judge(&self, losses: &Tensor) -> Tensor {
         // Times NaN, so that the gradient is NaN as well.
         let one = losses.ones_like();
@@ -58,7 +51,6 @@ impl Classes {
 
     /// What each sample counts in a mean: the weight of its class, if there are weights; 0 if it is ignored. `None`
     /// where all count the same.
-    #[track_caller]
     pub(super) fn counts(&self, weight: Option<&Tensor>, dtype: DType) -> Option<Tensor> {
         let counts = match weight {
             Some(weight) => self.pick(weight),

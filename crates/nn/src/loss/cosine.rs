@@ -5,6 +5,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 use super::Reduction;
 use super::check::{alike, same_shape};
 use crate::precision::wide;
+use crate::record::NN;
 
 /// `a·b / (max(|a|, eps)·max(|b|, eps))` along one axis, which vanishes; PyTorch's `eps` is 1e-8. The two are
 /// floating-point numbers of one shape; 16-bit ones are computed with as f32.
@@ -19,24 +20,21 @@ use crate::precision::wide;
 /// ```
 #[track_caller]
 pub fn cosine_similarity(a: impl AsTensor, b: impl AsTensor, axis: isize, eps: f64) -> Tensor {
-    let (a, b) = (a.as_tensor(), b.as_tensor());
-    if let Err(poisoned) = alike("cosine_similarity", &[("first", a), ("second", b)]) {
-        return poisoned;
-    }
-    if let Err(message) = a.shape().axis(axis) {
-        return Tensor::poison("cosine_similarity", message.to_string());
-    }
-    if eps.is_nan() || eps <= 0.0 {
-        return Tensor::poison("cosine_similarity", format!("eps is a number above 0, not {eps}"));
-    }
-    let (a, b) = (wide(a), wide(b));
-    // Not a root of a maximum: eps² would be 0 in f32 where eps is small.
-    let (a, b) = (&a / norm(&a, axis, eps), &b / norm(&b, axis, eps));
-    (a * b).sum(&[axis])
+    NN.record("cosine_similarity", || {
+        let (a, b) = (a.as_tensor(), b.as_tensor());
+        alike(&[("first", a), ("second", b)])?;
+        a.shape().axis(axis)?;
+        if eps.is_nan() || eps <= 0.0 {
+            return Err(format!("eps is a number above 0, not {eps}").into());
+        }
+        let (a, b) = (wide(a), wide(b));
+        // Not a root of a maximum: eps² would be 0 in f32 where eps is small.
+        let (a, b) = (&a / norm(&a, axis, eps), &b / norm(&b, axis, eps));
+        Ok((a * b).sum(&[axis]))
+    })
 }
 
 /// `max(|x|, eps)` along an axis of size 1 then; at 0 without gradient.
-#[track_caller]
 fn norm(x: &Tensor, axis: isize, eps: f64) -> Tensor {
     let squares = (x * x).sum_keepdim(&[axis]);
     let none = squares.eq(0.0);
@@ -64,26 +62,23 @@ pub fn cosine_embedding_loss(
     margin: f64,
     reduction: Reduction,
 ) -> Tensor {
-    let (a, b, target) = (a.as_tensor(), b.as_tensor(), target.as_tensor());
-    const LOSS: &str = "cosine_embedding_loss";
-    if let Err(poisoned) = alike(LOSS, &[("first", a), ("second", b)]) {
-        return poisoned;
-    }
-    if a.rank() == 0 {
-        return Tensor::poison(LOSS, "a vector stands on the last axis, and scalars have none");
-    }
-    let (a, b) = (wide(a), wide(b));
-    // PyTorch's formula, which differs from that of `cosine_similarity` in how it avoids dividing by 0.
-    let squares_a = (&a * &a).sum(&[-1]) + 1e-12;
-    let squares_b = (&b * &b).sum(&[-1]) + 1e-12;
-    let cosine = (a * b).sum(&[-1]) / (squares_a * squares_b).sqrt();
-    if let Err(poisoned) = same_shape(LOSS, &[("target", target), ("cosine of the vectors", &cosine)]) {
-        return poisoned;
-    }
-    let zero = cosine.zeros_like();
-    let (same, apart) = (target.to_dtype(cosine.dtype()).eq(1.0), target.to_dtype(cosine.dtype()).eq(-1.0));
-    let losses = same.select(&(-&cosine + 1.0), &zero) + apart.select(&(&cosine - margin).relu(), &zero);
-    reduction.apply(&losses)
+    NN.record("cosine_embedding_loss", || {
+        let (a, b, target) = (a.as_tensor(), b.as_tensor(), target.as_tensor());
+        alike(&[("first", a), ("second", b)])?;
+        if a.rank() == 0 {
+            return Err("a vector stands on the last axis, and scalars have none".into());
+        }
+        let (a, b) = (wide(a), wide(b));
+        // PyTorch's formula, which differs from that of `cosine_similarity` in how it avoids dividing by 0.
+        let squares_a = (&a * &a).sum(&[-1]) + 1e-12;
+        let squares_b = (&b * &b).sum(&[-1]) + 1e-12;
+        let cosine = (a * b).sum(&[-1]) / (squares_a * squares_b).sqrt();
+        same_shape(&[("target", target), ("cosine of the vectors", &cosine)])?;
+        let zero = cosine.zeros_like();
+        let (same, apart) = (target.to_dtype(cosine.dtype()).eq(1.0), target.to_dtype(cosine.dtype()).eq(-1.0));
+        let losses = same.select(&(-&cosine + 1.0), &zero) + apart.select(&(&cosine - margin).relu(), &zero);
+        Ok(reduction.apply(&losses))
+    })
 }
 
 /// [`cosine_embedding_loss`] with settings, as PyTorch's `nn.CosineEmbeddingLoss`.

@@ -1,11 +1,11 @@
 //! Cross-entropy and the negative log-likelihood of classes. Not here: yes or no (`binary`).
 
-use fulmen_tensor::{AsTensor, Tensor};
+use fulmen_tensor::{AsTensor, Refusal, Tensor};
 
 use super::Reduction;
-use super::check::poisoned;
 use super::classes::Classes;
 use crate::precision::{precision, wide};
+use crate::record::{NN, live};
 
 /// `−log softmax(logits)[target]`: logits `[…, classes]` against the index of the right class, integers `[…]`, or
 /// against probabilities `[…, classes]`, `−Σ target·log softmax(logits)`.
@@ -101,48 +101,43 @@ impl CrossEntropyLoss {
     /// of the samples' shape nor probabilities of the logits' shape, and by settings that cannot be.
     #[track_caller]
     pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {
-        let (logits, target) = (logits.as_tensor(), target.as_tensor());
-        if let Some(poisoned) = poisoned(&[logits, target]) {
-            return poisoned;
-        }
-        if !(0.0..=1.0).contains(&self.label_smoothing) {
-            let message = format!("label smoothing is a share between 0 and 1, not {}", self.label_smoothing);
-            return Tensor::poison("cross_entropy", message);
-        }
-        let soft = target.dtype().is_float();
-        let axis = match class_axis(logits, target, self.class_axis, soft) {
-            Ok(axis) => axis,
-            Err(message) => return Tensor::poison("cross_entropy", message),
-        };
-        if soft && self.ignore_index.is_some() {
-            let message = "ignore_index means nothing for targets that are probabilities; give it up, or give indices";
-            return Tensor::poison("cross_entropy", message);
-        }
-        let classes = logits.shape()[axis];
-        let weight = match class_weight("cross_entropy", self.weight.as_ref(), classes, logits) {
-            Ok(weight) => weight,
-            Err(poisoned) => return poisoned,
-        };
-        let order = classes_last(logits.rank(), axis);
-        let log_p = wide(logits).permute(&order).log_softmax(-1);
-        if soft {
-            return self.reduction.apply(&self.soft(&log_p, &wide(target).permute(&order), weight.as_ref()));
-        }
-        let weighted = match &weight {
-            Some(weight) => &log_p * weight,
-            None => log_p,
-        };
-        let targets = Classes::new(target, classes, self.ignore_index);
-        let mut losses = -targets.pick(&weighted);
-        if self.label_smoothing != 0.0 {
-            let even = -weighted.mean(&[-1]);
-            losses = losses * (1.0 - self.label_smoothing) + even * self.label_smoothing;
-        }
-        mean_by(self.reduction, &targets, &targets.judge(&losses), weight.as_ref())
+        NN.record("cross_entropy", || {
+            let (logits, target) = (logits.as_tensor(), target.as_tensor());
+            live(&[logits, target])?;
+            if !(0.0..=1.0).contains(&self.label_smoothing) {
+                let message = format!("label smoothing is a share between 0 and 1, not {}", self.label_smoothing);
+                return Err(message.into());
+            }
+            let soft = target.dtype().is_float();
+            let axis = class_axis(logits, target, self.class_axis, soft)?;
+            if soft && self.ignore_index.is_some() {
+                let message =
+                    "ignore_index means nothing for targets that are probabilities; give it up, or give indices";
+                return Err(message.into());
+            }
+            let classes = logits.shape()[axis];
+            let weight = class_weight(self.weight.as_ref(), classes, logits)?;
+            let order = classes_last(logits.rank(), axis);
+            let log_p = wide(logits).permute(&order).log_softmax(-1);
+            if soft {
+                let losses = self.soft(&log_p, &wide(target).permute(&order), weight.as_ref());
+                return Ok(self.reduction.apply(&losses));
+            }
+            let weighted = match &weight {
+                Some(weight) => &log_p * weight,
+                None => log_p,
+            };
+            let targets = Classes::new(target, classes, self.ignore_index);
+            let mut losses = -targets.pick(&weighted);
+            if self.label_smoothing != 0.0 {
+                let even = -weighted.mean(&[-1]);
+                losses = losses * (1.0 - self.label_smoothing) + even * self.label_smoothing;
+            }
+            Ok(mean_by(self.reduction, &targets, &targets.judge(&losses), weight.as_ref()))
+        })
     }
 
     /// The losses `[samples]` against probabilities.
-    #[track_caller]
     fn soft(&self, log_p: &Tensor, target: &Tensor, weight: Option<&Tensor>) -> Tensor {
         let classes = log_p.size(-1) as f64;
         let mut target = target.to_dtype(log_p.dtype());
@@ -225,26 +220,20 @@ impl NllLoss {
     /// The loss. Poisoned as [`CrossEntropyLoss::forward`], and by targets that are probabilities.
     #[track_caller]
     pub fn forward(&self, log_p: impl AsTensor, target: impl AsTensor) -> Tensor {
-        let (log_p, target) = (log_p.as_tensor(), target.as_tensor());
-        if let Some(poisoned) = poisoned(&[log_p, target]) {
-            return poisoned;
-        }
-        let axis = match class_axis(log_p, target, self.class_axis, false) {
-            Ok(axis) => axis,
-            Err(message) => return Tensor::poison("nll_loss", message),
-        };
-        let classes = log_p.shape()[axis];
-        let weight = match class_weight("nll_loss", self.weight.as_ref(), classes, log_p) {
-            Ok(weight) => weight,
-            Err(poisoned) => return poisoned,
-        };
-        let log_p = wide(log_p).permute(&classes_last(log_p.rank(), axis));
-        let weighted = match &weight {
-            Some(weight) => &log_p * weight,
-            None => log_p,
-        };
-        let targets = Classes::new(target, classes, self.ignore_index);
-        mean_by(self.reduction, &targets, &targets.judge(&-targets.pick(&weighted)), weight.as_ref())
+        NN.record("nll_loss", || {
+            let (log_p, target) = (log_p.as_tensor(), target.as_tensor());
+            live(&[log_p, target])?;
+            let axis = class_axis(log_p, target, self.class_axis, false)?;
+            let classes = log_p.shape()[axis];
+            let weight = class_weight(self.weight.as_ref(), classes, log_p)?;
+            let log_p = wide(log_p).permute(&classes_last(log_p.rank(), axis));
+            let weighted = match &weight {
+                Some(weight) => &log_p * weight,
+                None => log_p,
+            };
+            let targets = Classes::new(target, classes, self.ignore_index);
+            Ok(mean_by(self.reduction, &targets, &targets.judge(&-targets.pick(&weighted)), weight.as_ref()))
+        })
     }
 }
 
@@ -255,7 +244,6 @@ impl Default for NllLoss {
 }
 
 /// The losses reduced, where the mean is over what the targets count.
-#[track_caller]
 fn mean_by(reduction: Reduction, targets: &Classes, losses: &Tensor, weight: Option<&Tensor>) -> Tensor {
     match (reduction, targets.counts(weight, losses.dtype())) {
         (Reduction::Mean, Some(counts)) => losses.sum_all() / counts.sum_all(),
@@ -270,20 +258,11 @@ fn classes_last(rank: usize, axis: usize) -> Vec<isize> {
 }
 
 /// The weights of the classes in the dtype of the losses.
-#[track_caller]
-fn class_weight(
-    loss: &str,
-    weight: Option<&Tensor>,
-    classes: usize,
-    logits: &Tensor,
-) -> Result<Option<Tensor>, Tensor> {
+fn class_weight(weight: Option<&Tensor>, classes: usize, logits: &Tensor) -> Result<Option<Tensor>, Refusal> {
     let Some(weight) = weight else { return Ok(None) };
-    if weight.fault().is_some() {
-        return Err(weight.clone());
-    }
-    if weight.shape().dims() != [classes] {
-        let message = format!("the logits {} have {classes} classes, the weight is {}", logits.ty(), weight.ty());
-        return Err(Tensor::poison(loss, message));
+    if weight.live()?.shape().dims() != [classes] {
+        let (logits, weight) = (logits.ty(), weight.ty());
+        return Err(format!("the logits {logits} have {classes} classes, the weight is {weight}").into());
     }
     Ok(Some(weight.to_dtype(precision(logits.dtype()))))
 }

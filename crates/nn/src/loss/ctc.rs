@@ -1,12 +1,10 @@
 //! Connectionist temporal classification: the likelihood of a sequence of labels over all ways to align it with time.
 
-use std::panic::Location;
-
 use fulmen_tensor::{AsTensor, DType, Tensor, scan};
 
 use super::Reduction;
 use crate::precision::wide;
-use crate::users_line;
+use crate::record::{NN, live};
 
 /// `−log Σ p(alignment)` over all alignments of the targets with time: log-probabilities `[time, batch, classes]`, as
 /// `log_softmax` gives them, and labels `[batch, longest]`, with their lengths, integers `[batch]`. Class 0 is the blank.
@@ -82,76 +80,67 @@ impl CtcLoss {
         input_lengths: impl AsTensor,
         target_lengths: impl AsTensor,
     ) -> Tensor {
-        let (log_p, targets, input_lengths, target_lengths) =
-            (log_p.as_tensor(), targets.as_tensor(), input_lengths.as_tensor(), target_lengths.as_tensor());
-        for tensor in [log_p, targets, input_lengths, target_lengths] {
-            if tensor.fault().is_some() {
-                return tensor.clone();
-            }
-        }
-        let (time, batch, classes, longest) = match self.sizes(log_p, targets, input_lengths, target_lengths) {
-            Ok(sizes) => sizes,
-            Err(message) => return Tensor::poison("ctc_loss", message),
-        };
-        let log_p = wide(log_p);
-        let dtype = log_p.dtype();
-        let impossible = Tensor::full(dtype, [], f64::NEG_INFINITY);
-        let (input_lengths, within) = self::lengths(input_lengths, time);
-        let (target_lengths, short) = self::lengths(target_lengths, longest);
-        let sound = within.and(short);
+        NN.record("ctc_loss", || {
+            let (log_p, targets, input_lengths, target_lengths) =
+                (log_p.as_tensor(), targets.as_tensor(), input_lengths.as_tensor(), target_lengths.as_tensor());
+            live(&[log_p, targets, input_lengths, target_lengths])?;
+            let (time, batch, classes, longest) = self.sizes(log_p, targets, input_lengths, target_lengths)?;
+            let log_p = wide(log_p);
+            let dtype = log_p.dtype();
+            let impossible = Tensor::full(dtype, [], f64::NEG_INFINITY);
+            let (input_lengths, within) = self::lengths(input_lengths, time);
+            let (target_lengths, short) = self::lengths(target_lengths, longest);
+            let sound = within.and(short);
 
-        // Blanks around and between the labels: states 0, 2, … are blanks, state 2i + 1 is label i.
-        let states = 2 * longest + 1;
-        let blanks = Tensor::full(DType::I32, [batch, longest], self.blank as f64);
-        let used = Tensor::iota(DType::I32, [batch, longest], 1).lt(&target_lengths);
-        let index = targets.to_dtype(DType::I64);
-        let right = index.ge(0.0).and(index.lt(classes as f64)).and(index.ne(self.blank as f64));
-        let unsound = used.and(right.not()).to_dtype(DType::I32).sum_keepdim(&[1]).gt(0.0);
-        let labels = used.and(&right).select(&index.to_dtype(DType::I32), &blanks);
-        let pairs = Tensor::stack(&[&labels, &blanks], 2).reshape([batch, 2 * longest]);
-        let first = Tensor::full(DType::I32, [batch, 1], self.blank as f64);
-        let state_labels = Tensor::concatenate(&[&first, &pairs], 1);
-        let emitted = log_p.take_along_axis(2, &state_labels.reshape([1, batch, states]));
+            // Blanks around and between the labels: states 0, 2, … are blanks, state 2i + 1 is label i.
+            let states = 2 * longest + 1;
+            let blanks = Tensor::full(DType::I32, [batch, longest], self.blank as f64);
+            let used = Tensor::iota(DType::I32, [batch, longest], 1).lt(&target_lengths);
+            let index = targets.to_dtype(DType::I64);
+            let right = index.ge(0.0).and(index.lt(classes as f64)).and(index.ne(self.blank as f64));
+            let unsound = used.and(right.not()).to_dtype(DType::I32).sum_keepdim(&[1]).gt(0.0);
+            let labels = used.and(&right).select(&index.to_dtype(DType::I32), &blanks);
+            let pairs = Tensor::stack(&[&labels, &blanks], 2).reshape([batch, 2 * longest]);
+            let first = Tensor::full(DType::I32, [batch, 1], self.blank as f64);
+            let state_labels = Tensor::concatenate(&[&first, &pairs], 1);
+            let emitted = log_p.take_along_axis(2, &state_labels.reshape([1, batch, states]));
 
-        // A blank between two labels may be left out if they differ.
-        let state = Tensor::iota(DType::I32, [batch, states], 1);
-        let before = shifted(&state_labels, 2, &Tensor::scalar(self.blank as i32));
-        let may_skip = state_labels.ne(self.blank as f64).and(state_labels.ne(&before));
+            // A blank between two labels may be left out if they differ.
+            let state = Tensor::iota(DType::I32, [batch, states], 1);
+            let before = shifted(&state_labels, 2, &Tensor::scalar(self.blank as i32));
+            let may_skip = state_labels.ne(self.blank as f64).and(state_labels.ne(&before));
 
-        // Before the first step all that is certain is that nothing has been said: as if in the first blank.
-        let start = state.eq(0.0).select(&Tensor::zeros(dtype, []), &impossible);
-        let steps = Tensor::iota(DType::I32, [time], 0);
-        // The body is a closure, so it cannot tell its caller's line.
-        let line = Location::caller();
-        let (ends, _) = scan(&[&start], &[&emitted, &steps], |carry, slices| {
-            users_line::at(line, || {
+            // Before the first step all that is certain is that nothing has been said: as if in the first blank.
+            let start = state.eq(0.0).select(&Tensor::zeros(dtype, []), &impossible);
+            let steps = Tensor::iota(DType::I32, [time], 0);
+            let (ends, _) = scan(&[&start], &[&emitted, &steps], |carry, slices| {
                 let (alpha, emitted, step) = (&carry[0], &slices[0], &slices[1]);
                 let skip = may_skip.select(&shifted(alpha, 2, &impossible), &impossible);
                 let next = log_sum(&[alpha, &shifted(alpha, 1, &impossible), &skip]) + emitted;
                 (vec![input_lengths.gt(step).select(&next, alpha)], vec![])
-            })
-        });
-        let Some(alpha) = ends.into_iter().next() else {
-            return Tensor::poison("ctc_loss", "the loop over time gave nothing");
-        };
+            });
+            let Some(alpha) = ends.into_iter().next() else {
+                return Err("the loop over time gave nothing".into());
+            };
 
-        // Ends are the last label and the blank after it; without labels, the blank.
-        let last = &target_lengths * 2.0;
-        let (label, blank) = (state.eq(&last - 1.0), state.eq(&last));
-        let (label, blank) = (label.select(&alpha, &impossible), blank.select(&alpha, &impossible));
-        // Of each there is at most one, and the largest is it.
-        let likelihood = log_sum(&[&largest(&label), &largest(&blank)]);
-        let unsound = unsound.or(sound.not());
-        let mut losses = -likelihood;
-        if self.zero_infinity {
-            losses = losses.eq(f64::INFINITY).select(&losses.zeros_like(), &losses);
-        }
-        let one = losses.ones_like();
-        losses = unsound.select(&(&one * f64::NAN), &losses);
-        if self.reduction == Reduction::Mean {
-            losses = losses / target_lengths.maximum(1.0).to_dtype(dtype);
-        }
-        self.reduction.apply(&losses.reshape([batch]))
+            // Ends are the last label and the blank after it; without labels, the blank.
+            let last = &target_lengths * 2.0;
+            let (label, blank) = (state.eq(&last - 1.0), state.eq(&last));
+            let (label, blank) = (label.select(&alpha, &impossible), blank.select(&alpha, &impossible));
+            // Of each there is at most one, and the largest is it.
+            let likelihood = log_sum(&[&largest(&label), &largest(&blank)]);
+            let unsound = unsound.or(sound.not());
+            let mut losses = -likelihood;
+            if self.zero_infinity {
+                losses = losses.eq(f64::INFINITY).select(&losses.zeros_like(), &losses);
+            }
+            let one = losses.ones_like();
+            losses = unsound.select(&(&one * f64::NAN), &losses);
+            if self.reduction == Reduction::Mean {
+                losses = losses / target_lengths.maximum(1.0).to_dtype(dtype);
+            }
+            Ok(self.reduction.apply(&losses.reshape([batch])))
+        })
     }
 
     /// Steps, sequences, classes and the longest target, or why these tensors cannot be.
@@ -192,7 +181,6 @@ impl CtcLoss {
 }
 
 /// Lengths as a column of i32, and whether they are lengths of an axis of size `most`; one that is none is 0.
-#[track_caller]
 fn lengths(x: &Tensor, most: usize) -> (Tensor, Tensor) {
     // Judged before they are narrowed: the high bits are lost then.
     let x = x.to_dtype(DType::I64).reshape([x.size(0), 1]);
@@ -201,13 +189,11 @@ fn lengths(x: &Tensor, most: usize) -> (Tensor, Tensor) {
 }
 
 /// Moves the states up by `by`; the first are `value`.
-#[track_caller]
 fn shifted(x: &Tensor, by: i64, value: &Tensor) -> Tensor {
     x.pad(value, &[0, by], &[0, -by], &[0, 0])
 }
 
 /// The largest of a row, `[batch, 1]`, of which all but one are −∞: its gradient goes to that one.
-#[track_caller]
 fn largest(x: &Tensor) -> Tensor {
     let possible = x.ne(f64::NEG_INFINITY);
     let sum = possible.select(x, &x.zeros_like()).sum_keepdim(&[1]);
@@ -216,7 +202,6 @@ fn largest(x: &Tensor) -> Tensor {
 }
 
 /// `log Σ exp(x)` of tensors of one shape, elementwise; −∞, without gradient, where all are.
-#[track_caller]
 fn log_sum(terms: &[&Tensor]) -> Tensor {
     let Some((first, others)) = terms.split_first() else { return Tensor::poison("ctc_loss", "a sum of nothing") };
     let mut most = (*first).clone();

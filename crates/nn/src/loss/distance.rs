@@ -4,6 +4,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::{at_least_zero, pair};
+use crate::record::NN;
 
 /// `(prediction − target)²`. 16-bit floats are computed with as f32.
 ///
@@ -18,14 +19,11 @@ use super::check::{at_least_zero, pair};
 /// ```
 #[track_caller]
 pub fn mse_loss(prediction: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
-    let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
-    match pair("mse_loss", prediction, target) {
-        Ok((prediction, target)) => {
-            let difference = prediction - target;
-            reduction.apply(&(&difference * &difference))
-        }
-        Err(poisoned) => poisoned,
-    }
+    NN.record("mse_loss", || {
+        let (prediction, target) = pair(prediction.as_tensor(), target.as_tensor())?;
+        let difference = prediction - target;
+        Ok(reduction.apply(&(&difference * &difference)))
+    })
 }
 
 /// `|prediction − target|`, poisoned as [`mse_loss`].
@@ -39,11 +37,10 @@ pub fn mse_loss(prediction: impl AsTensor, target: impl AsTensor, reduction: Red
 /// ```
 #[track_caller]
 pub fn l1_loss(prediction: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
-    let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
-    match pair("l1_loss", prediction, target) {
-        Ok((prediction, target)) => reduction.apply(&(prediction - target).abs()),
-        Err(poisoned) => poisoned,
-    }
+    NN.record("l1_loss", || {
+        let (prediction, target) = pair(prediction.as_tensor(), target.as_tensor())?;
+        Ok(reduction.apply(&(prediction - target).abs()))
+    })
 }
 
 /// `½d²` where `|d| ≤ delta`, else `delta·(|d| − ½delta)`, for `d = prediction − target`; PyTorch's `delta` is 1.
@@ -59,15 +56,14 @@ pub fn l1_loss(prediction: impl AsTensor, target: impl AsTensor, reduction: Redu
 /// ```
 #[track_caller]
 pub fn huber_loss(prediction: impl AsTensor, target: impl AsTensor, delta: f64, reduction: Reduction) -> Tensor {
-    let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
-    let (prediction, target) = match pair("huber_loss", prediction, target) {
-        Ok(pair) => pair,
-        Err(poisoned) => return poisoned,
-    };
-    if delta.is_nan() || delta <= 0.0 || delta.is_infinite() {
-        return Tensor::poison("huber_loss", format!("delta is a number above 0, not {delta}"));
-    }
-    reduction.apply(&huber(&(prediction - target), delta))
+    NN.record("huber_loss", || {
+        let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
+        let (prediction, target) = pair(prediction, target)?;
+        if delta.is_nan() || delta <= 0.0 || delta.is_infinite() {
+            return Err(format!("delta is a number above 0, not {delta}").into());
+        }
+        Ok(reduction.apply(&huber(&(prediction - target), delta)))
+    })
 }
 
 /// `½d²/beta` where `|d| < beta`, else `|d| − ½beta`, for `d = prediction − target`; PyTorch's `beta` is 1. With a
@@ -85,20 +81,16 @@ pub fn huber_loss(prediction: impl AsTensor, target: impl AsTensor, delta: f64, 
 /// ```
 #[track_caller]
 pub fn smooth_l1_loss(prediction: impl AsTensor, target: impl AsTensor, beta: f64, reduction: Reduction) -> Tensor {
-    let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
-    let (prediction, target) = match pair("smooth_l1_loss", prediction, target) {
-        Ok(pair) => pair,
-        Err(poisoned) => return poisoned,
-    };
-    if let Err(poisoned) = at_least_zero("smooth_l1_loss", "beta", beta) {
-        return poisoned;
-    }
-    let difference = prediction - target;
-    reduction.apply(&if beta == 0.0 { difference.abs() } else { huber(&difference, beta) / beta })
+    NN.record("smooth_l1_loss", || {
+        let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
+        let (prediction, target) = pair(prediction, target)?;
+        at_least_zero("beta", beta)?;
+        let difference = prediction - target;
+        Ok(reduction.apply(&if beta == 0.0 { difference.abs() } else { huber(&difference, beta) / beta }))
+    })
 }
 
 /// `c·(d − ½c)`, where `c` is `d` between −delta and delta: both branches in one, with the gradient `c`.
-#[track_caller]
 fn huber(d: &Tensor, delta: f64) -> Tensor {
     let c = d.maximum(-delta).minimum(delta);
     &c * (d - &c * 0.5)

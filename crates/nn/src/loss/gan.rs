@@ -6,6 +6,7 @@ use super::Reduction;
 use super::binary::minus_log_sigmoid;
 use super::check::{alike, same_shape};
 use crate::precision::wide;
+use crate::record::NN;
 
 /// The game that the discriminator `D` and the generator play, on the logits that `D` gives to real samples (`r`) and to
 /// generated ones (`f`).
@@ -46,44 +47,41 @@ impl GanLoss {
     /// Poisoned when the logits are no floating-point numbers.
     #[track_caller]
     pub fn discriminator(self, real: impl AsTensor, fake: impl AsTensor, reduction: Reduction) -> Tensor {
-        let (real, fake) = (real.as_tensor(), fake.as_tensor());
-        for (name, logits) in [("logits of real samples", real), ("logits of generated samples", fake)] {
-            if let Err(poisoned) = alike("gan_loss", &[(name, logits)]) {
-                return poisoned;
+        NN.record("gan_loss", || {
+            let (real, fake) = (real.as_tensor(), fake.as_tensor());
+            for (name, logits) in [("logits of real samples", real), ("logits of generated samples", fake)] {
+                alike(&[(name, logits)])?;
             }
-        }
-        if reduction == Reduction::None
-            && let Err(poisoned) = same_shape("gan_loss", &[("real", real), ("generated", fake)])
-        {
-            return poisoned;
-        }
-        let (r, f) = (wide(real), wide(fake));
-        let (r, f) = match self {
-            GanLoss::NonSaturating => (minus_log_sigmoid(&r), minus_log_sigmoid(&-f)),
-            GanLoss::Hinge => ((-r + 1.0).relu(), (f + 1.0).relu()),
-            GanLoss::LeastSquares => (half_square(&(r - 1.0)), half_square(&f)),
-            GanLoss::Wasserstein => (-r, f),
-        };
-        reduction.apply(&r) + reduction.apply(&f)
+            if reduction == Reduction::None {
+                same_shape(&[("real", real), ("generated", fake)])?;
+            }
+            let (r, f) = (wide(real), wide(fake));
+            let (r, f) = match self {
+                GanLoss::NonSaturating => (minus_log_sigmoid(&r), minus_log_sigmoid(&-f)),
+                GanLoss::Hinge => ((-r + 1.0).relu(), (f + 1.0).relu()),
+                GanLoss::LeastSquares => (half_square(&(r - 1.0)), half_square(&f)),
+                GanLoss::Wasserstein => (-r, f),
+            };
+            Ok(reduction.apply(&r) + reduction.apply(&f))
+        })
     }
 
     /// The generator's loss. Poisoned when the logits are no floating-point numbers.
     #[track_caller]
     pub fn generator(self, fake: impl AsTensor, reduction: Reduction) -> Tensor {
-        let fake = fake.as_tensor();
-        if let Err(poisoned) = alike("gan_loss", &[("logits of generated samples", fake)]) {
-            return poisoned;
-        }
-        let f = wide(fake);
-        reduction.apply(&match self {
-            GanLoss::NonSaturating => minus_log_sigmoid(&f),
-            GanLoss::LeastSquares => half_square(&(f - 1.0)),
-            GanLoss::Hinge | GanLoss::Wasserstein => -f,
+        NN.record("gan_loss", || {
+            let fake = fake.as_tensor();
+            alike(&[("logits of generated samples", fake)])?;
+            let f = wide(fake);
+            Ok(reduction.apply(&match self {
+                GanLoss::NonSaturating => minus_log_sigmoid(&f),
+                GanLoss::LeastSquares => half_square(&(f - 1.0)),
+                GanLoss::Hinge | GanLoss::Wasserstein => -f,
+            }))
         })
     }
 }
 
-#[track_caller]
 fn half_square(x: &Tensor) -> Tensor {
     x * x * 0.5
 }

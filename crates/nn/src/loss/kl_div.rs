@@ -4,6 +4,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::check::pair;
+use crate::record::NN;
 
 /// `target·(log target − input)`, elementwise, for log-probabilities `input` and probabilities `target` of one shape.
 ///
@@ -74,26 +75,25 @@ impl KlDivLoss {
     /// and the mean over the batch is asked for.
     #[track_caller]
     pub fn forward(&self, input: impl AsTensor, target: impl AsTensor) -> Tensor {
-        let (input, target) = (input.as_tensor(), target.as_tensor());
-        let (input, target) = match pair("kl_div", input, target) {
-            Ok(pair) => pair,
-            Err(poisoned) => return poisoned,
-        };
-        if self.batchmean && input.rank() == 0 {
-            return Tensor::poison("kl_div", "batchmean divides by the size of the first axis, and scalars have none");
-        }
-        let losses = if self.log_target {
-            target.exp() * (&target - &input)
-        } else {
-            // 0·log 0 is 0, and its gradient too.
-            let none = target.eq(0.0);
-            let log = none.select(&target.ones_like(), &target).log();
-            &target * log - &target * &input
-        };
-        if self.batchmean {
-            return losses.sum_all() / input.size(0) as f64;
-        }
-        self.reduction.apply(&losses)
+        NN.record("kl_div", || {
+            let (input, target) = (input.as_tensor(), target.as_tensor());
+            let (input, target) = pair(input, target)?;
+            if self.batchmean && input.rank() == 0 {
+                return Err("batchmean divides by the size of the first axis, and scalars have none".into());
+            }
+            let losses = if self.log_target {
+                target.exp() * (&target - &input)
+            } else {
+                // 0·log 0 is 0, and its gradient too.
+                let none = target.eq(0.0);
+                let log = none.select(&target.ones_like(), &target).log();
+                &target * log - &target * &input
+            };
+            if self.batchmean {
+                return Ok(losses.sum_all() / input.size(0) as f64);
+            }
+            Ok(self.reduction.apply(&losses))
+        })
     }
 }
 

@@ -6,8 +6,9 @@ use std::f64::consts::PI;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
-use super::check::{pair, poisoned};
+use super::check::pair;
 use crate::precision::{precision, wide};
+use crate::record::{NN, live};
 
 /// `½(log σ² + (prediction − target)²/σ²)` for a normal distribution with mean `prediction` and variance `variance`, which
 /// counts as at least 1e-6.
@@ -69,17 +70,12 @@ impl GaussianNllLoss {
     /// The loss. Poisoned when prediction and target differ in shape, or the variance does not fit them.
     #[track_caller]
     pub fn forward(&self, prediction: impl AsTensor, target: impl AsTensor, variance: impl AsTensor) -> Tensor {
+        NN.record("gaussian_nll_loss", || {
         let (prediction, target, variance) = (prediction.as_tensor(), target.as_tensor(), variance.as_tensor());
-        const LOSS: &str = "gaussian_nll_loss";
-        if let Some(poisoned) = poisoned(&[prediction, target, variance]) {
-            return poisoned;
-        }
-        let (prediction, target) = match pair(LOSS, prediction, target) {
-            Ok(pair) => pair,
-            Err(poisoned) => return poisoned,
-        };
+        live(&[prediction, target, variance])?;
+        let (prediction, target) = pair(prediction, target)?;
         if self.eps.is_nan() || self.eps <= 0.0 {
-            return Tensor::poison(LOSS, format!("eps is a number above 0, not {}", self.eps));
+            return Err(format!("eps is a number above 0, not {}", self.eps).into());
         }
         let (dims, given) = (prediction.shape().dims(), variance.shape().dims());
         let mut kept = dims.to_vec();
@@ -94,7 +90,7 @@ impl GaussianNllLoss {
                 prediction.ty(),
                 variance.ty()
             );
-            return Tensor::poison(LOSS, message);
+            return Err(message.into());
         }
         let variance = variance.to_dtype(precision(prediction.dtype()));
         let variance = if without_last { variance.reshape(kept) } else { variance };
@@ -107,7 +103,8 @@ impl GaussianNllLoss {
         if self.full {
             losses = losses + 0.5 * (2.0 * PI).ln();
         }
-        self.reduction.apply(&losses)
+Ok(self.reduction.apply(&losses))
+        })
     }
 }
 
@@ -174,20 +171,22 @@ impl PoissonNllLoss {
     /// The loss. Poisoned when input and target differ in shape.
     #[track_caller]
     pub fn forward(&self, input: impl AsTensor, target: impl AsTensor) -> Tensor {
-        let (input, target) = (input.as_tensor(), target.as_tensor());
-        let (input, target) = match pair("poisson_nll_loss", input, target) {
-            Ok(pair) => pair,
-            Err(poisoned) => return poisoned,
-        };
-        let mut losses =
-            if self.log_input { input.exp() - &target * &input } else { &input - &target * (&input + self.eps).log() };
-        if self.full {
-            let large = target.gt(1.0);
-            let t = wide(&large.select(&target, &target.ones_like()));
-            let stirling = &t * t.log() - &t + (&t * (2.0 * PI)).log() * 0.5;
-            losses = losses + large.select(&stirling, &stirling.zeros_like());
-        }
-        self.reduction.apply(&losses)
+        NN.record("poisson_nll_loss", || {
+            let (input, target) = (input.as_tensor(), target.as_tensor());
+            let (input, target) = pair(input, target)?;
+            let mut losses = if self.log_input {
+                input.exp() - &target * &input
+            } else {
+                &input - &target * (&input + self.eps).log()
+            };
+            if self.full {
+                let large = target.gt(1.0);
+                let t = wide(&large.select(&target, &target.ones_like()));
+                let stirling = &t * t.log() - &t + (&t * (2.0 * PI)).log() * 0.5;
+                losses = losses + large.select(&stirling, &stirling.zeros_like());
+            }
+            Ok(self.reduction.apply(&losses))
+        })
     }
 }
 

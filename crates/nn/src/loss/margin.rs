@@ -5,6 +5,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 use super::Reduction;
 use super::check::{alike, pair, same_shape};
 use crate::precision::wide;
+use crate::record::NN;
 
 /// `input` where the target is 1, `max(0, margin − input)` where it is −1; PyTorch's margin is 1. Input and target have
 /// one shape. Where the target is neither, both terms are added, as in PyTorch.
@@ -19,14 +20,13 @@ use crate::precision::wide;
 /// ```
 #[track_caller]
 pub fn hinge_embedding_loss(input: impl AsTensor, target: impl AsTensor, margin: f64, reduction: Reduction) -> Tensor {
-    let (input, target) = (input.as_tensor(), target.as_tensor());
-    let (input, target) = match pair("hinge_embedding_loss", input, target) {
-        Ok(pair) => pair,
-        Err(poisoned) => return poisoned,
-    };
-    let zero = input.zeros_like();
-    let apart = target.ne(1.0).select(&(-&input + margin).relu(), &zero);
-    reduction.apply(&(apart + target.ne(-1.0).select(&input, &zero)))
+    NN.record("hinge_embedding_loss", || {
+        let (input, target) = (input.as_tensor(), target.as_tensor());
+        let (input, target) = pair(input, target)?;
+        let zero = input.zeros_like();
+        let apart = target.ne(1.0).select(&(-&input + margin).relu(), &zero);
+        Ok(reduction.apply(&(apart + target.ne(-1.0).select(&input, &zero))))
+    })
 }
 
 /// `max(0, −target·(first − second) + margin)`: a target of 1 says that the first is to be the larger, −1 the second;
@@ -48,17 +48,14 @@ pub fn margin_ranking_loss(
     margin: f64,
     reduction: Reduction,
 ) -> Tensor {
-    let (first, second, target) = (first.as_tensor(), second.as_tensor(), target.as_tensor());
-    const LOSS: &str = "margin_ranking_loss";
-    if let Err(poisoned) = alike(LOSS, &[("first", first), ("second", second)]) {
-        return poisoned;
-    }
-    if let Err(poisoned) = same_shape(LOSS, &[("first", first), ("target", target)]) {
-        return poisoned;
-    }
-    let difference = wide(first) - wide(second);
-    let target = target.to_dtype(difference.dtype());
-    reduction.apply(&(-(target * difference) + margin).relu())
+    NN.record("margin_ranking_loss", || {
+        let (first, second, target) = (first.as_tensor(), second.as_tensor(), target.as_tensor());
+        alike(&[("first", first), ("second", second)])?;
+        same_shape(&[("first", first), ("target", target)])?;
+        let difference = wide(first) - wide(second);
+        let target = target.to_dtype(difference.dtype());
+        Ok(reduction.apply(&(-(target * difference) + margin).relu()))
+    })
 }
 
 /// `max(0, d(anchor, positive) − d(anchor, negative) + margin)` over embeddings `[…, width]`, with the Euclidean distance;
@@ -135,28 +132,26 @@ impl TripletMarginLoss {
     /// not above 0.
     #[track_caller]
     pub fn forward(&self, anchor: impl AsTensor, positive: impl AsTensor, negative: impl AsTensor) -> Tensor {
-        let (anchor, positive, negative) = (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
-        const LOSS: &str = "triplet_margin_loss";
-        if let Err(poisoned) = alike(LOSS, &[("anchor", anchor), ("positive", positive), ("negative", negative)]) {
-            return poisoned;
-        }
-        if anchor.rank() == 0 {
-            return Tensor::poison(LOSS, "an embedding is a vector on the last axis, and scalars have none");
-        }
-        if self.p.is_nan() || self.p <= 0.0 {
-            return Tensor::poison(LOSS, format!("p is a number above 0, not {}", self.p));
-        }
-        let (anchor, positive, negative) = (wide(anchor), wide(positive), wide(negative));
-        let near = self.distance(&anchor, &positive);
-        let mut far = self.distance(&anchor, &negative);
-        if self.swap {
-            far = far.minimum(self.distance(&positive, &negative));
-        }
-        self.reduction.apply(&(near - far + self.margin).relu())
+        NN.record("triplet_margin_loss", || {
+            let (anchor, positive, negative) = (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
+            alike(&[("anchor", anchor), ("positive", positive), ("negative", negative)])?;
+            if anchor.rank() == 0 {
+                return Err("an embedding is a vector on the last axis, and scalars have none".into());
+            }
+            if self.p.is_nan() || self.p <= 0.0 {
+                return Err(format!("p is a number above 0, not {}", self.p).into());
+            }
+            let (anchor, positive, negative) = (wide(anchor), wide(positive), wide(negative));
+            let near = self.distance(&anchor, &positive);
+            let mut far = self.distance(&anchor, &negative);
+            if self.swap {
+                far = far.minimum(self.distance(&positive, &negative));
+            }
+            Ok(self.reduction.apply(&(near - far + self.margin).relu()))
+        })
     }
 
     /// The norm of `a − b + eps` over the last axis.
-    #[track_caller]
     fn distance(&self, a: &Tensor, b: &Tensor) -> Tensor {
         let size = (a - b + self.eps).abs();
         if self.p == f64::INFINITY {

@@ -2,8 +2,8 @@
 
 use fulmen_tensor::{AsTensor, Tensor};
 
-use super::check::poisoned;
 use crate::precision::{precision, wide};
+use crate::record::{NN, live};
 
 /// The weighted mean `Σ mask·losses / Σ mask` of losses `[…]` under a mask or weights of their first axes: a scalar. A
 /// mask `[batch]` counts for all losses `[batch, time]` of a sample, a mask `[batch, time]` for one loss each.
@@ -24,25 +24,25 @@ use crate::precision::{precision, wide};
 /// ```
 #[track_caller]
 pub fn masked_mean(losses: impl AsTensor, mask: impl AsTensor) -> Tensor {
-    let (losses, mask) = (losses.as_tensor(), mask.as_tensor());
-    if let Some(poisoned) = poisoned(&[losses, mask]) {
-        return poisoned;
-    }
-    if !losses.dtype().is_float() || !losses.shape().dims().starts_with(mask.shape().dims()) {
-        let message = format!(
-            "needs floating-point losses and a mask of their first axes, got losses {} and a mask {}",
-            losses.ty(),
-            mask.ty()
-        );
-        return Tensor::poison("masked_mean", message);
-    }
-    let dims = losses.shape().dims();
-    let shape: Vec<usize> = (0..dims.len()).map(|a| if a < mask.rank() { dims[a] } else { 1 }).collect();
-    let mask = mask.to_dtype(precision(losses.dtype())).reshape(shape).broadcast_to(dims);
-    let losses = wide(losses);
-    // Selected as well: 0 times an infinite loss would be NaN.
-    let counted = mask.ne(0.0).select(&(&losses * &mask), &losses.zeros_like()).sum_all();
-    let weight = mask.sum_all();
-    let some = weight.ne(0.0);
-    some.select(&(counted / some.select(&weight, &weight.ones_like())), &weight.zeros_like())
+    NN.record("masked_mean", || {
+        let (losses, mask) = (losses.as_tensor(), mask.as_tensor());
+        live(&[losses, mask])?;
+        if !losses.dtype().is_float() || !losses.shape().dims().starts_with(mask.shape().dims()) {
+            let message = format!(
+                "needs floating-point losses and a mask of their first axes, got losses {} and a mask {}",
+                losses.ty(),
+                mask.ty()
+            );
+            return Err(message.into());
+        }
+        let dims = losses.shape().dims();
+        let shape: Vec<usize> = (0..dims.len()).map(|a| if a < mask.rank() { dims[a] } else { 1 }).collect();
+        let mask = mask.to_dtype(precision(losses.dtype())).reshape(shape).broadcast_to(dims);
+        let losses = wide(losses);
+        // Selected as well: 0 times an infinite loss would be NaN.
+        let counted = mask.ne(0.0).select(&(&losses * &mask), &losses.zeros_like()).sum_all();
+        let weight = mask.sum_all();
+        let some = weight.ne(0.0);
+        Ok(some.select(&(counted / some.select(&weight, &weight.ones_like())), &weight.zeros_like()))
+    })
 }

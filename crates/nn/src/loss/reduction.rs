@@ -15,7 +15,6 @@ pub enum Reduction {
 }
 
 impl Reduction {
-    #[track_caller]
     pub(super) fn apply(self, losses: &Tensor) -> Tensor {
         match self {
             Reduction::Mean => losses.mean_all(),

@@ -73,10 +73,10 @@ impl ConfusionMatrix {
     #[track_caller]
     pub fn update(&self, input: impl AsTensor, target: impl AsTensor) -> Statistics {
         let (input, target) = (input.as_tensor(), target.as_tensor());
-        match self.task.samples("ConfusionMatrix", input, target, true) {
-            Ok(samples) => Statistics::new(*self, &[input, target], &samples),
-            Err(poisoned) => Statistics::new(*self, &[&poisoned], &[]),
-        }
+        Statistics::record(*self, "ConfusionMatrix", || {
+            let samples = self.task.samples(input, target, true)?;
+            Ok((vec![input.clone(), target.clone()], samples))
+        })
     }
 }
 

@@ -2,6 +2,8 @@
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
+use crate::record::{NN, live};
+
 /// 1 for each sample whose largest logit is that of its target, else 0: logits `[…, classes]` and integers `[…]` give
 /// f32 `[…]`. Its mean is the accuracy. Logits that hold a NaN are never right.
 ///
@@ -15,19 +17,19 @@ use fulmen_tensor::{AsTensor, DType, Tensor};
 /// ```
 #[track_caller]
 pub fn correct(logits: impl AsTensor, target: impl AsTensor) -> Tensor {
-    let (logits, target) = (logits.as_tensor(), target.as_tensor());
-    if let Some(poisoned) = [logits, target].into_iter().find(|t| t.fault().is_some()) {
-        return poisoned.clone();
-    }
-    let (l, t) = (logits.ty(), target.ty());
-    let samples = &l.shape[..l.shape.rank().saturating_sub(1)];
-    if !l.dtype.is_float() || !t.dtype.is_integer() || l.shape.rank() == 0 || samples != t.shape.dims() {
-        let message =
-            format!("needs logits [.., classes] and the integer index of each right class [..], got {l} and {t}");
-        return Tensor::poison("correct", message);
-    }
-    let largest = logits.max(&[-1]);
-    // As i64 no index of any integer type is taken for another.
-    let hit = logits.argmax(-1).to_dtype(DType::I64).eq(target.to_dtype(DType::I64));
-    hit.and(largest.eq(&largest)).to_dtype(DType::F32)
+    NN.record("correct", || {
+        let (logits, target) = (logits.as_tensor(), target.as_tensor());
+        live(&[logits, target])?;
+        let (l, t) = (logits.ty(), target.ty());
+        let samples = &l.shape[..l.shape.rank().saturating_sub(1)];
+        if !l.dtype.is_float() || !t.dtype.is_integer() || l.shape.rank() == 0 || samples != t.shape.dims() {
+            let message =
+                format!("needs logits [.., classes] and the integer index of each right class [..], got {l} and {t}");
+            return Err(message.into());
+        }
+        let largest = logits.max(&[-1]);
+        // As i64 no index of any integer type is taken for another.
+        let hit = logits.argmax(-1).to_dtype(DType::I64).eq(target.to_dtype(DType::I64));
+        Ok(hit.and(largest.eq(&largest)).to_dtype(DType::F32))
+    })
 }

@@ -1,8 +1,9 @@
 //! What classification metrics are asked about, and what they make of predictions and targets: truth values by class.
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{DType, Refusal, Tensor};
 
 use crate::precision::wide;
+use crate::record::live;
 
 /// What is to be decided of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,20 +33,9 @@ impl Task {
         }
     }
 
-    /// The shape of the samples, or a poisoned tensor. The predictions may be scores, or the classes themselves.
-    #[track_caller]
-    pub(super) fn samples(
-        self,
-        metric: &str,
-        input: &Tensor,
-        target: &Tensor,
-        classes: bool,
-    ) -> Result<Vec<usize>, Tensor> {
-        for tensor in [input, target] {
-            if tensor.fault().is_some() {
-                return Err(tensor.clone());
-            }
-        }
+    /// The shape of the samples. The predictions may be scores, or the classes themselves.
+    pub(super) fn samples(self, input: &Tensor, target: &Tensor, classes: bool) -> Result<Vec<usize>, Refusal> {
+        live(&[input, target])?;
         let (i, t) = (input.ty(), target.ty());
         let (whole, dims) = (!t.dtype.is_float(), t.shape.dims());
         let given = i.shape.dims();
@@ -68,7 +58,7 @@ impl Task {
             }
         };
         if !fits {
-            return Err(Tensor::poison(metric, format!("needs {expected}, got {i} and {t}")));
+            return Err(format!("needs {expected}, got {i} and {t}").into());
         }
         Ok(match self {
             Task::Multilabel(_) => dims.split_last().map_or(vec![], |(_, samples)| samples.to_vec()),
@@ -77,7 +67,6 @@ impl Task {
     }
 
     /// The target's classes.
-    #[track_caller]
     pub(super) fn target(self, target: &Tensor) -> (Tensor, Tensor) {
         match self {
             Task::Multiclass(classes) => {
@@ -95,7 +84,6 @@ impl Task {
 
     /// What is decided by scores: the class of the largest, the first of several and none if one is NaN, or whether a
     /// score is above the threshold.
-    #[track_caller]
     pub(super) fn decide(self, input: &Tensor, target: &Tensor, threshold: f64) -> Decided {
         let (target, outside) = self.target(target);
         let predicted = match self {
@@ -111,7 +99,6 @@ impl Task {
     }
 
     /// The mask of samples beside what has columns of classes.
-    #[track_caller]
     pub(super) fn mask(self, mask: &Tensor) -> Tensor {
         let mut dims = mask.shape().to_vec();
         dims.push(1);
@@ -120,7 +107,6 @@ impl Task {
 }
 
 /// A class for each sample as booleans `[samples, classes]`, and whether it is one.
-#[track_caller]
 fn index(classes_of: &Tensor, classes: usize) -> (Tensor, Tensor) {
     // As i64 no index of any integer type is taken for another.
     let index = classes_of.to_dtype(DType::I64);
@@ -130,7 +116,6 @@ fn index(classes_of: &Tensor, classes: usize) -> (Tensor, Tensor) {
 }
 
 /// One column for a yes or no.
-#[track_caller]
 pub(super) fn columns(task: Task, x: &Tensor) -> Tensor {
     match task {
         Task::Binary => {
@@ -143,14 +128,59 @@ pub(super) fn columns(task: Task, x: &Tensor) -> Tensor {
 }
 
 /// How often each column is true: i32 `[columns]`.
-#[track_caller]
 pub(super) fn count(which: &Tensor) -> Tensor {
     let samples: Vec<isize> = (0..which.rank().saturating_sub(1) as isize).collect();
     which.to_dtype(DType::I32).sum(&samples)
 }
 
 /// How often it is true: an i32 scalar.
-#[track_caller]
 pub(super) fn count_all(which: &Tensor) -> Tensor {
     which.to_dtype(DType::I32).sum_all()
 }
+
+/// The constructors, `average` and `update` of a metric that is asked about a [`Task`]; the docs are those of `update`.
+macro_rules! by_task {
+    ($name:ident, $default:ident, |$task:ident| $settings:expr; $(#[$update:meta])*) => {
+        impl $name {
+            #[doc = concat!("Of one class among so many; the average is [`Average::", stringify!($default), "`].")]
+            pub fn new(classes: usize) -> $name {
+                $name::of(Task::Multiclass(classes))
+            }
+
+            /// Of a yes or no.
+            pub fn binary() -> $name {
+                $name::of(Task::Binary)
+            }
+
+            /// Of a yes or no for each of so many labels. A macro average is over all labels.
+            pub fn multilabel(labels: usize) -> $name {
+                $name::of(Task::Multilabel(labels))
+            }
+
+            fn of($task: Task) -> $name {
+                $name($settings)
+            }
+
+            /// How the scores of the classes become one. A yes or no has no classes to average over.
+            pub fn average(mut self, average: Average) -> $name {
+                self.0.average = average;
+                self
+            }
+
+            $(#[$update])*
+            #[track_caller]
+            pub fn update(
+                &self,
+                input: impl fulmen_tensor::AsTensor,
+                target: impl fulmen_tensor::AsTensor,
+            ) -> $crate::metrics::Statistics {
+                let (input, target) = (input.as_tensor(), target.as_tensor());
+                $crate::metrics::Statistics::record(self.0, stringify!($name), || {
+                    let samples = self.0.samples(input, target)?;
+                    Ok((vec![input.clone(), target.clone()], samples))
+                })
+            }
+        }
+    };
+}
+pub(super) use by_task;

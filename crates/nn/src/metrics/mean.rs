@@ -28,12 +28,13 @@ impl Mean {
     /// The statistics of a batch of floating-point numbers of any shape. Poisoned by other dtypes.
     #[track_caller]
     pub fn update(&self, values: impl AsTensor) -> Statistics {
-        let values = values.as_tensor();
-        if values.fault().is_none() && !values.dtype().is_float() {
-            let message = format!("needs floating-point numbers, got {}", values.ty());
-            return Statistics::new(*self, &[&Tensor::poison("Mean", message)], &[]);
-        }
-        Statistics::new(*self, &[values], values.shape())
+        Statistics::record(*self, "Mean", || {
+            let values = values.as_tensor().live()?;
+            if !values.dtype().is_float() {
+                return Err(format!("needs floating-point numbers, got {}", values.ty()).into());
+            }
+            Ok((vec![values.clone()], values.shape().to_vec()))
+        })
     }
 }
 
@@ -48,7 +49,6 @@ impl Metric for Mean {
 }
 
 /// The sum where the mask is true. Selected, not multiplied: 0 times an infinite value would be NaN.
-#[track_caller]
 pub(super) fn sum(values: &Tensor, mask: &Tensor) -> Tensor {
     mask.select(values, &values.zeros_like()).sum_all()
 }

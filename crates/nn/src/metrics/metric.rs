@@ -4,9 +4,10 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-use fulmen_tensor::{AsTensor, DType, Fault, Runtime, Tensor, autocast};
+use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Runtime, Scope, Tensor, autocast};
 
-use crate::{Error, Result, users_line};
+use crate::record::NN;
+use crate::{Error, Result};
 
 /// Sums over samples, and a value made of the sums.
 ///
@@ -91,7 +92,22 @@ impl Statistics {
     pub fn new(metric: impl Metric + 'static, inputs: &[&Tensor], samples: &[usize]) -> Statistics {
         let inputs = inputs.iter().map(|&input| input.clone()).collect();
         let samples = samples.to_vec();
-        Statistics { metric: Arc::new(metric), inputs, samples, mask: None, location: Location::caller() }
+        Statistics { metric: Arc::new(metric), inputs, samples, mask: None, location: Scope::line() }
+    }
+
+    /// The statistics over the inputs and the shape of the samples that `body` gives; poisoned by what it refuses.
+    #[track_caller]
+    pub(super) fn record(
+        metric: impl Metric + 'static,
+        name: &str,
+        body: impl FnOnce() -> Result<(Vec<Tensor>, Vec<usize>), Refusal>,
+    ) -> Statistics {
+        let _scope = NN.open();
+        let (inputs, samples) = match body() {
+            Ok(found) => found,
+            Err(refusal) => (vec![NN.record(name, || Err(refusal))], vec![]),
+        };
+        Statistics { metric: Arc::new(metric), inputs, samples, mask: None, location: Scope::line() }
     }
 
     /// Leaves samples out: those whose mask is 0 or false. The mask has the first axes of the samples, one or several: of
@@ -101,27 +117,27 @@ impl Statistics {
     /// Poisoned by a mask of another shape.
     #[track_caller]
     pub fn masked(mut self, mask: impl AsTensor) -> Statistics {
-        let mask = mask.as_tensor();
-        if mask.fault().is_some() {
-            self.inputs = vec![mask.clone()];
-            return self;
+        let mask = NN.record("masked", || self.mask_of(mask.as_tensor()));
+        match mask.live() {
+            Ok(_) => self.mask = Some(mask),
+            Err(_) => self.inputs = vec![mask],
         }
-        if self.fault().is_some() {
-            return self;
+        self
+    }
+
+    /// What is left of the samples by a mask of their first axes.
+    fn mask_of(&self, mask: &Tensor) -> Result<Tensor, Refusal> {
+        mask.live()?;
+        if let Some(fault) = self.fault() {
+            return Err(fault.clone().into());
         }
         if !self.samples.starts_with(mask.shape().dims()) {
-            let message =
-                format!("the mask {} does not have the first axes of the samples {:?}", mask.ty(), self.samples);
-            self.inputs = vec![Tensor::poison("masked", message)];
-            return self;
+            let (ty, samples) = (mask.ty(), &self.samples);
+            return Err(format!("the mask {ty} does not have the first axes of the samples {samples:?}").into());
         }
         let dims = (0..self.samples.len()).map(|a| if a < mask.rank() { self.samples[a] } else { 1 });
         let mask = mask.ne(0.0).reshape(dims.collect::<Vec<_>>()).broadcast_to(&self.samples[..]);
-        self.mask = Some(match &self.mask {
-            Some(earlier) => earlier.and(&mask),
-            None => mask,
-        });
-        self
+        Ok(self.mask.as_ref().map_or(mask.clone(), |earlier| earlier.and(&mask)))
     }
 
     /// The metric that they are of.
@@ -151,15 +167,16 @@ impl Statistics {
 
     /// The sums: counters as i32, other sums as f32. One poisoned tensor if there is a mistake.
     pub fn tensors(&self) -> Vec<Tensor> {
-        if let Some(poisoned) = self.inputs.iter().find(|input| input.fault().is_some()) {
-            return vec![poisoned.clone()];
+        if let Some(fault) = self.fault() {
+            return FromFault::from_fault(fault.clone());
         }
+        let _scope = NN.at(self.location);
+        let _user = Scope::leave();
         // Counts must not be rounded to the dtype that a model is computed in.
-        let record = || autocast(None, || self.record());
-        users_line::at(self.location, record)
+        autocast(None, || self.sums())
     }
 
-    fn record(&self) -> Vec<Tensor> {
+    fn sums(&self) -> Vec<Tensor> {
         let mask = self.mask.clone().unwrap_or_else(|| Tensor::ones(DType::Bool, &self.samples[..]));
         let sums = self.metric.statistics(&self.inputs, &mask);
         sums.iter().map(|sum| sum.to_dtype(if sum.dtype().is_float() { DType::F32 } else { DType::I32 })).collect()
@@ -171,6 +188,7 @@ impl Statistics {
     /// The first mistake in what they are computed from; whatever the runtime reports.
     #[track_caller]
     pub fn eval(&self) -> Result<Sums> {
+        let _scope = NN.open();
         let tensors = self.tensors();
         for tensor in &tensors {
             tensor.check().map_err(Error::from)?;

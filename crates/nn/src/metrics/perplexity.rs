@@ -1,11 +1,12 @@
 //! [`Perplexity`] of a language model.
 
-use fulmen_tensor::{AsTensor, Tensor};
+use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use super::labels::count_all;
 use super::mean::{mean, sum};
 use super::{Metric, Statistics, Value};
 use crate::loss::{Reduction, cross_entropy};
+use crate::record::NN;
 
 /// `exp` of the mean cross-entropy of tokens: over all tokens together, not a mean of the batches' perplexities.
 ///
@@ -40,17 +41,18 @@ impl Perplexity {
     /// The statistics of a batch: logits `[…, classes]` and the right tokens, integers `[…]`. Poisoned by others.
     #[track_caller]
     pub fn update(&self, logits: impl AsTensor, target: impl AsTensor) -> Statistics {
+        let _scope = NN.open();
         let (logits, target) = (logits.as_tensor(), target.as_tensor());
-        if target.fault().is_none() && !target.dtype().is_integer() {
-            let message = format!("needs the integer numbers of the tokens, got {}", target.ty());
-            return Statistics::new(*self, &[&Tensor::poison("Perplexity", message)], &[]);
-        }
-        let losses = cross_entropy(logits, target, Reduction::None);
-        let statistics = Statistics::new(*self, &[&losses], losses.shape());
+        let statistics = Statistics::record(*self, "Perplexity", || {
+            if !target.live()?.dtype().is_integer() {
+                return Err(format!("needs the integer numbers of the tokens, got {}", target.ty()).into());
+            }
+            let losses = cross_entropy(logits, target, Reduction::None);
+            Ok((vec![losses.live()?.clone()], losses.shape().to_vec()))
+        });
         match self.ignore_index {
-            Some(token) if losses.fault().is_none() => {
-                let wide = fulmen_tensor::DType::I64;
-                statistics.masked(&target.to_dtype(wide).ne(Tensor::scalar(token)))
+            Some(token) if statistics.fault().is_none() => {
+                statistics.masked(&target.to_dtype(DType::I64).ne(Tensor::scalar(token)))
             }
             _ => statistics,
         }

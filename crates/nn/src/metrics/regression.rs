@@ -1,27 +1,23 @@
 //! Metrics of predicted numbers: squared and absolute error, and the coefficient of determination.
 
-use fulmen_tensor::{AsTensor, DType, Tensor};
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
 
 use super::labels::count_all;
 use super::mean::{mean, sum};
 use super::{Metric, Statistics, Value};
 use crate::precision::{precision, wide};
+use crate::record::live;
 
 /// A prediction and a target of one shape, in the dtype to compute in; or a poisoned tensor.
-#[track_caller]
-fn pair(metric: &str, prediction: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor), Tensor> {
-    for tensor in [prediction, target] {
-        if tensor.fault().is_some() {
-            return Err(tensor.clone());
-        }
-    }
+fn pair(prediction: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
+    live(&[prediction, target])?;
     if !prediction.dtype().is_float() || prediction.shape() != target.shape() {
         let message = format!(
             "needs floating-point predictions and targets of their shape, got {} and {}",
             prediction.ty(),
             target.ty()
         );
-        return Err(Tensor::poison(metric, message));
+        return Err(message.into());
     }
     Ok((wide(prediction), target.to_dtype(precision(prediction.dtype()))))
 }
@@ -56,14 +52,11 @@ impl MeanSquaredError {
     /// The statistics of a batch: floating-point predictions and targets of one shape. Poisoned by others.
     #[track_caller]
     pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> Statistics {
-        let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
-        match pair("MeanSquaredError", prediction, target) {
-            Ok((prediction, target)) => {
-                let difference = prediction - target;
-                Statistics::new(*self, &[&(&difference * &difference)], difference.shape())
-            }
-            Err(poisoned) => Statistics::new(*self, &[&poisoned], &[]),
-        }
+        Statistics::record(*self, "MeanSquaredError", || {
+            let (prediction, target) = pair(prediction.as_tensor(), target.as_tensor())?;
+            let difference = prediction - target;
+            Ok((vec![&difference * &difference], difference.shape().to_vec()))
+        })
     }
 }
 
@@ -105,14 +98,11 @@ impl MeanAbsoluteError {
     /// The statistics of a batch: floating-point predictions and targets of one shape. Poisoned by others.
     #[track_caller]
     pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> Statistics {
-        let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
-        match pair("MeanAbsoluteError", prediction, target) {
-            Ok((prediction, target)) => {
-                let errors = (prediction - target).abs();
-                Statistics::new(*self, &[&errors], errors.shape())
-            }
-            Err(poisoned) => Statistics::new(*self, &[&poisoned], &[]),
-        }
+        Statistics::record(*self, "MeanAbsoluteError", || {
+            let (prediction, target) = pair(prediction.as_tensor(), target.as_tensor())?;
+            let errors = (prediction - target).abs();
+            Ok((vec![errors.clone()], errors.shape().to_vec()))
+        })
     }
 }
 
@@ -154,21 +144,19 @@ impl R2Score {
     /// `[samples, outputs]`. Poisoned by others.
     #[track_caller]
     pub fn update(&self, prediction: impl AsTensor, target: impl AsTensor) -> Statistics {
-        let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
-        let (prediction, target) = match pair("R2Score", prediction, target) {
-            Ok(pair) => pair,
-            Err(poisoned) => return Statistics::new(*self, &[&poisoned], &[]),
-        };
-        let (samples, outputs) = match prediction.shape().dims() {
-            [samples] => (*samples, 1),
-            [samples, outputs] => (*samples, *outputs),
-            _ => {
-                let message = format!("needs predictions [samples] or [samples, outputs], got {}", prediction.ty());
-                return Statistics::new(*self, &[&Tensor::poison("R2Score", message)], &[]);
-            }
-        };
-        let [prediction, target] = [prediction, target].map(|x| x.reshape([samples, outputs]));
-        Statistics::new(*self, &[&prediction, &target], &[samples])
+        Statistics::record(*self, "R2Score", || {
+            let (prediction, target) = pair(prediction.as_tensor(), target.as_tensor())?;
+            let (samples, outputs) = match *prediction.shape().dims() {
+                [samples] => (samples, 1),
+                [samples, outputs] => (samples, outputs),
+                _ => {
+                    let ty = prediction.ty();
+                    return Err(format!("needs predictions [samples] or [samples, outputs], got {ty}").into());
+                }
+            };
+            let both = [prediction, target].map(|x| x.reshape([samples, outputs]));
+            Ok((both.to_vec(), vec![samples]))
+        })
     }
 }
 

@@ -5,12 +5,13 @@ use std::fmt::Debug;
 use std::panic::Location;
 use std::sync::Arc;
 
-use fulmen_tensor::{DType, Tensor, TensorType};
+use fulmen_tensor::{DType, FromFault, Scope, Tensor, TensorType};
 
 use super::Step;
 use crate::precision::precision;
+use crate::record::{NN, live};
 use crate::schedule::Schedule;
-use crate::{Error, Result, users_line};
+use crate::{Error, Result};
 
 /// The settings that all have.
 #[derive(Clone, Debug)]
@@ -61,7 +62,10 @@ impl Work<'_> {
 
     /// A schedule's number of this step, which messages call `what`.
     pub(super) fn value(&self, what: &str, schedule: &dyn Schedule) -> Tensor {
-        let number = schedule.value(self.step.finished());
+        let number = {
+            let _user = Scope::leave();
+            schedule.value(self.step.finished())
+        };
         scheduled((self.name, self.at), what, self.step, number).to_dtype(self.p.dtype())
     }
 
@@ -139,7 +143,8 @@ pub(super) fn check<R: Rule>(rule: &R) -> Result<()> {
 
 /// The poison for a mistake in what the optimizer of this name was made with, on this line.
 fn poison((name, at): (&str, &'static Location<'static>), message: String) -> Tensor {
-    users_line::at(at, || Tensor::poison(name, message))
+    let _scope = NN.at(at);
+    Tensor::poison(name, message)
 }
 
 /// A schedule's number, or the poison that names the optimizer's line where the schedule is a wrong one.
@@ -158,7 +163,8 @@ fn scheduled(of: (&str, &'static Location<'static>), what: &str, step: &Step, nu
 
 /// The rate, or the poison that names the optimizer's line where the schedule is a wrong one.
 pub(super) fn learning_rate<R: Rule>(rule: &R, step: &Step) -> Tensor {
-    let rate = users_line::at(step.at, || step.learning_rate(&*rule.common().lr));
+    let _scope = NN.at(step.at);
+    let rate = step.learning_rate(&*rule.common().lr);
     scheduled((R::NAME, rule.common().at), "the learning rate", step, rate)
 }
 
@@ -175,33 +181,32 @@ pub(super) fn update<R: Rule>(
     if let Some(message) = refusal(rule) {
         return wrong(poison((R::NAME, rule.common().at), message));
     }
-    if lr.fault().is_some() {
-        return wrong(lr);
+    if let Err(fault) = lr.live() {
+        return wrong(Tensor::from_fault(fault));
     }
-    users_line::at(step.at, || {
-        if let Some(message) = misfit(parameter, gradient, state, remembered) {
-            return wrong(Tensor::poison(R::NAME, message));
-        }
-        let dtype = precision(parameter.dtype());
-        let g = gradient.to_dtype(dtype);
-        let work = Work {
-            step,
-            lr: lr.to_dtype(dtype),
-            weight_decay: step.weight_decay(rule.common().weight_decay),
-            name: R::NAME,
-            at: rule.common().at,
-            p: parameter.to_dtype(dtype),
-            g: if rule.common().maximize { -g } else { g },
-            state,
-        };
-        let (p, state) = rule.apply(&work);
-        (p.to_dtype(parameter.dtype()), state)
-    })
+    let _scope = NN.at(step.at);
+    if let Some(message) = misfit(parameter, gradient, state, remembered) {
+        return wrong(Tensor::poison(R::NAME, message));
+    }
+    let dtype = precision(parameter.dtype());
+    let g = gradient.to_dtype(dtype);
+    let work = Work {
+        step,
+        lr: lr.to_dtype(dtype),
+        weight_decay: step.weight_decay(rule.common().weight_decay),
+        name: R::NAME,
+        at: rule.common().at,
+        p: parameter.to_dtype(dtype),
+        g: if rule.common().maximize { -g } else { g },
+        state,
+    };
+    let (p, state) = rule.apply(&work);
+    (p.to_dtype(parameter.dtype()), state)
 }
 
 /// Says so if a gradient or the state is not of this parameter.
 fn misfit(parameter: &Tensor, gradient: &Tensor, state: &[Tensor], remembered: usize) -> Option<String> {
-    if parameter.fault().is_none() && gradient.fault().is_none() && parameter.shape() != gradient.shape() {
+    if live(&[parameter, gradient]).is_ok() && parameter.shape() != gradient.shape() {
         return Some(format!("the gradient {} is not of the parameter {}", gradient.ty(), parameter.ty()));
     }
     (state.len() != remembered)

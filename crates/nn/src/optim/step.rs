@@ -2,8 +2,9 @@
 
 use std::panic::Location;
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{DType, Scope, Tensor};
 
+use crate::record::NN;
 use crate::schedule::Schedule;
 
 /// The step that an optimizer takes: how many came before, what its learning rate is multiplied by, and another weight
@@ -30,7 +31,7 @@ impl Step {
     /// The step after `finished` ones, an i32 scalar. What optimizers record for it stands on this line.
     #[track_caller]
     pub fn new(finished: &Tensor) -> Step {
-        Step { finished: finished.clone(), factor: 1.0, scale: None, weight_decay: None, at: Location::caller() }
+        Step { finished: finished.clone(), factor: 1.0, scale: None, weight_decay: None, at: Scope::line() }
     }
 
     /// With a learning rate that is multiplied by a number.
@@ -61,10 +62,15 @@ impl Step {
     /// What a schedule of the learning rate comes to in this step: an f32 scalar.
     #[track_caller]
     pub fn learning_rate(&self, schedule: &dyn Schedule) -> Tensor {
+        let _scope = NN.open();
+        let scheduled = || {
+            let _user = Scope::leave();
+            schedule.value(&self.finished)
+        };
         let rate = match schedule.constant() {
             Some(rate) => Tensor::full(DType::F32, [], rate * self.factor),
-            None if self.factor != 1.0 => schedule.value(&self.finished) * self.factor,
-            None => schedule.value(&self.finished),
+            None if self.factor != 1.0 => scheduled() * self.factor,
+            None => scheduled(),
         };
         match &self.scale {
             Some(scale) => rate * scale,

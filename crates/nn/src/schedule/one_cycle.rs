@@ -1,8 +1,9 @@
 //! [`OneCycle`]: up to a high learning rate and down to nearly nothing, over a known number of steps.
 
-use fulmen_tensor::{DType, Tensor};
+use fulmen_tensor::{DType, Refusal, Tensor};
 
 use super::{Schedule, cosine};
+use crate::record::NN;
 
 /// The way from one value to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,10 +117,9 @@ impl OneCycle {
     }
 
     /// A number that is `low` at the start, `high` at the peak and `end` at last.
-    #[track_caller]
-    fn follow(&self, step: &Tensor, low: f64, high: f64, end: f64) -> Tensor {
+    fn follow(&self, step: &Tensor, low: f64, high: f64, end: f64) -> Result<Tensor, Refusal> {
         if let Some(message) = self.misfit() {
-            return Tensor::poison("OneCycle", message);
+            return Err(message.into());
         }
         let peak = self.pct_start * self.total_steps as f64 - 1.0;
         let last = self.total_steps as f64 - 1.0;
@@ -142,11 +142,10 @@ impl OneCycle {
         while let Some((until, piece)) = pieces.pop() {
             value = step.le(until).select(&piece, &value);
         }
-        value
+        Ok(value)
     }
 
     /// The way `from` → `to` between the steps `start` and `end`.
-    #[track_caller]
     fn piece(&self, step: &Tensor, start: f64, end: f64, from: f64, to: f64) -> Tensor {
         if end <= start {
             return Tensor::full(DType::F32, [], to);
@@ -163,7 +162,7 @@ impl Schedule for OneCycle {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
         let first = self.max_lr / self.div_factor;
-        self.follow(step, first, self.max_lr, first / self.final_div_factor)
+        NN.record("OneCycle", || self.follow(step, first, self.max_lr, first / self.final_div_factor))
     }
 }
 
@@ -178,6 +177,6 @@ pub struct OneCycleMomentum {
 impl Schedule for OneCycleMomentum {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
-        self.cycle.follow(step, self.max, self.base, self.max)
+        NN.record("OneCycle", || self.cycle.follow(step, self.max, self.base, self.max))
     }
 }

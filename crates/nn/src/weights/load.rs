@@ -47,7 +47,6 @@ pub fn load_weights<M: Module + ?Sized>(
 }
 
 /// [`StateDict::load_into`].
-#[track_caller]
 pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictness: Strictness) -> Result<LoadReport> {
     let mut report = LoadReport::default();
     let mut fitting: Vec<(Variable, String)> = vec![];

@@ -8,6 +8,7 @@ use fulmen_durable::NewFolder;
 use fulmen_tensor::{Literal, Runtime, Tensor};
 
 use super::index;
+use crate::record::NN;
 use crate::{Error, Module, Result, safetensors};
 
 /// Saves a model's parameters and buffers under their names as a safetensors file, so that PyTorch can load them too.
@@ -17,6 +18,7 @@ use crate::{Error, Module, Result, safetensors};
 /// Those of [`safetensors::write`]; a parameter without a value.
 #[track_caller]
 pub fn save_weights<M: Module + ?Sized>(module: &M, path: impl AsRef<Path>) -> Result<()> {
+    let _scope = NN.open();
     safetensors::write(path, &values(module)?, &metadata())
 }
 
@@ -48,6 +50,7 @@ pub fn save_sharded_weights<M: Module + ?Sized>(
     folder: impl AsRef<Path>,
     max_shard_bytes: u64,
 ) -> Result<()> {
+    let _scope = NN.open();
     let folder = folder.as_ref();
     let failed = |e: io::Error| Error::io("write", folder, e);
     let occupied = match std::fs::read_dir(folder) {
@@ -88,16 +91,17 @@ pub fn save_sharded_weights<M: Module + ?Sized>(
 }
 
 /// What a model consists of.
-#[track_caller]
 fn values<M: Module + ?Sized>(module: &M) -> Result<Vec<(String, Literal)>> {
-    let state = module.state();
-    let values: Vec<Tensor> = state.iter().map(|(_, variable)| variable.get()).collect();
-    for ((name, _), value) in state.iter().zip(&values) {
+    // Not the cells: a parameter without a value says so at the line that saves.
+    let parameters = module.parameters().into_iter().map(|(name, parameter)| (name, parameter.get()));
+    let buffers = module.buffers().into_iter().map(|(name, buffer)| (name, buffer.get()));
+    let (names, values): (Vec<String>, Vec<Tensor>) = parameters.chain(buffers).unzip();
+    for (name, value) in names.iter().zip(&values) {
         value.check().map_err(|e| Error::value(name, e))?;
     }
     let literals =
         if values.is_empty() { vec![] } else { Runtime::global()?.eval_many(&values.iter().collect::<Vec<_>>())? };
-    Ok(state.into_iter().map(|(name, _)| name).zip(literals).collect())
+    Ok(names.into_iter().zip(literals).collect())
 }
 
 /// Python's readers look for this key to know whose layout the values have.

@@ -9,6 +9,7 @@ use fulmen_tensor::{Literal, TensorType};
 
 use super::file::{self, Value};
 use super::{LoadReport, Strictness, load};
+use crate::record::NN;
 use crate::{Error, Module, Result};
 
 /// Named values read from weight files: PyTorch's state dict.
@@ -157,6 +158,7 @@ impl StateDict {
     /// or if tied weights differ: the error lists them all, and the model keeps what it had.
     #[track_caller]
     pub fn load_into<M: Module + ?Sized>(&self, module: &M, strictness: Strictness) -> Result<LoadReport> {
+        let _scope = NN.open();
         load::load(self, module, strictness)
     }
 

@@ -54,7 +54,7 @@ fn bytes_that_do_not_fit_are_refused() {
     let device = &client.devices()[0];
     let check = |bytes: &[u8], dims: &[usize], expected: &str| {
         let error = client.buffer_from_host(bytes, ElementType::F32, dims, device).unwrap_err();
-        assert!(error.is_invalid_argument());
+        assert!(error.is_usage());
         says(&error, &[expected]);
     };
     check(&[0; 12], &[2, 2], "12 bytes were given for f32[2,2], which has 16");

@@ -15,7 +15,7 @@ fn programs_that_would_end_a_process_are_refused() {
     let new = CompileOptions::new;
     let check = |mlir: &str, parts: &[&str]| {
         let error = refused(&client, mlir, &new(), parts);
-        assert!(error.is_invalid_argument() && !error.is_from_plugin(), "{error:?}");
+        assert!(error.is_usage() && !error.is_from_plugin(), "{error:?}");
     };
     check("", &["the program is empty"]);
     check(&String::from_utf8_lossy(b"ML\xefR\x0dMLIR"), &["MLIR bytecode", "give it as text"]);
@@ -52,7 +52,7 @@ fn options_that_would_end_a_process_are_refused() {
         (new().partitions(2).spmd(false), "without SPMD"),
         (new().device_assignment([vec![5]]), "names device 5; the client's devices are [0, 1]"),
     ] {
-        assert!(refused(&client, &program, &options, &[part]).is_invalid_argument());
+        assert!(refused(&client, &program, &options, &[part]).is_usage());
     }
 }
 
@@ -63,7 +63,7 @@ fn flags_are_checked_by_the_plugin() {
     let new = CompileOptions::new;
     client.compile(&program, &new().override_flag("--xla_cpu_prefer_vector_width", 512)).unwrap();
     let error = refused(&client, &program, &new().override_flag("xla_no_such_flag", true), &["xla_no_such_flag"]);
-    assert!(error.is_from_plugin() && error.is_invalid_argument(), "{error:?}");
+    assert!(error.is_from_plugin() && error.is_usage(), "{error:?}");
     refused(&client, &program, &new().override_flag("xla_cpu_prefer_vector_width", "wide"), &["wide"]);
 }
 

@@ -12,7 +12,7 @@ fn arguments_that_do_not_fit_are_refused() {
     let device = &client.devices()[0];
     let check = |arguments: Vec<Vec<Argument<'_>>>, parts: &[&str]| {
         let error = program.execute(arguments).unwrap_err();
-        assert!(error.is_invalid_argument() && !error.is_from_plugin(), "{error:?}");
+        assert!(error.is_usage() && !error.is_from_plugin(), "{error:?}");
         says(&error, parts);
     };
     let x = put(&client, &[1.0; 4], 0);

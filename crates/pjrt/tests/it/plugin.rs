@@ -324,7 +324,7 @@ fn a_killed_process_costs_no_more_than_a_verification() {
 fn options_that_would_end_the_process_are_refused() {
     let check = |name: &str, value: Value, expected: &str| {
         let error = plugin().create_client(&[(name, value)]).unwrap_err();
-        assert!(error.is_invalid_argument());
+        assert!(error.is_usage());
         says(&error, &[expected]);
     };
     check("cpu_device_count", "eight".into(), "the option cpu_device_count must be an integer, not a string (eight)");
@@ -341,7 +341,7 @@ fn xla_flags_are_refused() {
     if is_child() {
         let flags = format!("{:?}", std::env::var("XLA_FLAGS").unwrap());
         let error = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap_err();
-        assert!(error.is_invalid_argument());
+        assert!(error.is_usage());
         says(&error, &[&format!("XLA_FLAGS is set (to {flags})"), "unset it", "CompileOptions::override_flag"]);
         return;
     }

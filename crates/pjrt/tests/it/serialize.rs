@@ -30,7 +30,7 @@ fn a_stored_program_over_devices_runs_again() {
     assert_eq!(get(&execution.outputs[1][0]), [3.0; 4]);
 
     let error = crate::common::client(1).load(&stored).unwrap_err();
-    assert!(error.is_invalid_argument());
+    assert!(error.is_usage());
     says(&error, &["the stored executable runs on 2 devices, and this client has 1"]);
 }
 

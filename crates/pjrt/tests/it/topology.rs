@@ -19,7 +19,7 @@ fn a_client_describes_its_devices() {
 #[test]
 fn a_topology_without_a_name_is_refused() {
     let error = plugin().topology(" ").unwrap_err();
-    assert!(error.is_invalid_argument());
+    assert!(error.is_usage());
     says(&error, &["the topology's name is empty; give one such as v5e:2x4"]);
     assert!(plugin().topology("v5e:2x4").unwrap_err().is_from_plugin());
 }
@@ -121,7 +121,7 @@ fn what_would_end_libtpu_is_refused() {
     let topology = plugin.topology("v5e:2x4").unwrap();
     let check = |mlir: &str, options: CompileOptions, part: &str| {
         let error = plugin.compile(&topology, mlir, &options).unwrap_err();
-        assert!(error.is_invalid_argument() && !error.is_from_plugin());
+        assert!(error.is_usage() && !error.is_from_plugin());
         says(&error, &[part]);
     };
     check(&increment("").replace("4xf32", "?xf32"), CompileOptions::new(), "dimension of unknown length");

@@ -52,15 +52,12 @@ impl Failure {
     }
 }
 
-/// The error, and those behind it that it does not tell of itself.
+/// The error and those behind it. Fulmen's own show all in one message and have nothing behind them.
 fn text(error: &(dyn Error + Send + Sync)) -> String {
     let mut text = format!("error: {error}");
     let mut source = error.source();
     while let Some(error) = source {
-        let message = error.to_string();
-        if !text.contains(&message) {
-            let _ = write!(text, "\n  because: {message}");
-        }
+        let _ = write!(text, "\n  because: {error}");
         source = error.source();
     }
     text
@@ -74,6 +71,8 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[derive(Debug)]
@@ -109,7 +108,10 @@ mod tests {
     fn an_error_is_told_with_what_is_behind_it_but_nothing_twice() {
         let outer = Outer(std::io::Error::other("disk on fire"));
         assert_eq!(text(&outer), "error: the labels cannot be read\n  because: disk on fire");
-        let whole = crate::Error::doing("compiling", fulmen_tensor::Tensor::poison("a", "b").check().unwrap_err());
+        let missing = || std::io::Error::from(std::io::ErrorKind::NotFound);
+        let whole = crate::Error::from(fulmen_data::Error::new(missing()));
+        assert_eq!(text(&whole), format!("error: {whole}"));
+        let whole = crate::Error::logger(Path::new("logs"), missing());
         assert_eq!(text(&whole), format!("error: {whole}"));
     }
 }

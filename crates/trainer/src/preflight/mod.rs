@@ -273,7 +273,7 @@ mod tests {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:3x5").unwrap();
         let error = run(&plugin, &slices, None, |_| Ok(step(8, 8))).unwrap_err();
-        assert!(error.is_device() && error.to_string().contains("judging the step for v5e:3x5"), "{error}");
+        assert!(error.is_runtime() && error.to_string().contains("judging the step for v5e:3x5"), "{error}");
     }
 
     #[test]

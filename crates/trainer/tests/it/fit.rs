@@ -314,10 +314,18 @@ fn after_a_fit_the_module_can_be_used_with_dropout_too() {
     let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
     trainer.fit(&module, &train_loader(40, LastBatch::Drop), Some(&val_loader(16))).unwrap();
     let x = Tensor::ones(DType::F32, [4, crate::common::FEATURES]);
+    let rows = || {
+        let logits = module.forward(&x).eval().unwrap().to_f64();
+        assert!(logits.iter().all(|value| value.is_finite()), "{logits:?}");
+        logits.chunks(crate::common::CLASSES).map(<[f64]>::to_vec).collect::<Vec<_>>()
+    };
+    // All rows of the input are equal, and only dropout tells them apart.
     module.train();
-    module.forward(&x).eval().unwrap();
+    let dropped = rows();
+    assert!(dropped.iter().any(|row| *row != dropped[0]), "{dropped:?}");
     module.eval();
-    module.forward(&x).eval().unwrap();
+    let whole = rows();
+    assert!(whole.iter().all(|row| *row == whole[0]), "{whole:?}");
 }
 
 #[test]

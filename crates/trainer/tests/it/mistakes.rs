@@ -4,11 +4,12 @@
 
 use std::sync::Mutex;
 
-use crate::common::{CLASSES, FEATURES, Net, train_loader, trainer, val_loader};
-use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use crate::common::{CLASSES, FEATURES, Net, samples, train_loader, trainer, val_loader};
+use fulmen_data::{DataLoader, Dataset, Field, LastBatch, Sample, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
+use fulmen_pjrt::HostBuffer;
 use fulmen_tensor::Tensor;
 use fulmen_trainer::{Batch, Error, Plan, StepContext, TrainingModule, Weights};
 
@@ -53,6 +54,47 @@ fn a_step_that_cannot_be_names_the_users_line() {
     check(&message, "Linear");
     let message = fit(LastBatch::Drop, |m, batch, _| m.fc.forward(&batch.get("image")).mean_all());
     check(&message, "batch: there is no field `image`; the data set has: x, y");
+}
+
+#[test]
+fn shapes_that_do_not_fit_have_the_users_line_as_a_value() {
+    static LINE: Mutex<u32> = Mutex::new(0);
+    let folder = tempfile::tempdir().unwrap();
+    let module = custom(|m, batch, _| {
+        *LINE.lock().unwrap() = line!() + 1;
+        let logits = m.fc.forward(&batch.get("x").t());
+        logits.mean_all()
+    });
+    let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
+    let error = trainer.fit(&module, &train_loader(20, LastBatch::Drop), None).unwrap_err();
+    let location = error.location().unwrap();
+    assert!(location.file().ends_with("mistakes.rs"), "{error}");
+    assert_eq!(location.line(), *LINE.lock().unwrap());
+    assert_eq!(error.fault().map(|fault| fault.location()), Some(location));
+    assert!(error.is_usage() && !error.is_runtime() && !error.is_out_of_memory(), "{error}");
+}
+
+#[test]
+fn memory_that_is_short_in_a_worker_is_recognized_in_the_error_of_the_fit() {
+    /// A dataset that asks for more memory than there is.
+    struct Huge(TensorDataset);
+    impl Dataset for Huge {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+        fn fields(&self) -> Vec<Field> {
+            self.0.fields()
+        }
+        fn read(&self, _: usize, _: &mut Sample<'_>) -> fulmen_data::Result<()> {
+            HostBuffer::zeroed(1 << 60).map(drop).map_err(fulmen_data::Error::new)
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let loader = DataLoader::builder(Huge(samples(16))).batch_size(8).num_workers(1).build().unwrap();
+    let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
+    let error = trainer.fit(&Net::new(), &loader, None).unwrap_err();
+    assert!(error.is_out_of_memory() && error.is_data() && !error.is_usage(), "{error}");
+    assert!(error.to_string().starts_with("sample "), "{error}");
 }
 
 #[test]

@@ -24,9 +24,8 @@ fn member() {
     match train(Path::new(&folder), &part.to_string_lossy()) {
         Ok(()) => say("ended well"),
         Err(error) => {
-            let source = std::error::Error::source(&error).and_then(|e| e.downcast_ref::<Coordination>());
-            let processes = source.map(|e| e.processes().to_vec()).unwrap_or_default();
-            assert_eq!(error.is_coordination(), source.is_some());
+            let processes = error.processes();
+            assert_eq!(error.is_coordination(), error.get_ref().is_some_and(|e| e.is::<Coordination>()));
             let kind = match &error {
                 e if e.is_coordination() => "coordination",
                 e if e.is_usage() => "usage",

@@ -30,7 +30,6 @@ pub(super) struct Recurrence {
 }
 
 /// `x Wᵀ + b`, in the dtype of the product.
-#[track_caller]
 pub(super) fn affine(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
     let product = x.matmul(&weight.t());
     match bias {
@@ -56,7 +55,6 @@ impl Cell {
 
     /// The next state, its first tensor being the output: from the input's part of the gates `[batch, gates·hidden]` and
     /// the state.
-    #[track_caller]
     pub(super) fn step(self, input: &Tensor, state: &[Tensor], w: &Recurrence, hidden: usize) -> Vec<Tensor> {
         let recurrent = affine(&state[0], &w.hh, w.bias_hh.as_ref());
         let part = |of: &Tensor, i: usize| of.narrow(-1, i * hidden, hidden);

@@ -6,6 +6,7 @@ use super::cell::Cell;
 use super::stack::Stack;
 use super::{builders, shown};
 use crate::Module;
+use crate::record::NN;
 
 /// Gated recurrent units, step by step over a sequence. As PyTorch's `nn.GRU`, with its parameters' names; see
 /// [`Rnn`](super::Rnn).
@@ -28,7 +29,6 @@ pub struct Gru(#[module(flatten)] Stack);
 
 impl Gru {
     /// One layer in one direction with biases.
-    #[track_caller]
     pub fn new(input_size: usize, hidden_size: usize) -> Gru {
         Gru(Stack::new(Cell::Gru, input_size, hidden_size))
     }
@@ -38,6 +38,7 @@ impl Gru {
     /// The outputs and the last states, with the shapes that [`Rnn::forward`](super::Rnn::forward) says.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
+        let _scope = NN.open();
         let x = x.as_tensor();
         let first = h_0.as_ref().map(std::slice::from_ref);
         let (y, mut state) = self.0.run(&self.to_string(), x, first);

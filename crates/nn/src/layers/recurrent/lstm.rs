@@ -6,6 +6,7 @@ use super::cell::Cell;
 use super::stack::Stack;
 use super::{builders, shown};
 use crate::Module;
+use crate::record::NN;
 
 /// Long short-term memory, step by step over a sequence. As PyTorch's `nn.LSTM`, with its parameters' names; see
 /// [`Rnn`](super::Rnn).
@@ -30,7 +31,6 @@ pub struct Lstm(#[module(flatten)] Stack);
 
 impl Lstm {
     /// One layer in one direction with biases.
-    #[track_caller]
     pub fn new(input_size: usize, hidden_size: usize) -> Lstm {
         Lstm(Stack::new(Cell::Lstm, input_size, hidden_size))
     }
@@ -38,7 +38,6 @@ impl Lstm {
     builders!(Lstm);
 
     /// Brings `h` down to so many features by a product with one more weight, `weight_hr_l0`; 0 leaves it as it is.
-    #[track_caller]
     pub fn proj_size(mut self, proj_size: usize) -> Lstm {
         self.0.proj_size = proj_size;
         self.rebuilt()
@@ -48,6 +47,7 @@ impl Lstm {
     /// [`Rnn::forward`](super::Rnn::forward) says; with a projection, outputs and `h` have its features.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor, state: Option<(&Tensor, &Tensor)>) -> (Tensor, (Tensor, Tensor)) {
+        let _scope = NN.open();
         let x = x.as_tensor();
         let first = state.map(|(h, c)| [h, c]);
         let (y, mut state) = self.0.run(&self.to_string(), x, first.as_ref().map(|s| s.as_slice()));

@@ -18,14 +18,12 @@ pub use rnn::Rnn;
 macro_rules! builders {
     ($layer:ident) => {
         /// So many layers, each of which reads what the one before gives; 1 at first.
-        #[track_caller]
         pub fn num_layers(mut self, num_layers: usize) -> $layer {
             self.0.num_layers = num_layers;
             self.rebuilt()
         }
 
         /// With or without biases; with, at first.
-        #[track_caller]
         pub fn bias(mut self, bias: bool) -> $layer {
             self.0.bias = bias;
             self.rebuilt()
@@ -45,13 +43,11 @@ macro_rules! builders {
         }
 
         /// Whether each layer also reads from the end to the beginning, its features beside those of the other way.
-        #[track_caller]
         pub fn bidirectional(mut self, bidirectional: bool) -> $layer {
             self.0.bidirectional = bidirectional;
             self.rebuilt()
         }
 
-        #[track_caller]
         fn rebuilt(mut self) -> $layer {
             self.0.build();
             self

@@ -6,6 +6,7 @@ use super::cell::{Cell, RnnNonlinearity};
 use super::stack::Stack;
 use super::{builders, shown};
 use crate::Module;
+use crate::record::NN;
 
 /// `h′ = tanh(x W_ihᵀ + b_ih + h W_hhᵀ + b_hh)`, step by step over a sequence. As PyTorch's `nn.RNN`, with its parameters'
 /// names (`weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0`, and those with `_reverse`).
@@ -26,7 +27,6 @@ pub struct Rnn(#[module(flatten)] Stack);
 
 impl Rnn {
     /// One layer in one direction with biases and the hyperbolic tangent.
-    #[track_caller]
     pub fn new(input_size: usize, hidden_size: usize) -> Rnn {
         Rnn(Stack::new(Cell::Rnn(RnnNonlinearity::Tanh), input_size, hidden_size))
     }
@@ -46,6 +46,7 @@ impl Rnn {
     /// Poisoned where the shapes are others.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor, h_0: Option<&Tensor>) -> (Tensor, Tensor) {
+        let _scope = NN.open();
         let x = x.as_tensor();
         let first = h_0.as_ref().map(std::slice::from_ref);
         let (y, mut state) = self.0.run(&self.to_string(), x, first);

@@ -1,12 +1,11 @@
 //! What recurrent layers have in common: the parameters of a stack of layers in one or two directions, and the way of a
 //! sequence through it.
 
-use std::panic::Location;
-
-use fulmen_tensor::{Scan, Tensor};
+use fulmen_tensor::{Refusal, Scan, Tensor};
 
 use super::cell::{Cell, Recurrence, affine};
-use crate::{Dropout, Init, Module, Parameter, Visit, users_line};
+use crate::record::{NN, live};
+use crate::{Dropout, Init, Module, Parameter, Visit};
 
 /// No more layers than these are made: what cannot be held is refused, and not asked of the allocator.
 const MOST_LAYERS: usize = 1 << 12;
@@ -38,7 +37,6 @@ struct Weights {
 }
 
 impl Stack {
-    #[track_caller]
     pub(super) fn new(cell: Cell, input_size: usize, hidden_size: usize) -> Stack {
         let mut stack = Stack {
             cell,
@@ -66,7 +64,6 @@ impl Stack {
     }
 
     /// Makes the parameters, uniform in `±1/√hidden` as PyTorch does.
-    #[track_caller]
     pub(super) fn build(&mut self) {
         let bound = if self.hidden_size > 0 { 1.0 / (self.hidden_size as f64).sqrt() } else { 0.0 };
         let init = Init::uniform(-bound, bound);
@@ -94,30 +91,19 @@ impl Stack {
     }
 
     /// The output, and the last state, tensor by tensor: from a sequence and the first state, zeros where there is none.
-    #[track_caller]
     pub(super) fn run(&self, name: &str, x: &Tensor, first: Option<&[&Tensor]>) -> (Tensor, Vec<Tensor>) {
-        // The bodies of loops are closures, which cannot tell their caller's line.
-        let line = Location::caller();
-        users_line::at(line, || self.recorded(line, name, x, first))
+        let (y, mut state) = NN.record(name, || self.recorded(x, first));
+        // A poisoned one stands for all.
+        let last = state.last().cloned();
+        state.extend(last.into_iter().cycle().take(self.cell.states().saturating_sub(state.len())));
+        (y, state)
     }
 
-    fn recorded(
-        &self,
-        line: &'static Location<'static>,
-        name: &str,
-        x: &Tensor,
-        first: Option<&[&Tensor]>,
-    ) -> (Tensor, Vec<Tensor>) {
+    fn recorded(&self, x: &Tensor, first: Option<&[&Tensor]>) -> Result<(Tensor, Vec<Tensor>), Refusal> {
         let states = self.cell.states();
-        let poisoned =
-            std::iter::once(x).chain(first.unwrap_or_default().iter().copied()).find(|t| t.fault().is_some());
-        if let Some(poisoned) = poisoned {
-            return (poisoned.clone(), vec![poisoned.clone(); states]);
-        }
-        if let Err(message) = self.check(x, first) {
-            let poison = Tensor::poison(name, message);
-            return (poison.clone(), vec![poison; states]);
-        }
+        x.live()?;
+        live(first.unwrap_or_default())?;
+        self.check(x, first)?;
         let batched = x.rank() == 3;
         let mut sequence = match (batched, self.batch_first) {
             (false, _) => x.unsqueeze(1),
@@ -151,15 +137,13 @@ impl Stack {
                     });
                 }
                 let step = |state: &[Tensor], x: &[Tensor]| {
-                    users_line::at(line, || {
-                        let mut next = self.cell.step(&x[0], state, &recurrence, self.hidden_size);
-                        // Under autocast some operations widen.
-                        for (next, state) in next.iter_mut().zip(state) {
-                            *next = next.to_dtype(state.dtype());
-                        }
-                        let y = next[0].clone();
-                        (next, vec![y])
-                    })
+                    let mut next = self.cell.step(&x[0], state, &recurrence, self.hidden_size);
+                    // Under autocast some operations widen.
+                    for (next, state) in next.iter_mut().zip(state) {
+                        *next = next.to_dtype(state.dtype());
+                    }
+                    let y = next[0].clone();
+                    (next, vec![y])
                 };
                 let state: Vec<&Tensor> = state.iter().collect();
                 let (end, mut ys) = Scan::new().reverse(direction == 1).run(&state, &[&gates], step);
@@ -183,7 +167,7 @@ impl Stack {
             let all = Tensor::stack(&all.iter().collect::<Vec<_>>(), 0);
             state.push(if batched { all } else { all.squeeze(1) });
         }
-        (output, state)
+        Ok((output, state))
     }
 
     /// Nothing, or a sentence that says what does not fit.

@@ -1,7 +1,5 @@
 //! The subcommands and the configuration file, as a user runs them.
 
-#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
-
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -10,7 +8,7 @@ use fulmen::nn::safetensors;
 use fulmen::pjrt::locate::{Platform, locate};
 use serde_json::Value;
 
-#[path = "../../../crates/pjrt/tests/it/common/libtpu.rs"]
+#[path = "../../../../crates/pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
 
 fn mnist(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {

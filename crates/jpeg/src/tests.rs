@@ -1,10 +1,8 @@
 //! Parts of pictures against the whole of them, for all samplings, scales and kinds of files.
 //!
 //! Not here: what the pixels must be; the crate that uses this one compares them with Pillow's.
-#![cfg(feature = "libjpeg-turbo")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use fulmen_jpeg::{Decoder, Region, Space};
+use crate::{Decoder, Region, Space};
 use turbojpeg::{Colorspace, Compressor, Image, PixelFormat, Subsamp};
 
 const SIZE: (usize, usize) = (157, 118);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use fulmen_durable::{NewFolder, write};
+use crate::{NewFolder, write};
 
 const FOLDER: &str = "FULMEN_DURABLE_TEST_FOLDER";
 const ONCE: &str = "FULMEN_DURABLE_TEST_ONCE";
@@ -38,7 +38,7 @@ fn writes_until_it_is_killed() {
 
 fn writer(folder: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "kill::writes_until_it_is_killed", "--ignored", "--nocapture"]).env(FOLDER, folder);
+    command.args(["--exact", "tests::kill::writes_until_it_is_killed", "--ignored", "--nocapture"]).env(FOLDER, folder);
     command
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use fulmen_durable::{NewFile, NewFolder, explain, is_full, remove_leftovers, write};
+use crate::{NewFile, NewFolder, explain, is_full, remove_leftovers, write};
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();

@@ -1,7 +1,5 @@
 //! The program as a user runs it: its JSON, its messages, and Ctrl-C.
 
-#![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
-
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};

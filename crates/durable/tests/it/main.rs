@@ -1,5 +1,0 @@
-//! The integration tests of the crate, in one binary.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
-mod kill;
-mod write;
