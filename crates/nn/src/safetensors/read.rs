@@ -125,7 +125,24 @@ fn open(path: &Path) -> Result<Open> {
     Ok(Open { file, header, metadata, checksums })
 }
 
-/// Whether a file begins as PyTorch's do: a zip archive, or in old ones a pickle.
+/// Whether a file begins as PyTorch's do: a zip archive, or in old ones a pickle. The length of a header may have the first
+/// bytes of a pickle too, 640 say, but not those that follow them in one.
 fn is_pytorch(start: &[u8]) -> bool {
-    start.starts_with(b"PK\x03\x04") || matches!(start, [0x80, 2..=5, ..])
+    let is_length = || <[u8; 8]>::try_from(start).is_ok_and(|start| u64::from_le_bytes(start) <= MOST_HEADER);
+    start.starts_with(b"PK\x03\x04") || matches!(start, [0x80, 2..=5, ..]) && !is_length()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_as_long_as_a_pickle_begins_is_a_header() {
+        for length in [0x0280u64, 0x0380, 0x0480, 0x0580, 0x10280] {
+            assert!(!is_pytorch(&length.to_le_bytes()), "{length}");
+        }
+        // The number that an old file of `torch.save` begins with, and an empty dictionary.
+        assert!(is_pytorch(&[0x80, 2, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46]) && is_pytorch(&[0x80, 2, b'}', b'.']));
+        assert!(is_pytorch(b"PK\x03\x04\0\0\0\0"));
+    }
 }

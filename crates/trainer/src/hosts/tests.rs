@@ -12,9 +12,9 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 
 use super::*;
-use crate::callback::{Actions, Callback, CheckpointRole};
+use crate::callback::{Actions, Callback, CheckpointRole, Progress};
 use crate::predict::PredictedBatches;
-use crate::{Batch, LogPoint, Plan, Predictions, StepContext, Trainer, TrainingModule, Weights};
+use crate::{Batch, LogPoint, Plan, Predictions, Signal, StepContext, Trainer, TrainingModule, Weights};
 
 /// The variable that tells a process of this test program where to join.
 const JOIN: &str = "FULMEN_TEST_JOIN";
@@ -223,6 +223,55 @@ fn all_stop_together_and_the_first_process_writes() {
     let rows = std::fs::read_to_string(run.join("metrics.csv")).unwrap();
     // 20 steps with a log point every 3, and 2 epochs.
     assert_eq!(rows.lines().count(), 1 + 6 + 2, "{rows}");
+}
+
+/// Sends SIGTERM to this test program after some steps, and makes its process the slowest.
+struct Terminate;
+
+impl Callback for Terminate {
+    fn name(&self) -> &'static str {
+        "Terminate"
+    }
+    fn on_train_batch_end(&mut self, progress: &Progress) {
+        if progress.global_step == 25 {
+            let sent = Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
+            assert!(sent.unwrap().success());
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_signal_ends_all_after_the_same_step() {
+    const ALONE: &str = "FULMEN_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        // What the shell that runs the tests ignores, SIGINT in a background job say, is not ignored there.
+        let mut child = Command::new("env");
+        child.arg("--default-signal=INT,TERM,HUP").arg(std::env::current_exe().unwrap()).env(ALONE, "1");
+        child.args(["--exact", "hosts::tests::a_signal_ends_all_after_the_same_step", "--nocapture"]);
+        let output = child.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let ends = in_three(move |hosts| {
+        let mut builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(&root);
+        // No log point and no end of an epoch is near.
+        builder = builder.max_epochs(1).log_every_n_steps(1_000_000);
+        if hosts.process().index() == 1 {
+            builder = builder.callback(Terminate);
+        }
+        let choices = builder.choices(builder.options().unwrap()).unwrap();
+        let mut trainer = builder.build_with(choices, Some(hosts.clone())).unwrap();
+        let loader = DataLoader::builder(points(1_000_000)).batch_size(1).build().unwrap();
+        let summary = trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap();
+        (summary.signal, summary.global_step, summary.last_checkpoint.is_some_and(|path| path.is_file()))
+    });
+    assert_eq!(ends, [ends[0]; 3]);
+    let (signal, step, saved) = ends[0];
+    assert!(signal == Some(Signal::Terminate) && (25..1_000_000).contains(&step) && saved, "{ends:?}");
 }
 
 #[test]

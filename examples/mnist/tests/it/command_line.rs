@@ -38,6 +38,9 @@ fn what_was_fit_is_validated_tested_and_predicted_with() {
     let from = ["--batch-size", "64", "--ckpt-path", "runs/version_0/checkpoints/best.safetensors", "--json"];
     let test = json(&run(&[&["test"][..], &from].concat()));
     assert_eq!(test["metrics"]["test_acc"].as_f64(), Some(accuracy));
+    // By name: that of the newest run which has one, as the tests in between have none.
+    let by_name = json(&run(&["test", "--batch-size", "64", "--ckpt-path", "best", "--json"]));
+    assert_eq!(by_name, test);
     let validation = json(&run(&[&["validate"][..], &from].concat()));
     assert!(validation["metrics"]["val_acc"].as_f64().unwrap() > 0.8, "{validation}");
 
@@ -122,6 +125,14 @@ fn mistakes_end_with_a_message_and_an_exit_code() {
     ends(&["preflight", "--topology", "v5e:2x4", "--price", "none.toml"], 1, "none.toml cannot be read");
     ends(&["fit", "--config", "none.toml"], 2, "none.toml");
     ends(&["test", "--ckpt-path", "none.safetensors"], 1, "none.safetensors");
+    ends(
+        &["test", "--ckpt-path", "best"],
+        2,
+        "ckpt_path: best: no run of this program under runs has such a checkpoint",
+    );
+    ends(&["fit", "--resume", "always"], 2, "`always` is no way to begin; there are: never, auto");
+    ends(&["fit", "--resume", "auto", "--ckpt-path", "x"], 2, "resume: auto means the newest checkpoint");
+    ends(&["fit", "--grace", "25"], 2, "expected a time, 25s or 1m30s say");
     ends(&["predict", "--output", "digits.txt"], 2, "must end in .csv or .safetensors");
     ends(&["predict", "--output", "no/digits.csv"], 2, "there is no folder no");
     assert!(!folder.path().join("runs").exists(), "nothing was written");
