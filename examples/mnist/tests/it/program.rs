@@ -124,8 +124,8 @@ impl Start {
             Start::InTheBackground => command.args(["sh", "-c", "trap '' INT; exec \"$0\" \"$@\"", program]),
             Start::InASessionOfItsOwn => command.args(["setsid", program]),
         };
-        command.arg("--default-root-dir").arg(runs).args(&TWO_EPOCHS[2..]);
-        command.args(["--max-epochs", "4", "--resume", "auto"]);
+        command.arg("--default-root-dir").arg(runs).args(["--max-epochs", "1", "--log-every-n-steps", "5"]);
+        command.args(["--resume", "auto"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
