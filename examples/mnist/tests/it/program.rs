@@ -1,5 +1,6 @@
 //! The program as a user and a supervisor run it: its JSON, its messages, signals and exit codes.
 
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -171,6 +172,30 @@ fn a_supervisor_understands_how_a_run_ends_and_the_same_command_goes_on() {
         assert!(parts.iter().all(|part| part.len() >= 2), "{start:?}: {parts:?}");
         assert_eq!(parts.concat(), whole, "{start:?}");
     }
+}
+
+/// The key, in a terminal of its own.
+#[test]
+fn ctrl_c_on_a_terminal_saves_and_exits_with_130() {
+    if Command::new("script").arg("--version").output().is_err() {
+        eprintln!("skipped: there is no program `script`, which makes a terminal");
+        return;
+    }
+    let runs = tempfile::tempdir().unwrap();
+    let run = "exec \"$PROGRAM\" --max-epochs 1 --log-every-n-steps 5 --default-root-dir \"$RUNS\"";
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT,TERM,HUP", "script", "-qec", run, "/dev/null"]);
+    command.env("SHELL", "/bin/sh").env("PROGRAM", env!("CARGO_BIN_EXE_mnist")).env("RUNS", runs.path());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_log_points(&runs.path().join("version_0"), 3);
+    child.stdin.as_ref().unwrap().write_all(b"\x03").unwrap();
+    let keyboard = child.stdin.take();
+    let output = child.wait_with_output().unwrap();
+    drop(keyboard);
+    let (screen, _) = text(&output);
+    assert_eq!(output.status.code(), Some(130), "{screen}");
+    assert!(screen.contains("Stopped: interrupted by Ctrl-C"), "{screen}");
+    assert!(runs.path().join("version_0/checkpoints/last.safetensors").is_file());
 }
 
 #[test]
