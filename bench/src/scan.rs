@@ -70,7 +70,7 @@ const WEIGHTS: [&[usize]; 12] = [
 ];
 
 fn norm(x: &Tensor, scale: &Tensor, shift: &Tensor) -> Tensor {
-    (x - x.mean(&[-1], true)) * (x.var(&[-1], true) + 1e-5).rsqrt() * scale + shift
+    (x - x.mean_keepdim(&[-1])) * (x.var_keepdim(&[-1]) + 1e-5).rsqrt() * scale + shift
 }
 
 /// One layer of a decoder.

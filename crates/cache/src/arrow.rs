@@ -2,10 +2,11 @@
 //!
 //! The rows have one size, so where every byte will lie is known before the first sample is read. That is why this does
 //! not use `arrow-ipc`'s writer, which wants a batch in memory, but writes what goes around the columns; and why a part
-//! can be filled from many threads in any order. What is read back is checked by flatbuffers' verifier and then against
-//! the sizes that it must have, since `arrow-ipc`'s reader trusts what it reads further than a damaged file deserves.
+//! can be filled from many threads in any order. What is read back is checked by flatbuffers' verifier and then compared
+//! with the layout that it must have. `arrow-ipc`'s `FileDecoder` is not used: it panics where a damaged file points outside
+//! itself, so all offsets would have to be checked before it is asked, and then it has nothing more to tell.
 //!
-//! Not here: the files (`files`), and what the samples are.
+//! Not here: the files (`atomic_file`), and what the samples are.
 
 use std::ops::Range;
 
@@ -134,24 +135,7 @@ impl Frame {
     pub(crate) fn new(fields: &[Field], rows: usize, identity: &Identity) -> Result<Frame> {
         let too_large = || Error::usage(format!("{rows} samples do not fit into one file; make the parts smaller"));
         let schema = schema(fields, identity)?;
-        let (mut nodes, mut buffers, mut within) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut end, mut padded) = (0u64, 0u64);
-        for field in fields {
-            let length = u64::try_from(field.sample_bytes()?).ok().and_then(|bytes| bytes.checked_mul(rows as u64));
-            let length = length.ok_or_else(too_large)?;
-            let none = Buffer::new(padded as i64, 0);
-            nodes.push(FieldNode::new(rows as i64, 0));
-            buffers.push(none);
-            if let Kind::Tensor(_, size) = kind(field)? {
-                let elements = (rows as i64).checked_mul(i64::from(size)).ok_or_else(too_large)?;
-                nodes.push(FieldNode::new(elements, 0));
-                buffers.push(none);
-            }
-            buffers.push(Buffer::new(padded as i64, length as i64));
-            end = padded.checked_add(length).filter(|&end| end <= 1 << 60).ok_or_else(too_large)?;
-            within.push(padded..end);
-            padded = end.next_multiple_of(ALIGNMENT);
-        }
+        let Columns { nodes, buffers, columns, end, padded } = Columns::new(fields, rows).ok_or_else(too_large)?;
 
         let mut head = [MAGIC, &[0, 0]].concat();
         encapsulate(&mut head, &schema_message(&schema));
@@ -167,13 +151,47 @@ impl Frame {
         tail.extend_from_slice(&footer);
         tail.extend_from_slice(&(footer.len() as u32).to_le_bytes());
         tail.extend_from_slice(MAGIC);
-        let columns = within.into_iter().map(|column| body + column.start..body + column.end).collect();
+        let columns = columns.into_iter().map(|column| body + column.start..body + column.end).collect();
         Ok(Frame { head, tail, tail_start: body + end, columns })
     }
 
     /// Bytes of the whole file.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.tail_start + self.tail.len() as u64
+    }
+}
+
+/// Where the columns of some rows lie in the body of a record batch: one after the other, each aligned, without bitmaps of
+/// missing values.
+struct Columns {
+    nodes: Vec<FieldNode>,
+    buffers: Vec<Buffer>,
+    columns: Vec<Range<u64>>,
+    /// Where the last column ends, and the body.
+    end: u64,
+    padded: u64,
+}
+
+impl Columns {
+    /// `None` where they are too large for a file.
+    fn new(fields: &[Field], rows: usize) -> Option<Columns> {
+        let (mut nodes, mut buffers, mut columns) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut end, mut padded) = (0u64, 0u64);
+        for field in fields {
+            let length = u64::try_from(field.sample_bytes().ok()?).ok()?.checked_mul(rows as u64)?;
+            let no_bitmap = Buffer::new(padded as i64, 0);
+            nodes.push(FieldNode::new(rows as i64, 0));
+            buffers.push(no_bitmap);
+            if let Kind::Tensor(_, size) = kind(field).ok()? {
+                nodes.push(FieldNode::new((rows as i64).checked_mul(i64::from(size))?, 0));
+                buffers.push(no_bitmap);
+            }
+            buffers.push(Buffer::new(padded as i64, length as i64));
+            end = padded.checked_add(length).filter(|&end| end <= 1 << 60)?;
+            columns.push(padded..end);
+            padded = end.next_multiple_of(ALIGNMENT);
+        }
+        Some(Columns { nodes, buffers, columns, end, padded })
     }
 }
 
@@ -327,39 +345,16 @@ fn check_batch(message: &[u8], fields: &[Field], rows: usize, body: Range<u64>) 
     if batch.length() != rows as i64 {
         return Err(format!("it has {} rows, expected {rows}", batch.length()));
     }
-    let nodes = batch.nodes().ok_or("its record batch has no columns")?;
-    if nodes.iter().any(|node| node.null_count() != 0) {
-        return Err("it has missing values".to_owned());
+    let expected = Columns::new(fields, rows).ok_or("its columns are too large")?;
+    if !batch.nodes().is_some_and(|nodes| nodes.iter().eq(&expected.nodes)) {
+        return Err("its columns have other lengths or missing values".to_owned());
     }
-    let buffers = batch.buffers().ok_or("its record batch has no columns")?;
-    let (mut columns, mut next) = (Vec::with_capacity(fields.len()), 0);
-    for field in fields {
-        let before = match kind(field).map_err(|error| error.to_string())? {
-            Kind::Tensor(..) => 2,
-            Kind::Scalar(_) | Kind::Binary(_) => 1,
-        };
-        next += before + 1;
-        if next > buffers.len() {
-            return Err(format!("it has {} buffers, too few for its columns", buffers.len()));
-        }
-        let bytes = field.sample_bytes().map_err(|error| error.to_string())?;
-        let expected = (bytes as u64).checked_mul(rows as u64).ok_or("its columns are too large")?;
-        let buffer = buffers.get(next - 1);
-        let column = u64::try_from(buffer.offset()).ok().and_then(|offset| {
-            let start = body.start.checked_add(offset)?;
-            let end = start.checked_add(u64::try_from(buffer.length()).ok()?)?;
-            (end <= body.end && end - start == expected).then_some(start..end)
-        });
-        columns.push(column.ok_or_else(|| {
-            format!(
-                "its column `{field}` claims {} bytes from {} on, expected {expected} bytes within {}",
-                buffer.length(),
-                buffer.offset(),
-                body.end - body.start
-            )
-        })?);
+    if !batch.buffers().is_some_and(|buffers| buffers.iter().eq(&expected.buffers))
+        || body.end - body.start < expected.end
+    {
+        return Err(format!("its columns do not lie where {rows} rows of these fields do"));
     }
-    Ok(columns)
+    Ok(expected.columns.into_iter().map(|column| body.start + column.start..body.start + column.end).collect())
 }
 
 #[cfg(test)]

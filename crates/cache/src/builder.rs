@@ -1,17 +1,17 @@
 //! The choices that make a cache, and the way from them to a finished one.
 //!
-//! Not here: reading it (`dataset`), and filling its parts (`warm`).
+//! Not here: reading it (`dataset`), and filling its parts (`build`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::care;
+use super::atomic_file::{Disk, size};
+use super::build::Build;
 use super::dataset::CachedDataset;
 use super::event::{CacheEstimate, CacheEvent};
-use super::files::{Disk, size};
 use super::key::{Key, Options};
+use super::maintenance;
 use super::manifest::{self, FORMAT, FieldEntry, Found, MOST_PARTS, Manifest, Plan};
-use super::warm::Warm;
 use fulmen_data::internal::differences;
 use fulmen_data::{Dataset, Error, Field, Result};
 use fulmen_files::{self as store, Lock};
@@ -167,7 +167,7 @@ impl CacheBuilder {
             self.fill(&dir, &mut plan)?;
             let after = Key::of(&*self.dataset, &fields, &self.options)?;
             if after.hash != key.hash {
-                care::remove_files(&dir)?;
+                maintenance::remove_files(&dir)?;
                 return Err(Error::usage(format!(
                     "what the samples depend on changed while the cache was made, so some of it is of the old and some of \
                      the new: {}; it was removed; make it again",
@@ -186,8 +186,8 @@ impl CacheBuilder {
         manifest::save(dir, &plan.manifest)?;
         (self.on_event)(CacheEvent::Started(expected));
         let workers = self.workers.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        let warm = Warm { dataset: &*self.dataset, dir, disk: &self.disk, workers, allowed_bad: self.allowed_bad };
-        warm.run(plan, &mut self.on_event)?;
+        let build = Build { dataset: &*self.dataset, dir, disk: &self.disk, workers, allowed_bad: self.allowed_bad };
+        build.run(plan, &mut self.on_event)?;
         (self.on_event)(CacheEvent::Finished(estimate(plan)?));
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! A finished cache as a dataset: each field of a sample is one copy out of a mapped file.
 //!
-//! Not here: making the cache (`builder`, `warm`), and what can be said and done about one without reading it (`care`).
+//! Not here: making the cache (`builder`, `build`), and what can be said and done about one without reading it (`maintenance`).
 
 use std::fs::File;
 use std::io;
@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::builder::CacheBuilder;
-use super::care;
+use super::maintenance;
 use super::manifest::{self, BadRow, Found, Plan, part_name};
-use super::mapped::{Access, Mapped};
+use super::mmap::{Access, Mapped};
 use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample};
 
 /// Samples that were read once and are kept as they were, decoded and resized, in a few large files that are mapped into
@@ -105,8 +105,8 @@ impl CachedDataset {
         // A folder without a manifest has nothing to open.
         found.retain(|found| !matches!(found.plan, Ok(None)));
         match <[Found; 1]>::try_from(found) {
-            Ok([Found { dir, plan }]) => CachedDataset::from_plan(&dir, plan?.ok_or_else(|| care::none(path))?),
-            Err(none) if none.is_empty() => Err(care::none(path)),
+            Ok([Found { dir, plan }]) => CachedDataset::from_plan(&dir, plan?.ok_or_else(|| maintenance::none(path))?),
+            Err(none) if none.is_empty() => Err(maintenance::none(path)),
             Err(several) => Err(Error::usage(format!(
                 "{} has {} caches; name one of them: {}",
                 path.display(),
@@ -188,7 +188,7 @@ impl Part {
         let path = dir.join(part_name(part));
         let file = File::open(&path).map_err(|source| Error::io(&path, "cannot open a part of the cache", source))?;
         let bytes = file.metadata().map_err(|source| Error::io(&path, "cannot look at the file", source))?.len();
-        let columns = care::locate(&path, &file, bytes, plan, part)?;
+        let columns = maintenance::locate(&path, &file, bytes, plan, part)?;
         let length = usize::try_from(bytes)
             .map_err(|_| Error::file(&path, format!("it has {bytes} bytes, more than this machine can address")))?;
         let map =

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::files::size;
+use super::atomic_file::size;
 
 /// How large a cache is, exactly, before anything of it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

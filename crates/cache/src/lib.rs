@@ -1,7 +1,7 @@
 //! Cached datasets: samples that were decoded, resized and perhaps augmented once, in a few large files.
 //!
 //! A cache is a folder named by its key (`key`) with `cache.json` (`manifest`), `part-00000.arrow` and so on
-//! (`arrow`, `files`) and `cache.lock` (`lock`). Making one: `builder`, then `warm`. Reading it: `dataset`, over `mapped`.
+//! (`arrow`, `atomic_file`) and `cache.lock` (`lock`). Making one: `builder`, then `build`. Reading it: `dataset`, over `mmap`.
 //!
 //! Invariants: a part appears whole, under its name, and is never changed; what the manifest does not name is not there;
 //! the bytes of a part depend on the dataset and the options alone.
@@ -9,28 +9,28 @@
 //! Not here: where datasets come from, and a cache on a remote store.
 
 mod arrow;
+mod atomic_file;
+mod build;
 mod builder;
-mod care;
 mod dataset;
 mod event;
-mod files;
 #[cfg(feature = "fuzzing")]
 mod fuzz;
 mod key;
+mod maintenance;
 mod manifest;
-mod mapped;
+mod mmap;
 #[cfg(test)]
 mod tests;
-mod warm;
 
 pub use builder::CacheBuilder;
-pub use care::{CacheInfo, cache_info, clear_cache, repair_cache, verify_cache};
 pub use dataset::CachedDataset;
 pub use event::{CacheEstimate, CacheEvent};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use fuzz::fuzz;
-pub use mapped::Access;
+pub use maintenance::{CacheInfo, cache_info, clear_cache, repair_cache, verify_cache};
+pub use mmap::Access;
 
 use std::path::Path;
 

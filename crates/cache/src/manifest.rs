@@ -1,6 +1,6 @@
 //! What a cache is of and which of its parts are finished: the JSON file beside the parts.
 //!
-//! Not here: the parts (`arrow`, `files`), and making the key (`key`).
+//! Not here: the parts (`arrow`, `atomic_file`), and making the key (`key`).
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use fulmen_tensor::DType;
 use serde::{Deserialize, Serialize};
 
 use super::arrow::{Frame, Identity};
-use super::files::write_whole;
+use super::atomic_file::write_whole;
 use fulmen_data::internal::Note;
 use fulmen_data::{Error, Field, Result};
 use fulmen_files::LOCK;

@@ -4,7 +4,7 @@ use crate::CacheExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::files::Disk;
+use super::atomic_file::Disk;
 use crate::CachedDataset;
 use fulmen_data::{DType, Dataset, Field, Fingerprint, HostBatch, Result, Sample};
 

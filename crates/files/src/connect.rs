@@ -1,53 +1,78 @@
 //! Connections to object stores, made from the environment and options, and the threads that their requests run on.
 //!
-//! Not here: what is asked of a store (`remote`), and trying again (`retry`).
+//! Not here: the requests (`remote`, `upload`), and what the stores' own retries lack (`retry`).
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::multipart::MultipartStore;
 use object_store::path::Path as Key;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, RetryConfig};
+use object_store::{BackoffConfig, ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 
 use super::StoreOptions;
 use super::location::{ObjectPath, Scheme};
+use super::retry::RetryState;
 use fulmen_data::{Error, Result};
 
-/// A bucket that can be asked.
-#[derive(Debug)]
-pub(super) struct Store {
-    pub(super) objects: Arc<dyn ObjectStore>,
-    pub(super) parts: Arc<dyn Parts>,
+/// If nothing arrives on a connection for this long, it is closed and the request is made again.
+pub(super) const SILENCE: Duration = Duration::from_secs(30);
+
+/// An answer may take this long, however soon the user gives up.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// The longest wait between two attempts.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// Without keys, a machine in the cloud is asked for its own. Elsewhere nobody answers, and this is long enough to know.
+const KEYS: Duration = Duration::from_secs(15);
+
+/// What is asked of one object.
+#[derive(Clone)]
+pub(super) struct Connection {
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) key: Key,
+    pub(super) object: ObjectPath,
+    give_up_after: Duration,
 }
 
-/// What can take an object in parts.
-pub(super) trait Parts: MultipartStore + std::fmt::Debug {}
-
-impl<T: MultipartStore + std::fmt::Debug> Parts for T {}
-
-/// What makes a connection another one.
-type Identity = (Scheme, String, Vec<(String, String)>);
-
-/// The store of an object, and its key there. There is one connection for each bucket and settings in a process.
-pub(super) fn connect(object: &ObjectPath, options: &StoreOptions) -> Result<(Arc<Store>, Key)> {
-    static STORES: OnceLock<Mutex<HashMap<Identity, Arc<Store>>>> = OnceLock::new();
-    let key = Key::parse(&object.key).map_err(|why| Error::usage(format!("{object}: {why}")))?;
-    let identity = (object.scheme, object.bucket.clone(), options.settings().to_vec());
-    let mut stores = STORES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(store) = stores.get(&identity) {
-        return Ok((store.clone(), key));
+impl Connection {
+    /// For a request that is made now.
+    pub(super) fn retry_state(&self, doing: impl Into<String>) -> RetryState {
+        RetryState::new(self.object.clone(), doing.into(), self.give_up_after)
     }
-    let store = match object.scheme {
-        Scheme::S3 => s3(object, options),
-        Scheme::Gs => gs(object, options),
-    }?;
-    stores.insert(identity, store.clone());
-    Ok((store, key))
+}
+
+/// What two connections must have in common to be one.
+type Identity = (Scheme, String, Vec<(String, String)>, Duration, Duration);
+
+/// Connects to the store of an object, to read.
+pub(super) fn connect(object: &ObjectPath, options: &StoreOptions) -> Result<Connection> {
+    connect_for(object, options, SILENCE.min(options.give_up_time()?).max(SHORTEST))
+}
+
+/// Connects to the store of an object. A connection on which nothing arrives for the time of `silence` is broken. A
+/// process has one connection for each bucket with these settings and times.
+pub(super) fn connect_for(object: &ObjectPath, options: &StoreOptions, silence: Duration) -> Result<Connection> {
+    static STORES: OnceLock<Mutex<HashMap<Identity, Arc<dyn ObjectStore>>>> = OnceLock::new();
+    let key = Key::parse(&object.key).map_err(|why| Error::usage(format!("{object}: {why}")))?;
+    let give_up_after = options.give_up_time()?;
+    let identity = (object.scheme, object.bucket.clone(), options.settings().to_vec(), give_up_after, silence);
+    let stores = STORES.get_or_init(Mutex::default);
+    let connection = |store| Connection { store, key, object: object.clone(), give_up_after };
+    if let Some(store) = stores.lock().get(&identity) {
+        return Ok(connection(store.clone()));
+    }
+    // Without the lock, because a machine may be asked for its keys now.
+    let store: Arc<dyn ObjectStore> = match object.scheme {
+        Scheme::S3 => s3(object, options, (give_up_after, silence))?,
+        Scheme::Gs => gs(object, options, (give_up_after, silence))?,
+    };
+    Ok(connection(stores.lock().entry(identity).or_insert(store).clone()))
 }
 
 /// Variables of the environment that begin so, in lower case, and then the options' own settings; those of the
@@ -64,55 +89,54 @@ fn unknown(object: &ObjectPath, name: &str) -> Error {
     Error::usage(format!("{object}: there is no setting `{name}` for this store; expected one like aws_region"))
 }
 
-/// One attempt each: trying again is done here, so that how long is known, and nothing read is lost.
-fn once() -> RetryConfig {
-    RetryConfig { backoff: BackoffConfig::default(), max_retries: 0, retry_timeout: Duration::ZERO }
-}
-
-/// Silence is noticed by whoever waits, and large objects take their time.
-fn client() -> ClientOptions {
-    ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10))
-}
-
-fn s3(object: &ObjectPath, options: &StoreOptions) -> Result<Arc<Store>> {
-    let mut builder = AmazonS3Builder::new().with_client_options(client()).with_retry(once());
-    for (name, value, must_be_known) in settings("AWS_", options) {
-        match name.parse::<AmazonS3ConfigKey>() {
-            Ok(AmazonS3ConfigKey::Bucket) => {}
-            Ok(key) => builder = builder.with_config(key, value),
-            Err(_) if must_be_known => return Err(unknown(object, &name)),
-            Err(_) => {}
+/// A function that builds a store of one kind. The library's builders have the same methods and no trait.
+macro_rules! build {
+    ($name:ident, $builder:ident, $key:ident, $prefix:literal, [$($endpoint:ident),+]) => {
+        fn $name(
+            object: &ObjectPath,
+            options: &StoreOptions,
+            (give_up_after, silence): (Duration, Duration),
+        ) -> Result<Arc<dyn ObjectStore>> {
+            // The whole of a large object may take its time.
+            let client = ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
+            let client = client.with_read_timeout(silence);
+            let backoff = BackoffConfig { max_backoff: LONGEST_WAIT, ..BackoffConfig::default() };
+            let retry = RetryConfig { backoff, max_retries: 1_000_000, retry_timeout: give_up_after };
+            let mut builder = $builder::new().with_client_options(client).with_retry(retry);
+            for (name, value, must_be_known) in settings($prefix, options) {
+                match name.parse::<$key>() {
+                    Ok($key::Bucket) => {}
+                    Ok(key) => builder = builder.with_config(key, value),
+                    Err(_) if must_be_known => return Err(unknown(object, &name)),
+                    Err(_) => {}
+                }
+            }
+            let endpoint = [$($key::$endpoint),+].iter().find_map(|key| builder.get_config_value(key));
+            if endpoint.is_some_and(|url| url.starts_with("http://")) {
+                builder = builder.with_config($key::Client(ClientConfigKey::AllowHttp), "true");
+            }
+            let is_public = builder.get_config_value(&$key::SkipSignature).is_some_and(|skip| skip == "true");
+            let refused = |why| Error::usage(format!("{object}: cannot connect to the store: {why}"));
+            let store = builder.with_bucket_name(&object.bucket).build().map_err(refused)?;
+            if !is_public {
+                let keys = store.credentials().clone();
+                let state = RetryState::new(object.clone(), "asking for keys".to_owned(), give_up_after);
+                let limit = give_up_after.max(SHORTEST).min(KEYS);
+                wait(async move {
+                    match tokio::time::timeout(limit, keys.get_credential()).await {
+                        Ok(Ok(_)) => Ok(()),
+                        Ok(Err(error)) => Err(state.explain(&error)),
+                        Err(_) => Err(state.no_keys(&format!("no answer in {:.0} s", limit.as_secs_f64()))),
+                    }
+                })?;
+            }
+            Ok(Arc::new(store))
         }
-    }
-    let endpoints = [AmazonS3ConfigKey::S3Endpoint, AmazonS3ConfigKey::Endpoint];
-    let endpoint = endpoints.iter().find_map(|key| builder.get_config_value(key));
-    if endpoint.is_some_and(|url| url.starts_with("http://")) {
-        builder = builder.with_allow_http(true);
-    }
-    let store = builder.with_bucket_name(&object.bucket).build();
-    let store = Arc::new(store.map_err(|why| Error::usage(format!("{object}: cannot connect to the store: {why}")))?);
-    Ok(Arc::new(Store { objects: store.clone(), parts: store }))
+    };
 }
 
-fn gs(object: &ObjectPath, options: &StoreOptions) -> Result<Arc<Store>> {
-    let mut client = client();
-    let settings = settings("GOOGLE_", options);
-    if settings.iter().any(|(name, value, _)| name == "google_base_url" && value.starts_with("http://")) {
-        client = client.with_allow_http(true);
-    }
-    let mut builder = GoogleCloudStorageBuilder::new().with_client_options(client).with_retry(once());
-    for (name, value, must_be_known) in settings {
-        match name.parse::<GoogleConfigKey>() {
-            Ok(GoogleConfigKey::Bucket) => {}
-            Ok(key) => builder = builder.with_config(key, value),
-            Err(_) if must_be_known => return Err(unknown(object, &name)),
-            Err(_) => {}
-        }
-    }
-    let store = builder.with_bucket_name(&object.bucket).build();
-    let store = Arc::new(store.map_err(|why| Error::usage(format!("{object}: cannot connect to the store: {why}")))?);
-    Ok(Arc::new(Store { objects: store.clone(), parts: store }))
-}
+build!(s3, AmazonS3Builder, AmazonS3ConfigKey, "AWS_", [S3Endpoint, Endpoint]);
+build!(gs, GoogleCloudStorageBuilder, GoogleConfigKey, "GOOGLE_", [BaseUrl]);
 
 /// The threads that requests run on, one runtime a process.
 pub(super) fn runtime() -> Result<&'static Runtime> {
@@ -125,6 +149,11 @@ pub(super) fn runtime() -> Result<&'static Runtime> {
     made.as_ref().map_err(|why| Error::runtime("starting the threads for object stores", why.as_str()))
 }
 
+/// The error for a request whose task ended without an answer.
+pub(super) fn panicked() -> Error {
+    Error::panic("a request to an object store panicked")
+}
+
 /// Runs a request and waits for it. The caller may be in a runtime of its own, which must not run another inside.
 pub(super) fn wait<T: Send + 'static>(request: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
     let (send, receive) = mpsc::sync_channel(1);
@@ -132,5 +161,5 @@ pub(super) fn wait<T: Send + 'static>(request: impl Future<Output = Result<T>> +
         // Nobody waits any more where this fails.
         let _ = send.send(request.await);
     });
-    receive.recv().unwrap_or_else(|_| Err(Error::panic("a request to an object store panicked")))
+    receive.recv().unwrap_or_else(|_| Err(panicked()))
 }

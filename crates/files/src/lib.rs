@@ -4,13 +4,13 @@
 
 #[cfg(feature = "cloud")]
 mod connect;
-mod kept;
+mod decompress;
+mod fd_cache;
 mod local;
 mod location;
 mod lock;
 #[cfg(not(feature = "cloud"))]
-mod offline;
-mod open;
+mod no_cloud;
 mod options;
 mod pattern;
 #[cfg(feature = "cloud")]
@@ -23,7 +23,9 @@ mod retry;
 mod upload;
 
 #[doc(hidden)]
-pub use kept::KeptFile;
+pub use decompress::{explain, gunzip, open_unpacked};
+#[doc(hidden)]
+pub use fd_cache::KeptFile;
 #[doc(hidden)]
 pub use local::{keep, keep_new, remove_leftovers, temporary_file, write_whole};
 pub use location::Location;
@@ -32,9 +34,7 @@ pub use location::{MOST_ASKING, fingerprint_all};
 #[doc(hidden)]
 pub use lock::{LOCK, Lock, lock_soon};
 #[cfg(not(feature = "cloud"))]
-use offline as remote;
-#[doc(hidden)]
-pub use open::{explain, gunzip, open_unpacked};
+use no_cloud as remote;
 pub use options::StoreOptions;
 
 #[cfg(doctest)]

@@ -9,8 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use fulmen_durable::NewFile;
+use walkdir::{DirEntry, WalkDir};
 
-use super::pattern::{has_wildcard, name_fits};
+use super::pattern::{Wildcards, has_wildcard};
 use fulmen_data::{Error, Result};
 
 /// A part of a copy, after which progress is told.
@@ -49,38 +50,46 @@ pub(super) fn read_at(path: &Path, start: u64, length: usize) -> Result<Vec<u8>>
 /// in.
 pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    // A folder to look into, and the true paths of those it lies in if links led there.
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let refused = |source| Error::io(&folder, "cannot list the folder", source);
-        for entry in fs::read_dir(&folder).map_err(refused)? {
-            let path = entry.map_err(refused)?.path();
-            match fs::metadata(&path) {
-                Ok(metadata) if metadata.is_dir() => {
-                    if !leads_upwards(&path)? {
-                        folders.push(path);
-                    }
-                }
-                Ok(_) => files.push(path),
-                // A link to nowhere is as good as no file.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(source) => return Err(Error::io(&path, "looking at the file", source)),
-            }
+    for entry in walk(folder, true) {
+        let entry = entry?;
+        if !entry.file_type().is_dir() {
+            files.push(entry.into_path());
         }
     }
     sort(&mut files);
     Ok(files)
 }
 
-/// Whether a folder is a link to one that it lies in, so that following it would not end.
-fn leads_upwards(folder: &Path) -> Result<bool> {
-    let refused = |source| Error::io(folder, "looking at the folder", source);
-    if !fs::symlink_metadata(folder).map_err(refused)?.is_symlink() {
-        return Ok(false);
+/// All files and folders under a folder. A link to nowhere is left out.
+fn walk(folder: &Path, hidden: bool) -> impl Iterator<Item = Result<DirEntry>> {
+    let entries = WalkDir::new(folder).min_depth(1).follow_links(true).into_iter();
+    let entries = entries.filter_entry(move |entry| {
+        let is_shown = hidden || !entry.file_name().as_bytes().starts_with(b".");
+        let is_linked_folder = entry.path_is_symlink() && entry.file_type().is_dir();
+        entry.depth() == 0 || is_shown && !(is_linked_folder && leads_upwards(entry.path()))
+    });
+    let folder = folder.to_owned();
+    entries.filter_map(move |entry| {
+        let error = match entry {
+            Ok(entry) => return Some(Ok(entry)),
+            Err(error) => error,
+        };
+        let path = error.path().unwrap_or(&folder).to_owned();
+        let nowhere = error.io_error().is_some_and(|error| error.kind() == io::ErrorKind::NotFound) && path != folder;
+        let skipped = nowhere || error.loop_ancestor().is_some();
+        let source = error.into_io_error().filter(|_| !skipped)?;
+        Some(Err(Error::io(&path, "cannot list the folder", source)))
+    })
+}
+
+/// Whether a link leads to a folder that it lies in. All of that would be under its folder again.
+fn leads_upwards(link: &Path) -> bool {
+    let parent = link.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (fs::canonicalize(link), fs::canonicalize(parent)) {
+        (Ok(target), Ok(parent)) => parent.starts_with(target),
+        // Listing it tells what is wrong.
+        _ => false,
     }
-    let target = fs::canonicalize(folder).map_err(refused)?;
-    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok(fs::canonicalize(parent).map_err(refused)?.starts_with(target))
 }
 
 fn sort(paths: &mut [PathBuf]) {
@@ -89,46 +98,42 @@ fn sort(paths: &mut [PathBuf]) {
 
 /// The files and folders that fit a pattern, sorted by the bytes of their paths.
 pub(super) fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
-    let parts: Vec<&[u8]> = pattern.components().map(|part| part.as_os_str().as_bytes()).collect();
-    let mut found = Vec::new();
-    descend(PathBuf::new(), &parts, &mut found)?;
+    let mut found = vec![PathBuf::new()];
+    for part in pattern.components() {
+        let part = part.as_os_str();
+        if !has_wildcard(part.as_bytes()) {
+            found.iter_mut().for_each(|path| path.push(part));
+            continue;
+        }
+        let wildcards = Wildcards::new(part.as_bytes());
+        let mut deeper = Vec::new();
+        for path in found {
+            let folder = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
+            if !folder.is_dir() {
+                continue;
+            }
+            let below = |entry: &Path| path.join(entry.strip_prefix(folder).unwrap_or(entry));
+            if part == "**" {
+                deeper.push(path.clone());
+                for entry in walk(folder, false) {
+                    let entry = entry?;
+                    deeper.extend(entry.file_type().is_dir().then(|| below(entry.path())));
+                }
+                continue;
+            }
+            let refused = |source| Error::io(folder, "cannot list the folder", source);
+            for entry in fs::read_dir(folder).map_err(refused)? {
+                let entry = entry.map_err(refused)?;
+                let fits = wildcards.fit(&entry.file_name().to_string_lossy());
+                deeper.extend(fits.then(|| below(&entry.path())));
+            }
+        }
+        found = deeper;
+    }
+    found.retain(|path| fs::metadata(path).is_ok());
     sort(&mut found);
     found.dedup();
     Ok(found)
-}
-
-fn descend(at: PathBuf, parts: &[&[u8]], found: &mut Vec<PathBuf>) -> Result<()> {
-    let Some((&part, rest)) = parts.split_first() else {
-        if fs::metadata(&at).is_ok() {
-            found.push(at);
-        }
-        return Ok(());
-    };
-    if !has_wildcard(part) {
-        return descend(at.join(path(part.to_vec())), rest, found);
-    }
-    let anywhere = part == b"**";
-    if anywhere {
-        descend(at.clone(), rest, found)?;
-    }
-    let folder = if at.as_os_str().is_empty() { Path::new(".") } else { &at };
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
-        Err(source) => return Err(Error::io(folder, "cannot list the folder", source)),
-    };
-    for entry in entries {
-        let entry = entry.map_err(|source| Error::io(folder, "cannot list the folder", source))?;
-        let (name, next) = (entry.file_name(), at.join(entry.file_name()));
-        if anywhere {
-            if name.as_bytes().first() != Some(&b'.') && next.is_dir() && !leads_upwards(&next)? {
-                descend(next, parts, found)?;
-            }
-        } else if name_fits(part, name.as_bytes()) {
-            descend(next, rest, found)?;
-        }
-    }
-    Ok(())
 }
 
 /// Copies a file to a temporary name beside its destination, and gives it its name when it is all there. Folders that are

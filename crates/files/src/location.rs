@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::{StoreOptions, local, pattern, remote};
+use super::pattern::{self, Wildcards};
+use super::{StoreOptions, local, remote};
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Fingerprint, Result};
 
@@ -191,8 +192,8 @@ impl Location {
     /// The size of the file in bytes.
     pub fn size(&self) -> Result<u64> {
         match self.place()? {
-            Reach::Local(path) => local::size(path),
-            Reach::Store(object) => remote::size(object, &self.options),
+            Target::Local(path) => local::size(path),
+            Target::Store(object) => remote::size(object, &self.options),
         }
     }
 
@@ -201,7 +202,7 @@ impl Location {
     /// # Errors
     /// A store that does not answer, or that may not be asked.
     pub fn exists(&self) -> Result<bool> {
-        if let Reach::Local(path) = self.place()? {
+        if let Target::Local(path) = self.place()? {
             return Ok(path.is_file());
         }
         match self.size() {
@@ -213,7 +214,7 @@ impl Location {
 
     /// The whole file.
     pub fn read(&self) -> Result<Vec<u8>> {
-        if let Reach::Local(path) = self.place()? {
+        if let Target::Local(path) = self.place()? {
             local::size(path)?;
             return std::fs::read(path).map_err(|source| Error::io(path, "cannot read the file", source));
         }
@@ -231,13 +232,13 @@ impl Location {
             return Ok(Vec::new());
         }
         match self.place()? {
-            Reach::Local(path) => {
+            Target::Local(path) => {
                 let size = local::size(path)?;
                 let length = usize::try_from(range.end - range.start).ok().filter(|_| range.end <= size);
                 let Some(length) = length else { return Err(self.beyond(&range, size)) };
                 local::read_at(path, range.start, length)
             }
-            Reach::Store(object) => match remote::read_range(object, &self.options, range.clone())? {
+            Target::Store(object) => match remote::read_range(object, &self.options, range.clone())? {
                 Ok(bytes) => Ok(bytes),
                 Err(size) => Err(self.beyond(&range, size)),
             },
@@ -252,8 +253,8 @@ impl Location {
     /// ([`StoreOptions::read_ahead`]).
     pub fn open(&self) -> Result<Box<dyn Read + Send>> {
         match self.place()? {
-            Reach::Local(path) => Ok(Box::new(BufReader::with_capacity(BUFFER, local::open(path)?))),
-            Reach::Store(object) => remote::open(object, &self.options),
+            Target::Local(path) => Ok(Box::new(BufReader::with_capacity(BUFFER, local::open(path)?))),
+            Target::Store(object) => remote::open(object, &self.options),
         }
     }
 
@@ -264,8 +265,8 @@ impl Location {
     /// A local folder that is not there; a name in a store below which there is nothing.
     pub fn list(&self) -> Result<Vec<Location>> {
         match self.place()? {
-            Reach::Local(path) => Ok(local::list(path)?.into_iter().map(|path| self.at(Place::Local(path))).collect()),
-            Reach::Store(object) => {
+            Target::Local(path) => Ok(local::list(path)?.into_iter().map(|path| self.at(Place::Local(path))).collect()),
+            Target::Store(object) => {
                 let found = remote::list(object, &self.options)?;
                 if found.is_empty() {
                     return Err(Error::missing(format!("{self}: there is nothing below this name")));
@@ -286,17 +287,17 @@ impl Location {
     /// Wildcards for which there is nothing; braces that stand for more than a million names.
     pub fn expand(&self) -> Result<Vec<Location>> {
         let text = match self.place()? {
-            Reach::Local(path) if std::fs::symlink_metadata(path).is_ok() => return Ok(vec![self.clone()]),
-            Reach::Local(path) => path.as_os_str().as_bytes(),
-            Reach::Store(object) => object.key.as_bytes(),
+            Target::Local(path) if std::fs::symlink_metadata(path).is_ok() => return Ok(vec![self.clone()]),
+            Target::Local(path) => path.as_os_str().as_bytes(),
+            Target::Store(object) => object.key.as_bytes(),
         };
         let mut found = Vec::new();
         for name in pattern::braces(text).map_err(|why| Error::usage(format!("{self}: {why}")))? {
             let wild = pattern::has_wildcard(&name);
             let place = match self.place()? {
-                Reach::Local(_) => Place::Local(local::path(name)),
+                Target::Local(_) => Place::Local(local::path(name)),
                 // Braces are ASCII: what was UTF-8 still is.
-                Reach::Store(object) => {
+                Target::Store(object) => {
                     Place::Store(ObjectPath { key: String::from_utf8_lossy(&name).into_owned(), ..object.clone() })
                 }
             };
@@ -312,15 +313,12 @@ impl Location {
     /// What fits wildcards.
     fn matching(&self) -> Result<Vec<Location>> {
         let found: Vec<Location> = match self.place()? {
-            Reach::Local(path) => local::matching(path)?.into_iter().map(|path| self.at(Place::Local(path))).collect(),
-            Reach::Store(object) => {
-                let parts: Vec<&[u8]> = object.key.split('/').map(str::as_bytes).collect();
-                let literal = parts.iter().take_while(|part| !pattern::has_wildcard(part)).count();
-                let below = object.key.split('/').take(literal).collect::<Vec<_>>().join("/");
-                let below = ObjectPath { key: below, ..object.clone() };
-                let keys = remote::list(&below, &self.options)?.into_iter();
-                let keys = keys
-                    .filter(|key| pattern::path_fits(&parts, &key.split('/').map(str::as_bytes).collect::<Vec<_>>()));
+            Target::Local(path) => local::matching(path)?.into_iter().map(|path| self.at(Place::Local(path))).collect(),
+            Target::Store(object) => {
+                let literal = object.key.split('/').take_while(|part| !pattern::has_wildcard(part.as_bytes()));
+                let below = ObjectPath { key: literal.collect::<Vec<_>>().join("/"), ..object.clone() };
+                let wildcards = Wildcards::new(object.key.as_bytes());
+                let keys = remote::list(&below, &self.options)?.into_iter().filter(|key| wildcards.fit(key));
                 keys.map(|key| self.at(Place::Store(ObjectPath { key, ..object.clone() }))).collect()
             }
         };
@@ -330,21 +328,22 @@ impl Location {
         }
     }
 
-    /// Copies a local file here. `progress` is told how many bytes have arrived so far. Whoever looks finds the whole file,
-    /// or what was there before: a local copy is renamed when it is complete, and a store shows an object only then. What is
-    /// larger than a chunk ([`StoreOptions::read_ahead`], but 5 MiB at least) goes in parts, several at a time.
+    /// Copies a local file here. `progress` is told how many bytes have been copied or handed to the store so far. Readers
+    /// find the whole file, or what was there before: a local copy is renamed when it is complete, and a store shows an
+    /// object only then. A file larger than a chunk ([`StoreOptions::read_ahead`], but 5 MiB at least) goes in parts, several
+    /// at a time.
     pub fn upload(&self, from: &Path, progress: &dyn Fn(u64)) -> Result<()> {
         match self.place()? {
-            Reach::Local(path) => local::copy(from, path, progress),
-            Reach::Store(object) => remote::upload(object, &self.options, from, progress),
+            Target::Local(path) => local::copy(from, path, progress),
+            Target::Store(object) => remote::upload(object, &self.options, from, progress),
         }
     }
 
     /// Adds the file by its name, its size, and its time of change or what a store says of its content; it is not read.
     pub fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         match self.place()? {
-            Reach::Local(path) => fingerprint.add_file(path),
-            Reach::Store(object) => {
+            Target::Local(path) => fingerprint.add_file(path),
+            Target::Store(object) => {
                 let (size, version) = remote::version(object, &self.options)?;
                 fingerprint.add("object", object.to_string());
                 fingerprint.add("size", size.to_le_bytes());
@@ -354,11 +353,11 @@ impl Location {
         }
     }
 
-    fn place(&self) -> Result<Reach<'_>> {
+    fn place(&self) -> Result<Target<'_>> {
         match &self.place {
             Place::Local(path) if path.as_os_str().is_empty() => Err(Error::usage("the path is empty")),
-            Place::Local(path) => Ok(Reach::Local(path)),
-            Place::Store(object) => Ok(Reach::Store(object)),
+            Place::Local(path) => Ok(Target::Local(path)),
+            Place::Store(object) => Ok(Target::Store(object)),
             Place::Bad(text, why) => Err(Error::usage(format!("{text}: {why}"))),
         }
     }
@@ -396,8 +395,8 @@ pub fn fingerprint_all(files: &[Location], fingerprint: &mut Fingerprint) -> Res
     Ok(())
 }
 
-/// A place that can be asked.
-enum Reach<'a> {
+/// A place that can be asked: a path or an object.
+enum Target<'a> {
     Local(&'a Path),
     Store(&'a ObjectPath),
 }
@@ -418,49 +417,25 @@ impl fmt::Debug for Location {
     }
 }
 
-impl From<&str> for Location {
-    fn from(text: &str) -> Location {
-        Location::new(parse(text))
+/// From a text or a path. A path that reads `gs://...` is one too: that is how a command line hands it over.
+impl<T: AsRef<OsStr> + ?Sized> From<&T> for Location {
+    fn from(text: &T) -> Location {
+        Location::new(match text.as_ref().to_str() {
+            Some(text) => parse(text),
+            None => Place::Local(PathBuf::from(text.as_ref())),
+        })
     }
 }
 
 impl From<String> for Location {
     fn from(text: String) -> Location {
-        Location::from(text.as_str())
-    }
-}
-
-impl From<&String> for Location {
-    fn from(text: &String) -> Location {
-        Location::from(text.as_str())
-    }
-}
-
-/// A path that reads `gs://...` is one too: that is how a command line hands it over.
-impl From<&OsStr> for Location {
-    fn from(text: &OsStr) -> Location {
-        match text.to_str() {
-            Some(text) => Location::from(text),
-            None => Location::new(Place::Local(PathBuf::from(text))),
-        }
-    }
-}
-
-impl From<&Path> for Location {
-    fn from(path: &Path) -> Location {
-        Location::from(path.as_os_str())
+        Location::from(&text)
     }
 }
 
 impl From<PathBuf> for Location {
     fn from(path: PathBuf) -> Location {
-        Location::from(path.as_path())
-    }
-}
-
-impl From<&PathBuf> for Location {
-    fn from(path: &PathBuf) -> Location {
-        Location::from(path.as_path())
+        Location::from(&path)
     }
 }
 

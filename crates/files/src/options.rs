@@ -75,7 +75,7 @@ impl StoreOptions {
         &self.settings
     }
 
-    pub(crate) fn patience(&self) -> Result<Duration> {
+    pub(crate) fn give_up_time(&self) -> Result<Duration> {
         match (self.give_up_after, std::env::var_os(GIVE_UP).filter(|set| !set.is_empty())) {
             (Some(time), _) => Ok(time),
             (None, Some(set)) => seconds(&set.to_string_lossy()),

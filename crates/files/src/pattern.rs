@@ -2,6 +2,8 @@
 //!
 //! Not here: looking which files there are (`local`, `remote`).
 
+use glob::{MatchOptions, Pattern};
+
 /// No pattern stands for more names: a slip like `{0..9999999999}` must not fill the memory.
 const MOST_NAMES: usize = 1_000_000;
 
@@ -108,80 +110,35 @@ fn numbers(inside: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
     Ok(Some(names.collect()))
 }
 
-/// Whether a path fits a pattern, part by part between slashes. A part `**` fits any number of folders.
-pub(super) fn path_fits(pattern: &[&[u8]], path: &[&[u8]]) -> bool {
-    match pattern.split_first() {
-        None => path.is_empty(),
-        Some((&b"**", rest)) => (0..=path.len()).any(|skipped| path_fits(rest, &path[skipped..])),
-        Some((first, rest)) => {
-            path.split_first().is_some_and(|(name, deeper)| name_fits(first, name) && path_fits(rest, deeper))
-        }
-    }
-}
+/// Wildcards as a shell reads them: `*` any characters, `?` one, `[a-z]` one of these, `[!a-z]` none of these, and `**`
+/// between slashes any number of folders. A leading dot must be written out.
+///
+/// They are matched by the crate `glob`. `globset` takes bytes for characters and a leading dot for any other character.
+pub(super) struct Wildcards(Pattern);
 
-/// Whether a name fits one part of a pattern: `*` any characters, `?` one, `[a-z]` one of these, `[!a-z]` none of these.
-/// As in a shell, a leading dot must be written out.
-pub(super) fn name_fits(pattern: &[u8], name: &[u8]) -> bool {
-    if name.first() == Some(&b'.') && pattern.first() != Some(&b'.') {
-        return false;
-    }
-    let (mut p, mut n) = (0, 0);
-    // Where to go on if what follows the last star does not fit: with one more character for the star.
-    let mut star: Option<(usize, usize)> = None;
-    while n < name.len() {
-        if pattern.get(p) == Some(&b'*') {
-            star = Some((p + 1, n));
-            p += 1;
-            continue;
+impl Wildcards {
+    /// Bytes that are not UTF-8 are replaced, as they must be in the names that are matched.
+    pub(super) fn new(text: &[u8]) -> Wildcards {
+        let text = String::from_utf8_lossy(text).replace("[^", "[!");
+        let mut parts: Vec<String> = text.split('/').map(str::to_owned).collect();
+        // Several stars in a name are one.
+        for part in parts.iter_mut().filter(|part| *part != "**") {
+            while part.contains("**") {
+                *part = part.replace("**", "*");
+            }
         }
-        if let Some((next, taken)) = one_fits(&pattern[p..], &name[n..]) {
-            (p, n) = (p + next, n + taken);
-        } else if let Some((after, taken)) = star {
-            star = Some((after, taken + 1));
-            (p, n) = (after, taken + 1);
-        } else {
-            return false;
-        }
+        let text = parts.join("/");
+        let pattern = Pattern::new(&text);
+        // A bracket that nothing closes stands for itself, and without brackets a pattern cannot be wrong.
+        Wildcards(pattern.unwrap_or_else(|_| Pattern::new(&text.replace('[', "[[]")).unwrap_or_default()))
     }
-    pattern[p..].iter().all(|&byte| byte == b'*')
-}
 
-/// How much of the pattern and of the name go together, where the pattern's next element takes the name's next character.
-fn one_fits(pattern: &[u8], name: &[u8]) -> Option<(usize, usize)> {
-    match *pattern.first()? {
-        b'?' => Some((1, character(name))),
-        b'[' => match class(pattern, name[0]) {
-            Some((length, fits)) => fits.then_some((length, 1)),
-            None => (name[0] == b'[').then_some((1, 1)),
-        },
-        byte => (byte == name[0]).then_some((1, 1)),
+    /// Whether a name or a path fits.
+    pub(super) fn fit(&self, path: &str) -> bool {
+        let options =
+            MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+        self.0.matches_with(path, options)
     }
-}
-
-/// The bytes of the first character, where the name is UTF-8.
-fn character(name: &[u8]) -> usize {
-    1 + name[1..].iter().take_while(|&&byte| byte & 0xc0 == 0x80).count()
-}
-
-/// The length of a class in brackets at the start of the pattern, and whether the byte is in it.
-fn class(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
-    let negated = matches!(pattern.get(1), Some(b'!' | b'^'));
-    let start = if negated { 2 } else { 1 };
-    // A bracket that comes first is one of the class.
-    let end = start + 1 + pattern.get(start + 1..)?.iter().position(|&byte| byte == b']')?;
-    let members = &pattern[start..end];
-    let mut fits = false;
-    let mut at = 0;
-    while at < members.len() {
-        if at + 2 < members.len() && members[at + 1] == b'-' {
-            fits |= (members[at]..=members[at + 2]).contains(&byte);
-            at += 3;
-        } else {
-            fits |= members[at] == byte;
-            at += 1;
-        }
-    }
-    Some((end + 1, fits != negated))
 }
 
 #[cfg(test)]
@@ -220,7 +177,7 @@ mod tests {
 
     #[test]
     fn wildcards_fit_as_in_a_shell() {
-        let fits = |pattern: &str, name: &str| name_fits(pattern.as_bytes(), name.as_bytes());
+        let fits = |pattern: &str, name: &str| Wildcards::new(pattern.as_bytes()).fit(name);
         for (pattern, name) in [
             ("*.tar", "a.tar"),
             ("*a*b*", "xaxbx"),
@@ -232,6 +189,8 @@ mod tests {
             ("[", "["),
             ("*", ""),
             (".*", ".hidden"),
+            ("a***b", "axb"),
+            ("[^a-c]1", "d1"),
         ] {
             assert!(fits(pattern, name), "{pattern} {name}");
         }
@@ -246,9 +205,8 @@ mod tests {
         ] {
             assert!(!fits(pattern, name), "{pattern} {name}");
         }
-        let path = |text: &'static str| -> Vec<&'static [u8]> { text.split('/').map(str::as_bytes).collect() };
-        assert!(path_fits(&path("a/**/*.tar"), &path("a/b/c/d.tar")));
-        assert!(path_fits(&path("a/**/*.tar"), &path("a/d.tar")));
-        assert!(!path_fits(&path("a/*.tar"), &path("a/b/d.tar")));
+        assert!(fits("a/**/*.tar", "a/b/c/d.tar"));
+        assert!(fits("a/**/*.tar", "a/d.tar"));
+        assert!(!fits("a/*.tar", "a/b/d.tar"));
     }
 }

@@ -2,108 +2,57 @@
 //!
 //! Not here: how a part is fetched (`remote`).
 
-use std::collections::VecDeque;
 use std::io::{self, Cursor, Read};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
-use tokio::task::JoinHandle;
+use futures_util::StreamExt;
+use futures_util::stream::{self, BoxStream};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::StoreOptions;
-use super::connect::runtime;
-use super::remote::Part;
+use super::connect::{panicked, runtime, wait};
+use super::remote::Object;
 use fulmen_data::{Error, Result};
 
-/// A reader that keeps so many parts on their way. They are handed out in order; no part more is fetched before the
-/// first of them is asked for.
+/// A reader that hands out parts in order while the next ones are fetched.
 pub(super) struct ReadAhead {
-    part: Arc<Part>,
-    size: u64,
-    chunks: usize,
-    chunk_bytes: u64,
-    /// Where the next part to be asked for begins.
-    next: u64,
-    coming: VecDeque<Coming>,
+    /// None after an error: an end must not seem to follow it.
+    parts: Option<BoxStream<'static, Result<Vec<u8>>>>,
     current: Cursor<Vec<u8>>,
-    failed: bool,
-}
-
-/// A part on its way. It is given up when nobody waits for it any more.
-struct Coming {
-    bytes: mpsc::Receiver<Result<Vec<u8>>>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Coming {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }
 
 impl ReadAhead {
-    pub(super) fn new(part: Arc<Part>, size: u64, options: &StoreOptions) -> ReadAhead {
-        ReadAhead {
-            part,
-            size,
-            chunks: options.chunks(),
-            chunk_bytes: options.chunk_bytes() as u64,
-            next: 0,
-            coming: VecDeque::new(),
-            current: Cursor::default(),
-            failed: false,
-        }
+    pub(super) fn new(object: Object, size: u64, options: &StoreOptions) -> Result<ReadAhead> {
+        let (object, runtime) = (Arc::new(object), runtime()?);
+        let chunk = options.chunk_bytes() as u64;
+        let ranges = (0..size.div_ceil(chunk)).map(move |i| i * chunk..size.min((i + 1).saturating_mul(chunk)));
+        // As tasks they go on while nobody reads. A reader that is dropped ends them.
+        let fetch = move |range| {
+            let object = object.clone();
+            AbortOnDropHandle::new(runtime.spawn(async move { object.read(range).await }))
+        };
+        // The part that is waited for, and those after it.
+        let parts = stream::iter(ranges).map(fetch).buffered(options.chunks() + 1);
+        let parts = parts.map(|part| part.unwrap_or_else(|_| Err(panicked())));
+        Ok(ReadAhead { parts: Some(parts.boxed()), current: Cursor::default() })
     }
 
-    /// Sends for parts until so many are on their way.
-    fn send_for(&mut self) -> Result<()> {
-        while self.coming.len() < self.chunks && self.next < self.size {
-            let range = self.next..self.size.min(self.next.saturating_add(self.chunk_bytes));
-            self.next = range.end;
-            let (send, bytes) = mpsc::sync_channel(1);
-            let part = self.part.clone();
-            let task = runtime()?.spawn(async move {
-                // Nobody waits any more where this fails.
-                let _ = send.send(part.read(range).await);
-            });
-            self.coming.push_back(Coming { bytes, task });
-        }
-        Ok(())
-    }
-
-    /// The next part, if there is one.
-    fn take(&mut self) -> Result<Option<Vec<u8>>> {
-        self.send_for()?;
-        let Some(coming) = self.coming.pop_front() else { return Ok(None) };
-        let bytes =
-            coming.bytes.recv().unwrap_or_else(|_| Err(Error::panic("a request to an object store panicked")))?;
-        // While these bytes are used, the next ones come.
-        self.send_for()?;
-        Ok(Some(bytes))
+    /// The next part, empty at the end.
+    fn next(&mut self) -> Result<Vec<u8>> {
+        let mut parts = self.parts.take().ok_or_else(|| Error::file("".as_ref(), "reading failed before"))?;
+        let (bytes, parts) = wait(async move { Ok((parts.next().await.transpose()?, parts)) })?;
+        self.parts = Some(parts);
+        Ok(bytes.unwrap_or_default())
     }
 }
 
 impl Read for ReadAhead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if into.is_empty() {
-            return Ok(0);
-        }
-        if self.failed {
-            return Err(io::Error::other("reading failed before"));
-        }
-        loop {
-            let count = self.current.read(into)?;
-            if count > 0 {
-                return Ok(count);
-            }
+        if self.current.position() == self.current.get_ref().len() as u64 && !into.is_empty() {
+            // The last part is freed before the next one is waited for.
             self.current = Cursor::default();
-            match self.take() {
-                Ok(Some(bytes)) => self.current = Cursor::new(bytes),
-                Ok(None) => return Ok(0),
-                Err(error) => {
-                    self.failed = true;
-                    self.coming.clear();
-                    return Err(io::Error::other(error));
-                }
-            }
+            self.current = Cursor::new(self.next().map_err(io::Error::other)?);
         }
+        self.current.read(into)
     }
 }

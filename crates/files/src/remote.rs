@@ -4,40 +4,38 @@
 
 use std::io::Read;
 use std::ops::Range;
-use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use object_store::path::Path as Key;
-use object_store::{GetOptions, GetRange, GetResultPayload, ObjectMeta, ObjectStoreExt};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt};
 
 use super::StoreOptions;
-use super::connect::{Store, connect, wait};
+use super::connect::{Connection, connect, wait};
 use super::location::ObjectPath;
 use super::read_ahead::ReadAhead;
-use super::retry::{Failure, Patience, SILENCE, persist};
+use super::retry::RetryState;
 pub(super) use super::upload::upload;
 use fulmen_data::{Error, Result};
 
 /// The size of an object and what tells its versions apart.
-pub(super) fn head(object: &ObjectPath, options: &StoreOptions) -> Result<ObjectMeta> {
+fn head(object: &ObjectPath, options: &StoreOptions) -> Result<(Connection, ObjectMeta)> {
     if object.key.is_empty() {
         return Err(Error::usage(format!("{object}: this is a bucket; expected an object in it")));
     }
-    let (store, key) = connect(object, options)?;
-    let (object, limit) = (object.clone(), options.patience()?);
+    let connection = connect(object, options)?;
     wait(async move {
-        let patience = Patience::new(&object, "asking for its size".to_owned(), limit);
-        persist(patience, SILENCE, || store.objects.head(&key)).await
+        let state = connection.retry_state("asking for its size");
+        let meta = state.retry(|| connection.store.head(&connection.key)).await?;
+        Ok((connection, meta))
     })
 }
 
 pub(super) fn size(object: &ObjectPath, options: &StoreOptions) -> Result<u64> {
-    Ok(head(object, options)?.size)
+    Ok(head(object, options)?.1.size)
 }
 
 pub(super) fn version(object: &ObjectPath, options: &StoreOptions) -> Result<(u64, String)> {
-    let meta = head(object, options)?;
+    let (_, meta) = head(object, options)?;
     let version = meta.e_tag.or(meta.version).unwrap_or_else(|| meta.last_modified.to_rfc3339());
     Ok((meta.size, version))
 }
@@ -49,47 +47,42 @@ pub(super) fn read_range(
     range: Range<u64>,
 ) -> Result<Result<Vec<u8>, u64>> {
     // A range that is longer than the object is answered with what there is, but nothing is promised then.
-    let meta = head(object, options)?;
+    let (connection, meta) = head(object, options)?;
     if range.end > meta.size {
         return Ok(Err(meta.size));
     }
-    let (store, key) = connect(object, options)?;
-    let part = Part { store, key, object: object.clone(), e_tag: meta.e_tag, limit: options.patience()? };
-    wait(async move { part.read(range).await }).map(Ok)
+    let object = Object { connection, e_tag: meta.e_tag };
+    wait(async move { object.read(range).await }).map(Ok)
 }
 
 pub(super) fn open(object: &ObjectPath, options: &StoreOptions) -> Result<Box<dyn Read + Send>> {
-    let meta = head(object, options)?;
-    let (store, key) = connect(object, options)?;
-    let part = Part { store, key, object: object.clone(), e_tag: meta.e_tag, limit: options.patience()? };
-    Ok(Box::new(ReadAhead::new(Arc::new(part), meta.size, options)))
+    let (connection, meta) = head(object, options)?;
+    Ok(Box::new(ReadAhead::new(Object { connection, e_tag: meta.e_tag }, meta.size, options)?))
 }
 
 /// An object of a known version, of which parts are read.
-pub(super) struct Part {
-    store: Arc<Store>,
-    key: Key,
-    object: ObjectPath,
+pub(super) struct Object {
+    connection: Connection,
     e_tag: Option<String>,
-    limit: Duration,
 }
 
-impl Part {
+impl Object {
     /// The bytes of a range that is in the object. What has arrived before a connection breaks is not asked for again.
     pub(super) async fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
-        let doing = format!("reading bytes {} to {}", range.start, range.end);
-        let mut patience = Patience::new(&self.object, doing, self.limit);
+        let object = &self.connection.object;
+        let mut state = self.connection.retry_state(format!("reading bytes {} to {}", range.start, range.end));
         let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         let mut bytes = Vec::new();
         if bytes.try_reserve_exact(length).is_err() {
-            return Err(self.object.error(format!("there is no memory for {length} bytes")));
+            return Err(object.error(format!("there is no memory for {length} bytes")));
         }
         while bytes.len() < length {
-            let start = range.start + bytes.len() as u64;
-            match self.attempt(start..range.end, &mut bytes, &mut patience).await {
-                Ok(()) if bytes.len() >= length => {}
-                Ok(()) => patience.failed(Failure::Short).await?,
-                Err(failure) => patience.failed(failure).await?,
+            let arrived = bytes.len();
+            let rest = range.start + arrived as u64..range.end;
+            match self.attempt(rest, &mut bytes, &mut state).await {
+                Err(error) => state.failed(error).await?,
+                Ok(()) if bytes.len() > arrived => {}
+                Ok(()) => return Err(object.error("the answer of the store ended before it was complete")),
             }
         }
         bytes.truncate(length);
@@ -97,55 +90,44 @@ impl Part {
     }
 
     /// One request, as far as it goes.
-    async fn attempt(&self, range: Range<u64>, into: &mut Vec<u8>, patience: &mut Patience<'_>) -> Result<(), Failure> {
+    async fn attempt(&self, range: Range<u64>, into: &mut Vec<u8>, state: &mut RetryState) -> object_store::Result<()> {
         let options =
             GetOptions { range: Some(GetRange::Bounded(range)), if_match: self.e_tag.clone(), ..GetOptions::default() };
-        let time = patience.silence(SILENCE);
-        let answer = tokio::time::timeout(time, self.store.objects.get_opts(&self.key, options)).await;
-        let answer = answer.map_err(|_| Failure::Silence(time))??;
-        // A store has no files; the variant is there for local disks alone.
-        let GetResultPayload::Stream(mut stream) = answer.payload else { return Err(Failure::Short) };
-        loop {
-            let time = patience.silence(SILENCE);
-            match tokio::time::timeout(time, stream.next()).await.map_err(|_| Failure::Silence(time))? {
-                Some(bytes) => {
-                    into.extend_from_slice(&bytes?);
-                    patience.progress();
-                }
-                None => return Ok(()),
-            }
+        let mut stream = self.connection.store.get_opts(&self.connection.key, options).await?.into_stream();
+        while let Some(bytes) = stream.next().await {
+            into.extend_from_slice(&bytes?);
+            state.progress();
         }
+        Ok(())
     }
 }
 
 /// The keys of all objects below a name, sorted by their bytes.
 pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<String>> {
-    let (store, key) = connect(object, options)?;
-    let (object, limit) = (object.clone(), options.patience()?);
+    let connection = connect(object, options)?;
     wait(async move {
-        let mut patience = Patience::new(&object, "listing".to_owned(), limit);
-        let prefix = (!object.key.is_empty()).then_some(&key);
+        let mut state = connection.retry_state("listing");
+        let prefix = (!connection.object.key.is_empty()).then_some(&connection.key);
         let mut found: Vec<(Key, u64)> = Vec::new();
-        'attempt: loop {
+        loop {
             let mut stream = match found.last() {
                 // The key as it came: one made of its text would have `%` and others written in another way.
-                Some((last, _)) => store.objects.list_with_offset(prefix, last),
-                None => store.objects.list(prefix),
+                Some((last, _)) => connection.store.list_with_offset(prefix, last),
+                None => connection.store.list(prefix),
             };
-            loop {
-                let time = patience.silence(SILENCE);
-                let failure = match tokio::time::timeout(time, stream.next()).await {
-                    Ok(Some(Ok(meta))) => {
+            let failed = loop {
+                match stream.next().await {
+                    Some(Ok(meta)) => {
                         found.push((meta.location, meta.size));
-                        patience.progress();
-                        continue;
+                        state.progress();
                     }
-                    Ok(Some(Err(error))) => error.into(),
-                    Ok(None) => break 'attempt,
-                    Err(_) => Failure::Silence(time),
-                };
-                patience.failed(failure).await?;
-                continue 'attempt;
+                    Some(Err(error)) => break Some(error),
+                    None => break None,
+                }
+            };
+            match failed {
+                Some(error) => state.failed(error).await?,
+                None => break,
             }
         }
         found.sort();

@@ -1,225 +1,153 @@
-//! Trying again: which failures pass, how long to wait between attempts, and when to give up.
+//! What the retries of `object_store` lack, and what to do about an error.
 //!
-//! Not here: the requests themselves (`remote`).
+//! The library makes a request again after 429, 5xx and broken connections, waits longer each time, and resumes an answer
+//! that broke off at its byte, if the store gave the object an etag. It stops when a time has passed since the request
+//! began. [`RetryState`] adds three things:
+//! - The time counts from the last byte that arrived, so that a large object may take as long as it needs.
+//! - A page of a list, or a part of an object without an etag, that broke off is asked for again.
+//! - An upload that broke off when the time had passed already is sent once more: a slow line gets a second attempt.
+//!
+//! Not here: the requests (`remote`, `upload`), and how the library is set up (`connect`).
 
 use std::error::Error as StdError;
 use std::future::Future;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::time::{Duration, Instant};
+
+use object_store::Error as StoreError;
+use object_store::client::{HttpError, HttpErrorKind};
 
 use super::location::ObjectPath;
 use fulmen_data::Error;
 
-/// The first wait, and the longest.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// The wait before an attempt that the library does not make.
+const PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection on which nothing moves for so long is given up, and the request made again.
-pub(super) const SILENCE: Duration = Duration::from_secs(30);
+const KEYS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS; for a public \
+     bucket AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true";
 
-/// So long an attempt may be silent in any case, the last one too, that is made when patience has come to its end.
-const SHORTEST: Duration = Duration::from_secs(1);
-
-/// Where there are no keys, a machine in the cloud is asked for its own; elsewhere nobody answers.
-const NO_KEYS: Duration = Duration::from_secs(15);
-
-const NO_KEYS_FOUND: &str = "no keys were found, and this machine has none of its own; set AWS_ACCESS_KEY_ID and \
-     AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS; for a public bucket AWS_SKIP_SIGNATURE=true or \
-     GOOGLE_SKIP_SIGNATURE=true";
-
-/// What `object_store` says where a store sends it elsewhere and does not say where: S3 does, of a bucket of another region.
+/// What `object_store` says of a redirect without an address. S3 answers so where a bucket is in another region.
 const BARE_REDIRECT: &str = "redirect without LOCATION";
 
-/// What became of one attempt.
-pub(super) enum Failure {
-    Store(object_store::Error),
-    Silence(Duration),
-    /// The store ended the answer before it was complete.
-    Short,
-}
-
-impl From<object_store::Error> for Failure {
-    fn from(error: object_store::Error) -> Failure {
-        Failure::Store(error)
-    }
-}
-
-impl Failure {
-    fn text(&self) -> String {
-        match self {
-            Failure::Store(error) => {
-                // The parts of a chain mostly repeat what is inside them.
-                let mut text = error.to_string();
-                let mut inner = error.source();
-                while let Some(error) = inner {
-                    let more = error.to_string();
-                    if !text.contains(&more) {
-                        text = format!("{text}: {more}");
-                    }
-                    inner = error.source();
-                }
-                text
-            }
-            Failure::Silence(time) => format!("nothing came for {:.0} s", time.as_secs_f64()),
-            Failure::Short => "the answer ended before it was complete".to_owned(),
-        }
-    }
-
-    /// Whether the same request may succeed a little later.
-    fn passes(&self, text: &str) -> bool {
-        use object_store::Error as Store;
-        match self {
-            Failure::Silence(_) | Failure::Short => true,
-            Failure::Store(
-                Store::NotFound { .. }
-                | Store::InvalidPath { .. }
-                | Store::NotSupported { .. }
-                | Store::AlreadyExists { .. }
-                | Store::Precondition { .. }
-                | Store::NotModified { .. }
-                | Store::NotImplemented { .. }
-                | Store::PermissionDenied { .. }
-                | Store::Unauthenticated { .. }
-                | Store::UnknownConfigurationKey { .. },
-            ) => false,
-            Failure::Store(_) if text.contains(BARE_REDIRECT) => false,
-            // The status stands in the text alone. A client's fault stays one, but for those that are about time, and what is
-            // elsewhere stays there.
-            Failure::Store(_) => match text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)) {
-                Some("408" | "425" | "429") => true,
-                Some("400") => text.contains("RequestTimeout"),
-                Some(status) => !status.starts_with(['3', '4']),
-                None => true,
-            },
-        }
-    }
-}
-
-/// How often and for how long a request has failed.
-pub(super) struct Patience<'a> {
-    object: &'a ObjectPath,
+/// How long a request has failed, and since when nothing arrived.
+pub(super) struct RetryState {
+    object: ObjectPath,
     doing: String,
     limit: Duration,
     began: Instant,
-    /// When something arrived last.
-    progress: Instant,
-    failures: u32,
-    /// Failures since something arrived.
-    in_a_row: u32,
-    /// An attempt may take longer than patience lasts.
-    sends: bool,
+    last_progress: Instant,
+    /// Something arrived since the last failure.
+    progressed: bool,
+    /// One more attempt, even if the time is over.
+    spare: bool,
 }
 
-impl<'a> Patience<'a> {
-    pub(super) fn new(object: &'a ObjectPath, doing: String, limit: Duration) -> Patience<'a> {
+impl RetryState {
+    pub(super) fn new(object: ObjectPath, doing: String, limit: Duration) -> RetryState {
         let now = Instant::now();
-        Patience { object, doing, limit, began: now, progress: now, failures: 0, in_a_row: 0, sends: false }
+        RetryState { object, doing, limit, began: now, last_progress: now, progressed: false, spare: false }
     }
 
-    /// For sending: how far that has come is not seen, so that an attempt is not cut short, however long it takes, and the
-    /// first failure may come when patience is over already.
-    pub(super) fn sending(self) -> Patience<'a> {
-        Patience { sends: true, ..self }
+    /// For an upload, of which nothing is seen while it is sent.
+    pub(super) fn sending(self) -> RetryState {
+        RetryState { spare: true, ..self }
     }
 
     /// Something arrived.
     pub(super) fn progress(&mut self) {
-        self.progress = Instant::now();
-        self.in_a_row = 0;
+        self.last_progress = Instant::now();
+        self.progressed = true;
     }
 
-    /// For how long an attempt may be silent: hardly longer than patience lasts, unless it sends.
-    pub(super) fn silence(&self, most: Duration) -> Duration {
-        if self.sends {
-            return most;
+    /// Waits before the next attempt, or says why there is none.
+    pub(super) async fn failed(&mut self, error: StoreError) -> Result<(), Error> {
+        let in_time = self.last_progress.elapsed() < self.limit || std::mem::take(&mut self.spare);
+        let again = std::mem::take(&mut self.progressed) || in_time && is_broken(&error).is_some();
+        if !again {
+            return Err(self.explain(&error));
         }
-        most.min(self.limit.saturating_sub(self.progress.elapsed())).max(SHORTEST)
-    }
-
-    /// Waits before the next attempt, or says that there will be none.
-    pub(super) async fn failed(&mut self, failure: Failure) -> Result<(), Error> {
-        let text = failure.text();
-        self.failures += 1;
-        self.in_a_row += 1;
-        let keyless = text.contains("169.254.169.254") || text.contains("metadata.google.internal");
-        if !failure.passes(&text) {
-            return Err(self.refused(&failure, &text, keyless));
-        }
-        let limit = if keyless { self.limit.min(NO_KEYS) } else { self.limit };
-        let wait = FIRST_WAIT.saturating_mul(1 << (self.in_a_row - 1).min(10)).min(LONGEST_WAIT).mul_f64(jitter());
-        let left = limit.saturating_sub(self.progress.elapsed());
-        if left.is_zero() && !(self.sends && self.failures == 1) {
-            return Err(self.given_up(&text, keyless));
-        }
-        // What is left of the time is waited for, and then it is tried once more.
-        tokio::time::sleep(wait.min(left)).await;
+        tokio::time::sleep(PAUSE).await;
         Ok(())
     }
 
-    fn refused(&self, failure: &Failure, text: &str, keyless: bool) -> Error {
-        let doing = &self.doing;
-        match failure {
-            Failure::Store(object_store::Error::NotFound { .. }) => {
-                let source = io::Error::new(io::ErrorKind::NotFound, text.to_owned());
-                self.object.io(&format!("{doing}: there is no such object"), source)
+    /// Makes a request until it succeeds.
+    pub(super) async fn retry<T, F>(mut self, mut attempt: impl FnMut() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = object_store::Result<T>>,
+    {
+        loop {
+            match attempt().await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => self.failed(error).await?,
             }
-            Failure::Store(object_store::Error::Precondition { .. }) => self.object.error(format!(
-                "{doing}: the object changed while it was read; read it again from the beginning ({text})"
-            )),
-            Failure::Store(
-                object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. },
-            ) => self.object.error(format!(
-                "{doing}: the store refuses; look at the keys and rights that it is asked with: AWS_ACCESS_KEY_ID and \
-                 AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS; for public buckets AWS_SKIP_SIGNATURE=true or \
-                 GOOGLE_SKIP_SIGNATURE=true ({text})"
-            )),
-            _ if text.contains(BARE_REDIRECT) => self.object.error(format!(
-                "{doing}: the bucket is not in the region that was asked; set AWS_REGION to the bucket's ({text})"
-            )),
-            _ if keyless => self.object.error(format!("{doing}: {NO_KEYS_FOUND} ({text})")),
-            _ => self.object.error(format!("{doing}: {text}")),
         }
     }
 
-    fn given_up(&self, text: &str, keyless: bool) -> Error {
-        let advice = match keyless {
-            true => NO_KEYS_FOUND,
-            false => "look whether the store can be reached; StoreOptions::give_up_after sets how long it is tried",
+    /// The error for the user, with what to do.
+    pub(super) fn explain(&self, error: &StoreError) -> Error {
+        let (text, doing) = (text(error), &self.doing);
+        // The library may have wrapped an error of its own.
+        let known = chain(error).find_map(|error| {
+            error.downcast_ref::<StoreError>().filter(|error| !matches!(error, StoreError::Generic { .. }))
+        });
+        match known {
+            Some(StoreError::NotFound { .. }) => {
+                let source = io::Error::new(io::ErrorKind::NotFound, text);
+                return self.object.io(&format!("{doing}: there is no such object"), source);
+            }
+            Some(StoreError::Precondition { .. }) => {
+                let why = "the object changed while it was read; read it again from the beginning";
+                return self.object.error(format!("{doing}: {why} ({text})"));
+            }
+            Some(StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. }) => {
+                return self
+                    .object
+                    .error(format!("{doing}: the store refused the keys, or there were none; {KEYS} ({text})"));
+            }
+            _ => {}
+        }
+        if text.contains(BARE_REDIRECT) {
+            let why = "the bucket is not in the region that was asked; set AWS_REGION to the bucket's";
+            return self.object.error(format!("{doing}: {why} ({text})"));
+        }
+        if text.contains("169.254.169.254") || text.contains("metadata.google.internal") {
+            return self.no_keys(&text);
+        }
+        let silent = match is_broken(error) {
+            Some(HttpErrorKind::Timeout) => ", nothing came for some time",
+            // Retries are told in the text alone.
+            None if !text.contains(" retries, ") => return self.object.error(format!("{doing}: {text}")),
+            _ => "",
         };
         self.object.error(format!(
-            "{}: given up after {} attempts in {:.1} s, {:.1} s without progress; the last one: {text}; {advice}",
-            self.doing,
-            self.failures,
+            "{doing}: given up after {:.1} s, {:.1} s without progress{silent}: {text}; check that the store can be reached; \
+             StoreOptions::give_up_after sets how long it is tried",
             self.began.elapsed().as_secs_f64(),
-            self.progress.elapsed().as_secs_f64(),
+            self.last_progress.elapsed().as_secs_f64(),
         ))
     }
-}
 
-/// Between a half and one, so that many clients do not come again at the same time.
-fn jitter() -> f64 {
-    // The keys of the hasher are random, and no two have the same.
-    let random = RandomState::new().build_hasher().finish();
-    0.5 + (random >> 12) as f64 / (1u64 << 53) as f64
-}
-
-/// Makes a request until it succeeds. `silence` is how long one attempt may take.
-pub(super) async fn persist<T, F>(
-    mut patience: Patience<'_>,
-    silence: Duration,
-    mut attempt: impl FnMut() -> F,
-) -> Result<T, Error>
-where
-    F: Future<Output = object_store::Result<T>>,
-{
-    loop {
-        let time = patience.silence(silence);
-        let failure = match tokio::time::timeout(time, attempt()).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => error.into(),
-            Err(_) => Failure::Silence(time),
-        };
-        patience.failed(failure).await?;
+    /// The error where there are no keys.
+    pub(super) fn no_keys(&self, text: &str) -> Error {
+        let doing = &self.doing;
+        self.object.error(format!("{doing}: no keys were found, and this machine has none of its own; {KEYS} ({text})"))
     }
+}
+
+fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// Whether the connection broke, and how. A store that answered is not broken.
+fn is_broken(error: &StoreError) -> Option<HttpErrorKind> {
+    chain(error).find_map(|error| error.downcast_ref::<HttpError>()).map(HttpError::kind)
+}
+
+/// The error and its sources. Most of them repeat what is inside them.
+fn text(error: &StoreError) -> String {
+    chain(error).map(ToString::to_string).fold(String::new(), |text, more| match text.contains(&more) {
+        true => text,
+        false if text.is_empty() => more,
+        false => format!("{text}: {more}"),
+    })
 }

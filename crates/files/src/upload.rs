@@ -3,18 +3,18 @@
 //! Not here: the requests for what is there (`remote`).
 
 use std::fs::File;
+use std::future::Future;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::multipart::PartId;
-use object_store::path::Path as Key;
-use object_store::{ObjectStoreExt, PutPayload};
+use object_store::retry::{RetryContext, RetryFailure, RetryPolicy};
+use object_store::{ObjectStoreExt, PutMultipartOptions, PutPayload, WriteMultipart};
 
-use super::connect::{Store, connect, runtime, wait};
+use super::connect::{Connection, SILENCE, connect_for, wait};
 use super::location::ObjectPath;
-use super::retry::{Patience, SILENCE, persist};
 use super::{StoreOptions, local};
 use fulmen_data::{Error, Result};
 
@@ -25,32 +25,34 @@ const MOST_PARTS: u64 = 10_000;
 /// A line that is slower than this many bytes a second counts as silent.
 const SLOWEST: u64 = 64 << 10;
 
-/// For so long a store may say nothing while it joins the parts of a large object.
-const JOINING: Duration = Duration::from_secs(15 * 60);
-
-/// How long one attempt at sending so many bytes may take, however soon failures are given up.
-fn allowance(bytes: u64) -> Duration {
-    SILENCE + Duration::from_secs(bytes / SLOWEST)
-}
-
 pub(super) fn upload(object: &ObjectPath, options: &StoreOptions, from: &Path, progress: &dyn Fn(u64)) -> Result<()> {
     if object.key.is_empty() {
         return Err(Error::usage(format!("{object}: this is a bucket; expected the name of an object in it")));
     }
     let size = local::size(from)?;
     let file = local::open(from)?;
-    let (store, key) = connect(object, options)?;
     let part = (options.chunk_bytes() as u64).max(SMALLEST_PART).max(size.div_ceil(MOST_PARTS));
+    // Nothing arrives while a part is sent.
+    let connection = connect_for(object, options, SILENCE + Duration::from_secs(part / SLOWEST))?;
     if size > part {
-        let upload = Multipart { object: object.clone(), store, key, limit: options.patience()?, size, part };
-        return upload.send(&file, from, options.chunks(), progress);
+        let mut upload = Upload::begin(connection, size, part, options.chunks())?;
+        let mut sent = 0;
+        while sent < size {
+            let bytes = read(&file, from, sent, part.min(size - sent))?;
+            sent += bytes.len() as u64;
+            upload.send(bytes)?;
+            if sent < size {
+                progress(sent);
+            }
+        }
+        upload.complete()?;
+    } else {
+        let payload = PutPayload::from(read(&file, from, 0, size)?);
+        wait(async move {
+            let state = connection.retry_state(format!("sending {size} bytes")).sending();
+            state.retry(|| connection.store.put(&connection.key, payload.clone())).await
+        })?;
     }
-    let payload = PutPayload::from(read(&file, from, 0, size)?);
-    let (object, limit) = (object.clone(), options.patience()?);
-    wait(async move {
-        let patience = Patience::new(&object, format!("sending {size} bytes"), limit).sending();
-        persist(patience, allowance(size), || store.objects.put(&key, payload.clone())).await
-    })?;
     progress(size);
     Ok(())
 }
@@ -62,131 +64,88 @@ fn read(file: &File, path: &Path, start: u64, length: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// An object that is sent in parts, and is there when all of them are.
-struct Multipart {
-    object: ObjectPath,
-    store: Arc<Store>,
-    key: Key,
-    limit: Duration,
+/// An object that is sent in parts, and is there when all of them are. What was sent of one that is not completed is taken
+/// back when this is dropped, also in a panic.
+struct Upload {
+    connection: Connection,
     size: u64,
     part: u64,
+    at_once: usize,
+    writer: Option<WriteMultipart>,
 }
 
-impl Multipart {
-    fn send(self, file: &File, path: &Path, at_once: usize, progress: &dyn Fn(u64)) -> Result<()> {
-        let (store, key, object, limit) = (self.store.clone(), self.key.clone(), self.object.clone(), self.limit);
-        let id = wait(async move {
-            let patience = Patience::new(&object, "beginning an upload in parts".to_owned(), limit);
-            persist(patience, SILENCE, || store.parts.create_multipart(&key)).await
+impl Upload {
+    fn begin(connection: Connection, size: u64, part: u64, at_once: usize) -> Result<Upload> {
+        let part_bytes = usize::try_from(part).unwrap_or(usize::MAX);
+        let mut upload = Upload { connection: connection.clone(), size, part, at_once, writer: None };
+        upload.writer = Some(wait(async move {
+            let state = connection.retry_state("beginning an upload in parts");
+            let begin = || {
+                let options = PutMultipartOptions::default().with_retry_policy(Arc::new(OnceMore));
+                connection.store.put_multipart_opts(&connection.key, options)
+            };
+            Ok(WriteMultipart::new_with_chunk_size(state.retry(begin).await?, part_bytes))
+        })?);
+        Ok(upload)
+    }
+
+    /// Sends a part when fewer than `at_once` are on their way.
+    fn send(&mut self, bytes: Vec<u8>) -> Result<()> {
+        let Some(mut writer) = self.writer.take() else { return Ok(()) };
+        let at_once = self.at_once;
+        let (writer, sent) = wait(async move {
+            let room = writer.wait_for_capacity(at_once).await;
+            if room.is_ok() {
+                writer.put(bytes.into());
+            }
+            Ok((writer, room))
         })?;
-        // What was sent of an object that will not be is taken back, also if `progress` panics.
-        let mut rest = Rest { upload: &self, id: Some(id.clone()) };
-        let parts = self.send_parts(&id, file, path, at_once, progress)?;
-        self.complete(&id, parts)?;
-        rest.id = None;
-        Ok(())
+        self.writer = Some(writer);
+        sent.map_err(|error| self.explain(&error))
     }
 
-    fn send_parts(
-        &self,
-        id: &str,
-        file: &File,
-        path: &Path,
-        at_once: usize,
-        progress: &dyn Fn(u64),
-    ) -> Result<Vec<PartId>> {
-        let count = usize::try_from(self.size.div_ceil(self.part)).unwrap_or(usize::MAX);
-        let mut ids: Vec<Option<PartId>> = vec![None; count];
-        let (send, receive) = mpsc::channel();
-        let (mut begun, mut done, mut sent) = (0, 0, 0);
-        while done < count {
-            while begun < count && begun - done < at_once {
-                let start = begun as u64 * self.part;
-                let length = self.part.min(self.size - start);
-                self.send_part(id, begun, read(file, path, start, length)?, send.clone())?;
-                begun += 1;
+    fn complete(&mut self) -> Result<()> {
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        let (connection, size) = (self.connection.clone(), self.size);
+        let done = wait(async move {
+            let Err(error) = writer.finish().await else { return Ok(Ok(())) };
+            // If the answer was lost, the object is there and the upload is no longer known.
+            let lost = matches!(error, object_store::Error::NotFound { .. });
+            match lost && connection.store.head(&connection.key).await.is_ok_and(|meta| meta.size == size) {
+                true => Ok(Ok(())),
+                false => Ok(Err(error)),
             }
-            let (number, length, result) = receive.recv().map_err(|_| Error::panic("an upload panicked"))?;
-            ids[number] = Some(result?);
-            done += 1;
-            sent += length;
-            progress(sent);
-        }
-        ids.into_iter().map(|id| id.ok_or_else(|| self.object.error("a part of the upload was lost"))).collect()
+        })?;
+        done.map_err(|error| self.explain(&error))
     }
 
-    fn send_part(&self, id: &str, number: usize, bytes: Vec<u8>, send: mpsc::Sender<SentPart>) -> Result<()> {
-        let (store, key, object, limit) = (self.store.clone(), self.key.clone(), self.object.clone(), self.limit);
-        let (id, length) = (id.to_owned(), bytes.len() as u64);
-        let payload = PutPayload::from(bytes);
-        // A part that panics must not leave the others waiting: its message is sent when the task is dropped.
-        let mut report = Report { number, length, send: Some(send), object: object.clone() };
-        runtime()?.spawn(async move {
-            let patience = Patience::new(&object, format!("sending part {number}, of {length} bytes"), limit).sending();
-            let sent =
-                persist(patience, allowance(length), || store.parts.put_part(&key, &id, number, payload.clone()));
-            report.send(sent.await);
-        });
-        Ok(())
-    }
-
-    fn complete(&self, id: &str, parts: Vec<PartId>) -> Result<()> {
-        let (store, key, object, limit) = (self.store.clone(), self.key.clone(), self.object.clone(), self.limit);
-        let (id, size) = (id.to_owned(), self.size);
-        wait(async move {
-            let patience = Patience::new(&object, "completing an upload in parts".to_owned(), limit).sending();
-            let complete = || store.parts.complete_multipart(&key, &id, parts.clone());
-            let Err(error) = persist(patience, JOINING, complete).await else { return Ok(()) };
-            // An answer that was lost leaves an object that is complete, and an upload that is no longer known.
-            match error.is_not_found() && store.objects.head(&key).await.is_ok_and(|meta| meta.size == size) {
-                true => Ok(()),
-                false => Err(error),
-            }
-        })
+    fn explain(&self, error: &object_store::Error) -> Error {
+        self.connection.retry_state(format!("sending parts of {} bytes", self.part)).explain(error)
     }
 }
 
-/// The number and length of a part, and what became of it.
-type SentPart = (usize, u64, Result<PartId>);
-
-/// Tells about a part, once.
-struct Report {
-    number: usize,
-    length: u64,
-    send: Option<mpsc::Sender<SentPart>>,
-    object: ObjectPath,
-}
-
-impl Report {
-    fn send(&mut self, result: Result<PartId>) {
-        if let Some(send) = self.send.take() {
-            // Nobody waits any more where this fails.
-            let _ = send.send((self.number, self.length, result));
-        }
-    }
-}
-
-impl Drop for Report {
+impl Drop for Upload {
     fn drop(&mut self) {
-        let lost = self.object.error(format!("sending part {} was broken off", self.number));
-        self.send(Err(lost));
-    }
-}
-
-/// An upload that is not complete yet.
-struct Rest<'a> {
-    upload: &'a Multipart,
-    id: Option<String>,
-}
-
-impl Drop for Rest<'_> {
-    fn drop(&mut self) {
-        let Some(id) = self.id.take() else { return };
-        let (store, key) = (self.upload.store.clone(), self.upload.key.clone());
+        let Some(writer) = self.writer.take() else { return };
         // The error that is told is the one that brought it here; stores clean up what is left after a time.
         let _ = wait(async move {
-            let _ = tokio::time::timeout(Duration::from_secs(10), store.parts.abort_multipart(&key, &id)).await;
+            let _ = tokio::time::timeout(Duration::from_secs(10), writer.abort()).await;
             Ok(())
         });
+    }
+}
+
+/// Sends a part once more if the connection broke when the time for retries was over.
+#[derive(Debug)]
+struct OnceMore;
+
+impl RetryPolicy for OnceMore {
+    fn retry<'a, 'b>(&'a self, context: RetryContext) -> Pin<Box<dyn Future<Output = bool> + Send + 'b>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        let again = context.attempt == 1 && matches!(context.failure, RetryFailure::Transport(_));
+        Box::pin(async move { again })
     }
 }

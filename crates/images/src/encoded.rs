@@ -68,6 +68,7 @@ impl<S: Source<Item = EncodedImage>> Dataset for PictureDataset<S> {
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add("pictures", self.pictures.to_string());
+        fingerprint.add("JPEG decoder", super::jpeg_decoder());
         self.source.fingerprint(fingerprint)
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! Not here: decoding (`images`).
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
+
+use walkdir::{DirEntry, WalkDir};
 
 use crate::{EncodedImage, PictureDataset, Pictures};
 use fulmen_data::{Error, Fingerprint, Result, Source};
@@ -57,15 +58,22 @@ impl ImageFolder {
         let mut files = Vec::new();
         let mut empty = Vec::new();
         let mut beside = 0;
-        for (name, is_folder) in list(root)? {
-            if !is_folder {
-                beside += usize::from(is_picture(Path::new(&name)));
+        for entry in walk(root, 1) {
+            let entry = entry?;
+            if !entry.file_type().is_dir() {
+                beside += usize::from(is_picture(entry.path()));
                 continue;
             }
             let class = i32::try_from(classes.len())
                 .map_err(|_| Error::file(root, "it has more classes than 32 bits can number"))?;
             let before = files.len();
-            find(root, Path::new(&name), class, &mut files)?;
+            for file in walk(entry.path(), usize::MAX) {
+                let file = file?;
+                if !file.file_type().is_dir() && is_picture(file.path()) {
+                    files.push((file.path().strip_prefix(root).unwrap_or(file.path()).to_owned(), class));
+                }
+            }
+            let name = entry.file_name();
             let name = name.to_string_lossy().into_owned();
             if files.len() == before {
                 empty.push(name.clone());
@@ -161,43 +169,22 @@ impl Source for ImageFolder {
     }
 }
 
-/// What is in a folder, by name, and whether it is a folder.
-fn list(folder: &Path) -> Result<Vec<(OsString, bool)>> {
-    let refuse = |source| Error::io(folder, "listing the folder", source);
-    let mut entries = Vec::new();
-    for entry in fs::read_dir(folder).map_err(refuse)? {
-        let entry = entry.map_err(refuse)?;
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        let mut kind = entry.file_type().map_err(refuse)?;
-        if kind.is_symlink() {
-            let path = entry.path();
-            kind = path.metadata().map_err(|source| Error::io(&path, "following the link", source))?.file_type();
-        }
-        entries.push((entry.file_name(), kind.is_dir()));
-    }
-    entries.sort_unstable_by(|a, b| a.0.as_encoded_bytes().cmp(b.0.as_encoded_bytes()));
-    Ok(entries)
-}
-
-/// Folders in folders, at most. More are a link that leads back.
-const DEEPEST: usize = 64;
-
-fn find(root: &Path, class: &Path, label: i32, files: &mut Vec<(PathBuf, i32)>) -> Result<()> {
-    let folder = root.join(class);
-    if class.components().count() > DEEPEST {
-        return Err(Error::file(&folder, format!("folders lie {DEEPEST} deep in each other; does a link lead back?")));
-    }
-    for (name, is_folder) in list(&folder)? {
-        let path = class.join(&name);
-        if is_folder {
-            find(root, &path, label, files)?;
-        } else if is_picture(&path) {
-            files.push((path, label));
-        }
-    }
-    Ok(())
+/// What is in a folder and in folders within it, folder by folder in the order of the names' bytes. Links are followed, and
+/// names that begin with a dot left out.
+fn walk(folder: &Path, deepest: usize) -> impl Iterator<Item = Result<DirEntry>> {
+    let entries =
+        WalkDir::new(folder).min_depth(1).max_depth(deepest).follow_links(true).sort_by_file_name().into_iter();
+    let shown = |entry: &DirEntry| entry.depth() == 0 || !entry.file_name().as_encoded_bytes().starts_with(b".");
+    let folder = folder.to_owned();
+    entries.filter_entry(shown).map(move |entry| {
+        entry.map_err(|error| {
+            let path = error.path().unwrap_or(&folder).to_owned();
+            match error.into_io_error() {
+                Some(source) => Error::io(&path, "listing the folder", source),
+                None => Error::file(&path, "a link leads back to this folder from within it; remove the link"),
+            }
+        })
+    })
 }
 
 fn is_picture(path: &Path) -> bool {

@@ -37,6 +37,7 @@ pub use encoded::{EncodedImage, PictureDataset};
 pub use geometry::PictureSize;
 pub use image_folder::ImageFolder;
 pub use interpolation::Interpolation;
+pub use jpeg::jpeg_decoder;
 pub use picture::Picture;
 pub use pictures::Pictures;
 pub use transform::PictureTransform;

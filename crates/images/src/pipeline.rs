@@ -259,7 +259,8 @@ fn picture(rendered: &Rendered, channels: usize, scratch: &Scratch) -> Result<Pi
     oriented(&scratch.rendered, rendered.size, rendered.orientation, channels)
 }
 
-fn oriented(pixels: &[u8], size: PictureSize, orientation: Orientation, channels: usize) -> Result<Picture> {
+/// A picture of pixels that are to be turned and mirrored.
+pub(crate) fn oriented(pixels: &[u8], size: PictureSize, orientation: Orientation, channels: usize) -> Result<Picture> {
     let PictureSize { height, width } = orientation.size(size);
     let mut picture = Picture::black(width, height, channels)?;
     let to = resize::Target { size, channels, orientation, channels_first: false };

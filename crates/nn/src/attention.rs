@@ -232,10 +232,10 @@ fn split_heads(x: &Tensor, group: usize) -> Tensor {
 
 /// The softmax over the last axis; zeros where all is −∞, and no NaN in the gradient either.
 fn softmax_of_some(scores: &Tensor) -> Tensor {
-    let largest = scores.detach().max(&[-1], true);
+    let largest = scores.detach().max_keepdim(&[-1]);
     let none = largest.eq(f64::NEG_INFINITY);
     let largest = none.select(&largest.zeros_like(), &largest);
     let exp = (scores - largest).exp();
-    let sum = exp.sum(&[-1], true);
+    let sum = exp.sum_keepdim(&[-1]);
     &exp / none.select(&sum.ones_like(), &sum)
 }

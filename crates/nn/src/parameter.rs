@@ -126,12 +126,11 @@ impl Parameter {
             if let Some(message) = cell.unfit_sharding() {
                 return Err(message.into());
             }
-            let value = cell.variable.get();
-            if value.is(&cell.unset) {
+            if !cell.is_set() {
                 // The same words, at the line that asks.
                 return Err(no_value(&cell.variable.ty()).into());
             }
-            Ok(value)
+            Ok(cell.variable.get())
         })
     }
 
@@ -144,8 +143,7 @@ impl Parameter {
 
     /// Whether the parameter has a value.
     pub fn is_set(&self) -> bool {
-        let cell = self.cell();
-        !cell.variable.get().is(&cell.unset)
+        self.cell().is_set()
     }
 
     /// Gives the parameter the first value that its initializer draws with `key`.
@@ -262,6 +260,14 @@ impl Parameter {
 }
 
 impl Cell {
+    /// Whether the variable holds a value, and not the fault of `unset`, which a conversion hands on.
+    fn is_set(&self) -> bool {
+        match (self.variable.get().fault(), self.unset.fault()) {
+            (Some(held), Some(unset)) => !std::ptr::eq(held.message(), unset.message()),
+            _ => true,
+        }
+    }
+
     fn unfit_sharding(&self) -> Option<String> {
         let (sharding, location) = lock(&self.sharding).clone()?;
         let ty = self.variable.ty();

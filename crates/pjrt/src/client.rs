@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::abi::*;
 use crate::api::{Api, given, list, text};
@@ -74,7 +76,7 @@ impl ClientInner {
 
     /// The completion events of the launch under way. The lock is held over the next launch.
     pub(crate) fn in_flight(&self) -> MutexGuard<'_, Vec<Arc<RawEvent>>> {
-        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+        self.in_flight.lock()
     }
 
     /// A number for the next launch over several devices: the same on each host, as each makes the same launches.
@@ -86,7 +88,7 @@ impl ClientInner {
 
 impl Drop for ClientInner {
     fn drop(&mut self) {
-        let in_flight = std::mem::take(self.in_flight.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let in_flight = std::mem::take(self.in_flight.get_mut());
         let (api, raw, store) = (self.api(), SendClient(self.raw), self.store.take());
         let close = move || {
             let SendClient(raw) = { raw };

@@ -17,8 +17,10 @@
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::imports;
 
@@ -146,7 +148,7 @@ static POOL: LazyLock<Mutex<Pool>> = LazyLock::new(Mutex::default);
 static FREED: Condvar = Condvar::new();
 
 fn pool() -> MutexGuard<'static, Pool> {
-    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+    POOL.lock()
 }
 
 /// A block of `size` bytes, or none where the system has no memory.
@@ -154,10 +156,8 @@ fn take(size: usize) -> Option<*mut c_void> {
     let length = size.checked_next_multiple_of(PAGE)?;
     let mut pool = pool();
     if length >= WORTH_A_WAIT {
-        let start = Instant::now();
-        while pool.is_about_to_be_freed(length) && start.elapsed() < WAIT {
-            pool = FREED.wait_timeout(pool, WAIT).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let end = Instant::now() + WAIT;
+        while pool.is_about_to_be_freed(length) && !FREED.wait_until(&mut pool, end).timed_out() {}
     }
     let Answer { block, dropped } = pool.request(length);
     drop(pool);

@@ -7,7 +7,9 @@ use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
 
 use crate::abi::*;
 use crate::api::{Api, given, guarded};
@@ -96,7 +98,7 @@ impl Plugin {
         let real = path
             .canonicalize()
             .map_err(|error| Error::io(format!("there is no PJRT plugin at {}", path.display()), error))?;
-        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = LOADED.lock();
         let loaded = loaded.get_or_insert_with(HashMap::new);
         if let Some(plugin) = loaded.get(&file_number(&look_at(&real)?)) {
             return Ok(plugin.clone());

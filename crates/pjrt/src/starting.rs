@@ -9,10 +9,12 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use std::{env, process};
+
+use parking_lot::Mutex;
 
 use crate::error::Result;
 use crate::{fetch, hash};
@@ -39,7 +41,7 @@ pub(crate) fn begin(plugin: &Path) -> Result<()> {
     if !fetch::is_published(plugin) {
         return Ok(());
     }
-    let mut marks = MARKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut marks = MARKS.lock();
     if marks.iter().any(|mark| mark.plugin == plugin) {
         return Ok(());
     }
@@ -76,7 +78,7 @@ extern "C" fn at_exit() {
 
 fn remove_marks(which: impl Fn(&Mark) -> bool) {
     // A process that exits does not wait for a thread that holds the lock.
-    let Ok(mut marks) = MARKS.try_lock() else { return };
+    let Some(mut marks) = MARKS.try_lock() else { return };
     marks.retain(|mark| {
         let remove = which(mark);
         if remove {

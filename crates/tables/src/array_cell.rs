@@ -1,6 +1,6 @@
 //! One value out of an Arrow array, and what a column of such values can be read as.
 //!
-//! Not here: where the arrays come from (`parquet_blocks`, `arrow_blocks`), and rows of several columns (`row`).
+//! Not here: where the arrays come from (`blocks`), and rows of several columns (`row`).
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
@@ -170,11 +170,11 @@ fn store_range(
                 out.copy_from_slice(bytes);
                 return Ok(());
             }
-            store(numbers.iter().map(|&value| Ok(Cell::$cell(value.into()))), dtype, fill, out)
+            store(numbers.iter().map(|&value| Cell::$cell(value.into())), dtype, fill, out)
         }};
     }
     if values.null_count() > 0 {
-        return store((start..end).map(|row| Ok(cell(values, row))), dtype, fill, out);
+        return store((start..end).map(|row| cell(values, row)), dtype, fill, out);
     }
     match values.data_type() {
         DataType::Int8 => numbers!(Int8Type, i8, Int, I8),
@@ -187,7 +187,7 @@ fn store_range(
         DataType::UInt64 => numbers!(UInt64Type, u64, Unsigned, U64),
         DataType::Float32 => numbers!(Float32Type, f32, Float, F32),
         DataType::Float64 => numbers!(Float64Type, f64, Float, F64),
-        _ => store((start..end).map(|row| Ok(cell(values, row))), dtype, fill, out),
+        _ => store((start..end).map(|row| cell(values, row)), dtype, fill, out),
     }
 }
 

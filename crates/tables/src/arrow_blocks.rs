@@ -7,14 +7,13 @@
 
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::{Block as IpcBlock, CompressionType, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 
-use super::blocks::{self, Decode, Place, Sequence, guard};
+use super::blocks::{Block, Decode, Numbers, Place, guard};
 use super::input::{Input, fingerprint_inputs};
 use fulmen_data::{Error, Fingerprint, Result};
 
@@ -269,13 +268,13 @@ impl Decode for ArrowBlocks {
         self.batches.iter().map(|&(file, batch, _)| self.files[file].batches[batch].1).collect()
     }
 
-    fn place(&self, block: usize) -> Place {
+    fn place(&self, block: usize) -> Option<Place> {
         let (file, _, first_row) = self.batches[block];
-        Place { file: Arc::clone(&self.files[file].input), first_row }
+        Some(Place::new(&self.files[file].input, Numbers::Rows(first_row)))
     }
 
-    fn decode(&self, block: usize) -> Result<(RecordBatch, usize)> {
-        let (number, batch, _) = self.batches[block];
+    fn decode(&self, block: usize) -> Result<Block> {
+        let (number, batch, first_row) = self.batches[block];
         let file = &self.files[number];
         let block = &file.batches[batch].0;
         let buffer = read(&file.input, block)?;
@@ -287,14 +286,7 @@ impl Decode for ArrowBlocks {
         // What was compressed has memory of its own; else the arrays lie in what was read.
         let sizes = decoded.columns().iter().filter_map(|column| column.to_data().get_slice_memory_size().ok());
         let bytes = sizes.sum::<usize>().max(read);
-        Ok((decoded, bytes))
-    }
-
-    fn sequence(self: Arc<Self>) -> Sequence {
-        Box::new((0..self.batches.len()).map(move |number| {
-            let (batch, _) = self.decode(number)?;
-            Ok((number, blocks::block(batch, self.place(number))))
-        }))
+        Ok(Block::new(decoded, Place::new(&file.input, Numbers::Rows(first_row)), bytes))
     }
 
     fn select(&self, columns: &[usize]) -> Result<Arc<dyn Decode>> {

@@ -12,7 +12,7 @@ use super::blocks::Rows;
 use super::column::Column;
 use super::features::HfFeatures;
 use super::input::{Input, expand};
-use super::row::table_of_rows;
+use super::table::table_of_rows;
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
@@ -29,7 +29,7 @@ pub struct ArrowFiles {
     pub(crate) rows: Rows,
 }
 
-table_of_rows!(ArrowFiles);
+table_of_rows!(ArrowFiles, with stream);
 
 impl ArrowFiles {
     /// Opens a file, or all `.arrow`, `.arrows`, `.feather` and `.ipc` files under a folder, in the order of their names.

@@ -1,17 +1,18 @@
 //! Rows that lie in blocks of an Arrow table, decoded when they are asked for; the last ones used are kept.
 //!
-//! Not here: how a block is decoded (`parquet_blocks`, `arrow_blocks`), and what is done with a row (`row`).
+//! Not here: how a block is decoded (`parquet_blocks`, `arrow_blocks`, `text_blocks`), and what is done with a row (`row`).
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use arrow_array::{RecordBatch, StructArray};
+use arrow_array::{Array, RecordBatch, StructArray};
+use lru::LruCache;
 
-use super::column::Column;
+use super::column::{Column, Positions};
 use super::features::HfFeatures;
 use super::input::Input;
-use super::records::outside;
+use super::row::{Row, RowLease};
+use super::row_stream::{RowStream, TableInOrder};
 use fulmen_data::internal::{Starts, catch_quietly};
 use fulmen_data::{Error, Fingerprint, Result};
 
@@ -21,20 +22,59 @@ pub(crate) const DEFAULT_CACHE: usize = 256 << 20;
 /// Neighbouring rows of one file.
 #[derive(Debug)]
 pub(crate) struct Block {
-    pub(crate) columns: StructArray,
+    pub(crate) columns: Arc<StructArray>,
     pub(crate) place: Arc<Place>,
+    /// How much memory it takes.
+    bytes: usize,
+}
+
+impl Block {
+    pub(crate) fn new(batch: RecordBatch, place: Place, bytes: usize) -> Block {
+        Block { columns: Arc::new(StructArray::from(batch)), place: Arc::new(place), bytes }
+    }
 }
 
 /// Where the rows of a block stand.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) file: Arc<Input>,
-    pub(crate) first_row: usize,
+    pub(crate) numbers: Numbers,
+    /// The rows and columns of the block whose text is no UTF-8. The arrays have nulls there.
+    pub(crate) not_utf8: Vec<(usize, usize)>,
+}
+
+/// How the rows of a block are numbered in their file.
+#[derive(Debug)]
+pub(crate) enum Numbers {
+    /// By rows, from this one on.
+    Rows(usize),
+    /// By lines, of which each is a row, from this one on.
+    Lines(u64),
+    /// By the lines in which they begin.
+    Each(Vec<u64>),
 }
 
 impl Place {
+    pub(crate) fn new(file: &Arc<Input>, numbers: Numbers) -> Place {
+        Place { file: Arc::clone(file), numbers, not_utf8: Vec::new() }
+    }
+
+    /// `row 3`, or `line 4`.
+    fn number(&self, row: usize) -> String {
+        match &self.numbers {
+            Numbers::Rows(first) => format!("row {}", first + row),
+            Numbers::Lines(first) => format!("line {}", first + row as u64),
+            Numbers::Each(lines) => format!("line {}", lines[row]),
+        }
+    }
+
     pub(crate) fn origin(&self, row: usize) -> String {
-        format!("{}, row {}", self.file.name(), self.first_row + row)
+        format!("{}, {}", self.file.name(), self.number(row))
+    }
+
+    /// An error of a row.
+    pub(crate) fn error(&self, row: usize, message: impl fmt::Display) -> Error {
+        self.file.error(format!("{}: {message}", self.number(row)))
     }
 }
 
@@ -43,14 +83,16 @@ pub(crate) trait Decode: Send + Sync + 'static {
     /// How many rows each block has.
     fn block_rows(&self) -> Vec<usize>;
 
-    /// The file of a block, and its first row there.
-    fn place(&self, block: usize) -> Place;
+    /// Where a block stands, if that is known before it is decoded.
+    fn place(&self, block: usize) -> Option<Place>;
 
-    /// Decodes a block, and says how many bytes it takes.
-    fn decode(&self, block: usize) -> Result<(RecordBatch, usize)>;
+    /// Decodes a block.
+    fn decode(&self, block: usize) -> Result<Block>;
 
     /// The blocks in order, each with its number. After what cannot be decoded comes what stands behind it.
-    fn sequence(self: Arc<Self>) -> Sequence;
+    fn sequence(self: Arc<Self>) -> Sequence {
+        Box::new((0..self.block_rows().len()).map(move |number| Ok((number, self.decode(number)?))))
+    }
 
     /// The same files with these columns alone.
     fn select(&self, columns: &[usize]) -> Result<Arc<dyn Decode>>;
@@ -62,13 +104,8 @@ pub(crate) trait Decode: Send + Sync + 'static {
 /// The blocks of some files, and their numbers.
 pub(crate) type Sequence = Box<dyn Iterator<Item = Result<(usize, Block)>> + Send>;
 
-/// A block as a block: the rows of a batch and their place.
-pub(crate) fn block(batch: RecordBatch, place: Place) -> Block {
-    Block { columns: StructArray::from(batch), place: Arc::new(place) }
-}
-
 /// Some files as one list of rows.
-pub(crate) struct Rows {
+pub struct Rows {
     decode: Arc<dyn Decode>,
     starts: Starts,
     pub(crate) columns: Vec<Column>,
@@ -76,19 +113,21 @@ pub(crate) struct Rows {
     pub(crate) features: HfFeatures,
     /// Where each column of the table stands in a block, if it is read.
     positions: Vec<Option<usize>>,
+    /// Where each column of a block stands in it.
+    names: Arc<Positions>,
     cache: Cache,
     pub(crate) name: String,
 }
 
 impl Rows {
     pub(crate) fn new(decode: Arc<dyn Decode>, (columns, features): (Vec<Column>, HfFeatures), name: String) -> Rows {
-        let positions = (0..columns.len()).map(Some).collect();
         Rows {
             starts: Starts::new(decode.block_rows()),
             decode,
+            positions: (0..columns.len()).map(Some).collect(),
+            names: Arc::new(Positions::of(&columns)),
             columns,
             features,
-            positions,
             cache: Cache::new(DEFAULT_CACHE),
             name,
         }
@@ -98,12 +137,9 @@ impl Rows {
         self.starts.len()
     }
 
-    pub(crate) fn starts(&self) -> &Starts {
-        &self.starts
-    }
-
-    pub(crate) fn positions(&self) -> &[Option<usize>] {
-        &self.positions
+    /// The columns that are read.
+    pub(crate) fn selected(&self) -> impl Iterator<Item = &Column> {
+        self.columns.iter().zip(&self.positions).filter(|(_, position)| position.is_some()).map(|(column, _)| column)
     }
 
     /// Reads only these columns from now on.
@@ -115,6 +151,7 @@ impl Rows {
         // Blocks may be larger where fewer columns are read.
         self.starts = Starts::new(self.decode.block_rows());
         self.positions = (0..self.columns.len()).map(|column| columns.binary_search(&column).ok()).collect();
+        self.names = Arc::new(Positions::of(self.selected()));
         self.cache = Cache::new(self.cache.limit);
         Ok(())
     }
@@ -128,51 +165,63 @@ impl Rows {
     }
 
     /// The block in which a row stands, and its number there.
-    pub(crate) fn row(&self, index: usize) -> Result<(Arc<Block>, usize)> {
+    pub(crate) fn find(&self, index: usize) -> Result<(Arc<Block>, usize)> {
         let (number, row) = self.locate(index)?;
         let expected = self.starts.first(number + 1) - self.starts.first(number);
         let found = self.cache.get(number, || {
-            let place = self.decode.place(number);
-            let (batch, bytes) = self.decode.decode(number)?;
-            if batch.num_rows() != expected {
-                return Err(place.file.error(format!(
-                    "{} rows from row {} on were read, expected {expected}; the file is damaged, or was changed",
-                    batch.num_rows(),
-                    place.first_row
-                )));
+            let block = self.decode.decode(number)?;
+            match block.columns.len() {
+                rows if rows == expected => Ok(block),
+                rows => Err(block.place.file.error(format!(
+                    "{rows} rows were read in the block of the table's row {index}, expected {expected}; the file is \
+                     damaged, or was changed"
+                ))),
             }
-            Ok((block(batch, place), bytes))
         })?;
         Ok((found, row))
     }
 
+    pub(crate) fn row(&self, index: usize) -> Result<Row> {
+        let (block, row) = self.find(index)?;
+        Ok(Row::new(&block, row, &self.names))
+    }
+
+    /// A row to write fields from.
+    pub(crate) fn lease(&self, index: usize) -> Result<RowLease<'_>> {
+        let (block, row) = self.find(index)?;
+        Ok(RowLease { block, row, positions: &self.positions })
+    }
+
+    /// Where a row stands, and its number there.
+    fn place(&self, index: usize) -> Result<(Arc<Place>, usize)> {
+        let (number, row) = self.locate(index)?;
+        match self.decode.place(number) {
+            Some(place) => Ok((Arc::new(place), row)),
+            None => self.find(index).map(|(block, row)| (Arc::clone(&block.place), row)),
+        }
+    }
+
     pub(crate) fn origin(&self, index: usize) -> String {
-        match self.locate(index) {
-            Ok((block, row)) => self.decode.place(block).origin(row),
+        match self.place(index) {
+            Ok((place, row)) => place.origin(row),
+            Err(_) if index < self.len() => format!("{}, item {index}", self.name),
             Err(_) => format!("item {index}, which is not there"),
         }
     }
 
     pub(crate) fn error(&self, index: usize, message: &str) -> Error {
-        match self.locate(index) {
-            Ok((block, row)) => {
-                let place = self.decode.place(block);
-                place.file.error(format!("row {}: {message}", place.first_row + row))
-            }
-            Err(error) => error,
-        }
+        self.place(index).map_or_else(|error| error, |(place, row)| place.error(row, message))
     }
 
-    pub(crate) fn decoder(&self) -> Arc<dyn Decode> {
-        Arc::clone(&self.decode)
+    /// The rows from the beginning to the end.
+    pub(crate) fn stream(&self) -> RowStream {
+        let columns = self.selected().map(|column| column.name.clone()).collect();
+        let table = TableInOrder { decode: Arc::clone(&self.decode), starts: self.starts.clone(), columns };
+        RowStream::new(Arc::new(table), Arc::clone(&self.names))
     }
 
     pub(crate) fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        for (column, position) in self.columns.iter().zip(&self.positions) {
-            if position.is_some() {
-                fingerprint.add("read", &column.name);
-            }
-        }
+        self.selected().for_each(|column| fingerprint.add("read", &column.name));
         self.decode.fingerprint(fingerprint)
     }
 }
@@ -189,77 +238,50 @@ struct Cache {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
-    entries: HashMap<usize, Entry>,
+    /// Each block, and its bytes once it is decoded.
+    slots: LruCache<usize, (Arc<Slot>, usize)>,
+    /// Of all blocks.
     bytes: usize,
-    /// Counts the uses.
-    clock: u64,
 }
 
-struct Entry {
-    block: Option<Arc<Block>>,
-    bytes: usize,
-    used: u64,
-    /// Held by the thread that decodes, so that no other one decodes the same.
-    decoding: Arc<Mutex<()>>,
+/// Locked by the thread that decodes, so that no other one decodes the same block.
+type Slot = Mutex<Option<Arc<Block>>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Cache {
     fn new(limit: usize) -> Cache {
-        Cache { limit, state: Mutex::default() }
+        Cache { limit, state: Mutex::new(State { slots: LruCache::unbounded(), bytes: 0 }) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn get(&self, number: usize, decode: impl FnOnce() -> Result<(Block, usize)>) -> Result<Arc<Block>> {
-        let decoding = match self.state().touch(number) {
-            Ok(block) => return Ok(block),
-            Err(decoding) => decoding,
-        };
-        let _decoding = decoding.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have decoded it meanwhile.
-        if let Ok(block) = self.state().touch(number) {
-            return Ok(block);
+    fn get(&self, number: usize, decode: impl FnOnce() -> Result<Block>) -> Result<Arc<Block>> {
+        let slot = Arc::clone(&lock(&self.state).slots.get_or_insert(number, Default::default).0);
+        let mut held = lock(&slot);
+        if let Some(block) = &*held {
+            return Ok(Arc::clone(block));
         }
-        let (block, bytes) = decode()?;
-        let block = Arc::new(block);
-        self.state().insert(number, &block, bytes, self.limit);
+        let block = Arc::clone(held.insert(Arc::new(decode()?)));
+        let State { slots, bytes: sum } = &mut *lock(&self.state);
+        // Other threads may have pushed the slot out meanwhile.
+        if let Some((_, known)) = slots.peek_mut(&number).filter(|(found, _)| Arc::ptr_eq(found, &slot)) {
+            (*known, *sum) = (block.bytes, *sum + block.bytes);
+        }
+        while *sum > self.limit
+            && slots.len() > 1
+            && let Some((_, (_, bytes))) = slots.pop_lru()
+        {
+            *sum -= bytes;
+        }
         Ok(block)
     }
 }
 
-impl State {
-    /// A block that is there, or the lock to hold while it is decoded.
-    fn touch(&mut self, number: usize) -> Result<Arc<Block>, Arc<Mutex<()>>> {
-        self.clock += 1;
-        let entry = self.entries.entry(number).or_insert_with(|| Entry {
-            block: None,
-            bytes: 0,
-            used: 0,
-            decoding: Arc::default(),
-        });
-        entry.used = self.clock;
-        entry.block.clone().ok_or_else(|| Arc::clone(&entry.decoding))
-    }
-
-    fn insert(&mut self, number: usize, block: &Arc<Block>, bytes: usize, limit: usize) {
-        if let Some(entry) = self.entries.get_mut(&number) {
-            entry.block = Some(Arc::clone(block));
-            // Another thread may have put the same block there, where it was pushed out while both decoded it.
-            self.bytes = self.bytes - entry.bytes + bytes;
-            entry.bytes = bytes;
-        }
-        while self.bytes > limit {
-            let others = self.entries.iter().filter(|(key, entry)| **key != number && entry.block.is_some());
-            let Some((&oldest, _)) = others.min_by_key(|(_, entry)| entry.used) else { break };
-            if let Some(entry) = self.entries.remove(&oldest) {
-                self.bytes -= entry.bytes;
-            }
-        }
-    }
+/// The error for an index that is not there.
+pub(crate) fn outside(index: usize, len: usize) -> Error {
+    Error::usage(format!("there is no item {index}; there are {len}"))
 }
 
 /// Runs code that reads a file's content; a panic over content that it did not expect is an error of the file.
@@ -276,15 +298,18 @@ mod tests {
     #[test]
     fn the_cache_keeps_what_was_used_last_within_its_bytes_and_at_least_one_block() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let input = Arc::new(Input::open(&file.path().into()).unwrap());
+        let input = Input::open_all(&[file.path().into()]).unwrap().remove(0);
+        let place = || Place::new(&input, Numbers::Rows(0));
+        let block = |bytes| {
+            let column: ArrayRef = Arc::new(Int32Array::from(vec![1]));
+            Block::new(RecordBatch::try_from_iter([("x", column)]).unwrap(), place(), bytes)
+        };
         let cache = Cache::new(20);
         let decoded = Mutex::new(Vec::new());
         let get = |number: usize, bytes: usize| {
             cache.get(number, || {
                 decoded.lock().unwrap().push(number);
-                let column: ArrayRef = Arc::new(Int32Array::from(vec![1]));
-                let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
-                Ok((block(batch, Place { file: Arc::clone(&input), first_row: 0 }), bytes))
+                Ok(block(bytes))
             })
         };
         for number in [0, 1, 0, 2, 0, 1] {
@@ -295,13 +320,14 @@ mod tests {
         get(7, 1000).unwrap();
         get(7, 1000).unwrap();
         assert_eq!(decoded.lock().unwrap().len(), 5);
-        assert_eq!(cache.state().bytes, 1000);
+        assert_eq!(lock(&cache.state).bytes, 1000);
         assert!(cache.get(8, || Err(Error::new("no"))).is_err());
         get(8, 5).unwrap();
-        assert_eq!(cache.state().bytes, 5);
-        // Decoded by two threads at once, where it was pushed out between.
-        let twice = get(8, 5).unwrap();
-        cache.state().insert(8, &twice, 7, 20);
-        assert_eq!(cache.state().bytes, 7);
+        assert_eq!(lock(&cache.state).bytes, 5);
+        // Pushed out while it is decoded: its bytes do not count.
+        let inner = || cache.get(10, || Ok(block(30)));
+        cache.get(9, || inner().map(|_| block(40))).unwrap();
+        let state = lock(&cache.state);
+        assert_eq!((state.bytes, state.slots.len()), (30, 1));
     }
 }

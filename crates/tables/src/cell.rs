@@ -1,6 +1,6 @@
 //! One value of a row, and its way into a dtype or a Rust type. What is allowed is the same for all kinds of tables.
 //!
-//! Not here: where the value comes from (`array_cell` for Arrow, `csv`).
+//! Not here: where the value comes from (`array_cell`).
 
 use arrow_array::Array;
 use fulmen_tensor::DType;
@@ -9,15 +9,14 @@ use half::{bf16, f16};
 /// One value, borrowed from its row.
 #[derive(Clone, Copy)]
 pub enum Cell<'a> {
-    /// None: a null, or one of the markers of CSV.
+    /// None: a null.
     Missing,
     Bool(bool),
     Int(i64),
     Unsigned(u64),
     Float(f64),
+    /// It may be a number: CSV knows no types.
     Text(&'a str),
-    /// Text that may be a number: CSV knows no types.
-    Written(&'a str),
     Bytes(&'a [u8]),
     /// The elements `start..end` of an array.
     List(&'a dyn Array, usize, usize),
@@ -70,14 +69,13 @@ impl Cell<'_> {
             Cell::Unsigned(value) => format!("the integer {value}"),
             Cell::Float(value) => format!("the number {value}"),
             Cell::Text(text) => format!("the text {}", shorten(text)),
-            Cell::Written(text) => shorten(text),
             Cell::Bytes(bytes) => format!("{} bytes", bytes.len()),
             Cell::List(_, start, end) => format!("a list of {} elements", end - start),
             Cell::Other(what) => (*what).to_owned(),
         }
     }
 
-    /// As a float: floats, integers and truth values are.
+    /// As a float: floats, integers, truth values, and text that is one.
     #[inline]
     pub(crate) fn float(&self, dtype: &str) -> Result<f64, Mismatch> {
         match *self {
@@ -85,7 +83,7 @@ impl Cell<'_> {
             Cell::Int(value) => Ok(value as f64),
             Cell::Unsigned(value) => Ok(value as f64),
             Cell::Bool(value) => Ok(f64::from(u8::from(value))),
-            Cell::Written(text) => match (text.trim().parse(), truth(text)) {
+            Cell::Text(text) => match (text.trim().parse(), truth(text)) {
                 (Ok(value), _) => Ok(value),
                 (Err(_), Some(value)) => Ok(f64::from(u8::from(value))),
                 _ => Err(Mismatch::kind(self, format!("a number for {dtype}"))),
@@ -94,14 +92,14 @@ impl Cell<'_> {
         }
     }
 
-    /// As an integer: integers, truth values, and in CSV whole numbers that are written as `3.0`.
+    /// As an integer: integers, truth values, and text that is one, be it written as `3.0`.
     #[inline]
     pub(crate) fn integer(&self, dtype: &str) -> Result<i128, Mismatch> {
         match *self {
             Cell::Int(value) => Ok(i128::from(value)),
             Cell::Unsigned(value) => Ok(i128::from(value)),
             Cell::Bool(value) => Ok(i128::from(value)),
-            Cell::Written(text) => {
+            Cell::Text(text) => {
                 let trimmed = text.trim();
                 if let Ok(value) = trimmed.parse::<i64>() {
                     return Ok(i128::from(value));
@@ -122,14 +120,14 @@ impl Cell<'_> {
         }
     }
 
-    /// As a truth value: those, and the integers 0 and 1.
+    /// As a truth value: those, the integers 0 and 1, and text that is one of them.
     #[inline]
     pub(crate) fn bool(&self) -> Result<bool, Mismatch> {
         match *self {
             Cell::Bool(value) => Ok(value),
             Cell::Int(0) | Cell::Unsigned(0) => Ok(false),
             Cell::Int(1) | Cell::Unsigned(1) => Ok(true),
-            Cell::Written(text) => match (truth(text), text.trim()) {
+            Cell::Text(text) => match (truth(text), text.trim()) {
                 (Some(value), _) => Ok(value),
                 (None, "0" | "0.0") => Ok(false),
                 (None, "1" | "1.0") => Ok(true),
@@ -162,20 +160,20 @@ fn narrow<T: TryFrom<i128>>(cell: &Cell<'_>, dtype: &str) -> Result<T, Mismatch>
 /// Writes cells one after another as elements of `dtype`. There must be as many as fit into `out`; `fill` stands in for
 /// those that are missing.
 pub(crate) fn store<'a>(
-    cells: impl Iterator<Item = Result<Cell<'a>, Mismatch>>,
+    cells: impl Iterator<Item = Cell<'a>>,
     dtype: DType,
     fill: Option<f64>,
     out: &mut [u8],
 ) -> Result<(), Mismatch> {
-    let cells = cells.map(|cell| match (cell?, fill) {
-        (Cell::Missing, Some(fill)) if dtype.is_float() => Ok(Cell::Float(fill)),
-        (Cell::Missing, Some(fill)) => Ok(Cell::Int(fill as i64)),
-        (cell, _) => Ok(cell),
+    let cells = cells.map(|cell| match (cell, fill) {
+        (Cell::Missing, Some(fill)) if dtype.is_float() => Cell::Float(fill),
+        (Cell::Missing, Some(fill)) => Cell::Int(fill as i64),
+        (cell, _) => cell,
     });
     macro_rules! each {
         ($type:ty, $cell:ident => $value:expr) => {
             for (cell, place) in cells.zip(out.chunks_exact_mut(size_of::<$type>())) {
-                let $cell = &cell?;
+                let $cell = &cell;
                 let value: $type = $value;
                 place.copy_from_slice(bytemuck::bytes_of(&value));
             }
@@ -209,7 +207,8 @@ mod sealed {
 /// A Rust type in which a row hands out a value: numbers, `bool`, `String`, bytes as `Vec<u8>`, lists of numbers or texts as
 /// `Vec<T>`, and an `Option` of any of them where a value may be missing.
 ///
-/// Integers must fit; integers and truth values may be read as floats, but floats not as integers.
+/// Integers must fit; integers and truth values may be read as floats, but floats not as integers. Text may be read as the
+/// number or truth value that it holds.
 pub trait Value: sealed::Sealed + Sized {
     #[doc(hidden)]
     fn from_cell(cell: Cell<'_>) -> Result<Self, Mismatch>;
@@ -287,7 +286,7 @@ impl<T: Value> Value for Vec<T> {
 /// As text.
 pub(crate) fn text<'a>(cell: &Cell<'a>) -> Result<&'a str, Mismatch> {
     match *cell {
-        Cell::Text(text) | Cell::Written(text) => Ok(text),
+        Cell::Text(text) => Ok(text),
         _ => Err(Mismatch::kind(cell, "text")),
     }
 }
@@ -296,7 +295,7 @@ pub(crate) fn text<'a>(cell: &Cell<'a>) -> Result<&'a str, Mismatch> {
 pub(crate) fn bytes<'a>(cell: &Cell<'a>) -> Result<&'a [u8], Mismatch> {
     match *cell {
         Cell::Bytes(bytes) => Ok(bytes),
-        Cell::Text(text) | Cell::Written(text) => Ok(text.as_bytes()),
+        Cell::Text(text) => Ok(text.as_bytes()),
         _ => Err(Mismatch::kind(cell, "bytes")),
     }
 }

@@ -14,7 +14,7 @@ use fulmen_data::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Text that may be anything: CSV.
-    Written,
+    Untyped,
     Bool,
     Integer,
     Float,
@@ -30,7 +30,7 @@ impl Kind {
     /// Whether single values can become elements of `dtype`.
     pub(crate) fn fits(&self, dtype: DType) -> bool {
         match self {
-            Kind::Written | Kind::Nothing => !dtype.is_complex(),
+            Kind::Untyped | Kind::Nothing => !dtype.is_complex(),
             Kind::Bool | Kind::Integer => !dtype.is_complex(),
             Kind::Float => dtype.is_float(),
             Kind::Text | Kind::Bytes | Kind::List(_) | Kind::Other => false,
@@ -49,7 +49,7 @@ impl Kind {
 
 /// A column of a table.
 #[derive(Clone, Debug)]
-pub struct Column {
+pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) kind: Kind,
     /// Its type, as the file's format calls it.
@@ -60,8 +60,8 @@ pub struct Column {
 
 impl Column {
     /// A column whose type is seen only in each value.
-    pub(crate) fn written(name: String) -> Column {
-        Column { name, kind: Kind::Written, found: "text".to_owned(), classes: None }
+    pub(crate) fn untyped(name: String) -> Column {
+        Column { name, kind: Kind::Untyped, found: "text".to_owned(), classes: None }
     }
 }
 
@@ -79,7 +79,7 @@ impl ColumnRef {
     pub(crate) fn find(&self, columns: &[Column], names: &Positions, place: &str) -> Result<usize> {
         let found = match self {
             ColumnRef::Position(position) => (*position < columns.len()).then_some(*position),
-            ColumnRef::Name(name) => names.0.get(name).copied(),
+            ColumnRef::Name(name) => names.get(name),
         };
         let names = || columns.iter().map(|column| column.name.as_str());
         found.ok_or_else(|| Error::field(format!("{place} has no column {self}; {}", known(names()))))
@@ -91,9 +91,17 @@ impl ColumnRef {
 pub(crate) struct Positions(HashMap<String, usize>);
 
 impl Positions {
-    pub(crate) fn of(columns: &[Column]) -> Positions {
-        // The first of a name counts.
-        Positions(columns.iter().enumerate().rev().map(|(position, column)| (column.name.clone(), position)).collect())
+    pub(crate) fn of<'a>(columns: impl IntoIterator<Item = &'a Column>) -> Positions {
+        let mut positions = HashMap::new();
+        for (position, column) in columns.into_iter().enumerate() {
+            // The first of a name counts.
+            positions.entry(column.name.clone()).or_insert(position);
+        }
+        Positions(positions)
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<usize> {
+        self.0.get(name).copied()
     }
 }
 

@@ -1,30 +1,28 @@
-//! CSV files as a table, by index.
+//! CSV files as a table, by index and in order.
 //!
-//! Not here: finding the records (`csv_index`), and reading in order (`csv_stream`).
+//! Not here: the records (`csv_records`), and how the blocks are found and kept (`text_blocks`, `blocks`).
 
-use std::cell::RefCell;
-use std::fmt;
+use std::io::BufRead;
 use std::sync::Arc;
 
-use csv_core::{ReadRecordResult, Reader};
-
-use super::cell::{Cell, Mismatch, Value, text};
-use super::column::{Column, ColumnRef, Positions};
-use super::csv_index::index;
-use super::csv_options::{CsvOptions, Dialect};
-use super::csv_stream::CsvStream;
-use super::input::{Input, expand};
-use super::records::RecordFiles;
-use super::table::{Cells, RowCells};
-use fulmen_data::{Error, Fingerprint, Result, Source};
-use fulmen_data::{internal::cores, internal::in_parallel};
+use super::blocks::{Block, Rows, Sequence};
+use super::column::{Column, Positions};
+use super::csv_options::CsvOptions;
+use super::csv_records::{BUFFER, CsvFormat, End, Records, Scan};
+use super::features::HfFeatures;
+use super::input::{Input, describe, expand, fingerprint_inputs};
+use super::row_stream::{InOrder, RowStream};
+use super::table::table_of_rows;
+use super::text_blocks::{BLOCK, Format, TextBlocks, index};
+use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
 
 /// Rows of CSV files by index.
 ///
-/// Opening reads the files once, to find where each record begins (8 bytes of memory a row) and that all have the same
-/// number of values. After that a row is read when it is asked for; small files are kept in memory. A UTF-8 mark, either kind of line
-/// end, and line ends in quotes are read as they should be; blank lines are passed over. For columns as fields of samples see
+/// Opening reads the files once, to find where each block of some 8 KiB of rows begins and that all have the same number
+/// of values. After that the block of a row is read when it is asked for, and what was used last is kept
+/// ([`cache_bytes`](Csv::cache_bytes)); small files are kept in memory whole. A UTF-8 mark, either kind of line end, and line
+/// ends in quotes are read as they should be; blank lines are passed over. For columns as fields of samples see
 /// [`Table`](crate::Table).
 ///
 /// ```
@@ -40,26 +38,15 @@ use fulmen_files::Location;
 /// assert!(reviews.origin(1).ends_with("reviews.csv, line 4"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(Debug)]
 pub struct Csv {
-    files: RecordFiles,
-    /// Of each file.
-    delimiters: Vec<u8>,
-    shared: Arc<Shared>,
-    name: String,
+    rows: Rows,
 }
 
-/// What all rows know.
-pub(crate) struct Shared {
-    pub(crate) columns: Vec<Column>,
-    positions: Positions,
-    pub(crate) options: CsvOptions,
-}
+table_of_rows!(Csv);
 
-impl Shared {
-    pub(crate) fn new(names: Vec<String>, options: CsvOptions) -> Arc<Shared> {
-        let columns: Vec<Column> = names.into_iter().map(Column::written).collect();
-        Arc::new(Shared { positions: Positions::of(&columns), columns, options })
-    }
+fn columns(names: &[String]) -> Vec<Column> {
+    names.iter().cloned().map(Column::untyped).collect()
 }
 
 impl Csv {
@@ -79,26 +66,37 @@ impl Csv {
     }
 
     /// The rows in order, as [`CsvOptions::stream`] reads them with no options: gzip and zstd too.
-    pub fn stream(location: impl Into<Location>) -> Result<CsvStream> {
+    ///
+    /// ```
+    /// use fulmen_tables::Csv;
+    /// use fulmen_data::Stream;
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("points.csv");
+    /// std::fs::write(&path, "x,y\n1,2\n3,4\n")?;
+    /// let rows = Csv::stream(&path)?;
+    /// let xs = rows.items(0)?.map(|row| row?.item.get::<f32>("x")).collect::<Result<Vec<_>, _>>()?;
+    /// assert_eq!(xs, [1.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn stream(location: impl Into<Location>) -> Result<RowStream> {
         Csv::options().stream(location)
     }
 
     pub(crate) fn open_with(location: Location, options: CsvOptions) -> Result<Csv> {
         options.check()?;
         let inputs = Input::open_all(&expand(&location, &[".csv", ".tsv"])?)?;
-        let keep = inputs.iter().map(|input| input.size()).fold(0, u64::saturating_add) <= options.keep_below;
-        let found = in_parallel(&inputs, cores(), |input| index(input, keep, &options))?;
-        let Some((columns, first)) = found.first() else { return Err(location.error("there are no files")) };
-        found.iter().try_for_each(|(found, file)| check_header(&file.input, found, &first.input, columns))?;
-        let shared = Shared::new(columns.clone(), options);
-        let delimiters = inputs.iter().map(|input| shared.options.delimiter_of(input)).collect();
-        let files = RecordFiles::new(found.into_iter().map(|(_, file)| file).collect());
-        Ok(Csv { files, delimiters, shared, name: location.to_string() })
+        let found = index(&inputs, options.keep_below, |file, reader| Scan::index(file, reader, &options))?;
+        let Some((first, names)) = found.first() else { return Err(location.error("there are no files")) };
+        found.iter().try_for_each(|(file, found)| check_header(&file.input, found, &first.input, names))?;
+        let (columns, format) = (columns(names), CsvFormat::new(names.clone(), options));
+        let blocks = TextBlocks::new(found.into_iter().map(|(file, _)| file).collect(), format);
+        Ok(Csv { rows: Rows::new(Arc::new(blocks), (columns, HfFeatures::default()), location.to_string()) })
     }
 }
 
 /// Refuses a file whose columns are not those of the first.
-pub(crate) fn check_header(file: &Input, found: &[String], first: &Input, expected: &[String]) -> Result<()> {
+fn check_header(file: &Input, found: &[String], first: &Input, expected: &[String]) -> Result<()> {
     match found == expected {
         true => Ok(()),
         false => Err(file.error(format!(
@@ -110,210 +108,106 @@ pub(crate) fn check_header(file: &Input, found: &[String], first: &Input, expect
     }
 }
 
-impl fmt::Debug for Csv {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Csv").field("name", &self.name).field("rows", &self.files.len()).finish_non_exhaustive()
-    }
+/// The rows of files in order, which may be compressed.
+pub(crate) fn stream(location: &Location, options: CsvOptions) -> Result<RowStream> {
+    options.check()?;
+    let files = Input::open_all(&expand(location, &[".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst"])?)?;
+    let Some(first) = files.first() else { return Err(location.error("there are no files")) };
+    let names = Scan::new(&options, first, BUFFER).header(first, &mut *first.decompressed()?, &options)?.names;
+    let positions = Positions::of(&columns(&names));
+    Ok(RowStream::new(Arc::new(CsvFiles { files, format: CsvFormat::new(names, options) }), Arc::new(positions)))
 }
 
-/// The values of a record, and the memory to read the next one into.
-#[derive(Default)]
-pub(crate) struct Values {
-    raw: Vec<u8>,
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
-    /// With what it was built for: building one takes longer than reading a row with it, and a clone of one does not
-    /// work (csv-core 0.1.13 leaves out a table).
-    parser: Option<(Dialect, Reader)>,
+struct CsvFiles {
+    files: Vec<Arc<Input>>,
+    format: CsvFormat,
 }
 
-impl Values {
-    fn cell<'a>(&'a self, column: usize, options: &CsvOptions) -> Cell<'a> {
-        cell(&self.bytes, &self.ends, column, options)
-    }
-}
-
-fn cell<'a>(bytes: &'a [u8], ends: &[usize], column: usize, options: &CsvOptions) -> Cell<'a> {
-    let start = if column == 0 { 0 } else { ends[column - 1] };
-    match std::str::from_utf8(&bytes[start..ends[column]]) {
-        Ok(text) if options.is_missing(text) => Cell::Missing,
-        Ok(text) => Cell::Written(text),
-        Err(_) => Cell::Other("bytes that are no UTF-8 (convert the file)"),
-    }
-}
-
-thread_local! {
-    static VALUES: RefCell<Values> = RefCell::default();
-}
-
-/// A row while fields are written from it. Its memory is the thread's, and goes back to it.
-#[doc(hidden)]
-pub struct CsvLease<'a> {
-    values: Values,
-    shared: &'a Shared,
-}
-
-impl Drop for CsvLease<'_> {
-    fn drop(&mut self) {
-        VALUES.with_borrow_mut(|place| *place = std::mem::take(&mut self.values));
-    }
-}
-
-impl RowCells for CsvLease<'_> {
-    fn cell(&self, column: usize) -> Result<Cell<'_>, Mismatch> {
-        Ok(self.values.cell(column, &self.shared.options))
-    }
-}
-
-impl Cells for Csv {
-    type Lease<'a> = CsvLease<'a>;
-
-    fn schema(&self) -> &[Column] {
-        &self.shared.columns
+impl InOrder for CsvFiles {
+    fn blocks(self: Arc<Self>) -> Sequence {
+        Box::new(Walk { csv: self, next: 0, open: None, failed: None, index: 0 })
     }
 
-    fn select_columns(&mut self, _columns: &[usize]) -> Result<()> {
-        Ok(())
-    }
-
-    fn lease(&self, index: usize) -> Result<CsvLease<'_>> {
-        let (number, record) = self.files.find(index)?;
-        let file = self.files.file(number);
-        let mut lease = CsvLease { values: VALUES.with_borrow_mut(std::mem::take), shared: &self.shared };
-        let Values { raw, bytes, ends, parser } = &mut lease.values;
-        let dialect = self.shared.options.dialect(self.delimiters[number]);
-        let parser = match parser {
-            Some((built, parser)) if *built == dialect => {
-                parser.reset();
-                parser
-            }
-            other => &mut other.insert((dialect, self.shared.options.reader(self.delimiters[number]))).1,
-        };
-        let input = file.read(record, raw)?;
-        // A value is never longer than it is written. The memory stays, so that little of it is made zero.
-        if bytes.len() <= input.len() {
-            bytes.resize(input.len() + 1, 0);
-        }
-        let columns = self.shared.columns.len();
-        ends.clear();
-        ends.resize(columns + 1, 0);
-        let (mut result, _, written, mut count) = parser.read_record(input, bytes, ends);
-        if result == ReadRecordResult::InputEmpty {
-            // The last line has no line end.
-            let last = parser.read_record(b"\n", &mut bytes[written..], &mut ends[count..]);
-            (result, count) = (last.0, count + last.3);
-        }
-        if result != ReadRecordResult::Record || count != columns {
-            return Err(file.error(record, format!("there are not {columns} values any more: was the file changed?")));
-        }
-        Ok(lease)
-    }
-
-    fn place(&self) -> String {
-        self.name.clone()
-    }
-
-    fn row_error(&self, index: usize, message: String) -> Error {
-        match self.files.locate(index) {
-            Ok((file, record)) => file.error(record, message),
-            Err(error) => error,
-        }
-    }
-}
-
-impl Source for Csv {
-    type Item = CsvRow;
-
-    fn len(&self) -> usize {
-        self.files.len()
-    }
-
-    fn get(&self, index: usize) -> Result<CsvRow> {
-        let (file, record) = self.files.locate(index)?;
-        let lease = self.lease(index)?;
-        let columns = self.shared.columns.len();
-        let ends = lease.values.ends[..columns].to_vec();
-        let bytes = lease.values.bytes[..ends.last().copied().unwrap_or(0)].to_vec();
-        Ok(CsvRow {
-            bytes,
-            ends,
-            shared: Arc::clone(&self.shared),
-            file: file.input.name().into(),
-            line: file.line(record),
-        })
-    }
-
-    fn origin(&self, index: usize) -> String {
-        self.files.origin(index)
+    fn len(&self) -> Option<usize> {
+        None
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        self.shared.options.fingerprint(fingerprint);
-        self.files.fingerprint(fingerprint)
+        self.format.fingerprint(fingerprint);
+        fingerprint_inputs(self.files.iter().map(|file| &**file), fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        describe("RowStream", &self.files)
     }
 }
 
-/// A row of a CSV file. Its columns go by name, or by position from 0.
-#[derive(Clone)]
-pub struct CsvRow {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) ends: Vec<usize>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) file: Arc<str>,
-    pub(crate) line: u64,
+/// The blocks of files, read from the first byte to the last.
+struct Walk {
+    csv: Arc<CsvFiles>,
+    /// The file to be opened next.
+    next: usize,
+    open: Option<OpenFile>,
+    /// What comes after the block that was given last, and how many records it takes.
+    failed: Option<(Error, usize)>,
+    /// The number of the next record.
+    index: usize,
 }
 
-impl CsvRow {
-    /// The value of a column.
-    ///
-    /// # Errors
-    /// A column that is not there, text that is no `T`, and no value unless `T` is an `Option`. The message names the file
-    /// and the line.
-    pub fn get<T: Value>(&self, column: impl Into<ColumnRef>) -> Result<T> {
-        let (column, cell) = self.cell(column)?;
-        T::from_cell(cell).map_err(|mismatch| self.mismatch(column, &mismatch))
-    }
+/// A file that is being read.
+struct OpenFile {
+    file: Arc<Input>,
+    scan: Scan,
+    reader: Box<dyn BufRead + Send>,
+    /// The first line, where it is a row.
+    first_row: Records,
+}
 
-    /// The text of a column.
-    pub fn str(&self, column: impl Into<ColumnRef>) -> Result<&str> {
-        let (column, cell) = self.cell(column)?;
-        text(&cell).map_err(|mismatch| self.mismatch(column, &mismatch))
-    }
-
-    /// Whether a column has no value here.
-    pub fn is_missing(&self, column: impl Into<ColumnRef>) -> Result<bool> {
-        Ok(self.cell(column)?.1.is_missing())
-    }
-
-    /// The names of the columns, in order.
-    pub fn columns(&self) -> Vec<&str> {
-        self.shared.columns.iter().map(|column| column.name.as_str()).collect()
-    }
-
-    /// Where the row stands, for messages: `iris.csv, line 17`.
-    pub fn origin(&self) -> String {
-        format!("{}, line {}", self.file, self.line)
-    }
-
-    fn cell(&self, column: impl Into<ColumnRef>) -> Result<(usize, Cell<'_>)> {
-        let column = column.into().find(&self.shared.columns, &self.shared.positions, &self.file)?;
-        Ok((column, cell(&self.bytes, &self.ends, column, &self.shared.options)))
-    }
-
-    fn mismatch(&self, column: usize, mismatch: &Mismatch) -> Error {
-        let name = &self.shared.columns[column].name;
-        Location::from(&*self.file).error(format!("line {}: column `{name}` {}", self.line, mismatch.message()))
+impl CsvFiles {
+    fn open(&self, file: &Arc<Input>) -> Result<OpenFile> {
+        let mut scan = Scan::new(&self.format.options, file, BUFFER);
+        let mut reader = file.decompressed()?;
+        let header = scan.header(file, &mut *reader, &self.format.options)?;
+        check_header(file, &header.names, &self.files[0], &self.format.names)?;
+        Ok(OpenFile { file: Arc::clone(file), scan, reader, first_row: header.first_row })
     }
 }
 
-impl fmt::Debug for CsvRow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut start = 0;
-        let values = self.ends.iter().map(|&end| {
-            let value = String::from_utf8_lossy(&self.bytes[start..end]).into_owned();
-            start = end;
-            value
-        });
-        f.debug_list().entries(values.collect::<Vec<_>>()).finish()
+impl Iterator for Walk {
+    type Item = Result<(usize, Block)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let csv = Arc::clone(&self.csv);
+        loop {
+            if let Some((error, records)) = self.failed.take() {
+                self.index += records;
+                return Some(Err(error));
+            }
+            let Some(open) = &mut self.open else {
+                let file = csv.files.get(self.next)?;
+                self.next += 1;
+                match csv.open(file) {
+                    Ok(open) => self.open = Some(open),
+                    Err(error) => return Some(Err(error)),
+                }
+                continue;
+            };
+            let mut records = std::mem::take(&mut open.first_row);
+            let end =
+                open.scan.fill(&open.file, &mut *open.reader, csv.format.names.len(), BLOCK as usize, &mut records);
+            let file = Arc::clone(&open.file);
+            match end {
+                End::Full => {}
+                End::File => self.open = None,
+                // The next record can be read.
+                End::Bad(error) => self.failed = Some((error, 1)),
+                End::Failed(error) => (self.open, self.failed) = (None, Some((error, 0))),
+            }
+            if records.len() > 0 {
+                let first = self.index;
+                self.index += records.len();
+                return Some(csv.format.block(&file, records).map(|block| (first, block)));
+            }
+        }
     }
 }

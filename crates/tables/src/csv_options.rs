@@ -1,19 +1,16 @@
 //! How CSV is written in a file: what parts the values, what marks those that are missing.
 //!
-//! Not here: reading it (`csv`, `csv_stream`).
+//! Not here: reading it (`csv`, `csv_records`).
 
-use super::csv::Csv;
-use super::csv_stream::CsvStream;
+use super::csv::{self, Csv};
 use super::input::Input;
+use super::row_stream::RowStream;
 use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
 
 /// What stands for a missing value unless the user says otherwise; `pandas` takes these so too.
 const MISSING: [&str; 13] =
     ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "NaN", "nan", "-NaN", "-nan"];
-
-/// Delimiter, quote and comment.
-pub(crate) type Dialect = (u8, Option<u8>, Option<u8>);
 
 /// How a CSV file is written. Made by [`Csv::options`].
 ///
@@ -47,7 +44,7 @@ impl Default for CsvOptions {
             comment: None,
             header: true,
             missing: MISSING.map(str::to_owned).into(),
-            keep_below: super::records::KEPT,
+            keep_below: super::text_blocks::KEPT,
         }
     }
 }
@@ -86,7 +83,7 @@ impl CsvOptions {
     }
 
     /// Files that have together up to this many bytes are kept in memory, 64 MiB unless this is called; of larger ones,
-    /// each row is read when it is asked for.
+    /// the block of rows in which a row stands is read when it is asked for.
     pub fn keep_below(mut self, bytes: u64) -> CsvOptions {
         self.keep_below = bytes;
         self
@@ -98,8 +95,8 @@ impl CsvOptions {
     }
 
     /// The same as rows in order. The files may be compressed by gzip or zstd.
-    pub fn stream(self, location: impl Into<Location>) -> Result<CsvStream> {
-        CsvStream::open_with(&location.into(), self)
+    pub fn stream(self, location: impl Into<Location>) -> Result<RowStream> {
+        csv::stream(&location.into(), self)
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -121,11 +118,6 @@ impl CsvOptions {
     pub(crate) fn delimiter_of(&self, file: &Input) -> u8 {
         let by_name = || if file.is_named(&[".tsv", ".tsv.gz", ".tsv.zst"]) { b'\t' } else { b',' };
         self.delimiter.unwrap_or_else(by_name)
-    }
-
-    /// What a parser is built for.
-    pub(crate) fn dialect(&self, delimiter: u8) -> Dialect {
-        (delimiter, self.quote, self.comment)
     }
 
     pub(crate) fn reader(&self, delimiter: u8) -> csv_core::Reader {

@@ -8,7 +8,8 @@ use super::array_cell::store_list;
 use super::cell::{Cell, Mismatch, store};
 use super::column::{Column, ColumnRef, Positions};
 use super::labels::Labels;
-use super::table::{RowCells, Table};
+use super::row::RowLease;
+use super::table::Table;
 use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample, Stage};
 
 /// One field, as the user asked for it.
@@ -56,9 +57,12 @@ impl<T: Table> TableBuilder<T> {
         match column {
             ColumnRef::Name(name) => name.clone(),
             // A position that is not there is reported by `build`.
-            ColumnRef::Position(position) => {
-                self.table.schema().get(*position).map_or_else(|| position.to_string(), |column| column.name.clone())
-            }
+            ColumnRef::Position(position) => self
+                .table
+                .rows()
+                .columns
+                .get(*position)
+                .map_or_else(|| position.to_string(), |column| column.name.clone()),
         }
     }
 
@@ -146,21 +150,21 @@ impl<T: Table> TableBuilder<T> {
         if let Some(fault) = self.fault {
             return Err(Error::usage(fault));
         }
-        let place = self.table.place();
-        let positions = Positions::of(self.table.schema());
+        let rows = self.table.rows_mut();
+        let positions = Positions::of(&rows.columns);
         let mut specs = Vec::with_capacity(self.wanted.len());
         for wanted in &self.wanted {
-            specs.push(check(wanted, self.table.schema(), &positions, &place)?);
+            specs.push(check(wanted, &rows.columns, &positions, &rows.name)?);
         }
         for (spec, wanted) in specs.iter_mut().zip(&self.wanted) {
             if let Form::Label(classes) = &wanted.form {
-                spec.labels = Some(Labels::find(&mut self.table, spec.columns[0], classes.as_deref(), spec.fill)?);
+                spec.labels = Some(Labels::find(rows, spec.columns[0], classes.as_deref(), spec.fill)?);
             }
         }
         let mut columns: Vec<usize> = specs.iter().flat_map(|spec| spec.columns.iter().copied()).collect();
         columns.sort_unstable();
         columns.dedup();
-        self.table.select_columns(&columns)?;
+        rows.select(&columns)?;
         Ok(TableDataset { table: self.table, specs })
     }
 }
@@ -190,7 +194,7 @@ fn check(wanted: &Wanted, schema: &[Column], positions: &Positions, place: &str)
     if let Some(fill) = wanted.fill {
         let mut place = vec![0; wanted.dtype.size_in_bytes()];
         let whole = wanted.dtype.is_float() || fill.fract() == 0.0;
-        let stored = store(std::iter::once(Ok(Cell::Missing)), wanted.dtype, Some(fill), &mut place);
+        let stored = store(std::iter::once(Cell::Missing), wanted.dtype, Some(fill), &mut place);
         if !whole || stored.is_err() {
             return Err(Error::field(format!("field `{field}` cannot be filled with {fill}")));
         }
@@ -210,26 +214,22 @@ struct Spec {
 
 impl Spec {
     /// Writes the field's bytes from a row. An error comes with the position of the column.
-    fn write(&self, row: &impl RowCells, out: &mut [u8]) -> std::result::Result<(), (usize, Mismatch)> {
-        let size = self.field.dtype.size_in_bytes();
+    fn write(&self, row: &RowLease<'_>, out: &mut [u8]) -> std::result::Result<(), (usize, Mismatch)> {
+        let (dtype, column) = (self.field.dtype, self.columns.first().copied().unwrap_or(0));
         if let Some(labels) = &self.labels {
-            let column = self.columns[0];
-            let label = row.cell(column).and_then(|cell| match (cell.is_missing(), self.fill) {
-                (true, Some(fill)) => Ok(fill as i32),
-                _ => labels.index(&cell),
-            });
+            let label = match (row.cell(column), self.fill) {
+                (Cell::Missing, Some(fill)) => Ok(fill as i32),
+                (cell, _) => labels.index(&cell),
+            };
             out.copy_from_slice(&label.map_err(|mismatch| (column, mismatch))?.to_ne_bytes());
             return Ok(());
         }
         if self.array {
-            let column = self.columns[0];
-            let what = (self.field.dtype, &self.field.shape[..]);
-            let written = row.cell(column).and_then(|cell| write_array(&cell, what, self.fill, out));
+            let written = write_array(&row.cell(column), (dtype, &self.field.shape), self.fill, out);
             return written.map_err(|mismatch| (column, mismatch));
         }
-        for (&column, place) in self.columns.iter().zip(out.chunks_exact_mut(size)) {
-            let cell = std::iter::once(row.cell(column));
-            store(cell, self.field.dtype, self.fill, place).map_err(|mismatch| (column, mismatch))?;
+        for (&column, place) in self.columns.iter().zip(out.chunks_exact_mut(dtype.size_in_bytes())) {
+            store(std::iter::once(row.cell(column)), dtype, self.fill, place).map_err(|mismatch| (column, mismatch))?;
         }
         Ok(())
     }
@@ -251,7 +251,7 @@ fn write_array(
         Cell::Bytes(_) => Err(Mismatch::kind(cell, format!("{}, for the shape {shape:?}", out.len()))),
         Cell::Missing if fill.is_some() => {
             let count = shape.iter().product();
-            store(std::iter::repeat_with(|| Ok(Cell::Missing)).take(count), dtype, fill, out)
+            store(std::iter::repeat_n(Cell::Missing, count), dtype, fill, out)
         }
         _ => Err(Mismatch::kind(cell, format!("a list for the shape {shape:?}"))),
     }
@@ -287,10 +287,10 @@ impl<T: Table> Dataset for TableDataset<T> {
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-        let row = sample.timed(Stage::Decode, || self.table.lease(index))?;
+        let row = sample.timed(Stage::Decode, || self.table.rows().lease(index))?;
         for (field, spec) in self.specs.iter().enumerate() {
             spec.write(&row, sample.field_mut(field)?).map_err(|(column, mismatch)| {
-                let name = self.table.schema().get(column).map_or("?", |column| column.name.as_str());
+                let name = self.table.rows().columns.get(column).map_or("?", |column| column.name.as_str());
                 // File and line are said by the origin, which stands in front of what goes wrong with a sample.
                 Error::field(format!("column `{name}` {}", mismatch.message()))
             })?;

@@ -11,7 +11,7 @@ use super::blocks::Rows;
 use super::features::HfFeatures;
 use super::hugging_face_files::{Config, LARGEST_TEXT, Splits, configs};
 use super::input::{ends_in, read_small};
-use super::row::table_of_rows;
+use super::table::table_of_rows;
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
@@ -35,7 +35,7 @@ pub struct HfDataset {
     rows: Rows,
 }
 
-table_of_rows!(HfDataset);
+table_of_rows!(HfDataset, with stream);
 
 impl HfDataset {
     /// Opens a folder that has one split, such as what `Dataset.save_to_disk` makes.

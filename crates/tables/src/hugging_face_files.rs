@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::front_matter;
+use super::front_matter::{self, CardConfig};
 use super::input::{files_below, read_small};
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
@@ -40,7 +40,9 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     let configs = match card.exists()? {
         true => {
             let text = String::from_utf8_lossy(&read_small(&card, LARGEST_TEXT)?).into_owned();
-            front_matter::configs(&text).map_err(|why| card.error(why))?
+            front_matter::configs(&text).map_err(|why| {
+                card.error(format!("`configs` should be a list of maps with `config_name` and `data_files`: {why}"))
+            })?
         }
         false => None,
     };
@@ -48,26 +50,25 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
         let splits = by_name(folder)?;
         return Ok(vec![Config { name: "default".to_owned(), default: true, patterns: false, splits }]);
     };
-    let bad = || card.error("`configs` should be a list of maps with `config_name` and `data_files`");
-    let configs = configs.as_array().ok_or_else(bad)?;
+    let count = configs.len();
     let mut found = Vec::new();
-    for config in configs {
-        let name = config.get("config_name").and_then(Value::as_str).ok_or_else(bad)?;
-        let within = match config.get("data_dir").and_then(Value::as_str) {
-            Some(inner) => folder.join(inner),
-            None => folder.clone(),
-        };
-        let splits = match config.get("data_files") {
-            Some(files) => listed(&within, files).ok_or_else(bad)?,
+    for CardConfig { config_name: name, default, data_dir, data_files } in configs {
+        let within = data_dir.map_or(folder.clone(), |inner| folder.join(inner));
+        let splits = match &data_files {
+            Some(files) => listed(&within, files).ok_or_else(|| {
+                card.error(format!(
+                    "the `data_files` of the configuration `{name}` should be patterns, or a list of maps with `split` \
+                     and `path`"
+                ))
+            })?,
             // A configuration that was not downloaded has no splits that are known.
             None => match by_name(&within) {
-                Err(error) if error.is_not_found() && configs.len() > 1 => Splits::new(),
+                Err(error) if error.is_not_found() && count > 1 => Splits::new(),
                 splits => splits?,
             },
         };
-        let default = config.get("default").and_then(Value::as_bool) == Some(true) || name == "default";
-        let patterns = config.get("data_files").is_some();
-        found.push(Config { name: name.to_owned(), default, patterns, splits });
+        let default = default || name == "default";
+        found.push(Config { name, default, patterns: data_files.is_some(), splits });
     }
     Ok(found)
 }

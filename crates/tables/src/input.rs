@@ -30,23 +30,15 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Opens a regular file, or asks a store for an object.
-    pub(crate) fn open(location: &Location) -> Result<Input> {
-        let size = location.size()?;
-        let file = match location.local() {
-            Some(path) => Some(File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?),
-            None => None,
-        };
-        Ok(Input { location: location.clone(), file, size })
-    }
-
-    /// Opens the files of a table.
+    /// Opens the files of a table, or asks a store for them.
     pub(crate) fn open_all(locations: &[Location]) -> Result<Vec<Arc<Input>>> {
         let numbered: Vec<(usize, &Location)> = locations.iter().enumerate().collect();
         // A store takes its time for each answer.
-        in_parallel(&numbered, MOST_ASKING, |&(number, location)| match number < OPEN_FILES {
-            true => Input::open(location).map(Arc::new),
-            false => Ok(Arc::new(Input { location: location.clone(), file: None, size: location.size()? })),
+        in_parallel(&numbered, MOST_ASKING, |&(number, location)| {
+            let size = location.size()?;
+            let open = |path| File::open(path).map_err(|source| Error::io(path, "cannot open the file", source));
+            let file = location.local().filter(|_| number < OPEN_FILES).map(open).transpose()?;
+            Ok(Arc::new(Input { location: location.clone(), file, size }))
         })
     }
 
@@ -180,7 +172,7 @@ pub(crate) fn fingerprint_inputs<'a>(
     fingerprint_all(&locations, fingerprint)
 }
 
-/// The files in a few words, wherever they lie: `CsvStream(3 from a.csv)`.
+/// The files in a few words, wherever they lie: `RowStream(3 from a.csv)`.
 pub(crate) fn describe(name: &str, inputs: &[Arc<Input>]) -> String {
     let first = inputs.first().map_or(String::new(), |first| format!(" from {}", first.location.name()));
     format!("{name}({}{first})", inputs.len())

@@ -4,15 +4,13 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::input::{Input, describe, expand, fingerprint_inputs};
-use super::lines::{Line, deferred, index, items, trim};
-use super::records::RecordFiles;
-use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, Source, Stream};
+use super::blocks::Rows;
+use super::lines::{self, LineStream};
+use fulmen_data::{Error, Fingerprint, Result, Source};
 use fulmen_files::Location;
 
 /// The values of JSON lines files by index: as [`serde_json::Value`]s, or as a type of the user's
@@ -44,7 +42,7 @@ use fulmen_files::Location;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct JsonLines<T = Value> {
-    files: RecordFiles,
+    lines: Rows,
     item: PhantomData<fn() -> T>,
 }
 
@@ -54,32 +52,36 @@ impl JsonLines {
     /// # Errors
     /// Files that are not there, or compressed ones: those are read by [`stream`](JsonLines::stream).
     pub fn open(location: impl Into<Location>) -> Result<JsonLines> {
-        let files = index(&location.into(), &[".jsonl", ".ndjson"], false, "`JsonLines::stream`")?;
-        Ok(JsonLines { files, item: PhantomData })
+        let lines = lines::index(&location.into(), &[".jsonl", ".ndjson"], false, "`JsonLines::stream`")?;
+        Ok(JsonLines { lines, item: PhantomData })
     }
 
     /// The values in order, of files that may be compressed by gzip or zstd.
-    pub fn stream(location: impl Into<Location>) -> Result<JsonLinesStream> {
+    pub fn stream(location: impl Into<Location>) -> Result<LineStream<Value>> {
         const EXTENSIONS: [&str; 6] = [".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst"];
-        let files = Input::open_all(&expand(&location.into(), &EXTENSIONS)?)?;
-        Ok(JsonLinesStream { files: files.into(), item: PhantomData })
+        LineStream::open(&location.into(), &EXTENSIONS, false, parse, what::<Value>())
     }
+}
+
+/// What is read, for fingerprints.
+fn what<T>() -> (&'static str, &'static str) {
+    ("JSON lines", std::any::type_name::<T>())
 }
 
 impl<T> JsonLines<T> {
     /// The same lines read as another type.
     pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> JsonLines<U> {
-        JsonLines { files: self.files, item: PhantomData }
+        JsonLines { lines: self.lines, item: PhantomData }
     }
 }
 
 impl<T> fmt::Debug for JsonLines<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JsonLines").field("values", &self.files.len()).finish_non_exhaustive()
+        f.debug_struct("JsonLines").field("values", &self.lines.len()).finish_non_exhaustive()
     }
 }
 
-fn parse<T: DeserializeOwned>(line: &[u8], failed: impl FnOnce(String) -> Error) -> Result<T> {
+fn parse<T: DeserializeOwned>(line: &[u8], failed: &dyn Fn(String) -> Error) -> Result<T> {
     serde_json::from_slice(line).map_err(|error| {
         let column = error.column();
         let reason = error.to_string();
@@ -90,77 +92,31 @@ fn parse<T: DeserializeOwned>(line: &[u8], failed: impl FnOnce(String) -> Error)
     })
 }
 
-fn parse_line<T: DeserializeOwned>(line: &Line) -> Result<T> {
-    parse(&line.bytes, |message| line.error(&message))
-}
-
 impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
     type Item = T;
 
     fn len(&self) -> usize {
-        self.files.len()
+        self.lines.len()
     }
 
     fn get(&self, index: usize) -> Result<T> {
-        let (file, record) = self.files.locate(index)?;
-        let mut scratch = Vec::new();
-        let line = trim(file.read(record, &mut scratch)?, file.line(record));
-        parse(line, |message| file.error(record, message))
+        lines::get(&self.lines, index, parse)
     }
 
     fn origin(&self, index: usize) -> String {
-        self.files.origin(index)
+        self.lines.origin(index)
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("JSON lines", std::any::type_name::<T>());
-        self.files.fingerprint(fingerprint)
+        let (key, ty) = what::<T>();
+        fingerprint.add(key, ty);
+        self.lines.fingerprint(fingerprint)
     }
 }
 
-/// The values of JSON lines files in order. Made by [`JsonLines::stream`].
-///
-/// After a line that is no JSON, or whose value is not as expected, comes the next line; after a file that cannot be read
-/// further, the next file.
-pub struct JsonLinesStream<T = Value> {
-    files: Arc<[Arc<Input>]>,
-    item: PhantomData<fn() -> T>,
-}
-
-impl<T> JsonLinesStream<T> {
-    /// The same lines read as another type.
-    pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> JsonLinesStream<U> {
-        JsonLinesStream { files: self.files, item: PhantomData }
-    }
-}
-
-impl<T> fmt::Debug for JsonLinesStream<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("JsonLinesStream").field("files", &self.files).finish_non_exhaustive()
-    }
-}
-
-impl<T: DeserializeOwned + Send + 'static> Stream for JsonLinesStream<T> {
-    type Item = T;
-
-    fn len(&self) -> Option<usize> {
-        None
-    }
-
-    fn items(&self, _epoch: u64) -> Result<Items<T>> {
-        Ok(items(&self.files, false, parse_line))
-    }
-
-    fn deferred(&self, _epoch: u64) -> Result<Items<Deferred<T>>> {
-        Ok(deferred(&self.files, false, parse_line))
-    }
-
-    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("JSON lines", std::any::type_name::<T>());
-        fingerprint_inputs(self.files.iter().map(|file| &**file), fingerprint)
-    }
-
-    fn describe(&self) -> String {
-        describe("JsonLinesStream", &self.files)
+impl LineStream<Value> {
+    /// The same lines of JSON read as another type.
+    pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> LineStream<U> {
+        self.with(parse, what::<U>())
     }
 }

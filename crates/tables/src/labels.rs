@@ -5,9 +5,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::blocks::Rows;
 use super::cell::{Cell, Mismatch, shorten};
-use super::column::Kind;
-use super::table::{RowCells, Table};
+use super::column::{Column, Kind};
 use fulmen_data::{Error, Result};
 
 /// More different texts than this are no classes.
@@ -18,61 +18,57 @@ const MOST_CLASSES: usize = 1 << 20;
 pub(crate) enum Labels {
     /// Integers as they are, from 0 on.
     Integers,
-    /// By name, or as integers below their number. In text an integer is an index only where no class has a number for its
-    /// name: else a class that is not there would be taken for another one.
-    Named { names: Arc<[String]>, indices: HashMap<String, i32>, numbers: bool },
+    /// By name, or as integers below their number. In CSV, a text may be such an integer (`in_text`), but only where no class
+    /// has a number for its name: else a class that is not there would be taken for another one.
+    Named { names: Arc<[String]>, indices: HashMap<String, i32>, in_text: bool },
 }
 
 impl Labels {
     /// Whether a column can hold labels.
     pub(crate) fn fits(kind: &Kind) -> bool {
-        matches!(kind, Kind::Written | Kind::Bool | Kind::Integer | Kind::Text)
+        matches!(kind, Kind::Untyped | Kind::Bool | Kind::Integer | Kind::Text)
     }
 
     /// The classes of a column: those given, those that the file names, or those that stand in it.
-    pub(crate) fn find<T: Table>(
-        table: &mut T,
-        column: usize,
-        given: Option<&[String]>,
-        fill: Option<f64>,
-    ) -> Result<Labels> {
-        let info = &table.schema()[column];
+    pub(crate) fn find(table: &mut Rows, column: usize, given: Option<&[String]>, fill: Option<f64>) -> Result<Labels> {
+        let info = &table.columns[column];
         if let Some(given) = given {
-            return Labels::named(given.into(), &info.name);
+            return Labels::named(given.into(), info);
         }
         if let Some(classes) = &info.classes {
-            return Labels::named(Arc::clone(classes), &info.name);
+            return Labels::named(Arc::clone(classes), info);
         }
         if matches!(info.kind, Kind::Integer | Kind::Bool) {
             return Ok(Labels::Integers);
         }
         let name = info.name.clone();
-        table.select_columns(&[column])?;
+        table.select(&[column])?;
         let mut texts = BTreeSet::new();
         for index in 0..table.len() {
             let row = table.lease(index)?;
-            let fail = |mismatch: Mismatch| table.row_error(index, format!("column `{name}` {}", mismatch.message()));
-            match row.cell(column).map_err(fail)? {
-                Cell::Text(text) | Cell::Written(text) if texts.contains(text) => {}
-                Cell::Text(text) | Cell::Written(text) => drop(texts.insert(text.to_owned())),
+            let fail = |mismatch: Mismatch| table.error(index, &format!("column `{name}` {}", mismatch.message()));
+            match row.cell(column) {
+                Cell::Text(text) if texts.contains(text) => {}
+                Cell::Text(text) => drop(texts.insert(text.to_owned())),
                 Cell::Missing if fill.is_some() => {}
                 cell => return Err(fail(Mismatch::kind(&cell, "a class"))),
             }
             if texts.len() > MOST_CLASSES {
                 return Err(Error::label(format!(
                     "{}: column `{name}` has more than {MOST_CLASSES} different values; it cannot be a column of labels",
-                    table.place()
+                    table.name
                 )));
             }
         }
-        let info = &table.schema()[column];
-        if info.kind == Kind::Written && texts.iter().all(|text| is_integer(text)) {
+        let info = &table.columns[column];
+        if info.kind == Kind::Untyped && texts.iter().all(|text| is_integer(text)) {
             return Ok(Labels::Integers);
         }
-        Labels::named(texts.into_iter().collect(), &info.name)
+        Labels::named(texts.into_iter().collect(), info)
     }
 
-    fn named(names: Arc<[String]>, column: &str) -> Result<Labels> {
+    fn named(names: Arc<[String]>, info: &Column) -> Result<Labels> {
+        let column = &info.name;
         let mut indices = HashMap::with_capacity(names.len());
         for (index, name) in names.iter().enumerate() {
             let index = i32::try_from(index)
@@ -82,7 +78,7 @@ impl Labels {
             }
         }
         let numbers = names.iter().any(|name| name.trim().parse::<f64>().is_ok());
-        Ok(Labels::Named { names, indices, numbers })
+        Ok(Labels::Named { names, indices, in_text: info.kind == Kind::Untyped && !numbers })
     }
 
     /// The index of a label.
@@ -93,11 +89,10 @@ impl Labels {
                 Some(Ok(label)) if label >= 0 => Ok(label),
                 _ => Err(Mismatch::kind(cell, "a label of 0 or more")),
             },
-            (Labels::Named { indices, names, numbers }, Cell::Text(text) | Cell::Written(text)) => {
+            (Labels::Named { indices, names, in_text }, Cell::Text(text)) => {
                 match (indices.get(*text), text.trim().parse::<i32>()) {
                     (Some(&index), _) => Ok(index),
-                    // In CSV, an index may stand for the class.
-                    (None, Ok(index)) if matches!(cell, Cell::Written(_)) && !numbers => class(index.into(), names),
+                    (None, Ok(index)) if *in_text => class(index.into(), names),
                     _ => Err(Mismatch::Kind(format!("the class {}", shorten(text)), list(names))),
                 }
             }

@@ -1,8 +1,8 @@
 //! Tables and texts: CSV, JSON lines, text files, Parquet, Arrow, Hugging Face's `datasets` folders.
 //!
-//! Three kinds of places hold rows. `records` knows where each line or record of a text file begins; `blocks` decodes and
-//! keeps the blocks of rows of Parquet and Arrow files. Either hands out values as `cell`s, from which `fields` makes the
-//! fields of samples in the one way that there is.
+//! There is one kind of table: blocks of rows as Arrow has them, which `blocks` decodes and keeps. They are the row groups of
+//! Parquet files, the batches of Arrow files, and the records of text files that `text_blocks` counts off. Values come out of
+//! them as `cell`s, from which `fields` makes the fields of samples.
 //!
 //! Not here: where files lie (`store`), and tokens.
 
@@ -13,9 +13,8 @@ mod blocks;
 mod cell;
 mod column;
 mod csv;
-mod csv_index;
 mod csv_options;
-mod csv_stream;
+mod csv_records;
 mod features;
 mod fields;
 mod front_matter;
@@ -29,28 +28,28 @@ mod lines;
 mod parquet;
 #[cfg(feature = "parquet")]
 mod parquet_blocks;
-mod records;
 mod row;
 mod row_stream;
 mod table;
+mod text_blocks;
 mod text_file;
 
 pub use arrow_files::ArrowFiles;
 pub use cell::Value;
 pub use column::ColumnRef;
-pub use csv::{Csv, CsvRow};
+pub use csv::Csv;
 pub use csv_options::CsvOptions;
-pub use csv_stream::CsvStream;
 pub use features::{HfFeature, HfFeatures};
 pub use fields::{TableBuilder, TableDataset};
 pub use hugging_face::{HfDataset, HfFolder};
-pub use json_lines::{JsonLines, JsonLinesStream};
+pub use json_lines::JsonLines;
+pub use lines::LineStream;
 #[cfg(feature = "parquet")]
 pub use parquet::Parquet;
 pub use row::Row;
 pub use row_stream::RowStream;
 pub use table::Table;
-pub use text_file::{TextFile, TextFolder, TextStream};
+pub use text_file::{TextFile, TextFolder};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

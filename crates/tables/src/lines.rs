@@ -2,83 +2,58 @@
 //!
 //! Not here: what a line is taken for (`text_file`, `json_lines`).
 
+use std::fmt;
 use std::io::{BufRead, Read};
 use std::sync::Arc;
 
-use super::input::{Input, expand};
-use super::records::{KEPT, LONGEST, RecordFile, RecordFiles};
+use arrow_array::builder::BinaryBuilder;
+use arrow_array::cast::AsArray;
+use arrow_schema::{DataType, Field, Schema};
+
+use super::blocks::{Block, Numbers, Place, Rows};
+use super::features::HfFeatures;
+use super::input::{Input, describe, expand, fingerprint_inputs};
+use super::text_blocks::{self, BLOCK, Format, KEPT, LONGEST, TextBlocks};
 use fulmen_data::internal::make;
-use fulmen_data::{Deferred, Error, Items, Result, StreamItem};
-use fulmen_data::{internal::cores, internal::in_parallel};
+use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, Stream, StreamItem};
 use fulmen_files::Location;
 
-/// Finds the lines of files. With `blank`, lines of white space alone count too.
-pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, instead: &str) -> Result<RecordFiles> {
-    let inputs = Input::open_all(&expand(location, extensions)?)?;
-    let keep = inputs.iter().map(|input| input.size()).fold(0, u64::saturating_add) <= KEPT;
-    let files = in_parallel(&inputs, cores(), |input| {
-        input.refuse_compressed(instead)?;
-        let kept = match keep {
-            true => Some(input.read_range(0, input.size() as usize)?),
-            false => None,
-        };
-        let mut file = RecordFile::new(input, kept);
-        match file.kept.take() {
-            Some(kept) => {
-                find(&mut file, &kept[..], blank)?;
-                file.kept = Some(kept);
-            }
-            None => {
-                let reader = file.input.reader()?;
-                find(&mut file, reader, blank)?;
-            }
-        }
-        file.finish();
-        Ok(file)
-    })?;
-    Ok(RecordFiles::new(files))
+/// Reads one line after another.
+#[derive(Default)]
+struct LineReader {
+    /// Of the line that was read last, from 1.
+    number: u64,
+    /// The byte behind it.
+    end: u64,
+    line: Vec<u8>,
 }
 
-fn find(file: &mut RecordFile, mut reader: impl BufRead, blank: bool) -> Result<()> {
-    // Where the line begins that is being read, and whether anything but white space was seen in it.
-    let (mut start, mut line, mut offset) = (0u64, 1u64, 0u64);
-    let mut filled = false;
-    loop {
-        let buffer = reader.fill_buf().map_err(|source| file.input.reading_failed(&format!("line {line}"), source))?;
-        if buffer.is_empty() {
-            break;
-        }
-        let mut rest = buffer;
-        while !rest.is_empty() {
-            let end = memchr::memchr(b'\n', rest);
-            let part = &rest[..end.unwrap_or(rest.len())];
-            filled = filled || !part.trim_ascii().is_empty();
-            offset += part.len() as u64;
-            rest = &rest[part.len()..];
-            if end.is_some() {
-                if filled || blank {
-                    file.push(start, line);
-                }
-                offset += 1;
-                rest = &rest[1..];
-                (start, line, filled) = (offset, line + 1, false);
+impl LineReader {
+    /// The next line that counts, with its first byte: with `blank`, those of white space alone do too.
+    fn next(&mut self, input: &Input, reader: &mut dyn BufRead, blank: bool) -> Result<Option<(u64, &[u8])>> {
+        loop {
+            self.line.clear();
+            self.number += 1;
+            let place = || format!("line {}", self.number);
+            let read = Read::take(&mut *reader, LONGEST).read_until(b'\n', &mut self.line);
+            let count = read.map_err(|source| input.reading_failed(&place(), source))? as u64;
+            if count == LONGEST {
+                return Err(input.error(format!("{} has more than {LONGEST} bytes; are line ends missing?", place())));
+            }
+            self.end += count;
+            if count == 0 {
+                return Ok(None);
+            }
+            if blank || !self.line.trim_ascii().is_empty() {
+                return Ok(Some((self.end - count, trim(&self.line, self.number))));
             }
         }
-        let read = buffer.len();
-        reader.consume(read);
     }
-    if offset > start && (filled || blank) {
-        file.push(start, line);
-    }
-    Ok(())
 }
 
 /// A line without its end, and in the first line without the UTF-8 mark.
-pub(crate) fn trim(line: &[u8], number: u64) -> &[u8] {
-    let line = match memchr::memchr(b'\n', line) {
-        Some(end) => &line[..end],
-        None => line,
-    };
+fn trim(line: &[u8], number: u64) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     match number {
         1 => line.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(line),
@@ -86,27 +61,126 @@ pub(crate) fn trim(line: &[u8], number: u64) -> &[u8] {
     }
 }
 
-/// The lines of files in order, each parsed on whatever thread needs it, so that one that cannot be parsed is one bad item.
-/// With `blank`, lines of white space alone count too. A file that cannot be read further is an error, after which the
-/// next one comes.
-pub(crate) fn deferred<T: 'static>(
-    files: &Arc<[Arc<Input>]>,
+/// Lines as rows of one column of bytes. With `blank`, lines of white space alone count too.
+struct LineFormat {
     blank: bool,
-    parse: fn(&Line) -> Result<T>,
-) -> Items<Deferred<T>> {
-    let lines = Lines { files: Arc::clone(files), next: 0, reader: None, number: 0, line: Vec::new(), blank };
-    let mut index = 0;
-    Box::new(lines.map(move |line| {
-        let line = line?;
-        let origin = format!("{}, line {}", line.input().name(), line.number);
-        index += 1;
-        Ok(StreamItem { index: index - 1, origin, item: Deferred::new(move || parse(&line)) })
-    }))
 }
 
-/// The same, parsed where they are read.
-pub(crate) fn items<T: 'static>(files: &Arc<[Arc<Input>]>, blank: bool, parse: fn(&Line) -> Result<T>) -> Items<T> {
-    make(deferred(files, blank, parse))
+impl Format for LineFormat {
+    fn decode(&self, file: &Arc<Input>, first: u64, mut bytes: &[u8]) -> Result<Block> {
+        let (mut lines, mut numbers) = (BinaryBuilder::new(), Vec::new());
+        let mut reader = LineReader { number: first - 1, ..LineReader::default() };
+        while let Some((_, line)) = reader.next(file, &mut bytes, self.blank)? {
+            lines.append_value(line);
+            numbers.push(reader.number);
+        }
+        let schema = Arc::new(Schema::new(vec![Field::new("line", DataType::Binary, false)]));
+        text_blocks::block(file, numbers, Vec::new(), &schema, vec![Arc::new(lines.finish())])
+    }
+
+    fn select(&self, _columns: &[usize]) -> LineFormat {
+        LineFormat { ..*self }
+    }
+
+    fn fingerprint(&self, _fingerprint: &mut Fingerprint) {}
+}
+
+/// The lines of files as rows.
+pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, instead: &str) -> Result<Rows> {
+    let inputs = Input::open_all(&expand(location, extensions)?)?;
+    let found = text_blocks::index(&inputs, KEPT, |file, reader| {
+        file.input.refuse_compressed(instead)?;
+        let mut lines = LineReader::default();
+        while let Some((start, _)) = lines.next(&Arc::clone(&file.input), reader, blank)? {
+            file.push(start, lines.number, BLOCK);
+        }
+        Ok(())
+    })?;
+    let blocks = TextBlocks::new(found.into_iter().map(|(file, ())| file).collect(), LineFormat { blank });
+    Ok(Rows::new(Arc::new(blocks), (Vec::new(), HfFeatures::default()), location.to_string()))
+}
+
+/// Makes an item of a line, with what makes an error of a message about it.
+pub(crate) type Parse<T> = fn(&[u8], &dyn Fn(String) -> Error) -> Result<T>;
+
+/// The item in a line.
+pub(crate) fn get<T>(rows: &Rows, index: usize, parse: Parse<T>) -> Result<T> {
+    let (block, row) = rows.find(index)?;
+    let lines = block.columns.column(0).as_binary::<i32>();
+    parse(lines.value(row), &|message| block.place.error(row, message))
+}
+
+/// The items in the lines of files in order, which may be compressed by gzip or zstd: the texts of
+/// [`TextFile::stream`](crate::TextFile::stream), or the values of [`JsonLines::stream`](crate::JsonLines::stream).
+///
+/// After a line that cannot be read (it is no UTF-8, or no such value) comes the next line; after a file that cannot be read
+/// further, the next file.
+pub struct LineStream<T> {
+    files: Arc<[Arc<Input>]>,
+    /// Whether lines of white space alone count too.
+    blank: bool,
+    parse: Parse<T>,
+    /// What it reads, for fingerprints.
+    what: (&'static str, &'static str),
+}
+
+impl<T> LineStream<T> {
+    pub(crate) fn open(
+        location: &Location,
+        extensions: &[&str],
+        blank: bool,
+        parse: Parse<T>,
+        what: (&'static str, &'static str),
+    ) -> Result<LineStream<T>> {
+        let files = Input::open_all(&expand(location, extensions)?)?;
+        Ok(LineStream { files: files.into(), blank, parse, what })
+    }
+
+    /// The same lines with other items.
+    pub(crate) fn with<U>(self, parse: Parse<U>, what: (&'static str, &'static str)) -> LineStream<U> {
+        LineStream { files: self.files, blank: self.blank, parse, what }
+    }
+}
+
+impl<T> fmt::Debug for LineStream<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&describe("LineStream", &self.files))
+    }
+}
+
+impl<T: Send + 'static> Stream for LineStream<T> {
+    type Item = T;
+
+    fn len(&self) -> Option<usize> {
+        None
+    }
+
+    fn items(&self, epoch: u64) -> Result<Items<T>> {
+        Ok(make(self.deferred(epoch)?))
+    }
+
+    /// Each line is parsed on whatever thread needs it, so that one that cannot be parsed is one bad item.
+    fn deferred(&self, _epoch: u64) -> Result<Items<Deferred<T>>> {
+        let (files, blank, parse) = (Arc::clone(&self.files), self.blank, self.parse);
+        let lines = Lines { files, next: 0, open: None, blank };
+        Ok(Box::new(lines.scan(0, move |index, line| {
+            Some(line.map(|line| {
+                let origin = line.place.origin(0);
+                *index += 1;
+                let item = Deferred::new(move || parse(&line.bytes, &|message| line.place.error(0, message)));
+                StreamItem { index: *index - 1, origin, item }
+            }))
+        })))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add(self.what.0, self.what.1);
+        fingerprint_inputs(self.files.iter().map(|file| &**file), fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        describe("LineStream", &self.files)
+    }
 }
 
 /// The lines of files in order.
@@ -114,29 +188,15 @@ struct Lines {
     files: Arc<[Arc<Input>]>,
     /// The file to be opened next.
     next: usize,
-    /// Of the file before it.
-    reader: Option<Box<dyn BufRead + Send>>,
-    number: u64,
-    line: Vec<u8>,
+    /// The file before it.
+    open: Option<(LineReader, Box<dyn BufRead + Send>)>,
     blank: bool,
 }
 
-/// A line, its file and its number.
-pub(crate) struct Line {
-    pub(crate) bytes: Vec<u8>,
-    files: Arc<[Arc<Input>]>,
-    file: usize,
-    number: u64,
-}
-
-impl Line {
-    fn input(&self) -> &Input {
-        &self.files[self.file]
-    }
-
-    pub(crate) fn error(&self, message: &str) -> Error {
-        self.input().error(format!("line {}: {message}", self.number))
-    }
+/// A line, and where it stands.
+struct Line {
+    bytes: Vec<u8>,
+    place: Place,
 }
 
 impl Iterator for Lines {
@@ -145,7 +205,7 @@ impl Iterator for Lines {
     fn next(&mut self) -> Option<Result<Line>> {
         let line = self.read();
         if line.is_err() {
-            self.reader = None;
+            self.open = None;
         }
         line.transpose()
     }
@@ -154,28 +214,17 @@ impl Iterator for Lines {
 impl Lines {
     fn read(&mut self) -> Result<Option<Line>> {
         loop {
-            let Some(reader) = &mut self.reader else {
-                let Some(file) = self.files.get(self.next) else { return Ok(None) };
-                (self.next, self.number) = (self.next + 1, 0);
-                self.reader = Some(file.decompressed()?);
-                continue;
-            };
-            let file = self.next - 1;
-            let input = &self.files[file];
-            self.line.clear();
-            self.number += 1;
-            let place = || format!("line {}", self.number);
-            let read = reader.take(LONGEST).read_until(b'\n', &mut self.line);
-            let count = read.map_err(|source| input.reading_failed(&place(), source))?;
-            if count as u64 == LONGEST {
-                return Err(input.error(format!("{} has more than {LONGEST} bytes; are line ends missing?", place())));
+            if let Some((lines, reader)) = &mut self.open {
+                let file = &self.files[self.next - 1];
+                if let Some((_, line)) = lines.next(file, reader, self.blank)? {
+                    let bytes = line.to_vec();
+                    return Ok(Some(Line { bytes, place: Place::new(file, Numbers::Lines(lines.number)) }));
+                }
             }
-            if count == 0 {
-                self.reader = None;
-            } else if self.blank || !self.line.trim_ascii().is_empty() {
-                let bytes = trim(&self.line, self.number).to_vec();
-                return Ok(Some(Line { bytes, files: Arc::clone(&self.files), file, number: self.number }));
-            }
+            self.open = None;
+            let Some(file) = self.files.get(self.next) else { return Ok(None) };
+            self.next += 1;
+            self.open = Some((LineReader::default(), file.decompressed()?));
         }
     }
 }

@@ -8,7 +8,7 @@ use super::arrow_files::{check_same, columns};
 use super::blocks::Rows;
 use super::input::{Input, expand};
 use super::parquet_blocks::{ParquetBlocks, ParquetFile};
-use super::row::table_of_rows;
+use super::table::table_of_rows;
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
@@ -50,7 +50,7 @@ pub struct Parquet {
     pub(crate) rows: Rows,
 }
 
-table_of_rows!(Parquet);
+table_of_rows!(Parquet, with stream);
 
 impl Parquet {
     /// Opens a file, the files of a pattern (`train-*.parquet`), or all `.parquet` files under a folder, in the order of

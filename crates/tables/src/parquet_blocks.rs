@@ -2,7 +2,7 @@
 //!
 //! Not here: the table that is made of them (`parquet`), and the format, which the `parquet` crate reads.
 
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,7 +16,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::blocks::{self, Block, Decode, Place, Sequence, guard};
+use super::blocks::{Block, Decode, Numbers, Place, Sequence, guard};
 use super::input::{Input, fingerprint_inputs};
 use fulmen_data::internal::catch_quietly;
 use fulmen_data::{Error, Fingerprint, Result};
@@ -30,8 +30,8 @@ const BLOCK_ROWS: usize = 1 << 16;
 /// A row group of more rows is refused as damaged.
 const MOST_GROUP_ROWS: i64 = 1 << 32;
 
-/// How much is read ahead where a reader goes through pages.
-const READ_AHEAD: usize = 64 << 10;
+/// How much is read at once where a reader goes through the headers of pages.
+const READ_AHEAD: usize = 16 << 10;
 
 /// One file and its metadata.
 pub(crate) struct ParquetFile {
@@ -76,10 +76,10 @@ impl Length for Bytewise {
 }
 
 impl ChunkReader for Bytewise {
-    type T = Ahead;
+    type T = BufReader<Rest>;
 
-    fn get_read(&self, start: u64) -> parquet::errors::Result<Ahead> {
-        Ok(Ahead { bytes: self.clone(), next: start, buffer: Vec::new(), taken: 0, size: 4096 })
+    fn get_read(&self, start: u64) -> parquet::errors::Result<BufReader<Rest>> {
+        Ok(BufReader::with_capacity(READ_AHEAD, Rest { bytes: self.clone(), next: start }))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
@@ -88,31 +88,18 @@ impl ChunkReader for Bytewise {
     }
 }
 
-/// A reader from some byte on, which reads more at a time the further it gets.
-struct Ahead {
+/// The bytes from some byte on.
+struct Rest {
     bytes: Bytewise,
     next: u64,
-    buffer: Vec<u8>,
-    taken: usize,
-    size: usize,
 }
 
-impl Read for Ahead {
+impl Read for Rest {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.taken == self.buffer.len() {
-            let input = &self.bytes.input;
-            let rest = input.size().saturating_sub(self.next);
-            let size = rest.min(self.size as u64) as usize;
-            self.buffer.resize(size, 0);
-            let read = input.read_at(self.next, &mut self.buffer);
-            read.map_err(|error| io::Error::other(self.bytes.keep(error)))?;
-            self.next += size as u64;
-            self.taken = 0;
-            self.size = (self.size * 2).min(READ_AHEAD);
-        }
-        let count = into.len().min(self.buffer.len() - self.taken);
-        into[..count].copy_from_slice(&self.buffer[self.taken..self.taken + count]);
-        self.taken += count;
+        let input = &self.bytes.input;
+        let count = input.size().saturating_sub(self.next).min(into.len() as u64) as usize;
+        input.read_at(self.next, &mut into[..count]).map_err(|error| io::Error::other(self.bytes.keep(error)))?;
+        self.next += count as u64;
         Ok(count)
     }
 }
@@ -262,6 +249,11 @@ impl ParquetBlocks {
 type Reader = (ParquetRecordBatchReader, Bytewise);
 
 impl ParquetBlocks {
+    fn block(&self, part: &Part, batch: RecordBatch) -> Block {
+        let bytes = batch.get_array_memory_size();
+        Block::new(batch, Place::new(&self.files[part.file].input, Numbers::Rows(part.first_row)), bytes)
+    }
+
     /// The next rows of the row group of this part.
     fn next(&self, part: &Part, (reader, bytes): &mut Reader) -> Result<Option<RecordBatch>> {
         let (file, mask) = (&self.files[part.file], &self.masks[part.file]);
@@ -281,21 +273,18 @@ impl Decode for ParquetBlocks {
         self.parts.iter().map(|part| part.rows.len()).collect()
     }
 
-    fn place(&self, block: usize) -> Place {
+    fn place(&self, block: usize) -> Option<Place> {
         let part = &self.parts[block];
-        Place { file: Arc::clone(&self.files[part.file].input), first_row: part.first_row }
+        Some(Place::new(&self.files[part.file].input, Numbers::Rows(part.first_row)))
     }
 
-    fn decode(&self, block: usize) -> Result<(RecordBatch, usize)> {
+    fn decode(&self, block: usize) -> Result<Block> {
         let part = &self.parts[block];
         let file = &self.files[part.file];
         let (mask, rows) = (&self.masks[part.file], part.rows.len());
         let mut reader = guard(&file.input, || file.reader(part.group, mask, part.rows.clone(), rows))?;
         match self.next(part, &mut reader)? {
-            Some(batch) => {
-                let bytes = batch.get_array_memory_size();
-                Ok((batch, bytes))
-            }
+            Some(batch) => Ok(self.block(part, batch)),
             None => Err(damaged(&file.input, format!("row group {} has fewer rows than it says", part.group))),
         }
     }
@@ -345,7 +334,7 @@ impl Iterator for Parts {
         let group = (part.file, part.group);
         let lost = |part: &&Part| read.is_err() && (part.file, part.group) == group;
         self.next += 1 + blocks.parts[number + 1..].iter().take_while(lost).count();
-        Some(read.map(|batch| (number, blocks::block(batch, blocks.place(number)))))
+        Some(read.map(|batch| (number, blocks.block(part, batch))))
     }
 }
 

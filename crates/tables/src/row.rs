@@ -1,4 +1,4 @@
-//! A row of a Parquet or Arrow file: values by the names of their columns, in the memory of the decoded block.
+//! A row of a table: values by the names of their columns, in the memory of the decoded block.
 //!
 //! Not here: reading and keeping the blocks (`blocks`).
 
@@ -10,15 +10,14 @@ use arrow_array::{Array, StructArray};
 use arrow_schema::DataType;
 
 use super::array_cell;
-use super::blocks::{Block, Place, Rows};
+use super::blocks::{Block, Place};
 use super::cell::{Cell, Mismatch, Value, bytes, text};
-use super::column::known;
-use super::table::RowCells;
+use super::column::{ColumnRef, Positions, known};
 use fulmen_data::{Error, Result};
 
 /// A row of a table, with its values by name.
 ///
-/// A part of a struct is named `column.part`, as in `image.bytes`. Nothing is copied before a value is asked for: a row
+/// Columns go by name, or by position from 0. A part of a struct is named `column.part`, as in `image.bytes`. Nothing is copied before a value is asked for: a row
 /// holds the block of rows that it was decoded with. To keep many rows for long, keep what was taken out of them.
 ///
 /// ```
@@ -44,16 +43,30 @@ use fulmen_data::{Error, Result};
 /// ```
 #[derive(Clone)]
 pub struct Row {
-    columns: StructArray,
+    columns: Arc<StructArray>,
     row: usize,
+    /// Where the columns stand, but for a part of a row.
+    names: Option<Arc<Positions>>,
     /// Where the row stands, and its number there.
     place: Arc<Place>,
     number: usize,
 }
 
 impl Row {
-    pub(crate) fn new(block: &Block, row: usize) -> Row {
-        Row { columns: block.columns.clone(), row, place: Arc::clone(&block.place), number: row }
+    pub(crate) fn new(block: &Block, row: usize, names: &Arc<Positions>) -> Row {
+        let names = Some(Arc::clone(names));
+        Row { columns: Arc::clone(&block.columns), row, names, place: Arc::clone(&block.place), number: row }
+    }
+
+    /// The row of a struct in this one.
+    fn part(&self, columns: &StructArray, row: usize) -> Row {
+        Row {
+            columns: Arc::new(columns.clone()),
+            row,
+            names: None,
+            place: Arc::clone(&self.place),
+            number: self.number,
+        }
     }
 
     /// The value of a column.
@@ -61,48 +74,43 @@ impl Row {
     /// # Errors
     /// A column that is not there, a value of another type or out of the range of `T`, and no value unless `T` is an
     /// `Option`. The message names the file and the row.
-    pub fn get<T: Value>(&self, column: &str) -> Result<T> {
+    pub fn get<T: Value>(&self, column: impl Into<ColumnRef>) -> Result<T> {
+        let column = &column.into();
         T::from_cell(self.cell(column)?).map_err(|mismatch| self.mismatch(column, &mismatch))
     }
 
     /// The text in a column.
-    pub fn str(&self, column: &str) -> Result<&str> {
+    pub fn str(&self, column: impl Into<ColumnRef>) -> Result<&str> {
+        let column = &column.into();
         text(&self.cell(column)?).map_err(|mismatch| self.mismatch(column, &mismatch))
     }
 
     /// The bytes in a column; those of its UTF-8 where it holds text.
-    pub fn bytes(&self, column: &str) -> Result<&[u8]> {
+    pub fn bytes(&self, column: impl Into<ColumnRef>) -> Result<&[u8]> {
+        let column = &column.into();
         bytes(&self.cell(column)?).map_err(|mismatch| self.mismatch(column, &mismatch))
     }
 
     /// Whether a column has no value here.
-    pub fn is_missing(&self, column: &str) -> Result<bool> {
-        Ok(self.cell(column)?.is_missing())
+    pub fn is_missing(&self, column: impl Into<ColumnRef>) -> Result<bool> {
+        Ok(self.cell(&column.into())?.is_missing())
     }
 
     /// The struct in a column, as a row of its parts.
-    pub fn row(&self, column: &str) -> Result<Row> {
-        match self.find(column)? {
-            (Some(array), row) if matches!(array.data_type(), DataType::Struct(_)) && array.is_valid(row) => {
-                let columns = array.as_struct().clone();
-                Ok(Row { columns, row, place: Arc::clone(&self.place), number: self.number })
-            }
-            _ => Err(self.mismatch(column, &Mismatch::kind(&self.cell(column)?, "a struct"))),
+    pub fn row(&self, column: impl Into<ColumnRef>) -> Result<Row> {
+        let column = &column.into();
+        match self.find(column)?.and_then(|array| array.as_struct_opt()).filter(|array| array.is_valid(self.row)) {
+            Some(parts) => Ok(self.part(parts, self.row)),
+            None => Err(self.mismatch(column, &Mismatch::kind(&self.cell(column)?, "a struct"))),
         }
     }
 
     /// The list of structs in a column, as rows of their parts.
-    pub fn rows(&self, column: &str) -> Result<Vec<Row>> {
+    pub fn rows(&self, column: impl Into<ColumnRef>) -> Result<Vec<Row>> {
+        let column = &column.into();
         match self.cell(column)? {
             Cell::List(values, start, end) if matches!(values.data_type(), DataType::Struct(_)) => {
-                let columns = values.as_struct();
-                let rows = (start..end).map(|row| Row {
-                    columns: columns.clone(),
-                    row,
-                    place: Arc::clone(&self.place),
-                    number: self.number,
-                });
-                Ok(rows.collect())
+                Ok((start..end).map(|row| self.part(values.as_struct(), row)).collect())
             }
             cell => Err(self.mismatch(column, &Mismatch::kind(&cell, "a list of structs"))),
         }
@@ -112,19 +120,24 @@ impl Row {
     ///
     /// # Errors
     /// A struct with a path alone: the file is not part of the dataset.
-    pub fn media(&self, column: &str) -> Result<&[u8]> {
-        let (array, row) = self.find(column)?;
-        let inner = array.and_then(|array| array.as_struct_opt()).filter(|array| array.is_valid(row));
-        let Some(inner) = inner else { return self.bytes(column) };
-        let part = |name: &str| inner.column_by_name(name).map_or(Cell::Missing, |array| array_cell::cell(array, row));
-        match (part("bytes"), part("path")) {
-            (Cell::Missing, Cell::Text(path)) => Err(self.place.file.error(format!(
-                "row {}: column `{column}` names the file `{path}` and does not hold its bytes; save the dataset with \
-                 its files embedded (`embed_external_files=True`), or read that file",
-                self.place.first_row + self.number
-            ))),
-            (cell, _) => bytes(&cell).map_err(|mismatch| self.mismatch(column, &mismatch)),
-        }
+    pub fn media(&self, column: impl Into<ColumnRef>) -> Result<&[u8]> {
+        let column = &column.into();
+        let inner = self.find(column)?.and_then(|array| array.as_struct_opt()).filter(|array| array.is_valid(self.row));
+        let part = |name: &str| {
+            inner?.column_by_name(name).map(|array| array_cell::cell(array, self.row)).filter(|cell| !cell.is_missing())
+        };
+        let cell = match (inner, part("bytes"), part("path")) {
+            (None, ..) => self.cell(column)?,
+            (_, None, Some(Cell::Text(path))) => {
+                let message = format!(
+                    "column {column} names the file `{path}` and does not hold its bytes; save the dataset with its files \
+                     embedded (`embed_external_files=True`), or read that file"
+                );
+                return Err(self.place.error(self.number, message));
+            }
+            (_, cell, _) => cell.unwrap_or(Cell::Missing),
+        };
+        bytes(&cell).map_err(|mismatch| self.mismatch(column, &mismatch))
     }
 
     /// The names of the columns, in order.
@@ -132,49 +145,76 @@ impl Row {
         self.columns.column_names()
     }
 
-    /// Where the row stands, for messages: `train.parquet, row 3`, counted from 0.
+    /// Where the row stands, for messages: `train.parquet, row 3`, counted from 0, or `iris.csv, line 17`.
     pub fn origin(&self) -> String {
         self.place.origin(self.number)
     }
 
     /// The Arrow array of a column, and this row's index in it, for types that have no way out here.
-    pub fn array(&self, column: &str) -> Result<(&dyn Array, usize)> {
-        let (array, row) = self.find(column)?;
-        match array {
-            Some(array) => Ok((array, row)),
+    pub fn array(&self, column: impl Into<ColumnRef>) -> Result<(&dyn Array, usize)> {
+        let column = &column.into();
+        match self.find(column)? {
+            Some(array) => Ok((array, self.row)),
             None => Err(self.mismatch(column, &Mismatch::Missing)),
         }
     }
 
-    fn cell(&self, column: &str) -> Result<Cell<'_>> {
-        let (array, row) = self.find(column)?;
-        Ok(array.map_or(Cell::Missing, |array| array_cell::cell(array, row)))
+    fn cell(&self, column: &ColumnRef) -> Result<Cell<'_>> {
+        let array = self.find(column)?;
+        let position = self.position(column);
+        Ok(array.map_or(Cell::Missing, |array| cell(array, self.row, position, &self.place)))
+    }
+
+    /// Where a column stands among those of this row.
+    fn position(&self, column: &ColumnRef) -> Option<usize> {
+        match (column, &self.names) {
+            (ColumnRef::Position(position), _) => {
+                Some(*position).filter(|&position| position < self.columns.num_columns())
+            }
+            (ColumnRef::Name(name), Some(names)) => names.get(name),
+            (ColumnRef::Name(name), None) => self.columns.column_names().iter().position(|column| column == name),
+        }
     }
 
     /// The array of a column, none where the struct that it is a part of is missing.
-    fn find(&self, column: &str) -> Result<(Option<&dyn Array>, usize)> {
-        if let Some(array) = self.columns.column_by_name(column) {
-            return Ok((Some(array.as_ref()), self.row));
+    fn find(&self, column: &ColumnRef) -> Result<Option<&dyn Array>> {
+        if let Some(position) = self.position(column) {
+            return Ok(Some(self.columns.column(position).as_ref()));
         }
-        let mut parts = column.split('.');
-        let mut columns = &self.columns;
-        while let Some(array) = parts.next().and_then(|part| columns.column_by_name(part)) {
-            if array.is_null(self.row) {
-                return Ok((None, self.row));
-            }
-            match array.as_struct_opt() {
-                Some(inner) if parts.clone().next().is_some() => columns = inner,
-                _ if parts.next().is_none() => return Ok((Some(array.as_ref()), self.row)),
-                _ => break,
+        let mut columns = &*self.columns;
+        if let ColumnRef::Name(name) = column {
+            let mut parts = name.split('.');
+            while let Some(array) = parts.next().and_then(|part| columns.column_by_name(part)) {
+                if array.is_null(self.row) {
+                    return Ok(None);
+                }
+                match array.as_struct_opt() {
+                    Some(inner) if parts.clone().next().is_some() => columns = inner,
+                    _ if parts.next().is_none() => return Ok(Some(array.as_ref())),
+                    _ => break,
+                }
             }
         }
         let known = known(self.columns().into_iter());
-        Err(Error::field(format!("{} has no column `{column}`; {known}", self.origin())))
+        Err(Error::field(format!("{} has no column {column}; {known}", self.origin())))
     }
 
-    fn mismatch(&self, column: &str, mismatch: &Mismatch) -> Error {
-        let row = self.place.first_row + self.number;
-        self.place.file.error(format!("row {row}: column `{column}` {}", mismatch.message()))
+    fn mismatch(&self, column: &ColumnRef, mismatch: &Mismatch) -> Error {
+        let name = match column {
+            ColumnRef::Name(name) => name,
+            ColumnRef::Position(position) => self.columns.column_names()[*position],
+        };
+        self.place.error(self.number, format!("column `{name}` {}", mismatch.message()))
+    }
+}
+
+/// The value in a row of a block.
+fn cell<'a>(array: &'a dyn Array, row: usize, position: Option<usize>, place: &Place) -> Cell<'a> {
+    match (array_cell::cell(array, row), position) {
+        (Cell::Missing, Some(position)) if place.not_utf8.contains(&(row, position)) => {
+            Cell::Other("bytes that are no UTF-8 (convert the file)")
+        }
+        (cell, _) => cell,
     }
 }
 
@@ -185,105 +225,20 @@ impl fmt::Debug for Row {
 }
 
 /// A row that is held while fields are written from it.
-#[doc(hidden)]
-pub struct RowLease<'a> {
-    block: Arc<Block>,
-    row: usize,
-    positions: &'a [Option<usize>],
+pub(crate) struct RowLease<'a> {
+    pub(crate) block: Arc<Block>,
+    pub(crate) row: usize,
+    pub(crate) positions: &'a [Option<usize>],
 }
 
 impl RowLease<'_> {
-    pub(crate) fn new(rows: &Rows, index: usize) -> Result<RowLease<'_>> {
-        let (block, row) = rows.row(index)?;
-        Ok(RowLease { block, row, positions: rows.positions() })
-    }
-}
-
-impl RowCells for RowLease<'_> {
-    fn cell(&self, column: usize) -> Result<Cell<'_>, Mismatch> {
+    /// The value of the table's column at this position.
+    pub(crate) fn cell(&self, column: usize) -> Cell<'_> {
         match self.positions.get(column) {
-            Some(&Some(position)) => Ok(array_cell::cell(self.block.columns.column(position).as_ref(), self.row)),
-            _ => Ok(Cell::Other("a column that is not read")),
+            Some(&Some(position)) => {
+                cell(self.block.columns.column(position), self.row, Some(position), &self.block.place)
+            }
+            _ => Cell::Other("a column that is not read"),
         }
     }
 }
-
-/// Makes a type with a field `rows: Rows` a table.
-macro_rules! table_of_rows {
-    ($type:ty) => {
-        impl fulmen_data::Source for $type {
-            type Item = $crate::Row;
-
-            fn len(&self) -> usize {
-                self.rows.len()
-            }
-
-            fn get(&self, index: usize) -> fulmen_data::Result<$crate::Row> {
-                let (block, row) = self.rows.row(index)?;
-                Ok($crate::Row::new(&block, row))
-            }
-
-            fn origin(&self, index: usize) -> String {
-                self.rows.origin(index)
-            }
-
-            fn fingerprint(&self, fingerprint: &mut fulmen_data::Fingerprint) -> fulmen_data::Result<()> {
-                self.rows.fingerprint(fingerprint)
-            }
-        }
-
-        impl $crate::table::Cells for $type {
-            type Lease<'a> = $crate::row::RowLease<'a>;
-
-            fn schema(&self) -> &[$crate::column::Column] {
-                &self.rows.columns
-            }
-
-            fn select_columns(&mut self, columns: &[usize]) -> fulmen_data::Result<()> {
-                self.rows.select(columns)
-            }
-
-            fn lease(&self, index: usize) -> fulmen_data::Result<Self::Lease<'_>> {
-                $crate::row::RowLease::new(&self.rows, index)
-            }
-
-            fn place(&self) -> String {
-                self.rows.name.clone()
-            }
-
-            fn row_error(&self, index: usize, message: String) -> fulmen_data::Error {
-                self.rows.error(index, &message)
-            }
-        }
-
-        impl $type {
-            /// Reads only these columns from now on. A dataset that is built of columns does this by itself.
-            pub fn select<C: Into<$crate::ColumnRef>>(
-                mut self,
-                columns: impl IntoIterator<Item = C>,
-            ) -> fulmen_data::Result<Self> {
-                let place = self.rows.name.clone();
-                let positions = $crate::column::Positions::of(&self.rows.columns);
-                let columns: fulmen_data::Result<Vec<usize>> = columns
-                    .into_iter()
-                    .map(|column| column.into().find(&self.rows.columns, &positions, &place))
-                    .collect();
-                self.rows.select(&columns?)?;
-                Ok(self)
-            }
-
-            /// Keeps up to this many bytes of decoded rows, in all threads together; 256 MiB unless this is called. The
-            /// block that a row stands in is kept whatever its size.
-            pub fn cache_bytes(mut self, bytes: usize) -> Self {
-                self.rows.set_cache(bytes);
-                self
-            }
-
-            /// The rows from the beginning to the end, each block decoded once and let go.
-            pub fn stream(&self) -> $crate::RowStream {
-                $crate::RowStream::new(&self.rows)
-            }
-        }
-    };
-}
-pub(crate) use table_of_rows;

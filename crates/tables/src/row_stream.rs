@@ -1,52 +1,66 @@
-//! The rows of Parquet or Arrow files from the beginning to the end.
+//! The rows of files from the beginning to the end.
 //!
-//! Not here: how their blocks are decoded (`parquet_blocks`, `arrow_blocks`).
+//! Not here: how their blocks are decoded (`parquet_blocks`, `arrow_blocks`, `csv`).
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::blocks::{Block, Decode, Rows, Sequence};
+use arrow_array::Array;
+
+use super::blocks::{Block, Decode, Sequence};
+use super::column::Positions;
 use crate::Row;
 use fulmen_data::internal::Starts;
 use fulmen_data::{Fingerprint, Items, Result, Stream, StreamItem};
 
-/// The rows of some files in order. Made by `stream` of [`Parquet`](crate::Parquet), [`ArrowFiles`](crate::ArrowFiles)
-/// and [`HfDataset`](crate::HfDataset).
+/// The rows of some files in order. Made by `stream` of [`Csv`](crate::Csv), [`Parquet`](crate::Parquet),
+/// [`ArrowFiles`](crate::ArrowFiles) and [`HfDataset`](crate::HfDataset).
 ///
 /// Only the block that is read lies in memory. A [`Row`] holds its block: before a buffer that shuffles, take out
 /// of the rows what is needed.
 ///
-/// After a row group or a batch that cannot be decoded comes the next one; its rows keep their numbers.
+/// After a row group or a batch that cannot be decoded comes the next one; its rows keep their numbers. In CSV, the next
+/// record comes after one with more or fewer values than the first line, and the next file after one that cannot be read
+/// further.
 pub struct RowStream {
-    decode: Arc<dyn Decode>,
-    starts: Starts,
-    columns: Vec<String>,
+    source: Arc<dyn InOrder>,
+    names: Arc<Positions>,
+}
+
+/// Files that are read from the beginning to the end.
+pub(crate) trait InOrder: Send + Sync + 'static {
+    /// The blocks in order, each with the index of its first row.
+    fn blocks(self: Arc<Self>) -> Sequence;
+
+    /// How many rows there are, if that is known.
+    fn len(&self) -> Option<usize>;
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
+
+    fn describe(&self) -> String;
 }
 
 impl RowStream {
-    pub(crate) fn new(rows: &Rows) -> RowStream {
-        let read = rows.columns.iter().zip(rows.positions()).filter(|(_, position)| position.is_some());
-        let columns = read.map(|(column, _)| column.name.clone()).collect();
-        RowStream { decode: rows.decoder(), starts: rows.starts().clone(), columns }
+    pub(crate) fn new(source: Arc<dyn InOrder>, names: Arc<Positions>) -> RowStream {
+        RowStream { source, names }
     }
 }
 
-impl fmt::Debug for RowStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RowStream").field("rows", &self.starts.len()).field("columns", &self.columns).finish()
-    }
+/// The blocks of a table in order.
+pub(crate) struct TableInOrder {
+    pub(crate) decode: Arc<dyn Decode>,
+    pub(crate) starts: Starts,
+    pub(crate) columns: Vec<String>,
 }
 
-impl Stream for RowStream {
-    type Item = Row;
+impl InOrder for TableInOrder {
+    fn blocks(self: Arc<Self>) -> Sequence {
+        let blocks = Arc::clone(&self.decode).sequence();
+        Box::new(blocks.map(move |block| block.map(|(number, block)| (self.starts.first(number), block))))
+    }
 
     fn len(&self) -> Option<usize> {
         Some(self.starts.len())
-    }
-
-    fn items(&self, _epoch: u64) -> Result<Items<Row>> {
-        let blocks = Arc::clone(&self.decode).sequence();
-        Ok(Box::new(Walk { blocks, starts: self.starts.clone(), block: None, row: 0 }))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
@@ -59,9 +73,37 @@ impl Stream for RowStream {
     }
 }
 
+impl fmt::Debug for RowStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source.describe())
+    }
+}
+
+impl Stream for RowStream {
+    type Item = Row;
+
+    fn len(&self) -> Option<usize> {
+        self.source.len()
+    }
+
+    fn items(&self, _epoch: u64) -> Result<Items<Row>> {
+        let blocks = Arc::clone(&self.source).blocks();
+        Ok(Box::new(Walk { blocks, names: Arc::clone(&self.names), block: None, row: 0 }))
+    }
+
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        self.source.fingerprint(fingerprint)
+    }
+
+    fn describe(&self) -> String {
+        self.source.describe()
+    }
+}
+
 struct Walk {
     blocks: Sequence,
-    starts: Starts,
+    names: Arc<Positions>,
+    /// The block that is read, and the index of its first row.
     block: Option<(usize, Block)>,
     row: usize,
 }
@@ -70,13 +112,12 @@ impl Iterator for Walk {
     type Item = Result<StreamItem<Row>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        use arrow_array::Array;
         loop {
-            if let Some((number, block)) = &self.block
+            if let Some((first, block)) = &self.block
                 && self.row < block.columns.len()
             {
-                let index = (self.starts.first(*number) + self.row) as u64;
-                let item = Row::new(block, self.row);
+                let item = Row::new(block, self.row, &self.names);
+                let index = (first + self.row) as u64;
                 self.row += 1;
                 return Some(Ok(StreamItem { index, origin: item.origin(), item }));
             }

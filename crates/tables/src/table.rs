@@ -4,10 +4,10 @@
 
 use fulmen_tensor::DType;
 
-use super::cell::{Cell, Mismatch};
-use super::column::{Column, ColumnRef};
+use super::blocks::Rows;
+use super::column::ColumnRef;
 use super::fields::TableBuilder;
-use fulmen_data::{Error, Result, Source};
+use fulmen_data::Source;
 
 /// A table whose columns can become fields of samples: [`Csv`](crate::Csv), [`Parquet`](crate::Parquet),
 /// [`ArrowFiles`](crate::ArrowFiles), [`HfDataset`](crate::HfDataset).
@@ -35,7 +35,7 @@ use fulmen_data::{Error, Result, Source};
 /// assert_eq!(batch.values::<i32>(1)?, [1, 0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait Table: Source + Cells + Sized {
+pub trait Table: Source + HasRows + Sized {
     /// A field of single values, with the column's name: see [`TableBuilder::column`].
     fn column(self, column: impl Into<ColumnRef>, dtype: DType) -> TableBuilder<Self> {
         TableBuilder::new(self).column(column, dtype)
@@ -72,44 +72,86 @@ pub trait Table: Source + Cells + Sized {
 
     /// The names of the columns, in order.
     fn column_names(&self) -> Vec<&str> {
-        self.schema().iter().map(|column| column.name.as_str()).collect()
+        self.rows().columns.iter().map(|column| column.name.as_str()).collect()
     }
 }
 
-impl<T: Source + Cells + Sized> Table for T {}
+impl<T: Source + HasRows> Table for T {}
 
-/// How a table's values are reached. Only the tables of this crate have it.
-pub trait Cells {
-    /// A row that is held while its values are read.
+/// Where a table's rows are. Only the tables of this crate have them.
+pub trait HasRows {
     #[doc(hidden)]
-    type Lease<'a>: RowCells
-    where
-        Self: 'a;
+    fn rows(&self) -> &Rows;
 
-    /// The columns.
     #[doc(hidden)]
-    fn schema(&self) -> &[Column];
-
-    /// Reads only these columns from now on; their positions stay what they are.
-    #[doc(hidden)]
-    fn select_columns(&mut self, columns: &[usize]) -> Result<()>;
-
-    /// A row.
-    #[doc(hidden)]
-    fn lease(&self, index: usize) -> Result<Self::Lease<'_>>;
-
-    /// The file or folder, for messages about all of the table.
-    #[doc(hidden)]
-    fn place(&self) -> String;
-
-    /// An error of a row.
-    #[doc(hidden)]
-    fn row_error(&self, index: usize, message: String) -> Error;
+    fn rows_mut(&mut self) -> &mut Rows;
 }
 
-/// The values of a row.
-pub trait RowCells {
-    /// The value of the column at this position.
-    #[doc(hidden)]
-    fn cell(&self, column: usize) -> Result<Cell<'_>, Mismatch>;
+/// Makes a type with a field `rows: Rows` a table.
+macro_rules! table_of_rows {
+    ($type:ty) => {
+        impl fulmen_data::Source for $type {
+            type Item = $crate::Row;
+
+            fn len(&self) -> usize {
+                self.rows.len()
+            }
+
+            fn get(&self, index: usize) -> fulmen_data::Result<$crate::Row> {
+                self.rows.row(index)
+            }
+
+            fn origin(&self, index: usize) -> String {
+                self.rows.origin(index)
+            }
+
+            fn fingerprint(&self, fingerprint: &mut fulmen_data::Fingerprint) -> fulmen_data::Result<()> {
+                self.rows.fingerprint(fingerprint)
+            }
+        }
+
+        impl $crate::table::HasRows for $type {
+            fn rows(&self) -> &$crate::blocks::Rows {
+                &self.rows
+            }
+
+            fn rows_mut(&mut self) -> &mut $crate::blocks::Rows {
+                &mut self.rows
+            }
+        }
+
+        impl $type {
+            /// Reads only these columns from now on. A dataset that is built of columns does this by itself.
+            pub fn select<C: Into<$crate::ColumnRef>>(
+                mut self,
+                columns: impl IntoIterator<Item = C>,
+            ) -> fulmen_data::Result<Self> {
+                let positions = $crate::column::Positions::of(&self.rows.columns);
+                let columns: fulmen_data::Result<Vec<usize>> = columns
+                    .into_iter()
+                    .map(|column| column.into().find(&self.rows.columns, &positions, &self.rows.name))
+                    .collect();
+                self.rows.select(&columns?)?;
+                Ok(self)
+            }
+
+            /// Keeps up to this many bytes of decoded rows, in all threads together; 256 MiB unless this is called. The
+            /// block that a row stands in is kept whatever its size.
+            pub fn cache_bytes(mut self, bytes: usize) -> Self {
+                self.rows.set_cache(bytes);
+                self
+            }
+        }
+    };
+    ($type:ty, with stream) => {
+        $crate::table::table_of_rows!($type);
+
+        impl $type {
+            /// The rows from the beginning to the end, each block decoded once and let go.
+            pub fn stream(&self) -> $crate::RowStream {
+                self.rows.stream()
+            }
+        }
+    };
 }
+pub(crate) use table_of_rows;

@@ -3,12 +3,11 @@
 //! Not here: tokens.
 
 use std::fmt;
-use std::sync::Arc;
 
-use super::input::{Input, describe, expand, fingerprint_inputs, read_small};
-use super::lines::{Line, deferred, index, items, trim};
-use super::records::{RecordFiles, outside};
-use fulmen_data::{Deferred, Error, Fingerprint, Items, Result, Source, Stream};
+use super::blocks::{Rows, outside};
+use super::input::{expand, read_small};
+use super::lines::{self, LineStream};
+use fulmen_data::{Error, Fingerprint, Result, Source};
 use fulmen_files::Location;
 use fulmen_files::fingerprint_all;
 
@@ -19,7 +18,7 @@ const LARGEST_DOCUMENT: u64 = 1 << 30;
 
 /// The lines of text files by index, blank ones too, without their ends.
 ///
-/// Opening reads the files once to find the lines (8 bytes of memory each); small files are kept in memory. The text must be
+/// Opening reads the files once to find where each block of some 8 KiB of lines begins; small files are kept in memory. The text must be
 /// UTF-8; a line that is not is an error that names it.
 ///
 /// ```
@@ -36,7 +35,7 @@ const LARGEST_DOCUMENT: u64 = 1 << 30;
 /// ```
 #[derive(Debug)]
 pub struct TextFile {
-    files: RecordFiles,
+    lines: Rows,
 }
 
 impl TextFile {
@@ -45,16 +44,16 @@ impl TextFile {
     /// # Errors
     /// Files that are not there, or compressed ones: those are read by [`stream`](TextFile::stream).
     pub fn open(location: impl Into<Location>) -> Result<TextFile> {
-        Ok(TextFile { files: index(&location.into(), &EXTENSIONS, true, "`TextFile::stream`")? })
+        Ok(TextFile { lines: lines::index(&location.into(), &EXTENSIONS, true, "`TextFile::stream`")? })
     }
 
     /// The lines in order, of files that may be compressed by gzip or zstd.
-    pub fn stream(location: impl Into<Location>) -> Result<TextStream> {
-        TextStream::open(location)
+    pub fn stream(location: impl Into<Location>) -> Result<LineStream<String>> {
+        LineStream::open(&location.into(), &[".txt", ".txt.gz", ".txt.zst"], true, utf8, ("lines", ""))
     }
 }
 
-fn utf8(bytes: &[u8], failed: impl FnOnce(String) -> Error) -> Result<String> {
+fn utf8(bytes: &[u8], failed: &dyn Fn(String) -> Error) -> Result<String> {
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
         Err(error) => Err(failed(format!(
@@ -64,71 +63,24 @@ fn utf8(bytes: &[u8], failed: impl FnOnce(String) -> Error) -> Result<String> {
     }
 }
 
-fn parse_line(line: &Line) -> Result<String> {
-    utf8(&line.bytes, |message| line.error(&message))
-}
-
 impl Source for TextFile {
     type Item = String;
 
     fn len(&self) -> usize {
-        self.files.len()
+        self.lines.len()
     }
 
     fn get(&self, index: usize) -> Result<String> {
-        let (file, record) = self.files.locate(index)?;
-        let mut scratch = Vec::new();
-        let line = trim(file.read(record, &mut scratch)?, file.line(record));
-        utf8(line, |message| file.error(record, message))
+        lines::get(&self.lines, index, utf8)
     }
 
     fn origin(&self, index: usize) -> String {
-        self.files.origin(index)
+        self.lines.origin(index)
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         fingerprint.add("lines", "");
-        self.files.fingerprint(fingerprint)
-    }
-}
-
-/// The lines of text files in order. Made by [`TextFile::stream`].
-///
-/// After a line that is no UTF-8 comes the next line; after a file that cannot be read further, the next file.
-#[derive(Debug)]
-pub struct TextStream {
-    files: Arc<[Arc<Input>]>,
-}
-
-impl TextStream {
-    fn open(location: impl Into<Location>) -> Result<TextStream> {
-        let files = expand(&location.into(), &[".txt", ".txt.gz", ".txt.zst"])?;
-        Ok(TextStream { files: Input::open_all(&files)?.into() })
-    }
-}
-
-impl Stream for TextStream {
-    type Item = String;
-
-    fn len(&self) -> Option<usize> {
-        None
-    }
-
-    fn items(&self, _epoch: u64) -> Result<Items<String>> {
-        Ok(items(&self.files, true, parse_line))
-    }
-
-    fn deferred(&self, _epoch: u64) -> Result<Items<Deferred<String>>> {
-        Ok(deferred(&self.files, true, parse_line))
-    }
-
-    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("lines", "");
-        fingerprint_inputs(self.files.iter().map(|file| &**file), fingerprint)
-    }
-
-    fn describe(&self) -> String {
-        describe("TextStream", &self.files)
+        self.lines.fingerprint(fingerprint)
     }
 }
 
@@ -182,7 +134,7 @@ impl Source for TextFolder {
         let file = self.file(index)?;
         let bytes = read_small(file, LARGEST_DOCUMENT)?;
         let bytes = bytes.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(&bytes);
-        utf8(bytes, |message| file.error(message))
+        utf8(bytes, &|message| file.error(message))
     }
 
     fn origin(&self, index: usize) -> String {

@@ -74,7 +74,7 @@ const IN_F32: &[&str] = &[
 ///     (y, p)
 /// });
 /// assert_eq!((y.dtype(), p.dtype()), (DType::Bf16, DType::F32));
-/// assert_eq!(grad(&p.max(&[1], false).sum_all(), &[&w])[0].dtype(), DType::F32);
+/// assert_eq!(grad(&p.max(&[1]).sum_all(), &[&w])[0].dtype(), DType::F32);
 /// ```
 pub fn autocast<T>(dtype: Option<DType>, record: impl FnOnce() -> T) -> T {
     struct Restore(Option<DType>);

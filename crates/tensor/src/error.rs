@@ -87,12 +87,18 @@ impl Error {
         Error(Kind::Recorded { message, location })
     }
 
-    pub(crate) fn not_a_parameter(function: &str, i: usize, why: &str, given: &crate::Tensor) -> Error {
+    pub(crate) fn not_a_parameter(
+        function: &str,
+        i: usize,
+        why: &str,
+        given: &dyn fmt::Debug,
+        location: &'static Location<'static>,
+    ) -> Error {
         let message = format!(
             "`{function}`: parameter {i}, {given:?}, {why}; each parameter must be a placeholder of its own, made with \
              Tensor::placeholder()"
         );
-        Error(Kind::Recorded { message, location: given.location() })
+        Error(Kind::Recorded { message, location })
     }
 
     /// The mistake in the recorded expression, if that is what this error is.

@@ -1,12 +1,9 @@
 //! [`Function`]: an expression with inputs, ready to be compiled.
 
-use sha2::{Digest, Sha256};
-
 use crate::graph::Constants;
-use crate::lower::{Captured, Lowered, lower};
 use crate::recorded::{Recorded, record};
 use crate::scope::Scope;
-use crate::{Error, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
+use crate::{Error, MatmulPrecision, Result, Sharding, Tensor, TensorType};
 
 /// An expression with inputs: results computed from parameters.
 ///
@@ -201,68 +198,5 @@ impl Function {
     /// The first fault among the results.
     pub fn recorded(&self) -> Result<Vec<Recorded>> {
         record(&self.parameters, &self.results)
-    }
-
-    /// The program for one device as StableHLO text, each statement with the line of the user's code that recorded it.
-    ///
-    /// # Errors
-    /// The first fault among the results; a placeholder that is no parameter.
-    pub fn stablehlo(&self) -> Result<String> {
-        self.stablehlo_for(&Mesh::data(1))
-    }
-
-    /// The program for the devices of a mesh: one text for all of them, with whole shapes and Shardy's shardings. It is
-    /// compiled with as many partitions as the mesh has devices.
-    ///
-    /// ```
-    /// use fulmen_tensor::{DType, Function, Mesh, Sharding, TensorType};
-    ///
-    /// let mean = Function::trace("mean", &[TensorType::new(DType::F32, [8])], |x| vec![x[0].mean_all()]);
-    /// let mean = mean.shard_parameter(0, Sharding::new([Some("data")]));
-    /// let text = mean.stablehlo_for(&Mesh::new([("data", 4)])?)?;
-    /// assert!(text.contains("sdy.mesh @mesh = <[\"data\"=4]>"));
-    /// # Ok::<(), fulmen_tensor::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Function::stablehlo`]; a sharding that the mesh does not fit.
-    pub fn stablehlo_for(&self, mesh: &Mesh) -> Result<String> {
-        Ok(self.lower(mesh)?.text)
-    }
-
-    /// A digest (SHA-256, in hexadecimal) of what the function computes on the devices of a mesh: its program without the
-    /// lines of the user's code, and the values on the host that it holds. Of values that are on a device only the type
-    /// counts. Equal digests mean equal programs, in other processes and on other machines too.
-    ///
-    /// ```
-    /// use fulmen_tensor::{DType, Function, Mesh, TensorType};
-    ///
-    /// let scaled = |by: f64| Function::trace("scaled", &[TensorType::new(DType::F32, [4])], |x| vec![&x[0] * by]);
-    /// let mesh = Mesh::new([("data", 1)])?;
-    /// assert_eq!(scaled(0.1).fingerprint(&mesh)?, scaled(0.1).fingerprint(&mesh)?);
-    /// assert_ne!(scaled(0.1).fingerprint(&mesh)?, scaled(0.2).fingerprint(&mesh)?);
-    /// # Ok::<(), fulmen_tensor::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Function::stablehlo_for`].
-    pub fn fingerprint(&self, mesh: &Mesh) -> Result<String> {
-        let lowered = self.lower(mesh)?;
-        let mut hasher = Sha256::new();
-        hasher.update(&lowered.key);
-        for (captured, sharding) in &lowered.captured {
-            match captured {
-                Captured::Device(array) => hasher.update(format!("{} {sharding}", array.ty())),
-                Captured::Host(ty, elements) => {
-                    hasher.update(format!("{ty} {sharding}"));
-                    hasher.update(elements);
-                }
-            }
-        }
-        Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
-    }
-
-    pub(crate) fn lower(&self, mesh: &Mesh) -> Result<Lowered> {
-        lower(self, mesh)
     }
 }

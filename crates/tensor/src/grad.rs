@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::operation::Vjp;
-use crate::scope::{Scope, all_live};
-use crate::tensor::Kind;
+use crate::scope::Scope;
+use crate::tensor::{Kind, all_live};
 use crate::{AsTensor, Fault, Tensor, autocast, graph};
 
 /// The gradients of the scalar `loss` with respect to each of `wrt`, as expressions with the types of `wrt`.

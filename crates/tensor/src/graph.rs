@@ -186,3 +186,12 @@ impl Graph {
         results.iter().map(|t| values[&t.node.id][t.output]).collect()
     }
 }
+
+impl Tensor {
+    /// Whether the value of this tensor is computed, by whatever way, from `leaf`.
+    pub fn depends_on(&self, leaf: &Tensor) -> bool {
+        let mut found = false;
+        visit(std::slice::from_ref(self), |node| found |= node.id == leaf.node.id);
+        found
+    }
+}

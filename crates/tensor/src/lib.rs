@@ -20,6 +20,7 @@
 //! Not here: models, optimizers, training loops.
 
 mod accelerator;
+mod apply;
 mod array;
 mod as_tensor;
 mod autocast;

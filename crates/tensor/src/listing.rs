@@ -9,10 +9,15 @@ use std::panic::Location;
 use std::sync::Arc;
 
 use crate::graph::{Constants, Graph, Value};
-use crate::lower::Captured;
 use crate::region::Region;
 use crate::tensor::Kind;
-use crate::{DType, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
+use crate::{DType, DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
+
+/// A value that an expression holds and a program takes as an argument.
+pub(crate) enum Captured {
+    Device(Arc<DeviceArray>),
+    Host(TensorType, Arc<[u8]>),
+}
 
 /// The program that is being written.
 pub(crate) struct Program {
@@ -36,7 +41,7 @@ pub(crate) struct Program {
 
 /// One block of statements.
 #[derive(Default)]
-pub(crate) struct Scope {
+pub(crate) struct Body {
     pub(crate) lines: Vec<Line>,
     /// The names of scalar constants that stand in this block.
     constants: HashMap<String, String>,
@@ -98,7 +103,7 @@ impl Program {
         &mut self,
         results: &[Tensor],
         leaves: &HashMap<u64, String>,
-        scope: &mut Scope,
+        scope: &mut Body,
     ) -> Result<Vec<String>> {
         let graph = Graph::new(results, self.constants_are)?;
         // A name for each result of each instruction.
@@ -212,7 +217,7 @@ pub(crate) struct Lowering<'a> {
     location: &'static Location<'static>,
     program: &'a mut Program,
     /// The block that statements go to.
-    scope: Scope,
+    scope: Body,
     blocks: Vec<(Vec<Line>, String)>,
     extra: usize,
 }

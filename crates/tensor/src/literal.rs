@@ -4,8 +4,7 @@ use std::fmt;
 
 use fulmen_pjrt::HostBuffer;
 
-use crate::scope::Scope;
-use crate::{DType, Element, Error, Result, Shape, Tensor, TensorType};
+use crate::{DType, Element, Error, Result, Shape, TensorType};
 
 /// A value in host memory: dtype, shape and the elements in row-major order.
 pub struct Literal {
@@ -112,13 +111,6 @@ impl Literal {
             DType::F16 => Literal::from_slice(&values().map(half::f16::from_f64).collect::<Vec<_>>(), shape),
             _ => Err(Error::usage(format!("{} does not become {dtype}, which is not floating-point", self.ty))),
         }
-    }
-
-    /// The value as a constant of an expression.
-    #[track_caller]
-    pub fn to_tensor(&self) -> Tensor {
-        let _scope = Scope::open();
-        Tensor::from_elements(self.ty.clone(), self.bytes().to_vec())
     }
 }
 

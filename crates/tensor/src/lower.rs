@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 use std::panic::Location;
-use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
 
 pub(crate) use crate::listing::Lowering;
-use crate::listing::{Line, Program, Scope};
+use crate::listing::{Body, Captured, Line, Program};
 use crate::tensor::Kind;
-use crate::{DeviceArray, Error, Function, Mesh, Result, Sharding, TensorType};
+use crate::{Error, Function, Mesh, Result, Sharding, TensorType};
 
 /// A program as text, and what belongs to it.
 pub(crate) struct Lowered {
@@ -23,12 +24,6 @@ pub(crate) struct Lowered {
     /// Values that the expression holds, parameters after those that the function declares, and how they are to lie over
     /// the devices.
     pub(crate) captured: Vec<(Captured, Sharding)>,
-}
-
-/// A value that an expression holds and a program takes as an argument.
-pub(crate) enum Captured {
-    Device(Arc<DeviceArray>),
-    Host(TensorType, Arc<[u8]>),
 }
 
 /// Writes the program of a function for the devices of a mesh.
@@ -48,10 +43,10 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
     for (i, parameter) in parameters.iter().enumerate() {
         parameter.check()?;
         let Kind::Placeholder { name: called } = &parameter.node.kind else {
-            return Err(Error::not_a_parameter(name, i, "is no placeholder", parameter));
+            return Err(Error::not_a_parameter(name, i, "is no placeholder", parameter, parameter.location()));
         };
         if leaves.insert(parameter.node.id, format!("%arg{i}")).is_some() {
-            return Err(Error::not_a_parameter(name, i, "was given before", parameter));
+            return Err(Error::not_a_parameter(name, i, "was given before", parameter, parameter.location()));
         }
         let sharding = &function.parameter_shardings()[i];
         let mut attributes = vec![];
@@ -70,8 +65,8 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
     }
 
     let mut program = Program::new(mesh, function.precision(), function.constants(), parameters.len());
-    let mut scope = Scope::default();
-    let result_names = program.list(results, &leaves, &mut scope)?;
+    let mut body = Body::default();
+    let result_names = program.list(results, &leaves, &mut body)?;
     for (captured, sharding) in &program.captured {
         let ty = match captured {
             Captured::Device(array) => array.ty(),
@@ -91,7 +86,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
         0 => "return".to_owned(),
         _ => format!("return {} : {}", result_names.join(", "), result_types.join(", ")),
     };
-    scope.lines.push(Line::bare(returned));
+    body.lines.push(Line::bare(returned));
     let write = |with_locations| {
         let mesh = if partitioned { format!("  {}\n", mesh.declaration()) } else { String::new() };
         let mut text = format!(
@@ -100,7 +95,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
             arguments.join(", "),
             declared.join(", ")
         );
-        for line in &scope.lines {
+        for line in &body.lines {
             line.write(&mut text, 4, with_locations);
         }
         text.push_str("  }\n");
@@ -122,4 +117,65 @@ fn in_braces(attributes: &[String]) -> String {
 fn identifier(name: &str) -> String {
     let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     if clean.starts_with(|c: char| c.is_ascii_alphabetic()) { clean } else { format!("f_{clean}") }
+}
+
+impl Function {
+    /// The program for one device as StableHLO text, each statement with the line of the user's code that recorded it.
+    ///
+    /// # Errors
+    /// The first fault among the results; a placeholder that is no parameter.
+    pub fn stablehlo(&self) -> Result<String> {
+        self.stablehlo_for(&Mesh::data(1))
+    }
+
+    /// The program for the devices of a mesh: one text for all of them, with whole shapes and Shardy's shardings. It is
+    /// compiled with as many partitions as the mesh has devices.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Function, Mesh, Sharding, TensorType};
+    ///
+    /// let mean = Function::trace("mean", &[TensorType::new(DType::F32, [8])], |x| vec![x[0].mean_all()]);
+    /// let mean = mean.shard_parameter(0, Sharding::new([Some("data")]));
+    /// let text = mean.stablehlo_for(&Mesh::new([("data", 4)])?)?;
+    /// assert!(text.contains("sdy.mesh @mesh = <[\"data\"=4]>"));
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Function::stablehlo`]; a sharding that the mesh does not fit.
+    pub fn stablehlo_for(&self, mesh: &Mesh) -> Result<String> {
+        Ok(lower(self, mesh)?.text)
+    }
+
+    /// A digest (SHA-256, in hexadecimal) of what the function computes on the devices of a mesh: its program without the
+    /// lines of the user's code, and the values on the host that it holds. Of values that are on a device only the type
+    /// counts. Equal digests mean equal programs, in other processes and on other machines too.
+    ///
+    /// ```
+    /// use fulmen_tensor::{DType, Function, Mesh, TensorType};
+    ///
+    /// let scaled = |by: f64| Function::trace("scaled", &[TensorType::new(DType::F32, [4])], |x| vec![&x[0] * by]);
+    /// let mesh = Mesh::new([("data", 1)])?;
+    /// assert_eq!(scaled(0.1).fingerprint(&mesh)?, scaled(0.1).fingerprint(&mesh)?);
+    /// assert_ne!(scaled(0.1).fingerprint(&mesh)?, scaled(0.2).fingerprint(&mesh)?);
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Function::stablehlo_for`].
+    pub fn fingerprint(&self, mesh: &Mesh) -> Result<String> {
+        let lowered = lower(self, mesh)?;
+        let mut hasher = Sha256::new();
+        hasher.update(&lowered.key);
+        for (captured, sharding) in &lowered.captured {
+            match captured {
+                Captured::Device(array) => hasher.update(format!("{} {sharding}", array.ty())),
+                Captured::Host(ty, elements) => {
+                    hasher.update(format!("{ty} {sharding}"));
+                    hasher.update(elements);
+                }
+            }
+        }
+        Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
 }

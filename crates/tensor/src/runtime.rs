@@ -12,7 +12,8 @@ use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, Plugin, Value};
 
 use crate::array::Places;
-use crate::lower::Captured;
+use crate::listing::Captured;
+use crate::lower::lower;
 use crate::recompiles::Recompiles;
 use crate::recording::check_values;
 use crate::scope::here;
@@ -200,7 +201,7 @@ impl Runtime {
     /// # Errors
     /// Those of [`Runtime::compile`].
     pub fn compile_announced(&self, function: &Function, announce: impl FnOnce()) -> Result<Compiled> {
-        let lowered = function.lower(self.mesh())?;
+        let lowered = lower(function, self.mesh())?;
         if let Some((ty, location)) = &lowered.largest
             && self.shared.client.platform_name() == "cpu"
             && ty.shape.num_elements() >= TOO_MANY_FOR_THE_CPU
@@ -305,6 +306,21 @@ impl Runtime {
             self.shared.recompiles.count(line, function.results());
         }
         Ok(compiled.call(vec![])?.arrays)
+    }
+}
+
+impl Tensor {
+    /// Compiles and runs this expression on the default [`Runtime`] and brings the value to the host.
+    ///
+    /// # Errors
+    /// The fault, if the expression is poisoned; a placeholder without a value, as all inputs of a step are while it is
+    /// recorded; whatever the runtime reports.
+    #[track_caller]
+    pub fn eval(&self) -> Result<Literal> {
+        // Before a device is looked for.
+        self.check()?;
+        check_values(std::slice::from_ref(self), here())?;
+        Runtime::global()?.eval(self)
     }
 }
 

@@ -3,7 +3,7 @@
 //! Each node of an expression, and each [`Fault`], carries a line of the user's code. `#[track_caller]` tells a public
 //! function that line, and nothing else needs to know it:
 //!
-//! 1. A public function has `#[track_caller]` and opens a scope as its first act, with [`Tensor::record`] or with
+//! 1. A public function has `#[track_caller]` and opens a scope as its first act, with [`Tensor::record`](crate::Tensor::record) or with
 //!    `let _scope = Scope::open();`. (Where it does nothing but call one other function that has `#[track_caller]`, there
 //!    is nothing to open.)
 //! 2. **The outermost scope wins.** While a scope is open, all that this thread records carries its line: in helpers, in
@@ -17,7 +17,7 @@
 //!
 //! # Mistakes
 //!
-//! Within [`Tensor::record`] an input that is poisoned ([`Tensor::live`]) and a shape that does not fit are `?`. The
+//! Within [`Tensor::record`](crate::Tensor::record) an input that is poisoned ([`Tensor::live`](crate::Tensor::live)) and a shape that does not fit are `?`. The
 //! error type is [`Refusal`]: either a [`Fault`] of an earlier line, which is passed on as it is, or a message, which
 //! becomes a fault of this function at the user's line. So a shape rule gives a plain `Result<_, String>` and knows no
 //! name and no line.
@@ -34,7 +34,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
-use crate::{Fault, Tensor};
+use crate::Fault;
 
 type Line = &'static Location<'static>;
 
@@ -180,7 +180,7 @@ impl Library {
         Scope::set(State { line: Some(line), library: Some(self), ..STATE.get() })
     }
 
-    /// As [`Tensor::record`], for a function of the library.
+    /// As [`Tensor::record`](crate::Tensor::record), for a function of the library.
     #[track_caller]
     pub fn record<T: FromFault>(self, name: impl fmt::Display, body: impl FnOnce() -> Result<T, Refusal>) -> T {
         let _scope = self.open();
@@ -188,51 +188,8 @@ impl Library {
     }
 }
 
-impl Tensor {
-    /// Runs `body`, the whole of a public function, in a scope of the caller's line, and makes a poisoned result of what it
-    /// refuses.
-    ///
-    /// `name` is what a fault calls the function; it is asked for only then. For code that records on behalf of its
-    /// callers, as the operations of this crate and layers do.
-    ///
-    /// ```
-    /// use fulmen_tensor::Tensor;
-    ///
-    /// /// The mean of the elements that are not masked.
-    /// #[track_caller]
-    /// fn masked_mean(x: &Tensor, mask: &Tensor) -> Tensor {
-    ///     Tensor::record("masked_mean", || {
-    ///         let (x, mask) = (x.live()?, mask.live()?);
-    ///         if x.shape() != mask.shape() {
-    ///             return Err(format!("the mask {} must have the shape of {}", mask.ty(), x.ty()).into());
-    ///         }
-    ///         let mask = mask.to_dtype(x.dtype());
-    ///         Ok((x * &mask).sum_all() / mask.sum_all())
-    ///     })
-    /// }
-    ///
-    /// let x = Tensor::from_slice(&[1.0f32, 2.0], [2]);
-    /// let error = masked_mean(&x, &Tensor::scalar(true)).eval().unwrap_err().to_string();
-    /// assert!(error.starts_with("masked_mean: the mask bool[] must have the shape of f32[2]\n  at "), "{error}");
-    /// ```
-    #[track_caller]
-    pub fn record<T: FromFault>(name: impl fmt::Display, body: impl FnOnce() -> Result<T, Refusal>) -> T {
-        let _scope = Scope::open();
-        finish(name, body())
-    }
-
-    /// The tensor, or the fault that it is poisoned with; for `?` within [`Tensor::record`]. Its type means something only
-    /// if it is not poisoned.
-    pub fn live(&self) -> Result<&Tensor, Fault> {
-        match self.fault() {
-            Some(fault) => Err(fault.clone()),
-            None => Ok(self),
-        }
-    }
-}
-
 /// The result of a function, in whose scope this is called.
-fn finish<T: FromFault>(name: impl fmt::Display, result: Result<T, Refusal>) -> T {
+pub(crate) fn finish<T: FromFault>(name: impl fmt::Display, result: Result<T, Refusal>) -> T {
     match result {
         Ok(result) => result,
         Err(Refusal::Fault(fault)) => T::from_fault(fault),
@@ -240,30 +197,7 @@ fn finish<T: FromFault>(name: impl fmt::Display, result: Result<T, Refusal>) -> 
     }
 }
 
-impl Tensor {
-    /// As [`Tensor::record`], for a function that gives `count` tensors: all are poisoned by what it refuses.
-    #[track_caller]
-    pub(crate) fn record_many(
-        name: &str,
-        count: usize,
-        body: impl FnOnce() -> Result<Vec<Tensor>, Refusal>,
-    ) -> Vec<Tensor> {
-        let _scope = Scope::open();
-        body().unwrap_or_else(|refusal| vec![Tensor::refused(name, refusal); count])
-    }
-
-    /// The poisoned result of `name`, in whose scope this is called.
-    pub(crate) fn refused(name: &str, refusal: Refusal) -> Tensor {
-        finish(name, Err(refusal))
-    }
-}
-
-/// As [`Tensor::live`] for several: the fault of the first that is poisoned.
-pub(crate) fn all_live<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<(), Fault> {
-    tensors.into_iter().try_for_each(|t| t.live().map(drop))
-}
-
-/// Why a function records nothing: what ends the body of [`Tensor::record`].
+/// Why a function records nothing: what ends the body of [`Tensor::record`](crate::Tensor::record).
 #[derive(Clone, Debug)]
 pub enum Refusal {
     /// A mistake that was made before, at a line that it names.
@@ -296,22 +230,9 @@ pub trait FromFault {
     fn from_fault(fault: Fault) -> Self;
 }
 
-impl FromFault for Tensor {
-    fn from_fault(fault: Fault) -> Tensor {
-        Tensor::poisoned(fault)
-    }
-}
-
 impl<T: FromFault, const N: usize> FromFault for [T; N] {
     fn from_fault(fault: Fault) -> [T; N] {
         std::array::from_fn(|_| T::from_fault(fault.clone()))
-    }
-}
-
-/// One poisoned tensor: nobody knows how many there would have been.
-impl FromFault for Vec<Tensor> {
-    fn from_fault(fault: Fault) -> Vec<Tensor> {
-        vec![Tensor::poisoned(fault)]
     }
 }
 

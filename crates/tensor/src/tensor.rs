@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::operation::{Operation, Repeated};
-use crate::recording::check_values;
-use crate::scope::{Refusal, Scope, all_live, here};
+use crate::scope::{FromFault, Scope, here};
 use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 
 /// A value described by how it is computed.
@@ -98,57 +97,10 @@ impl Node {
 
 impl Tensor {
     /// A node of the open scope.
-    fn from_parts(kind: Kind, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
+    pub(crate) fn from_parts(kind: Kind, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
         let line = here();
         debug_assert!(!line.file().ends_with(file!()), "recorded outside of a scope");
         Tensor { node: Node::new(kind, inputs, outputs, line), output: 0 }
-    }
-
-    /// Records an operation; the only way that one comes to be.
-    #[track_caller]
-    pub(crate) fn apply(operation: impl Operation, inputs: &[&Tensor]) -> Tensor {
-        let name = operation.name();
-        Tensor::record(name, || Tensor::try_apply(operation, inputs))
-    }
-
-    /// As [`Tensor::apply`], but what the shape rule refuses is a mistake of the function that is being recorded, and
-    /// carries its name.
-    pub(crate) fn try_apply(operation: impl Operation, inputs: &[&Tensor]) -> Result<Tensor, Refusal> {
-        all_live(inputs.iter().copied())?;
-        let types: Vec<_> = inputs.iter().map(|t| t.ty()).collect();
-        let outputs = match operation.infer(&types) {
-            Ok(outputs) => outputs,
-            Err(message) => {
-                crate::refused::note(operation, inputs, &message);
-                return Err(message.into());
-            }
-        };
-        if let Some(ty) = outputs.iter().find(|ty| !ty.is_addressable()) {
-            return Err(ty.too_large().into());
-        }
-        let inputs = inputs.iter().map(|&t| t.clone()).collect();
-        Ok(Tensor::from_parts(Kind::Operation(Arc::new(operation)), inputs, outputs))
-    }
-
-    /// An operation whose results are of these types, whatever its rule says; for [`crate::refused`].
-    pub(crate) fn unchecked(operation: Arc<dyn Operation>, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
-        Tensor::from_parts(Kind::Operation(operation), inputs, outputs)
-    }
-
-    /// As [`Tensor::apply`] for an operation with `N` results.
-    #[track_caller]
-    pub(crate) fn apply_many<const N: usize>(operation: impl Operation, inputs: &[&Tensor]) -> [Tensor; N] {
-        let node = Tensor::apply(operation, inputs).node;
-        // A poisoned one has one result, which stands for all.
-        let last = node.outputs.len() - 1;
-        std::array::from_fn(|output| Tensor { node: node.clone(), output: output.min(last) })
-    }
-
-    /// As [`Tensor::apply`] for an operation with any number of results but none; one poisoned tensor if it cannot be.
-    #[track_caller]
-    pub(crate) fn apply_all(operation: impl Operation, inputs: &[&Tensor]) -> Vec<Tensor> {
-        let node = Tensor::apply(operation, inputs).node;
-        (0..node.outputs.len()).map(|output| Tensor { node: node.clone(), output }).collect()
     }
 
     /// A poisoned tensor: `operation` was asked for something impossible by the caller's line.
@@ -243,6 +195,15 @@ impl Tensor {
         }
     }
 
+    /// The tensor, or the fault that it is poisoned with; for `?` within [`Tensor::record`]. Its type means something only
+    /// if it is not poisoned.
+    pub fn live(&self) -> Result<&Tensor, Fault> {
+        match self.fault() {
+            Some(fault) => Err(fault.clone()),
+            None => Ok(self),
+        }
+    }
+
     /// The value on the devices that this tensor is, if it is one and not an expression.
     pub fn array(&self) -> Option<&Arc<DeviceArray>> {
         match &self.node.kind {
@@ -272,29 +233,9 @@ impl Tensor {
         self.node.location
     }
 
-    /// Whether the value of this tensor is computed, by whatever way, from `leaf`.
-    pub fn depends_on(&self, leaf: &Tensor) -> bool {
-        let mut found = false;
-        crate::graph::visit(std::slice::from_ref(self), |node| found |= node.id == leaf.node.id);
-        found
-    }
-
     /// Whether both are the very same recorded value (not: whether their values are equal).
     pub fn is(&self, other: &Tensor) -> bool {
         Arc::ptr_eq(&self.node, &other.node) && self.output == other.output
-    }
-
-    /// Compiles and runs this expression on the default [`Runtime`](crate::Runtime) and brings the value to the host.
-    ///
-    /// # Errors
-    /// The fault, if the expression is poisoned; a placeholder without a value, as all inputs of a step are while it is
-    /// recorded; whatever the runtime reports.
-    #[track_caller]
-    pub fn eval(&self) -> Result<crate::Literal> {
-        // Before a device is looked for.
-        self.check()?;
-        check_values(std::slice::from_ref(self), here())?;
-        crate::Runtime::global()?.eval(self)
     }
 }
 
@@ -321,6 +262,24 @@ impl fmt::Debug for Tensor {
             Kind::Poison(fault) => write!(f, "Tensor(poisoned: {fault})"),
         }
     }
+}
+
+impl FromFault for Tensor {
+    fn from_fault(fault: Fault) -> Tensor {
+        Tensor::poisoned(fault)
+    }
+}
+
+/// One poisoned tensor: nobody knows how many there would have been.
+impl FromFault for Vec<Tensor> {
+    fn from_fault(fault: Fault) -> Vec<Tensor> {
+        vec![Tensor::poisoned(fault)]
+    }
+}
+
+/// As [`Tensor::live`] for several: the fault of the first that is poisoned.
+pub(crate) fn all_live<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<(), Fault> {
+    tensors.into_iter().try_for_each(|t| t.live().map(drop))
 }
 
 impl From<&Tensor> for Tensor {

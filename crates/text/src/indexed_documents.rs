@@ -2,7 +2,7 @@
 //!
 //! Not here: tokens that are kept (`token_array`, `token_file`), which are read many times faster.
 
-use super::token_array::check_range;
+use super::token_format::check_range;
 use super::token_store::document_at;
 use super::{TokenStore, token_lengths};
 use fulmen_data::{Error, Fingerprint, Result, Source};

@@ -3,19 +3,18 @@
 //! Not here: its layout (`token_format`), how documents become tokens, and blocks of tokens.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use flate2::Crc;
+use crc32c::{crc32c, crc32c_append};
 use fulmen_durable::NewFile;
 
 use super::TokenStore;
 use super::ahead::Ahead;
 use super::document_reader::in_order;
-use super::token_array::{check_range, check_tokens, width};
-use super::token_format::{HEAD, Head, number};
+use super::token_format::{DATA, Documents, Head, check_range, padding_of};
 use fulmen_data::{Error, Fingerprint, Result, Source, Stream, StreamItem};
 use fulmen_files::{keep, temporary_file};
 
@@ -23,6 +22,10 @@ use fulmen_files::{keep, temporary_file};
 ///
 /// The file appears under its name when it is [finished](TokenFileWriter::finish) and on the disk; until then it has a
 /// temporary name beside it, and is removed if it is dropped. A document without tokens is left out.
+///
+/// It is a [safetensors](https://github.com/huggingface/safetensors) file with the tensors `tokens` (u16, or u32 for more
+/// than 65,536 tokens) and `ends` (u64: the number of tokens up to the end of each document), so that Python reads it with
+/// `safetensors.numpy.load_file`.
 ///
 /// ```
 /// use fulmen_text::{TokenFile, TokenFileWriter, TokenStore};
@@ -43,12 +46,9 @@ use fulmen_files::{keep, temporary_file};
 pub struct TokenFileWriter {
     path: PathBuf,
     file: BufWriter<NewFile>,
-    crc: Crc,
-    width: usize,
-    tokens: u64,
-    ends: Vec<u64>,
-    vocab_size: usize,
-    separator: Option<u32>,
+    documents: Documents,
+    /// Of the tokens so far.
+    crc: u32,
     bytes: Vec<u8>,
     /// A write failed, so that tokens are missing.
     failed: bool,
@@ -62,27 +62,17 @@ impl TokenFileWriter {
     /// A folder that cannot be made or written to; a vocabulary of none.
     pub fn create(path: impl AsRef<Path>, vocab_size: usize) -> Result<TokenFileWriter> {
         let path = path.as_ref().to_owned();
-        let width = width(vocab_size)?;
+        let documents = Documents::new(vocab_size)?;
         let mut file = temporary_file(&path)?;
-        let begun = file.write_all(&[0; HEAD as usize]);
+        let begun = file.write_all(&[0; DATA]);
         begun.map_err(|source| Error::io(&path, "cannot begin the token file", source))?;
-        Ok(TokenFileWriter {
-            path,
-            file: BufWriter::with_capacity(1 << 20, file),
-            crc: Crc::new(),
-            width,
-            tokens: 0,
-            ends: Vec::new(),
-            vocab_size,
-            separator: None,
-            bytes: Vec::new(),
-            failed: false,
-        })
+        let file = BufWriter::with_capacity(1 << 20, file);
+        Ok(TokenFileWriter { path, file, documents, crc: 0, bytes: Vec::new(), failed: false })
     }
 
     /// A token that is put after each document, such as `<|endoftext|>`. It counts as the document's last.
     pub fn separator(mut self, separator: u32) -> TokenFileWriter {
-        self.separator = Some(separator);
+        self.documents.separator = Some(separator);
         self
     }
 
@@ -92,17 +82,9 @@ impl TokenFileWriter {
     /// A token outside the vocabulary, and a disk that takes no more; after that nothing more can be added, and the file
     /// never gets its name.
     pub fn push(&mut self, document: impl AsRef<[u32]>) -> Result<()> {
-        let document = document.as_ref();
-        check_tokens(document, self.separator, self.vocab_size)?;
-        if document.is_empty() {
-            return Ok(());
-        }
         self.bytes.clear();
-        for token in document.iter().copied().chain(self.separator) {
-            self.bytes.extend_from_slice(&token.to_le_bytes()[..self.width]);
-            self.tokens += 1;
-        }
-        self.ends.push(self.tokens);
+        self.documents.push(document.as_ref(), &mut self.bytes)?;
+        self.crc = crc32c_append(self.crc, &self.bytes);
         self.write()
     }
 
@@ -153,7 +135,6 @@ impl TokenFileWriter {
         if self.failed {
             return Err(Error::file(&self.path, "writing failed before; begin again with a new writer"));
         }
-        self.crc.update(&self.bytes);
         let written = self.file.write_all(&self.bytes);
         self.failed = written.is_err();
         written.map_err(|source| Error::io(&self.path, "cannot write the tokens", source))
@@ -164,24 +145,22 @@ impl TokenFileWriter {
     /// # Errors
     /// A disk that takes no more; then there is no new file, and an old one is still there.
     pub fn finish(mut self) -> Result<TokenFile> {
-        for chunk in std::mem::take(&mut self.ends).chunks(1 << 16) {
+        self.bytes = vec![0; padding_of(self.documents.num_tokens() * self.documents.width as u64) as usize];
+        self.write()?;
+        let (padding, mut ends) = (crc32c(&self.bytes), 0);
+        for chunk in std::mem::take(&mut self.documents.ends).chunks(1 << 16) {
             self.bytes.clear();
             self.bytes.extend(chunk.iter().flat_map(|end| end.to_le_bytes()));
+            ends = crc32c_append(ends, &self.bytes);
             self.write()?;
-            self.ends.extend_from_slice(chunk);
+            self.documents.ends.extend_from_slice(chunk);
         }
-        let head = Head {
-            width: self.width as u32,
-            tokens: self.tokens,
-            documents: self.ends.len() as u64,
-            vocab_size: self.vocab_size as u64,
-            crc: self.crc.sum(),
-        };
+        let header = self.documents.header([self.crc, padding, ends]);
         let path = self.path;
         let finish = |file: BufWriter<NewFile>| -> io::Result<NewFile> {
             let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
             file.seek(SeekFrom::Start(0))?;
-            file.write_all(&head.to_bytes())?;
+            file.write_all(&header)?;
             Ok(file)
         };
         let file = finish(self.file).map_err(|source| Error::io(&path, "cannot finish the token file", source))?;
@@ -203,7 +182,7 @@ struct Inner {
     path: PathBuf,
     file: File,
     head: Head,
-    ends: Vec<u64>,
+    documents: Documents,
 }
 
 impl TokenFile {
@@ -211,7 +190,7 @@ impl TokenFile {
     /// [`verify`](TokenFile::verify) alone.
     ///
     /// # Errors
-    /// A file that is not there, is no token file, of another version, cut off, or damaged.
+    /// A file that is not there, is no token file, cut off, or damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<TokenFile> {
         let path = path.as_ref().to_owned();
         let io = |source| Error::io(&path, "cannot read the token file", source);
@@ -224,10 +203,11 @@ impl TokenFile {
         let size = metadata.len();
         let head = Head::read(&mut file, size, &path)?;
         // Of a size that the file is known to have.
-        let mut bytes = vec![0; head.documents as usize * 8];
-        file.seek(SeekFrom::Start(size - bytes.len() as u64)).and_then(|_| file.read_exact(&mut bytes)).map_err(io)?;
-        let ends = head.ends(&bytes, &path)?;
-        Ok(TokenFile { inner: Arc::new(Inner { path, file, head, ends }) })
+        let (at, size) = head.ends_at;
+        let mut ends = vec![0; size as usize];
+        file.read_exact_at(&mut ends, at).map_err(io)?;
+        let documents = head.documents(&ends, &path)?;
+        Ok(TokenFile { inner: Arc::new(Inner { path, file, head, documents }) })
     }
 
     /// The file.
@@ -237,10 +217,10 @@ impl TokenFile {
 
     /// The size of the vocabulary that the tokens are of.
     pub fn vocab_size(&self) -> usize {
-        self.inner.head.vocab_size as usize
+        self.inner.head.vocab_size
     }
 
-    /// Reads the whole file and compares its checksum.
+    /// Reads the whole file and compares its checksums.
     ///
     /// # Errors
     /// A file that cannot be read, or has changed since it was written.
@@ -249,38 +229,28 @@ impl TokenFile {
         let io = |source| Error::io(path, "cannot read the token file", source);
         // Not through the shared file, whose place others may use where reading moves it.
         let mut file = File::open(path).map_err(io)?;
-        file.seek(SeekFrom::Start(HEAD)).map_err(io)?;
-        let (mut crc, mut bytes) = (Crc::new(), vec![0; 1 << 20]);
-        loop {
-            match file.read(&mut bytes).map_err(io)? {
-                0 => break,
-                count => crc.update(&bytes[..count]),
-            }
-        }
-        head.check(&crc, path)
+        file.seek(SeekFrom::Start(8 + head.text.len() as u64)).map_err(io)?;
+        head.read_all(&mut file, path, |_, _| {})
     }
 }
 
 impl TokenStore for TokenFile {
     fn num_tokens(&self) -> u64 {
-        self.inner.head.tokens
+        self.inner.head.num_tokens
     }
 
     fn document_ends(&self) -> &[u64] {
-        &self.inner.ends
+        &self.inner.documents.ends
     }
 
     fn read(&self, start: u64, tokens: &mut [u32]) -> Result<()> {
-        let Inner { path, file, head, .. } = &*self.inner;
-        check_range(start, tokens.len(), head.tokens)?;
-        let width = head.width as usize;
-        let mut bytes = vec![0; tokens.len() * width];
-        file.read_exact_at(&mut bytes, HEAD + start * width as u64)
+        let Inner { path, file, head, documents } = &*self.inner;
+        check_range(start, tokens.len(), head.num_tokens)?;
+        let mut bytes = vec![0; tokens.len() * head.width];
+        file.read_exact_at(&mut bytes, head.tokens_at + start * head.width as u64)
             .map_err(|source| Error::io(path, "cannot read tokens", source))?;
-        for (place, token) in tokens.iter_mut().zip(bytes.chunks_exact(width)) {
-            *place = number(token) as u32;
-        }
-        match tokens.iter().position(|&token| u64::from(token) >= head.vocab_size) {
+        documents.decode(&bytes, tokens);
+        match tokens.iter().position(|&token| token as usize >= head.vocab_size) {
             None => Ok(()),
             Some(place) => Err(Error::file(
                 path,
@@ -299,8 +269,8 @@ impl TokenStore for TokenFile {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        // The checksum tells the content; the file's time would change with a copy.
-        fingerprint.add("token file", self.inner.head.to_bytes());
+        // The checksums tell the content; the file's time would change with a copy.
+        fingerprint.add("token file", &self.inner.head.text);
         Ok(())
     }
 }

@@ -1,152 +1,276 @@
-//! How a token file is laid out.
+//! How a token file is laid out: a safetensors file, so that Python's `safetensors` reads it too.
 //!
-//! The format, all numbers little-endian: a head of 64 bytes, the tokens in 2 or 4 bytes each, then for each document
-//! the number of tokens up to its end, in 8 bytes.
-//!
-//! | bytes of the head | |
+//! | tensor | |
 //! | --- | --- |
-//! | 0..8 | `FULMTOKS` |
-//! | 8..12 | the version, 1 |
-//! | 12..16 | bytes a token, 2 or 4 |
-//! | 16..24, 24..32 | how many tokens, how many documents |
-//! | 32..40 | the size of the vocabulary |
-//! | 40..44 | the CRC-32 of all that follows the head |
-//! | 44..60 | zero |
-//! | 60..64 | the CRC-32 of the 60 bytes before |
+//! | `tokens` | u16, or u32 where the vocabulary has more than 65,536 tokens: the tokens of all documents |
+//! | `padding` | u8, where it is needed: zeros, so that `ends` is aligned |
+//! | `ends` | u64: for each document the number of tokens up to its end |
 //!
-//! Not here: writing and reading the tokens (`token_file`).
+//! The metadata has the `vocab_size`, and under `fulmen.crc32c` the checksums that `fulmen_nn::safetensors` checks too. The
+//! header takes [`DATA`] bytes whatever it says, so that the tokens can be written before their number is known.
+//!
+//! Not here: writing and reading the tokens (`token_file`, `token_array`).
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
-use flate2::Crc;
+use crc32c::{crc32c, crc32c_append, crc32c_combine};
+use safetensors::Dtype;
+use safetensors::tensor::Metadata;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use super::token_array::width;
 use fulmen_data::{Error, Result};
 
-const MAGIC: &[u8; 8] = b"FULMTOKS";
-const VERSION: u32 = 1;
+/// Where the tensors begin in a file that is written here.
+pub(super) const DATA: usize = 1024;
 
-/// Bytes of the head.
-pub(super) const HEAD: u64 = 64;
+/// A longer header is none of a token file.
+const MOST_HEADER: u64 = 1 << 20;
 
-/// A number of up to 8 bytes.
-pub(super) fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+const CHECKSUMS: &str = "fulmen.crc32c";
+const VOCAB_SIZE: &str = "vocab_size";
+
+/// Documents that are added one after another: where they end, and how their tokens become bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Documents {
+    /// Bytes a token takes, 2 or 4.
+    pub(super) width: usize,
+    pub(super) vocab_size: usize,
+    pub(super) separator: Option<u32>,
+    pub(super) ends: Vec<u64>,
 }
 
-/// What the head says.
-#[derive(Clone, Copy, Debug)]
+impl Documents {
+    pub(super) fn new(vocab_size: usize) -> Result<Documents> {
+        let width = match vocab_size {
+            1..=0x1_0000 => 2,
+            0 => return Err(Error::usage("a vocabulary of no tokens; give Tokenizer::vocab_size")),
+            _ if i32::try_from(vocab_size).is_ok() => 4,
+            _ => {
+                let message = format!("a vocabulary of {vocab_size} tokens; at most {} can be counted", i32::MAX);
+                return Err(Error::usage(message));
+            }
+        };
+        Ok(Documents { width, vocab_size, separator: None, ends: Vec::new() })
+    }
+
+    pub(super) fn num_tokens(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Adds a document, and its bytes to `bytes`. One without tokens is left out.
+    pub(super) fn push(&mut self, document: &[u32], bytes: &mut Vec<u8>) -> Result<()> {
+        let mut all = document.iter().copied().chain(self.separator);
+        if let Some(token) = all.find(|&token| token as usize >= self.vocab_size) {
+            return Err(Error::usage(format!(
+                "the token {token} is none of a vocabulary of {}; give the vocabulary of the tokenizer that made it \
+                 (Tokenizer::vocab_size)",
+                self.vocab_size
+            )));
+        }
+        if document.is_empty() {
+            return Ok(());
+        }
+        for token in document.iter().copied().chain(self.separator) {
+            bytes.extend_from_slice(&token.to_le_bytes()[..self.width]);
+        }
+        self.ends.push(self.num_tokens() + document.len() as u64 + u64::from(self.separator.is_some()));
+        Ok(())
+    }
+
+    /// The tokens in these bytes.
+    pub(super) fn decode(&self, bytes: &[u8], tokens: &mut [u32]) {
+        match self.width {
+            2 => {
+                tokens.iter_mut().zip(bytes.as_chunks().0).for_each(|(to, from)| *to = u16::from_le_bytes(*from).into())
+            }
+            _ => tokens.iter_mut().zip(bytes.as_chunks().0).for_each(|(to, from)| *to = u32::from_le_bytes(*from)),
+        }
+    }
+
+    /// The header of a file of these documents, with the checksums of the bytes of `tokens`, `padding` and `ends`.
+    pub(super) fn header(&self, [tokens, padding, ends]: [u32; 3]) -> Vec<u8> {
+        let count = self.num_tokens();
+        let (documents, size) = (self.ends.len() as u64, count * self.width as u64);
+        let dtype = if self.width == 2 { Dtype::U16 } else { Dtype::U32 };
+        let rows = [
+            ("tokens", dtype, count, size, tokens),
+            ("padding", Dtype::U8, padding_of(size), padding_of(size), padding),
+            ("ends", Dtype::U64, documents, documents * 8, ends),
+        ];
+        let mut header = serde_json::Map::new();
+        let (mut sums, mut start) = (Checksums::default(), 0);
+        for (name, dtype, length, size, crc) in rows.into_iter().filter(|row| row.0 != "padding" || row.2 > 0) {
+            let info = json!({ "dtype": dtype, "shape": [length], "data_offsets": [start, start + size] });
+            header.insert(name.to_owned(), info);
+            start += size;
+            let ty = crc32c(type_text(dtype, length).as_bytes());
+            sums.tensors.insert(name.to_owned(), crc32c_combine(ty, crc, size as usize));
+        }
+        let vocab_size = self.vocab_size.to_string();
+        sums.metadata.insert(VOCAB_SIZE.to_owned(), crc32c(vocab_size.as_bytes()));
+        let metadata = json!({ VOCAB_SIZE: vocab_size, CHECKSUMS: json!(sums).to_string() });
+        header.insert("__metadata__".to_owned(), metadata);
+        let mut bytes = ((DATA - 8) as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(Value::Object(header).to_string().as_bytes());
+        bytes.resize(DATA, b' ');
+        bytes
+    }
+}
+
+/// How many zeros follow `size` bytes of tokens.
+pub(super) fn padding_of(size: u64) -> u64 {
+    size.next_multiple_of(8) - size
+}
+
+/// A tensor's type as its checksum has it.
+fn type_text(dtype: Dtype, length: u64) -> String {
+    format!("{}[{length}]", format!("{dtype:?}").to_lowercase())
+}
+
+/// Refuses tokens that are not there.
+pub(super) fn check_range(start: u64, count: usize, tokens: u64) -> Result<()> {
+    match start.checked_add(count as u64).is_some_and(|end| end <= tokens) {
+        true => Ok(()),
+        false => Err(Error::usage(format!("there are no {count} tokens from {start} on; there are {tokens} in all"))),
+    }
+}
+
+#[derive(Default, Deserialize, Serialize)]
+struct Checksums {
+    tensors: BTreeMap<String, u32>,
+    metadata: BTreeMap<String, u32>,
+}
+
+/// What a header says.
+#[derive(Debug)]
 pub(super) struct Head {
-    /// Bytes a token, 2 or 4.
-    pub(super) width: u32,
-    pub(super) tokens: u64,
-    pub(super) documents: u64,
-    pub(super) vocab_size: u64,
-    /// Of all that follows the head.
-    pub(super) crc: u32,
+    /// The header as it stands in the file.
+    pub(super) text: Vec<u8>,
+    /// In the order of the file.
+    tensors: Vec<Tensor>,
+    pub(super) width: usize,
+    pub(super) vocab_size: usize,
+    pub(super) num_tokens: u64,
+    /// Where the tokens begin in the file.
+    pub(super) tokens_at: u64,
+    /// Where the ends of the documents begin in the file, and how many bytes they take.
+    pub(super) ends_at: (u64, u64),
+}
+
+#[derive(Debug)]
+struct Tensor {
+    name: String,
+    ty: String,
+    bytes: u64,
+    checksum: u32,
 }
 
 impl Head {
-    /// Of the whole file, if that is a number.
-    pub(super) fn size(&self) -> Option<u64> {
-        let tokens = self.tokens.checked_mul(u64::from(self.width))?;
-        self.documents.checked_mul(8)?.checked_add(tokens)?.checked_add(HEAD)
-    }
-
-    pub(super) fn to_bytes(self) -> [u8; HEAD as usize] {
-        let mut bytes = [0; HEAD as usize];
-        bytes[..8].copy_from_slice(MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.width.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.tokens.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.documents.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.vocab_size.to_le_bytes());
-        bytes[40..44].copy_from_slice(&self.crc.to_le_bytes());
-        let crc = crc_of(&bytes[..60]);
-        bytes[60..].copy_from_slice(&crc.to_le_bytes());
-        bytes
-    }
-
-    /// Reads the head of a file of `size` bytes, and holds it against the size.
+    /// Reads the header of a file of `size` bytes, and holds it against the size.
     pub(super) fn read(file: &mut impl Read, size: u64, path: &Path) -> Result<Head> {
-        if size < HEAD {
-            let message = format!("this is no token file: it has {size} bytes, fewer than the {HEAD} of its head");
+        let io = |source| Error::io(path, "cannot read the token file", source);
+        let mut length = [0; 8];
+        if size >= 8 {
+            file.read_exact(&mut length).map_err(io)?;
+        }
+        let length = u64::from_le_bytes(length);
+        if size < 8 || length > MOST_HEADER.min(size - 8) {
+            let message = format!("this is no token file: its {size} bytes do not hold the header of one");
             return Err(Error::file(path, message));
         }
-        let mut bytes = [0; HEAD as usize];
-        file.read_exact(&mut bytes).map_err(|source| Error::io(path, "cannot read the token file", source))?;
-        let head = Head::from_bytes(&bytes).map_err(|message| Error::file(path, message))?;
-        let expected = head.size();
-        if expected != Some(size) {
-            let expected = expected.map_or("more than 2^64".to_owned(), |size| size.to_string());
-            return Err(Error::file(
-                path,
-                format!(
-                    "the file has {size} bytes, but its head promises {} tokens and {} documents, which take {expected}; \
-                     it was cut off or written over: make it anew",
-                    head.tokens, head.documents
-                ),
+        let mut text = vec![0; length as usize];
+        file.read_exact(&mut text).map_err(io)?;
+        Head::parse(text, size).map_err(|message| Error::file(path, message))
+    }
+
+    fn parse(text: Vec<u8>, size: u64) -> Result<Head, String> {
+        let header: Metadata = serde_json::from_slice(&text)
+            .map_err(|error| format!("this is no token file, or its header is damaged: {error}"))?;
+        let data = 8 + text.len() as u64;
+        let tensor = |name: &str| {
+            let info = header.info(name)?;
+            let &[length] = &info.shape[..] else { return None };
+            Some((info.dtype, length as u64, data + info.data_offsets.0 as u64))
+        };
+        let (width, num_tokens, tokens_at, documents, ends_at) = match (tensor("tokens"), tensor("ends")) {
+            (Some((Dtype::U16, tokens, start)), Some((Dtype::U64, ends, at))) => (2, tokens, start, ends, at),
+            (Some((Dtype::U32, tokens, start)), Some((Dtype::U64, ends, at))) => (4, tokens, start, ends, at),
+            _ => {
+                let expected = "the tensors `tokens` of u16[n] or u32[n] and `ends` of u64[m]";
+                return Err(format!("this is no token file: it should have {expected}"));
+            }
+        };
+        let expected = data.saturating_add(header.data_len() as u64);
+        if expected != size {
+            return Err(format!(
+                "the file has {size} bytes, but its header promises {num_tokens} tokens and {documents} documents, which \
+                 take {expected}; it was cut off or written over: make it anew"
             ));
         }
-        Ok(head)
-    }
-
-    /// The ends of documents from the bytes at the end of the file.
-    pub(super) fn ends(&self, bytes: &[u8], path: &Path) -> Result<Vec<u64>> {
-        let ends: Vec<u64> = bytes.chunks_exact(8).map(number).collect();
-        let ascending = ends.first().is_none_or(|&end| end > 0) && ends.windows(2).all(|pair| pair[0] < pair[1]);
-        match ascending && ends.last().copied().unwrap_or(0) == self.tokens {
-            true => Ok(ends),
-            false => Err(Error::file(
-                path,
-                format!("the ends of its documents do not ascend to its {} tokens; the file is damaged", self.tokens),
-            )),
-        }
-    }
-
-    /// What is wrong where the content has another checksum.
-    pub(super) fn check(&self, crc: &Crc, path: &Path) -> Result<()> {
-        match crc.sum() == self.crc {
-            true => Ok(()),
-            false => Err(Error::file(
-                path,
-                format!("its checksum is {:08x}, not {:08x}: the file is damaged; make it anew", crc.sum(), self.crc),
-            )),
-        }
-    }
-
-    fn from_bytes(bytes: &[u8; HEAD as usize]) -> Result<Head, String> {
-        if bytes[..8] != *MAGIC {
-            return Err("this is no token file of fulmen, which begins with FULMTOKS".to_owned());
-        }
-        let at = |place: usize, size: usize| number(&bytes[place..place + size]);
-        if at(8, 4) != u64::from(VERSION) {
-            return Err(format!("this token file is of version {}; this release reads version {VERSION}", at(8, 4)));
-        }
-        if at(60, 4) != u64::from(crc_of(&bytes[..60])) {
-            return Err("the head of this token file is damaged; make it anew".to_owned());
-        }
-        let head = Head {
-            width: at(12, 4) as u32,
-            tokens: at(16, 8),
-            documents: at(24, 8),
-            vocab_size: at(32, 8),
-            crc: at(40, 4) as u32,
+        let metadata = |key: &str| header.metadata().as_ref().and_then(|texts| texts.get(key));
+        let vocabulary = metadata(VOCAB_SIZE).ok_or("this is no token file: its metadata has no `vocab_size`")?;
+        let fits = vocabulary.parse().ok().and_then(|size| Documents::new(size).ok());
+        let Some(Documents { vocab_size, .. }) = fits.filter(|documents| documents.width == width) else {
+            return Err(format!("it has {width} bytes a token, which do not fit its vocabulary of {vocabulary}"));
         };
-        let vocabulary = usize::try_from(head.vocab_size).ok().and_then(|size| width(size).ok());
-        match vocabulary == Some(head.width as usize) {
-            true => Ok(head),
-            false => Err(format!(
-                "this token file has {} bytes a token, which do not fit its vocabulary of {}",
-                head.width, head.vocab_size
+        let damaged =
+            |what: &str| format!("the checksum of {what} is missing or wrong: the file is damaged; make it anew");
+        let sums = metadata(CHECKSUMS).and_then(|sums| serde_json::from_str::<Checksums>(sums).ok());
+        let sums = sums.ok_or_else(|| damaged("all of it"))?;
+        if sums.metadata.get(VOCAB_SIZE) != Some(&crc32c(vocabulary.as_bytes())) {
+            return Err(damaged("`vocab_size`"));
+        }
+        let tensors = header.offset_keys().into_iter().filter_map(|name| Some((header.info(&name)?, name)));
+        let tensors = tensors.map(|(info, name)| {
+            let (start, end) = info.data_offsets;
+            let checksum = *sums.tensors.get(&name).ok_or_else(|| damaged(&format!("`{name}`")))?;
+            let ty = type_text(info.dtype, info.shape.iter().product::<usize>() as u64);
+            Ok(Tensor { name, ty, bytes: (end - start) as u64, checksum })
+        });
+        let tensors = tensors.collect::<Result<_, String>>()?;
+        Ok(Head { text, tensors, width, vocab_size, num_tokens, tokens_at, ends_at: (ends_at, documents * 8) })
+    }
+
+    /// Reads all tensors from where the first one begins, and compares them with their checksums. `take` gets the parts of
+    /// each with its name.
+    pub(super) fn read_all(&self, file: &mut impl Read, path: &Path, mut take: impl FnMut(&str, &[u8])) -> Result<()> {
+        let mut bytes = vec![0; 1 << 18];
+        for Tensor { name, ty, bytes: size, checksum } in &self.tensors {
+            let (mut crc, mut left) = (crc32c(ty.as_bytes()), *size);
+            // As long as bytes come, and not as many as the header says.
+            while left > 0 {
+                let part = &mut bytes[..left.min(1 << 18) as usize];
+                file.read_exact(part).map_err(|source| Error::io(path, "cannot read the token file", source))?;
+                crc = crc32c_append(crc, part);
+                take(name, part);
+                left -= part.len() as u64;
+            }
+            if crc != *checksum {
+                let message = format!(
+                    "the checksum of `{name}` is {crc:08x}, not {checksum:08x}: the file is damaged; make it anew"
+                );
+                return Err(Error::file(path, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The documents, from the bytes of their ends.
+    pub(super) fn documents(&self, ends: &[u8], path: &Path) -> Result<Documents> {
+        let ends: Vec<u64> = ends.as_chunks().0.iter().map(|end| u64::from_le_bytes(*end)).collect();
+        let ascending = ends.first().is_none_or(|&end| end > 0) && ends.windows(2).all(|pair| pair[0] < pair[1]);
+        match ascending && ends.last().copied().unwrap_or(0) == self.num_tokens {
+            true => Ok(Documents { width: self.width, vocab_size: self.vocab_size, separator: None, ends }),
+            false => Err(Error::file(
+                path,
+                format!(
+                    "the ends of its documents do not ascend to its {} tokens; the file is damaged",
+                    self.num_tokens
+                ),
             )),
         }
     }
-}
-
-fn crc_of(bytes: &[u8]) -> u32 {
-    let mut crc = Crc::new();
-    crc.update(bytes);
-    crc.sum()
 }

@@ -92,7 +92,7 @@ impl Batch {
             return Tensor::poison("mean", message);
         }
         let further: Vec<isize> = (1..per_sample.rank() as isize).collect();
-        let (sum, count) = self.sum_and_count(&per_sample.to_dtype(DType::F32).mean(&further, false));
+        let (sum, count) = self.sum_and_count(&per_sample.to_dtype(DType::F32).mean(&further));
         (sum / count.maximum(1.0)).to_dtype(per_sample.dtype())
     }
 

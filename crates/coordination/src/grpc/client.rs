@@ -4,10 +4,10 @@
 //! coordinator is still there.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
+use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -83,7 +83,7 @@ impl Client {
     }
 
     fn coordinator_name(&self) -> String {
-        self.coordinator_name.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.coordinator_name.lock().clone()
     }
 
     /// Sends a request once.
@@ -160,7 +160,7 @@ impl Client {
         self.joined.store(true, Ordering::Relaxed);
         if let Some(m) = members.iter().find(|m| m.index == 0) {
             let name = crate::ProcessInfo::from(m.clone()).to_string();
-            *self.coordinator_name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+            *self.coordinator_name.lock() = name;
         }
     }
 

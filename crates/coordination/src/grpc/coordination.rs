@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::client::Client;
 use super::server::Server;
@@ -76,7 +77,7 @@ impl Coordination {
     fn meet(&self, purpose: Purpose, name: &str, facts: BTreeMap<String, String>, timeout: Duration) -> Result<()> {
         self.check_present()?;
         let generation = {
-            let mut visits = self.0.visits.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut visits = self.0.visits.lock();
             let visits = visits.entry((purpose, name.to_owned())).or_default();
             std::mem::replace(visits, *visits + 1)
         };
@@ -253,7 +254,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let client = self.client.clone();
-        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let server = self.server.lock().take();
         let _ = self.run(async move {
             client.leave(String::new()).await;
             if let Some(server) = server {

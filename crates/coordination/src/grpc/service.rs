@@ -6,10 +6,11 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use tokio::sync::watch;
 use tonic::body::Body;
@@ -37,7 +38,7 @@ impl Service {
 
     fn run(&self) -> MutexGuard<'_, Run> {
         // Nothing leaves the run half changed, so a panic elsewhere does not spoil it.
-        self.0.run.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.run.lock()
     }
 
     /// Changes the run and wakes whoever waits for a change.

@@ -3,7 +3,7 @@
 //! Not here: how they are changed (`functional`).
 
 use super::amount::{Amount, draw};
-use super::named;
+use super::{named, options};
 use crate::{Picture, PictureTransform, functional};
 use fulmen_data::{Result, SampleRandom};
 
@@ -36,33 +36,16 @@ impl ColorJitter {
         ColorJitter::default()
     }
 
-    /// The factor of brightness: uniform from `max(0, 1 - amount)` to `1 + amount`, or from the range.
-    #[must_use]
-    pub fn brightness(mut self, amount: impl Into<Amount>) -> ColorJitter {
-        self.brightness = Some(amount.into());
-        self
-    }
-
-    /// The factor of contrast, as that of brightness.
-    #[must_use]
-    pub fn contrast(mut self, amount: impl Into<Amount>) -> ColorJitter {
-        self.contrast = Some(amount.into());
-        self
-    }
-
-    /// The factor of saturation, as that of brightness.
-    #[must_use]
-    pub fn saturation(mut self, amount: impl Into<Amount>) -> ColorJitter {
-        self.saturation = Some(amount.into());
-        self
-    }
-
-    /// The part of the circle of colours by which the hue turns: uniform from `-amount` to `amount`, at most 0.5, or from
-    /// the range, within -0.5 to 0.5.
-    #[must_use]
-    pub fn hue(mut self, amount: impl Into<Amount>) -> ColorJitter {
-        self.hue = Some(amount.into());
-        self
+    options! {
+        /// The factor of brightness: uniform from `max(0, 1 - amount)` to `1 + amount`, or from the range.
+        brightness(amount: impl Into<Amount>) = Some(amount.into());
+        /// The factor of contrast, as that of brightness.
+        contrast(amount: impl Into<Amount>) = Some(amount.into());
+        /// The factor of saturation, as that of brightness.
+        saturation(amount: impl Into<Amount>) = Some(amount.into());
+        /// The part of the circle of colours by which the hue turns: uniform from `-amount` to `amount`, at most 0.5, or from
+        /// the range, within -0.5 to 0.5.
+        hue(amount: impl Into<Amount>) = Some(amount.into());
     }
 
     fn factors(&self) -> [(&'static str, Option<Amount>); 3] {

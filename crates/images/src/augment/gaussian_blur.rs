@@ -3,7 +3,7 @@
 //! Not here: the convolution (`functional`).
 
 use super::amount::{Amount, draw};
-use super::named;
+use super::{named, options};
 use crate::functional::{self, check_gaussian};
 use crate::{Picture, PictureTransform};
 use fulmen_data::{Error, Result, SampleRandom};
@@ -22,18 +22,11 @@ impl GaussianBlur {
         GaussianBlur { kernel_size: (kernel_size, kernel_size), sigma: Amount::Range(0.1, 2.0) }
     }
 
-    /// With a kernel of another size along the columns than along the rows: its width and its height.
-    #[must_use]
-    pub fn kernel_size(mut self, width: usize, height: usize) -> GaussianBlur {
-        self.kernel_size = (width, height);
-        self
-    }
-
-    /// Another deviation: always this one, or one from the range.
-    #[must_use]
-    pub fn sigma(mut self, sigma: impl Into<Amount>) -> GaussianBlur {
-        self.sigma = sigma.into();
-        self
+    options! {
+        /// With a kernel of another size along the columns than along the rows: its width and its height.
+        kernel_size(width: usize, height: usize) = (width, height);
+        /// Another deviation: always this one, or one from the range.
+        sigma(sigma: impl Into<Amount>) = sigma.into();
     }
 
     fn range(&self) -> (f64, f64) {

@@ -3,7 +3,7 @@
 //! Not here: how pixels are moved (`functional`).
 
 use super::amount::{Amount, draw};
-use super::{check_probability, named, outside_options};
+use super::{check_probability, named, options, outside_options};
 use crate::functional::{self, Affine, Fill, check_interpolation};
 use crate::{Interpolation, Picture, PictureTransform};
 use fulmen_data::{Error, Result, SampleRandom};
@@ -47,20 +47,13 @@ impl RandomRotation {
         }
     }
 
-    outside_options!(RandomRotation);
+    outside_options!();
 
-    /// Whether the result becomes as large as the whole turned picture needs. Pictures of different sizes come out.
-    #[must_use]
-    pub fn expand(mut self, expand: bool) -> RandomRotation {
-        self.expand = expand;
-        self
-    }
-
-    /// The place about which is turned, x and y from the upper left corner, instead of the middle.
-    #[must_use]
-    pub fn center(mut self, x: f64, y: f64) -> RandomRotation {
-        self.center = Some((x, y));
-        self
+    options! {
+        /// Whether the result becomes as large as the whole turned picture needs. Pictures of different sizes come out.
+        expand(expand: bool) = expand;
+        /// The place about which is turned, x and y from the upper left corner, instead of the middle.
+        center(x: f64, y: f64) = Some((x, y));
     }
 }
 
@@ -120,41 +113,19 @@ impl RandomAffine {
         }
     }
 
-    outside_options!(RandomAffine);
+    outside_options!();
 
-    /// Moved by at most these parts of the width and of the height to both sides, by whole pixels.
-    #[must_use]
-    pub fn translate(mut self, width: f64, height: f64) -> RandomAffine {
-        self.translate = Some((width, height));
-        self
-    }
-
-    /// Scaled by a factor in this range.
-    #[must_use]
-    pub fn scale(mut self, least: f64, most: f64) -> RandomAffine {
-        self.scale = Some((least, most));
-        self
-    }
-
-    /// Sheared along x by an angle from `-degrees` to `degrees`, or from the range.
-    #[must_use]
-    pub fn shear(mut self, degrees: impl Into<Amount>) -> RandomAffine {
-        self.shear = Some(degrees.into());
-        self
-    }
-
-    /// Sheared along y: torchvision's third and fourth number of `shear`.
-    #[must_use]
-    pub fn shear_y(mut self, degrees: impl Into<Amount>) -> RandomAffine {
-        self.shear_y = Some(degrees.into());
-        self
-    }
-
-    /// The place about which is turned, scaled and sheared, x and y from the upper left corner, instead of the middle.
-    #[must_use]
-    pub fn center(mut self, x: f64, y: f64) -> RandomAffine {
-        self.center = Some((x, y));
-        self
+    options! {
+        /// Moved by at most these parts of the width and of the height to both sides, by whole pixels.
+        translate(width: f64, height: f64) = Some((width, height));
+        /// Scaled by a factor in this range.
+        scale(least: f64, most: f64) = Some((least, most));
+        /// Sheared along x by an angle from `-degrees` to `degrees`, or from the range.
+        shear(degrees: impl Into<Amount>) = Some(degrees.into());
+        /// Sheared along y: torchvision's third and fourth number of `shear`.
+        shear_y(degrees: impl Into<Amount>) = Some(degrees.into());
+        /// The place about which is turned, scaled and sheared, x and y from the upper left corner, instead of the middle.
+        center(x: f64, y: f64) = Some((x, y));
     }
 }
 
@@ -237,20 +208,13 @@ impl RandomPerspective {
         RandomPerspective::default()
     }
 
-    outside_options!(RandomPerspective);
+    outside_options!();
 
-    /// Another part of the way to the middle, from 0 to 1.
-    #[must_use]
-    pub fn distortion_scale(mut self, distortion_scale: f64) -> RandomPerspective {
-        self.distortion_scale = distortion_scale;
-        self
-    }
-
-    /// Another probability.
-    #[must_use]
-    pub fn p(mut self, p: f64) -> RandomPerspective {
-        self.p = p;
-        self
+    options! {
+        /// Another part of the way to the middle, from 0 to 1.
+        distortion_scale(distortion_scale: f64) = distortion_scale;
+        /// Another probability.
+        p(p: f64) = p;
     }
 }
 

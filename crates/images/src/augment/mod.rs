@@ -32,21 +32,27 @@ pub use random_erasing::{ErasingValue, RandomErasing};
 
 use fulmen_data::{Error, Result};
 
-/// The options of what moves pixels, as methods: how those between pixels are found, and what comes from outside.
-macro_rules! outside_options {
-    ($name:ident) => {
-        /// How values between pixels are found.
+/// Methods that set one option each: `name(arguments) = value`.
+macro_rules! options {
+    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),+) = $value:expr;)*) => {$(
+        $(#[$doc])*
         #[must_use]
-        pub fn interpolation(mut self, interpolation: Interpolation) -> $name {
-            self.interpolation = interpolation;
+        pub fn $name(mut self, $($argument: $type),+) -> Self {
+            self.$name = $value;
             self
         }
+    )*};
+}
+use options;
 
-        /// The colour of what comes from outside the picture; black if not set.
-        #[must_use]
-        pub fn fill(mut self, fill: impl Into<Fill>) -> $name {
-            self.fill = fill.into();
-            self
+/// The options of what moves pixels: how those between pixels are found, and what comes from outside.
+macro_rules! outside_options {
+    () => {
+        $crate::augment::options! {
+            /// How values between pixels are found.
+            interpolation(interpolation: Interpolation) = interpolation;
+            /// The colour of what comes from outside the picture; black if not set.
+            fill(fill: impl Into<Fill>) = fill.into();
         }
     };
 }

@@ -2,7 +2,7 @@
 //!
 //! Not here: the same for batches on the device (`fulmen_nn::augment`).
 
-use super::check_probability;
+use super::{check_probability, options};
 use crate::functional::{self, Fill};
 use crate::{Picture, PictureTransform};
 use fulmen_data::{Error, Result, SampleRandom};
@@ -56,32 +56,15 @@ impl RandomErasing {
         RandomErasing::default()
     }
 
-    /// Another probability.
-    #[must_use]
-    pub fn p(mut self, p: f64) -> RandomErasing {
-        self.p = p;
-        self
-    }
-
-    /// Another range of the part of the picture's area that is erased, within 0 to 1.
-    #[must_use]
-    pub fn scale(mut self, least: f64, most: f64) -> RandomErasing {
-        self.scale = (least, most);
-        self
-    }
-
-    /// Another range of height divided by width, above 0.
-    #[must_use]
-    pub fn ratio(mut self, least: f64, most: f64) -> RandomErasing {
-        self.ratio = (least, most);
-        self
-    }
-
-    /// What is painted there: a colour, or an [`ErasingValue`].
-    #[must_use]
-    pub fn value(mut self, value: impl Into<ErasingValue>) -> RandomErasing {
-        self.value = value.into();
-        self
+    options! {
+        /// Another probability.
+        p(p: f64) = p;
+        /// Another range of the part of the picture's area that is erased, within 0 to 1.
+        scale(least: f64, most: f64) = (least, most);
+        /// Another range of height divided by width, above 0.
+        ratio(least: f64, most: f64) = (least, most);
+        /// What is painted there: a colour, or an [`ErasingValue`].
+        value(value: impl Into<ErasingValue>) = value.into();
     }
 
     /// The rectangle that is erased: its upper left place (row, column), and its height and width.

@@ -4,7 +4,9 @@
 
 use super::warp::{check_interpolation, fixed, warp};
 use super::{Fill, check_finite};
-use crate::{Interpolation, Picture};
+use crate::geometry::Orientation;
+use crate::pipeline::oriented;
+use crate::{Interpolation, Picture, PictureSize};
 use fulmen_data::{Error, Result};
 
 /// An affine map, made of a shear along x, one along y, a scaling, a rotation and a translation, in this order, about the
@@ -156,22 +158,9 @@ pub fn rotate(
 
 /// The picture after so many counter-clockwise turns by 90 degrees.
 fn quarter_turns(picture: &Picture, quarters: usize) -> Result<Picture> {
-    let (width, height, channels) = (picture.width(), picture.height(), picture.channels());
-    let (new_width, new_height) = if quarters.is_multiple_of(2) { (width, height) } else { (height, width) };
-    let mut pixels = Vec::with_capacity(picture.pixels().len());
-    for y in 0..new_height {
-        for x in 0..new_width {
-            let (from_x, from_y) = match quarters {
-                0 => (x, y),
-                1 => (width - 1 - y, x),
-                2 => (width - 1 - x, height - 1 - y),
-                _ => (y, height - 1 - x),
-            };
-            let at = (from_y * width + from_x) * channels;
-            pixels.extend_from_slice(&picture.pixels()[at..at + channels]);
-        }
-    }
-    Picture::new(new_width, new_height, channels, pixels)
+    let (transpose, flip_x, flip_y) = (!quarters.is_multiple_of(2), quarters >= 2, matches!(quarters, 1 | 2));
+    let size = PictureSize { height: picture.height(), width: picture.width() };
+    oriented(picture.pixels(), size, Orientation { transpose, flip_x, flip_y }, picture.channels())
 }
 
 /// The size that a turned picture needs.

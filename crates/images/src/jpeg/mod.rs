@@ -18,6 +18,18 @@ pub(crate) use turbo::{Decoder, Jpeg, encode};
 /// Whether pictures can be decoded at a half, a quarter and an eighth of their size.
 pub(crate) const HAS_SCALES: bool = cfg!(feature = "turbojpeg");
 
+/// The library that decodes JPEG files: `zune-jpeg`, or `libjpeg-turbo` with the feature `turbojpeg`.
+///
+/// Some of their pixels differ by a few levels. A fingerprint of decoded pictures should therefore contain this name, as
+/// that of [`PictureDataset`](crate::PictureDataset) does.
+///
+/// ```
+/// assert!(["libjpeg-turbo", "zune-jpeg"].contains(&fulmen_images::jpeg_decoder()));
+/// ```
+pub fn jpeg_decoder() -> &'static str {
+    if cfg!(feature = "turbojpeg") { "libjpeg-turbo" } else { "zune-jpeg" }
+}
+
 /// What is said of data that make no sense, after what the decoder says.
 fn damaged(why: &str) -> fulmen_data::Error {
     fulmen_data::Error::content(format!(

@@ -405,6 +405,13 @@ fn a_folder_without_pictures_says_what_is_missing() {
     let root = tempfile::tempdir().unwrap();
     let message = |root: &Path| ImageFolder::open(root).unwrap_err().to_string();
     assert!(message(&root.path().join("nowhere")).contains("listing the folder"));
+    #[cfg(unix)]
+    {
+        let looped = tempfile::tempdir().unwrap();
+        fs::create_dir(looped.path().join("cat")).unwrap();
+        std::os::unix::fs::symlink("..", looped.path().join("cat/up")).unwrap();
+        assert!(message(looped.path()).contains("a link leads back to this folder from within it"));
+    }
     assert!(message(root.path()).contains("has no folders"));
     fs::write(root.path().join("a.jpg"), bytes("s420.jpg")).unwrap();
     assert!(message(root.path()).contains("lie in no folder of a class"));
@@ -478,6 +485,18 @@ fn fingerprints_tell_files_and_steps_apart() {
     assert_ne!(of(Pictures::rgb().resize_exact(8).max_pixels(1 << 30)), first);
     fs::write(root.path().join("dog/a.png"), bytes("gray.jpg")).unwrap();
     assert_ne!(of(Pictures::rgb().resize_exact(8)), first);
+}
+
+#[test]
+fn a_fingerprint_names_the_decoder_of_jpegs() {
+    let root = folder();
+    let data = ImageFolder::open(root.path()).unwrap().decode(Pictures::rgb().resize_exact(8)).unwrap();
+    let mut fingerprint = Fingerprint::noting();
+    data.fingerprint(&mut fingerprint).unwrap();
+    let notes = fingerprint.into_notes().finish();
+    let decoder = notes.iter().find(|note| note.name == "JPEG decoder").unwrap();
+    let built = if cfg!(feature = "turbojpeg") { "`libjpeg-turbo`" } else { "`zune-jpeg`" };
+    assert_eq!((decoder.first.as_str(), decoder.count), (built, 1));
 }
 
 #[test]

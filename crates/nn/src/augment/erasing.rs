@@ -109,7 +109,7 @@ impl RandomErasing {
             let ratio = draw(of_ratio, (self.ratio.0.ln(), self.ratio.1.ln()), [n, TRIES]).exp();
             let (heights, widths) = ((&area * &ratio).sqrt().round(), (&area / &ratio).sqrt().round());
             let fits = heights.lt(height as f64).and(widths.lt(width as f64));
-            let first = fits.to_dtype(DType::I32).argmax(1, true);
+            let first = fits.to_dtype(DType::I32).argmax_keepdim(1);
             let chosen = |of: &Tensor| of.take_along_axis(1, &first);
             let (erased_height, erased_width) = (chosen(&heights), chosen(&widths));
             let place = |key: &Tensor, size: usize, erased: &Tensor| {
@@ -117,7 +117,7 @@ impl RandomErasing {
                 (random::uniform(key, DType::F32, [n, 1], 0.0, 1.0) * &places).floor().minimum(&places - 1.0)
             };
             let (top, left) = (place(of_top, height, &erased_height), place(of_left, width, &erased_width));
-            let done = fits.any(&[1], true).and(random::bernoulli(of_chance, self.p, [n, 1]));
+            let done = fits.any_keepdim(&[1]).and(random::bernoulli(of_chance, self.p, [n, 1]));
             let [top, left, erased_height, erased_width] = [top, left, erased_height, erased_width].map(beforehand);
             let done = beforehand(done);
 

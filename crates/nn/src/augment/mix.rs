@@ -109,11 +109,11 @@ fn partner(rows: &Tensor, mask: Option<&Tensor>) -> Tensor {
     let n = rows.size(0);
     let shape: Vec<usize> = (0..rows.rank()).map(|axis| if axis == 0 { n } else { 1 }).collect();
     let number = Tensor::iota(DType::I32, [n], 0);
-    let last = mask.gt(0.0).select(&number, &number.zeros_like()).max(&[0], true);
+    let last = mask.gt(0.0).select(&number, &number.zeros_like()).max_keepdim(&[0]);
     let is_last = number.eq(&last).reshape(shape.as_slice()).broadcast_to(rows.shape());
     // A sum instead of an indexed row: where rows lie on several devices, one picture crosses the links, not all.
     let wide = if rows.dtype().is_float() { rows.clone() } else { rows.to_dtype(DType::I32) };
-    let row = is_last.select(&wide, &wide.zeros_like()).sum(&[0], true).to_dtype(rows.dtype());
+    let row = is_last.select(&wide, &wide.zeros_like()).sum_keepdim(&[0]).to_dtype(rows.dtype());
     let is_first = number.eq(0.0).reshape(shape.as_slice()).broadcast_to(rows.shape());
     is_first.select(&row.broadcast_to(rows.shape()), &rolled)
 }

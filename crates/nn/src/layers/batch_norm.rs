@@ -55,14 +55,14 @@ impl Norm<'_> {
             Some(running) => {
                 // Images and volumes are so large that reading them twice costs time.
                 let (mean, var) = match self.spatial {
-                    1 => (wide.mean(&axes, true), wide.var(&axes, true)),
+                    1 => (wide.mean_keepdim(&axes), wide.var_keepdim(&axes)),
                     _ => in_one_pass(&wide, &axes, &running.statistics(dtype, &shape).0),
                 };
                 running.count_batch();
                 running.track(&mean, &var, count(x), self.momentum);
                 (mean, var)
             }
-            None => (wide.mean(&axes, true), wide.var(&axes, true)),
+            None => (wide.mean_keepdim(&axes), wide.var_keepdim(&axes)),
         };
         let mut scale = (var + self.eps).rsqrt();
         if let Some(weight) = weight {
@@ -83,8 +83,8 @@ fn in_one_pass(x: &Tensor, axes: &[isize], near: &Tensor) -> (Tensor, Tensor) {
     // Running statistics that are no longer finite must not spoil those of a batch that is.
     let near = near.is_finite().select(near, &near.zeros_like()).detach();
     let shifted = x - &near;
-    let mean = shifted.mean(axes, true);
-    let square = (&shifted * &shifted).mean(axes, true);
+    let mean = shifted.mean_keepdim(axes);
+    let square = (&shifted * &shifted).mean_keepdim(axes);
     // Rounding may leave less than nothing.
     let var = (square - &mean * &mean).maximum(0.0);
     (mean + near, var)

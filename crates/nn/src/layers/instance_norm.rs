@@ -128,11 +128,11 @@ impl<const N: usize> InstanceNorm<N> {
         let axes: Vec<isize> = (2..x.rank() as isize).collect();
         let (mean, var) = match &self.running {
             Some(running) if !training => running.statistics(wide.dtype(), &beside),
-            _ => (wide.mean(&axes, true), wide.var(&axes, true)),
+            _ => (wide.mean_keepdim(&axes), wide.var_keepdim(&axes)),
         };
         if let Some(running) = self.running.as_ref().filter(|_| training) {
             let count = x.shape()[2..].iter().product();
-            running.track(&mean.mean(&[0], true), &var.mean(&[0], true), count, Some(self.momentum));
+            running.track(&mean.mean_keepdim(&[0]), &var.mean_keepdim(&[0]), count, Some(self.momentum));
         }
         let y = (wide - mean) * (var + self.eps).rsqrt();
         affine(y, self.weight.as_ref(), self.bias.as_ref(), &beside).to_dtype(x.dtype())

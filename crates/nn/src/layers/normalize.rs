@@ -7,8 +7,8 @@ use crate::Parameter;
 
 /// `(x − mean)/√(var + eps)` along `axes`, for `x` in at least f32.
 pub(super) fn standardize(x: &Tensor, axes: &[isize], eps: f64) -> Tensor {
-    let centred = x - x.mean(axes, true);
-    let var = (&centred * &centred).mean(axes, true);
+    let centred = x - x.mean_keepdim(axes);
+    let var = (&centred * &centred).mean_keepdim(axes);
     centred * (var + eps).rsqrt()
 }
 

@@ -137,8 +137,8 @@ impl<L: Weighted> SpectralNorm<L> {
             let fixed = matrix.detach();
             for _ in 0..self.steps {
                 // Sums instead of products: exact in f32 wherever they run.
-                v = normalize(&(&fixed * u.unsqueeze(1)).sum(&[0], false), self.eps);
-                u = normalize(&(&fixed * v.unsqueeze(0)).sum(&[1], false), self.eps);
+                v = normalize(&(&fixed * u.unsqueeze(1)).sum(&[0]), self.eps);
+                u = normalize(&(&fixed * v.unsqueeze(0)).sum(&[1]), self.eps);
             }
             self.u.set(u.to_dtype(self.u.ty().dtype));
             self.v.set(v.to_dtype(self.v.ty().dtype));

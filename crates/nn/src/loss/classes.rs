@@ -35,7 +35,7 @@ impl Classes {
     /// The value `[samples]` at each target.
     pub(super) fn pick(&self, values: &Tensor) -> Tensor {
         // Not a sum of products: 0 · −∞, where a class is impossible, would be NaN.
-        self.one_hot.select(values, &Tensor::zeros(values.dtype(), [])).sum(&[-1], false)
+        self.one_hot.select(values, &Tensor::zeros(values.dtype(), [])).sum(&[-1])
     }
 
     /// Losses `[samples]` that are 0 where the target is ignored, and NaN where it is neither a class nor ignored.

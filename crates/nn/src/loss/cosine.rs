@@ -30,13 +30,13 @@ pub fn cosine_similarity(a: impl AsTensor, b: impl AsTensor, axis: isize, eps: f
         let (a, b) = (wide(a), wide(b));
         // Not a root of a maximum: eps² would be 0 in f32 where eps is small.
         let (a, b) = (&a / norm(&a, axis, eps), &b / norm(&b, axis, eps));
-        Ok((a * b).sum(&[axis], false))
+        Ok((a * b).sum(&[axis]))
     })
 }
 
 /// `max(|x|, eps)` along an axis of size 1 then; at 0 without gradient.
 fn norm(x: &Tensor, axis: isize, eps: f64) -> Tensor {
-    let squares = (x * x).sum(&[axis], true);
+    let squares = (x * x).sum_keepdim(&[axis]);
     let none = squares.eq(0.0);
     let norm = none.select(&squares.ones_like(), &squares).sqrt();
     none.select(&squares.zeros_like(), &norm).maximum(eps)
@@ -70,9 +70,9 @@ pub fn cosine_embedding_loss(
         }
         let (a, b) = (wide(a), wide(b));
         // PyTorch's formula, which differs from that of `cosine_similarity` in how it avoids dividing by 0.
-        let squares_a = (&a * &a).sum(&[-1], false) + 1e-12;
-        let squares_b = (&b * &b).sum(&[-1], false) + 1e-12;
-        let cosine = (a * b).sum(&[-1], false) / (squares_a * squares_b).sqrt();
+        let squares_a = (&a * &a).sum(&[-1]) + 1e-12;
+        let squares_b = (&b * &b).sum(&[-1]) + 1e-12;
+        let cosine = (a * b).sum(&[-1]) / (squares_a * squares_b).sqrt();
         same_shape(&[("target", target), ("cosine of the vectors", &cosine)])?;
         let zero = cosine.zeros_like();
         let (same, apart) = (target.to_dtype(cosine.dtype()).eq(1.0), target.to_dtype(cosine.dtype()).eq(-1.0));

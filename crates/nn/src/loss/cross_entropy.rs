@@ -130,7 +130,7 @@ impl CrossEntropyLoss {
             let targets = Classes::new(target, classes, self.ignore_index);
             let mut losses = -targets.pick(&weighted);
             if self.label_smoothing != 0.0 {
-                let even = -weighted.mean(&[-1], false);
+                let even = -weighted.mean(&[-1]);
                 losses = losses * (1.0 - self.label_smoothing) + even * self.label_smoothing;
             }
             Ok(mean_by(self.reduction, &targets, &targets.judge(&losses), weight.as_ref()))
@@ -150,7 +150,7 @@ impl CrossEntropyLoss {
         if let Some(weight) = weight {
             terms = terms * weight;
         }
-        -terms.sum(&[-1], false)
+        -terms.sum(&[-1])
     }
 }
 

@@ -98,7 +98,7 @@ impl CtcLoss {
             let used = Tensor::iota(DType::I32, [batch, longest], 1).lt(&target_lengths);
             let index = targets.to_dtype(DType::I64);
             let right = index.ge(0.0).and(index.lt(classes as f64)).and(index.ne(self.blank as f64));
-            let unsound = used.and(right.not()).to_dtype(DType::I32).sum(&[1], true).gt(0.0);
+            let unsound = used.and(right.not()).to_dtype(DType::I32).sum_keepdim(&[1]).gt(0.0);
             let labels = used.and(&right).select(&index.to_dtype(DType::I32), &blanks);
             let pairs = Tensor::stack(&[&labels, &blanks], 2).reshape([batch, 2 * longest]);
             let first = Tensor::full(DType::I32, [batch, 1], self.blank as f64);
@@ -196,8 +196,8 @@ fn shifted(x: &Tensor, by: i64, value: &Tensor) -> Tensor {
 /// The largest of a row, `[batch, 1]`, of which all but one are −∞: its gradient goes to that one.
 fn largest(x: &Tensor) -> Tensor {
     let possible = x.ne(f64::NEG_INFINITY);
-    let sum = possible.select(x, &x.zeros_like()).sum(&[1], true);
-    let any = possible.to_dtype(DType::I32).sum(&[1], true).gt(0.0);
+    let sum = possible.select(x, &x.zeros_like()).sum_keepdim(&[1]);
+    let any = possible.to_dtype(DType::I32).sum_keepdim(&[1]).gt(0.0);
     any.select(&sum, &Tensor::full(x.dtype(), [], f64::NEG_INFINITY))
 }
 

@@ -9,14 +9,14 @@ use crate::record::NN;
 /// `target·(log target − input)`, elementwise, for log-probabilities `input` and probabilities `target` of one shape.
 ///
 /// The mean is that over all elements, as PyTorch's is by default; the divergence of a sample is the sum over its
-/// classes. Under padding, `kl_div(…, Reduction::None).sum(&[-1], false)` is one value a sample.
+/// classes. Under padding, `kl_div(…, Reduction::None).sum(&[-1])` is one value a sample.
 ///
 /// ```
 /// use fulmen_nn::loss::{Reduction, kl_div};
 /// use fulmen_tensor::Tensor;
 ///
 /// let (p, q) = (Tensor::from_slice(&[0.5f32, 0.5], [1, 2]), Tensor::from_slice(&[1.0f32, 0.0], [1, 2]));
-/// let divergence = kl_div(&p.log(), &q, Reduction::None).sum(&[-1], false);
+/// let divergence = kl_div(&p.log(), &q, Reduction::None).sum(&[-1]);
 /// assert_eq!(divergence.eval()?.to_vec::<f32>()?, [2f32.ln()]);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```

@@ -155,13 +155,13 @@ impl TripletMarginLoss {
     fn distance(&self, a: &Tensor, b: &Tensor) -> Tensor {
         let size = (a - b + self.eps).abs();
         if self.p == f64::INFINITY {
-            return size.max(&[-1], false);
+            return size.max(&[-1]);
         }
         if self.p == 1.0 {
-            return size.sum(&[-1], false);
+            return size.sum(&[-1]);
         }
         let powers = if self.p == 2.0 { &size * &size } else { size.pow(self.p) };
-        let sum = powers.sum(&[-1], false);
+        let sum = powers.sum(&[-1]);
         // At 0 the root has no gradient, and there is none to hand on.
         let none = sum.eq(0.0);
         let safe = none.select(&sum.ones_like(), &sum);

@@ -99,8 +99,8 @@ impl Metric for ConfusionMatrix {
             let classes = target.size(-1);
             let index = |one_hot: &Tensor| {
                 let iota = Tensor::iota(DType::I32, one_hot.shape(), -1);
-                let found = one_hot.select(&iota, &iota.zeros_like()).sum(&[-1], false);
-                let any = one_hot.to_dtype(DType::I32).sum(&[-1], false);
+                let found = one_hot.select(&iota, &iota.zeros_like()).sum(&[-1]);
+                let any = one_hot.to_dtype(DType::I32).sum(&[-1]);
                 (found, any)
             };
             let ((row, is_row), (column, is_column)) = (index(&target), index(&predicted));

@@ -27,9 +27,9 @@ pub fn correct(logits: impl AsTensor, target: impl AsTensor) -> Tensor {
                 format!("needs logits [.., classes] and the integer index of each right class [..], got {l} and {t}");
             return Err(message.into());
         }
-        let largest = logits.max(&[-1], false);
+        let largest = logits.max(&[-1]);
         // As i64 no index of any integer type is taken for another.
-        let hit = logits.argmax(-1, false).to_dtype(DType::I64).eq(target.to_dtype(DType::I64));
+        let hit = logits.argmax(-1).to_dtype(DType::I64).eq(target.to_dtype(DType::I64));
         Ok(hit.and(largest.eq(&largest)).to_dtype(DType::F32))
     })
 }

@@ -1,11 +1,11 @@
 //! Metrics of scores over all thresholds: the area under the ROC curve and average precision, from counts at fixed
 //! thresholds.
 
-use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
+use fulmen_tensor::{DType, Refusal, Tensor};
 
 use super::average::{average, ratio, unknown};
-use super::labels::{Task, columns, count, count_all};
-use super::{Average, Metric, Statistics, Value};
+use super::labels::{Task, by_task, columns, count, count_all};
+use super::{Average, Metric, Value};
 use crate::precision::wide;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Metric for Curve {
         let lowest = Tensor::iota(DType::I32, [self.thresholds, 1], 0).eq(0.0);
         let above = between(&scores).ge(&thresholds).or(lowest).and(between(&mask_columns));
         let samples: Vec<isize> = (0..mask.rank() as isize).collect();
-        let count_above = |x: &Tensor| x.to_dtype(DType::I32).sum(&samples, false);
+        let count_above = |x: &Tensor| x.to_dtype(DType::I32).sum(&samples);
         vec![
             count_above(&above.and(between(&target))),
             count_above(&above),
@@ -119,7 +119,7 @@ impl Metric for Curve {
 }
 
 macro_rules! metrics {
-    ($($(#[$doc:meta])* $name:ident $area:ident $text:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $area:ident;)*) => {$(
         $(#[$doc])*
         ///
         /// The scores are probabilities. They are compared with fixed thresholds, 200 unless set, evenly from 0 to 1 (as
@@ -134,49 +134,19 @@ macro_rules! metrics {
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct $name(Curve);
 
-        impl $name {
-            /// Of each class against the others; the average is [`Average::Macro`].
-            pub fn new(classes: usize) -> $name {
-                $name::of(Task::Multiclass(classes))
-            }
-
-            /// Of a yes or no.
-            pub fn binary() -> $name {
-                $name::of(Task::Binary)
-            }
-
-            /// Of a yes or no for each of so many labels; the average is [`Average::Macro`].
-            pub fn multilabel(labels: usize) -> $name {
-                $name::of(Task::Multilabel(labels))
-            }
-
-            fn of(task: Task) -> $name {
-                $name(Curve { area: Area::$area, task, average: Average::Macro, thresholds: 200 })
-            }
-
-            /// How the areas of the classes become one.
-            pub fn average(mut self, average: Average) -> $name {
-                self.0.average = average;
-                self
-            }
-
-            /// The number of thresholds, from 2 to 65536.
-            pub fn thresholds(mut self, thresholds: usize) -> $name {
-                self.0.thresholds = thresholds;
-                self
-            }
-
+        by_task! {
+            $name, Macro, |task| Curve { area: Area::$area, task, average: Average::Macro, thresholds: 200 };
             /// The statistics of a batch: probabilities `[…, classes]` and the right classes, integers `[…]`. Of a yes or
             /// no: probabilities and targets of the same shape that are 0 or 1; of several labels both `[…, labels]`.
             ///
             /// Poisoned by other shapes or dtypes.
-            #[track_caller]
-            pub fn update(&self, input: impl AsTensor, target: impl AsTensor) -> Statistics {
-                let (input, target) = (input.as_tensor(), target.as_tensor());
-                Statistics::record(self.0, $text, || {
-                    let samples = self.0.samples(input, target)?;
-                    Ok((vec![input.clone(), target.clone()], samples))
-                })
+        }
+
+        impl $name {
+            /// The number of thresholds, from 2 to 65536.
+            pub fn thresholds(mut self, thresholds: usize) -> $name {
+                self.0.thresholds = thresholds;
+                self
             }
         }
     )*};
@@ -193,7 +163,7 @@ metrics! {
     /// assert_eq!(Auroc::binary().update(&scores, &target).eval()?.compute().scalar(), Some(0.75));
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
-    Auroc Roc "Auroc";
+    Auroc Roc;
     /// Average precision, `Σ (Rₙ − Rₙ₋₁)·Pₙ` over falling thresholds, for precision `P` and recall `R`.
     ///
     /// ```
@@ -205,5 +175,5 @@ metrics! {
     /// assert!((value.unwrap_or(0.0) - (0.5 + 0.5 * 2.0 / 3.0)).abs() < 1e-12);
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
-    AveragePrecision Precision "AveragePrecision";
+    AveragePrecision Precision;
 }

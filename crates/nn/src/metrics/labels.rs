@@ -88,8 +88,8 @@ impl Task {
         let (target, outside) = self.target(target);
         let predicted = match self {
             Task::Multiclass(classes) if input.dtype().is_float() => {
-                let largest = input.max(&[-1], true);
-                input.argmax(-1, false).one_hot(classes).and(largest.eq(&largest))
+                let largest = input.max_keepdim(&[-1]);
+                input.argmax(-1).one_hot(classes).and(largest.eq(&largest))
             }
             Task::Multiclass(classes) => index(input, classes).0,
             _ if input.dtype().is_float() => columns(self, &wide(input).gt(threshold)),
@@ -130,10 +130,57 @@ pub(super) fn columns(task: Task, x: &Tensor) -> Tensor {
 /// How often each column is true: i32 `[columns]`.
 pub(super) fn count(which: &Tensor) -> Tensor {
     let samples: Vec<isize> = (0..which.rank().saturating_sub(1) as isize).collect();
-    which.to_dtype(DType::I32).sum(&samples, false)
+    which.to_dtype(DType::I32).sum(&samples)
 }
 
 /// How often it is true: an i32 scalar.
 pub(super) fn count_all(which: &Tensor) -> Tensor {
     which.to_dtype(DType::I32).sum_all()
 }
+
+/// The constructors, `average` and `update` of a metric that is asked about a [`Task`]; the docs are those of `update`.
+macro_rules! by_task {
+    ($name:ident, $default:ident, |$task:ident| $settings:expr; $(#[$update:meta])*) => {
+        impl $name {
+            #[doc = concat!("Of one class among so many; the average is [`Average::", stringify!($default), "`].")]
+            pub fn new(classes: usize) -> $name {
+                $name::of(Task::Multiclass(classes))
+            }
+
+            /// Of a yes or no.
+            pub fn binary() -> $name {
+                $name::of(Task::Binary)
+            }
+
+            /// Of a yes or no for each of so many labels. A macro average is over all labels.
+            pub fn multilabel(labels: usize) -> $name {
+                $name::of(Task::Multilabel(labels))
+            }
+
+            fn of($task: Task) -> $name {
+                $name($settings)
+            }
+
+            /// How the scores of the classes become one. A yes or no has no classes to average over.
+            pub fn average(mut self, average: Average) -> $name {
+                self.0.average = average;
+                self
+            }
+
+            $(#[$update])*
+            #[track_caller]
+            pub fn update(
+                &self,
+                input: impl fulmen_tensor::AsTensor,
+                target: impl fulmen_tensor::AsTensor,
+            ) -> $crate::metrics::Statistics {
+                let (input, target) = (input.as_tensor(), target.as_tensor());
+                $crate::metrics::Statistics::record(self.0, stringify!($name), || {
+                    let samples = self.0.samples(input, target)?;
+                    Ok((vec![input.clone(), target.clone()], samples))
+                })
+            }
+        }
+    };
+}
+pub(super) use by_task;

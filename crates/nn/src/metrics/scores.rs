@@ -1,11 +1,11 @@
 //! Scores of decisions: accuracy, precision, recall, F1 and the Jaccard index, from how often each class was the target,
 //! was predicted, and was both. Not here: metrics of scores over all thresholds (`curve`).
 
-use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
+use fulmen_tensor::{DType, Refusal, Tensor};
 
 use super::average::{average, ratio, unknown};
-use super::labels::{Decided, Task, count, count_all};
-use super::{Average, Metric, Statistics, Value};
+use super::labels::{Decided, Task, by_task, count, count_all};
+use super::{Average, Metric, Value};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Score {
@@ -44,11 +44,11 @@ impl Scores {
     /// The target's class where it is among the `top_k` largest logits; of equal logits the first is the larger.
     fn among_the_largest(&self, logits: &Tensor, target: &Tensor) -> Tensor {
         let index = Tensor::iota(DType::I32, logits.shape(), -1);
-        let its = target.select(logits, &logits.zeros_like()).sum(&[-1], true).to_dtype(logits.dtype());
-        let its_index = target.select(&index, &index.zeros_like()).sum(&[-1], true);
+        let its = target.select(logits, &logits.zeros_like()).sum_keepdim(&[-1]).to_dtype(logits.dtype());
+        let its_index = target.select(&index, &index.zeros_like()).sum_keepdim(&[-1]);
         let before = logits.gt(&its).or(logits.eq(&its).and(index.lt(&its_index)));
-        let rank = before.to_dtype(DType::I32).sum(&[-1], true);
-        let largest = logits.max(&[-1], true);
+        let rank = before.to_dtype(DType::I32).sum_keepdim(&[-1]);
+        let largest = logits.max_keepdim(&[-1]);
         target.and(rank.lt(self.top_k as f64)).and(largest.eq(&largest))
     }
 }
@@ -107,53 +107,28 @@ impl Metric for Scores {
 }
 
 macro_rules! metrics {
-    ($($(#[$doc:meta])* $name:ident $score:ident $average:ident $text:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $score:ident $average:ident;)*) => {$(
         $(#[$doc])*
         ///
         /// A target that is none of the classes makes the value NaN; so does a value over no samples.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct $name(Scores);
 
-        impl $name {
-            #[doc = concat!("Of one class among so many; the average is [`Average::", stringify!($average), "`].")]
-            pub fn new(classes: usize) -> $name {
-                $name(Scores::new(Score::$score, Task::Multiclass(classes), Average::$average))
-            }
-
-            /// Of a yes or no: a score above 0.5 is a yes.
-            pub fn binary() -> $name {
-                $name(Scores::new(Score::$score, Task::Binary, Average::$average))
-            }
-
-            /// Of a yes or no for each of so many labels. A macro average is over all labels.
-            pub fn multilabel(labels: usize) -> $name {
-                $name(Scores::new(Score::$score, Task::Multilabel(labels), Average::$average))
-            }
-
-            /// How the scores of the classes become one. A yes or no has no classes to average over.
-            pub fn average(mut self, average: Average) -> $name {
-                self.0.average = average;
-                self
-            }
-
-            /// Above which score a yes or no is a yes: 0.5 for probabilities, 0 for logits. A score of NaN is a no.
-            pub fn threshold(mut self, threshold: f64) -> $name {
-                self.0.threshold = threshold;
-                self
-            }
-
+        by_task! {
+            $name, $average, |task| Scores::new(Score::$score, task, Average::$average);
             /// The statistics of a batch: scores `[…, classes]` (logits or probabilities) or predicted classes, integers
             /// `[…]`, and the right classes, integers `[…]`. Of a yes or no: scores, or what was predicted, and targets of
             /// the same shape that are 0 or 1; of several labels both `[…, labels]`.
             ///
             /// Poisoned by other shapes or dtypes.
-            #[track_caller]
-            pub fn update(&self, input: impl AsTensor, target: impl AsTensor) -> Statistics {
-                let (input, target) = (input.as_tensor(), target.as_tensor());
-                Statistics::record(self.0, $text, || {
-                    let samples = self.0.samples(input, target)?;
-                    Ok((vec![input.clone(), target.clone()], samples))
-                })
+        }
+
+        impl $name {
+            /// Above which score a yes or no is a yes: 0.5 for probabilities and at first, 0 for logits. A score of NaN is a
+            /// no.
+            pub fn threshold(mut self, threshold: f64) -> $name {
+                self.0.threshold = threshold;
+                self
             }
         }
     )*};
@@ -172,7 +147,7 @@ metrics! {
     /// assert_eq!(Accuracy::new(3).top_k(2).update(&logits, &target).eval()?.compute().scalar(), Some(1.0));
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
-    Accuracy Accuracy Micro "Accuracy";
+    Accuracy Accuracy Micro;
     /// Of what was predicted to be of a class, the share that is; 0 where nothing was.
     ///
     /// ```
@@ -182,7 +157,7 @@ metrics! {
     /// assert_eq!(Precision::binary().update(&p, &y).eval()?.compute().scalar(), Some(0.5));
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
-    Precision Precision Macro "Precision";
+    Precision Precision Macro;
     /// Of what is of a class, the share that was predicted to be; 0 where nothing is.
     ///
     /// ```
@@ -192,7 +167,7 @@ metrics! {
     /// assert_eq!(Recall::binary().threshold(0.0).update(&logits, &y).eval()?.compute().scalar(), Some(2.0 / 3.0));
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
-    Recall Recall Macro "Recall";
+    Recall Recall Macro;
     /// The harmonic mean of precision and recall. Classes that neither are nor were predicted do not count in a macro
     /// average.
     ///
@@ -204,7 +179,7 @@ metrics! {
     /// assert_eq!(by_class, Value::Vector(vec![2.0 / 3.0, 2.0 / 3.0]));
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
-    F1 F1 Macro "F1";
+    F1 F1 Macro;
     /// Of what is of a class or was predicted to be, the share that is both: intersection over union.
     ///
     /// ```
@@ -214,7 +189,7 @@ metrics! {
     /// assert_eq!(JaccardIndex::binary().update(&predicted, &target).eval()?.compute().scalar(), Some(1.0 / 3.0));
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
-    JaccardIndex Jaccard Macro "JaccardIndex";
+    JaccardIndex Jaccard Macro;
 }
 
 impl Accuracy {

@@ -107,12 +107,12 @@ impl Rule for Adafactor {
         let squares = g * g;
         let state = match work.state {
             [row, column] => {
-                vec![towards(row, squares.mean(&[-1], true)), towards(column, squares.mean(&[-2], true))]
+                vec![towards(row, squares.mean_keepdim(&[-1])), towards(column, squares.mean_keepdim(&[-2]))]
             }
             other => other.iter().map(|mean| towards(mean, squares.clone())).collect(),
         };
         let variance = match &state[..] {
-            [row, column] => row * column / row.mean(&[-2], true).maximum(eps1),
+            [row, column] => row * column / row.mean_keepdim(&[-2]).maximum(eps1),
             other => other[0].clone(),
         };
         let update = g * variance.maximum(eps1 * eps1).rsqrt();

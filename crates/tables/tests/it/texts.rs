@@ -8,7 +8,7 @@ use expect_test::{Expect, expect};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use fulmen_data::{DType, DataLoader, Dataset, Error, Field, HostBatch, OnError, Result, Source, Stream};
-use fulmen_tables::{Csv, CsvOptions, CsvRow, JsonLines, Table, TextFile, TextFolder};
+use fulmen_tables::{Csv, CsvOptions, JsonLines, Row, Table, TextFile, TextFolder};
 use tempfile::TempDir;
 
 struct Files(TempDir);
@@ -36,7 +36,7 @@ fn gzip(content: &[u8]) -> Vec<u8> {
 }
 
 /// All values of all rows, with the lines they stand in.
-fn rows(source: impl Iterator<Item = Result<CsvRow>>) -> Vec<(String, Vec<Option<String>>)> {
+fn rows(source: impl Iterator<Item = Result<Row>>) -> Vec<(String, Vec<Option<String>>)> {
     source
         .map(|row| {
             let row = row.unwrap();
@@ -101,6 +101,80 @@ fn csv_reads_alike_by_index_from_the_disk_and_in_order() {
     assert_eq!(read_csv(Csv::options(), &large), [row(2, &[&long, "1"]), row(60_003, &[&long, "2"])]);
 }
 
+/// Of several blocks, some rows take a line and some take more.
+#[test]
+fn rows_of_many_blocks_read_alike_by_index_and_in_order_with_their_lines() {
+    let files = Files::new();
+    let (mut csv, mut json, mut lines) = ("n,text\n".to_owned(), String::new(), Vec::new());
+    let mut line = 2;
+    for number in 0..3000 {
+        if number % 500 == 499 {
+            (csv, json, line) = (csv + "\n", json + "\n", line + 1);
+        }
+        lines.push(line);
+        // Near the end each row takes a line, so that its number is known without reading it.
+        let broken = number % 100 == 7 && number < 1500;
+        csv += &format!("{number},\"{}\"\n", if broken { "a\nb" } else { "a, b" });
+        json += &format!("{{\"n\": {number}}}\n");
+        line += if broken { 2 } else { 1 };
+    }
+    let path = files.write("x.csv", &csv);
+    let expected: Vec<_> = (0..3000).map(|number| (number, lines[number])).collect();
+    let found = |row: Row| {
+        let line = row.origin().rsplit_once("x.csv, line ").unwrap().1.parse().unwrap();
+        (row.get::<usize>("n").unwrap(), line)
+    };
+    for (keep_below, cache) in [(0, 0), (0, 1 << 20), (1 << 20, 0)] {
+        let table = Csv::options().keep_below(keep_below).open(&path).unwrap().cache_bytes(cache);
+        // 1709 and 3000 share no factor.
+        let order: Vec<usize> = (0..3000).map(|step| step * 1709 % 3000).collect();
+        for &index in &order {
+            assert!(table.origin(index).ends_with(&format!("x.csv, line {}", lines[index])), "{}", table.origin(index));
+            assert_eq!(found(table.get(index).unwrap()), expected[index]);
+        }
+        let data = table.select(["text", "n"]).unwrap().column("n", DType::I64).build().unwrap();
+        let batch = HostBatch::collate(&data, &order).unwrap();
+        assert!(batch.values::<i64>(0).unwrap().iter().zip(&order).all(|(&n, &index)| n == index as i64));
+    }
+    let streamed = Csv::stream(&path).unwrap().items(0).unwrap().map(|item| found(item.unwrap().item));
+    assert_eq!(streamed.collect::<Vec<_>>(), expected);
+    let path = files.write("x.jsonl", &json);
+    let json = JsonLines::open(&path).unwrap();
+    for index in [2999, 0, 498, 499, 500, 1234] {
+        assert_eq!(json.get(index).unwrap()["n"], index);
+        assert!(
+            json.origin(index).ends_with(&format!("line {}", index + 1 + (index + 1) / 500)),
+            "{}",
+            json.origin(index)
+        );
+    }
+    let text = TextFile::open(&path).unwrap();
+    assert_eq!((text.len(), text.get(499).unwrap().as_str()), (3006, ""));
+    assert_eq!(text.get(3005).unwrap(), "{\"n\": 2999}");
+}
+
+#[test]
+fn a_value_that_is_no_utf8_is_an_error_of_its_row_and_column_alone() {
+    let files = Files::new();
+    let path = files.write("x.csv", b"a,b\n1,x\n2,\xff\n3,NA\n");
+    let csv = Csv::open(&path).unwrap();
+    let streamed: Vec<Row> = Csv::stream(&path).unwrap().items(0).unwrap().map(|item| item.unwrap().item).collect();
+    for row in [csv.get(1).unwrap(), streamed[1].clone()] {
+        assert_eq!(row.get::<u8>("a").unwrap(), 2);
+        files.check(
+            row.str("b").unwrap_err(),
+            expect!["x.csv: line 3: column `b` holds bytes that are no UTF-8 (convert the file), expected text"],
+        );
+    }
+    assert!(!csv.get(1).unwrap().is_missing("b").unwrap() && csv.get(2).unwrap().is_missing(1).unwrap());
+    files.check(
+        csv.get(2).unwrap().str(1).unwrap_err(),
+        expect!["x.csv: line 4: column `b` has no value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
+    );
+    let labels = csv.label("b").fill(-1.0).build().unwrap_err();
+    assert!(labels.to_string().contains("line 3: column `b` holds bytes that are no UTF-8"), "{labels}");
+}
+
 #[test]
 fn csv_that_is_not_as_it_should_be_is_named_by_file_and_line() {
     let files = Files::new();
@@ -158,7 +232,10 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
         read(&x, 1),
         expect!["sample 1 (x.csv, line 3): column `x` has no value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
     );
-    files.check(read(&x, 2), expect!["sample 2 (x.csv, line 4): column `x` holds `long`, expected a number for f32"]);
+    files.check(
+        read(&x, 2),
+        expect!["sample 2 (x.csv, line 4): column `x` holds the text `long`, expected a number for f32"],
+    );
     let n = open().column("n", DType::U8).build().unwrap();
     files.check(
         read(&n, 2),
@@ -168,7 +245,7 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
     let flag = open().column("flag", DType::Bool).build().unwrap();
     files.check(
         read(&flag, 2),
-        expect!["sample 2 (x.csv, line 4): column `flag` holds `maybe`, expected true or false"],
+        expect!["sample 2 (x.csv, line 4): column `flag` holds the text `maybe`, expected true or false"],
     );
     assert_eq!(HostBatch::collate(&flag, &[0, 1, 3]).unwrap().values::<bool>(0).unwrap(), [true, false, true]);
     files.check(
@@ -185,7 +262,7 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
     let row = open().get(2).unwrap();
     files.check(
         row.get::<f64>("x").unwrap_err(),
-        expect!["x.csv: line 4: column `x` holds `long`, expected a number for f64"],
+        expect!["x.csv: line 4: column `x` holds the text `long`, expected a number for f64"],
     );
     assert_eq!((row.str(3).unwrap(), row.get::<u16>(1).unwrap()), ("b", 300));
     assert!(row.str("y").unwrap_err().to_string().contains("no column `y`; its 4 columns are `x`, `n`"));

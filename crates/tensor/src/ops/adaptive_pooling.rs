@@ -84,7 +84,7 @@ impl Tensor {
             let (starts, ends) = edges(n / tiles, size / tiles);
             let mut means = vec![];
             for (&start, &end) in starts.iter().zip(&ends) {
-                means.push(tiled.narrow(within, start, end - start).mean(&[within], false));
+                means.push(tiled.narrow(within, start, end - start).mean(&[within]));
             }
             let mut shape = self.shape().to_vec();
             shape[axis] = size;
@@ -94,7 +94,7 @@ impl Tensor {
         let length = windows.shape()[axis + 1];
         let counts = Tensor::arange(DType::I32, length).broadcast_to([size, length]).lt(&lengths);
         let counts = counts.broadcast_in_dim(windows.shape(), &[axis, axis + 1]);
-        let sums = counts.select(&windows, &windows.zeros_like()).sum(&[within], false);
+        let sums = counts.select(&windows, &windows.zeros_like()).sum(&[within]);
         let mut shape = vec![1; sums.rank() - axis];
         shape[0] = size;
         sums / lengths.to_dtype(self.dtype()).reshape(shape)
@@ -116,7 +116,7 @@ impl Tensor {
             let first = Takes::Floats.check(self.dtype()).and_then(|()| first_axis(self, sizes))?;
             let from = wide(self);
             if let Some((tiles, within)) = from.tiles(first, sizes) {
-                return Ok(tiles.mean(&within, false).to_dtype(self.dtype()));
+                return Ok(tiles.mean(&within).to_dtype(self.dtype()));
             }
             let mut pooled = from;
             for (i, &size) in sizes.iter().enumerate() {
@@ -144,7 +144,7 @@ impl Tensor {
             self.live()?;
             let first = Takes::Numbers.check(self.dtype()).and_then(|()| first_axis(self, sizes))?;
             if let Some((tiles, within)) = self.tiles(first, sizes) {
-                return Ok(tiles.max(&within, false));
+                return Ok(tiles.max(&within));
             }
             let mut pooled = self.clone();
             for (i, &size) in sizes.iter().enumerate() {
@@ -154,7 +154,7 @@ impl Tensor {
                 }
                 // A shorter window has its last element twice, which changes no maximum.
                 let (windows, _) = pooled.windows("adaptive_max_pool", axis, size);
-                pooled = windows.max(&[axis as isize + 1], false);
+                pooled = windows.max(&[axis as isize + 1]);
             }
             Ok(pooled)
         })

@@ -12,12 +12,12 @@ reductions! {
     /// The index (i32) of the largest element along one axis: the first of several, the first NaN if there is one.
     ///
     /// Poisoned if there is no element along the axis.
-    argmax(axis: isize) -> Tensor, |x, keepdims| x.arg("argmax", axis, keepdims, Reducer::Max);
+    argmax, argmax_keepdim(axis: isize) -> Tensor, |x, keepdim| x.arg("argmax", axis, keepdim, Reducer::Max);
 
     /// The index (i32) of the smallest element along one axis: the first of several, the first NaN if there is one.
     ///
     /// Poisoned if there is no element along the axis.
-    argmin(axis: isize) -> Tensor, |x, keepdims| x.arg("argmin", axis, keepdims, Reducer::Min);
+    argmin, argmin_keepdim(axis: isize) -> Tensor, |x, keepdim| x.arg("argmin", axis, keepdim, Reducer::Min);
 }
 
 methods! {
@@ -40,7 +40,7 @@ impl Tensor {
         self.reshape([self.shape().num_elements()])
     }
 
-    fn arg(&self, method: &'static str, axis: isize, keepdims: bool, reducer: Reducer) -> Result<Tensor, Refusal> {
+    fn arg(&self, method: &'static str, axis: isize, keepdim: bool, reducer: Reducer) -> Result<Tensor, Refusal> {
         let shape = self.shape();
         let size = shape[shape.axis(axis)?];
         if size == 0 {
@@ -53,6 +53,11 @@ impl Tensor {
         }
         let index = Tensor::iota(DType::I32, shape, axis);
         let wanted = self.eq(extreme).or(self.ne(self));
-        Ok(wanted.select(&index, &Tensor::full(DType::I32, [], size as f64)).min(&[axis], keepdims))
+        Ok(wanted.select(&index, &Tensor::full(DType::I32, [], size as f64)).reduce(
+            "min",
+            Reducer::Min,
+            &[axis],
+            keepdim,
+        ))
     }
 }

@@ -38,7 +38,7 @@ impl Operation for BroadcastInDim {
             })
             .map(|axis| axis as isize)
             .collect();
-        vec![Some(cx.cotangent().sum(&repeated, false).reshape(from))]
+        vec![Some(cx.cotangent().sum(&repeated).reshape(from))]
     }
     fn repeated(&self) -> Repeated {
         Repeated::Always

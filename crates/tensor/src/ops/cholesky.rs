@@ -35,7 +35,7 @@ impl Operation for Cholesky {
     }
 }
 
-/// Square matrices of floats, 16-bit ones as f32, or a poisoned tensor under the method's name.
+/// Square matrices of floats, 16-bit ones as f32.
 pub(super) fn square(a: &Tensor) -> Result<Tensor, Refusal> {
     a.live()?;
     Takes::Floats.check(a.dtype())?;

@@ -2,7 +2,7 @@
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::scope::all_live;
+use crate::tensor::all_live;
 use crate::{DType, Tensor, TensorType};
 
 #[derive(Debug)]

@@ -9,9 +9,9 @@ use num_complex::Complex;
 use super::unary::methods;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::scope::Refusal;
+use crate::scope::{Refusal, Scope};
 use crate::tensor::Kind;
-use crate::{DType, Element, Shape, Tensor, TensorType};
+use crate::{DType, Element, Literal, Shape, Tensor, TensorType};
 
 /// The most bytes that are written into the text of a [`Function`](crate::Function), where the compiler can fold them; a
 /// larger value becomes an argument. `eval` makes an argument of each value that was given, whatever its size: see
@@ -160,6 +160,15 @@ methods! {
 
     /// Ones with the dtype and shape of this tensor.
     ones_like() -> Tensor, |x| Tensor::filled(x.dtype(), x.shape(), 1.0);
+}
+
+impl Literal {
+    /// The value as a constant of an expression.
+    #[track_caller]
+    pub fn to_tensor(&self) -> Tensor {
+        let _scope = Scope::open();
+        Tensor::from_elements(self.ty().clone(), self.bytes().to_vec())
+    }
 }
 
 impl Tensor {

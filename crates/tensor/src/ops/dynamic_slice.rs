@@ -6,7 +6,8 @@ use super::constant::holds;
 use super::takes::Takes;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::scope::{Refusal, all_live};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
 #[derive(Debug)]

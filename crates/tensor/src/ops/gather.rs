@@ -9,7 +9,8 @@ use super::scatter::{Combine, Scatter};
 use crate::autocast::wide;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
-use crate::scope::{Refusal, all_live};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
 /// How the axes of an operand, of indices and of what is taken (or written) belong together. Each index names an element
@@ -259,7 +260,7 @@ impl Tensor {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let scores = Tensor::from_slice(&[0.1f32, 0.9, 0.8, 0.2], [2, 2]);
-    /// let best = scores.take_along_axis(1, &scores.argmax(1, true));
+    /// let best = scores.take_along_axis(1, &scores.argmax_keepdim(1));
     /// assert_eq!(best.eval()?.to_vec::<f32>()?, [0.9, 0.8]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```

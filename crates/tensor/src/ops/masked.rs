@@ -5,7 +5,7 @@
 //! sums or means over a mask are those of [`Tensor::masked_fill`].
 
 use super::binary::Operand;
-use crate::scope::all_live;
+use crate::tensor::all_live;
 use crate::{AsTensor, DType, Tensor};
 
 impl Tensor {
@@ -77,7 +77,7 @@ impl Tensor {
             }
             let rows = Tensor::stack(&columns.iter().collect::<Vec<_>>(), -1);
             let number = Tensor::iota(DType::I32, [size, 1], 0);
-            Ok(number.lt(found.count_nonzero(&[0], false)).select(&rows, &filled))
+            Ok(number.lt(found.count_nonzero(&[0])).select(&rows, &filled))
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::{DType, Tensor};
 
 methods! {
     /// The arithmetic mean of all elements: a scalar.
-    mean_all() -> Tensor, |x| Ok(x.mean(&x.all_axes(), false));
+    mean_all() -> Tensor, |x| Ok(x.mean(&x.all_axes()));
 }
 
 impl Tensor {
@@ -33,7 +33,7 @@ impl Tensor {
         method: &'static str,
         axes: &[isize],
         correction: f64,
-        keepdims: bool,
+        keepdim: bool,
         root: bool,
     ) -> Result<Tensor, Refusal> {
         let count = self.count_along(axes)?;
@@ -42,8 +42,8 @@ impl Tensor {
         }
         let given = self.floating();
         let from = wide(&given);
-        let centred = &from - from.mean(axes, true);
-        let squares = (&centred * &centred).reduce(method, Reducer::Sum, axes, keepdims);
+        let centred = &from - from.mean_keepdim(axes);
+        let squares = (&centred * &centred).reduce(method, Reducer::Sum, axes, keepdim);
         let variance = squares / (count - correction).max(0.0);
         let spread = if root { variance.safe_sqrt() } else { variance };
         Ok(spread.to_dtype(result_of(method, given.dtype())))
@@ -63,20 +63,20 @@ reductions! {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let hits = Tensor::from_slice(&[true, false, true, true], [4]);
-    /// assert_eq!(hits.mean(&[0], false).eval()?.to_vec::<f32>()?, [0.75]);
+    /// assert_eq!(hits.mean(&[0]).eval()?.to_vec::<f32>()?, [0.75]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    mean(axes: &[isize]) -> Tensor, |x, keepdims| {
+    mean, mean_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
         let count = x.count_along(axes)?;
         // The sum, and even the number of elements, may be too large for 16 bits.
         let from = x.floating();
-        let sum = wide(&from).reduce("mean", Reducer::Sum, axes, keepdims);
+        let sum = wide(&from).reduce("mean", Reducer::Sum, axes, keepdim);
         Ok((sum / count).to_dtype(result_of("mean", from.dtype())))
     };
 
     /// The variance along `axes`: the mean of `(x − mean)²`, divided by the number of elements (NumPy's `var`; PyTorch
     /// divides by one less unless told otherwise, see [`Tensor::var_corrected`]). Computes with 16-bit floats as f32.
-    var(axes: &[isize]) -> Tensor, |x, keepdims| x.spread("var", axes, 0.0, keepdims, false);
+    var, var_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.spread("var", axes, 0.0, keepdim, false);
 
     /// The variance along `axes`: `Σ (x − mean)² / max(n − correction, 0)` of `n` elements (PyTorch's `correction`,
     /// NumPy's `ddof`). With 1 it is the unbiased estimate, PyTorch's default; NaN where `n` is no more than the
@@ -85,21 +85,21 @@ reductions! {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let x = Tensor::from_slice(&[1.0f32, 3.0], [2]);
-    /// assert_eq!(x.var(&[0], false).eval()?.to_vec::<f32>()?, [1.0]);
-    /// assert_eq!(x.var_corrected(&[0], 1.0, false).eval()?.to_vec::<f32>()?, [2.0]);
+    /// assert_eq!(x.var(&[0]).eval()?.to_vec::<f32>()?, [1.0]);
+    /// assert_eq!(x.var_corrected(&[0], 1.0).eval()?.to_vec::<f32>()?, [2.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    var_corrected(axes: &[isize], correction: f64) -> Tensor, |x, keepdims| {
-        x.spread("var_corrected", axes, correction, keepdims, false)
+    var_corrected, var_corrected_keepdim(axes: &[isize], correction: f64) -> Tensor, |x, keepdim| {
+        x.spread("var_corrected", axes, correction, keepdim, false)
     };
 
     /// The standard deviation along `axes`: the root of [`Tensor::var`], so divided by the number of elements. Where
     /// it is 0 so is its derivative, as PyTorch has it.
-    std(axes: &[isize]) -> Tensor, |x, keepdims| x.spread("std", axes, 0.0, keepdims, true);
+    std, std_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.spread("std", axes, 0.0, keepdim, true);
 
     /// The standard deviation along `axes`: the root of [`Tensor::var_corrected`]. With a correction of 1 it is
     /// PyTorch's `std`. Where it is 0 so is its derivative.
-    std_corrected(axes: &[isize], correction: f64) -> Tensor, |x, keepdims| {
-        x.spread("std_corrected", axes, correction, keepdims, true)
+    std_corrected, std_corrected_keepdim(axes: &[isize], correction: f64) -> Tensor, |x, keepdim| {
+        x.spread("std_corrected", axes, correction, keepdim, true)
     };
 }

@@ -1,6 +1,6 @@
 //! The lengths of vectors. Compositions, whose derivative at 0 is 0.
 
-use super::reduce::reductions;
+use super::reduce::{Reducer, reductions};
 use super::takes::Takes;
 use crate::Tensor;
 use crate::autocast::{result_of, wide};
@@ -20,14 +20,14 @@ reductions! {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let x = Tensor::from_slice(&[3.0f32, -4.0], [2]);
-    /// assert_eq!(x.norm(2.0, &[0], false).eval()?.to_vec::<f32>()?, [5.0]);
-    /// assert_eq!(x.norm(f64::INFINITY, &[0], false).eval()?.to_vec::<f32>()?, [4.0]);
+    /// assert_eq!(x.norm(2.0, &[0]).eval()?.to_vec::<f32>()?, [5.0]);
+    /// assert_eq!(x.norm(f64::INFINITY, &[0]).eval()?.to_vec::<f32>()?, [4.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    norm(p: f64, axes: &[isize]) -> Tensor, |x, keepdims| norm(x, p, axes, keepdims);
+    norm, norm_keepdim(p: f64, axes: &[isize]) -> Tensor, |x, keepdim| norm(x, p, axes, keepdim);
 }
 
-fn norm(given: &Tensor, p: f64, axes: &[isize], keepdims: bool) -> Result<Tensor, Refusal> {
+fn norm(given: &Tensor, p: f64, axes: &[isize], keepdim: bool) -> Result<Tensor, Refusal> {
     Takes::Floats.check(given.dtype())?;
     let found = given.shape().axes(axes)?;
     if p.is_nan() {
@@ -38,20 +38,21 @@ fn norm(given: &Tensor, p: f64, axes: &[isize], keepdims: bool) -> Result<Tensor
         return Err(format!("{ty} has no element along the axes {axes:?}: there is no norm with p = {p}").into());
     }
     let x = wide(given);
+    let sum = |x: &Tensor| x.reduce("sum", Reducer::Sum, axes, keepdim);
     let norm = if p == 2.0 {
-        (&x * &x).sum(axes, keepdims).safe_sqrt()
+        sum(&(&x * &x)).safe_sqrt()
     } else if p == 1.0 {
-        x.abs().sum(axes, keepdims)
+        sum(&x.abs())
     } else if p == f64::INFINITY {
-        x.abs().max(axes, keepdims)
+        x.abs().extreme("max", Reducer::Max, axes, keepdim)?
     } else if p == f64::NEG_INFINITY {
-        x.abs().min(axes, keepdims)
+        x.abs().extreme("min", Reducer::Min, axes, keepdim)?
     } else if p == 0.0 {
-        x.count_nonzero(axes, keepdims).to_dtype(x.dtype())
+        sum(&x.ne(0.0).countable()).to_dtype(x.dtype())
     } else {
         // 0 and ∞ to the powers p and 1/p: each is a limit without a slope.
         let zero = Tensor::full(x.dtype(), [], if p < 0.0 { f64::INFINITY } else { 0.0 });
-        power(&power(&x.abs(), p, &zero).sum(axes, keepdims), 1.0 / p, &zero)
+        power(&sum(&power(&x.abs(), p, &zero)), 1.0 / p, &zero)
     };
     Ok(norm.to_dtype(result_of("norm", given.dtype())))
 }

@@ -2,7 +2,7 @@
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp};
-use crate::scope::all_live;
+use crate::tensor::all_live;
 use crate::{Tensor, TensorType};
 
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 //!
 //! Not here: broadcasting, which brings them to one shape.
 
-use crate::scope::{Refusal, all_live};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{DType, Tensor};
 
 /// The dtype in which `a` and `b` meet.

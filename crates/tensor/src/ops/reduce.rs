@@ -112,7 +112,7 @@ impl Operation for Reduce {
                 // A NaN is chosen too, though it equals nothing.
                 let chosen = x.eq(spread(cx.output())).or(x.ne(x)).to_dtype(x.dtype());
                 let axes: Vec<isize> = self.axes.iter().map(|&a| a as isize).collect();
-                g * &chosen / spread(&chosen.sum(&axes, false))
+                g * &chosen / spread(&chosen.sum(&axes))
             }
         })]
     }
@@ -167,16 +167,28 @@ fn product_tree(x: &Tensor, axes: &[usize]) -> Tensor {
     tree.reshape(result)
 }
 
-/// Reductions: doc, method and its parameters, what it gives, and the value `|x, keepdims|`, `keepdims` saying whether the
-/// axes stay with size 1.
+/// Reductions, each in two methods: doc, the method, the one that keeps the axes, the parameters, what they give, and the
+/// value, a `Result`, given this tensor and whether the axes stay, `|x, keepdim|`.
 macro_rules! reductions {
-    ($($(#[$doc:meta])* $method:ident($($arg:ident: $ty:ty),*) -> $result:ty, |$x:ident, $keepdims:ident| $value:expr;)*) => {
+    ($(
+        $(#[$doc:meta])*
+        $method:ident, $kept:ident($($arg:ident: $ty:ty),*) -> $result:ty, |$x:ident, $keepdim:ident| $value:expr;
+    )*) => {
         impl $crate::Tensor {$(
             $(#[$doc])*
             #[track_caller]
-            pub fn $method(&self, $($arg: $ty,)* keepdims: bool) -> $result {
+            pub fn $method(&self, $($arg: $ty),*) -> $result {
                 $crate::Tensor::record(stringify!($method), || {
-                    let ($x, $keepdims) = (self.live()?, keepdims);
+                    let ($x, $keepdim) = (self.live()?, false);
+                    $value
+                })
+            }
+
+            #[doc = concat!("As [`Tensor::", stringify!($method), "`], but the axes stay, with size 1.")]
+            #[track_caller]
+            pub fn $kept(&self, $($arg: $ty),*) -> $result {
+                $crate::Tensor::record(stringify!($method), || {
+                    let ($x, $keepdim) = (self.live()?, true);
                     $value
                 })
             }
@@ -187,12 +199,12 @@ pub(super) use reductions;
 
 methods! {
     /// The sum of all elements: a scalar.
-    sum_all() -> Tensor, |x| Ok(x.sum(&x.all_axes(), false));
+    sum_all() -> Tensor, |x| Ok(x.sum(&x.all_axes()));
 }
 
 impl Tensor {
     /// The reduction for `method`, which faults and autocast know it by.
-    pub(super) fn reduce(&self, method: &'static str, reducer: Reducer, axes: &[isize], keepdims: bool) -> Tensor {
+    pub(super) fn reduce(&self, method: &'static str, reducer: Reducer, axes: &[isize], keepdim: bool) -> Tensor {
         Tensor::record(method, || {
             let axes = self.live()?.shape().axes(axes)?;
             let to = result_of(method, self.dtype());
@@ -205,7 +217,7 @@ impl Tensor {
             let long = matches!(reducer, Reducer::Sum | Reducer::Prod);
             let from = if long { wide(self) } else { self.clone() };
             let reduced = Tensor::try_apply(Reduce { method, reducer, axes }, &[&from])?.to_dtype(to);
-            Ok(if keepdims { reduced.reshape(kept) } else { reduced })
+            Ok(if keepdim { reduced.reshape(kept) } else { reduced })
         })
     }
 
@@ -224,7 +236,7 @@ impl Tensor {
         method: &'static str,
         reducer: Reducer,
         axes: &[isize],
-        keepdims: bool,
+        keepdim: bool,
     ) -> Result<Tensor, Refusal> {
         let found = self.live()?.shape().axes(axes)?;
         let reducer = match reducer {
@@ -234,7 +246,7 @@ impl Tensor {
             Reducer::Max => Reducer::Or,
             _ => Reducer::And,
         };
-        Ok(self.reduce(method, reducer, axes, keepdims))
+        Ok(self.reduce(method, reducer, axes, keepdim))
     }
 
     /// Every axis.
@@ -244,42 +256,42 @@ impl Tensor {
 }
 
 reductions! {
-    /// The sum along `axes`, which vanish, or stay with size 1 if `keepdims`. The sum of nothing is 0. 16-bit floats are
+    /// The sum along `axes`, which vanish. The sum of nothing is 0. 16-bit floats are
     /// summed as f32, integers in their own dtype. Of booleans it is the number of those that are true, an i32, or an i64
     /// where an i32 may be too small.
     ///
     /// Poisoned if an axis is named twice or is none of the tensor's; so is every reduction here by such an axis.
-    sum(axes: &[isize]) -> Tensor, |x, keepdims| Ok(x.countable().reduce("sum", Reducer::Sum, axes, keepdims));
+    sum, sum_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| Ok(x.countable().reduce("sum", Reducer::Sum, axes, keepdim));
 
-    /// The product along `axes`, which vanish, or stay with size 1 if `keepdims`. The product of nothing is 1. 16-bit
+    /// The product along `axes`, which vanish. The product of nothing is 1. 16-bit
     /// floats are multiplied as f32, booleans as i32. The gradient, the product of all others, is right where elements
     /// are 0.
     ///
     /// ```
     /// use fulmen_tensor::{Tensor, grad};
     /// let x = Tensor::from_slice(&[2.0f32, 0.0, 5.0], [3]);
-    /// let dx = &grad(&x.prod(&[0], false), &[&x])[0];
+    /// let dx = &grad(&x.prod(&[0]), &[&x])[0];
     /// assert_eq!(dx.eval()?.to_vec::<f32>()?, [0.0, 10.0, 0.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    prod(axes: &[isize]) -> Tensor, |x, keepdims| Ok(x.countable().reduce("prod", Reducer::Prod, axes, keepdims));
+    prod, prod_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| Ok(x.countable().reduce("prod", Reducer::Prod, axes, keepdim));
 
     /// The largest element along `axes` (PyTorch's `amax`); NaN if one is NaN, and `true` is larger than `false`. Ties
     /// share the gradient. Poisoned if there is no element along an axis.
-    max(axes: &[isize]) -> Tensor, |x, keepdims| x.extreme("max", Reducer::Max, axes, keepdims);
+    max, max_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.extreme("max", Reducer::Max, axes, keepdim);
 
     /// The smallest element along `axes` (PyTorch's `amin`); NaN if one is NaN, and `false` is smaller than `true`. Ties
     /// share the gradient. Poisoned if there is no element along an axis.
-    min(axes: &[isize]) -> Tensor, |x, keepdims| x.extreme("min", Reducer::Min, axes, keepdims);
+    min, min_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.extreme("min", Reducer::Min, axes, keepdim);
 
     /// Whether any element along `axes` is true, or is not 0: booleans. False of nothing.
-    any(axes: &[isize]) -> Tensor, |x, keepdims| {
-        Ok(x.to_dtype(DType::Bool).reduce("any", Reducer::Or, axes, keepdims))
+    any, any_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
+        Ok(x.to_dtype(DType::Bool).reduce("any", Reducer::Or, axes, keepdim))
     };
 
     /// Whether all elements along `axes` are true, or not 0: booleans. True of nothing.
-    all(axes: &[isize]) -> Tensor, |x, keepdims| {
-        Ok(x.to_dtype(DType::Bool).reduce("all", Reducer::And, axes, keepdims))
+    all, all_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
+        Ok(x.to_dtype(DType::Bool).reduce("all", Reducer::And, axes, keepdim))
     };
 
     /// How many elements along `axes` are true, or not 0, NaNs among them: i32, or i64 where an i32 may be too small.
@@ -287,11 +299,11 @@ reductions! {
     /// ```
     /// use fulmen_tensor::Tensor;
     /// let x = Tensor::from_slice(&[0.0f32, 3.0, -1.0, 0.0], [2, 2]);
-    /// assert_eq!(x.count_nonzero(&[0, 1], false).eval()?.to_vec::<i32>()?, [2]);
+    /// assert_eq!(x.count_nonzero(&[0, 1]).eval()?.to_vec::<i32>()?, [2]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    count_nonzero(axes: &[isize]) -> Tensor, |x, keepdims| {
+    count_nonzero, count_nonzero_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
         let nonzero = x.to_dtype(DType::Bool).countable();
-        Ok(nonzero.reduce("count_nonzero", Reducer::Sum, axes, keepdims))
+        Ok(nonzero.reduce("count_nonzero", Reducer::Sum, axes, keepdim))
     };
 }

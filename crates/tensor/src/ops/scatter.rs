@@ -142,10 +142,8 @@ impl Operation for Scatter {
 /// Brings both to the dtype in which they meet and `combine` computes.
 fn operands(combine: Combine, to: &Tensor, updates: &Tensor) -> Result<(DType, Tensor, Tensor), Refusal> {
     let dtype = common_dtype(to, updates)?;
-    if combine != Combine::Set
-        && let Err(message) = Takes::Numbers.check(dtype)
-    {
-        return Err(message.into());
+    if combine != Combine::Set {
+        Takes::Numbers.check(dtype)?;
     }
     let (to, updates) = (to.to_dtype(dtype), updates.to_dtype(dtype));
     Ok(if combine.is_wide() { (dtype, wide(&to), wide(&updates)) } else { (dtype, to, updates) })

@@ -1,7 +1,7 @@
 //! Numbers at equal steps, and grids of them. Compositions over [`Tensor::iota`].
 
 use super::constant::holds;
-use crate::scope::all_live;
+use crate::tensor::all_live;
 use crate::{DType, Tensor, TensorType};
 
 impl Tensor {

@@ -1,7 +1,7 @@
 //! The softmax family, composed of other operations so that large inputs overflow nowhere. All compute with
 //! 16-bit floats as f32.
 
-use super::reduce::reductions;
+use super::reduce::{Reducer, reductions};
 use super::takes::Takes;
 use super::unary::methods;
 use crate::Tensor;
@@ -18,13 +18,13 @@ enum Infinities {
 }
 
 reductions! {
-    /// `log Σ exp(x)` along `axes`, which vanish, or stay with size 1 if `keepdims`. −∞ where all elements are.
+    /// `log Σ exp(x)` along `axes`, which vanish. −∞ where all elements are.
     ///
     /// Poisoned if the elements are no floats, or if there is none along an axis.
-    logsumexp(axes: &[isize]) -> Tensor, |x, keepdims| {
+    logsumexp, logsumexp_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
         let largest = x.max_but(axes, Infinities::Both)?;
-        let shifted = (wide(x) - &largest).exp().sum(axes, keepdims).log();
-        let largest = if keepdims { largest } else { largest.reshape(shifted.shape()) };
+        let shifted = (wide(x) - &largest).exp().reduce("sum", Reducer::Sum, axes, keepdim).log();
+        let largest = if keepdim { largest } else { largest.reshape(shifted.shape()) };
         Ok((shifted + largest).to_dtype(result_of("logsumexp", x.dtype())))
     };
 }
@@ -40,14 +40,14 @@ methods! {
     /// ```
     log_softmax(axis: isize) -> Tensor, |x| {
         let shifted = wide(x) - x.max_but(&[axis], Infinities::Negative)?;
-        let sum = shifted.exp().sum(&[axis], true);
+        let sum = shifted.exp().sum_keepdim(&[axis]);
         Ok((shifted - sum.log()).to_dtype(result_of("log_softmax", x.dtype())))
     };
 
     /// `exp(x) / Σ exp(x)` along one axis; NaN where all are −∞ or one is ∞.
     softmax(axis: isize) -> Tensor, |x| {
         let exp = (wide(x) - x.max_but(&[axis], Infinities::Negative)?).exp();
-        Ok((&exp / exp.sum(&[axis], true)).to_dtype(result_of("softmax", x.dtype())))
+        Ok((&exp / exp.sum_keepdim(&[axis])).to_dtype(result_of("softmax", x.dtype())))
     };
 }
 
@@ -63,7 +63,7 @@ impl Tensor {
         if let Some(&axis) = shape.axes(axes)?.iter().find(|&&a| shape[a] == 0) {
             return Err(format!("{shape} has no element along axis {axis}").into());
         }
-        let largest = self.detach().max(axes, true);
+        let largest = self.detach().max_keepdim(axes);
         let usable = match zero {
             Infinities::Both => largest.is_finite(),
             Infinities::Negative => largest.ne(f64::NEG_INFINITY),

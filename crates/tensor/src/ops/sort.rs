@@ -9,7 +9,8 @@ use super::reduce::{Reducer, reductions};
 use super::unary::methods;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
-use crate::scope::{Refusal, all_live};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{DType, Tensor, TensorType};
 
 /// Sorts tensors of one shape together, by the first `keys` of them; the last is the index along the axis.
@@ -192,45 +193,45 @@ impl Tensor {
         })
     }
 
-    fn kth(&self, method: &'static str, k: usize, axis: isize, keepdims: bool) -> Result<(Tensor, Tensor), Refusal> {
+    fn kth(&self, method: &'static str, k: usize, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor), Refusal> {
         let (values, indices) = self.sorted(method, axis, false)?;
         if !(1..=self.size(axis)).contains(&k) {
             return Err(format!("there is no element number {k} along axis {axis} of {}", self.shape()).into());
         }
         let (value, index) = (values.narrow(axis, k - 1, 1), indices.narrow(axis, k - 1, 1));
-        Ok(if keepdims { (value, index) } else { (value.squeeze(axis), index.squeeze(axis)) })
+        Ok(if keepdim { (value, index) } else { (value.squeeze(axis), index.squeeze(axis)) })
     }
 }
 
 reductions! {
-    /// The `k`-th smallest element along `axis`, which vanishes or stays with size 1, and its index (i32):
+    /// The `k`-th smallest element along `axis`, which vanishes, and its index (i32):
     /// `(value, index)`, `k` counting from 1 as PyTorch's. NaN counts as larger than all others.
     ///
     /// Poisoned if `k` is not in `1..=n` for an axis of `n` elements.
-    kthvalue(k: usize, axis: isize) -> (Tensor, Tensor), |x, keepdims| x.kth("kthvalue", k, axis, keepdims);
+    kthvalue, kthvalue_keepdim(k: usize, axis: isize) -> (Tensor, Tensor), |x, keepdim| x.kth("kthvalue", k, axis, keepdim);
 
     /// The median along `axis` and its index (i32): `(value, index)`, of an even number of elements the smaller of the
     /// two in the middle, as PyTorch. If elements are NaN, it is the first of them.
     ///
     /// Poisoned if there is no element along the axis.
-    median(axis: isize) -> (Tensor, Tensor), |x, keepdims| median(x, axis, keepdims);
+    median, median_keepdim(axis: isize) -> (Tensor, Tensor), |x, keepdim| median(x, axis, keepdim);
 }
 
-fn median(x: &Tensor, axis: isize, keepdims: bool) -> Result<(Tensor, Tensor), Refusal> {
+fn median(x: &Tensor, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor), Refusal> {
     let n = x.shape()[x.shape().axis(axis)?];
     if n == 0 {
         return Err(format!("{} has no element along axis {axis}", x.shape()).into());
     }
-    let (value, index) = x.kth("median", n.div_ceil(2), axis, keepdims)?;
+    let (value, index) = x.kth("median", n.div_ceil(2), axis, keepdim)?;
     if !x.dtype().is_float() {
         return Ok((value, index));
     }
     let nan = x.ne(x);
-    let first = nan.argmax(axis, true);
+    let first = nan.argmax_keepdim(axis);
     // Read by a sum, so that the gradient flows to the NaN that is read.
     let it = Tensor::iota(DType::I32, x.shape(), axis).eq(&first);
-    let not_a_number = it.select(x, &x.zeros_like()).reduce("median", Reducer::Sum, &[axis], keepdims);
-    let has_nan = nan.any(&[axis], keepdims);
+    let not_a_number = it.select(x, &x.zeros_like()).reduce("median", Reducer::Sum, &[axis], keepdim);
+    let has_nan = nan.reduce("any", Reducer::Or, &[axis], keepdim);
     let first = first.reshape(has_nan.shape().to_vec());
     Ok((has_nan.select(&not_a_number, &value), has_nan.select(&first, &index)))
 }

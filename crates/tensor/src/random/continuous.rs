@@ -10,7 +10,7 @@ use super::{draw, draw_long};
 use crate::scope::Refusal;
 use crate::{AsTensor, DType, Shape, Tensor};
 
-/// The dtype in which numbers of `dtype` are drawn, or a fault.
+/// The dtype in which numbers of `dtype` are drawn.
 pub(super) fn drawn_as(dtype: DType) -> Result<DType, String> {
     match dtype {
         DType::F64 => Ok(DType::F64),

@@ -116,6 +116,6 @@ pub fn categorical(key: impl AsTensor, logits: impl AsTensor, axis: isize) -> Te
         }
         let dtype = if logits.dtype().is_half() { DType::F32 } else { logits.dtype() };
         let noise = draw_gumbel(key, dtype, logits.shape().clone())?;
-        Ok((noise + logits.to_dtype(dtype)).argmax(axis, false))
+        Ok((noise + logits.to_dtype(dtype)).argmax(axis))
     })
 }

@@ -33,7 +33,7 @@ fn marsaglia_tsang(key: &Tensor, alpha: &Tensor) -> Result<Draw, Refusal> {
     let pending = Tensor::zeros(DType::U32, &shape).eq(0.0);
     let last = while_loop(
         &[&Tensor::scalar(0u32), &pending, &(Tensor::zeros(dtype, &shape) + 1.0)],
-        |carry| carry[1].any(&axes, false),
+        |carry| carry[1].any(&axes),
         |carry| {
             let (number, pending, v) = (&carry[0], &carry[1], &carry[2]);
             let x = normal(&fold_in_tensor(&normals, number), dtype, &shape);

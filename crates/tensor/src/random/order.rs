@@ -3,7 +3,8 @@
 use super::continuous::{draw_gumbel, unit};
 use super::discrete::draw_integers;
 use super::{draw, split};
-use crate::scope::{Refusal, all_live};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor};
 
 /// The numbers `0..n` in random order: i32. Sorted by random bits, again and again where `n` is so large that two may have
@@ -108,7 +109,7 @@ pub fn choice(key: impl AsTensor, n: usize, shape: impl Into<Shape>, replace: bo
                 let sums = p.cumsum(0);
                 let point = sums.narrow(0, n - 1, 1) * (1.0 - unit(key, dtype, Shape::from([count]))?);
                 let below = sums.unsqueeze(0).lt(point.unsqueeze(1));
-                below.count_nonzero(&[1], false).to_dtype(DType::I32).reshape(shape)
+                below.count_nonzero(&[1]).to_dtype(DType::I32).reshape(shape)
             }
         })
     })

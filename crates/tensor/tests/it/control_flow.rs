@@ -239,8 +239,8 @@ fn gradients_flow_to_whatever_is_held_outside() {
     let (view, wide) = (w.t(), f64s(&[2], 3).broadcast_to([2, 2]));
     let mask = Tensor::from_slice(&[true, false], [2]);
     let body = |c: &Tensor, x: &Tensor| {
-        let y = (c.unsqueeze(0).matmul(&view).squeeze(0) + (&wide * x).sum(&[0], false)).sin();
-        mask.select(&y, &(y.clone() * &w.sum(&[0], false)))
+        let y = (c.unsqueeze(0).matmul(&view).squeeze(0) + (&wide * x).sum(&[0])).sin();
+        mask.select(&y, &(y.clone() * &w.sum(&[0])))
     };
     let plain =
         |x: &[Tensor]| (0..3).fold(Tensor::zeros(DType::F64, [2]), |c, i| body(&c, &x[0].narrow(0, i, 1).squeeze(0)));
@@ -389,7 +389,7 @@ fn derivatives_agree_with_central_differences() {
         let (carry, ys) = scan(&[&x[0]], &[&x[1]], |c, s| {
             let next = checkpoint(|c| vec![(c[0].matmul(&x[2])).tanh() * &s[0]], &[&c[0]]);
             let next = cond(&s[0].sum_all().gt(0.1), &[&next[0]], |n| vec![n[0].exp()], |n| vec![&n[0] * &x[3]]);
-            (next.clone(), vec![next[0].sum(&[0], false)])
+            (next.clone(), vec![next[0].sum(&[0])])
         });
         weighted(&[carry[0].clone(), ys[0].clone()])
     };

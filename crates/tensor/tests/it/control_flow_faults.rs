@@ -241,10 +241,9 @@ fn eight_devices_give_what_one_gives() {
             let next = checkpoint(|c| vec![(c[0].matmul(&x[2]) + &s[0]).tanh() * &noise], &[&c[0]]).remove(0);
             let next = next.with_sharding(&Sharding::new([Some("data")]));
             let next = cond(&s[0].sum_all().gt(0.0), &[&next], |n| vec![&n[0] * &x[3]], |n| vec![n[0].sin()]).remove(0);
-            (vec![next.clone()], vec![next.mean(&[0], false)])
+            (vec![next.clone()], vec![next.mean(&[0])])
         });
-        let doubled =
-            while_loop(&[&carry[0].detach()], |c| c[0].max(&[0, 1], false).lt(3.0), |c| vec![&c[0] * 2.0 + 0.1]);
+        let doubled = while_loop(&[&carry[0].detach()], |c| c[0].max(&[0, 1]).lt(3.0), |c| vec![&c[0] * 2.0 + 0.1]);
         let loss = (&carry[0] * &carry[0]).sum_all() + ys[0].sum_all();
         let mut results = grad(&loss, &x.iter().collect::<Vec<_>>());
         results.extend([loss, doubled[0].clone(), ys[0].clone()]);

@@ -11,6 +11,7 @@ mod gamma;
 mod gather;
 #[path = "../../../pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
+mod lines;
 mod many_devices;
 mod no_devices;
 mod operations;

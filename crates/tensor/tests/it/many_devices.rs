@@ -30,7 +30,7 @@ fn rows() -> Tensor {
 
 /// Every axis that may be split is a multiple of 8.
 const OPERATIONS: [Row; 35] = [
-    ("prod and norm", &[&[16, 8]], |x| x[0].prod(&[0], false) + x[0].norm(2.0, &[0], false) * x[0].std(&[0], false)),
+    ("prod and norm", &[&[16, 8]], |x| x[0].prod(&[0]) + x[0].norm(2.0, &[0]) * x[0].std(&[0])),
     ("cumsum", &[&[16, 8]], |x| x[0].cumsum(0) * x[0].cumsum(1)),
     // Windows of one size over one tensor that begin with different numbers.
     ("cumprod and cummax", &[&[16, 8]], |x| x[0].cumprod(0) + x[0].cummax(0).0 * x[0].logcumsumexp(1)),
@@ -39,10 +39,10 @@ const OPERATIONS: [Row; 35] = [
     ("topk", &[&[16, 16]], |x| x[0].topk(8, 0, true).0.matmul(&x[0].topk(8, 1, false).0)),
     ("einsum", &[&[8, 16, 3], &[3, 16, 8]], |x| Tensor::einsum("aib,bic->ca", &[&x[0], &x[1]])),
     ("diagonal", &[&[16, 16]], |x| x[0].diagonal(0, 0, 1).diag_embed(0) + x[0].diagonal(-8, 0, 1).diag(8)),
-    ("sum over the split axis", &[&[16, 8]], |x| x[0].sum(&[0], false)),
-    ("mean and var", &[&[16, 8]], |x| x[0].mean(&[0], true) * x[0].var(&[1], true)),
-    ("max", &[&[16, 8]], |x| x[0].max(&[0], false) * x[0].max(&[1], true)),
-    ("argmax", &[&[16, 8]], |x| x[0].argmax(0, false) + x[0].argmin(1, true)),
+    ("sum over the split axis", &[&[16, 8]], |x| x[0].sum(&[0])),
+    ("mean and var", &[&[16, 8]], |x| x[0].mean_keepdim(&[0]) * x[0].var_keepdim(&[1])),
+    ("max", &[&[16, 8]], |x| x[0].max(&[0]) * x[0].max_keepdim(&[1])),
+    ("argmax", &[&[16, 8]], |x| x[0].argmax(0) + x[0].argmin_keepdim(1)),
     ("softmax", &[&[16, 8]], |x| x[0].softmax(0) * x[0].log_softmax(1)),
     ("matmul", &[&[16, 8], &[8, 24]], |x| x[0].matmul(&x[1])),
     ("products of stacks", &[&[8, 8, 3], &[8, 3, 8]], |x| x[0].matmul(&x[1])),
@@ -55,7 +55,7 @@ const OPERATIONS: [Row; 35] = [
     ("permute", &[&[8, 16, 3]], |x| x[0].permute(&[2, 1, 0])),
     ("broadcast", &[&[1, 8], &[16, 1]], |x| &x[0] * &x[1]),
     ("iota", &[&[16, 8]], |x| &x[0] * Tensor::iota(DType::F32, [16, 8], 0) + Tensor::iota(DType::F32, [16, 8], 1)),
-    ("one_hot", &[&[16, 8]], |x| x[0].argmax(1, false).one_hot(8).select(&x[0], &(&x[0] * 0.5))),
+    ("one_hot", &[&[16, 8]], |x| x[0].argmax(1).one_hot(8).select(&x[0], &(&x[0] * 0.5))),
     ("tril", &[&[16, 8]], |x| x[0].tril(1) - x[0].triu(-2)),
     ("take", &[&[16, 8]], |x| x[0].take(0, &rows())),
     ("take columns", &[&[8, 16]], |x| x[0].take(1, &rows())),

@@ -67,7 +67,7 @@ impl Sizes {
             &y + bias.to_dtype(y.dtype())
         };
         let norm = |x: &Tensor, scale: &Tensor, shift: &Tensor| {
-            (x - x.mean(&[-1], true)) * (x.var(&[-1], true) + 1e-5).rsqrt() * scale + shift
+            (x - x.mean_keepdim(&[-1])) * (x.var_keepdim(&[-1]) + 1e-5).rsqrt() * scale + shift
         };
         let x = table.take(0, tokens);
         let heads = linear(&norm(&x, scale_1, shift_1), qkv, qkv_bias).reshape([b, t, 3, h, d / h]);

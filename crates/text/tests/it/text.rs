@@ -580,11 +580,20 @@ fn large_vocabularies_take_four_bytes() {
         writer.push([0, last, 1]).unwrap();
         assert!(writer.push([last + 1]).unwrap_err().to_string().contains("none of a vocabulary"));
         let file = writer.finish().unwrap();
-        assert_eq!(file.path().metadata().unwrap().len(), 64 + 3 * width + 8);
+        assert_eq!(file.path().metadata().unwrap().len(), 1024 + (3 * width as u64).next_multiple_of(8) + 8);
         let mut tokens = [0; 3];
         file.read(0, &mut tokens).unwrap();
         assert_eq!(tokens, [0, last, 1]);
         assert!(file.read(1, &mut tokens).unwrap_err().is_usage());
+        // Other readers of the format read it, and find its checksums right.
+        let (tensors, metadata) = fulmen_nn::safetensors::read(file.path()).unwrap();
+        let mut expected = Vec::new();
+        for token in [0, last, 1] {
+            expected.extend_from_slice(&token.to_le_bytes()[..width]);
+        }
+        assert_eq!(tensors["tokens"].bytes(), expected);
+        assert_eq!(tensors["ends"].to_vec::<u64>().unwrap(), [3]);
+        assert_eq!(metadata["vocab_size"], vocab_size.to_string());
     }
 }
 
@@ -605,18 +614,18 @@ fn damaged_token_files_are_refused() {
     };
     open(&sound).unwrap();
     // Cut off anywhere, and any byte changed.
-    for length in (0..sound.len()).step_by(7).chain([63, 64, 65, sound.len() - 1]) {
+    for length in (0..sound.len()).step_by(7).chain([7, 8, 1023, 1024, 1025, sound.len() - 1]) {
         let error = open(&sound[..length]).unwrap_err();
         assert!(error.is_file() && error.to_string().contains("tokens"), "{error}");
     }
-    for place in (0..64).chain((64..sound.len()).step_by(11)) {
+    for place in (0..1024).chain((1024..sound.len()).step_by(11)) {
         let mut bytes = sound.clone();
         bytes[place] ^= 0x10;
         assert!(open(&bytes).unwrap_err().is_file(), "byte {place}");
     }
     // A token outside the vocabulary is found without the checksum too.
     let mut bytes = sound.clone();
-    bytes[65] = 0xff;
+    bytes[1025] = 0xff;
     std::fs::write(&path, &bytes).unwrap();
     let error = TokenFile::open(&path).unwrap().read(0, &mut [0; 4]).unwrap_err();
     assert!(error.to_string().contains("outside its vocabulary of 1000"), "{error}");

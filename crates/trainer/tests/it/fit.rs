@@ -106,7 +106,7 @@ fn padded_validation_counts_each_sample_once() {
     let y = Tensor::from_slice(batch.values::<i32>(1).unwrap(), [21]);
     let logits = module.forward(&x);
     let loss = cross_entropy(&logits, &y, Reduction::Mean);
-    let accuracy = logits.argmax(-1, false).eq(&y).to_dtype(DType::F32).mean_all();
+    let accuracy = logits.argmax(-1).eq(&y).to_dtype(DType::F32).mean_all();
     let by_hand = |t: &Tensor| t.eval().unwrap().to_f64()[0];
     assert!((padded.get("val_loss").unwrap() - by_hand(&loss)).abs() < 1e-6);
     assert!((padded.get("val_acc").unwrap() - by_hand(&accuracy)).abs() < 1e-6);
@@ -152,7 +152,7 @@ fn padding_cannot_make_a_gradient_nan() {
     impl TrainingModule for Normalized {
         fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
             let x = batch.get("x");
-            let x = &x / (&x * &x).sum(&[-1], true).sqrt();
+            let x = &x / (&x * &x).sum_keepdim(&[-1]).sqrt();
             batch.mean(&cross_entropy(&self.fc.forward(&x), &batch.get("y"), Reduction::None))
         }
         fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {

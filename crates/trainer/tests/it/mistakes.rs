@@ -146,7 +146,7 @@ fn what_is_logged_must_have_a_name_of_its_own_and_a_value_a_sample() {
     let message = fit(LastBatch::Pad, |m, batch, cx| {
         let logits = m.fc.forward(&batch.get("x"));
         cx.log("mean", &logits.mean_all());
-        batch.mean(&logits.mean(&[1], false))
+        batch.mean(&logits.mean(&[1]))
     });
     check(&message, "log `mean`: the last batch is padded, and this scalar does not depend on the batch's mask");
 }

@@ -27,7 +27,7 @@ impl Net {
 
 impl TrainingModule for Net {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        batch.mean(&self.linear.forward(&batch.get("x")).sum(&[-1], false))
+        batch.mean(&self.linear.forward(&batch.get("x")).sum(&[-1]))
     }
     fn predict_step(&self, batch: &Batch) -> Predictions {
         (self.step)(self, batch)
@@ -39,7 +39,7 @@ impl TrainingModule for Net {
 
 fn both(net: &Net, batch: &Batch) -> Predictions {
     let y = net.linear.forward(&batch.get("x"));
-    [("y", y.clone()), ("class", y.argmax(-1, false)), ("label", batch.get("y"))].into()
+    [("y", y.clone()), ("class", y.argmax(-1)), ("label", batch.get("y"))].into()
 }
 
 fn data(n: usize, batch_size: usize) -> DataLoader {

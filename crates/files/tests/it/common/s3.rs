@@ -104,6 +104,10 @@ impl Request {
         self.headers.get("authorization").is_some_and(|value| value.contains(region))
     }
 
+    pub(crate) fn query(&self, name: &str) -> Option<String> {
+        self.query.get(name).cloned()
+    }
+
     pub(crate) fn range(&self) -> Option<(usize, usize)> {
         let (first, last) = self.headers.get("range")?.strip_prefix("bytes=")?.split_once('-')?;
         Some((first.parse().ok()?, last.parse::<usize>().ok()? + 1))

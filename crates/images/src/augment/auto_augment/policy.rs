@@ -59,7 +59,7 @@ impl AutoAugment {
         AutoAugment { policy, interpolation: Interpolation::Nearest, fill: Fill::default() }
     }
 
-    outside_options!(AutoAugment);
+    outside_options!();
 }
 
 impl PictureTransform for AutoAugment {

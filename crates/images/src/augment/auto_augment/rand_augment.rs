@@ -3,7 +3,7 @@
 //! Not here: what the operations do (`operation`).
 
 use super::operation::{CHOICES, Space};
-use crate::augment::{named, outside_options};
+use crate::augment::{named, options, outside_options};
 use crate::functional::{Fill, check_interpolation};
 use crate::{Interpolation, Picture, PictureTransform};
 use fulmen_data::{Error, Result, SampleRandom};
@@ -47,27 +47,15 @@ impl RandAugment {
         RandAugment::default()
     }
 
-    outside_options!(RandAugment);
+    outside_options!();
 
-    /// Another number of operations.
-    #[must_use]
-    pub fn num_ops(mut self, num_ops: usize) -> RandAugment {
-        self.num_ops = num_ops;
-        self
-    }
-
-    /// Another magnitude, below the number of bins.
-    #[must_use]
-    pub fn magnitude(mut self, magnitude: usize) -> RandAugment {
-        self.magnitude = magnitude;
-        self
-    }
-
-    /// Another number of magnitudes, the last of which is the strongest.
-    #[must_use]
-    pub fn num_magnitude_bins(mut self, num_magnitude_bins: usize) -> RandAugment {
-        self.num_magnitude_bins = num_magnitude_bins;
-        self
+    options! {
+        /// Another number of operations.
+        num_ops(num_ops: usize) = num_ops;
+        /// Another magnitude, below the number of bins.
+        magnitude(magnitude: usize) = magnitude;
+        /// Another number of magnitudes, the last of which is the strongest.
+        num_magnitude_bins(num_magnitude_bins: usize) = num_magnitude_bins;
     }
 }
 

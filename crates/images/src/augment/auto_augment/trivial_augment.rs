@@ -3,7 +3,7 @@
 //! Not here: what the operations do (`operation`).
 
 use super::operation::{CHOICES, Space};
-use crate::augment::{named, outside_options};
+use crate::augment::{named, options, outside_options};
 use crate::functional::{Fill, check_interpolation};
 use crate::{Interpolation, Picture, PictureTransform};
 use fulmen_data::{Error, Result, SampleRandom};
@@ -29,13 +29,11 @@ impl TrivialAugmentWide {
         TrivialAugmentWide::default()
     }
 
-    outside_options!(TrivialAugmentWide);
+    outside_options!();
 
-    /// Another number of magnitudes.
-    #[must_use]
-    pub fn num_magnitude_bins(mut self, num_magnitude_bins: usize) -> TrivialAugmentWide {
-        self.num_magnitude_bins = num_magnitude_bins;
-        self
+    options! {
+        /// Another number of magnitudes.
+        num_magnitude_bins(num_magnitude_bins: usize) = num_magnitude_bins;
     }
 }
 

@@ -9,8 +9,8 @@ use crate::graph::{place, replay};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::region::Region;
-use crate::scope::{Scope, all_live};
-use crate::tensor::next_id;
+use crate::scope::Scope;
+use crate::tensor::{all_live, next_id};
 use crate::{Tensor, TensorType};
 
 /// What was recorded, with what it uses as inputs.

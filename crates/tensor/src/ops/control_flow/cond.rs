@@ -3,8 +3,8 @@
 use super::branches::close;
 use super::owned;
 use crate::region::{Region, parameters};
-use crate::scope::{Refusal, Scope, all_live};
-use crate::tensor::next_id;
+use crate::scope::{Refusal, Scope};
+use crate::tensor::{all_live, next_id};
 use crate::{AsTensor, DType, Tensor};
 
 /// Traces a branch. What it records counts as inside also where it uses no operand: it is computed only in that branch.

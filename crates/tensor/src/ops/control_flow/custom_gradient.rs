@@ -7,8 +7,8 @@ use super::{borrowed, owned, types};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::region::Region;
-use crate::scope::{Refusal, Scope, all_live};
-use crate::tensor::next_id;
+use crate::scope::{Refusal, Scope};
+use crate::tensor::{all_live, next_id};
 use crate::{Tensor, TensorType};
 
 type Backward = dyn Fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor> + Send + Sync;

@@ -9,8 +9,8 @@ use super::{Derivatives, borrowed};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp};
 use crate::region::{Region, parameters};
-use crate::scope::{Refusal, Scope, all_live};
-use crate::tensor::next_id;
+use crate::scope::{Refusal, Scope};
+use crate::tensor::{all_live, next_id};
 use crate::{DType, Tensor, TensorType};
 
 /// One step: parameters are the carry, a slice of each of the xs, and what comes from outside; results are the carry and

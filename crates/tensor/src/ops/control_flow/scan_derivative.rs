@@ -14,8 +14,8 @@ use crate::grad::pull_back;
 use crate::graph::{Constants, Graph, Value, dependents, place, replay};
 use crate::operation::{Repeated, Vjp};
 use crate::region::{Region, frontier, parameters};
-use crate::scope::{Scope, all_live};
-use crate::tensor::Kind;
+use crate::scope::Scope;
+use crate::tensor::{Kind, all_live};
 use crate::{Fault, Tensor};
 
 /// How to run a scan backwards, for the inputs that need it and the results that have cotangents.

@@ -7,8 +7,8 @@ use super::{Body, borrowed, join, types};
 use crate::lower::Lowering;
 use crate::operation::{Operation, Repeated, Vjp};
 use crate::region::{Region, parameters};
-use crate::scope::{Scope, all_live};
-use crate::tensor::next_id;
+use crate::scope::Scope;
+use crate::tensor::{all_live, next_id};
 use crate::{DType, Tensor, TensorType};
 
 /// Inputs: the carry, then what the condition and the body use from outside.

@@ -8,7 +8,8 @@ mod equation;
 use self::equation::{Equation, Label};
 use super::promote::common_dtype_of_all;
 use super::reduce::Reducer;
-use crate::scope::{Refusal, all_live};
+use crate::scope::Refusal;
+use crate::tensor::all_live;
 use crate::{AsTensor, Shape, Tensor};
 
 /// A tensor with a label for each of its axes.

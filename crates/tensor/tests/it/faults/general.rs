@@ -82,7 +82,7 @@ fn elementwise_operations_and_linear_algebra_say_what_they_do_not_take() {
     check(&c64s.erf(), "erf: takes real numbers, not c64; use real(), imag() or abs() first");
     check(&c64s.lt(1.0), "lt: c64 has no order; compare real(), imag() or abs()");
     check(&c64s.to_dtype(DType::F32), "to_dtype: c64 does not become f32: take real(), imag() or abs()");
-    check(&c64s.max(&[0], false), "max: takes real numbers, not c64; use real(), imag() or abs() first");
+    check(&c64s.max(&[0]), "max: takes real numbers, not c64; use real(), imag() or abs() first");
     check(&i32s.clamp(0.5, 1.0), "number: 0.5 is not an i32; convert the tensor with to_dtype() first");
     check(
         &zeros([2]).clamp(zeros([3]), 1.0),
@@ -145,14 +145,14 @@ fn autocast_to_an_integer_is_refused_where_a_product_would_use_it() {
 #[test]
 fn shape_operations_say_what_they_expected() {
     check(&zeros([2, 3]).reshape([4]), "reshape: [2, 3] has 6 elements and cannot become [4], which has 4");
-    check(&zeros([2, 3]).sum(&[2], false), "sum: axis 2 is not one of the 2 axes of [2, 3]");
+    check(&zeros([2, 3]).sum(&[2]), "sum: axis 2 is not one of the 2 axes of [2, 3]");
     check(&zeros([2, 3]).permute(&[0, 0]), "permute: [0, 0] does not name each of the 2 axes of [2, 3] once");
     check(&zeros([2, 3]).squeeze(0), "squeeze: axis 0 of [2, 3] has size 2, not 1");
     check(&zeros([3]).slice(&[2], &[4], &[1]), "slice: 2..4 in steps of 1 does not lie within axis 0 of [3]");
     check(&zeros([3]).broadcast_to([2]), "broadcast_to: [3] cannot be broadcast to [2] along the axes [0]");
     check(&Tensor::concatenate(&[], 0), "concatenate: there is nothing to join: the list of tensors is empty");
     check(&Tensor::from_slice(&[1.0f32, 2.0], [3]), "from_slice: 2 elements were given for the shape [3], which has 3");
-    check(&zeros([0, 2]).max(&[0], false), "max: f32[0, 2] has no element along the axes [0] to choose from");
+    check(&zeros([0, 2]).max(&[0]), "max: f32[0, 2] has no element along the axes [0] to choose from");
 }
 
 #[test]
@@ -327,17 +327,16 @@ fn faults_carry_the_name_of_the_method_that_was_called() {
     for (name, of_integers, of_axis) in [
         ("softmax", integers.softmax(0), x.softmax(3)),
         ("log_softmax", integers.log_softmax(0), x.log_softmax(3)),
-        ("logsumexp", integers.logsumexp(&[0], false), x.logsumexp(&[3], false)),
+        ("logsumexp", integers.logsumexp(&[0]), x.logsumexp(&[3])),
     ] {
         check(&of_integers, &format!("{name}: {floats}"));
         check(&of_axis, &format!("{name}: {axis}"));
     }
     let complex = Tensor::zeros(DType::C64, [2, 3]);
     let real = "takes real numbers, not c64; use real(), imag() or abs() first";
-    for (name, of_complex, of_axis) in [
-        ("var", complex.var(&[0], false), x.var(&[3], false)),
-        ("mean", complex.mean(&[0], false), x.mean(&[3], false)),
-    ] {
+    for (name, of_complex, of_axis) in
+        [("var", complex.var(&[0]), x.var(&[3])), ("mean", complex.mean(&[0]), x.mean(&[3]))]
+    {
         check(&of_complex, &format!("{name}: {real}"));
         check(&of_axis, &format!("{name}: {axis}"));
     }
@@ -349,7 +348,7 @@ fn faults_carry_the_name_of_the_method_that_was_called() {
     check(&Tensor::stack(&[], 0), "stack: there is nothing to join: the list of tensors is empty");
     check(&Tensor::stack(&[&x], 4), "stack: [2, 3] has no place 4 for a new axis");
     check(
-        &Tensor::zeros(DType::C64, [2]).argmax(0, false),
+        &Tensor::zeros(DType::C64, [2]).argmax(0),
         "argmax: takes real numbers, not c64; use real(), imag() or abs() first",
     );
     check(&zeros([2]).t(), "t: [2] has no two axes to swap");

@@ -18,9 +18,9 @@ fn order() {
             Tensor::complex(&x, &x).sort(0, false).0,
             x.topk(4, 1, true).0,
             x.topk(1, 2, true).1,
-            x.kthvalue(0, 1, false).0,
-            x.kthvalue(4, 1, false).1,
-            zeros([2, 0]).median(1, false).0,
+            x.kthvalue(0, 1).0,
+            x.kthvalue(4, 1).1,
+            zeros([2, 0]).median(1).0,
             x.masked_fill(&zeros([2, 3]), 1.0),
             x.masked_fill(&Tensor::zeros(DType::Bool, [4]), 1.0),
             integers([2]).masked_fill(&Tensor::zeros(DType::Bool, [2]), 0.5),
@@ -61,9 +61,9 @@ fn sorts() {
         ),
         (x.topk(4, 1, true).0, "topk: there are no 4 elements along axis 1 of [2, 3]"),
         (x.topk(1, 2, true).1, "topk: axis 2"),
-        (x.kthvalue(0, 1, false).0, "kthvalue: there is no element number 0 along axis 1 of [2, 3]"),
-        (x.kthvalue(4, 1, false).1, "kthvalue: there is no element number 4"),
-        (zeros([2, 0]).median(1, false).0, "median: [2, 0] has no element along axis 1"),
+        (x.kthvalue(0, 1).0, "kthvalue: there is no element number 0 along axis 1 of [2, 3]"),
+        (x.kthvalue(4, 1).1, "kthvalue: there is no element number 4"),
+        (zeros([2, 0]).median(1).0, "median: [2, 0] has no element along axis 1"),
     ]);
     assert!(Tensor::sort_together(&[], 1, 0, false).is_empty());
 }

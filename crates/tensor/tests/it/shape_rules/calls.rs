@@ -20,11 +20,18 @@ macro_rules! of_two {
     ($($method:ident)*) => { [$((stringify!($method), |c, x| vec![c.pick(x).$method(c.pick(x))])),*] };
 }
 
+/// A reduction, or the method that keeps the axes.
+macro_rules! keepdim {
+    ($c:expr, $t:ident.$method:ident | $kept:ident($($arg:expr),*)) => {
+        if $c.bool() { $t.$kept($($arg),*) } else { $t.$method($($arg),*) }
+    };
+}
+
 /// Reductions over several axes.
 macro_rules! over_axes {
-    ($($method:ident)*) => { [$((stringify!($method), |c, x| {
+    ($($method:ident $kept:ident)*) => { [$((stringify!($method), |c, x| {
         let t = c.pick(x);
-        vec![t.$method(&c.axes(t), c.bool())]
+        vec![keepdim!(c, t.$method | $kept(&c.axes(t)))]
     })),*] };
 }
 
@@ -41,7 +48,8 @@ const OF_TWO: &[(&str, Call)] = &of_two! {
 };
 
 const OVER_AXES: &[(&str, Call)] = &over_axes! {
-    sum prod max min mean var std any all count_nonzero
+    sum sum_keepdim prod prod_keepdim max max_keepdim min min_keepdim mean mean_keepdim var var_keepdim std std_keepdim
+    any any_keepdim all all_keepdim count_nonzero count_nonzero_keepdim
 };
 
 const ARRANGED: &[(&str, Call)] = &[
@@ -229,17 +237,17 @@ const INDEXED: &[(&str, Call)] = &[
     ("triu", |c, x| vec![c.pick(x).triu(c.signed())]),
     ("argmax", |c, x| {
         let t = c.pick(x);
-        vec![t.argmax(c.axis(t), c.bool())]
+        vec![keepdim!(c, t.argmax | argmax_keepdim(c.axis(t)))]
     }),
     ("argmin", |c, x| {
         let t = c.pick(x);
-        vec![t.argmin(c.axis(t), c.bool())]
+        vec![keepdim!(c, t.argmin | argmin_keepdim(c.axis(t)))]
     }),
     ("masked_fill", |c, x| vec![c.pick(x).masked_fill(c.pick(x), c.number())]),
     ("nonzero_static", |c, x| vec![c.pick(x).nonzero_static(c.size(), -1)]),
     ("softmax", |c, x| {
         let t = c.pick(x);
-        vec![t.softmax(c.axis(t)), t.log_softmax(c.axis(t)), t.logsumexp(&c.axes(t), c.bool())]
+        vec![t.softmax(c.axis(t)), t.log_softmax(c.axis(t)), keepdim!(c, t.logsumexp | logsumexp_keepdim(&c.axes(t)))]
     }),
 ];
 
@@ -280,11 +288,11 @@ const ORDERED: &[(&str, Call)] = &[
     }),
     ("kthvalue", |c, x| {
         let t = c.pick(x);
-        <[Tensor; 2]>::from(t.kthvalue(c.size(), c.axis(t), c.bool())).into()
+        <[Tensor; 2]>::from(keepdim!(c, t.kthvalue | kthvalue_keepdim(c.size(), c.axis(t)))).into()
     }),
     ("median", |c, x| {
         let t = c.pick(x);
-        <[Tensor; 2]>::from(t.median(c.axis(t), c.bool())).into()
+        <[Tensor; 2]>::from(keepdim!(c, t.median | median_keepdim(c.axis(t)))).into()
     }),
     ("topk", |c, x| {
         let t = c.pick(x);
@@ -292,11 +300,14 @@ const ORDERED: &[(&str, Call)] = &[
     }),
     ("norm", |c, x| {
         let t = c.pick(x);
-        vec![t.norm(c.number(), &c.axes(t), c.bool())]
+        vec![keepdim!(c, t.norm | norm_keepdim(c.number(), &c.axes(t)))]
     }),
     ("var_corrected", |c, x| {
         let t = c.pick(x);
-        vec![t.var_corrected(&c.axes(t), c.number(), c.bool()), t.std_corrected(&c.axes(t), c.number(), c.bool())]
+        vec![
+            keepdim!(c, t.var_corrected | var_corrected_keepdim(&c.axes(t), c.number())),
+            keepdim!(c, t.std_corrected | std_corrected_keepdim(&c.axes(t), c.number())),
+        ]
     }),
     ("diagonal", |c, x| {
         let t = c.pick(x);

@@ -1,8 +1,8 @@
 //! Shape rules against the plugin's own: what a rule accepts must compile with the types it says, and what it refuses the
 //! plugin must refuse, unless the refusal is one of ours.
 
-mod calls;
-mod choices;
+pub(crate) mod calls;
+pub(crate) mod choices;
 mod judge;
 
 use std::cell::RefCell;

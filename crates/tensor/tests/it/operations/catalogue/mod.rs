@@ -5,6 +5,13 @@ use fulmen_tensor::Tensor;
 use crate::operations::attrs::Attrs;
 use crate::operations::case::{Case, read};
 
+/// A reduction, or the method that keeps the axes, as the attributes of a case say.
+macro_rules! keepdim {
+    ($attrs:expr, $x:expr, $method:ident, $kept:ident, $($arg:expr),*) => {
+        if $attrs.keepdims() { $x.$kept($($arg),*) } else { $x.$method($($arg),*) }
+    };
+}
+
 /// What is known of one operation.
 pub(crate) struct Row {
     /// The name that its reference cases carry.

@@ -13,7 +13,7 @@ pub(super) fn rows() -> Vec<Row> {
             Tensor::sort_together(&tensors, a.usize("keys"), a.axis(), a.bool("descending"))
         }),
         many("topk", &["topk"], |x, a| pair(x[0].topk(a.usize("k"), a.axis(), a.bool("largest")))),
-        many("kthvalue", &["kthvalue"], |x, a| pair(x[0].kthvalue(a.usize("k"), a.axis(), a.keepdims()))),
-        many("median", &["median"], |x, a| pair(x[0].median(a.axis(), a.keepdims()))),
+        many("kthvalue", &["kthvalue"], |x, a| pair(keepdim!(a, x[0], kthvalue, kthvalue_keepdim, a.usize("k"), a.axis()))),
+        many("median", &["median"], |x, a| pair(keepdim!(a, x[0], median, median_keepdim, a.axis()))),
     ]
 }

@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::arrow;
+use super::atomic_file::sha256;
 use super::builder::estimate;
 use super::dataset::read_at;
 use super::event::CacheEstimate;
-use super::files::sha256;
 use super::manifest::{self, Found, MANIFEST, PartEntry, Plan, Unusable, part_name};
 use fulmen_data::{Error, Field, Result};
 use fulmen_files::{LOCK, Lock};

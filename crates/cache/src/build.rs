@@ -9,14 +9,15 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fulmen_pjrt::HostBuffer;
+use parking_lot::{Condvar, Mutex};
 
 use super::arrow::Frame;
+use super::atomic_file::{Disk, NewFile};
 use super::event::CacheEvent;
-use super::files::{Disk, NewFile};
 use super::manifest::{self, BadRow, PartEntry, Plan, part_name};
 use fulmen_data::internal::Draw;
 use fulmen_data::internal::Layout;
@@ -32,7 +33,7 @@ const MOST_PIECE_ROWS: usize = 4096;
 const TELLING: Duration = Duration::from_millis(100);
 
 /// What is to be done.
-pub(crate) struct Warm<'a> {
+pub(crate) struct Build<'a> {
     pub(crate) dataset: &'a dyn Dataset,
     pub(crate) dir: &'a Path,
     pub(crate) disk: &'a Disk,
@@ -74,14 +75,14 @@ struct State {
 }
 
 struct Shared<'a> {
-    warm: &'a Warm<'a>,
+    build: &'a Build<'a>,
     plan: &'a Plan,
     piece_rows: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
 
-impl Warm<'_> {
+impl Build<'_> {
     /// Fills the parts that the plan has not, and writes the plan's manifest after each. After an error those that were
     /// finished stay.
     pub(crate) fn run(&self, plan: &mut Plan, tell: &mut dyn FnMut(CacheEvent)) -> Result<()> {
@@ -102,7 +103,7 @@ impl Warm<'_> {
         };
         let frozen = plan.clone();
         let shared =
-            Shared { warm: self, plan: &frozen, piece_rows, state: Mutex::new(state), changed: Condvar::new() };
+            Shared { build: self, plan: &frozen, piece_rows, state: Mutex::new(state), changed: Condvar::new() };
         let mut teller = Teller { tell, total: plan.rows, sample_bytes: sample_bytes as u64, last: None };
         std::thread::scope(|scope| {
             for i in 0..self.workers {
@@ -117,7 +118,7 @@ impl Warm<'_> {
             }
             shared.coordinate(plan, &mut teller);
         });
-        let state = shared.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let state = shared.state.into_inner();
         teller.now(state.done);
         // What is half filled is removed with its file.
         state.error.map_or(Ok(()), Err)
@@ -157,12 +158,8 @@ impl Drop for FailIfPanicking<'_> {
 }
 
 impl Shared<'_> {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn fail(&self, error: Error) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // The first error is the cause; later ones may be its effects.
         state.error.get_or_insert(error);
         self.changed.notify_all();
@@ -171,7 +168,7 @@ impl Shared<'_> {
     /// The life of the thread that began: it names the full parts, tells how far it is, and reads where nobody else does.
     fn coordinate(&self, plan: &mut Plan, teller: &mut Teller<'_>) {
         let _failing = FailIfPanicking(self);
-        let mut reader = match self.warm.workers {
+        let mut reader = match self.build.workers {
             0 => match Reader::new(self) {
                 Ok(reader) => Some(reader),
                 Err(error) => return self.fail(error),
@@ -180,9 +177,9 @@ impl Shared<'_> {
         };
         loop {
             // Told without the lock: what it does is not ours, and may take its time.
-            let done = self.state().done;
+            let done = self.state.lock().done;
             teller.maybe(done);
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if state.error.is_some() {
                 return;
             }
@@ -192,7 +189,7 @@ impl Shared<'_> {
                 if let Err(error) = self.name(&full, bad, plan) {
                     return self.fail(error);
                 }
-                self.state().open -= 1;
+                self.state.lock().open -= 1;
                 self.changed.notify_all();
                 continue;
             }
@@ -206,7 +203,7 @@ impl Shared<'_> {
                         reader.fill(self, piece);
                     }
                 }
-                None => drop(self.changed.wait_timeout(state, TELLING)),
+                None => drop(self.changed.wait_for(&mut state, TELLING)),
             }
         }
     }
@@ -223,7 +220,7 @@ impl Shared<'_> {
         bad.retain(|row| plan.is_finished(row.row / plan.manifest.rows_per_part));
         bad.sort_by_key(|row| row.row);
         plan.manifest.bad = bad;
-        manifest::save(self.warm.dir, &plan.manifest)
+        manifest::save(self.build.dir, &plan.manifest)
     }
 
     /// The life of a thread that reads.
@@ -240,7 +237,7 @@ impl Shared<'_> {
 
     /// The next rows to read; `None` when there are none left, after an error, and where nobody waits and none are free.
     fn next_piece(&self, wait: bool) -> Option<Piece> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             if state.error.is_some() {
                 return None;
@@ -271,14 +268,14 @@ impl Shared<'_> {
             if state.todo.is_empty() || !wait {
                 return None;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
     }
 
     fn begin(&self, part: usize) -> Result<Open> {
         let frame = self.plan.frame(part)?;
-        let path = self.warm.dir.join(part_name(part));
-        let file = NewFile::create(&path, frame.file_bytes(), self.warm.disk)?;
+        let path = self.build.dir.join(part_name(part));
+        let file = NewFile::create(&path, frame.file_bytes(), self.build.disk)?;
         file.write_at(&frame.head, 0)?;
         Ok(Open { part, rows: self.plan.rows_of(part), frame, file })
     }
@@ -303,14 +300,14 @@ impl Reader {
     fn fill(&mut self, shared: &Shared<'_>, piece: Piece) {
         let result = self.read(shared, &piece).and_then(|bad| self.write(shared, &piece).map(|()| bad));
         let Piece { open, rows, .. } = piece;
-        let mut state = shared.state();
+        let mut state = shared.state.lock();
         match result {
             Ok(bad) => state.bad.extend(bad),
             Err(error) => {
                 state.error.get_or_insert(error);
             }
         }
-        if state.bad.len() > shared.warm.allowed_bad && state.error.is_none() {
+        if state.bad.len() > shared.build.allowed_bad && state.error.is_none() {
             state.error = Some(too_many_bad(shared, &state.bad));
         }
         if state.error.is_none() {
@@ -336,7 +333,7 @@ impl Reader {
             let (epoch, number) = (variant as u64, index as u64);
             let draw = Draw { seed: manifest.seed, epoch, random_epoch: epoch, index: number };
             let mut sample = Sample::new(&self.layout, &mut self.memory, at, &mut self.written, draw);
-            let dataset = shared.warm.dataset;
+            let dataset = shared.build.dataset;
             // A panic leaves at most a half-written row behind, which is emptied or thrown away.
             let read = catch_unwind(AssertUnwindSafe(|| dataset.read(index, &mut sample)))
                 .unwrap_or_else(|payload| Err(panicked("the dataset panicked", payload)))
@@ -345,7 +342,7 @@ impl Reader {
             // It is only for the message, and the error of the sample is the one that counts.
             let origin = catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or_default();
             let error = error.at_sample(number, origin);
-            if shared.warm.allowed_bad == 0 {
+            if shared.build.allowed_bad == 0 {
                 return Err(error);
             }
             for field in 0..self.layout.fields().len() {
@@ -375,7 +372,7 @@ fn too_many_bad(shared: &Shared<'_>, bad: &[BadRow]) -> Error {
     let messages: Vec<&str> = first.iter().take(3).map(|row| row.message.as_str()).collect();
     Error::usage(format!(
         "more than {} samples could not be read, which is what allow_bad_samples allows; among them: {}",
-        shared.warm.allowed_bad,
+        shared.build.allowed_bad,
         messages.join("; ")
     ))
 }

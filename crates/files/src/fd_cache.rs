@@ -1,6 +1,6 @@
 //! Local files that are read at many places, of which so many stay open.
 //!
-//! Not here: reading from the beginning to the end (`open`).
+//! Not here: reading from the beginning to the end (`decompress`).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,138 @@
+//! Whose line a node carries: that of the user's call, whatever lies between; and the user's own within a closure.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fulmen_tensor::{
+    DType, Function, Library, Scope, Tensor, checkpoint, cond, custom_gradient, fori_loop, grad, map, scan, while_loop,
+};
+
+use crate::shape_rules::calls::CALLS;
+use crate::shape_rules::choices::Choices;
+
+/// A library of layers as `fulmen-nn` is one, whose sources are this folder's neighbours and not this file.
+const ELSEWHERE: Library = Library::new("elsewhere/src/lib.rs");
+
+#[track_caller]
+fn twice(x: &Tensor) -> Tensor {
+    Tensor::record("twice", || {
+        let parts: Vec<Tensor> = (0..2).map(|_| x.exp()).collect();
+        Ok(&parts[0] + &parts[1])
+    })
+}
+
+/// Calls a user's layer as a container of layers does.
+#[track_caller]
+fn call(library: Library, layer: &dyn Fn(&Tensor) -> Tensor, x: &Tensor) -> Tensor {
+    let _scope = library.open();
+    let inner = twice(x);
+    let _user = Scope::leave();
+    layer(&inner)
+}
+
+/// The lines of all operations that this is computed by, in the order in which they were recorded.
+fn lines(y: &Tensor, x: &Tensor) -> Vec<u32> {
+    let recorded = Function::new("f", vec![x.clone()], vec![y.clone()]).recorded().unwrap();
+    recorded.iter().filter(|r| r.operation.is_some()).map(|r| r.location.line()).collect()
+}
+
+fn placeholder() -> Tensor {
+    Tensor::placeholder("x", fulmen_tensor::TensorType::new(DType::F32, [2]))
+}
+
+#[test]
+fn a_scope_gives_its_line_to_all_that_is_recorded_in_it() {
+    let x = placeholder();
+    let (y, line) = (twice(&x), line!());
+    assert_eq!(lines(&y, &x), [line; 2]);
+    let (dx, of_grad) = (grad(y.sum_all(), &[&x]).remove(0), line!());
+    // What the derivative of a node records carries the node's line.
+    assert!(lines(&dx, &x).iter().all(|&l| l == line || l == of_grad));
+    assert!(lines(&dx, &x).contains(&line));
+}
+
+#[test]
+fn a_fault_of_an_earlier_line_keeps_its_line() {
+    let (wrong, line) = (placeholder() + Tensor::zeros(DType::F32, [3]), line!());
+    let fault = twice(&wrong).fault().unwrap().clone();
+    assert_eq!((fault.operation(), fault.location().line()), ("add", line));
+    assert_eq!(twice(&wrong).location().line(), line);
+}
+
+#[test]
+fn a_users_code_within_a_library_carries_its_own_lines() {
+    let x = placeholder();
+    let (layer, own) = (|x: &Tensor| x.sin(), line!());
+    let (y, line) = (call(ELSEWHERE, &layer, &x), line!());
+    assert_eq!(lines(&y, &x), [line, line, own]);
+    // A layer that is the library's own carries the line of the call.
+    let (y, line) = (call(Library::new(file!()), &layer, &x), line!());
+    assert_eq!(lines(&y, &x), [line; 3]);
+}
+
+#[test]
+fn bodies_carry_their_own_lines() {
+    let x = placeholder();
+    let wrong = |x: &Tensor| x.matmul(&Tensor::zeros(DType::F32, [9, 9]));
+    let at = line!() - 1;
+    let _scope = Scope::open();
+    let bad = [
+        scan(&[&x], &[], |c, _| (vec![wrong(&c[0])], vec![])).0,
+        fulmen_tensor::Scan::new().length(2).run(&[&x], &[], |c, _| (vec![wrong(&c[0])], vec![])).0,
+        map(|x| vec![wrong(&x[0])], &[&x.unsqueeze(0)]),
+        fori_loop(0, 3, &[&x], |_, c| vec![wrong(&c[0])]),
+        fori_loop(0, Tensor::scalar(3i32), &[&x], |_, c| vec![wrong(&c[0])]),
+        while_loop(&[&x], |c| wrong(&c[0]), |c| c.to_vec()),
+        while_loop(&[&x], |c| c[0].sum_all().lt(1.0), |c| vec![wrong(&c[0])]),
+        cond(Tensor::scalar(true), &[&x], |x| vec![wrong(&x[0])], |x| x.to_vec()),
+        cond(Tensor::scalar(true), &[&x], |x| x.to_vec(), |x| vec![wrong(&x[0])]),
+        checkpoint(|x| vec![wrong(&x[0])], &[&x]),
+        custom_gradient(&[&x], |x| vec![wrong(&x[0])], |_, _, c| c.to_vec()),
+    ];
+    for (i, results) in bad.iter().enumerate().skip(1) {
+        let fault = results[0].fault().unwrap();
+        assert_eq!((fault.operation(), fault.location().line()), ("matmul", at), "{i}: {fault}");
+    }
+}
+
+#[test]
+fn a_panic_ends_the_scopes_it_leaves() {
+    let x = placeholder();
+    let panics = || {
+        Tensor::record("panics", || -> Result<Tensor, fulmen_tensor::Refusal> {
+            let _user = Scope::leave();
+            panic!("in a user's code")
+        })
+    };
+    assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    let (y, line) = (x.exp(), line!());
+    assert_eq!(lines(&y, &x), [line]);
+}
+
+#[test]
+fn every_call_and_its_derivative_stand_in_the_callers_file() {
+    for (name, call) in CALLS.iter().copied().flatten() {
+        for seed in 0..8u8 {
+            let bytes: Vec<u8> =
+                (0..48u8).map(|i| i.wrapping_mul(37).wrapping_add(seed.wrapping_mul(101)) % 97).collect();
+            let mut choices = Choices(&bytes);
+            let x: Vec<Tensor> = choices.types().into_iter().map(|ty| Tensor::placeholder("x", ty)).collect();
+            let mut results = call(&mut choices, &x);
+            let wrt: Vec<&Tensor> = x.iter().filter(|x| x.dtype().is_float()).collect();
+            for y in results.clone().iter().filter(|y| y.fault().is_none() && y.dtype().is_float()) {
+                results.extend(grad(y.to_dtype(DType::F32).sum_all(), &wrt));
+            }
+            for fault in results.iter().filter_map(Tensor::fault) {
+                assert!(is_own(fault.location().file()), "{name}: {fault}");
+            }
+            let sound = results.into_iter().filter(|y| y.fault().is_none()).collect();
+            for one in Function::new("call", x, sound).recorded().unwrap() {
+                assert!(is_own(one.location.file()), "{name}: {one:?}");
+            }
+        }
+    }
+}
+
+/// Whether a line is one of these tests'.
+fn is_own(file: &str) -> bool {
+    file.contains("tests/it/")
+}
