@@ -18,8 +18,8 @@ use crate::say::note;
 use crate::session::{Record, Session};
 use crate::setting::Choices;
 use crate::{
-    Error, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Strategy, Trainer, WeightAveraging,
-    environment,
+    Error, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Strategy, TrainDuration, Trainer,
+    WeightAveraging, environment,
 };
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].

@@ -22,6 +22,7 @@ pub mod callbacks;
 mod checkpoint;
 pub mod cli;
 mod clip;
+mod duration;
 mod environment;
 mod epoch;
 mod error;
@@ -35,6 +36,7 @@ mod learning_rate_scaling;
 #[cfg(test)]
 #[path = "../../pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
+mod limits;
 mod log_point;
 pub mod loggers;
 mod logs;
@@ -67,6 +69,7 @@ pub use batch::Batch;
 pub use builder::TrainerBuilder;
 pub use callback::{Actions, Callback, CheckpointRole, FitStart, Progress};
 pub use clip::GradientClipAlgorithm;
+pub use duration::TrainDuration;
 pub use error::{Error, Result};
 pub use learning_rate_scaling::LearningRateScaling;
 pub use log_point::LogPoint;

@@ -8,7 +8,8 @@ use std::str::FromStr;
 use clap::builder::{BoolishValueParser, ValueParser};
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
-use crate::{Error, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Strategy};
+use crate::limits::NO_LIMIT;
+use crate::{Error, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Strategy, TrainDuration};
 
 /// One row of the table, for documents and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +66,7 @@ macro_rules! options {
             /// Decides every option: what was given, else the environment, else the default; then checks it.
             pub(crate) fn resolve(self, env: impl Fn(&str) -> Option<OsString>) -> Result<Options> {
                 let given = self.or_env(env)?;
-                let options = Options { $($name: given.$name.unwrap_or_else(|| $default),)* };
+                let options = Options { $($name: given.$name.clone().unwrap_or_else(|| $default),)* };
                 $({
                     let check: fn(&$ty) -> Option<&'static str> = $check;
                     if let Some(expected) = check(&options.$name) {
@@ -75,7 +76,7 @@ macro_rules! options {
                         )));
                     }
                 })*
-                Ok(options)
+                options.settle(&given)
             }
         }
 
@@ -92,7 +93,12 @@ macro_rules! options {
 
             /// Each option's name and its value as the command line takes it; none where there is nothing to say.
             pub(crate) fn values(&self) -> Vec<(&'static str, Option<String>)> {
-                vec![$((stringify!($name), <$ty>::given(&self.$name)),)*]
+                let mut values = vec![$((stringify!($name), <$ty>::given(&self.$name)),)*];
+                // Without a limit it is what it is by itself.
+                if self.max_epochs == NO_LIMIT {
+                    values.iter_mut().filter(|value| value.0 == "max_epochs").for_each(|value| value.1 = None);
+                }
+                values
             }
         }
     };
@@ -166,7 +172,7 @@ macro_rules! texts {
         }
     )*};
 }
-texts!(Accelerator, Devices, GradientClipAlgorithm, LearningRateScaling, MatmulPrecision, Strategy);
+texts!(Accelerator, Devices, GradientClipAlgorithm, LearningRateScaling, MatmulPrecision, Strategy, TrainDuration);
 
 impl Text for Precision {
     fn parse_env(text: &OsStr) -> Result<Precision, String> {
@@ -241,8 +247,24 @@ macro_rules! option_table {
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             log_grad_norm: bool = false, "FULMEN_LOG_GRAD_NORM", |_| None;
 
-            /// Epochs to train for.
+            /// Epochs to train for; without a limit where another option limits training.
             max_epochs: u64 = 10, "FULMEN_MAX_EPOCHS", positive;
+
+            /// Optimizer steps to train for; 0 for no limit.
+            max_steps: u64 = 0, "FULMEN_MAX_STEPS", |_| None;
+
+            /// Time to train and validate for, such as 2h30m or 00:12:00:00 (days, hours, minutes, seconds), that before a
+            /// resume included; none for no limit.
+            max_time: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_TIME", TrainDuration::refusal_of_time;
+
+            /// How long to train, in any unit: 10ep (epochs), 500ba (steps), 1e6samples or 2h30m; none for no limit.
+            max_duration: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_DURATION", TrainDuration::refusal;
+
+            /// Epochs that are trained before a callback or max_time can end training.
+            min_epochs: u64 = 0, "FULMEN_MIN_EPOCHS", |_| None;
+
+            /// Optimizer steps that are made before a callback or max_time can end training.
+            min_steps: u64 = 0, "FULMEN_MIN_STEPS", |_| None;
 
             /// Steps between two log points: how often logged values are read from the device.
             log_every_n_steps: u64 = 50, "FULMEN_LOG_EVERY_N_STEPS", positive;

@@ -6,6 +6,7 @@ use fulmen_data::DataLoader;
 use fulmen_nn::Parameter;
 use fulmen_tensor::DType;
 
+use crate::limits::{EpochSize, Limits, NO_LIMIT};
 use crate::program::{self, Stage, StepProgram, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
@@ -15,6 +16,7 @@ use crate::{Batch, Error, Plan, Result, TrainingModule};
 /// A fit before its first value.
 pub(crate) struct Prepared {
     pub(crate) plan: Plan,
+    pub(crate) limits: Limits,
     pub(crate) train: DataLoader,
     pub(crate) layout: StateLayout,
     pub(crate) program: TrainProgram,
@@ -32,7 +34,12 @@ pub(crate) fn prepare(
 ) -> Result<Prepared> {
     let train = setting.distribute(train, "training")?;
     let batches = train.len() as u64;
-    let plan = setting.plan(batches);
+    let (limits, plan) = setting.plan(EpochSize::from(&train));
+    if train.is_endless() && limits.steps == NO_LIMIT && limits.time.is_none() {
+        return Err(Error::usage(
+            "the training loader is endless, so that no epoch ends; set max_steps, max_time or max_duration in steps",
+        ));
+    }
     let shapes = Batch::placeholders(&train, setting.options.precision.whole());
     let (layout, program) = training_step(module, setting, &plan, (&shapes, batches), seed)?;
     let validation = match validation {
@@ -45,7 +52,7 @@ pub(crate) fn prepare(
         }
         None => None,
     };
-    Ok(Prepared { plan, train, layout, program, validation })
+    Ok(Prepared { plan, limits, train, layout, program, validation })
 }
 
 /// Records the training step on a batch of each shape, of which an epoch has so many, and says what its state is made of.

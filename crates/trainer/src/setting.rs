@@ -5,7 +5,8 @@ use fulmen_data::{DataLoader, Replicas};
 use fulmen_tensor::Mesh;
 
 use crate::clip::Clip;
-use crate::{Error, Options, Plan, Result, WeightAveraging, accumulate};
+use crate::limits::{EpochSize, Limits};
+use crate::{Error, Options, Plan, Result, WeightAveraging};
 
 /// What a builder says of how steps are recorded.
 #[derive(Clone, Debug)]
@@ -58,11 +59,10 @@ impl Setting {
         loader.distributed(self.replicas).map_err(|e| Error::usage(format!("the {which} loader: {e}")))
     }
 
-    /// How long training is, where an epoch has so many batches.
-    pub(crate) fn plan(&self, batches: u64) -> Plan {
-        let max_epochs = self.options.max_epochs;
-        let steps_per_epoch = accumulate::steps_per_epoch(batches, self.options.accumulate_grad_batches);
-        Plan { steps_per_epoch, max_epochs, total_steps: steps_per_epoch.saturating_mul(max_epochs) }
+    /// Where training ends with such epochs, and how long it is.
+    pub(crate) fn plan(&self, epoch: EpochSize) -> (Limits, Plan) {
+        let limits = Limits::new(&self.options, epoch);
+        (limits, limits.plan(epoch.batches, self.options.accumulate_grad_batches))
     }
 
     /// What the learning rate is multiplied by for the number of devices.

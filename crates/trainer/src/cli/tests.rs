@@ -230,7 +230,9 @@ fn what_is_printed_says_what_each_key_is() {
     "#]]
     .assert_eq(own);
     assert!(
-        text.contains("\n# Epochs to train for [env: FULMEN_MAX_EPOCHS] [default: 10]\nmax-epochs = 77\n"),
+        text.contains(
+            "\n# Steps between two log points: how often logged values are read from the device [env: FULMEN_LOG"
+        ) && text.contains(" [env: FULMEN_MAX_EPOCHS] [default: 10]\nmax-epochs = 77\n"),
         "{text}"
     );
 }

@@ -17,12 +17,14 @@ use crate::checkpoint::Position;
 use crate::evaluate::Evaluation;
 use crate::executor::Executor;
 use crate::hosts;
+use crate::limits::Limits;
+use crate::logs::Sums;
 use crate::program::CompiledStep;
 use crate::say::note;
 use crate::session::Session;
 use crate::state::{EntryId, State, StepState};
 use crate::summary::StepTimes;
-use crate::{Error, FitSummary, LogPoint, Options, Result, Strategy};
+use crate::{Error, FitSummary, LogPoint, Options, Result, Strategy, TrainDuration};
 
 /// Waiting for data is worth a word from this share of the step time on, and when it took so long.
 const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));
@@ -44,6 +46,11 @@ struct Fit<'a> {
     /// The sums of what was logged since the last log point; none directly after one.
     sums: Option<DeviceArray>,
     position: Position,
+    limits: Limits,
+    /// When the first step began.
+    training_since: Instant,
+    /// Why a callback wants training to end, until that may be.
+    wish: Option<String>,
     times: StepTimes,
     bad: BadCount,
     warned_of_nan: bool,
@@ -69,32 +76,43 @@ impl Fit<'_> {
         Ok(summary)
     }
 
-    /// Trains until the last epoch, a callback's wish or Ctrl-C.
+    /// Trains until a limit, a callback's wish or Ctrl-C.
     fn epochs(&mut self) -> Result<()> {
         // Of this fit alone.
         self.train.reset_report();
         self.position.data = self.train.description();
         self.position.accumulate = self.options().accumulate_grad_batches;
         // One stream over all epochs, so that the first batches of an epoch are read while the last one ends.
-        let (runtime, max_epochs) = (&self.session.runtime, self.options().max_epochs);
+        let (runtime, limits) = (&self.session.runtime, self.limits);
         let mut batches = self
             .train
-            .epochs(self.position.epoch..max_epochs, self.position.batch as usize)
+            .epochs(self.position.epoch..limits.epochs, self.position.batch as usize)
             .prefetch_to(runtime, &Strategy::batch(runtime.mesh()));
-        while self.position.epoch < max_epochs && self.summary.stopped.is_none() {
-            if self.epoch(&mut batches)? {
-                self.bad.tell();
-                self.save_interrupted()?;
-                break;
+        self.training_since = Instant::now();
+        while self.position.epoch < limits.epochs
+            && self.position.global_step < limits.steps
+            && self.summary.stopped.is_none()
+        {
+            match self.epoch(&mut batches)? {
+                End::OfEpoch => self.end_epoch()?,
+                End::Interrupted => {
+                    self.bad.tell();
+                    self.save_interrupted()?;
+                    break;
+                }
+                End::OfRun(why) => {
+                    self.bad.tell();
+                    self.end_within_epoch(why)?;
+                    break;
+                }
             }
-            self.end_epoch()?;
         }
         self.executor.drain()?;
         self.summary.epochs = self.position.epoch;
         self.summary.global_step = self.position.global_step;
         self.summary.step_time_p50 = self.times.median();
         // A padded batch has fewer samples than rows.
-        let samples = self.train.num_samples().min(self.train.len() * self.train.batch_size());
+        let samples = self.train.num_samples().min(self.train.len().saturating_mul(self.train.batch_size()));
         let samples_a_step = samples as f64 / self.train.len().max(1) as f64;
         self.summary.data_wait_share = self.times.wait_share();
         let report = self.train.report();
@@ -107,8 +125,8 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// Trains on the rest of an epoch; true if Ctrl-C ended it.
-    fn epoch(&mut self, stream: &mut DeviceBatches) -> Result<bool> {
+    /// Trains on the rest of an epoch.
+    fn epoch(&mut self, stream: &mut DeviceBatches) -> Result<End> {
         let batches = self.train.len() as u64;
         let mut last: Option<Instant> = None;
         while self.position.batch < batches {
@@ -144,15 +162,54 @@ impl Fit<'_> {
                 self.finish_log_point()?;
             }
             if self.executor.is_interrupted(is_log_point || self.position.batch >= batches)? {
-                return Ok(true);
+                return Ok(End::Interrupted);
+            }
+            if self.position.batch < batches
+                && self.stepped()
+                && let Some(why) = self.ends(is_log_point)?
+            {
+                self.drain_steps(last)?;
+                return Ok(End::OfRun(why));
             }
         }
-        // The end of an epoch waits for the device in any case; here its time is that of steps.
+        self.drain_steps(last)?;
+        Ok(End::OfEpoch)
+    }
+
+    /// Waits for the device, which the end of an epoch does in any case; here the time is that of steps.
+    fn drain_steps(&mut self, last: Option<Instant>) -> Result<()> {
         self.executor.drain()?;
         if let Some(last) = last {
             self.times.finish(last.elapsed());
         }
-        Ok(false)
+        Ok(())
+    }
+
+    /// Whether the run ends with this step, and why, if not as it was planned. Several processes agree on the time where
+    /// `ask` says so, which is the same in all.
+    fn ends(&mut self, ask: bool) -> Result<Option<Option<String>>> {
+        let Position { epoch, global_step, .. } = self.position;
+        if global_step >= self.limits.steps {
+            return Ok(Some(None));
+        }
+        if epoch < self.limits.min_epochs || global_step < self.limits.min_steps {
+            return Ok(None);
+        }
+        if let Some(wish) = self.wish.take() {
+            return Ok(Some(Some(wish)));
+        }
+        let Some(time) = self.limits.time else { return Ok(None) };
+        let mut over = self.trained() >= time;
+        if let Some(hosts) = self.executor.hosts() {
+            over = ask && hosts.any("max_time", over)?;
+        }
+        Ok(over.then(|| Some(format!("the time of max_time is over ({})", TrainDuration::Time(time)))))
+    }
+
+    /// For how long the run has trained, that before a resume included.
+    fn trained(&self) -> Duration {
+        let before = Duration::try_from_secs_f64(self.position.seconds.unwrap_or(0.0)).unwrap_or(Duration::MAX);
+        before.saturating_add(self.training_since.elapsed())
     }
 
     /// Whether the latest batch was the last of those that the optimizer steps for.
@@ -211,16 +268,13 @@ impl Fit<'_> {
             self.take_in(&literals)?;
         }
         let sums = std::mem::take(&mut self.position.epoch_sums);
-        let (mut metrics, mut arrays) = self.step.logs().values(&sums, "_epoch");
-        let loss = format!("{}_epoch", self.loss);
-        self.summary.train_loss = metrics.iter().find(|m| m.0 == loss).map(|m| m.1);
+        let mut point = self.epoch_point(&sums);
         if let (Some(validation), Some(_), Some(literal)) = (&self.validation, &validated, literals.last()) {
             let logs = validation.step.logs();
             let validated = logs.values(&logs.read(literal)?, "");
-            metrics.extend(validated.0);
-            arrays.extend(validated.1);
+            point.metrics.extend(validated.0);
+            point.arrays.extend(validated.1);
         }
-        let point = LogPoint { epoch: self.position.epoch, global_step: self.position.global_step, metrics, arrays };
         self.session.log(&point, &mut self.warned_of_logger);
         self.position.epoch += 1;
         self.position.batch = 0;
@@ -234,10 +288,45 @@ impl Fit<'_> {
                 actions.stop = Some("a callback of another process asked for it".into());
             }
         }
-        self.summary.stopped = actions.stop;
+        if actions.stop.is_some() {
+            self.wish = actions.stop;
+        }
         self.set_learning_rate_factor(actions.new_learning_rate_factor)?;
+        self.summary.stopped = self.ends(true)?.flatten();
         self.save(&actions.saves, vec![])
     }
+
+    /// Ends the run within an epoch: what the epoch has logged so far is told, and the state saved as Ctrl-C does it, so that
+    /// a longer run can go on there.
+    fn end_within_epoch(&mut self, why: Option<String>) -> Result<()> {
+        self.summary.stopped = why;
+        self.finish_log_points()?;
+        let logs = self.open_logs()?;
+        let mut sums = self.position.epoch_sums.clone();
+        if let Some((_, literal)) = logs.first() {
+            sums.add(&self.step.logs().read(literal)?);
+        }
+        let point = self.epoch_point(&sums);
+        self.session.log(&point, &mut self.warned_of_logger);
+        self.summary.last_epoch = Some(point);
+        self.save_last(logs)
+    }
+
+    /// Means over an epoch, of what it has logged so far.
+    fn epoch_point(&mut self, sums: &Sums) -> LogPoint {
+        let (metrics, arrays) = self.step.logs().values(sums, "_epoch");
+        let loss = format!("{}_epoch", self.loss);
+        self.summary.train_loss = metrics.iter().find(|m| m.0 == loss).map(|m| m.1);
+        LogPoint { epoch: self.position.epoch, global_step: self.position.global_step, metrics, arrays }
+    }
+}
+
+/// What ended the batches of an epoch.
+enum End {
+    OfEpoch,
+    Interrupted,
+    /// A limit of the run or a callback's wish, with why, if it was not planned.
+    OfRun(Option<String>),
 }
 
 /// A factor of the learning rate, as process 0 tells the others: its bits, or nothing.
