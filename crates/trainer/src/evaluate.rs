@@ -13,7 +13,7 @@ use crate::prepare::check_shardings;
 use crate::program::{self, CompiledStep, Stage};
 use crate::session::Session;
 use crate::state::{self, Fixed};
-use crate::{Error, LogPoint, Result, Strategy, TrainingModule, Weights};
+use crate::{BatchLimit, Error, LogPoint, Result, Strategy, TrainingModule, Weights};
 
 /// A compiled step that does not train, with the batches that it runs on.
 pub(crate) struct Evaluation {
@@ -35,7 +35,7 @@ impl Evaluation {
         let (setting, seed) = (session.setting()?, session.choices.options.seed);
         check_shardings(module, &setting)?;
         module.initialize(seed);
-        let loader = setting.distribute(loader, stage.noun())?;
+        let loader = setting.evaluation_loader(loader, stage)?;
         let entries = state::of_module(module, &setting);
         let program = program::eval(module, stage, &loader, &entries, &setting, seed)?;
         if program.logs().is_empty() && stage != Stage::Prediction {
@@ -52,20 +52,24 @@ impl Evaluation {
         Ok((Evaluation { stage, step, loader }, values))
     }
 
-    /// Runs the step over all batches. The sums of logged values stay on the device, for the caller to read with others.
+    /// Runs the step over all batches, or the first ones. The sums of logged values stay on the device, for the caller to
+    /// read with others.
     pub(crate) fn run<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,
         hosts: Option<&Arc<Hosts>>,
         values: &[A],
+        batches: BatchLimit,
     ) -> Result<DeviceArray> {
+        let loader = batches.apply(self.loader.clone(), "num_sanity_val_steps")?;
         // Tells of them when the pass ends, however that is.
-        let _bad = BadCount::new(&self.loader, self.stage.noun());
+        let _bad = BadCount::new(&loader, self.stage.noun());
         let mut sums = Some(runtime.to_device(&self.step.logs().start()?)?);
         let mut executor = Executor::<()>::new(runtime, hosts, None);
-        for batch in self.loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0) {
+        for batch in loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0) {
             executor.step(&self.step, &mut Fixed(values), &mut sums, None, &batch?)?;
         }
+        executor.drain()?;
         sums.ok_or_else(|| Error::data("the evaluation step gave no result"))
     }
 }
@@ -80,7 +84,7 @@ pub(crate) fn evaluate(
 ) -> Result<LogPoint> {
     let (evaluation, values) = Evaluation::new(session, module, loader, stage, weights)?;
     let hosts = session.hosts.as_ref();
-    let sums = evaluation.run(&session.runtime, hosts, &values)?;
+    let sums = evaluation.run(&session.runtime, hosts, &values, BatchLimit::ALL)?;
     let literals = hosts::arrive(hosts, session.runtime.read(&[&sums])?)?;
     let literal = literals.first().ok_or_else(|| Error::data("the device gave no values"))?;
     let logs = evaluation.step.logs();

@@ -16,6 +16,7 @@ mod accumulate;
 mod averaging;
 mod bad_samples;
 mod batch;
+mod batch_limit;
 mod builder;
 mod callback;
 pub mod callbacks;
@@ -66,6 +67,7 @@ mod weights;
 
 pub use averaging::WeightAveraging;
 pub use batch::Batch;
+pub use batch_limit::{BatchLimit, FastDevRun};
 pub use builder::TrainerBuilder;
 pub use callback::{Actions, Callback, CheckpointRole, FitStart, Progress};
 pub use clip::GradientClipAlgorithm;

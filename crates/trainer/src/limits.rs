@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fulmen_data::DataLoader;
 
-use crate::{Error, Options, Plan, Result, TrainDuration, TrainerArgs, accumulate};
+use crate::{BatchLimit, Error, Options, Plan, Result, TrainDuration, TrainerArgs, accumulate};
 
 /// What a run without an end has of something.
 pub(crate) const NO_LIMIT: u64 = u64::MAX;
@@ -76,6 +76,63 @@ impl Options {
     /// # Errors
     /// Options that contradict each other, by their names.
     pub(crate) fn settle(mut self, given: &TrainerArgs) -> Result<Options> {
+        if self.fast_dev_run.batches() > 0 {
+            return Ok(self.tried_out());
+        }
+        self.overfit(given)?;
+        if let (BatchLimit::Count(steps), 2..) = (self.val_check_interval, self.check_val_every_n_epoch) {
+            return Err(Error::option(format!(
+                "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give one of \
+                 the two, or a share of an epoch (0.25)"
+            )));
+        }
+        self.settle_limits(given)
+    }
+
+    /// With `fast_dev_run`: a batch or some of each loader, and nothing left behind.
+    fn tried_out(self) -> Options {
+        let limit = BatchLimit::Count(self.fast_dev_run.batches());
+        Options {
+            max_epochs: 1,
+            max_steps: 0,
+            max_time: TrainDuration::Unlimited,
+            max_duration: TrainDuration::Unlimited,
+            min_epochs: 0,
+            min_steps: 0,
+            limit_train_batches: limit,
+            limit_val_batches: limit,
+            limit_test_batches: limit,
+            limit_predict_batches: limit,
+            overfit_batches: BatchLimit::Count(0),
+            val_check_interval: BatchLimit::ALL,
+            check_val_every_n_epoch: 1,
+            num_sanity_val_steps: 0,
+            enable_checkpointing: false,
+            ..self
+        }
+    }
+
+    /// With `overfit_batches`: so many batches for training and validation.
+    fn overfit(&mut self, given: &TrainerArgs) -> Result<()> {
+        let overfit = self.overfit_batches;
+        if overfit.is_zero() {
+            return Ok(());
+        }
+        for (name, given, limit) in [
+            ("limit_train_batches", given.limit_train_batches, &mut self.limit_train_batches),
+            ("limit_val_batches", given.limit_val_batches, &mut self.limit_val_batches),
+        ] {
+            if let Some(other) = given.filter(|&other| other != overfit) {
+                return Err(Error::option(format!(
+                    "overfit_batches: it is {overfit}, and {name} is {other}; give one of the two"
+                )));
+            }
+            *limit = overfit;
+        }
+        Ok(())
+    }
+
+    fn settle_limits(mut self, given: &TrainerArgs) -> Result<Options> {
         let limited = self.max_steps > 0
             || self.max_time != TrainDuration::Unlimited
             || self.max_duration != TrainDuration::Unlimited;

@@ -9,7 +9,10 @@ use clap::builder::{BoolishValueParser, ValueParser};
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
 use crate::limits::NO_LIMIT;
-use crate::{Error, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Strategy, TrainDuration};
+use crate::{
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Strategy,
+    TrainDuration,
+};
 
 /// One row of the table, for documents and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -172,7 +175,17 @@ macro_rules! texts {
         }
     )*};
 }
-texts!(Accelerator, Devices, GradientClipAlgorithm, LearningRateScaling, MatmulPrecision, Strategy, TrainDuration);
+texts!(
+    Accelerator,
+    Devices,
+    GradientClipAlgorithm,
+    LearningRateScaling,
+    MatmulPrecision,
+    Strategy,
+    TrainDuration,
+    BatchLimit,
+    FastDevRun
+);
 
 impl Text for Precision {
     fn parse_env(text: &OsStr) -> Result<Precision, String> {
@@ -265,6 +278,34 @@ macro_rules! option_table {
 
             /// Optimizer steps that are made before a callback or max_time can end training.
             min_steps: u64 = 0, "FULMEN_MIN_STEPS", |_| None;
+
+            /// Batches of an epoch that are trained on: a number (10) or a share (0.1); 1.0 for all.
+            limit_train_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_TRAIN_BATCHES", BatchLimit::refusal_of_some;
+
+            /// Batches of a validation, as a number or a share; 0 for no validation in a fit.
+            limit_val_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_VAL_BATCHES", BatchLimit::refusal;
+
+            /// Batches of a test, as a number or a share.
+            limit_test_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_TEST_BATCHES", BatchLimit::refusal_of_some;
+
+            /// Batches to predict for, as a number or a share.
+            limit_predict_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_PREDICT_BATCHES", BatchLimit::refusal_of_some;
+
+            /// Train on the same few batches in every epoch, those of the first one, and validate on as many: a number or a
+            /// share; 0 for not at all.
+            overfit_batches: BatchLimit = BatchLimit::Count(0), "FULMEN_OVERFIT_BATCHES", BatchLimit::refusal;
+
+            /// Try everything out: one epoch of one batch (or of this many) for training and validation, as many for a test and
+            /// for predictions, without checkpoints and loggers.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            fast_dev_run: FastDevRun = FastDevRun::default(), "FULMEN_FAST_DEV_RUN", |_| None;
+
+            /// When a fit validates: each time after this share of an epoch (0.25), or after so many optimizer steps of the run
+            /// (500).
+            val_check_interval: BatchLimit = BatchLimit::ALL, "FULMEN_VAL_CHECK_INTERVAL", BatchLimit::refusal_of_some;
+
+            /// Validation batches that are run before the first step, so that what is wrong with them is told at once; 0 for none.
+            num_sanity_val_steps: u64 = 0, "FULMEN_NUM_SANITY_VAL_STEPS", |_| None;
 
             /// Steps between two log points: how often logged values are read from the device.
             log_every_n_steps: u64 = 50, "FULMEN_LOG_EVERY_N_STEPS", positive;

@@ -187,6 +187,10 @@ impl Callback for ProgressBar {
         }
     }
 
+    fn on_validation_end(&mut self, point: &LogPoint, _: &mut Actions) {
+        self.line(&format!("{}, step {}: {}", self.epoch(point.epoch), point.global_step, spell(&point.metrics)));
+    }
+
     fn on_train_epoch_end(&mut self, point: &LogPoint, _: &mut Actions) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();

@@ -193,7 +193,8 @@ fn text(value: &Value) -> Result<String, String> {
     match value {
         Value::String(value) => Ok(value.value().clone()),
         Value::Integer(value) => Ok(value.value().to_string()),
-        Value::Float(value) => Ok(value.value().to_string()),
+        // With its point: 1.0 is a share of an epoch, 1 a number of batches.
+        Value::Float(value) => Ok(format!("{:?}", value.value())),
         Value::Boolean(value) => Ok(value.value().to_string()),
         Value::Datetime(value) => Ok(value.value().to_string()),
         Value::Array(values) => {

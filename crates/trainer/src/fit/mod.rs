@@ -4,6 +4,7 @@ mod logging;
 mod open;
 mod saving;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fulmen_data::{DataLoader, DeviceBatches};
@@ -12,7 +13,7 @@ use fulmen_tensor::{Argument, Compiled, DeviceArray, Literal, Sharding};
 pub(crate) use open::fit;
 
 use crate::bad_samples::BadCount;
-use crate::callback::{Actions, Progress};
+use crate::callback::{Actions, CheckpointRole, Progress};
 use crate::checkpoint::Position;
 use crate::evaluate::Evaluation;
 use crate::executor::Executor;
@@ -24,7 +25,7 @@ use crate::say::note;
 use crate::session::Session;
 use crate::state::{EntryId, State, StepState};
 use crate::summary::StepTimes;
-use crate::{Error, FitSummary, LogPoint, Options, Result, Strategy, TrainDuration};
+use crate::{BatchLimit, Error, FitSummary, LogPoint, Options, Result, Strategy, TrainDuration};
 
 /// Waiting for data is worth a word from this share of the step time on, and when it took so long.
 const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));
@@ -82,19 +83,21 @@ impl Fit<'_> {
         self.train.reset_report();
         self.position.data = self.train.description();
         self.position.accumulate = self.options().accumulate_grad_batches;
-        // One stream over all epochs, so that the first batches of an epoch are read while the last one ends.
-        let (runtime, limits) = (&self.session.runtime, self.limits);
-        let mut batches = self
-            .train
-            .epochs(self.position.epoch..limits.epochs, self.position.batch as usize)
-            .prefetch_to(runtime, &Strategy::batch(runtime.mesh()));
+        self.try_validation()?;
+        let limits = self.limits;
+        let mut batches = self.batches();
         self.training_since = Instant::now();
         while self.position.epoch < limits.epochs
             && self.position.global_step < limits.steps
             && self.summary.stopped.is_none()
         {
             match self.epoch(&mut batches)? {
-                End::OfEpoch => self.end_epoch()?,
+                End::OfEpoch => {
+                    self.end_epoch()?;
+                    if self.overfits() {
+                        batches = self.batches();
+                    }
+                }
                 End::Interrupted => {
                     self.bad.tell();
                     self.save_interrupted()?;
@@ -123,6 +126,20 @@ impl Fit<'_> {
         self.summary.bad_samples = self.bad.count();
         self.summary.samples_per_second = self.times.steps_per_second() * samples_a_step;
         Ok(())
+    }
+
+    /// The batches to come: one stream over all epochs, so that the first batches of an epoch are read while the last one
+    /// ends; or the first epoch, again and again.
+    fn batches(&self) -> DeviceBatches {
+        let epochs = if self.overfits() { 0..1 } else { self.position.epoch..self.limits.epochs };
+        let runtime = &self.session.runtime;
+        let batches = self.train.epochs(epochs, self.position.batch as usize);
+        batches.prefetch_to(runtime, &Strategy::batch(runtime.mesh()))
+    }
+
+    /// Whether every epoch has the batches of the first.
+    fn overfits(&self) -> bool {
+        !self.options().overfit_batches.is_zero()
     }
 
     /// Trains on the rest of an epoch.
@@ -160,6 +177,10 @@ impl Fit<'_> {
             }
             while self.executor.has_arrived() {
                 self.finish_log_point()?;
+            }
+            if self.position.batch < batches && self.validation_is_due() {
+                self.validate_within_epoch()?;
+                last = None;
             }
             if self.executor.is_interrupted(is_log_point || self.position.batch >= batches)? {
                 return Ok(End::Interrupted);
@@ -240,8 +261,70 @@ impl Fit<'_> {
         Ok(())
     }
 
+    /// Whether the latest batch is one to validate after.
+    fn validation_is_due(&self) -> bool {
+        let Position { epoch, batch, global_step, .. } = self.position;
+        match self.options().val_check_interval {
+            BatchLimit::Count(steps) => self.stepped() && global_step.is_multiple_of(steps),
+            BatchLimit::Share(share) => {
+                // The n-th validation comes after n shares of the epoch, however they fall on batches.
+                let shares = |batch: u64| (batch as f64 / (share * self.train.len() as f64) + 1e-9).floor();
+                (epoch + 1).is_multiple_of(self.options().check_val_every_n_epoch)
+                    && shares(batch) > shares(batch.saturating_sub(1))
+            }
+        }
+    }
+
+    /// Validates after a step within an epoch.
+    fn validate_within_epoch(&mut self) -> Result<()> {
+        let Some(validation) = &self.validation else { return Ok(()) };
+        let validated = self.validate(validation, BatchLimit::ALL)?;
+        let pending = self.session.runtime.read(&[&validated])?;
+        self.finish_log_points()?;
+        let literals = hosts::arrive(self.executor.hosts(), pending)?;
+        let (Some(validation), Some(literal)) = (&self.validation, literals.first()) else { return Ok(()) };
+        let logs = validation.step.logs();
+        let (metrics, arrays) = logs.values(&logs.read(literal)?, "");
+        let Position { epoch, global_step, .. } = self.position;
+        let point = LogPoint { epoch, global_step, metrics, arrays };
+        self.session.log(&point, &mut self.warned_of_logger);
+        let mut actions = self.actions(self.position.epoch_sums.learning_rate);
+        self.session.callbacks.iter_mut().for_each(|c| c.on_validation_end(&point, &mut actions));
+        let saves = self.act(actions)?;
+        let logs = if saves.is_empty() { vec![] } else { self.open_logs()? };
+        self.save(&saves, logs)
+    }
+
+    /// Runs the first batches of the validation before anything is trained.
+    fn try_validation(&mut self) -> Result<()> {
+        let (Some(validation), batches @ 1..) = (&self.validation, self.options().num_sanity_val_steps) else {
+            return Ok(());
+        };
+        self.validate(validation, BatchLimit::Count(batches)).map(|_| ())
+    }
+
+    /// What callbacks may ask for, after a step with this learning rate.
+    fn actions(&self, learning_rate: f64) -> Actions {
+        Actions::new(learning_rate, self.position.lr_factor.unwrap_or(1.0))
+    }
+
+    /// Does what callbacks asked for, in all processes alike; gives the files to save, of which process 0 has the say.
+    fn act(&mut self, mut actions: Actions) -> Result<Vec<(PathBuf, CheckpointRole)>> {
+        if let Some(hosts) = self.executor.hosts() {
+            // A callback may go by what only its process sees, the time say; but none can go on alone.
+            if hosts.any("stop", actions.stop.is_some())? && actions.stop.is_none() {
+                actions.stop = Some("a callback of another process asked for it".into());
+            }
+        }
+        if actions.stop.is_some() {
+            self.wish = actions.stop;
+        }
+        self.set_learning_rate_factor(actions.new_learning_rate_factor)?;
+        Ok(actions.saves)
+    }
+
     /// Runs the validation step with the weights of now, averages where there are some; the sums stay on the device.
-    fn validate(&self, validation: &Evaluation) -> Result<DeviceArray> {
+    fn validate(&self, validation: &Evaluation, batches: BatchLimit) -> Result<DeviceArray> {
         let converted = match &self.averages {
             Some((convert, entries)) => {
                 let averages = entries.iter().map(|&id| Ok(Argument::Borrow(self.state.array(id)?)));
@@ -249,15 +332,14 @@ impl Fit<'_> {
             }
             None => vec![],
         };
-        validation.run(&self.session.runtime, self.executor.hosts(), &self.state.validated(&converted)?)
+        validation.run(&self.session.runtime, self.executor.hosts(), &self.state.validated(&converted)?, batches)
     }
 
     /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch.
     fn end_epoch(&mut self) -> Result<()> {
         self.bad.tell();
-        let due = (self.position.epoch + 1).is_multiple_of(self.options().check_val_every_n_epoch);
-        let validation = self.validation.as_ref().filter(|_| due);
-        let validated = validation.map(|validation| self.validate(validation)).transpose()?;
+        let validation = self.validation.as_ref().filter(|_| self.validation_is_due());
+        let validated = validation.map(|validation| self.validate(validation, BatchLimit::ALL)).transpose()?;
         let trained = self.sums.take();
         let last: Vec<&DeviceArray> = trained.iter().chain(&validated).collect();
         let pending = if last.is_empty() { None } else { Some(self.session.runtime.read(&last)?) };
@@ -278,22 +360,12 @@ impl Fit<'_> {
         self.session.log(&point, &mut self.warned_of_logger);
         self.position.epoch += 1;
         self.position.batch = 0;
-        let factor = self.position.lr_factor.unwrap_or(1.0);
-        let mut actions = Actions::new(sums.learning_rate, factor);
+        let mut actions = self.actions(sums.learning_rate);
         self.session.callbacks.iter_mut().for_each(|c| c.on_train_epoch_end(&point, &mut actions));
         self.summary.last_epoch = Some(point);
-        if let Some(hosts) = self.executor.hosts() {
-            // A callback may go by what only its process sees, the time say; but none can go on alone.
-            if hosts.any("stop", actions.stop.is_some())? && actions.stop.is_none() {
-                actions.stop = Some("a callback of another process asked for it".into());
-            }
-        }
-        if actions.stop.is_some() {
-            self.wish = actions.stop;
-        }
-        self.set_learning_rate_factor(actions.new_learning_rate_factor)?;
+        let saves = self.act(actions)?;
         self.summary.stopped = self.ends(true)?.flatten();
-        self.save(&actions.saves, vec![])
+        self.save(&saves, vec![])
     }
 
     /// Ends the run within an epoch: what the epoch has logged so far is told, and the state saved as Ctrl-C does it, so that

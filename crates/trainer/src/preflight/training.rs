@@ -87,6 +87,7 @@ fn record<M: TrainingModule>(
     let replicas = Strategy::replicas(&mesh);
     let setting = choices.on(mesh, replicas);
     let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
+    let steps_per_epoch = setting.options.limit_train_batches.of(steps_per_epoch).max(1);
     let samples = (train.num_samples() as u64).min(steps_per_epoch.saturating_mul(batch_size as u64));
     let epoch = EpochSize { batches: steps_per_epoch, samples, batch_size: batch_size as u64 };
     let (_, plan) = setting.plan(epoch);

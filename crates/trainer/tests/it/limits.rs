@@ -12,8 +12,10 @@ use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::schedule::Linear as LinearRate;
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
+use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{
-    Batch, Callback, FitStart, FitSummary, Plan, StepContext, TrainDuration, Trainer, TrainerBuilder, TrainingModule,
+    Batch, BatchLimit, Callback, FitStart, FitSummary, Plan, Predictions, StepContext, TrainDuration, Trainer,
+    TrainerBuilder, TrainingModule,
 };
 
 use crate::common::{Net, Record, isolated, train_loader, trainer, val_loader};
@@ -55,6 +57,9 @@ impl TrainingModule for Line {
     }
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
         cx.log("val_out", &self.0.forward(&batch.get("x")).sum(&[-1]));
+    }
+    fn predict_step(&self, batch: &Batch) -> Predictions {
+        self.0.forward(&batch.get("x")).into()
     }
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
         Box::new(Sgd::new(LinearRate::new(0.1, plan.total_steps).start_factor(1.0).end_factor(0.0)))
@@ -192,4 +197,156 @@ fn limits_that_contradict_each_other_are_named() {
     let mut trainer = trainer(folder.path()).max_epochs(3).build().unwrap();
     let error = trainer.fit(&Line(Linear::new(1, 1)), &endless(), None).unwrap_err().to_string();
     assert!(error.contains("the training loader is endless") && error.contains("max_steps"), "{error}");
+}
+
+#[test]
+fn a_share_of_the_batches_is_trained_on_validated_and_tested() {
+    let folder = tempfile::tempdir().unwrap();
+    let (train, val) = (train_loader(165, LastBatch::Drop), val_loader(100));
+    let planned = Planned::default();
+    let builder =
+        trainer(folder.path()).runtime(isolated()).max_epochs(2).limit_train_batches(0.1).limit_val_batches(3);
+    let builder = builder.limit_test_batches("0.25").callback(planned.clone()).log_every_n_steps(1);
+    let record = Record::default();
+    let mut trainer = builder.callback(record.clone()).build().unwrap();
+    let module = Net::new();
+    let summary = trainer.fit(&module, &train, Some(&val)).unwrap();
+    // 20 batches of 8 in training, 13 in validation.
+    assert_eq!(*planned.0.lock().unwrap(), Some(Plan { steps_per_epoch: 2, max_epochs: 2, total_steps: 4 }));
+    assert_eq!((summary.global_step, summary.epochs), (4, 2));
+    assert_eq!((summary.train_compilations, summary.eval_compilations), (1, 1));
+    let seen = |point: &fulmen_trainer::LogPoint| point.arrays[0].1.elements().iter().sum::<f64>();
+    assert!(record.epochs.lock().unwrap().iter().all(|point| seen(point) == 16.0));
+    // The mean over 24 samples is a multiple of 1/24.
+    let acc = summary.last_epoch.unwrap().get("val_acc").unwrap() * 24.0;
+    assert!((acc - acc.round()).abs() < 1e-4, "{acc}");
+    let tested = trainer.test(&module, &val, fulmen_trainer::Weights::Current).unwrap().get("test_acc").unwrap() * 24.0;
+    assert!((tested - tested.round()).abs() < 1e-4, "{tested}");
+}
+
+#[test]
+fn a_prediction_has_so_many_batches_of_a_stream_without_an_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(folder.path()).limit_predict_batches(2).build().unwrap();
+    let batches = trainer.predict(&Line(Linear::new(1, 1)), &endless(), fulmen_trainer::Weights::Current).unwrap();
+    assert_eq!(batches.map(|batch| batch.unwrap().num_samples()).collect::<Vec<_>>(), [4, 4]);
+}
+
+#[test]
+fn a_fast_run_has_one_batch_of_each_and_leaves_no_checkpoint_and_no_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let (train, val) = (train_loader(80, LastBatch::Drop), val_loader(20));
+    let planned = Planned::default();
+    let builder = trainer(folder.path()).max_epochs(7).max_time("1h").fast_dev_run(true);
+    let mut trainer = builder.callback(planned.clone()).build().unwrap();
+    let summary = trainer.fit(&Net::new(), &train, Some(&val)).unwrap();
+    assert_eq!((summary.global_step, summary.epochs, summary.last_checkpoint), (1, 1, None));
+    assert!(summary.last_epoch.unwrap().get("val_loss").is_some());
+    assert_eq!(planned.0.lock().unwrap().unwrap().total_steps, 1);
+    let left: Vec<_> = std::fs::read_dir(trainer.run_dir().unwrap()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+    let options = Trainer::builder().fast_dev_run(3).options().unwrap();
+    assert_eq!((options.limit_test_batches, options.max_epochs), (BatchLimit::Count(3), 1));
+}
+
+#[test]
+fn a_fit_validates_after_shares_of_an_epoch_or_so_many_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let steps = |record: &Record| -> Vec<u64> {
+        let all = [record.validations.lock().unwrap().clone(), record.epochs.lock().unwrap().clone()].concat();
+        let with = all.iter().filter(|point| point.get("val_loss").is_some());
+        let mut steps: Vec<u64> = with.map(|point| point.global_step).collect();
+        steps.sort_unstable();
+        steps
+    };
+    let validated = |set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
+        let record = Record::default();
+        let builder = set(trainer(folder.path()).runtime(isolated()).max_epochs(2)).callback(record.clone());
+        let mut trainer = builder.build().unwrap();
+        let fit = trainer.fit(&Net::new(), &train_loader(100, LastBatch::Drop), Some(&val_loader(20))).unwrap();
+        let steps = steps(&record);
+        assert_eq!((fit.train_compilations, fit.eval_compilations), (1, u64::from(!steps.is_empty())));
+        steps
+    };
+    assert_eq!(validated(&|b| b.val_check_interval(0.25)), [3, 6, 9, 12, 15, 18, 21, 24]);
+    assert_eq!(validated(&|b| b.val_check_interval("0.4")), [5, 10, 17, 22]);
+    assert_eq!(validated(&|b| b.val_check_interval(0.5).check_val_every_n_epoch(2)), [18, 24]);
+    assert_eq!(validated(&|b| b.val_check_interval(5)), [5, 10, 15, 20]);
+    assert_eq!(validated(&|b| b.val_check_interval(2).accumulate_grad_batches(4)), [2, 4, 6]);
+    assert_eq!(validated(&|b| b), [12, 24]);
+    assert_eq!(validated(&|b| b.limit_val_batches(0)), [0; 0]);
+}
+
+#[test]
+fn a_checkpoint_of_a_validation_within_an_epoch_goes_on_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let builder = || trainer(folder.path()).val_check_interval(5).log_every_n_steps(4);
+    let fit = |builder: TrainerBuilder| {
+        let record = Record::default();
+        let mut trainer = builder.callback(record.clone()).build().unwrap();
+        let loader = train_loader(100, LastBatch::Drop);
+        let summary = trainer.fit(&Net::new(), &loader, Some(&val_loader(20))).unwrap();
+        (record, summary)
+    };
+    let (whole, of_whole) = fit(builder().max_epochs(2));
+    // The last validation is that of step 15, and its checkpoint the last.
+    let checkpoint = ModelCheckpoint::new().monitor("val_loss", Mode::Min);
+    let (_, ended) = fit(builder().max_steps(15).callback(checkpoint));
+    assert!(ended.best_checkpoint.unwrap().exists());
+    let (rest, of_rest) = fit(builder().max_epochs(2).ckpt_path(ended.last_checkpoint.unwrap()));
+    let all = whole.bits("train_loss");
+    assert_eq!(rest.bits("train_loss"), all[3..], "{all:?}");
+    assert_eq!(rest.validations.lock().unwrap()[..], whole.validations.lock().unwrap()[3..]);
+    assert_eq!(of_rest.last_epoch, of_whole.last_epoch);
+    assert_eq!(tensors(&of_rest.last_checkpoint.unwrap()), tensors(&of_whole.last_checkpoint.unwrap()));
+}
+
+#[test]
+fn the_same_batches_come_in_every_epoch_of_an_overfit() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = Record::default();
+    let builder = trainer(folder.path()).max_epochs(3).overfit_batches(1).num_sanity_val_steps(2);
+    let mut trainer = builder.callback(record.clone()).build().unwrap();
+    let summary = trainer.fit(&Net::new(), &train_loader(100, LastBatch::Drop), Some(&val_loader(20))).unwrap();
+    assert_eq!((summary.global_step, summary.epochs), (3, 3));
+    let epochs = record.epochs.lock().unwrap();
+    let seen: Vec<_> = epochs.iter().map(|point| point.arrays[0].clone()).collect();
+    assert!(seen.len() == 3 && seen.iter().all(|epoch| *epoch == seen[0]), "{seen:?}");
+}
+
+#[test]
+fn batches_that_cannot_be_are_named() {
+    let refused = |builder: TrainerBuilder| builder.options().unwrap_err().to_string();
+    let new = Trainer::builder;
+    for (message, expected) in [
+        (refused(new().limit_train_batches(1.5)), "limit_train_batches: 1.5 is not possible, a share must lie between"),
+        (refused(new().limit_train_batches(0)), "limit_train_batches: 0 is not possible, it must be more than 0"),
+        (refused(new().limit_test_batches("x")), "limit_test_batches: `x` is neither a number of batches"),
+        (refused(new().limit_val_batches(-1)), "limit_val_batches: -1 is less than 0 batches"),
+        (
+            refused(new().overfit_batches(2).limit_train_batches(3)),
+            "overfit_batches: it is 2, and limit_train_batches is 3",
+        ),
+        (refused(new().val_check_interval(9).check_val_every_n_epoch(2)), "val_check_interval: 9 counts the steps"),
+        (refused(new().val_check_interval(0)), "val_check_interval: 0 is not possible"),
+    ] {
+        assert!(message.contains(expected), "{message}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let fails = |builder: TrainerBuilder| {
+        let mut trainer = builder.build().unwrap();
+        trainer.fit(&Net::new(), &train_loader(100, LastBatch::Drop), Some(&val_loader(20))).unwrap_err().to_string()
+    };
+    let few = fails(trainer(folder.path()).limit_train_batches(0.01));
+    assert!(few.contains("limit_train_batches: 0.01 of 12 batches is less than one batch"), "{few}");
+    let rare = fails(trainer(folder.path()).max_epochs(1).val_check_interval(13));
+    assert!(rare.contains("val_check_interval: 13 steps are more than the 12 of this run"), "{rare}");
+    let line = Line(Linear::new(1, 1));
+    let on_endless = |builder: TrainerBuilder| {
+        builder.build().unwrap().fit(&line, &endless(), Some(&endless())).unwrap_err().to_string()
+    };
+    let endless_validation = on_endless(trainer(folder.path()).max_steps(9));
+    assert!(endless_validation.contains("limit_val_batches: the validation loader is endless"), "{endless_validation}");
+    let share = on_endless(trainer(folder.path()).max_steps(9).limit_val_batches(2));
+    assert!(share.contains("val_check_interval: 1.0 is a share of an epoch, and the training loader"), "{share}");
 }
