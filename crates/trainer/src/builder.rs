@@ -149,7 +149,7 @@ impl TrainerBuilder {
             return Err(Error::usage(message));
         }
         let mut loggers = self.loggers.unwrap_or_else(|| vec![Box::new(CsvLogger::new())]);
-        if options.fast_dev_run.batches() > 0 {
+        if options.fast_dev_run.batches() > 0 || options.barebones {
             loggers.clear();
         }
         if hosts.as_ref().is_some_and(|hosts| !hosts.process().is_coordinator()) {

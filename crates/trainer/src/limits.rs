@@ -76,6 +76,22 @@ impl Options {
     /// # Errors
     /// Options that contradict each other, by their names.
     pub(crate) fn settle(mut self, given: &TrainerArgs) -> Result<Options> {
+        if self.barebones {
+            for (name, given) in [
+                ("enable_checkpointing", given.enable_checkpointing),
+                ("enable_progress_bar", given.enable_progress_bar),
+                ("log_grad_norm", given.log_grad_norm),
+                ("detect_nan", given.detect_nan),
+                ("num_sanity_val_steps", given.num_sanity_val_steps.map(|steps| steps > 0)),
+            ] {
+                if given == Some(true) {
+                    return Err(Error::option(format!(
+                        "barebones: it leaves out {name}, which is on; give one of the two"
+                    )));
+                }
+            }
+            (self.enable_checkpointing, self.enable_progress_bar) = (false, false);
+        }
         if self.fast_dev_run.batches() > 0 {
             return Ok(self.tried_out());
         }

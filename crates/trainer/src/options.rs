@@ -307,6 +307,11 @@ macro_rules! option_table {
             /// Validation batches that are run before the first step, so that what is wrong with them is told at once; 0 for none.
             num_sanity_val_steps: u64 = 0, "FULMEN_NUM_SANITY_VAL_STEPS", |_| None;
 
+            /// Train and nothing else, to measure how fast that is: no log points within an epoch, loggers, checkpoints or progress
+            /// bar.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            barebones: bool = false, "FULMEN_BAREBONES", |_| None;
+
             /// Steps between two log points: how often logged values are read from the device.
             log_every_n_steps: u64 = 50, "FULMEN_LOG_EVERY_N_STEPS", positive;
 

@@ -172,7 +172,7 @@ impl Fit<'_> {
             self.session.callbacks.iter_mut().for_each(|c| c.on_train_batch_end(&progress));
             let is_log_point =
                 self.stepped() && self.position.global_step.is_multiple_of(self.options().log_every_n_steps);
-            if is_log_point {
+            if is_log_point && !self.options().barebones {
                 self.start_log_point()?;
             }
             while self.executor.has_arrived() {

@@ -350,3 +350,18 @@ fn batches_that_cannot_be_are_named() {
     let share = on_endless(trainer(folder.path()).max_steps(9).limit_val_batches(2));
     assert!(share.contains("val_check_interval: 1.0 is a share of an epoch, and the training loader"), "{share}");
 }
+
+#[test]
+fn a_bare_run_trains_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = Record::default();
+    let builder = trainer(folder.path()).max_epochs(2).log_every_n_steps(1).barebones(true).callback(record.clone());
+    let mut trainer = builder.build().unwrap();
+    let summary = trainer.fit(&Net::new(), &train_loader(80, LastBatch::Drop), None).unwrap();
+    assert_eq!((summary.global_step, summary.last_checkpoint), (20, None));
+    assert!(record.logs.lock().unwrap().is_empty() && summary.train_loss.is_some());
+    assert_eq!(trainer.device_to_host_transfers(), 2, "one an epoch");
+    assert!(std::fs::read_dir(trainer.run_dir().unwrap()).unwrap().next().is_none());
+    let error = Trainer::builder().barebones(true).detect_nan(true).options().unwrap_err().to_string();
+    assert_eq!(error, "barebones: it leaves out detect_nan, which is on; give one of the two");
+}
