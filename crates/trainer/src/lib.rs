@@ -45,6 +45,7 @@ mod loss_scale;
 mod module;
 mod named;
 mod nearest;
+mod old_names;
 mod options;
 mod placeholders;
 mod plan;

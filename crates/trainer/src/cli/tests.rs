@@ -310,6 +310,24 @@ fn wrong_usage_is_claps_to_tell() {
     assert!(help.to_string().starts_with("Fits a line\n\nUsage: prog [OPTIONS]"), "{help}");
 }
 
+#[test]
+fn old_names_are_answered_with_ours() {
+    for (args, expected) in [
+        (&["--tpu_cores=8"][..], "there is no option --tpu_cores: give accelerator tpu, and devices"),
+        (&["--gpus", "2"], "there is no option --gpus: give accelerator cuda"),
+        (&["--strategy", "xla_debug"], "`xla_debug` is no strategy: give ddp"),
+        (&["--precision", "64"], "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true"),
+    ] {
+        let (message, code) = told(&[&["fit", "--data-dir", "d", "--print-config"], args].concat());
+        assert!(message.contains(expected), "{message}");
+        assert_eq!(code, format!("{:?}", ExitCode::from(2)));
+    }
+    refused(
+        "[trainer]\nresume_from_checkpoint = 'x'",
+        "2: there is no option `resume_from_checkpoint`: give ckpt_path",
+    );
+}
+
 /// What a command that is not understood, or whose options cannot be, tells, and its exit code.
 fn told(args: &[&str]) -> (String, String) {
     let args = std::iter::once("prog").chain(args.iter().copied()).map(OsString::from).collect();
