@@ -208,9 +208,9 @@ impl Presize {
         let mut fingerprint = Fingerprint::new();
         pictures.fingerprint(&mut fingerprint)?;
         let Presize { side, quality, seed, max_samples, max_bytes, .. } = self;
-        let decoding = self.pictures.to_string();
+        let (decoding, decoder) = (self.pictures.to_string(), fulmen_images::jpeg_decoder());
         let options = format!(
-            "shorter side {side}, quality {quality}, decoded by {decoding}, seed {seed}, at most {max_samples} samples and {max_bytes} bytes a shard"
+            "shorter side {side}, quality {quality}, decoded by {decoding} with {decoder}, seed {seed}, at most {max_samples} samples and {max_bytes} bytes a shard"
         );
         Ok(MadeOf { options, pictures: fingerprint.to_string(), left_out: Vec::new() })
     }

@@ -19,12 +19,6 @@ pub use new_file::{NewFile, write};
 pub use new_folder::NewFolder;
 pub use room::{explain, is_full};
 
-#[cfg(test)]
-mod tests {
-    mod kill;
-    mod write;
-}
-
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -48,4 +42,10 @@ fn folder_of(file: &Path) -> &Path {
 /// ```
 pub fn sync_folder(file: &Path) -> io::Result<()> {
     File::open(folder_of(file))?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    mod kill;
+    mod write;
 }

@@ -99,7 +99,11 @@ impl Scope {
     /// Opens a scope for the caller's line, unless one is open.
     #[track_caller]
     pub fn open() -> Scope {
-        Scope::set(State { line: Some(here()), ..STATE.get() })
+        let before = STATE.get();
+        if before.line.is_some() {
+            return Scope { before, _thread: PhantomData };
+        }
+        Scope::set(State { line: Some(before.resolve(Location::caller())), ..before })
     }
 
     /// Opens a scope for a line that was remembered, whichever is open.

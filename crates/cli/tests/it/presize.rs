@@ -145,8 +145,8 @@ fn limits_are_those_of_pictures() {
     let (code, text) = run(&out, &["--keep-damaged"]);
     assert!(
         code == Some(1)
-            && text.contains("reducing_gap=2), seed 0")
-            && text.contains("reducing_gap=2, keep_damaged), seed 0"),
+            && text.contains(&format!("reducing_gap=2) with {}, seed 0", fulmen_images::jpeg_decoder()))
+            && text.contains("reducing_gap=2, keep_damaged) with "),
         "{text}"
     );
     let other = temporary.path().join("other");

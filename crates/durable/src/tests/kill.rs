@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::{NewFolder, write};
 
-const FOLDER: &str = "FULMEN_DURABLE_TEST_FOLDER";
-const ONCE: &str = "FULMEN_DURABLE_TEST_ONCE";
+const FOLDER: &str = "DURABLE_TEST_FOLDER";
+const ONCE: &str = "DURABLE_TEST_ONCE";
 /// Enough that most of the time goes into the write.
 const BYTES: usize = 1 << 20;
 

@@ -288,7 +288,7 @@ fn predictions_come_to_all_whatever_the_number_of_batches() {
     let ends = in_three(move |hosts| {
         let all = predicted(hosts, &root, false).concat().unwrap();
         // Nothing keeps the processes from going on together.
-        (all.num_samples(), hosts.any("interrupt").unwrap())
+        (all.num_samples(), hosts.any("interrupt", false).unwrap())
     });
     assert_eq!(ends, [(40, false); 3]);
 }
