@@ -38,11 +38,14 @@ impl Default for Devices {
     }
 }
 
+/// The count that means all devices, as it does for PyTorch Lightning.
+const ALL: i64 = -1;
+
 /// A CPU has as many devices as one asks for; more than these only make it slower.
 const MOST_ON_A_CPU: i64 = 64;
 
 impl Devices {
-    /// All TPU or GPU devices of this machine; one device on a CPU.
+    /// All TPU or GPU devices of this machine; one device on a CPU. So does the count -1.
     pub fn auto() -> Devices {
         Devices(Wish::Auto)
     }
@@ -53,7 +56,7 @@ impl Devices {
     /// A count or an index that cannot be.
     pub(crate) fn on_a_cpu(&self) -> Result<usize> {
         let needed = match &self.0 {
-            Wish::Auto => 1,
+            Wish::Auto | Wish::Count(ALL) => 1,
             Wish::Count(count) => *count,
             Wish::Indices(indices) => indices.iter().max().map_or(0, |most| most.saturating_add(1)),
             Wish::Unknown(text) => return Err(Error::devices(unknown(text))),
@@ -75,7 +78,7 @@ impl Devices {
             Err(self.wrong(&format!("{why}; there {}: {names}", if available == 1 { "is" } else { "are" })))
         };
         match &self.0 {
-            Wish::Auto => Ok((0..available).collect()),
+            Wish::Auto | Wish::Count(ALL) => Ok((0..available).collect()),
             Wish::Count(count) => match usize::try_from(*count) {
                 Ok(0) | Err(_) => there("at least one device is needed".into()),
                 Ok(count) if count > available => {
@@ -210,7 +213,8 @@ mod tests {
             "devices: 4 is not possible: this host has 2 devices; there are: tpu:0, tpu:1"
         );
         assert!(choose(0, 2).unwrap_err().contains("at least one"));
-        assert!(choose(-1, 2).unwrap_err().contains("at least one"));
+        assert!(choose(-2, 2).unwrap_err().contains("at least one"));
+        assert_eq!((choose(-1, 2).unwrap(), Devices::from(-1).on_a_cpu().unwrap()), (vec![0, 1], 1));
         assert!(choose([2], 2).unwrap_err().contains("no device with the index 2"));
         assert!(choose([-1], 2).unwrap_err().contains("no device with the index -1"));
         assert!(choose([1, 1], 2).unwrap_err().contains("twice"));

@@ -19,8 +19,8 @@ use crate::say::note;
 use crate::session::{Record, Session};
 use crate::setting::Choices;
 use crate::{
-    Error, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Resume, Strategy, Trainer,
-    WeightAveraging, environment,
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Resume,
+    Strategy, TrainDuration, Trainer, WeightAveraging, environment,
 };
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
@@ -150,6 +150,9 @@ impl TrainerBuilder {
             return Err(Error::usage(message));
         }
         let mut loggers = self.loggers.unwrap_or_else(|| vec![Box::new(CsvLogger::new())]);
+        if options.fast_dev_run.batches() > 0 || options.barebones {
+            loggers.clear();
+        }
         if hosts.as_ref().is_some_and(|hosts| !hosts.process().is_coordinator()) {
             // Process 0 writes and tells what there is to write and tell once.
             loggers.clear();

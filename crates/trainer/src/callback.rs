@@ -113,7 +113,7 @@ impl Actions {
         self.new_learning_rate_factor = Some(factor);
     }
 
-    /// End the fit after this epoch; the reason is shown.
+    /// End the fit here, or as soon as `min_epochs` and `min_steps` let it; the reason is shown.
     pub fn stop(&mut self, reason: impl Into<String>) {
         self.stop.get_or_insert(reason.into());
     }
@@ -159,6 +159,12 @@ pub trait Callback: Send {
     /// When the values of a log point have arrived, some steps after they were taken.
     fn on_log(&mut self, point: &LogPoint) {
         let _ = point;
+    }
+
+    /// After a validation within an epoch (`val_check_interval`). The values of one that ends an epoch are in the point of
+    /// [`on_train_epoch_end`](Callback::on_train_epoch_end). What it saves can be resumed in the middle of the epoch.
+    fn on_validation_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+        let _ = (point, actions);
     }
 
     /// After an epoch and the validation that belongs to it.

@@ -33,6 +33,8 @@ pub(crate) struct Position {
     pub(crate) averaging: Option<String>,
     /// What callbacks have multiplied the learning rate by, if they have.
     pub(crate) lr_factor: Option<f64>,
+    /// Seconds of training, of a run that `max_time` limits.
+    pub(crate) seconds: Option<f64>,
     /// What `batch` counts: the loader's description of its batches.
     pub(crate) data: String,
     /// What the epoch that had begun has logged up to its last log point.
@@ -68,6 +70,7 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         "weight_averaging": position.averaging,
         "learning_rate_factor": position.lr_factor.map(f64::to_bits),
         "seed": position.seed,
+        "seconds": position.seconds.map(f64::to_bits),
         "data": position.data,
         "epoch_sums": sums,
         "epoch_learning_rate": position.epoch_sums.learning_rate.to_bits(),
@@ -154,6 +157,7 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
         averaging: field("weight_averaging", "a text").optional(text)?,
         lr_factor,
         seed: number("seed")?,
+        seconds: float("seconds")?.filter(|seconds| *seconds >= 0.0),
         data: field("data", "a text").required(text)?,
         log_names: names.optional(|v| list(v, text))?.unwrap_or_default(),
         best_checkpoint: field("best_checkpoint", "a path").optional(text)?.map(PathBuf::from),

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::sync::Once;
 
 use crate::nearest::nearest;
+use crate::old_names::instead;
 use crate::say::note;
 use crate::{Error, Options, Result};
 
@@ -54,6 +55,9 @@ fn unread(set: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<String>
         if private || value.is_empty() || known().any(|known| known == name) {
             continue;
         }
+        if let Some(instead) = instead(bare) {
+            return Err(Error::option(format!("there is no environment variable {name}: {instead}")));
+        }
         // The prefix, which all have, must not make names longer than they are.
         let others = known().filter_map(|known| known.strip_prefix(PREFIX));
         if let Some(near) = nearest(bare, others) {
@@ -95,6 +99,8 @@ mod tests {
                 )
             );
         }
+        let message = with(&["TPU_CORES"], "8").unwrap_err().to_string();
+        assert!(message.contains("FULMEN_TPU_CORES: give accelerator tpu") && message.contains("from 0"), "{message}");
         assert!(with(&["MAX_EPOCH"], "").unwrap().is_empty(), "an empty variable is an unset one");
         assert_eq!(with(&["SOMETHING_ELSE", "SEED", "TEST_CHILD"], "3").unwrap(), [format!("{PREFIX}SOMETHING_ELSE")]);
         let other = ("PATH_TO_FULMEN_MAX_EPOCH".into(), "x".into());

@@ -13,7 +13,7 @@ use crate::prepare::check_shardings;
 use crate::program::{self, CompiledStep, Stage};
 use crate::session::Session;
 use crate::state::{self, Fixed};
-use crate::{Error, LogPoint, Result, Signal, Strategy, TrainingModule, Weights};
+use crate::{BatchLimit, Error, LogPoint, Result, Signal, Strategy, TrainingModule, Weights};
 
 /// A compiled step that does not train, with the batches that it runs on.
 pub(crate) struct Evaluation {
@@ -35,7 +35,7 @@ impl Evaluation {
         let (setting, seed) = (session.setting()?, session.choices.options.seed);
         check_shardings(module, &setting)?;
         module.initialize(seed);
-        let loader = setting.distribute(loader, stage.noun())?;
+        let loader = setting.evaluation_loader(loader, stage)?;
         let entries = state::of_module(module, &setting);
         let program = program::eval(module, stage, &loader, &entries, &setting, seed)?;
         if program.logs().is_empty() && stage != Stage::Prediction {
@@ -52,25 +52,28 @@ impl Evaluation {
         Ok((Evaluation { stage, step, loader }, values))
     }
 
-    /// Runs the step over all batches, unless `interrupted` says that a signal came. The sums of logged values stay on the
-    /// device, for the caller to read with others.
+    /// Runs the step over all batches, or the first ones, unless `interrupted` says that a signal came. The sums of logged
+    /// values stay on the device, for the caller to read with others.
     pub(crate) fn run<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,
         hosts: Option<&Arc<Hosts>>,
         values: &[A],
+        batches: BatchLimit,
         interrupted: impl Fn() -> Result<Option<Signal>>,
     ) -> Result<Evaluated> {
+        let loader = batches.apply(self.loader.clone(), "num_sanity_val_steps")?;
         // Tells of them when the pass ends, however that is.
-        let _bad = BadCount::new(&self.loader, self.stage.noun());
+        let _bad = BadCount::new(&loader, self.stage.noun());
         let mut sums = Some(runtime.to_device(&self.step.logs().start()?)?);
         let mut executor = Executor::<()>::new(runtime, hosts, None);
-        for batch in self.loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0) {
+        for batch in loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0) {
             executor.step(&self.step, &mut Fixed(values), &mut sums, None, &batch?)?;
             if let Some(signal) = interrupted()? {
                 return Ok(Evaluated::Interrupted(signal));
             }
         }
+        executor.drain()?;
         sums.map(Evaluated::Sums).ok_or_else(|| Error::data("the evaluation step gave no result"))
     }
 }
@@ -92,7 +95,7 @@ pub(crate) fn evaluate(
 ) -> Result<LogPoint> {
     let (evaluation, values) = Evaluation::new(session, module, loader, stage, weights)?;
     let hosts = session.hosts.as_ref();
-    let sums = match evaluation.run(&session.runtime, hosts, &values, || Ok(None))? {
+    let sums = match evaluation.run(&session.runtime, hosts, &values, BatchLimit::ALL, || Ok(None))? {
         Evaluated::Sums(sums) => sums,
         Evaluated::Interrupted(signal) => return Err(Error::interrupted("evaluating", signal)),
     };

@@ -7,6 +7,9 @@ macro_rules! named {
             type Err = crate::Error;
             fn from_str(name: &str) -> crate::Result<$ty> {
                 NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
+                    if let Some(instead) = crate::old_names::instead(name) {
+                        return crate::Error::usage(format!(concat!("`{}` is no ", $what, ": {}"), name, instead));
+                    }
                     let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
                     crate::Error::usage(format!(
                         concat!("`{}` is no ", $what, "; there are: {}"),

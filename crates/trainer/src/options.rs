@@ -9,7 +9,11 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, ValueParser};
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
-use crate::{Error, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Resume, Strategy};
+use crate::limits::NO_LIMIT;
+use crate::{
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Resume, Strategy,
+    TrainDuration,
+};
 
 /// One row of the table, for documents and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +70,7 @@ macro_rules! options {
             /// Decides every option: what was given, else the environment, else the default; then checks it.
             pub(crate) fn resolve(self, env: impl Fn(&str) -> Option<OsString>) -> Result<Options> {
                 let given = self.or_env(env)?;
-                let options = Options { $($name: given.$name.unwrap_or_else(|| $default),)* };
+                let options = Options { $($name: given.$name.clone().unwrap_or_else(|| $default),)* };
                 $({
                     let check: fn(&$ty) -> Option<&'static str> = $check;
                     if let Some(expected) = check(&options.$name) {
@@ -76,7 +80,7 @@ macro_rules! options {
                         )));
                     }
                 })*
-                Ok(options)
+                options.settle(&given)
             }
         }
 
@@ -93,7 +97,12 @@ macro_rules! options {
 
             /// Each option's name and its value as the command line takes it; none where there is nothing to say.
             pub(crate) fn values(&self) -> Vec<(&'static str, Option<String>)> {
-                vec![$((stringify!($name), <$ty>::given(&self.$name)),)*]
+                let mut values = vec![$((stringify!($name), <$ty>::given(&self.$name)),)*];
+                // Without a limit it is what it is by itself.
+                if self.max_epochs == NO_LIMIT {
+                    values.iter_mut().filter(|value| value.0 == "max_epochs").for_each(|value| value.1 = None);
+                }
+                values
             }
         }
     };
@@ -167,7 +176,18 @@ macro_rules! texts {
         }
     )*};
 }
-texts!(Accelerator, Devices, GradientClipAlgorithm, LearningRateScaling, MatmulPrecision, Resume, Strategy);
+texts!(
+    Accelerator,
+    Devices,
+    GradientClipAlgorithm,
+    LearningRateScaling,
+    MatmulPrecision,
+    Resume,
+    Strategy,
+    TrainDuration,
+    BatchLimit,
+    FastDevRun
+);
 
 /// The units of a time, the longest first, in milliseconds.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
@@ -274,8 +294,57 @@ macro_rules! option_table {
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             log_grad_norm: bool = false, "FULMEN_LOG_GRAD_NORM", |_| None;
 
-            /// Epochs to train for.
+            /// Epochs to train for; without a limit where another option limits training.
             max_epochs: u64 = 10, "FULMEN_MAX_EPOCHS", positive;
+
+            /// Optimizer steps to train for; 0 for no limit.
+            max_steps: u64 = 0, "FULMEN_MAX_STEPS", |_| None;
+
+            /// Time to train and validate for, such as 2h30m or 00:12:00:00 (days, hours, minutes, seconds), that before a
+            /// resume included; none for no limit.
+            max_time: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_TIME", TrainDuration::refusal_of_time;
+
+            /// How long to train, in any unit: 10ep (epochs), 500ba (steps), 1e6samples or 2h30m; none for no limit.
+            max_duration: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_DURATION", TrainDuration::refusal;
+
+            /// Epochs that are trained before a callback or max_time can end training.
+            min_epochs: u64 = 0, "FULMEN_MIN_EPOCHS", |_| None;
+
+            /// Optimizer steps that are made before a callback or max_time can end training.
+            min_steps: u64 = 0, "FULMEN_MIN_STEPS", |_| None;
+
+            /// Batches of an epoch that are trained on: a number (10) or a share (0.1); 1.0 for all.
+            limit_train_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_TRAIN_BATCHES", BatchLimit::refusal_of_some;
+
+            /// Batches of a validation, as a number or a share; 0 for no validation in a fit.
+            limit_val_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_VAL_BATCHES", BatchLimit::refusal;
+
+            /// Batches of a test, as a number or a share.
+            limit_test_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_TEST_BATCHES", BatchLimit::refusal_of_some;
+
+            /// Batches to predict for, as a number or a share.
+            limit_predict_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_PREDICT_BATCHES", BatchLimit::refusal_of_some;
+
+            /// Train on the same few batches in every epoch, those of the first one, and validate on as many: a number or a
+            /// share; 0 for not at all.
+            overfit_batches: BatchLimit = BatchLimit::Count(0), "FULMEN_OVERFIT_BATCHES", BatchLimit::refusal;
+
+            /// Try everything out: one epoch of one batch (or of this many) for training and validation, as many for a test and
+            /// for predictions, without checkpoints and loggers.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            fast_dev_run: FastDevRun = FastDevRun::default(), "FULMEN_FAST_DEV_RUN", |_| None;
+
+            /// When a fit validates: each time after this share of an epoch (0.25), or after so many optimizer steps of the run
+            /// (500).
+            val_check_interval: BatchLimit = BatchLimit::ALL, "FULMEN_VAL_CHECK_INTERVAL", BatchLimit::refusal_of_some;
+
+            /// Validation batches that are run before the first step, so that what is wrong with them is told at once; 0 for none.
+            num_sanity_val_steps: u64 = 0, "FULMEN_NUM_SANITY_VAL_STEPS", |_| None;
+
+            /// Train and nothing else, to measure how fast that is: no log points within an epoch, loggers, checkpoints or progress
+            /// bar.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            barebones: bool = false, "FULMEN_BAREBONES", |_| None;
 
             /// Steps between two log points: how often logged values are read from the device.
             log_every_n_steps: u64 = 50, "FULMEN_LOG_EVERY_N_STEPS", positive;

@@ -37,7 +37,7 @@ pub enum Precision {
     Bits(i32),
 }
 
-const NAMES: [(&str, Precision); 9] = [
+const NAMES: [(&str, Precision); 10] = [
     ("32-true", Precision::F32),
     ("bf16-mixed", Precision::Bf16Mixed),
     ("bf16-true", Precision::Bf16),
@@ -47,6 +47,8 @@ const NAMES: [(&str, Precision); 9] = [
     ("f16-mixed", Precision::F16Mixed),
     ("f32-true", Precision::F32),
     ("16-true", Precision::Bf16),
+    // Refused with why.
+    ("64-true", Precision::Bits(64)),
 ];
 
 impl Precision {
@@ -85,8 +87,12 @@ impl Precision {
 
     /// What is expected instead, where the number of bits is none.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
-        (matches!(self, Precision::Bits(bits) if ![16, 32].contains(bits)))
-            .then_some("the number of bits must be 16 or 32")
+        match self {
+            Precision::Bits(16 | 32) => None,
+            Precision::Bits(64) => Some("a TPU has no 64-bit floats; give 32-true"),
+            Precision::Bits(_) => Some("the number of bits must be 16 or 32"),
+            _ => None,
+        }
     }
 }
 

@@ -6,15 +6,17 @@ use fulmen_data::DataLoader;
 use fulmen_nn::Parameter;
 use fulmen_tensor::DType;
 
+use crate::limits::{EpochSize, Limits, NO_LIMIT};
 use crate::program::{self, Stage, StepProgram, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
 use crate::state::{self, Entry, StateLayout};
-use crate::{Batch, Error, Plan, Result, TrainingModule};
+use crate::{Batch, BatchLimit, Error, Plan, Result, TrainingModule};
 
 /// A fit before its first value.
 pub(crate) struct Prepared {
     pub(crate) plan: Plan,
+    pub(crate) limits: Limits,
     pub(crate) train: DataLoader,
     pub(crate) layout: StateLayout,
     pub(crate) program: TrainProgram,
@@ -30,14 +32,20 @@ pub(crate) fn prepare(
     train: &DataLoader,
     validation: Option<&DataLoader>,
 ) -> Result<Prepared> {
-    let train = setting.distribute(train, "training")?;
+    let train = setting.training_loader(train)?;
     let batches = train.len() as u64;
-    let plan = setting.plan(batches);
+    let (limits, plan) = setting.plan(EpochSize::from(&train));
+    if train.is_endless() && limits.steps == NO_LIMIT && limits.time.is_none() {
+        return Err(Error::usage(
+            "the training loader is endless, so that no epoch ends; set max_steps, max_time or max_duration in steps",
+        ));
+    }
     let shapes = Batch::placeholders(&train, setting.options.precision.whole());
     let (layout, program) = training_step(module, setting, &plan, (&shapes, batches), seed)?;
-    let validation = match validation {
+    let validation = match validation.filter(|_| !setting.options.limit_val_batches.is_zero()) {
         Some(loader) => {
-            let loader = setting.distribute(loader, "validation")?;
+            let loader = setting.evaluation_loader(loader, Stage::Validation)?;
+            check_interval(setting.options.val_check_interval, &train, &plan)?;
             let of_module = state::of_module(module, setting);
             let eval = program::eval(module, Stage::Validation, &loader, &of_module, setting, seed)?;
             check_names(&program, &eval)?;
@@ -45,7 +53,22 @@ pub(crate) fn prepare(
         }
         None => None,
     };
-    Ok(Prepared { plan, train, layout, program, validation })
+    Ok(Prepared { plan, limits, train, layout, program, validation })
+}
+
+/// Refuses an interval that would keep a fit from ever validating.
+fn check_interval(interval: BatchLimit, train: &DataLoader, plan: &Plan) -> Result<()> {
+    match interval {
+        BatchLimit::Share(_) if train.is_endless() => Err(Error::option(format!(
+            "val_check_interval: {interval} is a share of an epoch, and the training loader is endless; give a number of \
+             steps, such as 500"
+        ))),
+        BatchLimit::Count(steps) if steps > plan.total_steps => Err(Error::option(format!(
+            "val_check_interval: {steps} steps are more than the {} of this run, which would never validate",
+            plan.total_steps
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Records the training step on a batch of each shape, of which an epoch has so many, and says what its state is made of.

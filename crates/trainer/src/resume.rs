@@ -8,6 +8,7 @@ use fulmen_data::DataLoader;
 use fulmen_tensor::Literal;
 
 use crate::checkpoint::{self, Position};
+use crate::limits::Limits;
 use crate::newest::Named;
 use crate::prepare::Prepared;
 use crate::say::note;
@@ -57,7 +58,7 @@ impl Start {
 
     /// Takes the state out of the checkpoint, if there is one; it must be that of this step on batches as these.
     pub(crate) fn take_state(&mut self, prepared: &Prepared, setting: &Setting) -> Result<()> {
-        let Prepared { train, layout, program, .. } = prepared;
+        let Prepared { train, layout, program, limits, .. } = prepared;
         let averaging = setting.averaging.as_ref().map(WeightAveraging::words);
         let Some((path, tensors)) = &mut self.checkpoint else {
             self.position.averaging = averaging;
@@ -66,7 +67,7 @@ impl Start {
         let logs = program.step.logs();
         let refused = |why: String| Error::checkpoint(path, why);
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
-        check_counts(&self.position, train, setting.options.max_epochs, tensors).map_err(refused)?;
+        check_counts(&self.position, train, limits, tensors).map_err(refused)?;
         logs.check(&self.position.epoch_sums).map_err(refused)?;
         self.best = find_best(&self.position, path).map_err(refused)?;
         check_group(&self.position, setting).map_err(|e| Error::checkpoint(path, e))?;
@@ -118,7 +119,7 @@ fn find_best(position: &Position, path: &Path) -> Result<Option<PathBuf>, String
 fn check_counts(
     position: &Position,
     train: &DataLoader,
-    max_epochs: u64,
+    limits: &Limits,
     tensors: &BTreeMap<String, Literal>,
 ) -> Result<(), String> {
     let (epoch, batch, batches) = (position.epoch, position.batch, train.len() as u64);
@@ -142,6 +143,13 @@ fn check_counts(
         return Err(format!(
             "its metadata `global_step` is {}, and by its tensor `{UPDATES}` the optimizer made {updates} steps",
             position.global_step
+        ));
+    }
+    let max_epochs = limits.epochs;
+    if position.global_step > limits.steps {
+        return Err(format!(
+            "it was saved after step {}, after the end of this run: max_steps is {}. Raise max_steps to go on training",
+            position.global_step, limits.steps
         ));
     }
     if epoch > max_epochs || epoch == max_epochs && batch > 0 {

@@ -5,7 +5,9 @@ use fulmen_data::{DataLoader, Replicas};
 use fulmen_tensor::Mesh;
 
 use crate::clip::Clip;
-use crate::{Error, Options, Plan, Result, WeightAveraging, accumulate};
+use crate::limits::{EpochSize, Limits};
+use crate::program::Stage;
+use crate::{Error, Options, Plan, Result, WeightAveraging};
 
 /// What a builder says of how steps are recorded.
 #[derive(Clone, Debug)]
@@ -54,15 +56,34 @@ impl Setting {
     }
 
     /// A loader whose batches the devices of the mesh share; `which` names it.
-    pub(crate) fn distribute(&self, loader: &DataLoader, which: &str) -> Result<DataLoader> {
+    fn distribute(&self, loader: &DataLoader, which: &str) -> Result<DataLoader> {
         loader.distributed(self.replicas).map_err(|e| Error::usage(format!("the {which} loader: {e}")))
     }
 
-    /// How long training is, where an epoch has so many batches.
-    pub(crate) fn plan(&self, batches: u64) -> Plan {
-        let max_epochs = self.options.max_epochs;
-        let steps_per_epoch = accumulate::steps_per_epoch(batches, self.options.accumulate_grad_batches);
-        Plan { steps_per_epoch, max_epochs, total_steps: steps_per_epoch.saturating_mul(max_epochs) }
+    /// The training loader for the devices of the mesh, with as many batches as are wanted.
+    pub(crate) fn training_loader(&self, loader: &DataLoader) -> Result<DataLoader> {
+        self.options.limit_train_batches.apply(self.distribute(loader, "training")?, "limit_train_batches")
+    }
+
+    /// As [`training_loader`](Setting::training_loader), of what does not train.
+    pub(crate) fn evaluation_loader(&self, loader: &DataLoader, stage: Stage) -> Result<DataLoader> {
+        let (option, limit) = match stage {
+            Stage::Validation => ("limit_val_batches", self.options.limit_val_batches),
+            Stage::Test => ("limit_test_batches", self.options.limit_test_batches),
+            Stage::Prediction => ("limit_predict_batches", self.options.limit_predict_batches),
+        };
+        let loader = limit.apply(self.distribute(loader, stage.noun())?, option)?;
+        if loader.is_endless() {
+            let noun = stage.noun();
+            return Err(Error::option(format!("{option}: the {noun} loader is endless; give a number of batches")));
+        }
+        Ok(loader)
+    }
+
+    /// Where training ends with such epochs, and how long it is.
+    pub(crate) fn plan(&self, epoch: EpochSize) -> (Limits, Plan) {
+        let limits = Limits::new(&self.options, epoch);
+        (limits, limits.plan(epoch.batches, self.options.accumulate_grad_batches))
     }
 
     /// What the learning rate is multiplied by for the number of devices.

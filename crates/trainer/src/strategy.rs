@@ -27,7 +27,15 @@ pub enum Strategy {
     Fsdp,
 }
 
-const NAMES: [(&str, Strategy); 2] = [("ddp", Strategy::Ddp), ("fsdp", Strategy::Fsdp)];
+/// The first of each is its name; the others are Lightning's.
+const NAMES: [(&str, Strategy); 6] = [
+    ("ddp", Strategy::Ddp),
+    ("fsdp", Strategy::Fsdp),
+    ("auto", Strategy::Ddp),
+    ("xla", Strategy::Ddp),
+    ("tpu_spawn", Strategy::Ddp),
+    ("xla_fsdp", Strategy::Fsdp),
+];
 
 impl Strategy {
     /// How a batch is split: its rows over `data`, and over `fsdp` if the mesh has such an axis.
@@ -84,6 +92,12 @@ mod tests {
         assert_eq!(Strategy::batch(&turned).to_string(), "[fsdp+data]");
         assert_eq!(Strategy::replicas(&turned).devices, 8);
         assert!(Strategy::Ddp.parameter(&TensorType::new(DType::F32, [8]), &mesh).is_replicated());
+        assert_eq!(("xla".parse().unwrap(), "XLA_FSDP".parse().unwrap()), (Strategy::Ddp, Strategy::Fsdp));
+        assert_eq!("auto".parse::<Strategy>().unwrap().to_string(), "ddp");
+        for debug in ["xla_debug", "tpu_spawn_debug"] {
+            let message = debug.parse::<Strategy>().unwrap_err().to_string();
+            assert!(message.contains("give ddp") && message.contains("metrics_report"), "{message}");
+        }
         assert!("ring".parse::<Strategy>().unwrap_err().to_string().contains("ddp, fsdp"));
     }
 }

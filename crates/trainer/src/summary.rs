@@ -15,11 +15,12 @@ pub struct FitSummary {
     pub epochs: u64,
     /// Finished optimizer steps, those before a resume included.
     pub global_step: u64,
-    /// The values of the last epoch: means over the epoch and its validation.
+    /// The values of the last epoch: means over the epoch and its validation. Where a limit has ended the run within an epoch
+    /// they are those of the epoch so far.
     pub last_epoch: Option<LogPoint>,
     /// The mean training loss of the last epoch.
     pub train_loss: Option<f64>,
-    /// Why training ended before the last epoch, if it did.
+    /// Why training ended before its last epoch or step, if it did.
     pub stopped: Option<String>,
     /// Whether a signal ended training: Ctrl-C, SIGTERM or SIGHUP. The last checkpoint is then of the middle of an epoch,
     /// and resuming from it continues there.

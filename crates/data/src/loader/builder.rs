@@ -67,6 +67,38 @@ impl DataLoaderBuilder {
         self
     }
 
+    /// One epoch without an end, of a stream: one that ends begins anew, in another order and with other random numbers. A
+    /// Trainer needs another end then, such as `max_steps`.
+    ///
+    /// ```
+    /// use fulmen_data::{DataLoader, Field, Fingerprint, Items, Result, Stream, StreamItem};
+    ///
+    /// struct Numbers;
+    ///
+    /// impl Stream for Numbers {
+    ///     type Item = i32;
+    ///     fn len(&self) -> Option<usize> {
+    ///         None
+    ///     }
+    ///     fn items(&self, _epoch: u64) -> Result<Items<i32>> {
+    ///         Ok(Box::new((0..).map(|item| Ok(StreamItem { index: item as u64, origin: format!("number {item}"), item }))))
+    ///     }
+    ///     fn fingerprint(&self, _: &mut Fingerprint) -> Result<()> {
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// let numbers = Numbers.into_dataset(vec![Field::new("x", fulmen_data::DType::I32, [])], |x, sample| sample.write_value(0, x));
+    /// let loader = DataLoader::from_stream(numbers).endless().batch_size(2).build()?;
+    /// assert!(loader.is_endless());
+    /// let third = loader.epoch(0).nth(2).ok_or("no batch")??;
+    /// assert_eq!(third.values::<i32>(0)?, [4, 5]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn endless(self) -> Self {
+        self.num_samples(super::inner::ENDLESS)
+    }
+
     /// What to do with a sample that cannot be read; [`OnError::Fail`] unless set. [`DataLoader::bad_samples`] tells which
     /// they were.
     pub fn on_error(mut self, on_error: OnError) -> Self {

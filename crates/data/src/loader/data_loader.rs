@@ -121,12 +121,36 @@ impl DataLoader {
         self.inner.distributed(replicas).map(DataLoader::new)
     }
 
+    /// This loader with epochs that end after their first `batches` batches (at least one); all of them where an epoch has
+    /// fewer.
+    ///
+    /// ```
+    /// use fulmen_data::{DataLoader, TensorDataset};
+    ///
+    /// let data = TensorDataset::builder().array("x", [1000], vec![0.5f32; 1000]).build()?;
+    /// let loader = DataLoader::builder(data).batch_size(100).build()?;
+    /// assert_eq!((loader.limited(3)?.len(), loader.limited(3)?.num_samples(), loader.limited(30)?.len()), (3, 300, 10));
+    /// # Ok::<(), fulmen_data::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`distributed`](DataLoader::distributed).
+    pub fn limited(&self, batches: usize) -> Result<DataLoader> {
+        self.inner.limited(batches).map(DataLoader::new)
+    }
+
+    /// Whether an epoch has no end ([`endless`](DataLoaderBuilder::endless)).
+    pub fn is_endless(&self) -> bool {
+        self.inner.is_endless()
+    }
+
     /// The devices and processes that share the batches.
     pub fn replicas(&self) -> Replicas {
         self.inner.setup.shard.replicas
     }
 
-    /// Batches in an epoch, the same number in every process; at least one.
+    /// Batches in an epoch, the same number in every process; at least one. Of an [endless](DataLoader::is_endless) loader
+    /// more than can ever be read.
     #[expect(clippy::len_without_is_empty, reason = "a loader without a batch cannot be built")]
     pub fn len(&self) -> usize {
         self.inner.batches()
@@ -245,7 +269,11 @@ impl DataLoader {
         let Setup { config, shard, .. } = &*self.inner.setup;
         let source = &self.inner.source;
         let (samples, batches, size) = (self.num_samples(), self.len(), self.batch_size());
-        let mut text = format!("{samples} of {}, {batches} batches of {size}, {}", source.total(), source.describe());
+        let (total, what) = (source.total(), source.describe());
+        let mut text = match self.is_endless() {
+            true => format!("{total}, batches of {size}, {what}"),
+            false => format!("{samples} of {total}, {batches} batches of {size}, {what}"),
+        };
         // The shuffling's seed is told already, and is the same.
         if config.seed != 0 && !config.shuffled {
             text.push_str(&format!(", seed {}", config.seed));

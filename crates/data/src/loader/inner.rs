@@ -20,7 +20,12 @@ pub(crate) struct Inner {
     memory: Arc<BatchMemory>,
     /// Samples of each shape, of all processes.
     counts: Vec<usize>,
+    /// The most batches that an epoch may have.
+    limit: usize,
 }
+
+/// The samples of an epoch that does not end.
+pub(crate) const ENDLESS: usize = usize::MAX;
 
 /// The memory of batches of so many rows.
 struct BatchMemory {
@@ -39,7 +44,7 @@ pub(crate) struct BatchId {
 
 impl Inner {
     pub(crate) fn new(source: Arc<dyn BatchSource>, config: Config) -> Result<Inner> {
-        Inner::assemble(source, Arc::new(config), Replicas::default(), Arc::default(), None)
+        Inner::assemble(source, Arc::new(config), Replicas::default(), Arc::default(), None, usize::MAX)
     }
 
     /// The same for these devices and processes.
@@ -54,7 +59,19 @@ impl Inner {
 
     fn with(&self, replicas: Replicas, stats: Arc<Stats>) -> Result<Inner> {
         let config = Arc::clone(&self.setup.config);
-        Inner::assemble(Arc::clone(&self.source), config, replicas, stats, Some(&self.memory))
+        Inner::assemble(Arc::clone(&self.source), config, replicas, stats, Some(&self.memory), self.limit)
+    }
+
+    /// The same, with no more batches than so many in an epoch.
+    pub(crate) fn limited(&self, batches: usize) -> Result<Inner> {
+        let mut limited = self.with(self.setup.shard.replicas, Arc::clone(&self.setup.stats))?;
+        limited.limit = self.limit.min(batches.max(1));
+        Ok(limited)
+    }
+
+    /// Whether an epoch has no end.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.limit == usize::MAX && self.setup.shard.num_samples == ENDLESS
     }
 
     /// `memory` is used again where the batches have as many rows.
@@ -64,6 +81,7 @@ impl Inner {
         replicas: Replicas,
         stats: Arc<Stats>,
         memory: Option<&Arc<BatchMemory>>,
+        limit: usize,
     ) -> Result<Inner> {
         let replicas = replicas.check()?;
         let batch_size = match config.batch_size {
@@ -79,7 +97,7 @@ impl Inner {
             None => Arc::new(BatchMemory::new(source.shapes(), rows, &config)?),
         };
         let counts = source.samples_per_shape(shard.num_samples);
-        let inner = Inner { source, setup: Arc::new(Setup { config, shard, stats }), memory, counts };
+        let inner = Inner { source, setup: Arc::new(Setup { config, shard, stats }), memory, counts, limit };
         inner.check()?;
         Ok(inner)
     }
@@ -122,12 +140,12 @@ impl Inner {
             LastBatch::Drop => count / stride,
             LastBatch::Pad => count.div_ceil(stride),
         };
-        self.counts.iter().map(batches).sum()
+        self.counts.iter().map(batches).sum::<usize>().min(self.limit)
     }
 
     /// Whether the samples of a shape do not fill its batches.
     pub(crate) fn has_short_batch(&self) -> bool {
-        self.counts.iter().any(|count| !count.is_multiple_of(self.setup.shard.stride()))
+        self.counts.iter().any(|&count| count != ENDLESS && !count.is_multiple_of(self.setup.shard.stride()))
     }
 
     /// Fills a batch. A panic in a user's code that no sample could be blamed for, in a `Drop` say, is its error: whoever

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use super::{
-    collate::Collator, on_error::OnError, replicas::Replicas, source::BatchSource, source::BatchTask, source::Collate,
-    source::EpochBatches, source::EpochRequest, source::SourceOptions, stream_cursor::EpochLength,
+    collate::Collator, inner::ENDLESS, on_error::OnError, replicas::Replicas, source::BatchSource, source::BatchTask,
+    source::Collate, source::EpochBatches, source::EpochRequest, source::SourceOptions, stream_cursor::EpochLength,
     stream_cursor::FetchedRecord, stream_cursor::StreamCursor,
 };
 use crate::dataset::random::below;
@@ -40,7 +40,7 @@ impl StreamBatches {
             (None, None) => {
                 return Err(Error::usage(
                     "how many samples the stream has is not known without reading it; set num_samples, the length of an \
-                     epoch",
+                     epoch, or endless, for one epoch that does not end",
                 ));
             }
         };
@@ -63,7 +63,10 @@ impl BatchSource for StreamBatches {
     }
 
     fn total(&self) -> String {
-        format!("{} records", self.length.get())
+        match self.length.get() {
+            ENDLESS => "an endless stream".to_owned(),
+            records => format!("{records} records"),
+        }
     }
 
     fn describe(&self) -> String {

@@ -565,7 +565,7 @@ fn choices_that_do_not_fit_a_stream_are_refused() {
     refused(
         builder(Numbers::unknown(8)),
         expect![[
-            r#"how many samples the stream has is not known without reading it; set num_samples, the length of an epoch"#
+            r#"how many samples the stream has is not known without reading it; set num_samples, the length of an epoch, or endless, for one epoch that does not end"#
         ]],
     );
     refused(builder(Numbers::new(0)), expect!["the stream is empty; a loader needs at least one sample"]);

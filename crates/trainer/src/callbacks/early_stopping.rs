@@ -52,6 +52,15 @@ impl Callback for EarlyStopping {
         (self.best, self.waited) = (None, 0);
     }
 
+    /// A validation within an epoch counts as one that ends an epoch, if it has the metric.
+    fn on_validation_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+        if point.get(&self.metric).is_some() {
+            // The end of an epoch may well be without it then.
+            self.warned = true;
+            self.on_train_epoch_end(point, actions);
+        }
+    }
+
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
         let Some(value) = monitored(point, &self.metric, "EarlyStopping", &mut self.warned) else { return };
         if self.mode.is_better(value, self.best, self.min_delta) {

@@ -9,7 +9,7 @@ use super::monitor::monitored;
 use crate::LogPoint;
 use crate::callback::{Actions, Callback, CheckpointRole, FitStart};
 
-/// Saves the training state after each epoch: `checkpoints/last.safetensors` in the run's folder, and
+/// Saves the training state after each epoch and each validation within one: `checkpoints/last.safetensors` in the run's folder, and
 /// `checkpoints/best.safetensors` when the monitored metric is better than ever before.
 ///
 /// ```
@@ -42,6 +42,15 @@ impl ModelCheckpoint {
         self.every_epoch = keep;
         self
     }
+
+    /// Saves the state if this value of the monitored metric is the best.
+    fn judge(&mut self, value: Option<f64>, actions: &mut Actions) {
+        let Some((_, mode)) = &self.monitor else { return };
+        if let Some(value) = value.filter(|&v| mode.is_better(v, self.best, 0.0)) {
+            self.best = Some(value);
+            actions.save_checkpoint(self.folder.join("best.safetensors"), CheckpointRole::Best);
+        }
+    }
 }
 
 impl Callback for ModelCheckpoint {
@@ -54,13 +63,18 @@ impl Callback for ModelCheckpoint {
         self.best = None;
     }
 
+    fn on_validation_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+        let value = self.monitor.as_ref().and_then(|(metric, _)| point.get(metric));
+        // The end of an epoch may well be without it then.
+        self.warned |= value.is_some();
+        self.judge(value, actions);
+        actions.save_checkpoint(self.folder.join("last.safetensors"), CheckpointRole::Last);
+    }
+
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        if let Some((metric, mode)) = &self.monitor {
+        if let Some((metric, _)) = &self.monitor {
             let value = monitored(point, metric, "ModelCheckpoint", &mut self.warned);
-            if let Some(value) = value.filter(|&v| mode.is_better(v, self.best, 0.0)) {
-                self.best = Some(value);
-                actions.save_checkpoint(self.folder.join("best.safetensors"), CheckpointRole::Best);
-            }
+            self.judge(value, actions);
         }
         if self.every_epoch {
             let file = format!("epoch={}-step={}.safetensors", point.epoch, point.global_step);

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
 use crate::callback::{Actions, Callback, FitStart, Progress};
+use crate::limits::NO_LIMIT;
 use crate::log_point::number;
 use crate::say::say;
-use crate::{Error, FitSummary, LogPoint};
+use crate::{Error, FitSummary, LogPoint, Plan};
 
 /// Shows how training goes. Its numbers are those of log points that have arrived; it asks the device for nothing.
 pub struct ProgressBar {
@@ -81,16 +82,26 @@ impl ProgressBar {
         }
     }
 
+    /// The epoch of this index, and of how many.
+    fn epoch(&self, epoch: u64) -> String {
+        match self.max_epochs {
+            NO_LIMIT => format!("Epoch {}", epoch + 1),
+            max => format!("Epoch {}/{max}", epoch + 1),
+        }
+    }
+
     fn start_epoch(&mut self, progress: &Progress) {
         self.epoch_start = Instant::now();
         if !self.terminal {
             return;
         }
-        let bar = Bar::with_draw_target(Some(progress.batches), ProgressDrawTarget::stderr_with_hz(10));
+        // An endless epoch has no length to show.
+        let batches = Some(progress.batches).filter(|&batches| batches < u64::from(u32::MAX));
+        let bar = Bar::with_draw_target(batches, ProgressDrawTarget::stderr_with_hz(10));
         if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {per_sec} eta {eta} {msg}") {
             bar.set_style(style);
         }
-        bar.set_prefix(format!("Epoch {}/{}", progress.epoch + 1, self.max_epochs));
+        bar.set_prefix(self.epoch(progress.epoch));
         bar.set_message(self.shown.clone());
         self.bar = Some(bar);
     }
@@ -126,14 +137,18 @@ impl Callback for ProgressBar {
             devices.push_str(&format!(", learning rate × {}", start.learning_rate_factor));
         }
         let counted = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        let Plan { steps_per_epoch, max_epochs, total_steps } = start.plan;
+        let length = match max_epochs {
+            NO_LIMIT => "epochs until max_time".to_owned(),
+            _ if total_steps < steps_per_epoch.saturating_mul(max_epochs) => counted(total_steps, "step"),
+            _ => format!("{} of {}", counted(max_epochs, "epoch"), counted(steps_per_epoch, "step")),
+        };
         self.line(&format!(
-            "Training {} parameters in {}, matmul precision {}, on {} ({devices}): {} of {}, files in {}",
+            "Training {} parameters in {}, matmul precision {}, on {} ({devices}): {length}, files in {}",
             start.num_parameters,
             start.precision,
             start.matmul_precision,
             start.platform,
-            counted(start.plan.max_epochs, "epoch"),
-            counted(start.plan.steps_per_epoch, "step"),
             start.run_dir.display()
         ));
         match start.epoch {
@@ -172,22 +187,26 @@ impl Callback for ProgressBar {
         }
     }
 
+    fn on_validation_end(&mut self, point: &LogPoint, _: &mut Actions) {
+        self.line(&format!("{}, step {}: {}", self.epoch(point.epoch), point.global_step, spell(&point.metrics)));
+    }
+
     fn on_train_epoch_end(&mut self, point: &LogPoint, _: &mut Actions) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
         let seconds = Duration::as_secs_f64(&self.epoch_start.elapsed());
-        self.line(&format!(
-            "Epoch {}/{}: {} ({seconds:.1} s)",
-            point.epoch + 1,
-            self.max_epochs,
-            spell(&point.metrics)
-        ));
+        self.line(&format!("{}: {} ({seconds:.1} s)", self.epoch(point.epoch), spell(&point.metrics)));
     }
 
     fn on_fit_end(&mut self, summary: &FitSummary) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
+        }
+        // Of an epoch that a limit has ended.
+        if let Some(point) = summary.last_epoch.as_ref().filter(|point| point.epoch >= summary.epochs) {
+            let (epoch, step) = (self.epoch(point.epoch), point.global_step);
+            self.line(&format!("{epoch}, ended at step {step}: {}", spell(&point.metrics)));
         }
         if let Some(reason) = &summary.stopped {
             self.line(&format!("Stopped: {reason}"));

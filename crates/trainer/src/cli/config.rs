@@ -14,6 +14,7 @@ use toml_edit::{Document, Item, Key, TableLike, Value};
 use super::Result;
 use super::command::NOT_IN_A_FILE;
 use crate::nearest::nearest;
+use crate::old_names::instead;
 use crate::text_file;
 
 /// A key of a file as flags.
@@ -110,6 +111,9 @@ impl Reader<'_> {
             if NOT_IN_A_FILE.contains(&long.as_str()) {
                 return Err(format!("{at}: `{name}` is given on the command line, not in a file").into());
             }
+            if let Some(instead) = instead(&long) {
+                return Err(format!("{at}: there is no option `{name}`: {instead}").into());
+            }
             let near = did_you_mean(&long, all().flat_map(flags).filter_map(Arg::get_long));
             return Err(format!("{at}: there is no option `{name}`{near} --help lists all").into());
         };
@@ -193,7 +197,8 @@ fn text(value: &Value) -> Result<String, String> {
     match value {
         Value::String(value) => Ok(value.value().clone()),
         Value::Integer(value) => Ok(value.value().to_string()),
-        Value::Float(value) => Ok(value.value().to_string()),
+        // With its point: 1.0 is a share of an epoch, 1 a number of batches.
+        Value::Float(value) => Ok(format!("{:?}", value.value())),
         Value::Boolean(value) => Ok(value.value().to_string()),
         Value::Datetime(value) => Ok(value.value().to_string()),
         Value::Array(values) => {

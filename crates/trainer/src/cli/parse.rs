@@ -14,6 +14,7 @@ use super::command::{self, CommonArgs, Task};
 use super::config;
 use super::fail::Failure;
 use crate::TrainerArgs;
+use crate::old_names::instead;
 
 /// A command line that was understood.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
     // Makes clap fill in what is derived: help, usage, the flags of subcommands.
     command.build();
     join_negative_numbers(&mut args, &command);
+
+    refuse_old_names(&args, &command)?;
 
     // What the user gave, however incomplete it is without the files.
     let given = command.clone().ignore_errors(true).try_get_matches_from(&args).map_err(Failure::Usage)?;
@@ -86,6 +89,23 @@ fn join_negative_numbers(args: &mut Vec<OsString>, command: &Command) {
         }
         at += 1;
     }
+}
+
+/// Refuses a flag that Lightning has or had, with what to give instead, unless it is one of the program's own.
+fn refuse_old_names(args: &[OsString], command: &Command) -> Result<(), Failure> {
+    let is_own = |flag: &str| {
+        let mut commands = std::iter::once(command).chain(command.get_subcommands());
+        commands.any(|command| command.get_arguments().any(|arg| arg.get_long() == Some(flag)))
+    };
+    for arg in args.iter().skip(1).map_while(|arg| Some(arg.to_str().unwrap_or_default()).filter(|arg| *arg != "--")) {
+        let flag = arg.strip_prefix("--").map(|flag| flag.split('=').next().unwrap_or(flag));
+        if let Some(flag) = flag.filter(|flag| !is_own(flag))
+            && let Some(instead) = instead(flag)
+        {
+            return Err(crate::Error::option(format!("there is no option --{flag}: {instead}")).into());
+        }
+    }
+    Ok(())
 }
 
 /// The subcommand, and the flags that stand behind it.

@@ -230,7 +230,9 @@ fn what_is_printed_says_what_each_key_is() {
     "#]]
     .assert_eq(own);
     assert!(
-        text.contains("\n# Epochs to train for [env: FULMEN_MAX_EPOCHS] [default: 10]\nmax-epochs = 77\n"),
+        text.contains(
+            "\n# Steps between two log points: how often logged values are read from the device [env: FULMEN_LOG"
+        ) && text.contains(" [env: FULMEN_MAX_EPOCHS] [default: 10]\nmax-epochs = 77\n"),
         "{text}"
     );
 }
@@ -306,6 +308,24 @@ fn wrong_usage_is_claps_to_tell() {
     let Failure::Usage(help) = read::<Fitting>(&["--help"]).unwrap_err() else { panic!("no help") };
     assert_eq!(help.exit_code(), 0);
     assert!(help.to_string().starts_with("Fits a line\n\nUsage: prog [OPTIONS]"), "{help}");
+}
+
+#[test]
+fn old_names_are_answered_with_ours() {
+    for (args, expected) in [
+        (&["--tpu_cores=8"][..], "there is no option --tpu_cores: give accelerator tpu, and devices"),
+        (&["--gpus", "2"], "there is no option --gpus: give accelerator cuda"),
+        (&["--strategy", "xla_debug"], "`xla_debug` is no strategy: give ddp"),
+        (&["--precision", "64"], "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true"),
+    ] {
+        let (message, code) = told(&[&["fit", "--data-dir", "d", "--print-config"], args].concat());
+        assert!(message.contains(expected), "{message}");
+        assert_eq!(code, format!("{:?}", ExitCode::from(2)));
+    }
+    refused(
+        "[trainer]\nresume_from_checkpoint = 'x'",
+        "2: there is no option `resume_from_checkpoint`: give ckpt_path",
+    );
 }
 
 /// What a command that is not understood, or whose options cannot be, tells, and its exit code.

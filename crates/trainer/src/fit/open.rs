@@ -15,6 +15,7 @@ use crate::evaluate::Evaluation;
 use crate::executor::Executor;
 use crate::hints::hints;
 use crate::interrupt;
+use crate::limits::NO_LIMIT;
 use crate::prepare::{Prepared, prepare};
 use crate::program::Stage;
 use crate::resume::Start;
@@ -91,11 +92,17 @@ impl<'a> Fit<'a> {
         mut start: Start,
         (executor, started): (Executor<(u64, u64)>, Instant),
     ) -> Result<Fit<'a>> {
-        let Prepared { plan, train, layout, program, validation } = prepared;
+        let Prepared { plan, limits, train, layout, program, validation } = prepared;
         let (runtime, seed) = (session.runtime.clone(), start.position.seed);
         module.initialize(seed);
         let state = State::new(layout, start.values.take(), &runtime, |f| session.compile_one("starting values", f))?;
         let of_start = fit_start(session, module, setting, plan, &train, start.position.epoch);
+        if plan.total_steps == NO_LIMIT {
+            note(
+                "note: only max_time ends this run, so that its steps are not known: a schedule over Plan::total_steps stays \
+                 where it begins. Set max_steps or max_epochs too for one",
+            );
+        }
         tell(&mut session.callbacks, &of_start, &start.position);
         for hint in hints(&runtime, setting, &train, program.step.functions())? {
             note(&format!("hint: {hint}"));
@@ -132,6 +139,9 @@ impl<'a> Fit<'a> {
             key: runtime.to_device(&key)?,
             sums: start.logs.map(|logs| runtime.to_device(&logs)).transpose()?,
             position: start.position,
+            limits,
+            training_since: started,
+            wish: None,
             times: StepTimes::default(),
             bad: BadCount::new(&train, "training"),
             warned_of_nan: false,

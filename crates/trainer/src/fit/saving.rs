@@ -6,7 +6,7 @@ use fulmen_tensor::Literal;
 
 use super::Fit;
 use crate::callback::{CheckpointRole, numbered};
-use crate::checkpoint;
+use crate::checkpoint::{self, Position};
 use crate::hosts;
 use crate::state::names;
 use crate::{Error, Result, Signal};
@@ -18,19 +18,33 @@ impl Fit<'_> {
         self.summary.stopped = Some(format!("interrupted by {signal}"));
         (self.summary.interrupted, self.summary.signal) = (true, Some(signal));
         self.finish_log_points()?;
+        let logs = self.open_logs()?;
+        self.save_last(logs)
+    }
+
+    /// What was logged since the last log point, for a checkpoint within an epoch; all log points have arrived.
+    pub(super) fn open_logs(&mut self) -> Result<Vec<(String, Literal)>> {
         let mut logs = vec![];
-        if let Some(sums) = self.sums.take() {
-            for literal in hosts::arrive(self.executor.hosts(), self.session.runtime.read(&[&sums])?)? {
+        if let Some(sums) = &self.sums {
+            let pending = self.session.runtime.read(&[sums])?;
+            for literal in hosts::arrive(self.executor.hosts(), pending)? {
                 self.check_finite(&self.step.logs().read(&literal)?)?;
                 logs.push((names::LOGS.to_owned(), literal));
             }
             self.position.log_names = self.step.logs().keys();
         }
-        if let Some(folder) = self.session.record.run_dir.as_ref().filter(|_| self.options().enable_checkpointing) {
-            let path = folder.join("checkpoints").join("last.safetensors");
-            self.save(&[(path, CheckpointRole::Last)], logs)?;
+        Ok(logs)
+    }
+
+    /// Saves the state as the latest one, if checkpoints are on.
+    pub(super) fn save_last(&mut self, logs: Vec<(String, Literal)>) -> Result<()> {
+        match self.session.record.run_dir.as_ref().filter(|_| self.options().enable_checkpointing) {
+            Some(folder) => {
+                let path = folder.join("checkpoints").join("last.safetensors");
+                self.save(&[(path, CheckpointRole::Last)], logs)
+            }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Writes the training state to files, from one read of the device, with further tensors.
@@ -59,12 +73,13 @@ impl Fit<'_> {
         if let Some((best, _)) = files.iter().find(|(_, role)| *role == CheckpointRole::Best) {
             self.position.best_checkpoint = Some(best.clone());
         }
+        let seconds = self.limits.time.map(|_| self.trained().as_secs_f64());
         let callbacks = numbered(&mut self.session.callbacks);
         self.position.callbacks = callbacks.filter_map(|(name, callback)| Some((name, callback.state()?))).collect();
         let mut whole = self.summary.last_checkpoint.clone();
         for (path, role) in files {
             if self.session.writes() {
-                let saved = checkpoint::save(&path, &tensors, &self.position);
+                let saved = checkpoint::save(&path, &tensors, &Position { seconds, ..self.position.clone() });
                 saved.map_err(|error| error.with_last_checkpoint(whole.as_deref()))?;
                 whole = Some(path.clone());
             }

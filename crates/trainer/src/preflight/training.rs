@@ -6,6 +6,7 @@ use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_tensor::Mesh;
 
 use super::{Prices, Report, Slice, Step, StepSetting, run};
+use crate::limits::EpochSize;
 use crate::setting::Choices;
 use crate::{Batch, Error, Options, Result, Strategy, TrainerBuilder, TrainingModule, prepare};
 
@@ -86,7 +87,10 @@ fn record<M: TrainingModule>(
     let replicas = Strategy::replicas(&mesh);
     let setting = choices.on(mesh, replicas);
     let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
-    let plan = setting.plan(steps_per_epoch);
+    let steps_per_epoch = setting.options.limit_train_batches.of(steps_per_epoch).max(1);
+    let samples = (train.num_samples() as u64).min(steps_per_epoch.saturating_mul(batch_size as u64));
+    let epoch = EpochSize { batches: steps_per_epoch, samples, batch_size: batch_size as u64 };
+    let (_, plan) = setting.plan(epoch);
     let batch = Batch::of_size(train, batch_size, setting.options.precision.whole());
     let program = prepare::training_step(module, &setting, &plan, (&[batch], steps_per_epoch), setting.options.seed)?.1;
     let function = program.step.functions().first().ok_or_else(|| Error::data("no step was recorded"))?;

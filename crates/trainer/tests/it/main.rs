@@ -10,6 +10,7 @@ mod full_disk;
 mod gradients;
 mod input;
 mod kills;
+mod limits;
 mod metrics;
 mod mistakes;
 mod plateau;

@@ -133,6 +133,10 @@ fn an_overflow_in_f16_changes_no_parameter_and_lowers_the_scale() {
 fn a_number_of_bits_that_is_none_is_refused() {
     let error = Trainer::builder().precision(8).build().err().unwrap().to_string();
     assert_eq!(error, "precision: 8 is not possible, the number of bits must be 16 or 32");
+    for wide in ["64", "64-true"] {
+        let error = Trainer::builder().precision(wide).options().unwrap_err().to_string();
+        assert_eq!(error, "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true");
+    }
 }
 
 #[test]

@@ -105,6 +105,7 @@ pub(crate) fn isolated() -> Runtime {
 #[derive(Clone, Default)]
 pub(crate) struct Record {
     pub(crate) logs: Arc<Mutex<Vec<LogPoint>>>,
+    pub(crate) validations: Arc<Mutex<Vec<LogPoint>>>,
     pub(crate) epochs: Arc<Mutex<Vec<LogPoint>>>,
 }
 
@@ -114,6 +115,9 @@ impl Callback for Record {
     }
     fn on_log(&mut self, point: &LogPoint) {
         self.logs.lock().unwrap().push(point.clone());
+    }
+    fn on_validation_end(&mut self, point: &LogPoint, _: &mut Actions) {
+        self.validations.lock().unwrap().push(point.clone());
     }
     fn on_train_epoch_end(&mut self, point: &LogPoint, _: &mut Actions) {
         self.epochs.lock().unwrap().push(point.clone());

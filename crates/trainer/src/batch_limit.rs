@@ -1,0 +1,164 @@
+//! [`BatchLimit`]: how many batches of an epoch are read; [`FastDevRun`], whether a run only tries everything out.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fulmen_data::DataLoader;
+
+use crate::{Error, Result};
+
+/// How many batches: a number of them, or a share of an epoch. What is written with a point is a share.
+///
+/// ```
+/// use fulmen_trainer::BatchLimit;
+///
+/// assert_eq!("0.1".parse::<BatchLimit>()?, BatchLimit::Share(0.1));
+/// assert_eq!("1".parse::<BatchLimit>()?, BatchLimit::Count(1));
+/// assert_eq!("1.0".parse::<BatchLimit>()?, BatchLimit::Share(1.0));
+/// assert_eq!("500ba".parse::<BatchLimit>()?, BatchLimit::Count(500));
+/// # Ok::<(), fulmen_trainer::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum BatchLimit {
+    /// This share of an epoch, from 0.0 to 1.0.
+    Share(f64),
+    /// So many.
+    Count(u64),
+}
+
+impl BatchLimit {
+    pub(crate) const ALL: BatchLimit = BatchLimit::Share(1.0);
+
+    /// Whether it is nothing at all.
+    pub(crate) fn is_zero(self) -> bool {
+        self == BatchLimit::Share(0.0) || self == BatchLimit::Count(0)
+    }
+
+    /// What is expected instead of a share that is none.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        let wrong = matches!(self, BatchLimit::Share(share) if !(0.0..=1.0).contains(share));
+        wrong.then_some("a share must lie between 0.0 and 1.0; a number of batches has no point")
+    }
+
+    /// As [`refusal`](BatchLimit::refusal), of what must be more than nothing.
+    pub(crate) fn refusal_of_some(&self) -> Option<&'static str> {
+        self.refusal().or(self.is_zero().then_some("it must be more than 0"))
+    }
+
+    /// Of so many batches.
+    pub(crate) fn of(self, batches: u64) -> u64 {
+        match self {
+            BatchLimit::Share(share) if share >= 1.0 => batches,
+            // A share that is meant to be whole may be a little less.
+            BatchLimit::Share(share) => (batches as f64 * share + 1e-9) as u64,
+            BatchLimit::Count(count) => count.min(batches),
+        }
+    }
+
+    /// A loader with so many batches in an epoch. `option` names the limit.
+    pub(crate) fn apply(self, loader: DataLoader, option: &str) -> Result<DataLoader> {
+        let batches = loader.len() as u64;
+        let is_share = matches!(self, BatchLimit::Share(_));
+        if is_share && self != BatchLimit::ALL && loader.is_endless() {
+            return Err(Error::option(format!(
+                "{option}: {self} is a share of an epoch, and the loader is endless; give a number of batches"
+            )));
+        }
+        match self.of(batches) {
+            0 => Err(Error::option(format!(
+                "{option}: {self} of {batches} batches is less than one batch; give a larger share or a number of batches"
+            ))),
+            all if all == batches => Ok(loader),
+            fewer => Ok(loader.limited(usize::try_from(fewer).unwrap_or(usize::MAX))?),
+        }
+    }
+}
+
+impl FromStr for BatchLimit {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<BatchLimit> {
+        let number = ["batches", "steps", "ba"].iter().find_map(|unit| text.trim().strip_suffix(unit));
+        let number = number.unwrap_or(text).trim();
+        let count = number.parse().map(BatchLimit::Count).ok();
+        count.or_else(|| number.parse().map(BatchLimit::Share).ok()).ok_or_else(|| {
+            Error::usage(format!("`{text}` is neither a number of batches (10) nor a share of an epoch (0.1)"))
+        })
+    }
+}
+
+impl TryFrom<&str> for BatchLimit {
+    type Error = Error;
+    fn try_from(text: &str) -> Result<BatchLimit> {
+        text.parse()
+    }
+}
+
+impl From<f64> for BatchLimit {
+    fn from(share: f64) -> BatchLimit {
+        BatchLimit::Share(share)
+    }
+}
+
+impl From<u64> for BatchLimit {
+    fn from(count: u64) -> BatchLimit {
+        BatchLimit::Count(count)
+    }
+}
+
+impl TryFrom<i32> for BatchLimit {
+    type Error = Error;
+    fn try_from(count: i32) -> Result<BatchLimit> {
+        let count = u64::try_from(count).map_err(|_| Error::usage(format!("{count} is less than 0 batches")))?;
+        Ok(BatchLimit::Count(count))
+    }
+}
+
+/// As it is read: a share has a point.
+impl fmt::Display for BatchLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BatchLimit::Share(share) => write!(f, "{share:?}"),
+            BatchLimit::Count(count) => count.fmt(f),
+        }
+    }
+}
+
+/// Whether a run only tries everything out, on so many batches of each loader: `true` is one, `false` or 0 none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FastDevRun(u64);
+
+impl FastDevRun {
+    /// Of each loader; 0 where the run is a real one.
+    pub fn batches(self) -> u64 {
+        self.0
+    }
+}
+
+impl From<bool> for FastDevRun {
+    fn from(on: bool) -> FastDevRun {
+        FastDevRun(u64::from(on))
+    }
+}
+
+impl TryFrom<i32> for FastDevRun {
+    type Error = Error;
+    fn try_from(batches: i32) -> Result<FastDevRun> {
+        let batches = u64::try_from(batches).map_err(|_| Error::usage(format!("{batches} is less than 0 batches")))?;
+        Ok(FastDevRun(batches))
+    }
+}
+
+impl FromStr for FastDevRun {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<FastDevRun> {
+        let on = text.to_lowercase().parse::<bool>().map(FastDevRun::from).ok();
+        on.or_else(|| text.parse().map(FastDevRun).ok())
+            .ok_or_else(|| Error::usage(format!("`{text}` is neither true, false nor a number of batches")))
+    }
+}
+
+impl fmt::Display for FastDevRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

@@ -1,0 +1,211 @@
+//! [`TrainDuration`]: how long something of a training run lasts, in epochs, steps, samples or time.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::{Error, Result};
+
+/// How long a training run lasts: in epochs, optimizer steps, samples or time.
+///
+/// ```
+/// use std::time::Duration;
+/// use fulmen_trainer::TrainDuration;
+///
+/// assert_eq!("10ep".parse::<TrainDuration>()?, TrainDuration::Epochs(10));
+/// assert_eq!("500ba".parse::<TrainDuration>()?, TrainDuration::Steps(500));
+/// assert_eq!("1e6samples".parse::<TrainDuration>()?, TrainDuration::Samples(1_000_000));
+/// assert_eq!("2h30m".parse::<TrainDuration>()?, TrainDuration::Time(Duration::from_secs(9000)));
+/// assert_eq!("00:02:30:00".parse::<TrainDuration>()?.to_string(), "2h30m"); // days, hours, minutes, seconds
+/// assert!("500".parse::<TrainDuration>().unwrap_err().to_string().contains("500ba"));
+/// # Ok::<(), fulmen_trainer::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TrainDuration {
+    /// Without an end: `none`.
+    #[default]
+    Unlimited,
+    /// Epochs: `10ep`.
+    Epochs(u64),
+    /// Optimizer steps: `500ba`.
+    Steps(u64),
+    /// Samples of the training data, those of all devices together: `1e6samples`.
+    Samples(u64),
+    /// Time in which the run trains and validates: `2h30m`, `90s`, `00:12:00:00` (days, hours, minutes and seconds).
+    Time(Duration),
+}
+
+/// The seconds of a unit of time.
+fn seconds(unit: &str) -> Option<f64> {
+    Some(match unit {
+        "d" | "day" | "days" => 86400.0,
+        "h" | "hour" | "hours" => 3600.0,
+        "m" | "min" | "minutes" => 60.0,
+        "s" | "sec" | "seconds" => 1.0,
+        _ => return None,
+    })
+}
+
+/// A number and its unit at the beginning of a text, and what comes after them.
+fn first(text: &str) -> Option<(f64, String, &str)> {
+    let bytes = text.as_bytes();
+    let digits = |from: usize| from + bytes[from..].iter().take_while(|b| b.is_ascii_digit() || **b == b'.').count();
+    let mut end = digits(0);
+    // `1e9tok` has an exponent, `1ep` has none.
+    if matches!(bytes.get(end), Some(b'e' | b'E')) {
+        let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+')));
+        if bytes.get(end + 1 + sign).is_some_and(u8::is_ascii_digit) {
+            end = digits(end + 1 + sign);
+        }
+    }
+    let number = text[..end].parse().ok()?;
+    let rest = text[end..].trim_start();
+    let unit = rest.len() - rest.trim_start_matches(|c: char| c.is_alphabetic()).len();
+    Some((number, rest[..unit].to_lowercase(), rest[unit..].trim_start()))
+}
+
+fn parse(text: &str) -> Result<TrainDuration, String> {
+    if text.is_empty() || text.eq_ignore_ascii_case("none") {
+        return Ok(TrainDuration::Unlimited);
+    }
+    let time = |seconds: f64| {
+        let time = Duration::try_from_secs_f64(seconds);
+        time.map(TrainDuration::Time).map_err(|_| "it is longer than any run can be".to_owned())
+    };
+    if text.contains(':') {
+        let parts: Option<Vec<f64>> = text.split(':').map(|part| part.parse::<u32>().ok().map(f64::from)).collect();
+        return match parts.as_deref() {
+            Some([days, hours, minutes, seconds]) => time(((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds),
+            _ => Err("a time with colons is days, hours, minutes and seconds, such as 00:12:30:00".to_owned()),
+        };
+    }
+    let (number, unit, mut rest) = first(text).ok_or("it begins with no number")?;
+    if let Some(of_unit) = seconds(&unit) {
+        let mut sum = number * of_unit;
+        while !rest.is_empty() {
+            let (number, unit, next) = first(rest).ok_or_else(|| format!("`{rest}` begins with no number"))?;
+            sum += number * seconds(&unit).ok_or_else(|| format!("`{unit}` is no unit of time (d, h, m or s)"))?;
+            rest = next;
+        }
+        return time(sum);
+    }
+    let kind = match unit.as_str() {
+        "ep" | "epoch" | "epochs" => TrainDuration::Epochs,
+        "ba" | "batches" | "step" | "steps" => TrainDuration::Steps,
+        "sp" | "sample" | "samples" => TrainDuration::Samples,
+        "tok" | "tokens" => {
+            return Err("a loader does not know what a token is; give samples (1e6samples) or steps (500ba)".into());
+        }
+        "" => {
+            return Err(format!(
+                "it has no unit; write {text}ba for steps, {text}ep for epochs or {text}s for seconds"
+            ));
+        }
+        _ => return Err(format!("`{unit}` is no unit")),
+    };
+    if !rest.is_empty() {
+        return Err(format!("`{rest}` is too much; only times are added up"));
+    }
+    let whole = number.fract() == 0.0 && number < 9e15;
+    if whole { Ok(kind(number as u64)) } else { Err("it is no whole number that can be counted".into()) }
+}
+
+impl FromStr for TrainDuration {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<TrainDuration> {
+        parse(text.trim()).map_err(|why| {
+            let there = "a duration is one of 10ep (epochs), 500ba (steps), 1e6samples, 2h30m or none";
+            Error::usage(format!("`{text}` is no duration: {why}; {there}"))
+        })
+    }
+}
+
+impl TryFrom<&str> for TrainDuration {
+    type Error = Error;
+    fn try_from(text: &str) -> Result<TrainDuration> {
+        text.parse()
+    }
+}
+
+impl From<Duration> for TrainDuration {
+    fn from(time: Duration) -> TrainDuration {
+        TrainDuration::Time(time)
+    }
+}
+
+/// As it is read.
+impl fmt::Display for TrainDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TrainDuration::Unlimited => f.write_str("none"),
+            TrainDuration::Epochs(count) => write!(f, "{count}ep"),
+            TrainDuration::Steps(count) => write!(f, "{count}ba"),
+            TrainDuration::Samples(count) => write!(f, "{count}samples"),
+            TrainDuration::Time(time) => {
+                let whole = time.as_secs();
+                let rest = (time.subsec_nanos() as f64) / 1e9 + (whole % 60) as f64;
+                for (count, unit) in [(whole / 3600, "h"), (whole / 60 % 60, "m")].into_iter().filter(|part| part.0 > 0)
+                {
+                    write!(f, "{count}{unit}")?;
+                }
+                if rest > 0.0 || whole == 0 { write!(f, "{rest}s") } else { Ok(()) }
+            }
+        }
+    }
+}
+
+impl TrainDuration {
+    /// What is expected instead of a duration of nothing.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        use TrainDuration::{Epochs, Samples, Steps, Time};
+        matches!(self, Epochs(0) | Steps(0) | Samples(0) | Time(Duration::ZERO))
+            .then_some("it must be more than nothing")
+    }
+
+    /// As [`refusal`](TrainDuration::refusal), of what must be a time.
+    pub(crate) fn refusal_of_time(&self) -> Option<&'static str> {
+        match self {
+            TrainDuration::Time(_) | TrainDuration::Unlimited => self.refusal(),
+            _ => Some("it must be a time, such as 2h30m or 90s"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_read_as_it_is_written() {
+        for text in ["none", "10ep", "500ba", "1000000samples", "2h30m", "90h", "0.5s", "1h1m1s", "30s"] {
+            let duration: TrainDuration = text.parse().unwrap();
+            assert_eq!(duration.to_string(), text);
+            assert_eq!(duration.to_string().parse::<TrainDuration>().unwrap(), duration);
+        }
+        let time = |text: &str| text.parse::<TrainDuration>().unwrap();
+        assert_eq!(time("1d 2h"), time("26h"));
+        assert_eq!(time("1.5h"), time("00:01:30:00"));
+        assert_eq!(time("2e3steps"), TrainDuration::Steps(2000));
+    }
+
+    #[test]
+    fn what_is_no_duration_is_told_with_what_is() {
+        for (text, why) in [
+            ("500", "write 500ba for steps, 500ep for epochs or 500s"),
+            ("ep", "begins with no number"),
+            ("-1", "begins with no number"),
+            ("1.5ep", "no whole number"),
+            ("1e99ep", "no whole number"),
+            ("1e99h", "longer than any run"),
+            ("1ep3ba", "only times are added up"),
+            ("1h3ba", "`ba` is no unit of time"),
+            ("1h3", "`` is no unit of time"),
+            ("3x", "`x` is no unit"),
+            ("1e9tok", "does not know what a token is"),
+            ("1:00", "days, hours, minutes and seconds"),
+        ] {
+            let message = text.parse::<TrainDuration>().unwrap_err().to_string();
+            assert!(message.contains(why) && message.contains(&format!("`{text}` is no duration")), "{message}");
+        }
+    }
+}

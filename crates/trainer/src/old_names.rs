@@ -1,0 +1,21 @@
+//! Options and values that PyTorch Lightning has or had and Fulmen has not, each with what to give instead.
+
+/// What to give instead of an option or a value of this name, if it is such a one.
+pub(crate) fn instead(name: &str) -> Option<&'static str> {
+    Some(match name.to_lowercase().replace('_', "-").as_str() {
+        "tpu-cores" => {
+            "give accelerator tpu, and devices: how many (8), or which (`[4]`). tpu_cores counted cores from 1, devices are \
+             counted from 0"
+        }
+        "gpus" | "num-gpus" => "give accelerator cuda, and devices: how many (8), or which (`[0]`), counted from 0",
+        "num-nodes" => {
+            "each host runs the program, and FULMEN_COORDINATOR, FULMEN_PROCESS_ID and FULMEN_NUM_PROCESSES join them"
+        }
+        "resume-from-checkpoint" => "give ckpt_path",
+        "terminate-on-nan" => "give detect_nan",
+        "xla-debug" | "tpu-spawn-debug" => {
+            "give ddp; Trainer::metrics_report, or --metrics on the command line, tells what the runtime did"
+        }
+        _ => return None,
+    })
+}
