@@ -98,7 +98,7 @@ impl Trainer {
     }
 
     /// What the runtime did, in the grammar of PyTorch/XLA's `metrics_report`; behind it what the training loader did in the
-    /// latest fit, by its stages and queues, as [`LoaderReport`] writes it.
+    /// latest fit, by its stages and queues, as [`LoaderReport`](fulmen_data::LoaderReport) writes it.
     pub fn metrics_report(&self) -> String {
         let mut text = self.session.runtime.metrics().report();
         if let Some(loader) = &self.session.record.loader {

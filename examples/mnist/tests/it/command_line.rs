@@ -5,7 +5,6 @@ use std::process::{Command, Output};
 
 use fulmen::data::{Dataset, HostBatch, Mnist, Split};
 use fulmen::nn::safetensors;
-use fulmen::pjrt::locate::{Platform, locate};
 use serde_json::Value;
 
 #[path = "../../../../crates/pjrt/tests/it/common/libtpu.rs"]
@@ -85,10 +84,9 @@ fn flags_win_over_the_file_that_over_the_environment_and_all_is_printed() {
 
 #[test]
 fn preflight_judges_the_step_and_opens_no_device() {
-    let Some(_) = libtpu::libtpu() else { return };
+    let Some(libtpu) = libtpu::path() else { return };
     // With an empty cache the CPU plugin would have to be fetched first.
     let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let libtpu = locate(Platform::Tpu, None).unwrap();
     let env = [("XDG_CACHE_HOME", cache.path().to_str().unwrap()), ("TPU_LIBRARY_PATH", libtpu.to_str().unwrap())];
     let args = ["preflight", "--topology", "v5e:2x4,v3:2x2", "--price", "--batch-size", "64", "--json"];
     let stdout = succeeds(folder.path(), &args, &env);

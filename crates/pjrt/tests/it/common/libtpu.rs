@@ -2,15 +2,23 @@
 //! other crates take this file with `#[path]`.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use fulmen_pjrt::Plugin;
 use fulmen_pjrt::locate::{Platform, locate};
 
 /// libtpu if it is installed. If not, the caller returns: that it was skipped is said here, past the test harness, which
 /// keeps what a passing test prints to itself. `FULMEN_REQUIRE_LIBTPU=1` makes it a failure.
+#[allow(dead_code, reason = "some tests need the file alone")]
 pub(crate) fn libtpu() -> Option<Plugin> {
+    path().map(|path| Plugin::load(path).unwrap())
+}
+
+/// Where libtpu is, as above. It is not loaded: what it does to this process's environment would meet processes that other
+/// tests start.
+pub(crate) fn path() -> Option<PathBuf> {
     let error = match locate(Platform::Tpu, None) {
-        Ok(path) => return Some(Plugin::load(path).unwrap()),
+        Ok(path) => return Some(path),
         Err(error) if error.is_not_found() => error,
         Err(error) => panic!("{error}"),
     };
