@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use crate::{Error, FitSummary, LogPoint, Plan, Strategy};
+use crate::{Error, FitSummary, LogPoint, Plan, StepPart, Strategy};
 
 /// What is known when a fit starts.
 #[derive(Clone, Debug)]
@@ -40,6 +40,8 @@ pub struct FitStart {
     pub matmul_precision: String,
     /// Elements of all parameters.
     pub num_parameters: usize,
+    /// The name under which the training loss is logged.
+    pub loss: String,
 }
 
 /// Where training stands; no value of the device is part of it.
@@ -132,6 +134,11 @@ pub trait Callback: Send {
     /// Whether it calls [`Actions::set_learning_rate_factor`]; the compiled step then takes the factor from the host.
     fn changes_learning_rate(&self) -> bool {
         false
+    }
+
+    /// What the compiled step does for it, if anything. A Trainer has one callback for each kind of part.
+    fn step_part(&self) -> Option<StepPart> {
+        None
     }
 
     /// Before the first step. A Trainer can fit more than once: what an earlier fit left is to be forgotten here.

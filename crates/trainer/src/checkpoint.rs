@@ -164,7 +164,7 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
         epoch_sums: Sums {
             bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
             learning_rate: float("epoch_learning_rate")?.unwrap_or_default(),
-            grad_norm: None,
+            latest: vec![],
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
         callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),

@@ -19,7 +19,8 @@ pub(crate) struct LogLayout {
     /// Elements of all sums that are floats, and of all that are counters.
     floats: usize,
     counters: usize,
-    grad_norm: bool,
+    /// Names of numbers of the latest step, and whether each is a counter.
+    latest: Vec<(String, bool)>,
 }
 
 /// A logged value.
@@ -39,10 +40,10 @@ struct Sum {
     len: usize,
 }
 
-/// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), the latest learning
-/// rate and the latest length of the gradients; then come the sums of floats, what they have lost, and the lower and the
-/// higher words of counters.
-const HEAD: usize = 3;
+/// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none) and the latest learning
+/// rate; then come other numbers of the latest step, the sums of floats, what they have lost, and the lower and the higher
+/// words of counters.
+const HEAD: usize = 2;
 
 /// The name that the learning rate is logged under.
 pub(crate) const LEARNING_RATE: &str = "lr";
@@ -56,8 +57,18 @@ pub(crate) struct StepFacts<'a> {
     pub(crate) step: &'a Tensor,
     /// What it ran with.
     pub(crate) learning_rate: &'a Tensor,
-    /// The length of the gradients, and whether a group of batches ends here.
-    pub(crate) grad_norm: Option<(&'a Tensor, Option<&'a Tensor>)>,
+    pub(crate) latest: &'a [Latest],
+}
+
+/// A number of the latest step that is logged at log points, beside what the user logs.
+pub(crate) struct Latest {
+    pub(crate) name: String,
+    /// A scalar: a float, or an i32 counter.
+    pub(crate) value: Tensor,
+    /// Whether this step has it, a boolean scalar; nothing where each does.
+    pub(crate) due: Option<Tensor>,
+    /// The option or callback that asked for it.
+    pub(crate) asked_by: &'static str,
 }
 
 /// Values by name: those of one number, and those of several.
@@ -69,8 +80,8 @@ pub(crate) struct Sums {
     /// The first step, counted from 1, whose loss was not finite.
     pub(crate) bad_step: Option<u64>,
     pub(crate) learning_rate: f64,
-    /// The length of the gradients in the latest step of the optimizer, if it is logged.
-    pub(crate) grad_norm: Option<f64>,
+    /// Other numbers of the latest step, by name.
+    pub(crate) latest: Vec<(String, f64)>,
     /// For each key the elements of its sums.
     pub(crate) sums: Vec<(String, Vec<Vec<f64>>)>,
 }
@@ -80,7 +91,7 @@ impl Sums {
     pub(crate) fn add(&mut self, later: &Sums) {
         self.bad_step = self.bad_step.or(later.bad_step);
         self.learning_rate = later.learning_rate;
-        self.grad_norm = later.grad_norm;
+        self.latest.clone_from(&later.latest);
         for (key, sums) in &later.sums {
             match self.sums.iter_mut().find(|mine| mine.0 == *key) {
                 Some(mine) => {
@@ -134,14 +145,27 @@ impl LogLayout {
         Ok(layout)
     }
 
-    /// Whether the length of the gradients is logged too.
-    pub(crate) fn with_grad_norm(self, grad_norm: bool) -> LogLayout {
-        LogLayout { grad_norm, ..self }
+    /// With numbers of the latest step.
+    ///
+    /// # Errors
+    /// A name that the user logs too.
+    pub(crate) fn with_latest(self, latest: &[Latest], logged: &[Logged]) -> Result<LogLayout> {
+        for Latest { name, asked_by, .. } in latest {
+            if let Some(entry) = logged.iter().find(|entry| entry.name == *name) {
+                return Err(Error::usage(format!(
+                    "log `{name}`: {asked_by} logs a value of this name; choose another\n  at {}",
+                    entry.location
+                )));
+            }
+        }
+        let latest = latest.iter().map(|latest| (latest.name.clone(), !latest.value.dtype().is_float())).collect();
+        Ok(LogLayout { latest, ..self })
     }
 
     /// What stands in the vector, in words: vectors with the same words can go on one from the other.
     pub(crate) fn keys(&self) -> Vec<String> {
-        self.entries.iter().map(|entry| entry.key.clone()).collect()
+        let latest = self.latest.iter().map(|latest| latest.0.clone());
+        self.entries.iter().map(|entry| entry.key.clone()).chain(latest).collect()
     }
 
     /// The names that were logged under.
@@ -151,14 +175,13 @@ impl LogLayout {
 
     /// Checks that a step logs the same values for batches of another length.
     pub(crate) fn check_same(&self, other: &LogLayout, step: &str) -> Result<()> {
-        let keys = |layout: &LogLayout| -> Vec<String> { layout.entries.iter().map(|e| e.key.clone()).collect() };
-        match keys(self) == keys(other) && self.ty() == other.ty() {
+        match self.keys() == other.keys() && self.ty() == other.ty() {
             true => Ok(()),
             false => Err(Error::usage(format!(
                 "{step} logs [{}] for batches of one length and [{}] for those of another; what it logs must not depend on \
                  the length",
-                keys(self).join(", "),
-                keys(other).join(", ")
+                self.keys().join(", "),
+                other.keys().join(", ")
             ))),
         }
     }
@@ -168,7 +191,12 @@ impl LogLayout {
     }
 
     fn len(&self) -> usize {
-        HEAD + 2 * (self.floats + self.counters)
+        self.head() + 2 * (self.floats + self.counters)
+    }
+
+    /// Where the sums begin.
+    fn head(&self) -> usize {
+        HEAD + self.latest.len()
     }
 
     pub(crate) fn ty(&self) -> TensorType {
@@ -190,15 +218,14 @@ impl LogLayout {
     ) -> Tensor {
         let words = |start: usize, length: usize| so_far.narrow(0, start, length);
         let bits = |value: &Tensor| value.to_dtype(DType::F32).bitcast(DType::I32).broadcast_to([1]);
-        let mut parts = vec![words(0, 1), words(1, 1), words(2, 1)];
-        if let Some(StepFacts { loss, step, learning_rate, grad_norm }) = facts {
+        let mut parts: Vec<Tensor> = (0..self.head()).map(|i| words(i, 1)).collect();
+        if let Some(StepFacts { loss, step, learning_rate, latest }) = facts {
             let first = parts[0].eq(0.0).and(loss.is_finite().not());
             parts[0] = first.select(&(*step + 1.0), &parts[0]);
             parts[1] = bits(learning_rate);
-            match grad_norm {
-                Some((norm, Some(due))) => parts[2] = due.select(&bits(norm), &parts[2]),
-                Some((norm, None)) => parts[2] = bits(norm),
-                None => {}
+            for (part, Latest { value, due, .. }) in parts[HEAD..].iter_mut().zip(latest.iter()) {
+                let new = if value.dtype().is_float() { bits(value) } else { value.broadcast_to([1]) };
+                *part = due.as_ref().map_or(new.clone(), |due| due.select(&new, &*part));
             }
         }
 
@@ -209,7 +236,7 @@ impl LogLayout {
             Tensor::concatenate(&flat.iter().collect::<Vec<_>>(), 0)
         };
         if self.floats > 0 {
-            let float = |i: usize| words(HEAD + i * self.floats, self.floats).bitcast(DType::F32);
+            let float = |i: usize| words(self.head() + i * self.floats, self.floats).bitcast(DType::F32);
             let (sum, lost, x) = (float(0), float(1), joined(false));
             // Knuth's sum of two numbers: what rounding loses of it is a float again.
             let total = &sum + &x;
@@ -219,7 +246,7 @@ impl LogLayout {
             parts.extend([total, lost + loses].map(|part| part.bitcast(DType::I32)));
         }
         if self.counters > 0 {
-            let start = HEAD + 2 * self.floats;
+            let start = self.head() + 2 * self.floats;
             let (low, high) = (words(start, self.counters), words(start + self.counters, self.counters));
             let low = low.bitcast(DType::U32);
             let total = &low + joined(true).bitcast(DType::U32);
@@ -252,7 +279,7 @@ impl LogLayout {
             return Err(Error::usage(format!("the logged values are {}, expected {}", literal.ty(), self.ty())));
         }
         let float = |i: usize| f64::from(f32::from_bits(words[i] as u32));
-        let (mut at_float, mut at_counter) = (HEAD, HEAD + 2 * self.floats);
+        let (mut at_float, mut at_counter) = (self.head(), self.head() + 2 * self.floats);
         let mut take = |sum: &Sum| -> Vec<f64> {
             let (at, apart) = if sum.counter { (&mut at_counter, self.counters) } else { (&mut at_float, self.floats) };
             let from = *at;
@@ -267,7 +294,12 @@ impl LogLayout {
         let sums = self.entries.iter().map(|entry| (entry.key.clone(), entry.sums.iter().map(&mut take).collect()));
         let sums = sums.collect();
         let bad_step = u64::try_from(words[0]).ok().filter(|&step| step > 0);
-        Ok(Sums { bad_step, learning_rate: float(1), grad_norm: self.grad_norm.then(|| float(2)), sums })
+        let latest = self
+            .latest
+            .iter()
+            .zip(HEAD..)
+            .map(|((name, counter), i)| (name.clone(), if *counter { f64::from(words[i]) } else { float(i) }));
+        Ok(Sums { bad_step, learning_rate: float(1), latest: latest.collect(), sums })
     }
 
     /// Names, each followed by `suffix`, and what is made of the sums. A name without samples has no value.

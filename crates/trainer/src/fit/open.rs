@@ -96,7 +96,7 @@ impl<'a> Fit<'a> {
         let (runtime, seed) = (session.runtime.clone(), start.position.seed);
         module.initialize(seed);
         let state = State::new(layout, start.values.take(), &runtime, |f| session.compile_one("starting values", f))?;
-        let of_start = fit_start(session, module, setting, plan, &train, start.position.epoch);
+        let of_start = fit_start(session, module, setting, plan, &train, start.position.epoch, &program.loss);
         if plan.total_steps == NO_LIMIT {
             note(
                 "note: only max_time ends this run, so that its steps are not known: a schedule over Plan::total_steps stays \
@@ -172,6 +172,7 @@ fn fit_start(
     plan: Plan,
     train: &DataLoader,
     epoch: u64,
+    loss: &str,
 ) -> FitStart {
     FitStart {
         run_dir: session.record.run_dir.clone().unwrap_or_default(),
@@ -188,5 +189,6 @@ fn fit_start(
         precision: setting.options.precision.to_string(),
         matmul_precision: setting.options.matmul_precision.to_string(),
         num_parameters: module.num_parameters(),
+        loss: loss.to_owned(),
     }
 }

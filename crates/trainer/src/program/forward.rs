@@ -4,7 +4,7 @@ use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
 use super::checks::check_loss;
 use super::values::Values;
-use crate::logs::{GRAD_NORM, LogLayout};
+use crate::logs::LogLayout;
 use crate::module::{Logged, LoggedValue, StepContext};
 use crate::placeholders::Placeholders;
 use crate::setting::Setting;
@@ -55,10 +55,6 @@ impl Forward {
             let message = "this name is that of the loss, which training_step returns; choose another";
             return Err(Error::usage(format!("log `{TRAIN_LOSS}`: {message}\n  at {}", entry.location)));
         }
-        if let Some(entry) = logged.iter().find(|l| setting.options.log_grad_norm && l.name == GRAD_NORM) {
-            let message = "log_grad_norm logs a value of this name; choose another";
-            return Err(Error::usage(format!("log `{GRAD_NORM}`: {message}\n  at {}", entry.location)));
-        }
         let loss_name = match logged.iter().find(|l| l.is(&loss)) {
             Some(entry) => entry.name.clone(),
             None => {
@@ -67,7 +63,7 @@ impl Forward {
                 TRAIN_LOSS.into()
             }
         };
-        let layout = LogLayout::new(&logged, batch)?.with_grad_norm(setting.options.log_grad_norm);
+        let layout = LogLayout::new(&logged, batch)?;
         Ok(Forward { loss, loss_name, logged, layout, used })
     }
 }

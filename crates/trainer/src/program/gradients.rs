@@ -1,17 +1,20 @@
 //! From the loss to the gradients that the optimizer gets: those of the loss without its scale, summed over the devices,
 //! accumulated over batches, and then clipped.
 
-use fulmen_tensor::{Tensor, grad};
+use fulmen_tensor::{DType, Tensor, grad};
 
 use super::forward::Forward;
+use super::spikes::Spikes;
 use super::values::Values;
 use crate::Batch;
 use crate::accumulate::Group;
 use crate::clip::{self, Clip};
 use crate::epoch::Epoch;
+use crate::logs::Latest;
 use crate::loss_scale::LossScale;
 use crate::setting::Setting;
 use crate::state::ParamSlots;
+use crate::step_part::StepPart;
 
 /// The gradient of one parameter.
 pub(super) struct Gradient<'a> {
@@ -32,8 +35,10 @@ pub(super) struct Gradients<'a> {
     /// The samples that the sums are over, where they are sums.
     samples: Option<Tensor>,
     clip: Clip,
-    /// The length of all gradients together before they are clipped, if it is logged.
+    /// The length of all gradients together before they are clipped, if anybody asks for it.
     pub(super) norm: Option<Tensor>,
+    /// What is logged of steps that are skipped.
+    pub(super) skipped: Vec<Latest>,
 }
 
 impl Gradients<'_> {
@@ -50,13 +55,18 @@ impl Gradients<'_> {
 
     /// The length that clipping needs, if it does. Recorded where it is used too: within a group nobody needs it.
     pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
-        clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(|| norm(&self.of, self.samples.as_ref())))
+        clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(|| self.norm_of(&self.of)))
+    }
+
+    /// The length of some gradients together.
+    pub(super) fn norm_of<'b>(&'b self, of: impl IntoIterator<Item = &'b Gradient<'b>>) -> Tensor {
+        norm(of, self.samples.as_ref())
     }
 }
 
-/// The length of all gradients together, which are sums over so many samples.
-fn norm(of: &[Gradient<'_>], samples: Option<&Tensor>) -> Tensor {
-    let norm = clip::norm(of.iter().map(|gradient| &gradient.sum));
+/// The length of gradients together, which are sums over so many samples.
+fn norm<'a>(of: impl IntoIterator<Item = &'a Gradient<'a>>, samples: Option<&Tensor>) -> Tensor {
+    let norm = clip::norm(of.into_iter().map(|gradient| &gradient.sum));
     match samples {
         Some(samples) => norm / samples,
         None => norm,
@@ -91,6 +101,7 @@ pub(super) fn gradients<'a>(
     of.retain(|gradient| forward.loss.depends_on(values.before(gradient.slots.param)));
 
     let (mut due, mut samples) = (None, None);
+    let mut loss = forward.loss.to_dtype(DType::F32);
     if let (Some(ids), Some(epoch)) = (layout.optimizer.group, epoch) {
         let [before, groups] = values.all_of(ids);
         let group = Group::new(epoch, &before, batch, setting.options.accumulate_grad_batches);
@@ -99,6 +110,11 @@ pub(super) fn gradients<'a>(
                 gradient.sum = group.add(values.before(sum), &gradient.sum);
             }
         }
+        if let Some(sum) = layout.spikes.as_ref().and_then(|slots| slots.loss_sum) {
+            let total = group.add(values.before(sum), &loss);
+            loss = &total / group.samples();
+            values.set(sum, group.due().select(&total.zeros_like(), &total));
+        }
         values.set_all(ids, group.next(&groups));
         (due, samples) = (Some(group.due().clone()), Some(group.samples()));
     }
@@ -106,10 +122,25 @@ pub(super) fn gradients<'a>(
     if let (Some(ids), Some(scale), Some(finite)) = (layout.counters.loss_scale, &scale, &finite) {
         values.set_all(ids, scale.next(finite, due.as_ref()));
     }
-    let norm = setting.options.log_grad_norm.then(|| norm(&of, samples.as_ref()));
-    let updates = match (&due, finite) {
+    let asked = setting.options.log_grad_norm || layout.spikes.is_some();
+    let norm = asked.then(|| norm(&of, samples.as_ref()));
+    let mut updates = match (&due, finite) {
         (Some(due), Some(finite)) => Some(due.and(finite)),
         (due, finite) => due.clone().or(finite),
     };
-    Gradients { of, updates, due, samples, clip: setting.clip(), norm }
+    let mut skipped = vec![];
+    if let (Some(slots), Some(norm)) = (&layout.spikes, &norm) {
+        let guard = setting.parts.iter().find_map(|part| match *part {
+            StepPart::SpikeGuard { warmup, deviations, .. } => Some(Spikes::new(slots, warmup, deviations)),
+            _ => None,
+        });
+        if let Some(guard) = guard {
+            // Counted as the host counts: groups of batches.
+            let finished = layout.optimizer.group.map_or(layout.counters.step, |[_, groups]| groups);
+            let number = values.before(finished) + 1.0;
+            let (passes, latest) = guard.skip(values, [&loss, norm], updates.as_ref(), &number);
+            (updates, skipped) = (Some(passes), latest);
+        }
+    }
+    Gradients { of, updates, due, samples, clip: setting.clip(), norm, skipped }
 }

@@ -7,6 +7,8 @@ mod checks;
 mod eval;
 mod forward;
 mod gradients;
+mod monitors;
+mod spikes;
 mod step_program;
 mod train;
 mod update;

@@ -6,6 +6,7 @@ use fulmen_tensor::{DType, Tensor, TensorType};
 use super::checks::check_statistics;
 use super::forward::Forward;
 use super::gradients::gradients;
+use super::monitors;
 use super::step_program::{RecordedStep, StepProgram};
 use super::update::update;
 use super::values::Values;
@@ -56,7 +57,7 @@ fn record(
     let key = Tensor::placeholder(names::KEY, TensorType::new(DType::U32, [2]));
     let forward = Forward::record(module, batch, &mut values, (&key, &step), setting, seed)?;
     let epoch = counters.epoch.map(|ids| Epoch::new(values.all_of(ids), batches));
-    let gradients = gradients(&forward, &mut values, batch, setting, epoch.as_ref());
+    let mut gradients = gradients(&forward, &mut values, batch, setting, epoch.as_ref());
 
     // A step that changed nothing is none for the optimizer.
     let updates = values.before(layout.optimizer.updates).clone();
@@ -64,7 +65,12 @@ fn record(
     if let Some(factor) = layout.optimizer.lr_factor {
         turn = turn.scaled_by(values.before(factor));
     }
+    if let Some(rate) = monitors::swept(setting, &updates) {
+        turn = turn.with_learning_rate(&rate);
+    }
     update(optimizer, &turn, &mut values, &gradients)?;
+    let mut latest = monitors::latest(optimizer, &turn, &values, &gradients, setting);
+    latest.extend(std::mem::take(&mut gradients.skipped));
     let counted = match &gradients.updates {
         Some(done) => done.select(&(&updates + 1.0), &updates),
         None => &updates + 1.0,
@@ -80,7 +86,8 @@ fn record(
     }
     values.check()?;
 
-    let so_far = Tensor::placeholder(names::LOGS, forward.layout.ty());
+    let logs = forward.layout.with_latest(&latest, &forward.logged)?;
+    let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let facts = StepFacts {
         loss: &forward.loss,
         // Counted as the host counts: groups of batches.
@@ -91,15 +98,15 @@ fn record(
         },
         learning_rate: &optimizer.learning_rate(&turn),
         // Of a step that overflowed too: that is what it shows.
-        grad_norm: gradients.norm.as_ref().map(|norm| (norm, gradients.due.as_ref())),
+        latest: &latest,
     };
-    let sums = [so_far.clone(), forward.layout.accumulate(&so_far, &forward.logged, batch, Some(&facts))];
+    let sums = [so_far.clone(), logs.accumulate(&so_far, &forward.logged, batch, Some(&facts))];
     let step = RecordedStep {
         name: "train_step",
         entries: layout.entries(),
         state: values.all_before().to_vec(),
         changes: values.changes().map(|id| (id, values.after(id).clone())).collect(),
-        logs: forward.layout,
+        logs,
         sums,
         key: Some(key),
         batch,

@@ -7,6 +7,7 @@ use fulmen_tensor::{DType, Literal, Sharding, Tensor, TensorType, Variable};
 
 use super::names::{self, AVERAGE};
 use crate::setting::Setting;
+use crate::step_part::StepPart;
 use crate::{Result, TrainingModule, WeightAveraging, accumulate, loss_scale};
 
 /// One tensor of the state: its number among the entries.
@@ -64,6 +65,8 @@ pub(crate) struct StateLayout {
     of_module: usize,
     pub(crate) optimizer: OptimizerSlots,
     pub(crate) averages: Vec<Average>,
+    /// What steps are compared with that may be skipped.
+    pub(crate) spikes: Option<SpikeSlots>,
     pub(crate) counters: Counters,
 }
 
@@ -94,6 +97,16 @@ impl ParamSlots {
     pub(crate) fn changed(&self) -> impl Iterator<Item = EntryId> {
         [self.param].into_iter().chain(self.slots.iter().copied())
     }
+}
+
+/// What is remembered of the latest steps, by which spikes are told.
+pub(crate) struct SpikeSlots {
+    /// Their losses and the lengths of their gradients.
+    pub(crate) windows: [EntryId; 2],
+    /// How many were seen, how many steps were skipped, and the number of the last of those.
+    pub(crate) counts: [EntryId; 3],
+    /// The sum of the losses of the samples of a group of batches.
+    pub(crate) loss_sum: Option<EntryId>,
 }
 
 /// The average of a value of the module.
@@ -164,6 +177,17 @@ impl StateLayout {
         let group = setting.accumulates().then(|| {
             [entries.scalar(names::SAMPLES, Tensor::zeros(DType::F32, [])), entries.scalar(names::GROUPS, zero())]
         });
+        let spikes = setting.parts.iter().find_map(|part| match part {
+            StepPart::SpikeGuard { window, .. } => {
+                let mut empty = |name| entries.own(name, Tensor::zeros(DType::F32, [*window]), Sharding::replicated());
+                let windows = names::SPIKE_WINDOWS.map(|name| empty(name.to_owned()));
+                let counts = names::SPIKE_COUNTS.map(|name| entries.scalar(name, zero()));
+                let loss_sum =
+                    setting.accumulates().then(|| entries.scalar(names::SPIKE_LOSS_SUM, Tensor::zeros(DType::F32, [])));
+                Some(SpikeSlots { windows, counts, loss_sum })
+            }
+            _ => None,
+        });
         let counts_epochs =
             setting.accumulates() || setting.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs);
         let epoch = counts_epochs.then(|| [names::BATCH, names::EPOCHS].map(|name| entries.scalar(name, zero())));
@@ -177,6 +201,7 @@ impl StateLayout {
             of_module,
             optimizer: OptimizerSlots { params, updates, lr_factor, group },
             averages,
+            spikes,
             counters: Counters { step, epoch, loss_scale, averaged },
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Function, Literal, Runtime, Sharding, Tensor};
 
-pub(crate) use layout::{Average, Entry, EntryId, Origin, ParamSlots, StateLayout, of_module};
+pub(crate) use layout::{Average, Entry, EntryId, Origin, ParamSlots, SpikeSlots, StateLayout, of_module};
 
 use crate::hosts::{self, Hosts};
 use crate::{Error, Result};

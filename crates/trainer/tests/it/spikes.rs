@@ -1,0 +1,197 @@
+//! Steps that are out of line are skipped, by NumPy's numbers, on one device and on many, in groups, and after a resume.
+
+use std::path::Path;
+
+use crate::common::{Record, isolated, trainer};
+use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_nn::optim::{Optimizer, Sgd};
+use fulmen_nn::{Init, Module, Parameter};
+use fulmen_tensor::Tensor;
+use fulmen_trainer::callbacks::SpikeGuard;
+use fulmen_trainer::{Batch, FitSummary, Plan, Precision, StepContext, Strategy, TrainerBuilder, TrainingModule};
+use serde_json::Value;
+
+const SAMPLES: usize = 4;
+const FEATURES: usize = 8;
+
+/// A line through the origin, whose loss is as large as the batch.
+#[derive(Module)]
+struct Line {
+    w: Parameter,
+}
+
+impl Line {
+    fn new() -> Line {
+        Line { w: Parameter::new([FEATURES], Init::Constant(1.0)) }
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        self.w.get().eval().unwrap().to_f64()
+    }
+}
+
+impl TrainingModule for Line {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        batch.mean(&((batch.get("x") * self.w.get()).sum(&[-1]) / FEATURES as f64))
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(0.01).momentum(0.9))
+    }
+}
+
+fn reference() -> Value {
+    serde_json::from_str(include_str!("../reference/callbacks.json")).unwrap()
+}
+
+/// The batches of the reference, in order, in epochs of a third of them.
+fn loader(reference: &Value) -> DataLoader {
+    let mut scales: Vec<f32> =
+        reference["scales"].as_array().unwrap().iter().map(|s| s.as_f64().unwrap() as f32).collect();
+    scales[reference["not_finite"].as_u64().unwrap() as usize] = f32::NAN;
+    let row = |i: usize| 1.0 + 0.1 * (i % 5) as f32;
+    let x: Vec<f32> = scales.iter().flat_map(|s| (0..SAMPLES * FEATURES).map(move |i| s * row(i))).collect();
+    let rows = scales.len() * SAMPLES;
+    let data = TensorDataset::builder().array("x", [rows, FEATURES], x).build().unwrap();
+    DataLoader::builder(data).batch_size(SAMPLES).last_batch(LastBatch::Drop).build().unwrap()
+}
+
+fn guard() -> SpikeGuard {
+    SpikeGuard::new().deviations(4.0).window(8).warmup(4)
+}
+
+fn fit(
+    folder: &Path,
+    loader: &DataLoader,
+    set: impl Fn(TrainerBuilder) -> TrainerBuilder,
+) -> (Line, Record, FitSummary) {
+    let (module, record) = (Line::new(), Record::default());
+    let builder = trainer(folder).max_epochs(1).log_every_n_steps(1).callback(record.clone()).callback(guard());
+    let summary = set(builder).build().unwrap().fit(&module, loader, None).unwrap();
+    (module, record, summary)
+}
+
+/// The numbers of the steps that were skipped, as log points of every step tell them.
+fn skipped(record: &Record) -> Vec<u64> {
+    let logs = record.logs.lock().unwrap();
+    let mut numbers = vec![];
+    for point in logs.iter() {
+        let count = point.get("skipped_steps").unwrap() as usize;
+        if count > numbers.len() {
+            numbers.push(point.get("last_skipped_step").unwrap() as u64);
+            assert_eq!(numbers.last(), Some(&point.global_step));
+        }
+        assert_eq!(count, numbers.len());
+    }
+    numbers
+}
+
+fn assert_is(case: &Value, module: &Line, record: &Record, what: &str) {
+    let numbers: Vec<u64> = case["skipped"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+    assert!(numbers.len() > 5, "{case}");
+    assert_eq!(skipped(record), numbers, "{what}");
+    for (found, expected) in module.weights().iter().zip(case["weights"].as_array().unwrap()) {
+        let expected = expected.as_f64().unwrap();
+        assert!((found / expected - 1.0).abs() < 1e-5, "{what}: {found} is not {expected}");
+    }
+}
+
+#[test]
+fn spikes_are_skipped_as_numpy_says() {
+    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    let data = loader(&reference);
+    let [single, pairs] = [0, 1].map(|i| &reference["spikes"][i]);
+    for (what, devices, strategy) in [("one", 1, Strategy::Ddp), ("ddp", 4, Strategy::Ddp), ("fsdp", 4, Strategy::Fsdp)]
+    {
+        let (module, record, _) =
+            fit(folder.path(), &data, |b| b.devices(devices).strategy(strategy).gradient_clip_val(100.0));
+        assert_is(single, &module, &record, what);
+        let (module, record, _) =
+            fit(folder.path(), &data, |b| b.devices(devices).strategy(strategy).accumulate_grad_batches(2));
+        assert_is(pairs, &module, &record, &format!("{what}, in pairs"));
+    }
+}
+
+#[test]
+fn a_guard_costs_no_compilation_and_no_transfer() {
+    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    let data = loader(&reference);
+    let mut trainer = trainer(folder.path())
+        .runtime(isolated())
+        .max_epochs(2)
+        .log_every_n_steps(10)
+        .enable_checkpointing(false)
+        .callback(guard())
+        .build()
+        .unwrap();
+    let summary = trainer.fit(&Line::new(), &data, None).unwrap();
+    assert_eq!(summary.train_compilations, 1);
+    assert_eq!(trainer.device_to_host_transfers(), trainer.log_points());
+}
+
+#[test]
+fn a_resumed_run_skips_the_same_steps() {
+    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    let data = loader(&reference);
+    for every in [1, 2] {
+        let (module, whole, _) = fit(folder.path(), &data, |b| b.accumulate_grad_batches(every));
+        // Ended between two spikes, before a log point's worth of steps is full.
+        let stop = 32 / every - 3;
+        let (_, _, first) = fit(folder.path(), &data, |b| b.accumulate_grad_batches(every).max_steps(stop));
+        let (resumed, rest, _) = fit(folder.path(), &data, |b| {
+            b.accumulate_grad_batches(every).ckpt_path(first.last_checkpoint.as_deref().unwrap())
+        });
+        for metric in ["train_loss", "skipped_steps", "last_skipped_step"] {
+            assert_eq!(rest.bits(metric), whole.bits(metric)[stop as usize..], "{metric}");
+        }
+        let bits = |module: &Line| module.weights().iter().map(|w| w.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&resumed), bits(&module));
+    }
+}
+
+#[test]
+fn an_overflow_in_f16_is_no_spike() {
+    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    // The first scale of the loss is too large for this batch.
+    let data = TensorDataset::builder().array("x", [160, FEATURES], vec![30.0f32; 160 * FEATURES]).build().unwrap();
+    let steady = DataLoader::builder(data).batch_size(SAMPLES).build().unwrap();
+    let (module, record, summary) = fit(folder.path(), &steady, |b| b.precision(Precision::F16Mixed));
+    assert_eq!((skipped(&record), summary.global_step), (vec![], 40));
+    assert!(module.weights()[0] < 1.0, "steps were made after the overflows");
+    // What is no number is never let through, whatever the scale becomes.
+    let (module, _, _) = fit(folder.path(), &loader(&reference), |b| b.precision(Precision::F16Mixed));
+    assert!(module.weights().iter().all(|w| w.is_finite()), "{:?}", module.weights());
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |guards: Vec<SpikeGuard>| {
+        let builder = guards.into_iter().fold(trainer(folder.path()), TrainerBuilder::callback);
+        builder.build().err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let check = |guard: SpikeGuard, expected: &str| assert_eq!(refused(vec![guard]), format!("SpikeGuard: {expected}"));
+    check(guard().deviations(0.0), "deviations must be finite and above 0, it is 0");
+    check(guard().deviations(f64::NAN), "deviations must be finite and above 0, it is NaN");
+    check(guard().window(1), "window must be from 2 to 1048576 steps, it is 1");
+    check(guard().warmup(1), "warmup must be from 2 to 2147483647 steps, it is 1");
+    assert_eq!(refused(vec![guard(), guard()]), "SpikeGuard: there are two of them; keep one");
+
+    let (reference, what) = (reference(), "skipped_steps");
+    let data = loader(&reference);
+    /// Logs a name that the guard logs.
+    #[derive(Module)]
+    struct Same(Line);
+    impl TrainingModule for Same {
+        fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+            cx.log("skipped_steps", batch.mask());
+            self.0.training_step(batch, cx)
+        }
+        fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
+            self.0.configure_optimizers(plan)
+        }
+    }
+    let mut trainer = trainer(folder.path()).max_epochs(1).callback(guard()).build().unwrap();
+    let error = trainer.fit(&Same(Line::new()), &data, None).unwrap_err().to_string();
+    let expected = format!("log `{what}`: SpikeGuard logs a value of this name; choose another\n  at ");
+    assert!(error.starts_with(&expected) && error.contains("spikes.rs:"), "{error}");
+}
