@@ -218,6 +218,7 @@ fn predictions_are_written_whole_or_not_at_all() {
     // A sample that cannot be read leaves no file behind, and the one that stood there.
     let writer = PredictionWriter::new(path("q.csv")).unwrap();
     let bad = DataLoader::builder(Broken).batch_size(2).build().unwrap();
+    let net = Net::new(|net, batch| net.linear.forward(&batch.get("x")).into());
     assert!(writer.write(trainer.predict(&net, &bad, Weights::Current).unwrap()).is_err());
     assert!(!path("q.csv").exists());
 
