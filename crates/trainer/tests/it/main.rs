@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod averaging;
+mod callbacks;
+mod checkpoints;
 mod common;
 mod damage;
 mod devices;
