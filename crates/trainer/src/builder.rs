@@ -159,7 +159,7 @@ impl TrainerBuilder {
             return Err(Error::usage(message));
         }
         let mut loggers = self.loggers.unwrap_or_else(|| vec![Box::new(CsvLogger::new())]);
-        if options.fast_dev_run.batches() > 0 || options.barebones {
+        if options.leaves_nothing() {
             loggers.clear();
         }
         if hosts.as_ref().is_some_and(|hosts| !hosts.process().is_coordinator()) {
@@ -167,7 +167,14 @@ impl TrainerBuilder {
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
-        Ok(Trainer::new(Session { choices, runtime, hosts, callbacks, loggers, record: Record::default() }))
+        Ok(Trainer::new(Session {
+            choices,
+            runtime,
+            hosts,
+            callbacks: callbacks.into(),
+            loggers,
+            record: Record::default(),
+        }))
     }
 }
 

@@ -8,7 +8,7 @@ use fulmen_nn::metrics::Value;
 const MOST_SHOWN: usize = 8;
 
 /// Logged values that have arrived.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogPoint {
     /// The epoch, counted from 0.
     pub epoch: u64,

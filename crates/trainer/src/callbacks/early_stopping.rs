@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use super::Mode;
-use super::monitor::monitored;
-use crate::LogPoint;
-use crate::callback::{Actions, Callback, FitStart};
+use super::monitor::find;
+use crate::callback::{Callback, FitStart};
 use crate::log_point::number;
+use crate::say::note;
+use crate::{Actions, LogPoint};
 
 /// Ends the fit when a metric has not become better for some validations: Lightning's `EarlyStopping`, with its rules and
 /// defaults.
@@ -27,7 +28,13 @@ pub struct EarlyStopping {
     divergence_threshold: Option<f64>,
     best: Option<f64>,
     waited: u64,
-    warned: bool,
+    /// The step of the latest value.
+    judged: u64,
+    /// The step of the latest validation, and whether there is any.
+    validated: Option<u64>,
+    validates: bool,
+    /// Whether the metric was there, or its absence was told.
+    known: bool,
 }
 
 impl EarlyStopping {
@@ -44,7 +51,10 @@ impl EarlyStopping {
             divergence_threshold: None,
             best: None,
             waited: 0,
-            warned: false,
+            judged: 0,
+            validated: None,
+            validates: false,
+            known: false,
         }
     }
 
@@ -61,7 +71,8 @@ impl EarlyStopping {
         self
     }
 
-    /// Whether an epoch without the metric is an error (the default) or only a warning.
+    /// Whether it is an error (the default) or only a warning if the metric is not there at the end of an epoch that was
+    /// validated, or of any in a fit that never validates.
     pub fn strict(mut self, strict: bool) -> EarlyStopping {
         self.strict = strict;
         self
@@ -138,21 +149,40 @@ impl Callback for EarlyStopping {
         None
     }
 
-    fn on_fit_start(&mut self, _: &FitStart) {
-        (self.best, self.waited) = (None, 0);
+    fn on_fit_start(&mut self, start: &FitStart) {
+        (self.best, self.waited, self.judged) = (None, 0, start.global_step);
+        (self.validated, self.validates, self.known) = (None, start.validates, false);
     }
 
     /// A validation within an epoch counts as one that ends an epoch, if it has the metric.
     fn on_validation_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        if point.get(&self.metric).is_some() {
-            // The end of an epoch may well be without it then.
-            self.warned = true;
-            self.on_train_epoch_end(point, actions);
+        if actions.is_fitting() {
+            self.validated = Some(point.global_step);
+            if point.get(&self.metric).is_some() {
+                self.on_train_epoch_end(point, actions);
+            }
         }
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        let Some(value) = monitored(point, &self.metric, "EarlyStopping", &mut self.warned) else { return };
+        if self.judged == point.global_step {
+            return;
+        }
+        let value = match find(point, &self.metric) {
+            Ok(value) => value,
+            Err(missing) => {
+                // A validation that was not due may well have it.
+                let all_is_there = !self.validates || self.validated == Some(point.global_step);
+                if all_is_there && !std::mem::replace(&mut self.known, true) {
+                    match self.strict {
+                        true => actions.fail(format!("EarlyStopping {missing}. With strict(false) it only warns")),
+                        false => note(&format!("warning: EarlyStopping {missing}")),
+                    }
+                }
+                return;
+            }
+        };
+        (self.known, self.judged) = (true, point.global_step);
         if let Some(reason) = self.judge(value) {
             actions.stop(reason);
         }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::callback::{Callback, FitStart};
 use crate::say::note;
-use crate::{LogPoint, StepPart};
+use crate::{Actions, LogPoint, StepPart};
 
 /// Skips a step whose loss, or the length of whose gradients, is too many standard deviations above the mean of the steps
 /// before it, or not finite. A skipped step changes neither parameters nor what the optimizer remembers, and is none for
@@ -95,7 +95,7 @@ impl Callback for SpikeGuard {
         self.told = 0;
     }
 
-    fn on_log(&mut self, point: &LogPoint) {
+    fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
         let count = |name| point.get(name).map_or(0, |value| value as u64);
         let (skipped, last) = (count("skipped_steps"), count("last_skipped_step"));
         if skipped > self.told {

@@ -221,7 +221,7 @@ impl Trainer {
     ) -> Result<Trial> {
         let session = &self.session;
         let setting = choices.on(session.runtime.mesh().clone(), session.setting()?.replicas);
-        let prepared = prepare(module, &setting, choices.options.seed, loader, None)?;
+        let prepared = prepare(module, &setting, choices.options.seed, loader, &None.into())?;
         let available = finder.memory_limit.or_else(|| available(&session.runtime));
         let (mut needs, mut refused) = (None, false);
         for function in prepared.program.step.functions() {

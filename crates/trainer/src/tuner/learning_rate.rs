@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::{attempt, short};
 use crate::callback::{Callback, FitStart};
-use crate::{Error, LogPoint, Result, StepPart, Trainer, TrainingModule};
+use crate::{Actions, Error, LogPoint, Result, StepPart, Trainer, TrainingModule};
 
 /// How the learning rate rises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -203,7 +203,7 @@ impl Callback for Losses {
         self.loss.clone_from(&start.loss);
     }
 
-    fn on_log(&mut self, point: &LogPoint) {
+    fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
         self.kept.lock().extend(point.get(&self.loss));
     }
 }

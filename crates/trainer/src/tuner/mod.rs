@@ -35,26 +35,29 @@ fn short(choices: &Choices, steps: u64) -> Choices {
         detect_nan: false,
         enable_checkpointing: false,
         enable_progress_bar: false,
+        // Without a folder.
+        fast_dev_run: true.into(),
         ..choices.options.clone()
     };
     Choices { options, ..choices.clone() }
 }
 
 /// Runs such a fit on the Trainer's devices. The module has its values back afterwards, however it ends.
-fn attempt<M: TrainingModule>(
+fn attempt(
     trainer: &Trainer,
-    module: &M,
+    module: &dyn TrainingModule,
     train: &DataLoader,
     choices: Choices,
     callbacks: Vec<Box<dyn Callback>>,
 ) -> Result<FitSummary> {
     let Session { runtime, hosts, .. } = &trainer.session;
     let (runtime, hosts) = (runtime.clone(), hosts.clone());
+    let callbacks = callbacks.into();
     let mut session = Session { choices, runtime, hosts, callbacks, loggers: vec![], record: Record::default() };
     // Before its values are kept, it gets the types that they are to have.
     set_up(module, &session.setting()?)?;
     let values: Vec<_> = module.state().into_iter().map(|(_, cell)| (cell.get(), cell)).collect();
-    let result = session.with_hosts(|session| fit(session, module, train, None));
+    let result = session.with_hosts(|session| fit(session, module, train, &None.into()));
     values.into_iter().for_each(|(value, cell)| cell.set(value));
     result
 }

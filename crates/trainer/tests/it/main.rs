@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod averaging;
+mod callbacks;
+mod checkpoints;
 mod common;
 mod damage;
 mod devices;
@@ -24,4 +26,5 @@ mod resume_within_a_group;
 mod resume_within_an_epoch;
 mod samplers;
 mod spikes;
+mod stopping;
 mod tuner;

@@ -9,7 +9,7 @@ use fulmen_nn::optim::{AdamW, Optimizer, ParamGroups, Sgd};
 use fulmen_nn::schedule::Exponential;
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
-use fulmen_trainer::callbacks::{LearningRateMonitor, NormGroup, NormMonitor};
+use fulmen_trainer::callbacks::{DeviceStatsMonitor, LearningRateMonitor, NormGroup, NormMonitor, ThroughputMonitor};
 use fulmen_trainer::{Batch, LogPoint, Plan, StepContext, Strategy, TrainerBuilder, TrainingModule};
 
 #[derive(Module)]
@@ -162,4 +162,44 @@ fn monitors_compile_and_read_nothing_more() {
         .unwrap()
         .to_string();
     assert!(error.starts_with("NormMonitor: gradients, parameters and updates are all off"), "{error}");
+}
+
+#[test]
+fn throughput_is_logged_with_the_operations_of_the_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = Record::default();
+    for (devices, every) in [(1, 1), (4, 1), (1, 2)] {
+        record.logs.lock().unwrap().clear();
+        let builder = trainer(folder.path()).devices(devices).max_epochs(6).log_every_n_steps(2 / every);
+        let builder = builder.accumulate_grad_batches(every).callback(ThroughputMonitor::new());
+        let mut trainer = builder.callback(record.clone()).enable_checkpointing(false).build().unwrap();
+        trainer.fit(&mlp(false), &loader(), None).unwrap();
+        assert!(trainer.device_to_host_transfers() <= trainer.log_points());
+        // Forward, and the gradients of weights and of what the second layer got.
+        let rows = 16.0 / devices as f64;
+        let flops = 2.0 * rows * 16.0 * (2 * FEATURES + 3 * CLASSES) as f64;
+        let logs = record.logs.lock().unwrap();
+        assert_eq!(logs.len(), 12);
+        for point in &logs[1..] {
+            let rate = point.get("throughput/batches_per_second").unwrap_or_else(|| panic!("{point}"));
+            assert!(rate > 0.0 && rate.is_finite());
+            assert_is(point, "throughput/samples_per_second", 16.0 * rate);
+            assert_is(point, "throughput/tflops_per_device", flops * rate / 1e12);
+            assert_eq!(point.get("throughput/mfu"), None, "the peak of a CPU is not known");
+        }
+    }
+}
+
+#[test]
+fn memory_is_logged_where_it_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, _, logs) = fit(folder.path(), &mlp(false), |b| b.callback(DeviceStatsMonitor::new()));
+    for point in &logs {
+        let [resident, available] =
+            ["resident", "available"].map(|kind| point.get(&format!("memory/host/{kind}_bytes")));
+        assert!(resident > Some(1e6) && available > Some(1e6), "{point}");
+        // A CPU plugin tells nothing of its devices.
+        assert_eq!(point.metrics.len(), 4, "{point}");
+    }
+    assert_eq!(logs.len(), 4);
 }
