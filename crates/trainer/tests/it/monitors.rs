@@ -95,37 +95,39 @@ fn norm<'a>(values: impl IntoIterator<Item = &'a f64>) -> f64 {
 #[test]
 fn lengths_are_those_of_the_weights_and_what_changed_of_them() {
     let folder = tempfile::tempdir().unwrap();
-    for (what, devices, strategy) in [("one", 1, Strategy::Ddp), ("ddp", 8, Strategy::Ddp), ("fsdp", 8, Strategy::Fsdp)]
-    {
-        for (by, every) in [(NormGroup::Layer, 1), (NormGroup::Parameter, 1), (NormGroup::Layer, 4)] {
-            // One step of gradient descent with a rate of 1: what changes is the gradient.
-            let (before, after, logs) = fit(folder.path(), &mlp(false), |b| {
-                let b = b.max_steps(1).accumulate_grad_batches(every).devices(devices).strategy(strategy);
-                b.callback(NormMonitor::new().group_by(by)).log_grad_norm(true)
-            });
-            let [point] = &logs[..] else { panic!("{what}: {logs:?}") };
-            let mut groups: Vec<String> = vec![];
-            for (name, _) in &after {
-                let layer = name.split('.').next().unwrap();
-                let group = if by == NormGroup::Layer { layer } else { name };
-                if !groups.contains(&group.to_owned()) {
-                    groups.push(group.to_owned());
-                }
+    for (what, devices, strategy, by, every) in [
+        ("layers", 1, Strategy::Ddp, NormGroup::Layer, 1),
+        ("parameters", 1, Strategy::Ddp, NormGroup::Parameter, 1),
+        ("a group on many", 8, Strategy::Ddp, NormGroup::Layer, 4),
+        ("fully sharded", 8, Strategy::Fsdp, NormGroup::Layer, 1),
+    ] {
+        // One step of gradient descent with a rate of 1: what changes is the gradient.
+        let (before, after, logs) = fit(folder.path(), &mlp(false), |b| {
+            let b = b.max_steps(1).accumulate_grad_batches(every).devices(devices).strategy(strategy);
+            b.callback(NormMonitor::new().group_by(by)).log_grad_norm(true)
+        });
+        let [point] = &logs[..] else { panic!("{what}: {logs:?}") };
+        let mut groups: Vec<String> = vec![];
+        for (name, _) in &after {
+            let layer = name.split('.').next().unwrap();
+            let group = if by == NormGroup::Layer { layer } else { name };
+            if !groups.contains(&group.to_owned()) {
+                groups.push(group.to_owned());
             }
-            groups.push(String::new());
-            assert_eq!(point.metrics.len(), 2 + 3 * groups.len(), "{what}: {point}");
-            for group in &groups {
-                let of = |weights: &[(String, Vec<f64>)]| -> Vec<f64> {
-                    let members = weights.iter().filter(|(name, _)| name.starts_with(group.as_str()));
-                    members.flat_map(|(_, values)| values.clone()).collect()
-                };
-                let (before, after) = (of(&before), of(&after));
-                let change: Vec<f64> = before.iter().zip(&after).map(|(b, a)| a - b).collect();
-                let suffix = if group.is_empty() { String::new() } else { format!("/{group}") };
-                assert_is(point, &format!("param_norm{suffix}"), norm(&after));
-                for name in ["grad_norm", "update_norm"] {
-                    assert_is(point, &format!("{name}{suffix}"), norm(&change));
-                }
+        }
+        groups.push(String::new());
+        assert_eq!(point.metrics.len(), 2 + 3 * groups.len(), "{what}: {point}");
+        for group in &groups {
+            let of = |weights: &[(String, Vec<f64>)]| -> Vec<f64> {
+                let members = weights.iter().filter(|(name, _)| name.starts_with(group.as_str()));
+                members.flat_map(|(_, values)| values.clone()).collect()
+            };
+            let (before, after) = (of(&before), of(&after));
+            let change: Vec<f64> = before.iter().zip(&after).map(|(b, a)| a - b).collect();
+            let suffix = if group.is_empty() { String::new() } else { format!("/{group}") };
+            assert_is(point, &format!("param_norm{suffix}"), norm(&after));
+            for name in ["grad_norm", "update_norm"] {
+                assert_is(point, &format!("{name}{suffix}"), norm(&change));
             }
         }
     }

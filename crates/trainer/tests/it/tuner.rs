@@ -114,7 +114,7 @@ fn wide_loader(batch_size: usize) -> fulmen_data::Result<DataLoader> {
 #[test]
 fn the_compiler_refuses_a_batch_without_room_before_it_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let limit = 20_000_000;
+    let limit = 10_000_000;
     for (devices, init_val) in [(1, 100), (4, 98)] {
         let mut trainer = trainer(folder.path()).devices(devices).build().unwrap();
         let finder = BatchSizeFinder::new().memory_limit(limit).init_val(init_val).steps_per_trial(2);
