@@ -116,7 +116,7 @@ impl LearningRateFinder {
             ));
         }
         match self.early_stop_threshold {
-            Some(threshold) if !(threshold > 1.0) => {
+            Some(threshold) if threshold.is_nan() || threshold <= 1.0 => {
                 wrong(format!("early_stop_threshold must be above 1, it is {threshold}; give None for no threshold"))
             }
             _ => Ok(()),
