@@ -19,6 +19,8 @@ pub(crate) struct LogLayout {
     /// Elements of all sums that are floats, and of all that are counters.
     floats: usize,
     counters: usize,
+    /// The names of the optimizers of a training step; that of a single one is empty.
+    optimizers: Vec<String>,
     grad_norm: bool,
 }
 
@@ -39,25 +41,38 @@ struct Sum {
     len: usize,
 }
 
-/// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), the latest learning
-/// rate and the latest length of the gradients; then come the sums of floats, what they have lost, and the lower and the
-/// higher words of counters.
-const HEAD: usize = 3;
+// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), and for each optimizer
+// with the latest learning rate and the latest length of the gradients; then come the sums of floats, what they have lost,
+// and the lower and the higher words of counters.
 
 /// The name that the learning rate is logged under.
-pub(crate) const LEARNING_RATE: &str = "lr";
+const LEARNING_RATE: &str = "lr";
 /// The name that the length of the gradients is logged under, if it is asked for.
-pub(crate) const GRAD_NORM: &str = "grad_norm";
+const GRAD_NORM: &str = "grad_norm";
+
+/// The name of a value that each of several optimizers has; a single one has no name.
+pub(crate) fn of_optimizer(value: &str, optimizer: &str) -> String {
+    if optimizer.is_empty() { value.to_owned() } else { format!("{value}-{optimizer}") }
+}
 
 /// What is logged of a training step besides what the user logs.
 pub(crate) struct StepFacts<'a> {
-    pub(crate) loss: &'a Tensor,
+    pub(crate) losses: &'a [&'a Tensor],
     /// The number of steps before it.
     pub(crate) step: &'a Tensor,
-    /// What it ran with.
-    pub(crate) learning_rate: &'a Tensor,
-    /// The length of the gradients, and whether a group of batches ends here.
-    pub(crate) grad_norm: Option<(&'a Tensor, Option<&'a Tensor>)>,
+    pub(crate) optimizers: Vec<&'a OptimizerFacts>,
+}
+
+/// What is logged of an optimizer.
+pub(crate) struct OptimizerFacts {
+    /// What it stepped with.
+    pub(crate) learning_rate: Tensor,
+    /// The length of the gradients.
+    pub(crate) grad_norm: Option<Tensor>,
+    /// Whether this is one of its steps, a boolean scalar, where it skips some.
+    pub(crate) turn: Option<Tensor>,
+    /// Whether a group of batches ends here, a boolean scalar, where there are groups.
+    pub(crate) due: Option<Tensor>,
 }
 
 /// Values by name: those of one number, and those of several.
@@ -68,19 +83,22 @@ pub(crate) type Values = (Vec<(String, f64)>, Vec<(String, Value)>);
 pub(crate) struct Sums {
     /// The first step, counted from 1, whose loss was not finite.
     pub(crate) bad_step: Option<u64>,
-    pub(crate) learning_rate: f64,
-    /// The length of the gradients in the latest step of the optimizer, if it is logged.
-    pub(crate) grad_norm: Option<f64>,
+    /// For each optimizer the learning rate and the length of the gradients in its latest step.
+    pub(crate) optimizers: Vec<[f64; 2]>,
     /// For each key the elements of its sums.
     pub(crate) sums: Vec<(String, Vec<Vec<f64>>)>,
 }
 
 impl Sums {
+    /// The learning rate of the latest step; of several optimizers that of the first.
+    pub(crate) fn learning_rate(&self) -> f64 {
+        self.optimizers.first().map_or(0.0, |[rate, _]| *rate)
+    }
+
     /// Adds the sums of a later stretch of steps.
     pub(crate) fn add(&mut self, later: &Sums) {
         self.bad_step = self.bad_step.or(later.bad_step);
-        self.learning_rate = later.learning_rate;
-        self.grad_norm = later.grad_norm;
+        self.optimizers.clone_from(&later.optimizers);
         for (key, sums) in &later.sums {
             match self.sums.iter_mut().find(|mine| mine.0 == *key) {
                 Some(mine) => {
@@ -107,7 +125,7 @@ impl LogLayout {
             if logged[..i].iter().any(|earlier| earlier.name == entry.name) {
                 return Err(at("this name was logged before in the same step; choose another".into()));
             }
-            if [LEARNING_RATE, "epoch", "step"].contains(&entry.name.as_str()) {
+            if ["epoch", "step"].contains(&entry.name.as_str()) {
                 return Err(at("this name is that of a value which is logged by itself; choose another".into()));
             }
             check_padding(entry, batch).map_err(at)?;
@@ -134,9 +152,23 @@ impl LogLayout {
         Ok(layout)
     }
 
-    /// Whether the length of the gradients is logged too.
-    pub(crate) fn with_grad_norm(self, grad_norm: bool) -> LogLayout {
-        LogLayout { grad_norm, ..self }
+    /// As [`LogLayout::new`], of a training step with optimizers of these names. `grad_norm` says whether the length of the
+    /// gradients is logged too.
+    pub(crate) fn of_training(
+        logged: &[Logged],
+        batch: &Batch,
+        optimizers: Vec<String>,
+        grad_norm: bool,
+    ) -> Result<LogLayout> {
+        let layout = LogLayout { optimizers, grad_norm, ..LogLayout::new(logged, batch)? };
+        let own =
+            layout.of_optimizers(&Sums { optimizers: vec![[0.0; 2]; layout.optimizers.len()], ..Sums::default() });
+        match logged.iter().find(|entry| own.iter().any(|(name, _)| *name == entry.name)) {
+            Some(Logged { name, location, .. }) => Err(Error::usage(format!(
+                "log `{name}`: this name is that of a value which is logged by itself; choose another\n  at {location}"
+            ))),
+            None => Ok(layout),
+        }
     }
 
     /// What stands in the vector, in words: vectors with the same words can go on one from the other.
@@ -167,8 +199,13 @@ impl LogLayout {
         self.entries.is_empty()
     }
 
+    /// The elements before the sums.
+    fn head(&self) -> usize {
+        1 + 2 * self.optimizers.len()
+    }
+
     fn len(&self) -> usize {
-        HEAD + 2 * (self.floats + self.counters)
+        self.head() + 2 * (self.floats + self.counters)
     }
 
     pub(crate) fn ty(&self) -> TensorType {
@@ -190,15 +227,19 @@ impl LogLayout {
     ) -> Tensor {
         let words = |start: usize, length: usize| so_far.narrow(0, start, length);
         let bits = |value: &Tensor| value.to_dtype(DType::F32).bitcast(DType::I32).broadcast_to([1]);
-        let mut parts = vec![words(0, 1), words(1, 1), words(2, 1)];
-        if let Some(StepFacts { loss, step, learning_rate, grad_norm }) = facts {
-            let first = parts[0].eq(0.0).and(loss.is_finite().not());
-            parts[0] = first.select(&(*step + 1.0), &parts[0]);
-            parts[1] = bits(learning_rate);
-            match grad_norm {
-                Some((norm, Some(due))) => parts[2] = due.select(&bits(norm), &parts[2]),
-                Some((norm, None)) => parts[2] = bits(norm),
-                None => {}
+        let mut parts: Vec<Tensor> = (0..self.head()).map(|i| words(i, 1)).collect();
+        if let Some(StepFacts { losses, step, optimizers }) = facts {
+            let finite = losses.iter().map(|loss| loss.is_finite()).reduce(|all, one| all.and(one));
+            let first = finite.map(|finite| parts[0].eq(0.0).and(finite.not()));
+            parts[0] = first.map_or(parts[0].clone(), |first| first.select(&(*step + 1.0), &parts[0]));
+            for (i, OptimizerFacts { learning_rate, grad_norm, turn, due }) in optimizers.iter().enumerate() {
+                let mut put = |at: usize, value: &Tensor, when: Option<Tensor>| {
+                    parts[at] = when.map_or(bits(value), |when| when.select(&bits(value), &parts[at]));
+                };
+                put(1 + 2 * i, learning_rate, turn.clone());
+                if let Some(norm) = grad_norm {
+                    put(2 + 2 * i, norm, turn.iter().chain(due).cloned().reduce(|turn, due| turn.and(due)));
+                }
             }
         }
 
@@ -209,7 +250,7 @@ impl LogLayout {
             Tensor::concatenate(&flat.iter().collect::<Vec<_>>(), 0)
         };
         if self.floats > 0 {
-            let float = |i: usize| words(HEAD + i * self.floats, self.floats).bitcast(DType::F32);
+            let float = |i: usize| words(self.head() + i * self.floats, self.floats).bitcast(DType::F32);
             let (sum, lost, x) = (float(0), float(1), joined(false));
             // Knuth's sum of two numbers: what rounding loses of it is a float again.
             let total = &sum + &x;
@@ -219,7 +260,7 @@ impl LogLayout {
             parts.extend([total, lost + loses].map(|part| part.bitcast(DType::I32)));
         }
         if self.counters > 0 {
-            let start = HEAD + 2 * self.floats;
+            let start = self.head() + 2 * self.floats;
             let (low, high) = (words(start, self.counters), words(start + self.counters, self.counters));
             let low = low.bitcast(DType::U32);
             let total = &low + joined(true).bitcast(DType::U32);
@@ -252,7 +293,7 @@ impl LogLayout {
             return Err(Error::usage(format!("the logged values are {}, expected {}", literal.ty(), self.ty())));
         }
         let float = |i: usize| f64::from(f32::from_bits(words[i] as u32));
-        let (mut at_float, mut at_counter) = (HEAD, HEAD + 2 * self.floats);
+        let (mut at_float, mut at_counter) = (self.head(), self.head() + 2 * self.floats);
         let mut take = |sum: &Sum| -> Vec<f64> {
             let (at, apart) = if sum.counter { (&mut at_counter, self.counters) } else { (&mut at_float, self.floats) };
             let from = *at;
@@ -267,7 +308,18 @@ impl LogLayout {
         let sums = self.entries.iter().map(|entry| (entry.key.clone(), entry.sums.iter().map(&mut take).collect()));
         let sums = sums.collect();
         let bad_step = u64::try_from(words[0]).ok().filter(|&step| step > 0);
-        Ok(Sums { bad_step, learning_rate: float(1), grad_norm: self.grad_norm.then(|| float(2)), sums })
+        let optimizers = (0..self.optimizers.len()).map(|i| [float(1 + 2 * i), float(2 + 2 * i)]).collect();
+        Ok(Sums { bad_step, optimizers, sums })
+    }
+
+    /// Names and values of what is logged of each optimizer.
+    pub(crate) fn of_optimizers(&self, sums: &Sums) -> Vec<(String, f64)> {
+        let mut values = vec![];
+        for (name, [rate, norm]) in self.optimizers.iter().zip(&sums.optimizers) {
+            values.push((of_optimizer(LEARNING_RATE, name), *rate));
+            values.extend(self.grad_norm.then(|| (of_optimizer(GRAD_NORM, name), *norm)));
+        }
+        values
     }
 
     /// Names, each followed by `suffix`, and what is made of the sums. A name without samples has no value.
@@ -323,7 +375,10 @@ fn check_padding(entry: &Logged, batch: &Batch) -> Result<(), String> {
 }
 
 /// The sums of a logged value over the real samples of a batch.
-fn sums(entry: &Logged, batch: &Batch) -> Vec<Tensor> {
+pub(crate) fn sums(entry: &Logged, batch: &Batch) -> Vec<Tensor> {
+    if let Some(sums) = &entry.sums {
+        return sums.clone();
+    }
     match &entry.value {
         LoggedValue::Mean(value) => {
             let count = batch.mask().sum_all();

@@ -3,7 +3,7 @@
 use fulmen_tensor::Literal;
 
 use super::Fit;
-use crate::logs::{GRAD_NORM, LEARNING_RATE, Sums};
+use crate::logs::Sums;
 use crate::say::note;
 use crate::{Error, LogPoint, Result};
 
@@ -19,8 +19,7 @@ impl Fit<'_> {
         let Some(((epoch, global_step), values)) = self.executor.arrived()? else { return Ok(false) };
         let sums = self.take_in(&values)?;
         let (mut metrics, arrays) = self.step.logs().values(&sums, "");
-        metrics.push((LEARNING_RATE.into(), sums.learning_rate));
-        metrics.extend(sums.grad_norm.map(|norm| (GRAD_NORM.into(), norm)));
+        metrics.extend(self.step.logs().of_optimizers(&sums));
         let point = LogPoint { epoch, global_step, metrics, arrays };
         self.session.log(&point, &mut self.warned_of_logger);
         self.session.callbacks.iter_mut().for_each(|c| c.on_log(&point));

@@ -247,7 +247,7 @@ impl Fit<'_> {
 
     /// Puts another factor of the learning rate into the state, for the steps to come. That of process 0 is that of all.
     fn set_learning_rate_factor(&mut self, factor: Option<f64>) -> Result<()> {
-        let Some(entry) = self.state.layout().optimizer.lr_factor else {
+        let Some(entry) = self.state.layout().counters.lr_factor else {
             if factor.is_some() {
                 let message =
                     "a callback set the factor of the learning rate; its changes_learning_rate() must be true";
@@ -297,7 +297,7 @@ impl Fit<'_> {
         let Position { epoch, global_step, .. } = self.position;
         let point = LogPoint { epoch, global_step, metrics, arrays };
         self.session.log(&point, &mut self.warned_of_logger);
-        let mut actions = self.actions(self.position.epoch_sums.learning_rate);
+        let mut actions = self.actions(self.position.epoch_sums.learning_rate());
         self.session.callbacks.iter_mut().for_each(|c| c.on_validation_end(&point, &mut actions));
         let saves = self.act(actions)?;
         let logs = if saves.is_empty() { vec![] } else { self.open_logs()? };
@@ -378,7 +378,7 @@ impl Fit<'_> {
         self.session.log(&point, &mut self.warned_of_logger);
         self.position.epoch += 1;
         self.position.batch = 0;
-        let mut actions = self.actions(sums.learning_rate);
+        let mut actions = self.actions(sums.learning_rate());
         self.session.callbacks.iter_mut().for_each(|c| c.on_train_epoch_end(&point, &mut actions));
         self.summary.last_epoch = Some(point);
         let saves = self.act(actions)?;

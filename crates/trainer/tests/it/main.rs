@@ -13,6 +13,7 @@ mod kills;
 mod limits;
 mod metrics;
 mod mistakes;
+mod optimizers;
 mod plateau;
 mod precision;
 mod predict;
