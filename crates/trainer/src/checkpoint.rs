@@ -163,7 +163,7 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
         best_checkpoint: field("best_checkpoint", "a path").optional(text)?.map(PathBuf::from),
         epoch_sums: Sums {
             bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
-            optimizers: vec![[float("epoch_learning_rate")?.unwrap_or_default(), 0.0]],
+            optimizers: vec![[float("epoch_learning_rate")?, None]],
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
         callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),

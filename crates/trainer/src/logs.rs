@@ -21,7 +21,6 @@ pub(crate) struct LogLayout {
     counters: usize,
     /// The names of the optimizers of a training step; that of a single one is empty.
     optimizers: Vec<String>,
-    grad_norm: bool,
 }
 
 /// A logged value.
@@ -42,8 +41,11 @@ struct Sum {
 }
 
 // The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), and for each optimizer
-// with the latest learning rate and the latest length of the gradients; then come the sums of floats, what they have lost,
+// with the latest learning rate and the latest length of the gradients, or NONE; then come the sums of floats, what they have lost,
 // and the lower and the higher words of counters.
+
+/// Stands for a float that there is not: a NaN that no computation gives.
+const NONE: i32 = -1;
 
 /// The name that the learning rate is logged under.
 const LEARNING_RATE: &str = "lr";
@@ -83,8 +85,8 @@ pub(crate) type Values = (Vec<(String, f64)>, Vec<(String, Value)>);
 pub(crate) struct Sums {
     /// The first step, counted from 1, whose loss was not finite.
     pub(crate) bad_step: Option<u64>,
-    /// For each optimizer the learning rate and the length of the gradients in its latest step.
-    pub(crate) optimizers: Vec<[f64; 2]>,
+    /// For each optimizer the learning rate and the length of the gradients in its latest step, where there are any.
+    pub(crate) optimizers: Vec<[Option<f64>; 2]>,
     /// For each key the elements of its sums.
     pub(crate) sums: Vec<(String, Vec<Vec<f64>>)>,
 }
@@ -92,13 +94,16 @@ pub(crate) struct Sums {
 impl Sums {
     /// The learning rate of the latest step; of several optimizers that of the first.
     pub(crate) fn learning_rate(&self) -> f64 {
-        self.optimizers.first().map_or(0.0, |[rate, _]| *rate)
+        self.optimizers.first().and_then(|[rate, _]| *rate).unwrap_or_default()
     }
 
     /// Adds the sums of a later stretch of steps.
     pub(crate) fn add(&mut self, later: &Sums) {
         self.bad_step = self.bad_step.or(later.bad_step);
-        self.optimizers.clone_from(&later.optimizers);
+        self.optimizers.resize(later.optimizers.len().max(self.optimizers.len()), [None; 2]);
+        for (mine, later) in self.optimizers.iter_mut().flatten().zip(later.optimizers.iter().flatten()) {
+            *mine = later.or(*mine);
+        }
         for (key, sums) in &later.sums {
             match self.sums.iter_mut().find(|mine| mine.0 == *key) {
                 Some(mine) => {
@@ -160,9 +165,9 @@ impl LogLayout {
         optimizers: Vec<String>,
         grad_norm: bool,
     ) -> Result<LogLayout> {
-        let layout = LogLayout { optimizers, grad_norm, ..LogLayout::new(logged, batch)? };
-        let own =
-            layout.of_optimizers(&Sums { optimizers: vec![[0.0; 2]; layout.optimizers.len()], ..Sums::default() });
+        let layout = LogLayout { optimizers, ..LogLayout::new(logged, batch)? };
+        let some = [Some(0.0), grad_norm.then_some(0.0)];
+        let own = layout.of_optimizers(&Sums { optimizers: vec![some; layout.optimizers.len()], ..Sums::default() });
         match logged.iter().find(|entry| own.iter().any(|(name, _)| *name == entry.name)) {
             Some(Logged { name, location, .. }) => Err(Error::usage(format!(
                 "log `{name}`: this name is that of a value which is logged by itself; choose another\n  at {location}"
@@ -214,7 +219,9 @@ impl LogLayout {
 
     /// The vector before the first step.
     pub(crate) fn start(&self) -> Result<Literal> {
-        Ok(Literal::from_slice(&vec![0i32; self.len()], [self.len()])?)
+        let mut words = vec![0; self.len()];
+        words[1..self.head()].fill(NONE);
+        Ok(Literal::from_slice(&words, [self.len()])?)
     }
 
     /// The vector after a step: `so_far` plus what the step logged. An evaluation has no facts.
@@ -308,7 +315,8 @@ impl LogLayout {
         let sums = self.entries.iter().map(|entry| (entry.key.clone(), entry.sums.iter().map(&mut take).collect()));
         let sums = sums.collect();
         let bad_step = u64::try_from(words[0]).ok().filter(|&step| step > 0);
-        let optimizers = (0..self.optimizers.len()).map(|i| [float(1 + 2 * i), float(2 + 2 * i)]).collect();
+        let latest = |i: usize| (words[i] != NONE).then(|| float(i));
+        let optimizers = (0..self.optimizers.len()).map(|i| [latest(1 + 2 * i), latest(2 + 2 * i)]).collect();
         Ok(Sums { bad_step, optimizers, sums })
     }
 
@@ -316,8 +324,8 @@ impl LogLayout {
     pub(crate) fn of_optimizers(&self, sums: &Sums) -> Vec<(String, f64)> {
         let mut values = vec![];
         for (name, [rate, norm]) in self.optimizers.iter().zip(&sums.optimizers) {
-            values.push((of_optimizer(LEARNING_RATE, name), *rate));
-            values.extend(self.grad_norm.then(|| (of_optimizer(GRAD_NORM, name), *norm)));
+            values.extend(rate.map(|rate| (of_optimizer(LEARNING_RATE, name), rate)));
+            values.extend(norm.map(|norm| (of_optimizer(GRAD_NORM, name), norm)));
         }
         values
     }

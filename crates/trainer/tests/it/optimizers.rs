@@ -252,51 +252,15 @@ fn two_programs(data: &DataLoader) -> [Vec<f64>; 2] {
     losses
 }
 
-fn sgd(of: &str, rate: f64) -> Optimizers {
-    let falling = |rate| Sgd::new(Exponential::new(rate, 0.5));
-    match of {
-        "constant" => Optimizers::new().add("discriminator", ["discriminator.*"], Sgd::new(rate)).add(
-            "generator",
-            ["generator.*"],
-            Sgd::new(rate),
-        ),
-        _ => Optimizers::new().add("discriminator", ["discriminator.*"], falling(rate)).add(
-            "generator",
-            ["generator.*"],
-            falling(2.0 * rate),
-        ),
-    }
-    .every("generator", 2)
-}
-
-#[test]
-fn each_optimizer_has_groups_of_batches_a_cadence_and_a_schedule() {
-    let folder = tempfile::tempdir().unwrap();
-    let configure = || -> Box<dyn Optimizer> { Box::new(sgd("falling", 0.1)) };
-    let (whole, groups, eight) = (Gan::new(configure), Gan::new(configure), Gan::new(configure));
-    let (summary, record) = fit(folder.path(), &whole, &loader(4, 32), |b| b);
-    assert_eq!(summary.global_step, 4);
-    assert_eq!(logged(&record, "lr-discriminator").len(), 4);
-    assert_close(&logged(&record, "lr-discriminator"), &[0.1, 0.05, 0.025, 0.0125], 1e-6);
-    // What it stepped with last, where it did not step.
-    assert_close(&logged(&record, "lr-generator"), &[0.2, 0.2, 0.1, 0.1], 1e-6);
-    assert_eq!(logged(&record, "fooled").len(), 2);
-    // A loss of a step that was skipped is that of the latest.
-    let of_groups = |gan: &Gan, devices: usize| {
-        let set = |b: TrainerBuilder| b.accumulate_grad_batches(2).devices(devices).strategy(Strategy::Fsdp);
-        let (summary, record) = fit(folder.path(), gan, &loader(8, 16), set);
-        assert_eq!(summary.global_step, 4);
-        assert_close(&logged(&record, "lr-generator"), &[0.2, 0.2, 0.1, 0.1], 1e-6);
-        assert_close(&gan.weights(), &whole.weights(), 1e-4);
-    };
-    of_groups(&groups, 1);
-    of_groups(&eight, 8);
+fn sgd(rate: f64) -> Box<dyn Optimizer> {
+    let optimizers = Optimizers::new().add("discriminator", ["discriminator.*"], Sgd::new(rate));
+    Box::new(optimizers.add("generator", ["generator.*"], Sgd::new(rate)).every("generator", 2))
 }
 
 #[test]
 fn the_gradients_of_each_optimizer_are_clipped_by_their_own_length() {
     let folder = tempfile::tempdir().unwrap();
-    let configure = || -> Box<dyn Optimizer> { Box::new(sgd("constant", 1.0)) };
+    let configure = || sgd(1.0);
     let moved = |set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
         let (gan, before) = (Gan::new(configure), Gan::new(configure).parameters());
         let (_, record) = fit(folder.path(), &gan, &loader(1, 32), |b| set(b.log_grad_norm(true)));
@@ -313,11 +277,11 @@ fn the_gradients_of_each_optimizer_are_clipped_by_their_own_length() {
     };
     let (plain, norms) = moved(&|b| b);
     assert_close(&norms, &plain, 1e-4);
-    assert!(plain[0] < plain[1], "{plain:?}");
+    assert!(plain[0] > plain[1], "{plain:?}");
     let most = (plain[0] + plain[1]) / 2.0;
     let (clipped, norms) = moved(&|b| b.gradient_clip_val(most));
     assert_close(&norms, &plain, 1e-4);
-    assert_close(&clipped, &[plain[0], most], 1e-4);
+    assert_close(&clipped, &[most, plain[1]], 1e-4);
 }
 
 #[test]
@@ -330,10 +294,12 @@ fn a_run_goes_on_bit_for_bit_between_the_steps_of_an_optimizer() {
     let (first, _) = fit(folder.path(), &resumed, &data, |b| set(b).max_steps(3));
     let checkpoint = first.last_checkpoint.unwrap();
     let (_, rest) = fit(folder.path(), &Gan::new(two_to_one), &data, |b| set(b).ckpt_path(&checkpoint));
-    for name in ["train_loss", "loss-discriminator", "lr-generator"] {
+    for name in ["train_loss", "loss-discriminator", "lr-discriminator"] {
         assert_eq!(rest.bits(name), record.bits(name)[3..], "{name}");
     }
-    assert_eq!(logged(&rest, "loss-generator"), logged(&record, "loss-generator")[2..]);
+    for name in ["loss-generator", "lr-generator"] {
+        assert_eq!(logged(&rest, name), logged(&record, name)[2..], "{name}");
+    }
     let (tensors, _) = fulmen_nn::safetensors::read(checkpoint).unwrap();
     for (name, count) in
         [("trainer/updates", 3.0), ("trainer/updates/discriminator", 3.0), ("trainer/updates/generator", 2.0)]
@@ -346,7 +312,7 @@ fn a_run_goes_on_bit_for_bit_between_the_steps_of_an_optimizer() {
 #[test]
 fn averages_count_the_steps_of_the_training() {
     let folder = tempfile::tempdir().unwrap();
-    let configure = || -> Box<dyn Optimizer> { Box::new(sgd("constant", 0.1)) };
+    let configure = || sgd(0.1);
     let after = |steps: u64, set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
         let gan = Gan::new(configure);
         fit(folder.path(), &gan, &loader(4, 16), |b| set(b.max_steps(steps)));
@@ -405,6 +371,47 @@ fn a_and_b() -> Optimizers {
 fn noise(samples: usize, batch: usize, last: LastBatch) -> DataLoader {
     let data = TensorDataset::builder().array("noise", [samples, NOISE], numbers(5, samples * NOISE)).build().unwrap();
     DataLoader::builder(data).batch_size(batch).last_batch(last).build().unwrap()
+}
+
+#[test]
+fn each_optimizer_has_groups_of_batches_a_cadence_and_a_schedule() {
+    let folder = tempfile::tempdir().unwrap();
+    let configure = || -> Box<dyn Optimizer> {
+        let falling = |rate| Sgd::new(Exponential::new(rate, 0.5));
+        let optimizers = Optimizers::new().add("a", ["a.*", "norm.*"], falling(0.1));
+        Box::new(optimizers.add("b", ["b.*"], falling(0.2)).every("b", 2))
+    };
+    // Neither loss depends on the other's parameters: within a group these are still the old ones.
+    let step = |m: &Two, batch: &Batch, cx: &mut StepContext| {
+        let noise = batch.get("noise");
+        let loss = cx.minimize("a", |_| batch.mean((m.a.forward(&noise) - 1.0).abs()));
+        cx.minimize("b", |cx| {
+            let y = m.b.forward(noise.narrow(1, 0, 4));
+            cx.log("b_mean", y.mean(&[1]));
+            batch.mean(&y * &y)
+        });
+        loss
+    };
+    let run = |samples: usize, batch: usize, set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
+        let (two, record) = (Two::new(configure, step), Record::default());
+        let builder = trainer(folder.path()).max_epochs(1).log_every_n_steps(1).callback(record.clone());
+        let data = noise(samples, batch, LastBatch::Pad);
+        let summary = set(builder).build().unwrap().fit(&two, &data, None).unwrap();
+        assert_eq!(summary.global_step, 4);
+        assert_close(&logged(&record, "lr-a"), &[0.1, 0.05, 0.025, 0.0125], 1e-6);
+        // Of a step that it skips there is nothing to log.
+        assert_close(&logged(&record, "lr-b"), &[0.2, 0.1], 1e-6);
+        assert_eq!(logged(&record, "b_mean").len(), 2);
+        let weights = two.parameters().iter().flat_map(|(_, p)| p.get().eval().unwrap().to_f64()).collect::<Vec<_>>();
+        (weights, logged(&record, "loss-b"))
+    };
+    let whole = run(120, 32, &|b| b);
+    for devices in [1, 8] {
+        let groups = |b: TrainerBuilder| b.accumulate_grad_batches(2).devices(devices).strategy(Strategy::Fsdp);
+        let (weights, losses) = run(120, 16, &groups);
+        assert_close(&weights, &whole.0, 1e-5);
+        assert_close(&losses, &whole.1, 1e-5);
+    }
 }
 
 #[test]
