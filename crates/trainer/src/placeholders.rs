@@ -65,6 +65,22 @@ impl Placeholders {
         self.cells[id.index()].show(&value.detach());
     }
 
+    /// Gathers again what lies split, of these values: in a branch, so that only what runs it gathers. Gives what the model
+    /// saw before.
+    pub(crate) fn gather_again(&mut self, values: &[Tensor]) -> Vec<Tensor> {
+        let before = self.cells.iter().map(|cell| cell.used.clone()).collect();
+        self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.gathered).for_each(|(cell, value)| cell.show(value));
+        before
+    }
+
+    /// Lets the model see again what it saw before.
+    pub(crate) fn show_again(&mut self, used: Vec<Tensor>) {
+        for (cell, used) in self.cells.iter_mut().zip(used) {
+            cell.variable.set(used.clone());
+            cell.used = used;
+        }
+    }
+
     /// For each variable what the model itself has put into it since it was shown or collected.
     pub(crate) fn collect(&mut self) -> Vec<Option<Tensor>> {
         let changed = |cell: &mut Cell| {

@@ -17,7 +17,7 @@ pub(super) struct Param<'a> {
     /// Its value.
     pub(super) value: Tensor,
     /// What the model saw of it, which the loss is computed from.
-    pub(super) used: Tensor,
+    pub(super) used: Vec<Tensor>,
 }
 
 /// The gradient of one parameter.
@@ -79,23 +79,24 @@ pub(super) fn gradients<'a>(
     group: Option<&Group>,
     setting: &Setting,
 ) -> Gradients<'a> {
-    let wrt: Vec<&Tensor> = params.iter().map(|param| &param.used).collect();
+    let wrt: Vec<&Tensor> = params.iter().flat_map(|param| &param.used).collect();
     let scale = optimizer.loss_scale.map(|ids| LossScale::new(values.all_of(ids)));
-    let mut found = match &scale {
+    let found = match &scale {
         Some(scale) => grad(&scale.scaled(loss), &wrt).iter().map(|g| scale.unscaled(g)).collect(),
         None => grad(loss, &wrt),
     };
-    for (param, gradient) in params.iter().zip(&mut found) {
+    let mut found = found.into_iter();
+    let mut of = vec![];
+    for param in params {
+        let parts = found.by_ref().take(param.used.len()).zip(&param.used);
+        // As in PyTorch: what has no gradient is left alone, by weight decay too.
+        let parts = parts.filter(|(_, used)| loss.depends_on(used)).map(|(gradient, _)| gradient);
+        let Some(sum) = parts.reduce(|sum, part| sum + part) else { continue };
         // Summed over the devices, of which each keeps only the part that it updates.
         let sharding = &values.layout[param.slots.param].sharding;
-        if !sharding.is_replicated() {
-            *gradient = gradient.with_sharding(sharding);
-        }
+        let sum = if sharding.is_replicated() { sum } else { sum.with_sharding(sharding) };
+        of.push(Gradient { param, sum });
     }
-    let mut of: Vec<_> = params.into_iter().zip(found).map(|(param, sum)| Gradient { param, sum }).collect();
-    // As in PyTorch: what has no gradient is left alone, by weight decay too.
-    of.retain(|gradient| loss.depends_on(&gradient.param.used));
-
     for gradient in &mut of {
         if let (Some(group), Some(sum)) = (group, gradient.param.slots.grad_sum) {
             gradient.sum = group.add(values.before(sum), &gradient.sum);

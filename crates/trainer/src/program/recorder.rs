@@ -55,7 +55,7 @@ pub(super) struct Recorded {
 }
 
 /// A parameter's value, and what the model sees of it.
-type Seen = (Tensor, Tensor);
+type Seen = (Tensor, Vec<Tensor>);
 
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,7 +90,7 @@ impl Recorder {
     /// The parameters of an optimizer as they are now.
     pub(super) fn seen(&self, optimizer: usize) -> Vec<Seen> {
         let params = self.values.layout.optimizers[optimizer].params.iter();
-        params.map(|p| (self.values.after(p.param).clone(), self.cells.used(p.param).clone())).collect()
+        params.map(|p| (self.values.after(p.param).clone(), vec![self.cells.used(p.param).clone()])).collect()
     }
 
     /// Takes up what the model itself has put into its variables.
@@ -179,7 +179,8 @@ impl Recorder {
         let (turn, by_turn) = match self.turn_comes(optimizer) {
             Some(comes) => self.turn_in_branch(optimizer, comes, loss)?,
             None => {
-                let (turn, logged) = self.turn(optimizer, loss)?;
+                self.collect();
+                let (turn, logged) = self.turn(optimizer, self.seen(optimizer), loss)?;
                 for slots in &self.values.layout.optimizers[optimizer].params {
                     self.cells.show(slots.param, self.values.after(slots.param));
                 }
@@ -193,10 +194,13 @@ impl Recorder {
     }
 
     /// Records the loss of an optimizer and its step, with what was logged for it.
-    fn turn(&mut self, optimizer: usize, loss: impl FnOnce(&mut StepContext) -> Tensor) -> Result<(Turn, Vec<Logged>)> {
+    fn turn(
+        &mut self,
+        optimizer: usize,
+        seen: Vec<Seen>,
+        loss: impl FnOnce(&mut StepContext) -> Tensor,
+    ) -> Result<(Turn, Vec<Logged>)> {
         let name = self.optimizers.members()[optimizer].name.clone();
-        self.collect();
-        let seen = self.seen(optimizer);
         let mut cx = StepContext::within(&name);
         let loss = loss(&mut cx);
         let mut logged = cx.into_logged()?;
@@ -217,14 +221,22 @@ impl Recorder {
         comes: Tensor,
         loss: impl FnOnce(&mut StepContext) -> Tensor,
     ) -> Result<(Turn, Vec<Logged>)> {
+        self.collect();
         let layout = self.values.layout.clone();
         let before = self.values.all_after().to_vec();
+        let mut seen = self.seen(optimizer);
+        let mut outside = vec![];
         let latest_loss = layout.optimizers[optimizer].loss;
         // Of a step that the optimizer skips: what stays as it is, and of which types there is nothing.
         let skipped: RefCell<(Vec<Tensor>, Vec<TensorType>)> = RefCell::default();
         let mut outcome = Err(Error::usage("minimize: the branch was not recorded"));
         let taken = |_: &[Tensor]| {
-            let recorded = self.turn(optimizer, loss).and_then(|(turn, logged)| {
+            outside = self.cells.gather_again(&before);
+            for ((_, used), (_, again)) in seen.iter_mut().zip(self.seen(optimizer)) {
+                used.extend(again);
+                used.dedup_by(|again, first| again.is(first));
+            }
+            let recorded = self.turn(optimizer, seen, loss).and_then(|(turn, logged)| {
                 LogLayout::new(&logged, &self.batch)?;
                 let changed: Vec<EntryId> =
                     layout.ids().filter(|&id| !self.values.after(id).is(&before[id.index()])).collect();
@@ -251,6 +263,7 @@ impl Recorder {
             kept.into_iter().chain(nothing.iter().map(|ty| Tensor::zeros(ty.dtype, &ty.shape))).collect()
         });
         let (mut turn, mut logged, changed) = outcome?;
+        self.cells.show_again(outside);
         let mut results = results.into_iter();
         for (id, value) in changed.into_iter().zip(&mut results) {
             if id.index() < layout.module().len() {
@@ -305,5 +318,64 @@ impl Recorder {
             values.set_all(ids, group.next(&groups));
         }
         Ok(Recorded { values, epoch, turns: all, done })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_data::{DataLoader, TensorDataset};
+    use fulmen_nn::optim::{Optimizer, Sgd};
+    use fulmen_nn::{Linear, Module};
+    use fulmen_tensor::Mesh;
+
+    use super::*;
+    use crate::program::train;
+    use crate::setting::Choices;
+    use crate::{Plan, Strategy, Trainer};
+
+    #[derive(Module)]
+    struct Two {
+        a: Linear,
+        b: Linear,
+        minimizes_b: bool,
+    }
+
+    impl TrainingModule for Two {
+        fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+            let y = self.a.forward(batch.get("x"));
+            let loss = cx.minimize("a", |_| (&y * &y).mean_all());
+            if self.minimizes_b {
+                cx.minimize("b", |_| self.b.forward(self.a.forward(batch.get("x"))).tanh().mean_all());
+            }
+            loss
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            let a = Optimizers::new().add("a", ["a.*"], Sgd::new(0.1));
+            Box::new(if self.minimizes_b { a.add("b", ["b.*"], Sgd::new(0.1)).every("b", 2) } else { a })
+        }
+    }
+
+    #[test]
+    fn what_is_computed_for_a_skipped_optimizer_stands_in_the_branch() {
+        // Outside of branches, whose operations are not listed.
+        let operations = |minimizes_b: bool, operation: &str| {
+            let module = Two { a: Linear::new(4, 4), b: Linear::new(4, 4), minimizes_b };
+            module.b.parameters().iter().for_each(|(_, p)| p.set_requires_grad(minimizes_b));
+            let data = TensorDataset::builder().array("x", [8, 4], vec![0.5f32; 32]).build().unwrap();
+            let batch = Batch::of_size(&DataLoader::builder(data).batch_size(8).build().unwrap(), 8, None);
+            let mesh = Mesh::new([("data", 1)]).unwrap();
+            let replicas = Strategy::replicas(&mesh);
+            let setting = Choices::from(Trainer::builder().options().unwrap()).on(mesh, replicas);
+            let plan = Plan { steps_per_epoch: 1, max_epochs: 1, total_steps: 1 };
+            let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
+            let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting));
+            let program = train(&module, &optimizers, &[batch], 1, &layout, &setting, 0).unwrap();
+            let recorded = program.step.functions()[0].recorded().unwrap();
+            recorded.iter().filter(|value| value.operation == Some(operation)).count()
+        };
+        assert_eq!((operations(true, "cond"), operations(false, "cond")), (1, 0));
+        assert!(operations(false, "dot_general") > 0);
+        assert_eq!(operations(true, "dot_general"), operations(false, "dot_general"));
+        assert_eq!(operations(true, "tanh"), 0);
     }
 }
