@@ -320,6 +320,13 @@ impl LogLayout {
         Ok(Sums { bad_step, optimizers, sums })
     }
 
+    /// The names of all losses, for messages; `loss` is that of the one that the step returns.
+    pub(crate) fn losses(&self, loss: &str) -> String {
+        let others = self.optimizers.iter().filter(|name| !name.is_empty()).map(|name| of_optimizer("loss", name));
+        let others = others.filter(|other| self.names().any(|name| name == other && name != loss));
+        [loss.to_owned()].into_iter().chain(others).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
+    }
+
     /// Names and values of what is logged of each optimizer.
     pub(crate) fn of_optimizers(&self, sums: &Sums) -> Vec<(String, f64)> {
         let mut values = vec![];

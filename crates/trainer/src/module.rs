@@ -159,13 +159,13 @@ impl StepContext {
     /// Returned is the loss of this step, or of the latest that the optimizer made; no gradient flows through it.
     ///
     /// ```
-    /// use fulmen_nn::{Linear, loss::{Reduction, mse}};
+    /// use fulmen_nn::{Linear, loss::{Reduction, mse_loss}};
     /// use fulmen_tensor::Tensor;
     /// use fulmen_trainer::{Batch, StepContext};
     ///
     /// fn training_step(actor: &Linear, critic: &Linear, batch: &Batch, cx: &mut StepContext) -> Tensor {
     ///     let state = batch.get("state");
-    ///     cx.minimize("critic", |_| mse(critic.forward(&state), batch.get("reward"), Reduction::Mean));
+    ///     cx.minimize("critic", |_| mse_loss(critic.forward(&state), batch.get("reward"), Reduction::Mean));
     ///     cx.minimize("actor", |cx| {
     ///         let value = critic.forward(actor.forward(&state)).mean_all();
     ///         cx.log("value", &value);

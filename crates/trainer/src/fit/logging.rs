@@ -43,7 +43,7 @@ impl Fit<'_> {
 
     pub(super) fn check_finite(&mut self, sums: &Sums) -> Result<()> {
         let Some(step) = sums.bad_step else { return Ok(()) };
-        let loss = format!("the training loss `{}`", self.loss);
+        let loss = format!("the training loss {}", self.step.logs().losses(&self.loss));
         if self.options().detect_nan {
             return Err(Error::not_finite(step, &loss, self.summary.last_checkpoint.as_deref()));
         }
