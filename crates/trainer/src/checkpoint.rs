@@ -87,7 +87,7 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         "seconds": position.seconds.map(f64::to_bits),
         "data": position.data,
         "epoch_sums": sums,
-        "epoch_learning_rate": position.epoch_sums.learning_rate.to_bits(),
+        "epoch_learning_rate": position.epoch_sums.learning_rate().to_bits(),
         "epoch_bad_step": position.epoch_sums.bad_step,
         "log_names": position.log_names,
         "validation_due": position.validation,
@@ -180,7 +180,7 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
         best_checkpoint: field("best_checkpoint", "a path").optional(text)?.map(PathBuf::from),
         epoch_sums: Sums {
             bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
-            learning_rate: float("epoch_learning_rate")?.unwrap_or_default(),
+            optimizers: vec![[float("epoch_learning_rate")?, None]],
             latest: vec![],
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },

@@ -19,7 +19,9 @@ pub(crate) struct LogLayout {
     /// Elements of all sums that are floats, and of all that are counters.
     floats: usize,
     counters: usize,
-    /// Names of numbers of the latest step, and whether each is a counter.
+    /// The names of the optimizers of a training step; that of a single one is empty.
+    optimizers: Vec<String>,
+    /// The names of other numbers of the latest step, and whether each is a counter.
     latest: Vec<(String, bool)>,
 }
 
@@ -40,34 +42,61 @@ struct Sum {
     len: usize,
 }
 
-/// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none) and the latest learning
-/// rate; then come other numbers of the latest step, the sums of floats, what they have lost, and the lower and the higher
-/// words of counters.
-const HEAD: usize = 2;
+// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), for each optimizer the
+// latest learning rate and the latest length of the gradients, and other numbers of the latest step, or NONE; then come the
+// sums of floats, what they have lost, and the lower and the higher words of counters.
+
+/// Stands for a number that there is not: as a float a NaN that no computation gives.
+const NONE: i32 = -1;
 
 /// The name that the learning rate is logged under.
 pub(crate) const LEARNING_RATE: &str = "lr";
 /// The name that the length of the gradients is logged under, if it is asked for.
 pub(crate) const GRAD_NORM: &str = "grad_norm";
 
-/// What is logged of a training step besides what the user logs.
-pub(crate) struct StepFacts<'a> {
-    pub(crate) loss: &'a Tensor,
-    /// The number of steps before it.
-    pub(crate) step: &'a Tensor,
-    /// What it ran with.
-    pub(crate) learning_rate: &'a Tensor,
-    pub(crate) latest: &'a [Latest],
+/// The name of a value that each of several optimizers has; a single one has no name.
+pub(crate) fn of_optimizer(value: &str, optimizer: &str) -> String {
+    if optimizer.is_empty() { value.to_owned() } else { format!("{value}-{optimizer}") }
 }
 
-/// A number of the latest step that is logged at log points, beside what the user logs.
+/// As [`of_optimizer`], where a value may be that of a group of parameters, `NAME/GROUP`.
+pub(crate) fn of_group(value: &str, optimizer: &str) -> String {
+    match value.split_once('/') {
+        Some((value, group)) => format!("{}/{group}", of_optimizer(value, optimizer)),
+        None => of_optimizer(value, optimizer),
+    }
+}
+
+/// What is logged of a training step besides what the user logs.
+pub(crate) struct StepFacts<'a> {
+    pub(crate) losses: &'a [&'a Tensor],
+    /// The number of steps before it.
+    pub(crate) step: &'a Tensor,
+    pub(crate) optimizers: Vec<&'a OptimizerFacts>,
+}
+
+/// What is logged of an optimizer.
+pub(crate) struct OptimizerFacts {
+    /// What it stepped with.
+    pub(crate) learning_rate: Tensor,
+    /// The length of the gradients.
+    pub(crate) grad_norm: Option<Tensor>,
+    /// What callbacks have logged of it.
+    pub(crate) latest: Vec<Latest>,
+    /// Whether this is one of its steps, a boolean scalar, where it skips some.
+    pub(crate) turn: Option<Tensor>,
+    /// Whether a group of batches ends here, a boolean scalar, where there are groups.
+    pub(crate) due: Option<Tensor>,
+}
+
+/// A number of the latest step that a callback has logged.
 pub(crate) struct Latest {
     pub(crate) name: String,
     /// A scalar: a float, or an i32 counter.
     pub(crate) value: Tensor,
-    /// Whether this step has it, a boolean scalar; nothing where each does.
-    pub(crate) due: Option<Tensor>,
-    /// The option or callback that asked for it.
+    /// Whether it is one of a group of batches, and there only where one ends.
+    pub(crate) of_group: bool,
+    /// The callback.
     pub(crate) asked_by: &'static str,
 }
 
@@ -79,19 +108,27 @@ pub(crate) type Values = (Vec<(String, f64)>, Vec<(String, Value)>);
 pub(crate) struct Sums {
     /// The first step, counted from 1, whose loss was not finite.
     pub(crate) bad_step: Option<u64>,
-    pub(crate) learning_rate: f64,
-    /// Other numbers of the latest step, by name.
-    pub(crate) latest: Vec<(String, f64)>,
+    /// For each optimizer the learning rate and the length of the gradients in its latest step, where there are any.
+    pub(crate) optimizers: Vec<[Option<f64>; 2]>,
+    /// Other numbers of the latest step, where there are any.
+    pub(crate) latest: Vec<Option<f64>>,
     /// For each key the elements of its sums.
     pub(crate) sums: Vec<(String, Vec<Vec<f64>>)>,
 }
 
 impl Sums {
+    /// The learning rate of the latest step; of several optimizers that of the first.
+    pub(crate) fn learning_rate(&self) -> f64 {
+        self.optimizers.first().and_then(|[rate, _]| *rate).unwrap_or_default()
+    }
+
     /// Adds the sums of a later stretch of steps.
     pub(crate) fn add(&mut self, later: &Sums) {
         self.bad_step = self.bad_step.or(later.bad_step);
-        self.learning_rate = later.learning_rate;
-        self.latest.clone_from(&later.latest);
+        self.optimizers.resize(later.optimizers.len().max(self.optimizers.len()), [None; 2]);
+        for (mine, later) in self.optimizers.iter_mut().flatten().zip(later.optimizers.iter().flatten()) {
+            *mine = later.or(*mine);
+        }
         for (key, sums) in &later.sums {
             match self.sums.iter_mut().find(|mine| mine.0 == *key) {
                 Some(mine) => {
@@ -118,7 +155,7 @@ impl LogLayout {
             if logged[..i].iter().any(|earlier| earlier.name == entry.name) {
                 return Err(at("this name was logged before in the same step; choose another".into()));
             }
-            if [LEARNING_RATE, "epoch", "step"].contains(&entry.name.as_str()) {
+            if ["epoch", "step"].contains(&entry.name.as_str()) {
                 return Err(at("this name is that of a value which is logged by itself; choose another".into()));
             }
             check_padding(entry, batch).map_err(at)?;
@@ -145,21 +182,33 @@ impl LogLayout {
         Ok(layout)
     }
 
-    /// With numbers of the latest step.
+    /// As [`LogLayout::new`], of a training step with optimizers of these names, and what is logged of them. `grad_norm`
+    /// says whether the length of the gradients is logged too.
     ///
     /// # Errors
     /// A name that the user logs too.
-    pub(crate) fn with_latest(self, latest: &[Latest], logged: &[Logged]) -> Result<LogLayout> {
-        for Latest { name, asked_by, .. } in latest {
-            if let Some(entry) = logged.iter().find(|entry| entry.name == *name) {
+    pub(crate) fn of_training(
+        logged: &[Logged],
+        batch: &Batch,
+        optimizers: (Vec<String>, &[&OptimizerFacts]),
+        grad_norm: bool,
+    ) -> Result<LogLayout> {
+        let (optimizers, facts) = optimizers;
+        let layout = LogLayout { optimizers, ..LogLayout::new(logged, batch)? };
+        let some = [Some(0.0), grad_norm.then_some(0.0)];
+        let own = layout.of_optimizers(&Sums { optimizers: vec![some; layout.optimizers.len()], ..Sums::default() });
+        let own = own.iter().map(|(name, _)| (name.as_str(), "the Trainer"));
+        let latest = || facts.iter().flat_map(|facts| &facts.latest);
+        for (name, by) in own.chain(latest().map(|latest| (latest.name.as_str(), latest.asked_by))) {
+            if let Some(entry) = logged.iter().find(|entry| entry.name == name) {
                 return Err(Error::usage(format!(
-                    "log `{name}`: {asked_by} logs a value of this name; choose another\n  at {}",
+                    "log `{name}`: {by} logs a value of this name; choose another\n  at {}",
                     entry.location
                 )));
             }
         }
-        let latest = latest.iter().map(|latest| (latest.name.clone(), !latest.value.dtype().is_float())).collect();
-        Ok(LogLayout { latest, ..self })
+        let latest = latest().map(|latest| (latest.name.clone(), !latest.value.dtype().is_float())).collect();
+        Ok(LogLayout { latest, ..layout })
     }
 
     /// What stands in the vector, in words: vectors with the same words can go on one from the other.
@@ -190,13 +239,13 @@ impl LogLayout {
         self.entries.is_empty()
     }
 
-    fn len(&self) -> usize {
-        self.head() + 2 * (self.floats + self.counters)
+    /// The elements before the sums.
+    fn head(&self) -> usize {
+        1 + 2 * self.optimizers.len() + self.latest.len()
     }
 
-    /// Where the sums begin.
-    fn head(&self) -> usize {
-        HEAD + self.latest.len()
+    fn len(&self) -> usize {
+        self.head() + 2 * (self.floats + self.counters)
     }
 
     pub(crate) fn ty(&self) -> TensorType {
@@ -205,7 +254,9 @@ impl LogLayout {
 
     /// The vector before the first step.
     pub(crate) fn start(&self) -> Result<Literal> {
-        Ok(Literal::from_slice(&vec![0i32; self.len()], [self.len()])?)
+        let mut words = vec![0; self.len()];
+        words[1..self.head()].fill(NONE);
+        Ok(Literal::from_slice(&words, [self.len()])?)
     }
 
     /// The vector after a step: `so_far` plus what the step logged. An evaluation has no facts.
@@ -219,13 +270,26 @@ impl LogLayout {
         let words = |start: usize, length: usize| so_far.narrow(0, start, length);
         let bits = |value: &Tensor| value.to_dtype(DType::F32).bitcast(DType::I32).broadcast_to([1]);
         let mut parts: Vec<Tensor> = (0..self.head()).map(|i| words(i, 1)).collect();
-        if let Some(StepFacts { loss, step, learning_rate, latest }) = facts {
-            let first = parts[0].eq(0.0).and(loss.is_finite().not());
-            parts[0] = first.select(&(*step + 1.0), &parts[0]);
-            parts[1] = bits(learning_rate);
-            for (part, Latest { value, due, .. }) in parts[HEAD..].iter_mut().zip(latest.iter()) {
-                let new = if value.dtype().is_float() { bits(value) } else { value.broadcast_to([1]) };
-                *part = due.as_ref().map_or(new.clone(), |due| due.select(&new, &*part));
+        if let Some(StepFacts { losses, step, optimizers }) = facts {
+            let finite = losses.iter().map(|loss| loss.is_finite()).reduce(|all, one| all.and(one));
+            let first = finite.map(|finite| parts[0].eq(0.0).and(finite.not()));
+            parts[0] = first.map_or(parts[0].clone(), |first| first.select(&(*step + 1.0), &parts[0]));
+            let mut at_latest = 1 + 2 * self.optimizers.len();
+            for (i, OptimizerFacts { learning_rate, grad_norm, latest, turn, due }) in optimizers.iter().enumerate() {
+                let mut put = |at: usize, value: &Tensor, of_group: bool| {
+                    let new = if value.dtype().is_float() { bits(value) } else { value.broadcast_to([1]) };
+                    let when =
+                        turn.iter().chain(due.iter().filter(|_| of_group)).cloned().reduce(|turn, due| turn.and(due));
+                    parts[at] = when.map_or(new.clone(), |when| when.select(&new, &parts[at]));
+                };
+                put(1 + 2 * i, learning_rate, false);
+                if let Some(norm) = grad_norm {
+                    put(2 + 2 * i, norm, true);
+                }
+                for Latest { value, of_group, .. } in latest {
+                    put(at_latest, value, *of_group);
+                    at_latest += 1;
+                }
             }
         }
 
@@ -294,12 +358,33 @@ impl LogLayout {
         let sums = self.entries.iter().map(|entry| (entry.key.clone(), entry.sums.iter().map(&mut take).collect()));
         let sums = sums.collect();
         let bad_step = u64::try_from(words[0]).ok().filter(|&step| step > 0);
-        let latest = self
-            .latest
-            .iter()
-            .zip(HEAD..)
-            .map(|((name, counter), i)| (name.clone(), if *counter { f64::from(words[i]) } else { float(i) }));
-        Ok(Sums { bad_step, learning_rate: float(1), latest: latest.collect(), sums })
+        let latest = |i: usize| (words[i] != NONE).then(|| float(i));
+        let optimizers: Vec<_> = (0..self.optimizers.len()).map(|i| [latest(1 + 2 * i), latest(2 + 2 * i)]).collect();
+        let first = 1 + 2 * optimizers.len();
+        let latest = self.latest.iter().zip(first..).map(|((_, counter), i)| match counter {
+            true => (words[i] != NONE).then(|| f64::from(words[i])),
+            false => latest(i),
+        });
+        Ok(Sums { bad_step, optimizers, latest: latest.collect(), sums })
+    }
+
+    /// The names of all losses, for messages; `loss` is that of the one that the step returns.
+    pub(crate) fn losses(&self, loss: &str) -> String {
+        let others = self.optimizers.iter().filter(|name| !name.is_empty()).map(|name| of_optimizer("loss", name));
+        let others = others.filter(|other| self.names().any(|name| name == other && name != loss));
+        [loss.to_owned()].into_iter().chain(others).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
+    }
+
+    /// Names and values of what is logged of each optimizer.
+    pub(crate) fn of_optimizers(&self, sums: &Sums) -> Vec<(String, f64)> {
+        let mut values = vec![];
+        for (name, [rate, norm]) in self.optimizers.iter().zip(&sums.optimizers) {
+            values.extend(rate.map(|rate| (of_optimizer(LEARNING_RATE, name), rate)));
+            values.extend(norm.map(|norm| (of_optimizer(GRAD_NORM, name), norm)));
+        }
+        let latest = self.latest.iter().zip(&sums.latest);
+        values.extend(latest.filter_map(|((name, _), value)| Some((name.clone(), (*value)?))));
+        values
     }
 
     /// Names, each followed by `suffix`, and what is made of the sums. A name without samples has no value.
@@ -355,7 +440,10 @@ fn check_padding(entry: &Logged, batch: &Batch) -> Result<(), String> {
 }
 
 /// The sums of a logged value over the real samples of a batch.
-fn sums(entry: &Logged, batch: &Batch) -> Vec<Tensor> {
+pub(crate) fn sums(entry: &Logged, batch: &Batch) -> Vec<Tensor> {
+    if let Some(sums) = &entry.sums {
+        return sums.clone();
+    }
     match &entry.value {
         LoggedValue::Mean(value) => {
             let count = batch.mask().sum_all();

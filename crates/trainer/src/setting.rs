@@ -54,6 +54,13 @@ impl Setting {
         (value > 0.0).then_some((algorithm, value))
     }
 
+    /// How many steps are remembered where steps out of line are skipped.
+    pub(crate) fn spike_window(&self) -> Option<usize> {
+        self.parts
+            .iter()
+            .find_map(|part| if let StepPart::SpikeGuard { window, .. } = part { Some(*window) } else { None })
+    }
+
     /// Whether the optimizer steps once for several batches.
     pub(crate) fn accumulates(&self) -> bool {
         self.options.accumulate_grad_batches > 1

@@ -1,5 +1,7 @@
 //! [`SpikeGuard`]: skips steps whose loss or gradients are out of line with the steps before.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use crate::callback::{Callback, FitStart};
@@ -14,7 +16,8 @@ use crate::{Actions, LogPoint, StepPart};
 /// compilation comes with it, and a resumed run decides as the run before would have. A spike enters the window as the
 /// largest value that would have passed, so that one spike hides no other, and a loss that stays larger is let through in
 /// time. A deviation below a thousandth of the mean counts as that. With `accumulate_grad_batches` a step is a group of
-/// batches. Gradients that overflow in f16 are the loss scale's affair and not counted here.
+/// batches. Of several optimizers each step is judged by itself. Gradients that overflow in f16 are the loss scale's affair
+/// and not counted here.
 ///
 /// Each log point has the number of skipped steps of the run as `skipped_steps`, and that of the latest one as
 /// `last_skipped_step`, counted from 1 (0 for none); a line on standard error names it.
@@ -28,12 +31,13 @@ pub struct SpikeGuard {
     deviations: f64,
     window: usize,
     warmup: Option<u64>,
-    told: u64,
+    /// How many skipped steps were told, for each optimizer.
+    told: BTreeMap<String, f64>,
 }
 
 impl Default for SpikeGuard {
     fn default() -> SpikeGuard {
-        SpikeGuard { deviations: 6.0, window: 128, warmup: None, told: 0 }
+        SpikeGuard { deviations: 6.0, window: 128, warmup: None, told: BTreeMap::new() }
     }
 }
 
@@ -92,20 +96,25 @@ impl Callback for SpikeGuard {
     }
 
     fn on_fit_start(&mut self, _: &FitStart) {
-        self.told = 0;
+        self.told.clear();
     }
 
     fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
-        let count = |name| point.get(name).map_or(0, |value| value as u64);
-        let (skipped, last) = (count("skipped_steps"), count("last_skipped_step"));
-        if skipped > self.told {
-            note(&format!(
-                "warning: SpikeGuard skipped step {last}, whose loss or gradients were out of line or not finite: {} since \
-                 the last log point, {skipped} of the run's {} steps",
-                skipped - self.told,
-                point.global_step
-            ));
-            self.told = skipped;
+        for (name, skipped) in &point.metrics {
+            // Of several optimizers each has its own.
+            let Some(of) = name.strip_prefix("skipped_steps") else { continue };
+            let Some(last) = point.get(&format!("last_skipped_step{of}")) else { continue };
+            let told = self.told.entry(of.to_owned()).or_insert(0.0);
+            if skipped > told {
+                let whose = of.strip_prefix('-').map_or(String::new(), |optimizer| format!(" of `{optimizer}`"));
+                note(&format!(
+                    "warning: SpikeGuard skipped step {last}{whose}, whose loss or gradients were out of line or not finite: \
+                     {} since the last log point, {skipped} of the run's {} steps",
+                    skipped - *told,
+                    point.global_step
+                ));
+            }
+            *told = *skipped;
         }
     }
 
@@ -114,7 +123,8 @@ impl Callback for SpikeGuard {
     }
 
     fn load_state(&mut self, state: &Value) {
-        self.told = state["told"].as_u64().unwrap_or(0);
+        let told = state["told"].as_object().into_iter().flatten();
+        self.told = told.filter_map(|(of, skipped)| Some((of.clone(), skipped.as_f64()?))).collect();
     }
 }
 

@@ -124,6 +124,10 @@ impl Callback for ThroughputMonitor {
 
     fn log_values(&mut self, point: &LogPoint) -> Vec<(String, f64)> {
         let Some(first) = self.steps.pop_front() else { return vec![] };
+        if first.global_step >= point.global_step {
+            self.steps.push_front(first);
+            return vec![];
+        }
         while self.steps.front().is_some_and(|step| step.global_step < point.global_step) {
             self.steps.pop_front();
         }
@@ -133,7 +137,6 @@ impl Callback for ThroughputMonitor {
                 self.values(step.batches - first.batches, time)
             }
             None => {
-                // The first step, from whose end on the time is measured.
                 self.steps.push_front(first);
                 vec![]
             }

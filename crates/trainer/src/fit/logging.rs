@@ -4,7 +4,7 @@ use fulmen_tensor::Literal;
 
 use super::Fit;
 use crate::callback::ProgramOutput;
-use crate::logs::{LEARNING_RATE, Sums};
+use crate::logs::Sums;
 use crate::say::note;
 use crate::{Error, LogPoint, Predicted, Result};
 
@@ -41,10 +41,9 @@ impl Fit<'_> {
         match what {
             What::Log { factor } => {
                 let sums = self.take_in(&values)?;
-                self.asked.set_read(sums.learning_rate, factor);
+                self.asked.set_read(sums.learning_rate(), factor);
                 let (mut metrics, arrays) = self.step.logs().values(&sums, "");
-                metrics.push((LEARNING_RATE.into(), sums.learning_rate));
-                metrics.extend(sums.latest);
+                metrics.extend(self.step.logs().of_optimizers(&sums));
                 let mut point = LogPoint { epoch, global_step, metrics, arrays };
                 self.hooks.callbacks.each(|callback| {
                     let own = callback.log_values(&point);
@@ -79,7 +78,7 @@ impl Fit<'_> {
 
     pub(super) fn check_finite(&mut self, sums: &Sums) -> Result<()> {
         let Some(step) = sums.bad_step else { return Ok(()) };
-        let loss = format!("the training loss `{}`", self.loss);
+        let loss = format!("the training loss {}", self.step.logs().losses(&self.loss));
         if self.options().detect_nan {
             return Err(Error::not_finite(step, &loss, self.summary.last_checkpoint.as_deref()));
         }

@@ -30,20 +30,17 @@ pub(super) fn swept(setting: &Setting, finished: &Tensor) -> Option<Tensor> {
 pub(super) fn latest(
     optimizer: &dyn Optimizer,
     step: &Step,
-    values: &Values<'_>,
+    values: &Values,
     gradients: &Gradients<'_>,
     setting: &Setting,
 ) -> Vec<Latest> {
     let mut all = vec![];
-    if let Some(norm) = gradients.norm.as_ref().filter(|_| setting.options.log_grad_norm) {
-        all.push(of_a_group(GRAD_NORM.into(), norm.clone(), gradients, "log_grad_norm"));
-    }
     for part in &setting.parts {
         match part {
             StepPart::LearningRates { momentum } => rates(optimizer, step, values, gradients, *momentum, &mut all),
             StepPart::Norms { gradients: of_gradients, parameters, updates, by } => {
                 let groups = groups(gradients, |gradient| {
-                    let entry = &values.layout[gradient.slots.param];
+                    let entry = &values.layout[gradient.param.slots.param];
                     by.name(&entry.name, || optimizer.group(step, &entry.name, &entry.ty).name)
                 });
                 let whole = || ("", gradients.of.iter().collect::<Vec<_>>());
@@ -52,14 +49,15 @@ pub(super) fn latest(
                 for (group, members) in groups {
                     let mut push = |kind: &str, norm: Tensor| {
                         let name = if group.is_empty() { kind.to_owned() } else { format!("{kind}/{group}") };
-                        all.push(of_a_group(name, norm, gradients, "NormMonitor"));
+                        all.push(Latest { name, value: norm, of_group: true, asked_by: "NormMonitor" });
                     };
-                    let after = |gradient: &Gradient<'_>| values.after(gradient.slots.param).clone();
+                    let after = |gradient: &Gradient<'_>| values.after(gradient.param.slots.param).clone();
                     let change = |gradient: &Gradient<'_>| {
-                        let before = values.before(gradient.slots.param).to_dtype(DType::F32);
+                        let before = gradient.param.value.to_dtype(DType::F32);
                         after(gradient).to_dtype(DType::F32) - before
                     };
-                    if *of_gradients && !(group.is_empty() && setting.options.log_grad_norm) {
+                    // That of all is logged anyway.
+                    if *of_gradients && !group.is_empty() {
                         push(GRAD_NORM, gradients.norm_of(members.iter().copied()));
                     }
                     if *parameters {
@@ -80,13 +78,13 @@ pub(super) fn latest(
 fn rates(
     optimizer: &dyn Optimizer,
     step: &Step,
-    values: &Values<'_>,
+    values: &Values,
     gradients: &Gradients<'_>,
     momentum: bool,
     all: &mut Vec<Latest>,
 ) {
     let group = |gradient: &Gradient<'_>| {
-        let entry = &values.layout[gradient.slots.param];
+        let entry = &values.layout[gradient.param.slots.param];
         optimizer.group(step, &entry.name, &entry.ty)
     };
     for (name, members) in groups(gradients, |gradient| group(gradient).name) {
@@ -94,7 +92,7 @@ fn rates(
         let suffix = if name.is_empty() { String::new() } else { format!("/{name}") };
         let mut push = |kind: &str, value: Tensor| {
             let name = format!("{kind}{suffix}");
-            all.push(Latest { name, value, due: None, asked_by: "LearningRateMonitor" });
+            all.push(Latest { name, value, of_group: false, asked_by: "LearningRateMonitor" });
         };
         if !suffix.is_empty() {
             push(LEARNING_RATE, group.learning_rate);
@@ -103,11 +101,6 @@ fn rates(
             push("momentum", value);
         }
     }
-}
-
-/// A number of the latest group of batches.
-fn of_a_group(name: String, value: Tensor, gradients: &Gradients<'_>, asked_by: &'static str) -> Latest {
-    Latest { name, value, due: gradients.due.clone(), asked_by }
 }
 
 /// The parameters by the names of their groups, in the order in which groups first appear.

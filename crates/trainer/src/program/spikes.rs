@@ -26,7 +26,7 @@ impl<'a> Spikes<'a> {
     /// `updates` says whether it is a step of the optimizer otherwise. Gives that anew, and what is logged.
     pub(super) fn skip(
         &self,
-        values: &mut Values<'_>,
+        values: &mut Values,
         measured: [&Tensor; 2],
         updates: Option<&Tensor>,
         number: &Tensor,
@@ -53,7 +53,7 @@ impl<'a> Spikes<'a> {
         let latest = [("skipped_steps", &skipped), ("last_skipped_step", &last)].map(|(name, value)| Latest {
             name: name.into(),
             value: value.clone(),
-            due: None,
+            of_group: false,
             asked_by: "SpikeGuard",
         });
         values.set_all(self.slots.counts, [enters.select(&(&seen + 1.0), &seen), skipped, last]);

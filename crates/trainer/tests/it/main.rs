@@ -16,6 +16,7 @@ mod limits;
 mod metrics;
 mod mistakes;
 mod monitors;
+mod optimizers;
 mod plateau;
 mod precision;
 mod predict;

@@ -7,8 +7,11 @@ use fulmen_data::{DataLoader, LastBatch, TensorDataset};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Init, Module, Parameter};
 use fulmen_tensor::Tensor;
-use fulmen_trainer::callbacks::SpikeGuard;
-use fulmen_trainer::{Batch, FitSummary, Plan, Precision, StepContext, Strategy, TrainerBuilder, TrainingModule};
+use fulmen_trainer::callbacks::{LearningRateMonitor, NormMonitor, SpikeGuard};
+use fulmen_trainer::tuner::LearningRateFinder;
+use fulmen_trainer::{
+    Batch, FitSummary, Optimizers, Plan, Precision, StepContext, Strategy, TrainerBuilder, TrainingModule,
+};
 use serde_json::Value;
 
 const SAMPLES: usize = 4;
@@ -111,6 +114,64 @@ fn spikes_are_skipped_as_numpy_says() {
         });
         assert_is(if every == 1 { single } else { pairs }, &module, &record, what);
     }
+}
+
+/// Two lines, of which the second learns of every second batch.
+#[derive(Module)]
+struct Lines {
+    a: Line,
+    b: Line,
+}
+
+impl TrainingModule for Lines {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        let loss = |line: &Line| batch.mean(&((batch.get("x") * line.w.get()).sum(&[-1]) / FEATURES as f64));
+        let first = cx.minimize("a", |_| loss(&self.a));
+        cx.minimize("b", |_| loss(&self.b));
+        first
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        let sgd = || Sgd::new(0.01).momentum(0.9);
+        Box::new(Optimizers::new().add("a", ["a.*"], sgd()).add("b", ["b.*"], sgd()).every("b", 2))
+    }
+}
+
+#[test]
+fn each_of_several_optimizers_is_guarded_and_watched_by_itself() {
+    let (folder, reference, record) = (tempfile::tempdir().unwrap(), reference(), Record::default());
+    let module = Lines { a: Line::new(), b: Line::new() };
+    let builder = trainer(folder.path()).runtime(isolated()).max_epochs(1).log_every_n_steps(1).callback(guard());
+    let builder = builder.callback(NormMonitor::new()).callback(LearningRateMonitor::new().log_momentum(true));
+    let mut trainer = builder.callback(record.clone()).build().unwrap();
+    let summary = trainer.fit(&module, &loader(&reference), None).unwrap();
+    assert_eq!(summary.train_compilations, 1);
+    let logs = record.logs.lock().unwrap();
+    for (of, line, case, every) in [("a", &module.a, 0, 1), ("b", &module.b, 2, 2)] {
+        let case = &reference["spikes"][case];
+        let mut numbers: Vec<u64> = vec![];
+        for point in logs.iter().filter(|point| (point.global_step - 1).is_multiple_of(every)) {
+            let value =
+                |name: &str| point.get(&format!("{name}-{of}")).unwrap_or_else(|| panic!("{name}-{of}: {point}"));
+            let skips = value("skipped_steps") as usize > numbers.len();
+            if skips {
+                numbers.push(value("last_skipped_step") as u64);
+                assert_eq!(numbers.last(), Some(&point.global_step));
+            }
+            assert_eq!(value("update_norm") == 0.0, skips, "{point}");
+            assert!(value("param_norm") > 0.0 && (value("momentum") - 0.9).abs() < 1e-6, "{point}");
+            assert!(value("grad_norm") > 0.0 || value("grad_norm").is_nan(), "{point}");
+        }
+        // The step of the training, of which the optimizer makes every second.
+        let expected = case["skipped"].as_array().unwrap().iter().map(|n| (n.as_u64().unwrap() - 1) * every + 1);
+        assert_eq!(numbers, expected.collect::<Vec<_>>(), "{of}");
+        for (found, expected) in line.weights().iter().zip(case["weights"].as_array().unwrap()) {
+            assert!((found / expected.as_f64().unwrap() - 1.0).abs() < 1e-5, "{of}: {found} is not {expected}");
+        }
+    }
+    // Of a step that is not its turn an optimizer logs nothing but its rate.
+    assert!(logs[1].get("skipped_steps-b").is_none() && logs[1].get("skipped_steps-a").is_some(), "{}", logs[1]);
+    let error = trainer.lr_find(&module, &loader(&reference), &LearningRateFinder::new()).unwrap_err().to_string();
+    assert!(error.starts_with("lr_find: the module has the optimizers `a`, `b`, and one learning rate"), "{error}");
 }
 
 #[test]

@@ -71,10 +71,12 @@ noise = np.random.default_rng(0)
 share = np.arange(100) / 99
 losses = 2.3 - 1.8 / (1 + np.exp(-(share - 0.55) * 25)) + 12 * np.clip(share - 0.8, 0, None) ** 2 * 40
 losses = [round(float(loss), 5) for loss in losses + 0.02 * noise.standard_normal(100)]
+gaps = scales[:25] + [math.nan] + scales[26:]
 document = {
     "scales": scales,
     "not_finite": 25,
-    "spikes": [spikes(scales[:25] + [math.nan] + scales[26:], every) for every in (1, 2)],
+    # Every batch, pairs of batches, and every second batch.
+    "spikes": [spikes(gaps, 1), spikes(gaps, 2), spikes(gaps[::2], 1)],
     "curve": curve(losses, 4.0),
 }
 Path(__file__).with_suffix(".json").write_text(json.dumps(document) + "\n")
