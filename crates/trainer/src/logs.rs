@@ -197,14 +197,15 @@ impl LogLayout {
         let layout = LogLayout { optimizers, ..LogLayout::new(logged, batch)? };
         let some = [Some(0.0), grad_norm.then_some(0.0)];
         let own = layout.of_optimizers(&Sums { optimizers: vec![some; layout.optimizers.len()], ..Sums::default() });
-        let own = own.iter().map(|(name, _)| (name.as_str(), "the Trainer"));
+        let own = own
+            .iter()
+            .map(|(name, _)| (name.as_str(), "this name is that of a value which is logged by itself".into()));
         let latest = || facts.iter().flat_map(|facts| &facts.latest);
-        for (name, by) in own.chain(latest().map(|latest| (latest.name.as_str(), latest.asked_by))) {
+        let asked = latest().map(|l| (l.name.as_str(), format!("{} logs a value of this name", l.asked_by)));
+        for (name, why) in own.chain(asked) {
             if let Some(entry) = logged.iter().find(|entry| entry.name == name) {
-                return Err(Error::usage(format!(
-                    "log `{name}`: {by} logs a value of this name; choose another\n  at {}",
-                    entry.location
-                )));
+                let message = format!("log `{name}`: {why}; choose another\n  at {}", entry.location);
+                return Err(Error::usage(message));
             }
         }
         let latest = latest().map(|latest| (latest.name.clone(), !latest.value.dtype().is_float())).collect();
