@@ -13,6 +13,7 @@ use fulmen_nn::safetensors;
 use fulmen_tensor::{Literal, TensorType};
 use serde_json::{Value, json};
 
+use crate::hyperparameters::Told;
 use crate::logs::Sums;
 use crate::{Error, Result};
 
@@ -45,6 +46,8 @@ pub(crate) struct Position {
     pub(crate) best_checkpoint: Option<PathBuf>,
     /// The state of each callback that has one, by its name.
     pub(crate) callbacks: BTreeMap<String, Value>,
+    /// What the run was told.
+    pub(crate) told: Told,
 }
 
 /// The metadata key that everything but the tensors stands under.
@@ -78,6 +81,8 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         "log_names": position.log_names,
         "best_checkpoint": position.best_checkpoint.as_deref().and_then(Path::to_str),
         "callbacks": position.callbacks,
+        "hyperparameters": position.told.hyperparameters,
+        "arguments": position.told.arguments,
     });
     // Python's readers look for the format.
     let metadata = BTreeMap::from([(KEY.to_owned(), document.to_string()), ("format".to_owned(), "pt".to_owned())]);
@@ -99,6 +104,15 @@ pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)>
 pub(crate) fn load_position(path: &Path) -> Result<Position> {
     let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
     position(&metadata).map_err(|message| Error::checkpoint(path, message))
+}
+
+/// What the run that wrote a checkpoint was told; nothing where the file has weights alone.
+pub(crate) fn told(path: &Path) -> Result<Told> {
+    let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
+    if !metadata.contains_key(KEY) {
+        return Ok(Told::default());
+    }
+    position(&metadata).map(|position| position.told).map_err(|message| Error::checkpoint(path, message))
 }
 
 /// How far a checkpoint of this program is: its epoch, batch and step. `None` for weights alone, and for what another
@@ -148,6 +162,7 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
     }
     let sums = field("epoch_sums", "a list of names, each with lists of numbers");
     let names = field("log_names", "a list of texts");
+    let object = |name| field(name, "an object").optional(|v| v.as_object().cloned());
     let callbacks = field("callbacks", "an object with the state of each callback");
     Ok(Position {
         epoch: number("epoch")?,
@@ -165,9 +180,15 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
             bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
             learning_rate: float("epoch_learning_rate")?.unwrap_or_default(),
             grad_norm: None,
+            anomaly: None,
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
         callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),
+        told: Told {
+            hyperparameters: object("hyperparameters")?.unwrap_or_default(),
+            arguments: object("arguments")?.unwrap_or_default(),
+            config: None,
+        },
     })
 }
 

@@ -1,6 +1,7 @@
 //! [`Session`]: what a Trainer works with, whatever it does: its options, the devices, the other processes, callbacks,
 //! loggers and the folder of the run.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use fulmen_tensor::{Compiled, Function, Runtime};
 
 use crate::callback::Callback;
 use crate::hosts::{self, Hosts};
+use crate::hyperparameters::Told;
 use crate::loggers::Logger;
 use crate::prepare::set_up;
 use crate::program::{CompiledStep, StepProgram};
@@ -16,7 +18,7 @@ use crate::say::note;
 use crate::setting::{Choices, Setting};
 use crate::state::{self, Entry};
 use crate::weights::load_values;
-use crate::{Error, LogPoint, Result, Strategy, TrainingModule, Weights, checkpoint};
+use crate::{Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint};
 
 pub(crate) struct Session {
     pub(crate) choices: Choices,
@@ -25,6 +27,7 @@ pub(crate) struct Session {
     pub(crate) hosts: Option<Arc<Hosts>>,
     pub(crate) callbacks: Vec<Box<dyn Callback>>,
     pub(crate) loggers: Vec<Box<dyn Logger>>,
+    pub(crate) told: Told,
     pub(crate) record: Record,
 }
 
@@ -62,7 +65,7 @@ impl Session {
         self.hosts.as_ref().is_none_or(|hosts| hosts.process().is_coordinator())
     }
 
-    /// Makes a new folder for a run and starts the loggers in it. With several processes, process 0 makes it for all.
+    /// Makes a new folder for a run, starts the loggers in it, and writes the options there, as a file for `--config`. With several processes, process 0 makes it for all.
     pub(crate) fn start_run(&mut self) -> Result<PathBuf> {
         let make = || checkpoint::new_version_folder(&self.choices.options.default_root_dir);
         let folder = match &self.hosts {
@@ -71,6 +74,17 @@ impl Session {
         };
         for logger in &mut self.loggers {
             logger.start(&folder).map_err(|e| Error::logger(&folder, e))?;
+            let told = self.told.for_loggers();
+            if !told.is_empty() {
+                logger.log_hyperparams(&told).map_err(|e| Error::logger(&folder, e))?;
+            }
+        }
+        if self.writes() {
+            let config = self.told.config.clone().unwrap_or_else(|| self.choices.options.to_toml());
+            let written = fulmen_durable::write(&folder.join("config.toml"), Some(config.len() as u64), |file| {
+                file.write_all(config.as_bytes())
+            });
+            written.map_err(|e| Error::logger(&folder, e))?;
         }
         self.record.run_dir = Some(folder.clone());
         Ok(folder)
@@ -146,8 +160,9 @@ impl Session {
     /// Writes a log point to the loggers. A logger that fails is `warned` of once; training is worth more than its log.
     pub(crate) fn log(&mut self, point: &LogPoint, warned: &mut bool) {
         self.record.log_points += 1;
+        let point = point.shown_by(Sink::Logger);
         for logger in &mut self.loggers {
-            if let Err(error) = logger.log(point)
+            if let Err(error) = logger.log(&point)
                 && !std::mem::replace(warned, true)
             {
                 let folder =

@@ -15,6 +15,10 @@ pub(crate) struct CommonArgs {
     /// Take options from a TOML file, as `--print-config` writes it. May be given again: later files win.
     #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub(crate) config: Vec<PathBuf>,
+    /// Do not take the program's own arguments from the checkpoint of `--ckpt-path`, where the command line and files give
+    /// none.
+    #[arg(long, help_heading = "Configuration")]
+    pub(crate) ignore_saved_arguments: bool,
     /// Print all options as TOML, and do nothing else.
     #[arg(long, help_heading = "Configuration")]
     pub(crate) print_config: bool,

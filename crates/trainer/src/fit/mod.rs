@@ -19,7 +19,7 @@ use crate::evaluate::{Evaluated, Evaluation};
 use crate::executor::Executor;
 use crate::hosts;
 use crate::limits::Limits;
-use crate::logs::Sums;
+use crate::logs::{Over, Sums};
 use crate::program::CompiledStep;
 use crate::say::note;
 use crate::session::Session;
@@ -46,6 +46,8 @@ struct Fit<'a> {
     key: DeviceArray,
     /// The sums of what was logged since the last log point; none directly after one.
     sums: Option<DeviceArray>,
+    /// Pictures and their like, of the latest step.
+    media: Vec<DeviceArray>,
     position: Position,
     limits: Limits,
     /// When the first step began.
@@ -156,7 +158,9 @@ impl Fit<'_> {
             if last.is_some() && self.executor.is_idle() {
                 self.times.waited(asked.elapsed());
             }
-            let (busy, _) = self.executor.step(&self.step, &mut self.state, &mut self.sums, Some(&self.key), &batch)?;
+            let (busy, media) =
+                self.executor.step(&self.step, &mut self.state, &mut self.sums, Some(&self.key), &batch)?;
+            self.media = media;
             if self.summary.time_to_first_step.is_zero() {
                 // Waiting once tells when training really began, compilation and first transfers included.
                 self.executor.finish_first()?;
@@ -286,16 +290,14 @@ impl Fit<'_> {
         let Some(validation) = &self.validation else { return Ok(None) };
         let validated = match self.validate(validation, BatchLimit::ALL)? {
             Evaluated::Interrupted(signal) => return Ok(Some(signal)),
-            Evaluated::Sums(sums) => sums,
+            Evaluated::Logged(logged) => logged,
         };
-        let pending = self.session.runtime.read(&[&validated])?;
+        let pending = self.session.runtime.read(&validated.iter().collect::<Vec<_>>())?;
         self.finish_log_points()?;
         let literals = hosts::arrive(self.executor.hosts(), pending)?;
-        let (Some(validation), Some(literal)) = (&self.validation, literals.first()) else { return Ok(None) };
-        let logs = validation.step.logs();
-        let (metrics, arrays) = logs.values(&logs.read(literal)?, "");
+        let Some(validation) = &self.validation else { return Ok(None) };
         let Position { epoch, global_step, .. } = self.position;
-        let point = LogPoint { epoch, global_step, metrics, arrays };
+        let point = validation.step.logs().pass(&literals, (epoch, global_step))?;
         self.session.log(&point, &mut self.warned_of_logger);
         let mut actions = self.actions(self.position.epoch_sums.learning_rate);
         self.session.callbacks.iter_mut().for_each(|c| c.on_validation_end(&point, &mut actions));
@@ -334,7 +336,7 @@ impl Fit<'_> {
         Ok(actions.saves)
     }
 
-    /// Runs the validation step with the weights of now, averages where there are some; the sums stay on the device.
+    /// Runs the validation step with the weights of now, averages where there are some; what it logs stays on the device.
     fn validate(&self, validation: &Evaluation, batches: BatchLimit) -> Result<Evaluated> {
         let converted = match &self.averages {
             Some((convert, entries)) => {
@@ -355,8 +357,8 @@ impl Fit<'_> {
         let validation = self.validation.as_ref().filter(|_| self.validation_is_due());
         let validated = match validation.map(|validation| self.validate(validation, BatchLimit::ALL)).transpose()? {
             Some(Evaluated::Interrupted(signal)) => return Ok(Some(signal)),
-            Some(Evaluated::Sums(sums)) => Some(sums),
-            None => None,
+            Some(Evaluated::Logged(logged)) => logged,
+            None => vec![],
         };
         let trained = self.sums.take();
         let last: Vec<&DeviceArray> = trained.iter().chain(&validated).collect();
@@ -364,16 +366,12 @@ impl Fit<'_> {
         self.finish_log_points()?;
         let hosts = self.executor.hosts();
         let literals = pending.map(|values| hosts::arrive(hosts, values)).transpose()?.unwrap_or_default();
-        if trained.is_some() {
-            self.take_in(&literals)?;
-        }
+        let (trained, validated) = literals.split_at(usize::from(trained.is_some()));
+        self.take_in(trained)?;
         let sums = std::mem::take(&mut self.position.epoch_sums);
         let mut point = self.epoch_point(&sums);
-        if let (Some(validation), Some(_), Some(literal)) = (&self.validation, &validated, literals.last()) {
-            let logs = validation.step.logs();
-            let validated = logs.values(&logs.read(literal)?, "");
-            point.metrics.extend(validated.0);
-            point.arrays.extend(validated.1);
+        if let Some(validation) = self.validation.as_ref().filter(|_| !validated.is_empty()) {
+            point.extend(validation.step.logs().pass(validated, (point.epoch, point.global_step))?);
         }
         self.session.log(&point, &mut self.warned_of_logger);
         self.position.epoch += 1;
@@ -395,7 +393,7 @@ impl Fit<'_> {
         let logs = self.open_logs()?;
         let mut sums = self.position.epoch_sums.clone();
         if let Some((_, literal)) = logs.first() {
-            sums.add(&self.step.logs().read(literal)?);
+            self.step.logs().add(&mut sums, &self.step.logs().read(literal)?);
         }
         let point = self.epoch_point(&sums);
         self.session.log(&point, &mut self.warned_of_logger);
@@ -405,10 +403,10 @@ impl Fit<'_> {
 
     /// Means over an epoch, of what it has logged so far.
     fn epoch_point(&mut self, sums: &Sums) -> LogPoint {
-        let (metrics, arrays) = self.step.logs().values(sums, "_epoch");
-        let loss = format!("{}_epoch", self.loss);
-        self.summary.train_loss = metrics.iter().find(|m| m.0 == loss).map(|m| m.1);
-        LogPoint { epoch: self.position.epoch, global_step: self.position.global_step, metrics, arrays }
+        let Position { epoch, global_step, .. } = self.position;
+        let point = self.step.logs().point(sums, Over::Epoch, (epoch, global_step));
+        self.summary.train_loss = point.get(&format!("{}_epoch", self.loss));
+        point
     }
 }
 

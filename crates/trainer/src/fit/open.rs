@@ -14,6 +14,7 @@ use crate::checkpoint::{self, Position};
 use crate::evaluate::Evaluation;
 use crate::executor::Executor;
 use crate::hints::hints;
+use crate::hyperparameters::Told;
 use crate::interrupt;
 use crate::limits::NO_LIMIT;
 use crate::prepare::{Prepared, prepare};
@@ -24,7 +25,7 @@ use crate::session::Session;
 use crate::setting::Setting;
 use crate::state::{self, State};
 use crate::summary::StepTimes;
-use crate::{FitSummary, Plan, Result, TrainingModule, hosts};
+use crate::{FitSummary, ModelSummary, Plan, Result, TrainingModule, hosts};
 
 /// Trains a module.
 pub(crate) fn fit(
@@ -96,6 +97,9 @@ impl<'a> Fit<'a> {
         let (runtime, seed) = (session.runtime.clone(), start.position.seed);
         module.initialize(seed);
         let state = State::new(layout, start.values.take(), &runtime, |f| session.compile_one("starting values", f))?;
+        if session.choices.options.enable_model_summary {
+            note(&ModelSummary::new(module, 1).to_string());
+        }
         let of_start = fit_start(session, module, setting, plan, &train, start.position.epoch);
         if plan.total_steps == NO_LIMIT {
             note(
@@ -128,6 +132,7 @@ impl<'a> Fit<'a> {
             ..FitSummary::default()
         };
         session.record.eval_compilations += summary.eval_compilations;
+        let told = Told { config: None, ..session.told.clone() };
         let key = Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?;
         Ok(Fit {
             executor,
@@ -138,7 +143,8 @@ impl<'a> Fit<'a> {
             state,
             key: runtime.to_device(&key)?,
             sums: start.logs.map(|logs| runtime.to_device(&logs)).transpose()?,
-            position: start.position,
+            media: vec![],
+            position: Position { told, ..start.position },
             limits,
             training_since: started,
             wish: None,
