@@ -104,7 +104,7 @@ pub mod prelude {
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau};
     pub use fulmen_trainer::{
         Actions, Batch, Callback, FitStart, FitSummary, LogPoint, Options, Plan, Precision, Predictions, Progress,
-        StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, WeightAveraging, Weights,
+        ReduceFx, StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, WeightAveraging, Weights,
     };
 }
 
@@ -145,6 +145,8 @@ mod book {
     mod bottleneck {}
     #[doc = include_str!("../../../docs/src/training.md")]
     mod training {}
+    #[doc = include_str!("../../../docs/src/logging.md")]
+    mod logging {}
     #[doc = include_str!("../../../docs/src/metrics.md")]
     mod metrics {}
     #[doc = include_str!("../../../docs/src/checkpoints.md")]

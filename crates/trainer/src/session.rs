@@ -79,8 +79,9 @@ impl Session {
                 logger.log_hyperparams(&told).map_err(|e| Error::logger(&folder, e))?;
             }
         }
-        if self.writes() {
-            let config = self.told.config.clone().unwrap_or_else(|| self.choices.options.to_toml());
+        let options = &self.choices.options;
+        if self.writes() && !options.barebones && options.fast_dev_run.batches() == 0 {
+            let config = self.told.config.clone().unwrap_or_else(|| options.to_toml());
             let written = fulmen_durable::write(&folder.join("config.toml"), Some(config.len() as u64), |file| {
                 file.write_all(config.as_bytes())
             });

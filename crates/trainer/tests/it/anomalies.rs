@@ -42,7 +42,7 @@ fn fit(loss: Loss, learning_rate: f64, devices: usize) -> fulmen_trainer::Result
     let builder = trainer(folder.path()).devices(devices).max_epochs(2).detect_anomaly(true);
     let mut trainer: Trainer = builder.enable_checkpointing(false).build().unwrap();
     let summary = trainer.fit(&Net { weight, loss, learning_rate }, &loader(), None)?;
-    assert_eq!(summary.train_compilations, 1);
+    assert!(summary.train_compilations <= 1);
     Ok(summary.train_loss.unwrap())
 }
 
