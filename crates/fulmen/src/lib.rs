@@ -104,7 +104,8 @@ pub mod prelude {
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau};
     pub use fulmen_trainer::{
         Actions, Batch, Callback, FitStart, FitSummary, LogPoint, Options, Plan, Precision, Predictions, Progress,
-        ReduceFx, StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, WeightAveraging, Weights,
+        ReduceFx, StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, WeightAveraging,
+        Weights,
     };
 }
 

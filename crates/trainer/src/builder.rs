@@ -152,7 +152,7 @@ impl TrainerBuilder {
             return Err(Error::usage(message));
         }
         let mut loggers = self.loggers.unwrap_or_else(|| vec![Box::new(CsvLogger::new())]);
-        if options.fast_dev_run.batches() > 0 || options.barebones {
+        if options.leaves_nothing() {
             loggers.clear();
         }
         if hosts.as_ref().is_some_and(|hosts| !hosts.process().is_coordinator()) {
@@ -164,7 +164,7 @@ impl TrainerBuilder {
             choices,
             runtime,
             hosts,
-            callbacks,
+            callbacks: callbacks.into(),
             loggers,
             told: self.told,
             record: Record::default(),

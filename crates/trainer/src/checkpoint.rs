@@ -42,12 +42,26 @@ pub(crate) struct Position {
     pub(crate) epoch_sums: Sums,
     /// What the values in the tensor [`LOGS`](crate::state::names::LOGS) are, which holds what was logged after it.
     pub(crate) log_names: Vec<String>,
+    /// The validation sets that were due and are not done.
+    pub(crate) validation: Vec<String>,
+    /// Whether the file has the module's weights alone.
+    pub(crate) weights_only: bool,
     /// The best checkpoint so far.
     pub(crate) best_checkpoint: Option<PathBuf>,
     /// The state of each callback that has one, by its name.
     pub(crate) callbacks: BTreeMap<String, Value>,
     /// What the run was told.
     pub(crate) told: Told,
+}
+
+impl Position {
+    /// The best checkpoint so far, by the metadata of the one at `path`. Their folder may have been moved: then the best lies
+    /// beside it.
+    pub(crate) fn best(&self, path: &Path) -> Option<PathBuf> {
+        let named = self.best_checkpoint.as_ref()?;
+        let beside = path.with_file_name(named.file_name()?);
+        [named.clone(), beside].into_iter().find(|path| path.exists())
+    }
 }
 
 /// The metadata key that everything but the tensors stands under.
@@ -79,6 +93,8 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         "epoch_learning_rate": position.epoch_sums.learning_rate.to_bits(),
         "epoch_bad_step": position.epoch_sums.bad_step,
         "log_names": position.log_names,
+        "validation_due": position.validation,
+        "weights_only": position.weights_only,
         "best_checkpoint": position.best_checkpoint.as_deref().and_then(Path::to_str),
         "callbacks": position.callbacks,
         "hyperparameters": position.told.hyperparameters,
@@ -115,9 +131,9 @@ pub(crate) fn told(path: &Path) -> Result<Told> {
     position(&metadata).map(|position| position.told).map_err(|message| Error::checkpoint(path, message))
 }
 
-/// How far a checkpoint of this program is: its epoch, batch and step. `None` for weights alone, and for what another
-/// program wrote.
-pub(crate) fn standing(path: &Path) -> Result<Option<(u64, u64, u64)>> {
+/// Where training stood with a checkpoint of this program. `None` for a file without that, and for what another program
+/// wrote.
+pub(crate) fn standing(path: &Path) -> Result<Option<Position>> {
     let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
     let Some(document) = metadata.get(KEY) else { return Ok(None) };
     let position = position(&metadata).map_err(|message| Error::checkpoint(path, message))?;
@@ -125,8 +141,7 @@ pub(crate) fn standing(path: &Path) -> Result<Option<(u64, u64, u64)>> {
     let of = serde_json::from_str::<Value>(document)
         .ok()
         .and_then(|document| document["program"].as_str().map(str::to_owned));
-    let ours = of.is_none_or(|of| program() == of);
-    Ok(ours.then_some((position.epoch, position.batch, position.global_step)))
+    Ok(of.is_none_or(|of| program() == of).then_some(position))
 }
 
 /// The name of this program, by which its checkpoints are told from those of others under the same root folder.
@@ -175,6 +190,8 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
         seconds: float("seconds")?.filter(|seconds| *seconds >= 0.0),
         data: field("data", "a text").required(text)?,
         log_names: names.optional(|v| list(v, text))?.unwrap_or_default(),
+        validation: field("validation_due", "a list of texts").optional(|v| list(v, text))?.unwrap_or_default(),
+        weights_only: field("weights_only", "true or false").optional(Value::as_bool)?.unwrap_or_default(),
         best_checkpoint: field("best_checkpoint", "a path").optional(text)?.map(PathBuf::from),
         epoch_sums: Sums {
             bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,

@@ -13,6 +13,7 @@
 //! here.
 
 mod accumulate;
+mod actions;
 mod averaging;
 mod bad_samples;
 mod batch;
@@ -31,6 +32,7 @@ mod evaluate;
 mod executor;
 mod fit;
 mod hints;
+mod hooks;
 mod hosts;
 mod hyperparameters;
 mod interrupt;
@@ -70,13 +72,15 @@ mod summary;
 mod text_file;
 mod trainer;
 mod typed;
+mod validation_set;
 mod weights;
 
+pub use actions::{Actions, CheckpointRole};
 pub use averaging::WeightAveraging;
 pub use batch::Batch;
 pub use batch_limit::{BatchLimit, FastDevRun};
 pub use builder::TrainerBuilder;
-pub use callback::{Actions, Callback, CheckpointRole, FitStart, Progress};
+pub use callback::{Callback, CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress};
 pub use clip::GradientClipAlgorithm;
 pub use duration::TrainDuration;
 pub use error::{Error, Result};
@@ -97,4 +101,5 @@ pub use predictions::Predictions;
 pub use strategy::Strategy;
 pub use summary::FitSummary;
 pub use trainer::Trainer;
+pub use validation_set::{ValidationSet, ValidationSets};
 pub use weights::Weights;

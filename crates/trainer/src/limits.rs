@@ -132,6 +132,11 @@ impl Options {
         self.settle_limits(given)
     }
 
+    /// Whether a run writes no file at all.
+    pub(crate) fn leaves_nothing(&self) -> bool {
+        self.fast_dev_run.batches() > 0 || self.barebones
+    }
+
     /// With `fast_dev_run`: a batch or some of each loader, and nothing left behind.
     fn tried_out(self) -> Options {
         let limit = BatchLimit::Count(self.fast_dev_run.batches());

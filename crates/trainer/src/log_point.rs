@@ -72,11 +72,11 @@ impl LogPoint {
     }
 
     /// Takes in the values of another point.
-    pub(crate) fn extend(&mut self, other: LogPoint) {
-        self.metrics.extend(other.metrics);
-        self.arrays.extend(other.arrays);
-        self.media.extend(other.media);
-        self.hidden.extend(other.hidden);
+    pub(crate) fn extend(&mut self, other: &LogPoint) {
+        self.metrics.extend_from_slice(&other.metrics);
+        self.arrays.extend_from_slice(&other.arrays);
+        self.media.extend_from_slice(&other.media);
+        self.hidden.extend_from_slice(&other.hidden);
     }
 
     /// Names and values of all numbers but those of matrices, by the names that [`LogPoint::get`] knows: what fits into the

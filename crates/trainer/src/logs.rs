@@ -81,13 +81,13 @@ enum Kind {
 
 /// Over what values are made of the sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over {
+pub(crate) enum Over<'a> {
     /// The steps since the last log point.
     Steps,
     /// A training epoch, or what there is of it.
     Epoch,
-    /// A pass over a loader that does not train.
-    Pass,
+    /// A pass over a loader that does not train; what stands behind the names.
+    Pass(&'a str),
 }
 
 /// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), the latest learning
@@ -394,13 +394,13 @@ impl LogLayout {
     }
 
     /// The values that are made of the sums, at this epoch and step. A name without samples has none.
-    pub(crate) fn point(&self, sums: &Sums, over: Over, (epoch, global_step): (u64, u64)) -> LogPoint {
+    pub(crate) fn point(&self, sums: &Sums, over: Over<'_>, (epoch, global_step): (u64, u64)) -> LogPoint {
         let mut point = LogPoint { epoch, global_step, ..LogPoint::default() };
         for entry in &self.entries {
             let (wanted, suffix) = match over {
                 Over::Steps => (entry.on_step, ""),
                 Over::Epoch => (entry.on_epoch, "_epoch"),
-                Over::Pass => (true, ""),
+                Over::Pass(suffix) => (true, suffix),
             };
             let Some((_, sums)) = sums.sums.iter().find(|(key, _)| wanted && *key == entry.key) else { continue };
             let name = format!("{}{suffix}", entry.name);
@@ -421,10 +421,15 @@ impl LogLayout {
         point
     }
 
-    /// What a pass over a loader has logged, by what was read of it: the vector, and what its first batch gave besides.
-    pub(crate) fn pass(&self, read: &[Literal], at: (u64, u64)) -> Result<LogPoint> {
-        let (sums, media) = read.split_first().ok_or_else(|| Error::data("the device gave no values"))?;
-        Ok(LogPoint { media: self.media(media)?, ..self.point(&self.read(sums)?, Over::Pass, at) })
+    /// What a pass over a loader has logged, by what is read of it: the vector, and what its first batch gave besides. The
+    /// names get the suffix.
+    pub(crate) fn pass(&self, read: &mut &[Literal], suffix: &str, at: (u64, u64)) -> Result<LogPoint> {
+        let (own, others) = read.split_at_checked(1 + self.media.len()).unwrap_or_default();
+        *read = others;
+        let (sums, media) = own.split_first().ok_or_else(|| Error::data("the device gave no values"))?;
+        let mut media = self.media(media)?;
+        media.iter_mut().for_each(|(name, _)| name.push_str(suffix));
+        Ok(LogPoint { media, ..self.point(&self.read(sums)?, Over::Pass(suffix), at) })
     }
 
     /// Pictures and their like, by what was read of a step's further results.

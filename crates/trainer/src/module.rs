@@ -4,8 +4,18 @@ use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::Tensor;
 
+use crate::callback::{CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress, hook_table};
 use crate::logged::Logged;
-use crate::{Batch, Plan, Predictions, Result};
+use crate::{Actions, Batch, Error, FitSummary, LogPoint, Plan, Predictions, Result};
+
+macro_rules! module_methods {
+    ($($(#[$doc:meta])* $hook:ident($($arg:ident: $ty:ty),*);)*) => {$(
+        $(#[$doc])*
+        fn $hook(&self, $($arg: $ty),*) {
+            $(let _ = $arg;)*
+        }
+    )*};
+}
 
 /// A model together with how it is trained: Lightning's `LightningModule`.
 ///
@@ -53,6 +63,21 @@ pub trait TrainingModule: Module {
 
     /// The optimizer, given how long training is going to be.
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer>;
+
+    /// Records programs that callbacks can [ask for](Actions::run_program) while a fit runs, each under a name: samples of a
+    /// generator, say, or predictions for a few fixed inputs. They are compiled before the first step and run with the
+    /// weights of the moment, averages where there are some, in evaluation mode. By default there are none.
+    ///
+    /// ```ignore
+    /// fn programs(&self) -> Vec<(&'static str, Predictions)> {
+    ///     vec![("samples", self.generator.forward(&self.latents).into())]
+    /// }
+    /// ```
+    fn programs(&self) -> Vec<(&'static str, Predictions)> {
+        vec![]
+    }
+
+    hook_table!(module_methods);
 }
 
 /// What a step can say besides its result.

@@ -58,7 +58,7 @@ pub(crate) struct PreflightArgs {
 pub(crate) const OUR_PRICES: &str = "ours";
 
 /// What a file does not set.
-pub(crate) const NOT_IN_A_FILE: [&str; 4] = ["config", "print-config", "help", "version"];
+pub(crate) const NOT_IN_A_FILE: [&str; 5] = ["config", "print-config", "ignore-saved-arguments", "help", "version"];
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,37 +1,68 @@
-//! Log points: logged values on their way from the device to loggers and callbacks.
+//! Log points, and outputs of programs: values on their way from the device to loggers and callbacks.
 
 use fulmen_tensor::Literal;
 
 use super::Fit;
+use crate::callback::ProgramOutput;
 use crate::logs::{GRAD_NORM, LEARNING_RATE, Over, Sums};
 use crate::say::note;
-use crate::{Error, Result};
+use crate::{Error, Predicted, Result};
+
+/// What is being read, of which epoch and step.
+pub(super) struct Reading {
+    pub(super) epoch: u64,
+    pub(super) global_step: u64,
+    pub(super) what: What,
+}
+
+pub(super) enum What {
+    /// A log point, and the factor that its learning rate was computed with.
+    Log { factor: f64 },
+    /// The results of a program, by their names.
+    Program { name: &'static str, outputs: Vec<String> },
+}
 
 impl Fit<'_> {
+    /// What is to be read after the latest step.
+    pub(super) fn reading(&self, what: What) -> Reading {
+        Reading { epoch: self.position.epoch, global_step: self.position.global_step, what }
+    }
+
     /// Starts to read what was logged since the last log point.
     pub(super) fn start_log_point(&mut self) -> Result<()> {
         let Some(sums) = self.sums.take() else { return Ok(()) };
+        let reading = self.reading(What::Log { factor: self.asked.factor() });
         let read = [sums].into_iter().chain(std::mem::take(&mut self.media)).collect();
-        self.executor.read((self.position.epoch, self.position.global_step), read)
+        self.executor.read(reading, read)
     }
 
-    /// Hands on the values of the oldest log point, waiting for them if they have not arrived; false if there is none.
-    pub(super) fn finish_log_point(&mut self) -> Result<bool> {
-        let Some((at, values)) = self.executor.arrived()? else { return Ok(false) };
-        let sums = self.take_in(&values)?;
-        let logs = self.step.logs();
-        let mut point = logs.point(&sums, Over::Steps, at);
-        point.metrics.push((LEARNING_RATE.into(), sums.learning_rate));
-        point.metrics.extend(sums.grad_norm.map(|norm| (GRAD_NORM.into(), norm)));
-        point.media = logs.media(values.get(1..).unwrap_or_default())?;
-        self.session.log(&point, &mut self.warned_of_logger);
-        self.session.callbacks.iter_mut().for_each(|c| c.on_log(&point));
+    /// Hands on the oldest values that are being read, waiting for them if they have not arrived; false if there are none.
+    pub(super) fn finish_read(&mut self) -> Result<bool> {
+        let Some((Reading { epoch, global_step, what }, values)) = self.executor.arrived()? else { return Ok(false) };
+        match what {
+            What::Log { factor } => {
+                let sums = self.take_in(&values)?;
+                self.asked.set_read(sums.learning_rate, factor);
+                let logs = self.step.logs();
+                let mut point = logs.point(&sums, Over::Steps, (epoch, global_step));
+                point.metrics.push((LEARNING_RATE.into(), sums.learning_rate));
+                point.metrics.extend(sums.grad_norm.map(|norm| (GRAD_NORM.into(), norm)));
+                point.media = logs.media(values.get(1..).unwrap_or_default())?;
+                self.session.log(&point, &mut self.warned_of_logger);
+                self.hooks.on_log(&point, &mut self.asked);
+            }
+            What::Program { name, outputs } => {
+                let values = Predicted { values: outputs.into_iter().zip(values).collect() };
+                let output = ProgramOutput { name: name.to_owned(), epoch, global_step, values };
+                self.hooks.on_program_end(&output, &mut self.asked);
+            }
+        }
         Ok(true)
     }
 
-    /// Hands on the values of all log points.
-    pub(super) fn finish_log_points(&mut self) -> Result<()> {
-        while self.finish_log_point()? {}
+    /// Hands on all values that are being read.
+    pub(super) fn finish_reads(&mut self) -> Result<()> {
+        while self.finish_read()? {}
         Ok(())
     }
 

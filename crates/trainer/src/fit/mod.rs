@@ -3,29 +3,34 @@
 mod logging;
 mod open;
 mod saving;
+mod turn;
+mod validating;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fulmen_data::{DataLoader, DeviceBatches};
-use fulmen_tensor::{Argument, Compiled, DeviceArray, Literal, Sharding};
+use fulmen_tensor::{Compiled, DeviceArray};
 
 pub(crate) use open::fit;
 
+use crate::actions::Actions;
 use crate::bad_samples::BadCount;
-use crate::callback::{Actions, CheckpointRole, Progress};
+use crate::callback::Progress;
 use crate::checkpoint::Position;
-use crate::evaluate::{Evaluated, Evaluation};
 use crate::executor::Executor;
+use crate::hooks::Hooks;
 use crate::hosts;
 use crate::limits::Limits;
 use crate::logs::{Over, Sums};
 use crate::program::CompiledStep;
 use crate::say::note;
 use crate::session::Session;
-use crate::state::{EntryId, State, StepState};
+use crate::state::{EntryId, State};
 use crate::summary::StepTimes;
-use crate::{BatchLimit, Error, FitSummary, LogPoint, Options, Result, Signal, Strategy, TrainDuration};
+use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
+use logging::Reading;
+use turn::Program;
+use validating::Validation;
 
 /// Waiting for data is worth a word from this share of the step time on, and when it took so long.
 const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));
@@ -33,13 +38,17 @@ const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));
 /// A fit that is ready for its first step.
 struct Fit<'a> {
     session: &'a mut Session,
-    /// Each log point that is read has its epoch and its step.
-    executor: Executor<(u64, u64)>,
+    hooks: Hooks<'a>,
+    /// What callbacks and the module have asked for since it was last done.
+    asked: Actions,
+    executor: Executor<Reading>,
     step: CompiledStep,
     /// The name under which the loss is logged.
     loss: String,
     train: DataLoader,
-    validation: Option<Evaluation>,
+    validation: Vec<Validation>,
+    /// What callbacks can ask for.
+    programs: Vec<Program>,
     /// What converts averages to the module's dtypes, and which those are.
     averages: Option<(Compiled, Vec<EntryId>)>,
     state: State,
@@ -70,6 +79,10 @@ impl Fit<'_> {
     /// Trains, and keeps what outlives a fit that fails.
     fn run(mut self) -> Result<FitSummary> {
         let result = self.epochs();
+        if let Err(error) = &result {
+            self.hooks.on_exception(error, &mut self.asked);
+            self.save_after_exception();
+        }
         let Fit { session, train, summary, .. } = self;
         session.record.loader = Some(train.report());
         session.record.best_checkpoint.clone_from(&summary.best_checkpoint);
@@ -148,9 +161,24 @@ impl Fit<'_> {
         !self.options().overfit_batches.is_zero()
     }
 
+    /// Where training stands.
+    fn progress(&self) -> Progress {
+        let Position { epoch, batch, global_step, .. } = self.position;
+        Progress { epoch, batch, batches: self.train.len() as u64, global_step }
+    }
+
     /// Trains on the rest of an epoch, if no signal or limit ends it.
     fn epoch(&mut self, stream: &mut DeviceBatches) -> Result<End> {
         let batches = self.train.len() as u64;
+        if self.position.batch < batches {
+            let progress = self.progress();
+            self.hooks.on_train_epoch_start(&progress, &mut self.asked);
+            self.act()?;
+            // One that was asked for, or that ended unfinished before a resume.
+            if let Some(signal) = self.validate_within_epoch()? {
+                return Ok(End::Interrupted(signal));
+            }
+        }
         let mut last: Option<Instant> = None;
         while self.position.batch < batches {
             let asked = Instant::now();
@@ -158,6 +186,7 @@ impl Fit<'_> {
             if last.is_some() && self.executor.is_idle() {
                 self.times.waited(asked.elapsed());
             }
+            self.hooks.on_train_batch_start(&self.progress());
             let (busy, media) =
                 self.executor.step(&self.step, &mut self.state, &mut self.sums, Some(&self.key), &batch)?;
             self.media = media;
@@ -171,33 +200,33 @@ impl Fit<'_> {
             last = Some(Instant::now());
             self.position.batch += 1;
             self.position.global_step += u64::from(self.stepped());
-            let progress = Progress {
-                epoch: self.position.epoch,
-                batch: self.position.batch,
-                batches,
-                global_step: self.position.global_step,
-            };
-            self.session.callbacks.iter_mut().for_each(|c| c.on_train_batch_end(&progress));
+            let progress = self.progress();
+            self.position.validation = self.due(&progress);
+            self.hooks.on_train_batch_end(&progress, &mut self.asked);
             let is_log_point =
                 self.stepped() && self.position.global_step.is_multiple_of(self.options().log_every_n_steps);
             if is_log_point && !self.options().barebones {
                 self.start_log_point()?;
             }
             while self.executor.has_arrived() {
-                self.finish_log_point()?;
+                self.finish_read()?;
             }
-            if self.position.batch < batches && self.validation_is_due() {
+            let signal = self.turn()?;
+            if self.executor.agreed() && self.act()? {
+                last = None;
+            }
+            if let Some(signal) = signal {
+                return Ok(End::Interrupted(signal));
+            }
+            if self.position.batch < batches && !self.position.validation.is_empty() {
                 if let Some(signal) = self.validate_within_epoch()? {
                     return Ok(End::Interrupted(signal));
                 }
                 last = None;
             }
-            if let Some(signal) = self.executor.interrupted()? {
-                return Ok(End::Interrupted(signal));
-            }
             if self.position.batch < batches
                 && self.stepped()
-                && let Some(why) = self.ends(is_log_point)?
+                && let Some(why) = self.ends()
             {
                 self.drain_steps(last)?;
                 return Ok(End::OfRun(why));
@@ -216,172 +245,46 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// Whether the run ends with this step, and why, if not as it was planned. Several processes agree on the time where
-    /// `ask` says so, which is the same in all.
-    fn ends(&mut self, ask: bool) -> Result<Option<Option<String>>> {
-        let Position { epoch, global_step, .. } = self.position;
-        if global_step >= self.limits.steps {
-            return Ok(Some(None));
-        }
-        if epoch < self.limits.min_epochs || global_step < self.limits.min_steps {
-            return Ok(None);
-        }
-        if let Some(wish) = self.wish.take() {
-            return Ok(Some(Some(wish)));
-        }
-        let Some(time) = self.limits.time else { return Ok(None) };
-        let mut over = self.trained() >= time;
-        if let Some(hosts) = self.executor.hosts() {
-            over = ask && hosts.any("max_time", over)?;
-        }
-        Ok(over.then(|| Some(format!("the time of max_time is over ({})", TrainDuration::Time(time)))))
-    }
-
-    /// For how long the run has trained, that before a resume included.
-    fn trained(&self) -> Duration {
-        let before = Duration::try_from_secs_f64(self.position.seconds.unwrap_or(0.0)).unwrap_or(Duration::MAX);
-        before.saturating_add(self.training_since.elapsed())
-    }
-
     /// Whether the latest batch was the last of those that the optimizer steps for.
     fn stepped(&self) -> bool {
         let batch = self.position.batch;
         batch.is_multiple_of(self.options().accumulate_grad_batches) || batch >= self.train.len() as u64
     }
 
-    /// Puts another factor of the learning rate into the state, for the steps to come. That of process 0 is that of all.
-    fn set_learning_rate_factor(&mut self, factor: Option<f64>) -> Result<()> {
-        let Some(entry) = self.state.layout().optimizer.lr_factor else {
-            if factor.is_some() {
-                let message =
-                    "a callback set the factor of the learning rate; its changes_learning_rate() must be true";
-                return Err(Error::usage(message));
-            }
-            return Ok(());
-        };
-        let factor = match self.executor.hosts() {
-            Some(hosts) => hosts.broadcast("learning rate factor", || Ok(Factor(factor)))?.0,
-            None => factor,
-        };
-        if let Some(factor) = factor {
-            let literal = Literal::from_slice(&[factor as f32], [])?;
-            self.state.put(entry, self.session.runtime.to_devices(&literal, &Sharding::replicated())?);
-            self.position.lr_factor = Some(factor);
-        }
-        Ok(())
-    }
-
-    /// Whether the latest batch is one to validate after.
-    fn validation_is_due(&self) -> bool {
-        let Position { epoch, batch, global_step, .. } = self.position;
-        match self.options().val_check_interval {
-            BatchLimit::Count(steps) => self.stepped() && global_step.is_multiple_of(steps),
-            BatchLimit::Share(share) => {
-                // The n-th validation comes after n shares of the epoch, however they fall on batches.
-                let shares = |batch: u64| (batch as f64 / (share * self.train.len() as f64) + 1e-9).floor();
-                (epoch + 1).is_multiple_of(self.options().check_val_every_n_epoch)
-                    && shares(batch) > shares(batch.saturating_sub(1))
-            }
-        }
-    }
-
-    /// Validates after a step within an epoch.
-    fn validate_within_epoch(&mut self) -> Result<Option<Signal>> {
-        let Some(validation) = &self.validation else { return Ok(None) };
-        let validated = match self.validate(validation, BatchLimit::ALL)? {
-            Evaluated::Interrupted(signal) => return Ok(Some(signal)),
-            Evaluated::Logged(logged) => logged,
-        };
-        let pending = self.session.runtime.read(&validated.iter().collect::<Vec<_>>())?;
-        self.finish_log_points()?;
-        let literals = hosts::arrive(self.executor.hosts(), pending)?;
-        let Some(validation) = &self.validation else { return Ok(None) };
-        let Position { epoch, global_step, .. } = self.position;
-        let point = validation.step.logs().pass(&literals, (epoch, global_step))?;
-        self.session.log(&point, &mut self.warned_of_logger);
-        let mut actions = self.actions(self.position.epoch_sums.learning_rate);
-        self.session.callbacks.iter_mut().for_each(|c| c.on_validation_end(&point, &mut actions));
-        let saves = self.act(actions)?;
-        let logs = if saves.is_empty() { vec![] } else { self.open_logs()? };
-        self.save(&saves, logs)?;
-        Ok(None)
-    }
-
-    /// Runs the first batches of the validation before anything is trained.
-    fn try_validation(&mut self) -> Result<()> {
-        let (Some(validation), batches @ 1..) = (&self.validation, self.options().num_sanity_val_steps) else {
-            return Ok(());
-        };
-        // A signal is heard again after the first step.
-        self.validate(validation, BatchLimit::Count(batches)).map(|_| ())
-    }
-
-    /// What callbacks may ask for, after a step with this learning rate.
-    fn actions(&self, learning_rate: f64) -> Actions {
-        Actions::new(learning_rate, self.position.lr_factor.unwrap_or(1.0))
-    }
-
-    /// Does what callbacks asked for, in all processes alike; gives the files to save, of which process 0 has the say.
-    fn act(&mut self, mut actions: Actions) -> Result<Vec<(PathBuf, CheckpointRole)>> {
-        if let Some(hosts) = self.executor.hosts() {
-            // A callback may go by what only its process sees, the time say; but none can go on alone.
-            if hosts.any("stop", actions.stop.is_some())? && actions.stop.is_none() {
-                actions.stop = Some("a callback of another process asked for it".into());
-            }
-        }
-        if actions.stop.is_some() {
-            self.wish = actions.stop;
-        }
-        self.set_learning_rate_factor(actions.new_learning_rate_factor)?;
-        Ok(actions.saves)
-    }
-
-    /// Runs the validation step with the weights of now, averages where there are some; what it logs stays on the device.
-    fn validate(&self, validation: &Evaluation, batches: BatchLimit) -> Result<Evaluated> {
-        let converted = match &self.averages {
-            Some((convert, entries)) => {
-                let averages = entries.iter().map(|&id| Ok(Argument::Borrow(self.state.array(id)?)));
-                convert.call(averages.collect::<Result<_>>()?)?.arrays
-            }
-            None => vec![],
-        };
-        let interrupted = || self.executor.interrupted();
-        let values = self.state.validated(&converted)?;
-        validation.run(&self.session.runtime, self.executor.hosts(), &values, batches, interrupted)
-    }
-
     /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch. If a signal ends
     /// the validation, the epoch has not ended: a resumed fit validates again.
     fn end_epoch(&mut self) -> Result<Option<Signal>> {
         self.bad.tell();
-        let validation = self.validation.as_ref().filter(|_| self.validation_is_due());
-        let validated = match validation.map(|validation| self.validate(validation, BatchLimit::ALL)).transpose()? {
-            Some(Evaluated::Interrupted(signal)) => return Ok(Some(signal)),
-            Some(Evaluated::Logged(logged)) => logged,
-            None => vec![],
+        let due = self.due_with_the_epoch();
+        let validated = match self.validate(&due)? {
+            Ok(logged) => logged,
+            Err(signal) => return Ok(Some(signal)),
         };
         let trained = self.sums.take();
         let last: Vec<&DeviceArray> = trained.iter().chain(&validated).collect();
         let pending = if last.is_empty() { None } else { Some(self.session.runtime.read(&last)?) };
-        self.finish_log_points()?;
+        self.finish_reads()?;
         let hosts = self.executor.hosts();
         let literals = pending.map(|values| hosts::arrive(hosts, values)).transpose()?.unwrap_or_default();
-        let (trained, validated) = literals.split_at(usize::from(trained.is_some()));
-        self.take_in(trained)?;
+        let (of_training, of_validation) = literals.split_at(usize::from(trained.is_some()));
+        self.take_in(of_training)?;
         let sums = std::mem::take(&mut self.position.epoch_sums);
         let mut point = self.epoch_point(&sums);
-        if let Some(validation) = self.validation.as_ref().filter(|_| !validated.is_empty()) {
-            point.extend(validation.step.logs().pass(validated, (point.epoch, point.global_step))?);
-        }
+        let validation = self.validation_point(&due, of_validation)?;
+        point.extend(&validation);
         self.session.log(&point, &mut self.warned_of_logger);
+        if !due.is_empty() {
+            self.hooks.on_validation_end(&validation, &mut self.asked);
+            self.asked.asked.validate = false;
+        }
         self.position.epoch += 1;
         self.position.batch = 0;
-        let mut actions = self.actions(sums.learning_rate);
-        self.session.callbacks.iter_mut().for_each(|c| c.on_train_epoch_end(&point, &mut actions));
+        self.position.validation.clear();
+        self.hooks.on_train_epoch_end(&point, &mut self.asked);
         self.summary.last_epoch = Some(point);
-        let saves = self.act(actions)?;
-        self.summary.stopped = self.ends(true)?.flatten();
-        self.save(&saves, vec![])?;
+        self.stop_when_time_is_over();
+        self.act()?;
+        self.summary.stopped = self.ends().flatten();
         Ok(None)
     }
 
@@ -389,7 +292,6 @@ impl Fit<'_> {
     /// a longer run can go on there.
     fn end_within_epoch(&mut self, why: Option<String>) -> Result<()> {
         self.summary.stopped = why;
-        self.finish_log_points()?;
         let logs = self.open_logs()?;
         let mut sums = self.position.epoch_sums.clone();
         if let Some((_, literal)) = logs.first() {
@@ -416,20 +318,4 @@ enum End {
     Interrupted(Signal),
     /// A limit of the run or a callback's wish, with why, if it was not planned.
     OfRun(Option<String>),
-}
-
-/// A factor of the learning rate, as process 0 tells the others: its bits, or nothing.
-struct Factor(Option<f64>);
-
-impl hosts::Shared for Factor {
-    fn to_text(&self) -> Option<String> {
-        Some(self.0.map_or(String::new(), |factor| factor.to_bits().to_string()))
-    }
-    fn from_text(text: &str) -> Option<Factor> {
-        if text.is_empty() {
-            Some(Factor(None))
-        } else {
-            text.parse().ok().map(|bits| Factor(Some(f64::from_bits(bits))))
-        }
-    }
 }

@@ -15,7 +15,7 @@ use fulmen_tensor::Tensor;
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{
     Batch, BatchLimit, Callback, FitStart, FitSummary, Plan, Predictions, StepContext, TrainDuration, Trainer,
-    TrainerBuilder, TrainingModule,
+    TrainerBuilder, TrainingModule, Weights,
 };
 
 use crate::common::{Net, Record, isolated, train_loader, trainer, val_loader};
@@ -243,8 +243,8 @@ fn a_fast_run_has_one_batch_of_each_and_leaves_no_checkpoint_and_no_log() {
     assert_eq!((summary.global_step, summary.epochs, summary.last_checkpoint), (1, 1, None));
     assert!(summary.last_epoch.unwrap().get("val_loss").is_some());
     assert_eq!(planned.0.lock().unwrap().unwrap().total_steps, 1);
-    let left: Vec<_> = std::fs::read_dir(trainer.run_dir().unwrap()).unwrap().collect();
-    assert!(left.is_empty(), "{left:?}");
+    trainer.test(&Net::new(), &val, Weights::Current).unwrap();
+    assert!(trainer.run_dir().is_none() && std::fs::read_dir(folder.path()).unwrap().next().is_none());
     let options = Trainer::builder().fast_dev_run(3).options().unwrap();
     assert_eq!((options.limit_test_batches, options.max_epochs), (BatchLimit::Count(3), 1));
 }
@@ -361,7 +361,7 @@ fn a_bare_run_trains_alone() {
     assert_eq!((summary.global_step, summary.last_checkpoint), (20, None));
     assert!(record.logs.lock().unwrap().is_empty() && summary.train_loss.is_some());
     assert_eq!(trainer.device_to_host_transfers(), 2, "one an epoch");
-    assert!(std::fs::read_dir(trainer.run_dir().unwrap()).unwrap().next().is_none());
+    assert!(trainer.run_dir().is_none() && std::fs::read_dir(folder.path()).unwrap().next().is_none());
     let error = Trainer::builder().barebones(true).detect_nan(true).options().unwrap_err().to_string();
     assert_eq!(error, "barebones: it leaves out detect_nan, which is on; give one of the two");
 }

@@ -3,6 +3,8 @@
 
 mod anomalies;
 mod averaging;
+mod callbacks;
+mod checkpoints;
 mod command_line;
 mod common;
 mod damage;

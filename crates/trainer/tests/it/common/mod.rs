@@ -117,7 +117,7 @@ impl Callback for Record {
     fn name(&self) -> &'static str {
         "Record"
     }
-    fn on_log(&mut self, point: &LogPoint) {
+    fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
         self.logs.lock().unwrap().push(point.clone());
     }
     fn on_validation_end(&mut self, point: &LogPoint, _: &mut Actions) {
