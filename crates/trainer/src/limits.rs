@@ -166,6 +166,12 @@ impl Options {
         if overfit.is_zero() {
             return Ok(());
         }
+        if self.reload_dataloaders_every_n_epochs > 0 {
+            return Err(Error::option(format!(
+                "overfit_batches: it is {overfit}, and reload_dataloaders_every_n_epochs is {}; give one of the two",
+                self.reload_dataloaders_every_n_epochs
+            )));
+        }
         for (name, given, limit) in [
             ("limit_train_batches", given.limit_train_batches, &mut self.limit_train_batches),
             ("limit_val_batches", given.limit_val_batches, &mut self.limit_val_batches),

@@ -95,6 +95,9 @@ pub(crate) enum Over<'a> {
 /// higher words of counters, and floats that are no sums.
 const HEAD: usize = 3;
 
+/// Stands for a float that there is not yet: a NaN that no computation gives.
+const NONE: i32 = -1;
+
 /// The name that the learning rate is logged under.
 pub(crate) const LEARNING_RATE: &str = "lr";
 /// The name that the length of the gradients is logged under, if it is asked for.
@@ -239,14 +242,7 @@ impl LogLayout {
     /// The vector before the first step.
     pub(crate) fn start(&self) -> Result<Literal> {
         let mut words = vec![0i32; HEAD + 2 * (self.floats + self.counters)];
-        for entry in self.entries.iter().filter(|entry| entry.sums.iter().any(|sum| sum.kind == Kind::Latest)) {
-            let nothing = match entry.rule {
-                Rule::Reduce(ReduceFx::Min) => f32::INFINITY,
-                Rule::Reduce(ReduceFx::Max) => f32::NEG_INFINITY,
-                _ => 0.0,
-            };
-            words.push(nothing.to_bits() as i32);
-        }
+        words.resize(words.len() + self.latest, NONE);
         words.resize(self.len(), 0);
         Ok(Literal::from_slice(&words, [self.len()])?)
     }
@@ -306,14 +302,14 @@ impl LogLayout {
         let rules = self.entries.iter().flat_map(|entry| entry.sums.iter().map(move |sum| (sum.kind, &entry.rule)));
         let latest = rules.zip(&values).filter(|((kind, _), _)| *kind == Kind::Latest);
         for (i, ((_, rule), (_, value))) in latest.enumerate() {
-            let before = words(HEAD + 2 * (self.floats + self.counters) + i, 1).bitcast(DType::F32);
-            let value = value.broadcast_to([1]);
+            let bits = words(HEAD + 2 * (self.floats + self.counters) + i, 1);
+            let (before, value) = (bits.bitcast(DType::F32), value.broadcast_to([1]));
             let after = match rule {
                 Rule::Reduce(ReduceFx::Min) => before.minimum(&value),
                 Rule::Reduce(ReduceFx::Max) => before.maximum(&value),
-                _ => value,
+                _ => value.clone(),
             };
-            parts.push(after.bitcast(DType::I32));
+            parts.push(bits.eq(f64::from(NONE)).select(&value, &after).bitcast(DType::I32));
         }
         if let Some(anomalies) = &self.anomalies {
             let levels = words(self.len() - self.levels(), self.levels());
@@ -347,7 +343,8 @@ impl LogLayout {
         let float = |i: usize| f64::from(f32::from_bits(words[i] as u32));
         let mut at_counter = HEAD + 2 * self.floats;
         let (mut at_float, mut at_latest) = (HEAD, at_counter + 2 * self.counters);
-        let mut take = |sum: &Sum| -> Vec<f64> {
+        // Nothing for a float that there is not yet.
+        let mut take = |sum: &Sum| -> Option<Vec<f64>> {
             let at = match sum.kind {
                 Kind::Float => &mut at_float,
                 Kind::Counter => &mut at_counter,
@@ -355,18 +352,20 @@ impl LogLayout {
             };
             let from = *at;
             *at += sum.len;
-            (from..from + sum.len)
-                .map(|i| match sum.kind {
-                    Kind::Float => float(i) + float(i + self.floats),
-                    Kind::Counter => {
-                        f64::from(words[i + self.counters] as u32) * 2f64.powi(32) + f64::from(words[i] as u32)
-                    }
-                    Kind::Latest => float(i),
-                })
-                .collect()
+            let number = |i: usize| match sum.kind {
+                Kind::Float => Some(float(i) + float(i + self.floats)),
+                Kind::Counter => {
+                    Some(f64::from(words[i + self.counters] as u32) * 2f64.powi(32) + f64::from(words[i] as u32))
+                }
+                Kind::Latest => (words[i] != NONE).then(|| float(i)),
+            };
+            (from..from + sum.len).map(number).collect()
         };
-        let sums = self.entries.iter().map(|entry| (entry.key.clone(), entry.sums.iter().map(&mut take).collect()));
-        let sums = sums.collect();
+        let mut sums = vec![];
+        for entry in &self.entries {
+            let of_entry: Vec<Option<Vec<f64>>> = entry.sums.iter().map(&mut take).collect();
+            sums.extend(of_entry.into_iter().collect::<Option<_>>().map(|of_entry| (entry.key.clone(), of_entry)));
+        }
         let bad_step = u64::try_from(words[0]).ok().filter(|&step| step > 0);
         let levels = &words[words.len() - self.levels()..];
         let anomaly =
@@ -380,7 +379,8 @@ impl LogLayout {
         sums.bad_step = sums.bad_step.or(later.bad_step);
         sums.learning_rate = later.learning_rate;
         sums.grad_norm = later.grad_norm;
-        for (entry, (key, later)) in self.entries.iter().zip(&later.sums) {
+        for (key, later) in &later.sums {
+            let Some(entry) = self.entries.iter().find(|entry| entry.key == *key) else { continue };
             match sums.sums.iter_mut().find(|mine| mine.0 == *key) {
                 Some(mine) => mine
                     .1

@@ -1,5 +1,6 @@
 //! [`TrainingModule`]: what a user writes, and [`StepContext`], what its steps can say.
 
+use fulmen_data::DataLoader;
 use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::Tensor;
@@ -41,6 +42,17 @@ pub trait TrainingModule: Module {
     fn predict_step(&self, batch: &Batch) -> Predictions {
         let _ = batch;
         Predictions::default()
+    }
+
+    /// Makes the training loader for an epoch, counted from 0, and those after it: called every
+    /// `reload_dataloaders_every_n_epochs` epochs, where the option says so, but not for the first epochs, whose loader the
+    /// fit is given. It must have as many batches of the same shapes. By default there is none.
+    ///
+    /// # Errors
+    /// Whatever goes wrong there; it ends the fit.
+    fn train_dataloader(&self, epoch: u64) -> Result<Option<DataLoader>> {
+        let _ = epoch;
+        Ok(None)
     }
 
     /// Called before a fit, once the devices are decided and before anything is recorded, and likewise before a

@@ -341,6 +341,9 @@ macro_rules! option_table {
             /// Epochs between two validations.
             check_val_every_n_epoch: u64 = 1, "FULMEN_CHECK_VAL_EVERY_N_EPOCH", positive;
 
+            /// Epochs after which the module's `train_dataloader` makes a new training loader; 0 for never.
+            reload_dataloaders_every_n_epochs: u64 = 0, "FULMEN_RELOAD_DATALOADERS_EVERY_N_EPOCHS", |_| None;
+
             /// The seed of initial weights and of random layers.
             seed: u64 = 0, "FULMEN_SEED", |_| None;
 

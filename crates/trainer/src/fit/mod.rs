@@ -2,6 +2,7 @@
 
 mod logging;
 mod open;
+mod reloading;
 mod saving;
 mod turn;
 mod validating;
@@ -113,7 +114,7 @@ impl Fit<'_> {
                         self.save_interrupted(signal)?;
                         break;
                     }
-                    if self.overfits() {
+                    if self.reload()? || self.overfits() {
                         batches = self.batches();
                     }
                 }
@@ -142,15 +143,15 @@ impl Fit<'_> {
             note(&report.verdict());
         }
         self.summary.loader = Some(report);
-        self.summary.bad_samples = self.bad.count();
+        self.summary.bad_samples += self.bad.count();
         self.summary.samples_per_second = self.times.steps_per_second() * samples_a_step;
         Ok(())
     }
 
-    /// The batches to come: one stream over all epochs, so that the first batches of an epoch are read while the last one
+    /// The batches to come: one stream over all epochs of the loader, so that the first batches of an epoch are read while the last one
     /// ends; or the first epoch, again and again.
     fn batches(&self) -> DeviceBatches {
-        let epochs = if self.overfits() { 0..1 } else { self.position.epoch..self.limits.epochs };
+        let epochs = if self.overfits() { 0..1 } else { self.position.epoch..self.next_reload() };
         let runtime = &self.session.runtime;
         let batches = self.train.epochs(epochs, self.position.batch as usize);
         batches.prefetch_to(runtime, &Strategy::batch(runtime.mesh()))

@@ -9,6 +9,7 @@ use fulmen_tensor::Literal;
 
 use super::Fit;
 use super::logging::Reading;
+use super::reloading;
 use super::turn::Program;
 use super::validating::Validation;
 use crate::actions::Actions;
@@ -62,7 +63,9 @@ fn open<'a>(
     (session.record.best_checkpoint, session.record.last_checkpoint) = (None, None);
     let setting = session.setting()?;
     let mut start = Start::new(&setting.options)?;
-    let prepared = prepare(module, &setting, start.position.seed, train, validation)?;
+    let reloaded = reloading::reloaded(module, &setting, start.position.epoch)?;
+    let prepared = prepare(module, &setting, start.position.seed, reloaded.as_ref().unwrap_or(train), validation)?;
+    reloading::check(module, &setting, &prepared.train, prepared.limits.epochs)?;
     start.take_state(&prepared, &setting)?;
     agree(session, module, &prepared, &start)?;
     open_run(session, &prepared.train)?;

@@ -23,6 +23,7 @@ mod precision;
 mod predict;
 #[cfg(feature = "multi-host")]
 mod processes;
+mod reloading;
 mod resume;
 mod resume_within_a_group;
 mod resume_within_an_epoch;
