@@ -104,7 +104,8 @@ pub mod prelude {
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau};
     pub use fulmen_trainer::{
         Actions, Batch, Callback, FitStart, FitSummary, LogPoint, Options, Plan, Precision, Predictions, Progress,
-        StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, WeightAveraging, Weights,
+        StepContext, Strategy, TrainStep, Trainer, TrainerArgs, TrainerBuilder, TrainingFn, TrainingModule,
+        WeightAveraging, Weights,
     };
 }
 
@@ -145,6 +146,8 @@ mod book {
     mod bottleneck {}
     #[doc = include_str!("../../../docs/src/training.md")]
     mod training {}
+    #[doc = include_str!("../../../docs/src/own-loop.md")]
+    mod own_loop {}
     #[doc = include_str!("../../../docs/src/metrics.md")]
     mod metrics {}
     #[doc = include_str!("../../../docs/src/checkpoints.md")]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fulmen_data::{DataLoader, DeviceBatches};
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Literal, Sharding};
 
-pub(crate) use open::fit;
+pub(crate) use open::{agree, fit};
 
 use crate::bad_samples::BadCount;
 use crate::callback::{Actions, CheckpointRole, Progress};

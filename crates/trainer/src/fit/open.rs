@@ -39,17 +39,24 @@ pub(crate) fn fit(
     let setting = session.setting()?;
     let mut start = Start::new(&setting.options)?;
     let prepared = prepare(module, &setting, start.position.seed, train, validation)?;
-    start.take_state(&prepared, &setting)?;
-    agree(session, module, &prepared, &start)?;
+    let Prepared { train, layout, program, limits, .. } = &prepared;
+    start.take_state(train, layout, program.step.logs(), limits, &setting)?;
+    agree(session, "fit", module, &prepared, &start)?;
     open_run(session, &prepared.train)?;
     let executor = Executor::new(&session.runtime, session.hosts.as_ref(), Some(interrupt));
     Fit::compile(session, module, &setting, prepared, start, (executor, started))?.run()
 }
 
 /// Compares with the other processes what each is about to train, and from which values.
-fn agree(session: &Session, module: &dyn TrainingModule, prepared: &Prepared, start: &Start) -> Result<()> {
+pub(crate) fn agree(
+    session: &Session,
+    what: &str,
+    module: &dyn TrainingModule,
+    prepared: &Prepared,
+    start: &Start,
+) -> Result<()> {
     let (runtime, seed) = (&session.runtime, start.position.seed);
-    session.agree("fit", |facts| {
+    session.agree(what, |facts| {
         hosts::add_program(facts, "training", prepared.program.step.functions(), &prepared.train, runtime)?;
         if let Some((loader, eval)) = &prepared.validation {
             hosts::add_program(facts, "validation", eval.functions(), loader, runtime)?;
