@@ -48,11 +48,17 @@ fn run(step: &mut TrainStep<'_>) -> Vec<Vec<(String, u64)>> {
     points
 }
 
+/// Runs so many steps, and reads nothing.
+fn advance(step: &mut TrainStep<'_>, steps: usize) {
+    for batch in step.batches().take(steps) {
+        step.run(&batch.unwrap()).unwrap();
+    }
+}
+
 #[test]
 fn a_loop_of_ones_own_is_fit_bit_for_bit() {
     type Set = fn(TrainerBuilder) -> TrainerBuilder;
-    let settings: [(&str, Set); 5] = [
-        ("1 device", |b| b),
+    let settings: [(&str, Set); 4] = [
         ("clipped, bf16-mixed", |b| b.gradient_clip_val(0.5).precision(Precision::Bf16Mixed).log_grad_norm(true)),
         ("accumulated, averaged", |b| b.accumulate_grad_batches(2).weight_averaging(WeightAveraging::ema(0.9))),
         ("8 devices", |b| b.devices(8).gradient_clip_val(0.5)),
@@ -60,7 +66,6 @@ fn a_loop_of_ones_own_is_fit_bit_for_bit() {
     ];
     for (name, set) in settings {
         let folder = tempfile::tempdir().unwrap();
-        // 5 batches, of which the last is padded, unless batch norm's statistics forbid it.
         let (train, val) = (train_loader(40, LastBatch::Drop), val_loader(20));
         let record = Record::default();
         let fitted = Net::new();
@@ -206,7 +211,7 @@ fn a_step_that_was_saved_at_the_end_of_an_epoch_goes_on_with_the_next() {
     let (net, other) = (Net::new(), Net::new());
     let mut trainer = builder(folder.path()).build().unwrap();
     let mut step = trainer.train_step(&net, &train).unwrap();
-    step.batches().take(5).for_each(|batch| drop(step.run(&batch.unwrap()).unwrap()));
+    advance(&mut step, 5);
     step.logs().unwrap().wait().unwrap();
     step.save(&path).unwrap();
     let whole = rest(step, &net);
@@ -268,12 +273,12 @@ fn a_policy_learns_from_what_it_has_played() {
         },
         |_| Adam::new(0.1),
     );
-    // What the batches will be like; an epoch of them has no end.
+    // What the batches will be like: an epoch is one of them.
     let like = TensorDataset::builder()
         .array("state", [16, 1], vec![0.0f32; 16])
         .array("action", [16], vec![0i32; 16])
         .array("reward", [16], vec![0.0f32; 16]);
-    let like = DataLoader::builder(like.build().unwrap()).batch_size(16).endless().build().unwrap();
+    let like = DataLoader::builder(like.build().unwrap()).batch_size(16).build().unwrap();
     let mut trainer = trainer(folder.path()).max_steps(1000).build().unwrap();
     let mut step = trainer.train_step(&policy, &like).unwrap();
     let mut act =
@@ -304,7 +309,7 @@ fn a_batch_of_ones_own_trains_as_that_of_the_loader() {
         by_hand.reinitialize(3);
         let mut trainer = builder(folder.path()).devices(devices).build().unwrap();
         let mut step = trainer.train_step(&net, &train).unwrap();
-        step.batches().take(2).for_each(|batch| drop(step.run(&batch.unwrap()).unwrap()));
+        advance(&mut step, 2);
         drop(step);
         let mut step = trainer.train_step(&by_hand, &train).unwrap();
         for batch in train.epoch(0) {
@@ -414,7 +419,7 @@ fn each_wrong_use_is_one_clear_error() {
     let error = step.load(&file).unwrap_err();
     assert!(error.is_checkpoint() && error.to_string().contains("`fc1.weight` (f32[64, 6]) is missing"), "{error}");
     // Nothing was changed.
-    step.batches().take(2).for_each(|batch| drop(step.run(&batch.unwrap()).unwrap()));
+    advance(&mut step, 2);
     step.block_until_ready().unwrap();
     let error = step.save(folder.path().join("no/such/folder/x.safetensors")).unwrap_err();
     assert!(error.to_string().contains("no/such/folder"), "{error}");
@@ -423,10 +428,11 @@ fn each_wrong_use_is_one_clear_error() {
 #[test]
 fn a_loss_that_is_not_finite_is_an_error_where_it_is_asked_for() {
     let folder = tempfile::tempdir().unwrap();
-    let net = Net { learning_rate: 1e30, ..Net::new() };
+    let mut net = Net::new();
+    net.learning_rate = 1e30;
     let mut trainer = builder(folder.path()).detect_nan(true).build().unwrap();
     let mut step = trainer.train_step(&net, &train_loader(40, LastBatch::Drop)).unwrap();
-    step.batches().for_each(|batch| drop(step.run(&batch.unwrap()).unwrap()));
+    advance(&mut step, usize::MAX);
     let error = step.logs().unwrap().wait().unwrap_err();
     assert!(error.not_finite_step().is_some() && error.to_string().contains("`train_loss`"), "{error}");
     let error = step.save(folder.path().join("bad.safetensors")).unwrap_err();
