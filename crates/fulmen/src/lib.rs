@@ -104,7 +104,7 @@ pub mod prelude {
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau};
     pub use fulmen_trainer::{
         Actions, Batch, Callback, FitStart, FitSummary, LogPoint, Options, Plan, Precision, Predictions, Progress,
-        StepContext, Strategy, TrainStep, Trainer, TrainerArgs, TrainerBuilder, TrainingFn, TrainingModule,
+        ReduceFx, StepContext, Strategy, TrainStep, Trainer, TrainerArgs, TrainerBuilder, TrainingFn, TrainingModule,
         WeightAveraging, Weights,
     };
 }
@@ -148,6 +148,8 @@ mod book {
     mod training {}
     #[doc = include_str!("../../../docs/src/own-loop.md")]
     mod own_loop {}
+    #[doc = include_str!("../../../docs/src/logging.md")]
+    mod logging {}
     #[doc = include_str!("../../../docs/src/metrics.md")]
     mod metrics {}
     #[doc = include_str!("../../../docs/src/checkpoints.md")]

@@ -20,6 +20,7 @@
 //! Not here: models, optimizers, training loops.
 
 mod accelerator;
+mod anomalies;
 mod apply;
 mod array;
 mod as_tensor;
@@ -57,6 +58,7 @@ mod transfer;
 mod variable;
 
 pub use accelerator::Accelerator;
+pub use anomalies::Anomalies;
 pub use array::{Argument, DeviceArray};
 pub use as_tensor::AsTensor;
 pub use autocast::autocast;

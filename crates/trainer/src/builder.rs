@@ -13,6 +13,7 @@ use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
 use crate::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::hosts::Hosts;
+use crate::hyperparameters::Told;
 use crate::loggers::{CsvLogger, Logger};
 use crate::options::{TrainerArgs, option_table};
 use crate::say::note;
@@ -34,6 +35,7 @@ pub struct TrainerBuilder {
     runtime: Option<Runtime>,
     averaging: Option<WeightAveraging>,
     pub(crate) mesh: Option<Mesh>,
+    pub(crate) told: Told,
 }
 
 impl TrainerBuilder {
@@ -150,7 +152,7 @@ impl TrainerBuilder {
             return Err(Error::usage(message));
         }
         let mut loggers = self.loggers.unwrap_or_else(|| vec![Box::new(CsvLogger::new())]);
-        if options.fast_dev_run.batches() > 0 || options.barebones {
+        if options.leaves_nothing() {
             loggers.clear();
         }
         if hosts.as_ref().is_some_and(|hosts| !hosts.process().is_coordinator()) {
@@ -158,7 +160,15 @@ impl TrainerBuilder {
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
-        Ok(Trainer::new(Session { choices, runtime, hosts, callbacks, loggers, record: Record::default() }))
+        Ok(Trainer::new(Session {
+            choices,
+            runtime,
+            hosts,
+            callbacks: callbacks.into(),
+            loggers,
+            told: self.told,
+            record: Record::default(),
+        }))
     }
 }
 

@@ -78,6 +78,13 @@ impl Start {
             return Ok(());
         };
         let refused = |why: String| Error::checkpoint(path, why);
+        if self.position.weights_only {
+            return Err(refused(
+                "it has the weights alone (save_weights_only), from which training cannot be resumed. Resume with \
+                 last.safetensors of that run"
+                    .into(),
+            ));
+        }
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
         check_counts(&self.position, train, limits, tensors).map_err(refused)?;
         logs.check(&self.position.epoch_sums).map_err(refused)?;
@@ -106,13 +113,9 @@ impl Start {
     }
 }
 
-/// The best checkpoint that the one at `path` names. Its folder may have been moved: then the best lies beside it.
+/// The best checkpoint that the one at `path` names.
 fn find_best(position: &Position, path: &Path) -> Result<Option<PathBuf>, String> {
-    let Some(named) = &position.best_checkpoint else { return Ok(None) };
-    let beside = named.file_name().map(|name| path.with_file_name(name));
-    let Some(best) = [Some(named.clone()), beside].into_iter().flatten().find(|path| path.exists()) else {
-        return Ok(None);
-    };
+    let Some(best) = position.best(path) else { return Ok(None) };
     let refuse = |why: String| {
         format!(
             "its metadata `best_checkpoint` is {}, which is not a checkpoint of this run: {why}. Move that file away to \

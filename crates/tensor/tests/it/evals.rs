@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use fulmen_pjrt::{CompileOptions, Effort};
 use fulmen_tensor::{
-    Accelerator, DType, Devices, Function, Literal, Runtime, Tensor, TensorType, cond, fori_loop, random, recording, scan,
-    set_note_handler, while_loop,
+    Accelerator, DType, Devices, Function, Literal, Runtime, Tensor, TensorType, cond, fori_loop, random, recording,
+    scan, set_note_handler, while_loop,
 };
 
 /// A runtime whose metrics are its own.

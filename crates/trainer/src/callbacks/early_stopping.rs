@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::Mode;
 use super::monitor::monitored;
-use crate::LogPoint;
-use crate::callback::{Actions, Callback, FitStart};
+use crate::callback::{Callback, FitStart};
+use crate::{Actions, LogPoint};
 
 /// Ends the fit when a metric has not become better for some epochs.
 ///
@@ -21,13 +21,24 @@ pub struct EarlyStopping {
     min_delta: f64,
     best: Option<f64>,
     waited: u64,
+    /// The step of the latest value.
+    judged: u64,
     warned: bool,
 }
 
 impl EarlyStopping {
     /// Watches a metric with a patience of 3 epochs.
     pub fn new(metric: impl Into<String>, mode: Mode) -> EarlyStopping {
-        EarlyStopping { metric: metric.into(), mode, patience: 3, min_delta: 0.0, best: None, waited: 0, warned: false }
+        EarlyStopping {
+            metric: metric.into(),
+            mode,
+            patience: 3,
+            min_delta: 0.0,
+            best: None,
+            waited: 0,
+            judged: 0,
+            warned: false,
+        }
     }
 
     /// Epochs without a better value after which training ends.
@@ -48,13 +59,13 @@ impl Callback for EarlyStopping {
         "EarlyStopping"
     }
 
-    fn on_fit_start(&mut self, _: &FitStart) {
-        (self.best, self.waited) = (None, 0);
+    fn on_fit_start(&mut self, start: &FitStart) {
+        (self.best, self.waited, self.judged) = (None, 0, start.global_step);
     }
 
     /// A validation within an epoch counts as one that ends an epoch, if it has the metric.
     fn on_validation_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        if point.get(&self.metric).is_some() {
+        if actions.is_fitting() && point.get(&self.metric).is_some() {
             // The end of an epoch may well be without it then.
             self.warned = true;
             self.on_train_epoch_end(point, actions);
@@ -62,7 +73,11 @@ impl Callback for EarlyStopping {
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+        if self.judged == point.global_step {
+            return;
+        }
         let Some(value) = monitored(point, &self.metric, "EarlyStopping", &mut self.warned) else { return };
+        self.judged = point.global_step;
         if self.mode.is_better(value, self.best, self.min_delta) {
             (self.best, self.waited) = (Some(value), 0);
             return;

@@ -12,9 +12,11 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 
 use super::*;
-use crate::callback::{Actions, Callback, CheckpointRole, Progress};
+use crate::callback::{Callback, Progress};
 use crate::predict::PredictedBatches;
-use crate::{Batch, LogPoint, Plan, Predictions, Signal, StepContext, Trainer, TrainingModule, Weights};
+use crate::{
+    Actions, Batch, CheckpointRole, LogPoint, Plan, Predictions, Signal, StepContext, Trainer, TrainingModule, Weights,
+};
 
 /// The variable that tells a process of this test program where to join.
 const JOIN: &str = "FULMEN_TEST_JOIN";
@@ -234,7 +236,7 @@ impl Callback for Terminate {
     fn name(&self) -> &'static str {
         "Terminate"
     }
-    fn on_train_batch_end(&mut self, progress: &Progress) {
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if self.slowest && progress.global_step == 25 {
             let sent = Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
             assert!(sent.unwrap().success());

@@ -4,11 +4,11 @@ use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
 use super::checks::check_loss;
 use super::values::Values;
+use crate::logged::{Logged, LoggedValue, refused};
 use crate::logs::{GRAD_NORM, LogLayout};
-use crate::module::{Logged, LoggedValue, StepContext};
 use crate::placeholders::Placeholders;
 use crate::setting::Setting;
-use crate::{Batch, Error, Result, TrainingModule};
+use crate::{Batch, Result, StepContext, TrainingModule};
 
 /// What an error says where a step asks for a value.
 pub(super) const LOG_IT: &str = "to see the value, log it: `cx.log(\"name\", &tensor)`";
@@ -53,21 +53,21 @@ impl Forward {
         check_loss(&loss, batch)?;
         if let Some(entry) = logged.iter().find(|l| l.name == TRAIN_LOSS).filter(|l| !l.is(&loss)) {
             let message = "this name is that of the loss, which training_step returns; choose another";
-            return Err(Error::usage(format!("log `{TRAIN_LOSS}`: {message}\n  at {}", entry.location)));
+            return Err(refused(entry, message));
         }
         if let Some(entry) = logged.iter().find(|l| setting.options.log_grad_norm && l.name == GRAD_NORM) {
             let message = "log_grad_norm logs a value of this name; choose another";
-            return Err(Error::usage(format!("log `{GRAD_NORM}`: {message}\n  at {}", entry.location)));
+            return Err(refused(entry, message));
         }
         let loss_name = match logged.iter().find(|l| l.is(&loss)) {
             Some(entry) => entry.name.clone(),
             None => {
-                let value = LoggedValue::Mean(loss.clone());
-                logged.insert(0, Logged { name: TRAIN_LOSS.into(), value, location: loss.location() });
+                let value = LoggedValue::Value(loss.clone());
+                logged.insert(0, Logged::new(TRAIN_LOSS, value, loss.location()));
                 TRAIN_LOSS.into()
             }
         };
-        let layout = LogLayout::new(&logged, batch)?.with_grad_norm(setting.options.log_grad_norm);
+        let layout = LogLayout::new(&logged, batch, None)?.with_grad_norm(setting.options.log_grad_norm);
         Ok(Forward { loss, loss_name, logged, layout, used })
     }
 }

@@ -4,6 +4,7 @@
 //! `step_program.rs` alone.
 
 mod checks;
+mod declared;
 mod eval;
 mod forward;
 mod gradients;
@@ -12,6 +13,7 @@ mod train;
 mod update;
 mod values;
 
+pub(crate) use declared::{DeclaredProgram, declared};
 pub(crate) use eval::{Stage, eval};
 pub(crate) use step_program::{CompiledStep, StepProgram};
 pub(crate) use train::{TrainProgram, train};

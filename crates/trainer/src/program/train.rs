@@ -1,7 +1,7 @@
 //! The training step as one function: forward, backward, optimizer, averages, counters and logs.
 
 use fulmen_nn::optim::{Optimizer, Step};
-use fulmen_tensor::{DType, Tensor, TensorType};
+use fulmen_tensor::{Anomalies, DType, Tensor, TensorType};
 
 use super::checks::check_statistics;
 use super::forward::Forward;
@@ -9,11 +9,11 @@ use super::gradients::gradients;
 use super::step_program::{RecordedStep, StepProgram};
 use super::update::update;
 use super::values::Values;
-use crate::epoch::Epoch;
+use crate::epoch::{Epoch, counted};
 use crate::logs::StepFacts;
 use crate::setting::Setting;
 use crate::state::{Average, StateLayout, names};
-use crate::{Batch, Result, TrainingModule};
+use crate::{Batch, Error, Result, TrainingModule, media};
 
 /// A training step as a program.
 pub(crate) struct TrainProgram {
@@ -32,6 +32,11 @@ pub(crate) fn train(
     setting: &Setting,
     seed: u64,
 ) -> Result<TrainProgram> {
+    if setting.options.detect_anomaly && shapes.len() > 1 {
+        let message = "detect_anomaly: the training loader has buckets, and only steps of one shape can be watched; train \
+                       without buckets to find the operation";
+        return Err(Error::option(message));
+    }
     let mut loss = None;
     let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
         let (step, name) = record(module, optimizer, batch, batches, layout, setting, seed)?;
@@ -65,22 +70,25 @@ fn record(
         turn = turn.scaled_by(values.before(factor));
     }
     update(optimizer, &turn, &mut values, &gradients)?;
-    let counted = match &gradients.updates {
+    let counted_updates = match &gradients.updates {
         Some(done) => done.select(&(&updates + 1.0), &updates),
         None => &updates + 1.0,
     };
-    average(&mut values, setting, &counted, gradients.updates.as_ref(), epoch.as_ref());
+    average(&mut values, setting, &counted_updates, gradients.updates.as_ref(), epoch.as_ref());
     if let (Some(ids), Some(epoch)) = (counters.epoch, &epoch) {
         values.set_all(ids, epoch.next());
     }
-    values.set(layout.optimizer.updates, counted);
+    values.set(layout.optimizer.updates, counted_updates);
     values.set(counters.step, &step + 1.0);
     if batch.is_padded() {
         check_statistics(&values, batch)?;
     }
     values.check()?;
 
-    let so_far = Tensor::placeholder(names::LOGS, forward.layout.ty());
+    let watched = || [forward.loss.clone()].into_iter().chain(values.changes().map(|id| values.after(id).clone()));
+    let anomalies = setting.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
+    let logs = forward.layout.with_anomalies(anomalies);
+    let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let facts = StepFacts {
         loss: &forward.loss,
         // Counted as the host counts: groups of batches.
@@ -93,17 +101,21 @@ fn record(
         // Of a step that overflowed too: that is what it shows.
         grad_norm: gradients.norm.as_ref().map(|norm| (norm, gradients.due.as_ref())),
     };
-    let sums = [so_far.clone(), forward.layout.accumulate(&so_far, &forward.logged, batch, Some(&facts))];
+    // Counted as the host finds its log points.
+    let at = (facts.step + 1.0).remainder(counted(setting.options.log_every_n_steps)).eq(0.0);
+    let at = gradients.due.as_ref().map_or(at.clone(), |due| due.and(&at));
+    let outputs = media::outputs(&forward.logged, batch, Some(&at))?;
+    let sums = [so_far.clone(), logs.accumulate(&so_far, &forward.logged, batch, Some(&facts))];
     let step = RecordedStep {
         name: "train_step",
         entries: layout.entries(),
         state: values.all_before().to_vec(),
         changes: values.changes().map(|id| (id, values.after(id).clone())).collect(),
-        logs: forward.layout,
+        logs,
         sums,
         key: Some(key),
         batch,
-        outputs: vec![],
+        outputs,
     };
     Ok((StepProgram::new(step, setting)?, forward.loss_name))
 }

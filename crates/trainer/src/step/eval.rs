@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use fulmen_data::DataLoader;
+use fulmen_tensor::DeviceArray;
 
 use super::TrainStep;
 use super::train::Averages;
 use crate::evaluate::{Evaluated, Evaluation};
 use crate::hosts;
 use crate::program::{self, Stage};
-use crate::{BatchLimit, Error, LogPoint, Result};
+use crate::{BatchLimit, Error, LogPoint, Progress, Result};
 
 /// A module's `validation_step`, compiled, with its loader. [`TrainStep::eval_step`] makes it.
 ///
@@ -61,17 +62,14 @@ impl EvalStep {
     }
 
     fn evaluate(&self, step: &TrainStep<'_>) -> Result<LogPoint> {
-        let Evaluated::Sums(sums) =
-            step.evaluate(&self.evaluation, self.averages.as_ref(), BatchLimit::ALL, || Ok(None))?
-        else {
+        let (evaluation, runtime, hosts) = (&self.evaluation, &step.runtime, step.executor.hosts());
+        let pass = |weights: &[&DeviceArray]| evaluation.run(runtime, hosts, weights, BatchLimit::ALL, |_| Ok(None));
+        let Evaluated::Logged(logged) = step.with_weights(self.averages.as_ref(), pass)? else {
             return Err(Error::data("the evaluation ended before its last batch"));
         };
-        let literals = hosts::arrive(step.executor.hosts(), step.runtime.read(&[&sums])?)?;
-        let literal = literals.first().ok_or_else(|| Error::data("the device gave no values"))?;
-        let logs = self.evaluation.step.logs();
-        let (metrics, arrays) = logs.values(&logs.read(literal)?, "");
-        let progress = step.progress();
-        Ok(LogPoint { epoch: progress.epoch, global_step: progress.global_step, metrics, arrays })
+        let literals = hosts::arrive(hosts, runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
+        let Progress { epoch, global_step, .. } = step.progress();
+        evaluation.step.logs().pass(&mut &literals[..], "", (epoch, global_step))
     }
 
     /// How often the step was compiled: once for each shape of batches, or not at all if the program was there.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fulmen_tensor::{DeviceArray, PendingLiterals, Runtime};
+use fulmen_tensor::{DeviceArray, Literal, PendingLiterals, Runtime};
 
 use crate::hosts::{self, Hosts};
-use crate::logs::{GRAD_NORM, LEARNING_RATE, LogLayout, Sums};
+use crate::logs::{GRAD_NORM, LEARNING_RATE, LogLayout, Over, Sums};
 use crate::say::note;
-use crate::{Error, LogPoint, Progress, Result};
+use crate::{Error, LogPoint, Result};
 
 /// So many reads in a row, each after one step, are told of.
 const TOLD_AT: u32 = 20;
@@ -20,9 +20,12 @@ const TOLD_AT: u32 = 20;
 #[must_use]
 pub struct StepLogs {
     /// Nothing if there was no step since the last read.
-    values: Option<(PendingLiterals, DeviceArray)>,
+    values: Option<PendingLiterals>,
+    /// Kept until the values have arrived.
+    _arrays: Vec<DeviceArray>,
     layout: LogLayout,
-    progress: Progress,
+    /// The epoch and the step of the latest of the values.
+    at: (u64, u64),
     hosts: Option<Arc<Hosts>>,
     shared: Arc<Shared>,
 }
@@ -30,35 +33,42 @@ pub struct StepLogs {
 impl StepLogs {
     /// Whether the values have arrived, so that [`wait`](StepLogs::wait) returns at once.
     pub fn is_ready(&self) -> bool {
-        self.values.as_ref().is_none_or(|(values, _)| values.is_ready())
+        self.values.as_ref().is_none_or(PendingLiterals::is_ready)
     }
 
-    /// Waits for the values: means over the steps, by the names that they were logged under; the loss is `train_loss`,
-    /// unless `training_step` logs it itself. Without a step since the last read there are none.
+    /// Waits for the values over the steps, by the names that they were logged under; the loss is `train_loss`, unless
+    /// `training_step` logs it itself. Without a step since the last read there are none.
     ///
     /// # Errors
-    /// What the device reports; with `detect_nan`, a loss that was not finite.
+    /// What the device reports; with `detect_nan` or `detect_anomaly`, a loss that was not finite.
     pub fn wait(self) -> Result<LogPoint> {
-        let StepLogs { values, layout, progress, hosts, shared } = self;
-        let Progress { epoch, global_step, .. } = progress;
-        let Some((values, _array)) = values else {
-            return Ok(LogPoint { epoch, global_step, metrics: vec![], arrays: vec![] });
+        let StepLogs { values, layout, at: (epoch, global_step), hosts, shared, _arrays } = self;
+        let Some(values) = values else {
+            return Ok(LogPoint { epoch, global_step, ..LogPoint::default() });
         };
         let asked = Instant::now();
         let literals = hosts::arrive(hosts.as_ref(), values)?;
         shared.waited.fetch_add(asked.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        let sums = literals.first().map(|literal| layout.read(literal)).transpose()?.unwrap_or_default();
+        let (sums, media) = literals.split_first().ok_or_else(|| Error::data("the device gave no values"))?;
+        let sums = layout.read(sums)?;
         shared.check_finite(&sums, None)?;
-        Ok(training_point(&layout, &sums, epoch, global_step))
+        training_point(&layout, &sums, media, Over::Pass(""), (epoch, global_step))
     }
 }
 
-/// What a stretch of training steps has logged.
-pub(crate) fn training_point(layout: &LogLayout, sums: &Sums, epoch: u64, global_step: u64) -> LogPoint {
-    let (mut metrics, arrays) = layout.values(sums, "");
-    metrics.push((LEARNING_RATE.into(), sums.learning_rate));
-    metrics.extend(sums.grad_norm.map(|norm| (GRAD_NORM.into(), norm)));
-    LogPoint { epoch, global_step, metrics, arrays }
+/// What a stretch of training steps has logged, with what was read of the pictures and their like.
+pub(crate) fn training_point(
+    layout: &LogLayout,
+    sums: &Sums,
+    media: &[Literal],
+    over: Over<'_>,
+    at: (u64, u64),
+) -> Result<LogPoint> {
+    let mut point = layout.point(sums, over, at);
+    point.metrics.push((LEARNING_RATE.into(), sums.learning_rate));
+    point.metrics.extend(sums.grad_norm.map(|norm| (GRAD_NORM.into(), norm)));
+    point.media = layout.media(media)?;
+    Ok(point)
 }
 
 /// How a training step is read.
@@ -101,26 +111,24 @@ impl Reads {
         self.steps += 1;
     }
 
-    /// Starts to read sums.
+    /// Starts to read sums, if there are some, and what the latest step gave besides.
     pub(super) fn start(
         &mut self,
         runtime: &Runtime,
         hosts: Option<&Arc<Hosts>>,
-        sums: Option<DeviceArray>,
+        arrays: Vec<DeviceArray>,
         layout: &LogLayout,
-        progress: Progress,
+        at: (u64, u64),
     ) -> Result<StepLogs> {
         if let Some(costs) = self.count() {
             note(&costs);
         }
-        let values = sums.map(|sums| Ok::<_, Error>((runtime.read(&[&sums])?, sums))).transpose()?;
-        Ok(StepLogs {
-            values,
-            layout: layout.clone(),
-            progress,
-            hosts: hosts.cloned(),
-            shared: Arc::clone(&self.shared),
-        })
+        let values = match &arrays[..] {
+            [] => None,
+            arrays => Some(runtime.read(&arrays.iter().collect::<Vec<_>>())?),
+        };
+        let (layout, hosts, shared) = (layout.clone(), hosts.cloned(), Arc::clone(&self.shared));
+        Ok(StepLogs { values, _arrays: arrays, layout, at, hosts, shared })
     }
 
     /// Counts a read. Gives a line about the last one of a row that is too long, once.
@@ -155,6 +163,9 @@ fn costs(waited: Duration, all: Duration) -> String {
 impl Shared {
     fn check_finite(&self, sums: &Sums, last_checkpoint: Option<&Path>) -> Result<()> {
         let Some(step) = sums.bad_step else { return Ok(()) };
+        if let Some(anomaly) = &sums.anomaly {
+            return Err(Error::anomaly(step, anomaly, last_checkpoint));
+        }
         let loss = format!("the training loss `{}`", self.loss);
         if self.detect_nan {
             return Err(Error::not_finite(step, &loss, last_checkpoint));

@@ -10,4 +10,6 @@ mod train;
 pub use eval::EvalStep;
 pub use function::StepFunction;
 pub use logs::StepLogs;
+pub(crate) use logs::training_point;
 pub use train::TrainStep;
+pub(crate) use train::{Averages, agree};

@@ -11,20 +11,21 @@ use super::logs::Reads;
 use super::{EvalStep, StepFunction, StepLogs};
 use crate::bad_samples::BadCount;
 use crate::checkpoint::{self, Position};
-use crate::evaluate::{Evaluated, Evaluation};
 use crate::executor::Executor;
 use crate::hints::hints;
 use crate::hosts::{self, Facts};
+use crate::hyperparameters::Told;
 use crate::interrupt;
 use crate::limits::{Limits, NO_LIMIT};
 use crate::prepare::{Prepared, prepare};
 use crate::program::CompiledStep;
+use crate::reading::Reading;
 use crate::resume::Start;
 use crate::say::note;
 use crate::session::Session;
 use crate::setting::Setting;
-use crate::state::{EntryId, State, names};
-use crate::{BatchLimit, Error, Plan, Progress, Result, Signal, Strategy, TrainDuration, TrainingModule};
+use crate::state::{self, EntryId, State, names};
+use crate::{Error, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration, TrainingModule, ValidationSets};
 
 /// A compiled training step with its state on the devices, for a loop of one's own. [`Trainer::train_step`] makes it.
 ///
@@ -77,13 +78,14 @@ pub struct TrainStep<'m> {
     pub(super) module: &'m dyn TrainingModule,
     pub(super) setting: Setting,
     pub(crate) runtime: Runtime,
-    /// Each log point that a fit reads has its epoch and its step.
-    pub(crate) executor: Executor<(u64, u64)>,
+    pub(crate) executor: Executor<Reading>,
     pub(crate) program: CompiledStep,
     pub(crate) state: State,
     key: DeviceArray,
     /// The sums of what was logged since the last read; none directly after one.
     pub(crate) sums: Option<DeviceArray>,
+    /// Pictures and their like, of the latest step.
+    pub(crate) media: Vec<DeviceArray>,
     pub(crate) position: Position,
     pub(crate) train: DataLoader,
     pub(crate) limits: Limits,
@@ -108,10 +110,10 @@ impl<'m> TrainStep<'m> {
         check_options(session)?;
         let setting = session.setting()?;
         let mut start = Start::new(&setting.options)?;
-        let prepared = prepare(module, &setting, start.position.seed, loader, None)?;
+        let prepared = prepare(module, &setting, start.position.seed, loader, &ValidationSets::from(None))?;
         let Prepared { train, layout, program, limits, .. } = &prepared;
         start.take_state(train, layout, program.step.logs(), limits, &setting)?;
-        crate::fit::agree(session, "train_step", module, &prepared, &start)?;
+        agree(session, "train_step", module, &prepared, &start)?;
         let mut step = TrainStep::new(session, module, &setting, prepared, start, None)?;
         step.guard = session.hosts.as_ref().map(|hosts| hosts.guard());
         Ok(step)
@@ -127,10 +129,14 @@ impl<'m> TrainStep<'m> {
         interrupt: Option<interrupt::Guard>,
     ) -> Result<TrainStep<'m>> {
         let Prepared { plan, limits, train, layout, program, .. } = prepared;
-        let Start { mut position, values, logs, .. } = start;
+        let Start { position, values, logs, .. } = start;
         let runtime = session.runtime.clone();
+        let executor = Executor::new(&runtime, session.hosts.as_ref(), interrupt);
         module.initialize(position.seed);
         let state = State::new(layout, values, &runtime, |f| session.compile_one("starting values", f))?;
+        if session.choices.options.enable_model_summary {
+            note(&ModelSummary::new(module, 1).to_string());
+        }
         if plan.total_steps == NO_LIMIT {
             note(
                 "note: only max_time ends this run, so that its steps are not known: a schedule over Plan::total_steps stays \
@@ -142,16 +148,21 @@ impl<'m> TrainStep<'m> {
         }
         let reads = Reads::new(program.loss, setting.options.detect_nan);
         let step = session.compile("training step", &train, program.step)?;
-        position.data = train.description();
-        position.accumulate = setting.options.accumulate_grad_batches;
+        let position = Position {
+            data: train.description(),
+            accumulate: setting.options.accumulate_grad_batches,
+            told: Told { config: None, ..session.told.clone() },
+            ..position
+        };
         Ok(TrainStep {
             module,
             setting: setting.clone(),
-            executor: Executor::new(&runtime, session.hosts.as_ref(), interrupt),
+            executor,
             program: step,
             state,
             key: key(&runtime, position.seed)?,
             sums: logs.map(|logs| runtime.to_device(&logs)).transpose()?,
+            media: vec![],
             position,
             bad: BadCount::new(&train, "training"),
             train,
@@ -239,7 +250,9 @@ impl<'m> TrainStep<'m> {
             self.position.batch = 0;
             self.position.epoch_sums = Default::default();
         }
-        let (busy, _) = self.executor.step(&self.program, &mut self.state, &mut self.sums, Some(&self.key), batch)?;
+        let (busy, media) =
+            self.executor.step(&self.program, &mut self.state, &mut self.sums, Some(&self.key), batch)?;
+        self.media = media;
         self.position.batch += 1;
         self.position.global_step += u64::from(self.stepped());
         Ok(busy)
@@ -293,7 +306,8 @@ impl<'m> TrainStep<'m> {
         self.program.compilations()
     }
 
-    /// What was logged since the last call, as means over the steps since then: starts to read it, and does not wait.
+    /// What was logged since the last call, as means over the steps since then: starts to read it, and does not wait. Pictures,
+    /// texts and histograms are those of the latest step, and there where `log_every_n_steps` divides its number.
     ///
     /// [`StepLogs::wait`] waits for the device. Where a loop does so after every step, one line on standard error says what
     /// that costs. To go on meanwhile, keep the [`StepLogs`] for a few steps.
@@ -301,8 +315,12 @@ impl<'m> TrainStep<'m> {
     /// # Errors
     /// What the device reports.
     pub fn logs(&mut self) -> Result<StepLogs> {
-        let sums = self.sums.take();
-        let result = self.reads.start(&self.runtime, self.executor.hosts(), sums, self.program.logs(), self.progress());
+        let Progress { epoch, global_step, .. } = self.progress();
+        let log_point = self.stepped() && global_step.is_multiple_of(self.setting.options.log_every_n_steps);
+        let media = std::mem::take(&mut self.media).into_iter().filter(|_| log_point);
+        let arrays: Vec<_> = self.sums.take().into_iter().chain(media).collect();
+        let (hosts, logs) = (self.executor.hosts(), self.program.logs());
+        let result = self.reads.start(&self.runtime, hosts, arrays, logs, (epoch, global_step));
         self.shared(result)
     }
 
@@ -391,7 +409,7 @@ impl<'m> TrainStep<'m> {
     fn take(&mut self, path: &Path) -> Result<()> {
         let mut start = Start::at(path)?;
         start.take_state(&self.train, self.state.layout(), self.program.logs(), &self.limits, &self.setting)?;
-        let Start { mut position, values, logs, .. } = start;
+        let Start { position, values, logs, .. } = start;
         let values = values.unwrap_or_default();
         self.agree("load", |facts| {
             hosts::add_checkpoint(facts, &position, &values);
@@ -402,9 +420,10 @@ impl<'m> TrainStep<'m> {
         self.state.replace(&values, &self.runtime)?;
         self.key = key(&self.runtime, position.seed)?;
         self.sums = logs.map(|logs| self.runtime.to_device(&logs)).transpose()?;
-        position.data = self.train.description();
-        position.accumulate = self.setting.options.accumulate_grad_batches;
-        self.position = position;
+        self.media.clear();
+        let told = std::mem::take(&mut self.position.told);
+        let (data, accumulate) = (self.train.description(), self.setting.options.accumulate_grad_batches);
+        self.position = Position { told, data, accumulate, ..position };
         Ok(())
     }
 
@@ -422,14 +441,12 @@ impl<'m> TrainStep<'m> {
         converted.map(|(function, entries)| Ok((compile(&function)?, entries))).transpose()
     }
 
-    /// Runs an evaluation with the weights of now, averages where there are some; the sums stay on the device.
-    pub(crate) fn evaluate(
+    /// Does something with the weights of now, averages where there are some.
+    pub(crate) fn with_weights<T>(
         &self,
-        evaluation: &Evaluation,
         averages: Option<&Averages>,
-        batches: BatchLimit,
-        interrupted: impl Fn() -> Result<Option<Signal>>,
-    ) -> Result<Evaluated> {
+        doing: impl FnOnce(&[&DeviceArray]) -> Result<T>,
+    ) -> Result<T> {
         let converted = match averages {
             Some((convert, entries)) => {
                 let averages = entries.iter().map(|&id| Ok(self.state.array(id)?.into()));
@@ -437,8 +454,7 @@ impl<'m> TrainStep<'m> {
             }
             None => vec![],
         };
-        let values = self.state.validated(&converted)?;
-        evaluation.run(&self.runtime, self.executor.hosts(), &values, batches, interrupted)
+        doing(&self.state.validated(&converted)?)
     }
 
     /// Tells the other processes of an error, which would wait for this one.
@@ -448,6 +464,35 @@ impl<'m> TrainStep<'m> {
         }
         result
     }
+}
+
+/// Compares with the other processes what each is about to train, and from which values.
+pub(crate) fn agree(
+    session: &Session,
+    what: &str,
+    module: &dyn TrainingModule,
+    prepared: &Prepared,
+    start: &Start,
+) -> Result<()> {
+    let (runtime, seed) = (&session.runtime, start.position.seed);
+    session.agree(what, |facts| {
+        hosts::add_program(facts, "training", prepared.program.step.functions(), &prepared.train, runtime)?;
+        for set in &prepared.validation {
+            hosts::add_program(facts, &set.title(), set.program.functions(), &set.loader, runtime)?;
+        }
+        for program in &prepared.declared {
+            facts.insert(format!("program `{}`", program.name), program.function.fingerprint(runtime.mesh())?);
+        }
+        match &start.values {
+            Some(values) => hosts::add_checkpoint(facts, &start.position, values),
+            None => {
+                module.initialize(seed);
+                let initial = state::to_compute(prepared.layout.entries()).fingerprint(runtime.mesh())?;
+                facts.insert("initial values".into(), initial);
+            }
+        }
+        Ok(())
+    })
 }
 
 /// The random key of all steps.
@@ -469,14 +514,17 @@ fn check_options(session: &Session) -> Result<()> {
             "overfit_batches: train_step leaves the loop to you: run the same batches again, or set limit_train_batches",
         ));
     }
-    // These two are there by themselves.
-    let other =
-        session.callbacks.iter().find(|callback| !["ModelCheckpoint", "ProgressBar"].contains(&callback.name()));
+    let mut other = None;
+    session.callbacks.each(|callback| {
+        // These two are there by themselves.
+        if !["ModelCheckpoint", "ProgressBar"].contains(&callback.name()) {
+            other.get_or_insert(callback.name());
+        }
+    });
     match other {
         Some(callback) => Err(Error::usage(format!(
-            "the Trainer has the callback {}, which only fit, validate, test and predict call; train_step leaves the loop to \
-             you: do there what it does",
-            callback.name()
+            "the Trainer has the callback {callback}, which only fit, validate, test and predict call; train_step leaves the \
+             loop to you: do there what it does"
         ))),
         None => Ok(()),
     }

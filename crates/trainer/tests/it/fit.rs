@@ -21,7 +21,7 @@ fn one_compilation_a_step_and_no_read_but_at_log_points() {
         .log_every_n_steps(4)
         .callback(record.clone())
         .callback(ProgressBar::new())
-        .callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min).every_epoch(true))
+        .callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min).keep_all(true))
         .build()
         .unwrap();
     // 85 samples: ten batches of 8 and a ragged one, which is dropped; validation pads its own.

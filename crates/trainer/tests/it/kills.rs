@@ -28,7 +28,7 @@ impl Callback for SignalAtStart {
         send(self.0);
         std::thread::sleep(Duration::from_secs(30));
     }
-    fn on_train_batch_end(&mut self, progress: &Progress) {
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         println!("step {} ran", progress.global_step);
     }
 }
@@ -133,7 +133,7 @@ impl Callback for SignalsAfter {
     fn name(&self) -> &'static str {
         "SignalsAfter"
     }
-    fn on_train_batch_end(&mut self, progress: &Progress) {
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if progress.global_step == self.0 {
             for &(signal, pause) in self.1 {
                 send(signal);

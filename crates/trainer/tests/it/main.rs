@@ -1,7 +1,11 @@
 //! The integration tests of the crate, in one binary: linking is most of what a test costs to build.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod anomalies;
 mod averaging;
+mod callbacks;
+mod checkpoints;
+mod command_line;
 mod common;
 mod damage;
 mod devices;
@@ -11,6 +15,7 @@ mod gradients;
 mod input;
 mod kills;
 mod limits;
+mod logging;
 mod metrics;
 mod mistakes;
 mod plateau;
