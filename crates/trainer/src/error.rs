@@ -75,6 +75,18 @@ impl Error {
         Error { kind: Kind::Option, message: shorten(&message.into()).into_owned(), source: None }
     }
 
+    pub(crate) fn nothing_logged(step: &str) -> Error {
+        Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate"))
+    }
+
+    /// What belongs to one `TrainStep` was used with another; `method` makes it.
+    pub(crate) fn of_another_step(what: &str, method: &str) -> Error {
+        Error::usage(format!(
+            "the {what} was made by another TrainStep, whose weights it takes; call it with that one, or make one with \
+             TrainStep::{method} of this one"
+        ))
+    }
+
     /// A tensor error, with what was being done.
     pub(crate) fn doing(doing: impl fmt::Display, source: fulmen_tensor::Error) -> Error {
         Error { kind: Kind::Source, message: format!("{doing}: {source}"), source: Some(Source::Tensor(source)) }

@@ -41,8 +41,7 @@ impl Evaluation {
         let entries = state::of_module(module, &setting);
         let program = program::eval(module, stage, &loader, &entries, &setting, seed)?;
         if program.logs().is_empty() && stage != Stage::Prediction {
-            let step = stage.step();
-            return Err(Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate")));
+            return Err(Error::nothing_logged(stage.step()));
         }
         session.agree_on(stage.verb(), program.functions(), &loader, &entries)?;
         if session.record.run_dir.is_none() && stage != Stage::Prediction {

@@ -95,6 +95,19 @@ impl Limits {
     }
 }
 
+impl Limits {
+    /// After how many batches a run ends, with epochs of so many of which the optimizer steps once for `every`; time aside.
+    pub(crate) fn batches(&self, batches: u64, every: u64) -> u64 {
+        let of_epochs = self.epochs.saturating_mul(batches);
+        let each = accumulate::steps_per_epoch(batches, every).max(1);
+        let of_steps = match self.steps {
+            NO_LIMIT => NO_LIMIT,
+            steps => (steps / each).saturating_mul(batches).saturating_add((steps % each).saturating_mul(every)),
+        };
+        of_epochs.min(of_steps)
+    }
+}
+
 impl Options {
     /// Brings together what options say of the same thing; `given` are those that do not have their default.
     ///

@@ -146,11 +146,7 @@ impl Session {
 
     /// Compares with the other processes what each is about to run, before any of them waits for another on a device.
     pub(crate) fn agree(&self, what: &str, facts: impl FnOnce(&mut hosts::Facts) -> Result<()>) -> Result<()> {
-        let Some(hosts) = &self.hosts else { return Ok(()) };
-        let mut all = hosts::of_run(&self.choices.options, &self.runtime)?;
-        facts(&mut all)?;
-        hosts.agree(what, &all)?;
-        hosts.check_runtime(&self.runtime)
+        hosts::agree(self.hosts.as_ref(), &self.choices.options, &self.runtime, what, facts)
     }
 
     /// As [`Session::agree`], for a program that runs with weights that do not change.

@@ -53,30 +53,30 @@ impl Fit<'_> {
     /// The epoch that the loader of the epoch to come is followed by another one's.
     pub(super) fn next_reload(&self) -> u64 {
         match self.options().reload_dataloaders_every_n_epochs {
-            0 => self.limits.epochs,
-            every => (self.position.epoch - self.position.epoch % every).saturating_add(every).min(self.limits.epochs),
+            0 => self.step.limits.epochs,
+            every => (self.step.position.epoch - self.step.position.epoch % every).saturating_add(every).min(self.step.limits.epochs),
         }
     }
 
     /// Takes another loader where the epoch to come begins with one.
     pub(super) fn reload(&mut self) -> Result<bool> {
-        let (every, epoch) = (self.options().reload_dataloaders_every_n_epochs, self.position.epoch);
-        let ended = epoch >= self.limits.epochs || self.summary.stopped.is_some();
+        let (every, epoch) = (self.options().reload_dataloaders_every_n_epochs, self.step.position.epoch);
+        let ended = epoch >= self.step.limits.epochs || self.summary.stopped.is_some();
         if every == 0 || !epoch.is_multiple_of(every) || ended {
             return Ok(false);
         }
         let setting = self.session.setting()?;
         let Some(loader) = reloaded(self.hooks.module, &setting, epoch)? else { return Ok(false) };
         let loader = setting.training_loader(&loader)?;
-        check_same(&self.train, &loader, epoch)?;
+        check_same(&self.step.train, &loader, epoch)?;
         self.session.agree("reloaded training loader", |facts| {
             facts.insert("training data".into(), loader.description());
             Ok(())
         })?;
-        self.summary.bad_samples += self.bad.count();
-        self.bad = BadCount::new(&loader, "training");
-        self.position.data = loader.description();
-        self.train = loader;
+        self.summary.bad_samples += self.step.bad.count();
+        self.step.bad = BadCount::new(&loader, "training");
+        self.step.position.data = loader.description();
+        self.step.train = loader;
         Ok(true)
     }
 }

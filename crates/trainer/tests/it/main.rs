@@ -28,3 +28,4 @@ mod resume;
 mod resume_within_a_group;
 mod resume_within_an_epoch;
 mod samplers;
+mod train_step;
