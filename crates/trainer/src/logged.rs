@@ -39,6 +39,17 @@ pub(crate) struct Logged {
     reduce_fx: Option<ReduceFx>,
     on_step: Option<bool>,
     on_epoch: Option<bool>,
+    /// Where a branch has computed it.
+    pub(crate) branch: Option<Branch>,
+}
+
+/// What a branch has made of a logged value, which has no value outside of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Branch {
+    /// Whether the branch was taken, a boolean scalar.
+    pub(crate) taken: Tensor,
+    /// The sums; zeros where it was not.
+    pub(crate) sums: Vec<Tensor>,
 }
 
 #[derive(Clone, Debug)]
@@ -64,8 +75,9 @@ impl LoggedValue {
 
 impl Logged {
     pub(crate) fn new(name: impl Into<String>, value: LoggedValue, location: &'static Location<'static>) -> Logged {
-        let (reduce_fx, on_step, on_epoch) = (None, None, None);
-        Logged { name: name.into(), value, location, prog_bar: true, logger: true, reduce_fx, on_step, on_epoch }
+        let (reduce_fx, on_step, on_epoch, branch) = (None, None, None, None);
+        let (name, prog_bar, logger) = (name.into(), true, true);
+        Logged { name, value, location, prog_bar, logger, reduce_fx, on_step, on_epoch, branch }
     }
 
     /// Whether the mean of this very tensor is logged for each epoch.
@@ -282,10 +294,6 @@ impl StepContext {
     ) {
         let value = LoggedValue::Media(ids.as_tensor().clone(), MediaKind::Text(Arc::new(decode)));
         self.push(name, value, Location::caller());
-    }
-
-    pub(crate) fn into_logged(self) -> Vec<Logged> {
-        self.logged
     }
 }
 

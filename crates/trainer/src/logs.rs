@@ -23,7 +23,8 @@ pub(crate) struct LogLayout {
     floats: usize,
     counters: usize,
     latest: usize,
-    grad_norm: bool,
+    /// The names of the optimizers of a training step; that of a single one is empty.
+    optimizers: Vec<String>,
     /// Where NaN and infinity come from, if that is asked for. Its levels in the first step that is not finite end the vector.
     anomalies: Option<Arc<Anomalies>>,
     /// What the step gives at log points besides the vector.
@@ -90,28 +91,41 @@ pub(crate) enum Over<'a> {
     Pass(&'a str),
 }
 
-/// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), the latest learning
-/// rate and the latest length of the gradients; then come the sums of floats, what they have lost, and the lower and the
-/// higher words of counters, and floats that are no sums.
-const HEAD: usize = 3;
+// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), and for each optimizer
+// with the latest learning rate and the latest length of the gradients, or NONE. Then come the sums of floats, what they
+// have lost, the lower and the higher words of counters, floats that are no sums, or NONE, and what is watched for NaN.
 
 /// Stands for a float that there is not yet: a NaN that no computation gives.
 const NONE: i32 = -1;
 
 /// The name that the learning rate is logged under.
-pub(crate) const LEARNING_RATE: &str = "lr";
+const LEARNING_RATE: &str = "lr";
 /// The name that the length of the gradients is logged under, if it is asked for.
-pub(crate) const GRAD_NORM: &str = "grad_norm";
+const GRAD_NORM: &str = "grad_norm";
+
+/// The name of a value that each of several optimizers has; a single one has no name.
+pub(crate) fn of_optimizer(value: &str, optimizer: &str) -> String {
+    if optimizer.is_empty() { value.to_owned() } else { format!("{value}-{optimizer}") }
+}
 
 /// What is logged of a training step besides what the user logs.
 pub(crate) struct StepFacts<'a> {
-    pub(crate) loss: &'a Tensor,
+    pub(crate) losses: &'a [&'a Tensor],
     /// The number of steps before it.
     pub(crate) step: &'a Tensor,
-    /// What it ran with.
-    pub(crate) learning_rate: &'a Tensor,
-    /// The length of the gradients, and whether a group of batches ends here.
-    pub(crate) grad_norm: Option<(&'a Tensor, Option<&'a Tensor>)>,
+    pub(crate) optimizers: Vec<&'a OptimizerFacts>,
+}
+
+/// What is logged of an optimizer.
+pub(crate) struct OptimizerFacts {
+    /// What it stepped with.
+    pub(crate) learning_rate: Tensor,
+    /// The length of the gradients.
+    pub(crate) grad_norm: Option<Tensor>,
+    /// Whether this is one of its steps, a boolean scalar, where it skips some.
+    pub(crate) turn: Option<Tensor>,
+    /// Whether a group of batches ends here, a boolean scalar, where there are groups.
+    pub(crate) due: Option<Tensor>,
 }
 
 /// What was read of the vector.
@@ -121,11 +135,17 @@ pub(crate) struct Sums {
     pub(crate) bad_step: Option<u64>,
     /// What made it so, if that is watched.
     pub(crate) anomaly: Option<String>,
-    pub(crate) learning_rate: f64,
-    /// The length of the gradients in the latest step of the optimizer, if it is logged.
-    pub(crate) grad_norm: Option<f64>,
+    /// For each optimizer the learning rate and the length of the gradients in its latest step, where there are any.
+    pub(crate) optimizers: Vec<[Option<f64>; 2]>,
     /// For each key the elements of its sums.
     pub(crate) sums: Vec<(String, Vec<Vec<f64>>)>,
+}
+
+impl Sums {
+    /// The learning rate of the latest step; of several optimizers that of the first.
+    pub(crate) fn learning_rate(&self) -> f64 {
+        self.optimizers.first().and_then(|[rate, _]| *rate).unwrap_or_default()
+    }
 }
 
 impl LogLayout {
@@ -141,7 +161,7 @@ impl LogLayout {
             if logged[..i].iter().any(|earlier| earlier.name == entry.name) {
                 return Err(refused(entry, "this name was logged before in the same step; choose another"));
             }
-            if [LEARNING_RATE, "epoch", "step"].contains(&entry.name.as_str()) {
+            if ["epoch", "step"].contains(&entry.name.as_str()) {
                 let message = "this name is that of a value which is logged by itself; choose another";
                 return Err(refused(entry, message));
             }
@@ -185,9 +205,23 @@ impl LogLayout {
         Ok(layout)
     }
 
-    /// Whether the length of the gradients is logged too.
-    pub(crate) fn with_grad_norm(self, grad_norm: bool) -> LogLayout {
-        LogLayout { grad_norm, ..self }
+    /// As [`LogLayout::new`], of a training step with optimizers of these names. `grad_norm` says whether the length of the
+    /// gradients is logged too.
+    pub(crate) fn of_training(
+        logged: &[Logged],
+        batch: &Batch,
+        optimizers: Vec<String>,
+        grad_norm: bool,
+    ) -> Result<LogLayout> {
+        let layout = LogLayout { optimizers, ..LogLayout::new(logged, batch, None)? };
+        let some = [Some(0.0), grad_norm.then_some(0.0)];
+        let own = layout.of_optimizers(&Sums { optimizers: vec![some; layout.optimizers.len()], ..Sums::default() });
+        match logged.iter().find(|entry| own.iter().any(|(name, _)| *name == entry.name)) {
+            Some(entry) => {
+                Err(refused(entry, "this name is that of a value which is logged by itself; choose another"))
+            }
+            None => Ok(layout),
+        }
     }
 
     /// What is watched for NaN and infinity too.
@@ -231,8 +265,18 @@ impl LogLayout {
         self.entries.is_empty() && self.media.is_empty()
     }
 
+    /// The elements before the sums.
+    fn head(&self) -> usize {
+        1 + 2 * self.optimizers.len()
+    }
+
+    /// Where the floats begin that are no sums.
+    fn latest_at(&self) -> usize {
+        self.head() + 2 * (self.floats + self.counters)
+    }
+
     fn len(&self) -> usize {
-        HEAD + 2 * (self.floats + self.counters) + self.latest + self.levels()
+        self.latest_at() + self.latest + self.levels()
     }
 
     pub(crate) fn ty(&self) -> TensorType {
@@ -241,9 +285,9 @@ impl LogLayout {
 
     /// The vector before the first step.
     pub(crate) fn start(&self) -> Result<Literal> {
-        let mut words = vec![0i32; HEAD + 2 * (self.floats + self.counters)];
-        words.resize(words.len() + self.latest, NONE);
-        words.resize(self.len(), 0);
+        let mut words = vec![0; self.len()];
+        words[1..self.head()].fill(NONE);
+        words[self.latest_at()..][..self.latest].fill(NONE);
         Ok(Literal::from_slice(&words, [self.len()])?)
     }
 
@@ -257,32 +301,38 @@ impl LogLayout {
     ) -> Tensor {
         let words = |start: usize, length: usize| so_far.narrow(0, start, length);
         let bits = |value: &Tensor| value.to_dtype(DType::F32).bitcast(DType::I32).broadcast_to([1]);
-        let mut parts = vec![words(0, 1), words(1, 1), words(2, 1)];
+        let mut parts: Vec<Tensor> = (0..self.head()).map(|i| words(i, 1)).collect();
         let mut first = parts[0].ne(&parts[0]);
-        if let Some(StepFacts { loss, step, learning_rate, grad_norm }) = facts {
-            let anomalies = self.anomalies.as_deref();
-            let bad = anomalies.map_or_else(|| loss.is_finite().not(), |anomalies| anomalies.found().clone());
-            first = parts[0].eq(0.0).and(bad);
+        if let Some(StepFacts { losses, step, optimizers }) = facts {
+            let anomalies = self.anomalies.as_ref().map(|anomalies| anomalies.found().clone());
+            let infinite = losses.iter().map(|loss| loss.is_finite().not()).chain(anomalies);
+            first = infinite.reduce(|all, one| all.or(one)).map_or(first, |bad| parts[0].eq(0.0).and(bad));
             parts[0] = first.select(&(*step + 1.0), &parts[0]);
-            parts[1] = bits(learning_rate);
-            match grad_norm {
-                Some((norm, Some(due))) => parts[2] = due.select(&bits(norm), &parts[2]),
-                Some((norm, None)) => parts[2] = bits(norm),
-                None => {}
+            for (i, OptimizerFacts { learning_rate, grad_norm, turn, due }) in optimizers.iter().enumerate() {
+                let mut put = |at: usize, value: &Tensor, when: Option<Tensor>| {
+                    parts[at] = when.map_or(bits(value), |when| when.select(&bits(value), &parts[at]));
+                };
+                put(1 + 2 * i, learning_rate, turn.clone());
+                if let Some(norm) = grad_norm {
+                    put(2 + 2 * i, norm, turn.iter().chain(due).cloned().reduce(|turn, due| turn.and(due)));
+                }
             }
         }
 
-        let values = logged.iter().filter(|entry| !matches!(entry.value, LoggedValue::Media(..)));
-        let values: Vec<(Sum, Tensor)> = (self.entries.iter().zip(values))
-            .flat_map(|(entry, logged)| entry.sums.iter().copied().zip(sums(logged, batch)))
-            .collect();
+        let logged = logged.iter().filter(|entry| !matches!(entry.value, LoggedValue::Media(..)));
+        let mut values = vec![];
+        for (entry, logged) in self.entries.iter().zip(logged) {
+            let taken = logged.branch.as_ref().map(|branch| &branch.taken);
+            let sums = entry.sums.iter().zip(sums(logged, batch));
+            values.extend(sums.map(|(sum, value)| (sum, value, &entry.rule, taken)));
+        }
         let joined = |kind: Kind| {
-            let of_kind = values.iter().filter(|(sum, _)| sum.kind == kind).map(|(_, value)| value);
+            let of_kind = values.iter().filter(|(sum, ..)| sum.kind == kind).map(|(_, value, ..)| value);
             let flat: Vec<Tensor> = of_kind.map(|sum| sum.reshape([sum.shape().iter().product::<usize>()])).collect();
             Tensor::concatenate(&flat.iter().collect::<Vec<_>>(), 0)
         };
         if self.floats > 0 {
-            let float = |i: usize| words(HEAD + i * self.floats, self.floats).bitcast(DType::F32);
+            let float = |i: usize| words(self.head() + i * self.floats, self.floats).bitcast(DType::F32);
             let (sum, lost, x) = (float(0), float(1), joined(Kind::Float));
             // Knuth's sum of two numbers: what rounding loses of it is a float again.
             let total = &sum + &x;
@@ -292,24 +342,24 @@ impl LogLayout {
             parts.extend([total, lost + loses].map(|part| part.bitcast(DType::I32)));
         }
         if self.counters > 0 {
-            let start = HEAD + 2 * self.floats;
+            let start = self.head() + 2 * self.floats;
             let (low, high) = (words(start, self.counters), words(start + self.counters, self.counters));
             let low = low.bitcast(DType::U32);
             let total = &low + joined(Kind::Counter).bitcast(DType::U32);
             let carry = total.lt(&low).to_dtype(DType::I32);
             parts.extend([total.bitcast(DType::I32), high + carry]);
         }
-        let rules = self.entries.iter().flat_map(|entry| entry.sums.iter().map(move |sum| (sum.kind, &entry.rule)));
-        let latest = rules.zip(&values).filter(|((kind, _), _)| *kind == Kind::Latest);
-        for (i, ((_, rule), (_, value))) in latest.enumerate() {
-            let bits = words(HEAD + 2 * (self.floats + self.counters) + i, 1);
+        let latest = values.iter().filter(|(sum, ..)| sum.kind == Kind::Latest);
+        for (i, (_, value, rule, taken)) in latest.enumerate() {
+            let bits = words(self.latest_at() + i, 1);
             let (before, value) = (bits.bitcast(DType::F32), value.broadcast_to([1]));
             let after = match rule {
                 Rule::Reduce(ReduceFx::Min) => before.minimum(&value),
                 Rule::Reduce(ReduceFx::Max) => before.maximum(&value),
                 _ => value.clone(),
             };
-            parts.push(bits.eq(f64::from(NONE)).select(&value, &after).bitcast(DType::I32));
+            let after = bits.eq(f64::from(NONE)).select(&value, &after).bitcast(DType::I32);
+            parts.push(taken.map_or(after.clone(), |taken| taken.select(&after, &bits)));
         }
         if let Some(anomalies) = &self.anomalies {
             let levels = words(self.len() - self.levels(), self.levels());
@@ -341,8 +391,8 @@ impl LogLayout {
             return Err(Error::usage(format!("the logged values are {}, expected {}", literal.ty(), self.ty())));
         }
         let float = |i: usize| f64::from(f32::from_bits(words[i] as u32));
-        let mut at_counter = HEAD + 2 * self.floats;
-        let (mut at_float, mut at_latest) = (HEAD, at_counter + 2 * self.counters);
+        let (mut at_float, mut at_counter) = (self.head(), self.head() + 2 * self.floats);
+        let mut at_latest = self.latest_at();
         // Nothing for a float that there is not yet.
         let mut take = |sum: &Sum| -> Option<Vec<f64>> {
             let at = match sum.kind {
@@ -367,18 +417,38 @@ impl LogLayout {
             sums.extend(of_entry.into_iter().collect::<Option<_>>().map(|of_entry| (entry.key.clone(), of_entry)));
         }
         let bad_step = u64::try_from(words[0]).ok().filter(|&step| step > 0);
+        let latest = |i: usize| (words[i] != NONE).then(|| float(i));
+        let optimizers = (0..self.optimizers.len()).map(|i| [latest(1 + 2 * i), latest(2 + 2 * i)]).collect();
         let levels = &words[words.len() - self.levels()..];
         let anomaly =
             self.anomalies.as_ref().and_then(|anomalies| anomalies.origin(levels)).filter(|_| bad_step.is_some());
-        let grad_norm = self.grad_norm.then(|| float(2));
-        Ok(Sums { bad_step, anomaly, learning_rate: float(1), grad_norm, sums })
+        Ok(Sums { bad_step, anomaly, optimizers, sums })
+    }
+
+    /// The names of all losses, for messages; `loss` is that of the one that the step returns.
+    pub(crate) fn losses(&self, loss: &str) -> String {
+        let others = self.optimizers.iter().filter(|name| !name.is_empty()).map(|name| of_optimizer("loss", name));
+        let others = others.filter(|other| self.names().any(|name| name == other && name != loss));
+        [loss.to_owned()].into_iter().chain(others).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
+    }
+
+    /// Names and values of what is logged of each optimizer.
+    pub(crate) fn of_optimizers(&self, sums: &Sums) -> Vec<(String, f64)> {
+        let mut values = vec![];
+        for (name, [rate, norm]) in self.optimizers.iter().zip(&sums.optimizers) {
+            values.extend(rate.map(|rate| (of_optimizer(LEARNING_RATE, name), rate)));
+            values.extend(norm.map(|norm| (of_optimizer(GRAD_NORM, name), norm)));
+        }
+        values
     }
 
     /// Adds the sums of a later stretch of steps.
     pub(crate) fn add(&self, sums: &mut Sums, later: &Sums) {
         sums.bad_step = sums.bad_step.or(later.bad_step);
-        sums.learning_rate = later.learning_rate;
-        sums.grad_norm = later.grad_norm;
+        sums.optimizers.resize(later.optimizers.len().max(sums.optimizers.len()), [None; 2]);
+        for (mine, later) in sums.optimizers.iter_mut().flatten().zip(later.optimizers.iter().flatten()) {
+            *mine = later.or(*mine);
+        }
         for (key, later) in &later.sums {
             let Some(entry) = self.entries.iter().find(|entry| entry.key == *key) else { continue };
             match sums.sums.iter_mut().find(|mine| mine.0 == *key) {
@@ -470,7 +540,10 @@ fn check_value(entry: &Logged, batch: &Batch) -> Result<(), String> {
 }
 
 /// The sums of a logged value over the real samples of a batch.
-fn sums(entry: &Logged, batch: &Batch) -> Vec<Tensor> {
+pub(crate) fn sums(entry: &Logged, batch: &Batch) -> Vec<Tensor> {
+    if let Some(branch) = &entry.branch {
+        return branch.sums.clone();
+    }
     match &entry.value {
         LoggedValue::Media(..) => vec![],
         LoggedValue::Value(value) => {

@@ -244,7 +244,8 @@ fn adapt(
         }
         let count = |count: u64| Literal::from_slice(&[count.min(i32::MAX as u64) as i32], []);
         let first = match entry.name.as_str() {
-            UPDATES | names::GROUPS => count(position.global_step)?,
+            names::GROUPS => count(position.global_step)?,
+            name if name.starts_with(UPDATES) => count(position.global_step)?,
             names::BATCH => count(position.batch)?,
             names::EPOCHS => count(position.epoch)?,
             _ => entry.first()?,

@@ -12,7 +12,8 @@ mod lars;
 mod lion;
 mod nadam;
 mod param_groups;
-mod pattern;
+#[doc(hidden)] // for the Trainer
+pub mod pattern;
 mod radam;
 mod rmsprop;
 mod rule;
@@ -20,6 +21,7 @@ mod sgd;
 mod step;
 mod trust_ratio;
 
+use std::any::Any;
 use std::fmt::Debug;
 
 use fulmen_tensor::{Tensor, TensorType};
@@ -80,7 +82,7 @@ use crate::Result;
 ///     }
 /// }
 /// ```
-pub trait Optimizer: Send + Sync + Debug {
+pub trait Optimizer: Any + Send + Sync + Debug {
     /// What is remembered of the parameter of this name and type: names, as in PyTorch, and the values before the first
     /// step. It is f32 for parameters of 16 bits.
     fn state(&self, name: &str, parameter: &TensorType) -> Vec<(&'static str, Tensor)>;

@@ -4,7 +4,7 @@ use std::panic::Location;
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::pattern::{closest, fits};
+use super::pattern::{fits, misfit};
 use super::{Optimizer, Step};
 use crate::{Error, Result};
 
@@ -139,12 +139,9 @@ impl Setting {
             if fits { Ok(()) } else { wrong(format!("{what} must be finite and at least 0, it is {value}")) }
         };
         if let Whose::Pattern(pattern) = &self.whose
-            && !parameters.iter().any(|(name, ty)| self.whose.has(name, ty))
+            && let Some(message) = misfit(pattern, parameters.iter().map(|(name, _)| name.as_str()))
         {
-            let near = closest(pattern, parameters.iter().map(|(name, _)| name.as_str()), 3);
-            let near: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
-            let near = if near.is_empty() { "there is none".into() } else { near.join(", ") };
-            return wrong(format!("the pattern `{pattern}` fits no parameter; the nearest are {near}"));
+            return wrong(message);
         }
         match &self.what {
             What::Optimizer(optimizer) => optimizer.check(parameters),

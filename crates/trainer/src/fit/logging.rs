@@ -31,7 +31,7 @@ impl Fit<'_> {
         match what {
             What::Log { factor } => {
                 let sums = self.take_in(&values)?;
-                self.asked.set_read(sums.learning_rate, factor);
+                self.asked.set_read(sums.learning_rate(), factor);
                 let (logs, media) = (self.step.program.logs(), values.get(1..).unwrap_or_default());
                 let point = training_point(logs, &sums, media, Over::Steps, (epoch, global_step))?;
                 self.session.log(&point, &mut self.warned_of_logger);

@@ -54,7 +54,9 @@ impl Fit<'_> {
     pub(super) fn next_reload(&self) -> u64 {
         match self.options().reload_dataloaders_every_n_epochs {
             0 => self.step.limits.epochs,
-            every => (self.step.position.epoch - self.step.position.epoch % every).saturating_add(every).min(self.step.limits.epochs),
+            every => (self.step.position.epoch - self.step.position.epoch % every)
+                .saturating_add(every)
+                .min(self.step.limits.epochs),
         }
     }
 

@@ -72,7 +72,7 @@ impl Fit<'_> {
 
     /// Puts another factor of the learning rate into the state, for the steps to come.
     fn set_learning_rate_factor(&mut self, factor: f64) -> Result<()> {
-        let Some(entry) = self.step.state.layout().optimizer.lr_factor else {
+        let Some(entry) = self.step.state.layout().counters.lr_factor else {
             let message = "a callback set the factor of the learning rate; its changes_learning_rate() must be true";
             return Err(Error::usage(message));
         };

@@ -111,7 +111,7 @@ fn record(
         Stage::Prediction => predictions = module.predict_step(batch),
     };
     recording(stage.step(), advice, || autocast(setting.options.precision.autocast(), step));
-    let logged = cx.into_logged();
+    let logged = cx.into_logged()?;
     let state = cells.placeholders();
     drop(cells);
     if stage == Stage::Prediction {

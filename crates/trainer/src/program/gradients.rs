@@ -3,20 +3,26 @@
 
 use fulmen_tensor::{Tensor, grad};
 
-use super::forward::Forward;
 use super::values::Values;
-use crate::Batch;
 use crate::accumulate::Group;
 use crate::clip::{self, Clip};
-use crate::epoch::Epoch;
 use crate::loss_scale::LossScale;
 use crate::setting::Setting;
-use crate::state::ParamSlots;
+use crate::state::{OptimizerSlots, ParamSlots};
+
+/// A parameter that is to be changed.
+pub(super) struct Param<'a> {
+    /// What the state has of it.
+    pub(super) slots: &'a ParamSlots,
+    /// Its value.
+    pub(super) value: Tensor,
+    /// What the model saw of it, which the loss is computed from.
+    pub(super) used: Vec<Tensor>,
+}
 
 /// The gradient of one parameter.
 pub(super) struct Gradient<'a> {
-    /// The parameter, with what the optimizer keeps of it.
-    pub(super) slots: &'a ParamSlots,
+    pub(super) param: Param<'a>,
     /// The gradient; of a group of batches the sum over its samples so far.
     pub(super) sum: Tensor,
 }
@@ -63,47 +69,42 @@ fn norm(of: &[Gradient<'_>], samples: Option<&Tensor>) -> Tensor {
     }
 }
 
-/// Differentiates the loss.
+/// Differentiates the loss of an optimizer with respect to its parameters. `group` is there where it steps once for a group
+/// of batches.
 pub(super) fn gradients<'a>(
-    forward: &Forward,
-    values: &mut Values<'a>,
-    batch: &Batch,
+    optimizer: &OptimizerSlots,
+    loss: &Tensor,
+    params: Vec<Param<'a>>,
+    values: &mut Values,
+    group: Option<&Group>,
     setting: &Setting,
-    epoch: Option<&Epoch>,
 ) -> Gradients<'a> {
-    let layout = values.layout;
-    let params = &layout.optimizer.params;
-    let wrt: Vec<&Tensor> = params.iter().map(|slots| &forward.used[slots.param.index()]).collect();
-    let scale = layout.counters.loss_scale.map(|ids| LossScale::new(values.all_of(ids)));
-    let mut found = match &scale {
-        Some(scale) => grad(&scale.scaled(&forward.loss), &wrt).iter().map(|g| scale.unscaled(g)).collect(),
-        None => grad(&forward.loss, &wrt),
+    let wrt: Vec<&Tensor> = params.iter().flat_map(|param| &param.used).collect();
+    let scale = optimizer.loss_scale.map(|ids| LossScale::new(values.all_of(ids)));
+    let found = match &scale {
+        Some(scale) => grad(&scale.scaled(loss), &wrt).iter().map(|g| scale.unscaled(g)).collect(),
+        None => grad(loss, &wrt),
     };
-    for (slots, gradient) in params.iter().zip(&mut found) {
+    let mut found = found.into_iter();
+    let mut of = vec![];
+    for param in params {
+        let parts = found.by_ref().take(param.used.len()).zip(&param.used);
+        // As in PyTorch: what has no gradient is left alone, by weight decay too.
+        let parts = parts.filter(|(_, used)| loss.depends_on(used)).map(|(gradient, _)| gradient);
+        let Some(sum) = parts.reduce(|sum, part| sum + part) else { continue };
         // Summed over the devices, of which each keeps only the part that it updates.
-        let sharding = &layout[slots.param].sharding;
-        if !sharding.is_replicated() {
-            *gradient = gradient.with_sharding(sharding);
+        let sharding = &values.layout[param.slots.param].sharding;
+        let sum = if sharding.is_replicated() { sum } else { sum.with_sharding(sharding) };
+        of.push(Gradient { param, sum });
+    }
+    for gradient in &mut of {
+        if let (Some(group), Some(sum)) = (group, gradient.param.slots.grad_sum) {
+            gradient.sum = group.add(values.before(sum), &gradient.sum);
         }
     }
-    let mut of: Vec<_> = params.iter().zip(found).map(|(slots, sum)| Gradient { slots, sum }).collect();
-    // As in PyTorch: what has no gradient is left alone, by weight decay too.
-    of.retain(|gradient| forward.loss.depends_on(values.before(gradient.slots.param)));
-
-    let (mut due, mut samples) = (None, None);
-    if let (Some(ids), Some(epoch)) = (layout.optimizer.group, epoch) {
-        let [before, groups] = values.all_of(ids);
-        let group = Group::new(epoch, &before, batch, setting.options.accumulate_grad_batches);
-        for gradient in &mut of {
-            if let Some(sum) = gradient.slots.grad_sum {
-                gradient.sum = group.add(values.before(sum), &gradient.sum);
-            }
-        }
-        values.set_all(ids, group.next(&groups));
-        (due, samples) = (Some(group.due().clone()), Some(group.samples()));
-    }
+    let (due, samples) = (group.map(|group| group.due().clone()), group.map(Group::samples));
     let finite = scale.as_ref().map(|scale| scale.all_finite(of.iter().map(|gradient| &gradient.sum)));
-    if let (Some(ids), Some(scale), Some(finite)) = (layout.counters.loss_scale, &scale, &finite) {
+    if let (Some(ids), Some(scale), Some(finite)) = (optimizer.loss_scale, &scale, &finite) {
         values.set_all(ids, scale.next(finite, due.as_ref()));
     }
     let norm = setting.options.log_grad_norm.then(|| norm(&of, samples.as_ref()));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Function, Literal, Runtime, Sharding, Tensor};
 
-pub(crate) use layout::{Average, Entry, EntryId, Origin, ParamSlots, StateLayout, of_module};
+pub(crate) use layout::{Average, Entry, EntryId, OptimizerSlots, Origin, ParamSlots, StateLayout, of_module};
 
 use crate::hosts::{self, Hosts};
 use crate::{Error, Result};
@@ -73,7 +73,7 @@ impl<A: Borrow<DeviceArray>> StepState for Fixed<'_, A> {
 
 /// All tensors of the state with their values. Dropped, it gives the module its values back.
 pub(crate) struct State {
-    layout: StateLayout,
+    layout: Arc<StateLayout>,
     arrays: Vec<Option<DeviceArray>>,
 }
 
@@ -81,7 +81,7 @@ impl State {
     /// Moves the values to the devices: those of a checkpoint, one an entry, or else those that the entries have, which
     /// one program computes. The module's variables are left without a value while the state lives.
     pub(crate) fn new(
-        layout: StateLayout,
+        layout: Arc<StateLayout>,
         checkpoint: Option<Vec<Literal>>,
         runtime: &Runtime,
         compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,

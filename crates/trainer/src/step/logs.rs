@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fulmen_tensor::{DeviceArray, Literal, PendingLiterals, Runtime};
 
 use crate::hosts::{self, Hosts};
-use crate::logs::{GRAD_NORM, LEARNING_RATE, LogLayout, Over, Sums};
+use crate::logs::{LogLayout, Over, Sums};
 use crate::say::note;
 use crate::{Error, LogPoint, Result};
 
@@ -65,8 +65,7 @@ pub(crate) fn training_point(
     at: (u64, u64),
 ) -> Result<LogPoint> {
     let mut point = layout.point(sums, over, at);
-    point.metrics.push((LEARNING_RATE.into(), sums.learning_rate));
-    point.metrics.extend(sums.grad_norm.map(|norm| (GRAD_NORM.into(), norm)));
+    point.metrics.extend(layout.of_optimizers(sums));
     point.media = layout.media(media)?;
     Ok(point)
 }
@@ -84,6 +83,8 @@ pub(crate) struct Reads {
 struct Shared {
     /// The name under which the loss is logged.
     loss: String,
+    /// The names of all losses, for messages.
+    losses: String,
     detect_nan: bool,
     warned: AtomicBool,
     /// Nanoseconds that were waited for values since the first read in the row.
@@ -91,8 +92,8 @@ struct Shared {
 }
 
 impl Reads {
-    pub(super) fn new(loss: String, detect_nan: bool) -> Reads {
-        let shared = Shared { loss, detect_nan, warned: AtomicBool::new(false), waited: AtomicU64::new(0) };
+    pub(super) fn new(loss: String, losses: String, detect_nan: bool) -> Reads {
+        let shared = Shared { loss, losses, detect_nan, warned: AtomicBool::new(false), waited: AtomicU64::new(0) };
         Reads { shared: Arc::new(shared), steps: 0, in_a_row: 0, since: Instant::now() }
     }
 
@@ -166,7 +167,7 @@ impl Shared {
         if let Some(anomaly) = &sums.anomaly {
             return Err(Error::anomaly(step, anomaly, last_checkpoint));
         }
-        let loss = format!("the training loss `{}`", self.loss);
+        let loss = format!("the training loss {}", self.losses);
         if self.detect_nan {
             return Err(Error::not_finite(step, &loss, last_checkpoint));
         }
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn reads_after_every_step_are_told_of_once_with_what_they_cost() {
-        let mut reads = Reads::new("train_loss".into(), false);
+        let mut reads = Reads::new("train_loss".into(), "`train_loss`".into(), false);
         let mut told = |steps: u32, times: u32| -> Vec<String> {
             let read = |_| {
                 (0..steps).for_each(|_| reads.stepped());

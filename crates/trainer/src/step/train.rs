@@ -146,7 +146,8 @@ impl<'m> TrainStep<'m> {
         for hint in hints(&runtime, setting, &train, program.step.functions())? {
             note(&format!("hint: {hint}"));
         }
-        let reads = Reads::new(program.loss, setting.options.detect_nan);
+        let losses = program.step.logs().losses(&program.loss);
+        let reads = Reads::new(program.loss, losses, setting.options.detect_nan);
         let step = session.compile("training step", &train, program.step)?;
         let position = Position {
             data: train.description(),

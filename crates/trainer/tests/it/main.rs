@@ -18,6 +18,7 @@ mod limits;
 mod logging;
 mod metrics;
 mod mistakes;
+mod optimizers;
 mod plateau;
 mod precision;
 mod predict;
