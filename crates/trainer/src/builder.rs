@@ -13,6 +13,7 @@ use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
 use crate::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::hosts::Hosts;
+use crate::hyperparameters::Told;
 use crate::loggers::{CsvLogger, Logger};
 use crate::options::{TrainerArgs, option_table};
 use crate::say::note;
@@ -35,6 +36,7 @@ pub struct TrainerBuilder {
     runtime: Option<Runtime>,
     averaging: Option<WeightAveraging>,
     pub(crate) mesh: Option<Mesh>,
+    pub(crate) told: Told,
 }
 
 impl TrainerBuilder {
@@ -173,6 +175,7 @@ impl TrainerBuilder {
             hosts,
             callbacks: callbacks.into(),
             loggers,
+            told: self.told,
             record: Record::default(),
         }))
     }

@@ -55,7 +55,7 @@ pub(crate) fn prepare(
 ) -> Result<Prepared> {
     let train = setting.training_loader(train)?;
     let batches = train.len() as u64;
-    let (limits, plan) = setting.plan(EpochSize::from(&train));
+    let (limits, plan) = setting.plan(EpochSize::new(&train, setting.options.max_duration)?);
     if train.is_endless() && limits.steps == NO_LIMIT && limits.time.is_none() {
         return Err(Error::usage(
             "the training loader is endless, so that no epoch ends; set max_steps, max_time or max_duration in steps",

@@ -12,7 +12,7 @@ use super::command::{OUR_PRICES, PredictArgs, PreflightArgs, Task};
 use super::fail::Failure;
 use super::output::line;
 use super::parse::{Invocation, parse};
-use super::print_config::print_config;
+use super::print_config::{arguments, print_config};
 use super::report;
 use super::{FitData, Program};
 use crate::callbacks::spell;
@@ -27,12 +27,15 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
     interrupt::install();
     let mut invocation = parse::<P>(args)?;
     let given = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
-    let builder = invocation.program.trainer(Trainer::builder()).args(given);
+    let mut builder = invocation.program.trainer(Trainer::builder()).args(given);
+    let config = print_config(&invocation.command, &invocation.matches, &builder.options()?);
     if invocation.common.print_config {
-        let text = print_config(&invocation.command, &invocation.matches, &builder.options()?)?;
-        line(text.trim_end())?;
+        line(config?.trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
+    // A value that is no UTF-8 cannot be kept, but runs.
+    builder.told.config = config.ok();
+    builder.told.arguments = arguments::<P>(&invocation.matches).unwrap_or_default();
     let job = Job { invocation, started };
     match job.invocation.task {
         Task::FitAndTest => job.fit(builder, true),

@@ -7,7 +7,7 @@ use super::spikes::Spikes;
 use super::values::Values;
 use crate::accumulate::Group;
 use crate::clip::{self, Clip};
-use crate::logs::Latest;
+use crate::logs::Monitored;
 use crate::loss_scale::LossScale;
 use crate::setting::Setting;
 use crate::state::{OptimizerSlots, ParamSlots};
@@ -44,7 +44,7 @@ pub(super) struct Gradients<'a> {
     /// The length of all gradients together before they are clipped, if anybody asks for it.
     pub(super) norm: Option<Tensor>,
     /// What is logged of steps that are skipped.
-    pub(super) skipped: Vec<Latest>,
+    pub(super) skipped: Vec<Monitored>,
 }
 
 impl Gradients<'_> {

@@ -7,7 +7,7 @@ use fulmen_tensor::{DType, Tensor};
 use super::gradients::{Gradient, Gradients};
 use super::values::Values;
 use crate::clip;
-use crate::logs::{GRAD_NORM, LEARNING_RATE, Latest};
+use crate::logs::{GRAD_NORM, LEARNING_RATE, Monitored};
 use crate::setting::Setting;
 use crate::step_part::StepPart;
 use crate::tuner::SweepMode;
@@ -27,13 +27,13 @@ pub(super) fn swept(setting: &Setting, finished: &Tensor) -> Option<Tensor> {
 }
 
 /// What is logged of a step that the optimizer has made; `values` are those after it.
-pub(super) fn latest(
+pub(super) fn monitored(
     optimizer: &dyn Optimizer,
     step: &Step,
     values: &Values,
     gradients: &Gradients<'_>,
     setting: &Setting,
-) -> Vec<Latest> {
+) -> Vec<Monitored> {
     let mut all = vec![];
     for part in &setting.parts {
         match part {
@@ -49,7 +49,7 @@ pub(super) fn latest(
                 for (group, members) in groups {
                     let mut push = |kind: &str, norm: Tensor| {
                         let name = if group.is_empty() { kind.to_owned() } else { format!("{kind}/{group}") };
-                        all.push(Latest { name, value: norm, of_group: true, asked_by: "NormMonitor" });
+                        all.push(Monitored { name, value: norm, of_group: true, asked_by: "NormMonitor" });
                     };
                     let after = |gradient: &Gradient<'_>| values.after(gradient.param.slots.param).clone();
                     let change = |gradient: &Gradient<'_>| {
@@ -81,7 +81,7 @@ fn rates(
     values: &Values,
     gradients: &Gradients<'_>,
     momentum: bool,
-    all: &mut Vec<Latest>,
+    all: &mut Vec<Monitored>,
 ) {
     let group = |gradient: &Gradient<'_>| {
         let entry = &values.layout[gradient.param.slots.param];
@@ -92,7 +92,7 @@ fn rates(
         let suffix = if name.is_empty() { String::new() } else { format!("/{name}") };
         let mut push = |kind: &str, value: Tensor| {
             let name = format!("{kind}{suffix}");
-            all.push(Latest { name, value, of_group: false, asked_by: "LearningRateMonitor" });
+            all.push(Monitored { name, value, of_group: false, asked_by: "LearningRateMonitor" });
         };
         if !suffix.is_empty() {
             push(LEARNING_RATE, group.learning_rate);

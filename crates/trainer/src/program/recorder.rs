@@ -17,13 +17,13 @@ use super::update::update;
 use super::values::Values;
 use crate::accumulate::Group;
 use crate::epoch::{Epoch, counted};
+use crate::logged::{Branch, Logged, LoggedValue, refused};
 use crate::logs::{self, LogLayout, OptimizerFacts};
-use crate::module::{Logged, StepContext};
 use crate::optimizers::Optimizers;
 use crate::placeholders::Placeholders;
 use crate::setting::Setting;
 use crate::state::{EntryId, StateLayout};
-use crate::{Batch, Error, Result, TrainingModule};
+use crate::{Batch, Error, Result, StepContext, TrainingModule};
 
 /// A training step that is being recorded. Dropped, it gives the module its values back.
 pub(crate) struct Recorder {
@@ -149,14 +149,14 @@ impl Recorder {
         };
         self.values.set(slots.updates, counted);
         let skipped = std::mem::take(&mut gradients.skipped);
-        let mut latest = monitors::latest(&*member.optimizer, &step, &self.values, &gradients, &self.setting);
-        latest.extend(skipped);
-        latest.iter_mut().for_each(|latest| latest.name = logs::of_group(&latest.name, &member.name));
+        let mut monitored = monitors::monitored(&*member.optimizer, &step, &self.values, &gradients, &self.setting);
+        monitored.extend(skipped);
+        monitored.iter_mut().for_each(|m| m.name = logs::of_group(&m.name, &member.name));
         let facts = OptimizerFacts {
             learning_rate: member.optimizer.learning_rate(&step),
             // Of a step that overflowed too: that is what it shows.
             grad_norm: gradients.norm.clone().filter(|_| logs_norm(&self.setting)),
-            latest,
+            monitored,
             turn: None,
             due: gradients.due.clone(),
         };
@@ -246,7 +246,12 @@ impl Recorder {
                 used.dedup_by(|again, first| again.is(first));
             }
             let recorded = self.turn(optimizer, seen, loss).and_then(|(turn, logged)| {
-                LogLayout::new(&logged, &self.batch)?;
+                if let Some(entry) = logged.iter().find(|entry| matches!(entry.value, LoggedValue::Media(..))) {
+                    let message = "pictures, histograms and texts cannot be logged within the loss of an optimizer that skips \
+                                   steps; log it outside of minimize";
+                    return Err(refused(entry, message));
+                }
+                LogLayout::new(&logged, &self.batch, None)?;
                 let changed: Vec<EntryId> =
                     layout.ids().filter(|&id| !self.values.after(id).is(&before[id.index()])).collect();
                 changed.iter().try_for_each(|&id| self.values.check_one(id, self.values.after(id)))?;
@@ -256,8 +261,9 @@ impl Recorder {
                 Err(_) => vec![],
                 Ok((turn, logged, changed)) => {
                     let sums = logged.iter().flat_map(|entry| logs::sums(entry, &self.batch));
-                    let latest = turn.facts.latest.iter().map(|latest| &latest.value);
-                    let nothing: Vec<Tensor> = turn.facts.grad_norm.iter().chain(latest).cloned().chain(sums).collect();
+                    let monitored = turn.facts.monitored.iter().map(|monitored| &monitored.value);
+                    let nothing: Vec<Tensor> =
+                        turn.facts.grad_norm.iter().chain(monitored).cloned().chain(sums).collect();
                     let kept = changed.iter().map(|id| before[id.index()].clone());
                     let kept = kept.chain(latest_loss.map(|id| self.values.before(id).clone())).collect();
                     *skipped.borrow_mut() = (kept, nothing.iter().map(|t| t.ty().clone()).collect());
@@ -286,12 +292,12 @@ impl Recorder {
             self.values.set(id, loss);
         }
         turn.facts.grad_norm = turn.facts.grad_norm.and_then(|_| results.next());
-        for (latest, value) in turn.facts.latest.iter_mut().zip(&mut results) {
-            latest.value = value;
+        for (monitored, value) in turn.facts.monitored.iter_mut().zip(&mut results) {
+            monitored.value = value;
         }
         for entry in &mut logged {
             let count = logs::sums(entry, &self.batch).len();
-            entry.sums = Some(results.by_ref().take(count).collect());
+            entry.branch = Some(Branch { taken: comes.clone(), sums: results.by_ref().take(count).collect() });
         }
         turn.facts.learning_rate = self.optimizers.members()[optimizer].optimizer.learning_rate(&self.step(optimizer));
         turn.facts.turn = Some(comes);

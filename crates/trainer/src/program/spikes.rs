@@ -4,7 +4,7 @@
 use fulmen_tensor::{DType, Tensor};
 
 use super::values::Values;
-use crate::logs::Latest;
+use crate::logs::Monitored;
 use crate::state::SpikeSlots;
 
 /// The least deviation, as a share of the mean: a loss that stays the same has none, and rounding is no spike.
@@ -30,7 +30,7 @@ impl<'a> Spikes<'a> {
         measured: [&Tensor; 2],
         updates: Option<&Tensor>,
         number: &Tensor,
-    ) -> (Tensor, Vec<Latest>) {
+    ) -> (Tensor, Vec<Monitored>) {
         let windows = values.all_of(self.slots.windows);
         let [seen, skipped, last] = values.all_of(self.slots.counts);
         let compared = seen.ge(self.warmup.max(2) as f64);
@@ -50,7 +50,7 @@ impl<'a> Spikes<'a> {
         }
         let skipped = skips.select(&(&skipped + 1.0), &skipped);
         let last = skips.select(number, &last);
-        let latest = [("skipped_steps", &skipped), ("last_skipped_step", &last)].map(|(name, value)| Latest {
+        let latest = [("skipped_steps", &skipped), ("last_skipped_step", &last)].map(|(name, value)| Monitored {
             name: name.into(),
             value: value.clone(),
             of_group: false,

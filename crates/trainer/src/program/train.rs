@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use fulmen_tensor::{DType, Tensor, TensorType};
+use fulmen_tensor::{Anomalies, DType, Tensor, TensorType};
 
 use super::checks::check_statistics;
 use super::forward::Forward;
 use super::gradients::logs_norm;
 use super::recorder::{Recorded, Recorder};
 use super::step_program::{RecordedStep, StepProgram};
+use crate::epoch::counted;
 use crate::logs::{LogLayout, StepFacts};
 use crate::optimizers::Optimizers;
 use crate::setting::Setting;
 use crate::state::{Average, StateLayout, names};
-use crate::{Batch, Result, TrainingModule};
+use crate::{Batch, Error, Result, TrainingModule, media};
 
 /// A training step as a program.
 pub(crate) struct TrainProgram {
@@ -32,6 +33,11 @@ pub(crate) fn train(
     setting: &Setting,
     seed: u64,
 ) -> Result<TrainProgram> {
+    if setting.options.detect_anomaly && shapes.len() > 1 {
+        let message = "detect_anomaly: the training loader has buckets, and only steps of one shape can be watched; train \
+                       without buckets to find the operation";
+        return Err(Error::option(message));
+    }
     let mut loss = None;
     let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
         let (step, name) = record(module, optimizers, (batch, batches), layout, setting, seed)?;
@@ -71,8 +77,11 @@ fn record(
     }
     values.check()?;
 
-    let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let losses: Vec<&Tensor> = [&forward.loss].into_iter().chain(turns.iter().map(|turn| &turn.loss)).collect();
+    let watched = || losses.iter().copied().chain(values.changes().map(|id| values.after(id))).cloned();
+    let anomalies = setting.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
+    let logs = logs.with_anomalies(anomalies);
+    let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let facts = StepFacts {
         losses: if optimizers.is_single() { &losses[..1] } else { &losses },
         // Counted as the host counts: groups of batches.
@@ -84,6 +93,11 @@ fn record(
         },
         optimizers: facts,
     };
+    // Counted as the host finds its log points.
+    let at = (facts.step + 1.0).remainder(counted(setting.options.log_every_n_steps)).eq(0.0);
+    let due = turns.first().and_then(|turn| turn.facts.due.as_ref());
+    let at = due.map_or(at.clone(), |due| due.and(&at));
+    let outputs = media::outputs(&logged, batch, Some(&at))?;
     let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, Some(&facts))];
     let step = RecordedStep {
         name: "train_step",
@@ -94,7 +108,7 @@ fn record(
         sums,
         key: Some(key),
         batch,
-        outputs: vec![],
+        outputs,
     };
     Ok((StepProgram::new(step, setting)?, forward.loss_name))
 }

@@ -21,6 +21,7 @@ impl EntryId {
 }
 
 /// What is known of a tensor of the state.
+#[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) ty: TensorType,
@@ -30,6 +31,7 @@ pub(crate) struct Entry {
 }
 
 /// Where the value before the first step comes from.
+#[derive(Clone)]
 pub(crate) enum Origin {
     /// A parameter or buffer of the module. It is gathered where it is used, or else used as it lies.
     Module { variable: Variable, gathered: bool },

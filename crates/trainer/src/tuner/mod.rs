@@ -11,6 +11,7 @@ pub use learning_rate::{LearningRateCurve, LearningRateFinder, SweepMode};
 use crate::batch_limit::BatchLimit;
 use crate::callback::Callback;
 use crate::fit::fit;
+use crate::hyperparameters::Told;
 use crate::limits::NO_LIMIT;
 use crate::prepare::set_up;
 use crate::session::{Record, Session};
@@ -35,6 +36,7 @@ fn short(choices: &Choices, steps: u64) -> Choices {
         detect_nan: false,
         enable_checkpointing: false,
         enable_progress_bar: false,
+        enable_model_summary: false,
         // Without a folder.
         fast_dev_run: true.into(),
         ..choices.options.clone()
@@ -52,8 +54,8 @@ fn attempt(
 ) -> Result<FitSummary> {
     let Session { runtime, hosts, .. } = &trainer.session;
     let (runtime, hosts) = (runtime.clone(), hosts.clone());
-    let callbacks = callbacks.into();
-    let mut session = Session { choices, runtime, hosts, callbacks, loggers: vec![], record: Record::default() };
+    let (callbacks, told) = (callbacks.into(), Told::default());
+    let mut session = Session { choices, runtime, hosts, callbacks, loggers: vec![], told, record: Record::default() };
     // Before its values are kept, it gets the types that they are to have.
     set_up(module, &session.setting()?)?;
     let values: Vec<_> = module.state().into_iter().map(|(_, cell)| (cell.get(), cell)).collect();
