@@ -396,7 +396,7 @@ fn what_the_clock_or_the_memory_of_one_process_says_counts_in_all() {
         let odd = hosts.process().index() == 1;
         let loader = |n| DataLoader::builder(points(64)).batch_size(n).build();
         let line = Line(Linear::new(1, 1));
-        let finder = BatchSizeFinder::new().init_val(4).memory_limit(if odd { 1000 } else { 1 << 40 });
+        let finder = BatchSizeFinder::new().init_val(4).memory_limit(if odd { 1 } else { 1 << 40 });
         let mut tuned = trainer(hosts, &root, None);
         let refused = tuned.scale_batch_size(&line, loader, &finder).unwrap_err().to_string();
         let rates =
