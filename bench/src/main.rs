@@ -2,6 +2,7 @@
 //! ratio of the medians.
 
 mod cache;
+mod callbacks;
 mod loader;
 mod memory;
 mod models;
@@ -44,6 +45,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
+        Command::Steps(args) if args.callbacks => callbacks::run(&args),
         Command::Steps(args) => steps::run(&args),
         Command::Memory(args) => memory::run(&args),
         Command::Loader(args) => loader::run(&args),

@@ -104,7 +104,8 @@ pub mod prelude {
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau};
     pub use fulmen_trainer::{
         Actions, Batch, Callback, FitStart, FitSummary, LogPoint, Options, Plan, Precision, Predictions, Progress,
-        StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, WeightAveraging, Weights,
+        StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, ValidationSet, WeightAveraging,
+        Weights,
     };
 }
 

@@ -128,6 +128,7 @@ impl Fit<'_> {
             }
         }
         self.executor.drain()?;
+        self.finish_reads()?;
         self.summary.epochs = self.position.epoch;
         self.summary.global_step = self.position.global_step;
         self.summary.step_time_p50 = self.times.median();
@@ -194,6 +195,7 @@ impl Fit<'_> {
                 self.times.push(last.elapsed(), busy);
             }
             last = Some(Instant::now());
+            self.asked.stepped();
             self.position.batch += 1;
             self.position.global_step += u64::from(self.stepped());
             let progress = self.progress();
@@ -265,6 +267,7 @@ impl Fit<'_> {
         let (of_training, of_validation) = literals.split_at(usize::from(trained.is_some()));
         self.take_in(of_training)?;
         let sums = std::mem::take(&mut self.position.epoch_sums);
+        self.asked.set_read(sums.learning_rate, self.asked.factor_of_step());
         let mut point = self.epoch_point(&sums);
         let validation = self.validation_point(&due, of_validation)?;
         point.metrics.extend(validation.metrics.iter().cloned());
