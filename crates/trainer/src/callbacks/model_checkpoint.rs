@@ -47,7 +47,7 @@ pub struct ModelCheckpoint {
     /// The best states, the best one first, with their values.
     best: Vec<(f64, PathBuf)>,
     /// The step of the latest judgement and of the latest state that was saved for its number.
-    judged: u64,
+    judged: Option<u64>,
     step: u64,
     saved: Option<Instant>,
     warned: bool,
@@ -68,7 +68,7 @@ impl Default for ModelCheckpoint {
             folder: PathBuf::new(),
             within_epoch: true,
             best: vec![],
-            judged: 0,
+            judged: None,
             step: 0,
             saved: None,
             warned: false,
@@ -174,7 +174,7 @@ impl ModelCheckpoint {
     /// Saves the state if the value of the monitored metric is among the best.
     fn judge(&mut self, value: f64, point: &LogPoint, actions: &mut Actions) {
         let Some((_, mode)) = self.monitor else { return };
-        self.judged = point.global_step;
+        self.judged = Some(point.global_step);
         let rank = self.best.iter().position(|(best, _)| mode.is_better(value, Some(*best), 0.0));
         let rank = rank.unwrap_or(self.best.len());
         if value.is_nan() || rank as u64 >= self.top_k {
@@ -268,7 +268,7 @@ impl Callback for ModelCheckpoint {
         self.folder = start.run_dir.clone().unwrap_or_default().join("checkpoints");
         self.within_epoch = start.resumes_within_epoch;
         self.best.clear();
-        (self.judged, self.step) = (start.global_step, start.global_step);
+        (self.judged, self.step) = (None, start.global_step);
         self.saved = Some(Instant::now());
     }
 
@@ -309,7 +309,7 @@ impl Callback for ModelCheckpoint {
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        if let Some((metric, _)) = self.monitor.as_ref().filter(|_| self.judged != point.global_step)
+        if let Some((metric, _)) = self.monitor.as_ref().filter(|_| self.judged != Some(point.global_step))
             && let Some(value) = monitored(point, metric, "ModelCheckpoint", &mut self.warned)
         {
             self.judge(value, point, actions);
