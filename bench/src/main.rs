@@ -2,6 +2,7 @@
 //! ratio of the medians.
 
 mod cache;
+mod callbacks;
 mod custom_loop;
 mod loader;
 mod memory;
@@ -48,6 +49,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
+        Command::Steps(args) if args.callbacks => callbacks::run(&args),
         Command::Steps(args) => steps::run(&args),
         Command::CustomLoop(args) => custom_loop::run(&args),
         Command::Memory(args) => memory::run(&args),

@@ -21,22 +21,25 @@ use crate::workload::{Visit, Workload};
 pub(crate) struct Args {
     /// W1 (MLP, SGD with momentum), W2 (LeNet, Adam), W3 (ResNet-18, SGD with momentum) or W4 (GPT, AdamW).
     #[arg(long, default_value = "W1")]
-    workload: String,
+    pub(crate) workload: String,
+    /// Race a fit with every callback and logger against a bare one, instead of JAX.
+    #[arg(long)]
+    pub(crate) callbacks: bool,
     /// The devices that the CPU is divided into, on both sides.
     #[arg(long, default_value_t = 1)]
-    devices: usize,
+    pub(crate) devices: usize,
     /// Timed blocks of each side.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    rounds: u64,
+    pub(crate) rounds: u64,
     /// Worker threads of our loader.
     #[arg(long, default_value_t = 1)]
-    num_workers: usize,
+    pub(crate) num_workers: usize,
     /// Race a loop of one's own (`TrainStep`) against `fit`, instead of `fit` against JAX.
     #[arg(long)]
     custom_loop: bool,
     /// Print one line of JSON.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// Blocks of both sides that are run and not counted.

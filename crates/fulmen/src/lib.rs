@@ -105,7 +105,7 @@ pub mod prelude {
     pub use fulmen_trainer::{
         Actions, Batch, Callback, FitStart, FitSummary, LogPoint, Optimizers, Options, Plan, Precision, Predictions,
         Progress, ReduceFx, StepContext, Strategy, TrainStep, Trainer, TrainerArgs, TrainerBuilder, TrainingFn,
-        TrainingModule, WeightAveraging, Weights,
+        TrainingModule, ValidationSet, WeightAveraging, Weights,
     };
 }
 

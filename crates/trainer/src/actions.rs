@@ -38,8 +38,8 @@ pub(crate) struct Save {
 pub struct Actions {
     pub(crate) asked: Asked,
     learning_rate: f64,
-    /// The factor that `learning_rate` was computed with, and the one that the next step has.
-    factors: [f64; 2],
+    /// The factor that `learning_rate` was computed with, that of the latest step and that of the next one.
+    factors: [f64; 3],
     fitting: bool,
     failure: Option<String>,
 }
@@ -59,7 +59,8 @@ pub(crate) struct Asked {
 impl Actions {
     /// Before the first step, whose learning rate has this factor.
     pub(crate) fn new(factor: f64) -> Actions {
-        Actions { asked: Asked::default(), learning_rate: f64::NAN, factors: [factor; 2], fitting: true, failure: None }
+        let learning_rate = f64::NAN;
+        Actions { asked: Asked::default(), learning_rate, factors: [factor; 3], fitting: true, failure: None }
     }
 
     /// Outside of a fit, where nothing is done that is asked for.
@@ -72,6 +73,16 @@ impl Actions {
         self.fitting
     }
 
+    /// A step was handed to the device.
+    pub(crate) fn stepped(&mut self) {
+        self.factors[1] = self.factors[2];
+    }
+
+    /// The factor of the latest step.
+    pub(crate) fn factor_of_step(&self) -> f64 {
+        self.factors[1]
+    }
+
     /// The learning rate that was read last, and the factor that it was computed with.
     pub(crate) fn set_read(&mut self, learning_rate: f64, factor: f64) {
         (self.learning_rate, self.factors[0]) = (learning_rate, factor);
@@ -79,12 +90,7 @@ impl Actions {
 
     /// The factor that the next step has.
     pub(crate) fn set_factor(&mut self, factor: f64) {
-        self.factors[1] = factor;
-    }
-
-    /// The factor of the latest step.
-    pub(crate) fn factor(&self) -> f64 {
-        self.factors[1]
+        self.factors[2] = factor;
     }
 
     /// Saves the training state to this file. `{epoch}` and `{step}` in its name become the numbers of the epoch and the
@@ -135,7 +141,7 @@ impl Actions {
     /// What the learning rate of the steps to come is multiplied by: 1 until a callback sets another factor. A callback
     /// sees what those before it have set in the same turn.
     pub fn learning_rate_factor(&self) -> f64 {
-        self.asked.learning_rate_factor.unwrap_or(self.factors[1])
+        self.asked.learning_rate_factor.unwrap_or(self.factors[2])
     }
 
     /// The learning rate that was logged last with the factor of the steps to come.

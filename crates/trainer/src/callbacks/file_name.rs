@@ -23,8 +23,8 @@ impl FileName {
     /// # Errors
     /// What is wrong with it, in words.
     pub(super) fn parse(pattern: &str) -> Result<FileName, String> {
-        if pattern.is_empty() || pattern.contains('/') {
-            return Err("a name of a file is not empty and has no `/`; the folder is dirpath".into());
+        if pattern.is_empty() {
+            return Err("a name of a file is not empty".into());
         }
         if ["last", "best", "exception"].contains(&pattern) {
             return Err("the Trainer has a file of this name; choose another".into());
@@ -46,7 +46,18 @@ impl FileName {
             return Err("a `}` has no `{`".into());
         }
         parts.push(Part::Text(rest.to_owned()));
+        if parts.iter().any(|part| matches!(part, Part::Text(text) if text.contains('/'))) {
+            return Err("a name of a file has no `/`".into());
+        }
         Ok(FileName(parts))
+    }
+
+    /// The names of the values in it.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|part| match part {
+            Part::Text(_) => None,
+            Part::Value { name, .. } => Some(name.as_str()),
+        })
     }
 
     /// The name with these values. `{epoch}` and `{step}` stay where they have none.
@@ -103,7 +114,7 @@ mod tests {
     fn what_is_no_pattern_is_told() {
         for (pattern, why) in [
             ("", "not empty"),
-            ("a/b", "dirpath"),
+            ("a/b", "has no `/`"),
             ("best", "the Trainer has a file of this name"),
             ("{epoch", "has no `}`"),
             ("epoch}", "has no `{`"),

@@ -41,14 +41,13 @@ pub struct ModelCheckpoint {
     interval: Duration,
     weights_only: bool,
     on_exception: bool,
-    dirpath: Option<PathBuf>,
     /// What follows is of the running fit.
     folder: PathBuf,
     within_epoch: bool,
     /// The best states, the best one first, with their values.
     best: Vec<(f64, PathBuf)>,
     /// The step of the latest judgement and of the latest state that was saved for its number.
-    judged: u64,
+    judged: Option<u64>,
     step: u64,
     saved: Option<Instant>,
     warned: bool,
@@ -66,11 +65,10 @@ impl Default for ModelCheckpoint {
             interval: INTERVAL,
             weights_only: false,
             on_exception: false,
-            dirpath: None,
             folder: PathBuf::new(),
             within_epoch: true,
             best: vec![],
-            judged: 0,
+            judged: None,
             step: 0,
             saved: None,
             warned: false,
@@ -145,14 +143,7 @@ impl ModelCheckpoint {
         self
     }
 
-    /// The folder to save to, instead of `checkpoints` in the run's own. `resume = auto` and `ckpt_path = last` do not look
-    /// there.
-    pub fn dirpath(mut self, folder: impl Into<PathBuf>) -> ModelCheckpoint {
-        self.dirpath = Some(folder.into());
-        self
-    }
-
-    fn save_last(&mut self, actions: &mut Actions) {
+    fn save_last(&self, actions: &mut Actions) {
         actions.save_checkpoint(self.folder.join("last.safetensors"), CheckpointRole::Last);
     }
 
@@ -169,11 +160,12 @@ impl ModelCheckpoint {
         FileName::parse(self.filename.as_deref().unwrap_or("{epoch}-{step}")).unwrap_or_default()
     }
 
-    /// Saves what is saved for its number of steps or epochs.
-    fn save_numbered(&mut self, actions: &mut Actions) {
+    /// Saves what is saved for its number of steps or epochs, after which these values were logged.
+    fn save_numbered(&mut self, point: Option<&LogPoint>, actions: &mut Actions) {
         if self.keep_all {
             // The Trainer fills in the numbers when it saves.
-            let name = format!("{}.safetensors", self.pattern().fill(|_| None));
+            let name = self.pattern().fill(|name| point.filter(|_| !is_number(name)).map(|point| metric(point, name)));
+            let name = format!("{name}.safetensors");
             self.save(&self.folder.join(name), CheckpointRole::Extra, actions);
         }
         self.save_last(actions);
@@ -182,7 +174,7 @@ impl ModelCheckpoint {
     /// Saves the state if the value of the monitored metric is among the best.
     fn judge(&mut self, value: f64, point: &LogPoint, actions: &mut Actions) {
         let Some((_, mode)) = self.monitor else { return };
-        self.judged = point.global_step;
+        self.judged = Some(point.global_step);
         let rank = self.best.iter().position(|(best, _)| mode.is_better(value, Some(*best), 0.0));
         let rank = rank.unwrap_or(self.best.len());
         if value.is_nan() || rank as u64 >= self.top_k {
@@ -204,13 +196,14 @@ impl ModelCheckpoint {
 
     /// A path that no other of the best states has.
     fn path_of_best(&self, point: &LogPoint) -> PathBuf {
-        if self.top_k == 1 && self.filename.is_none() {
+        // Those that keep_all keeps have the names of the pattern.
+        if self.top_k == 1 && (self.filename.is_none() || self.keep_all) {
             return self.folder.join("best.safetensors");
         }
         let name = self.pattern().fill(|name| match name {
             "epoch" => Some(point.epoch as f64),
             "step" => Some(point.global_step as f64),
-            metric => Some(point.get(metric).unwrap_or(f64::NAN)),
+            name => Some(metric(point, name)),
         });
         let versions = std::iter::once(String::new()).chain((1..).map(|n| format!("-v{n}")));
         let mut paths = versions.map(|version| self.folder.join(format!("{name}{version}.safetensors")));
@@ -219,12 +212,23 @@ impl ModelCheckpoint {
     }
 }
 
+/// Whether a name in a pattern is that of a number which the Trainer knows.
+fn is_number(name: &str) -> bool {
+    name == "epoch" || name == "step"
+}
+
+/// The value of a metric in a name of a file.
+fn metric(point: &LogPoint, name: &str) -> f64 {
+    point.get(name).unwrap_or(f64::NAN)
+}
+
 impl Callback for ModelCheckpoint {
     fn name(&self) -> &'static str {
         "ModelCheckpoint"
     }
 
     fn refusal(&self) -> Option<String> {
+        let has_metric = || self.filename.is_some() && self.pattern().names().any(|name| !is_number(name));
         let further = self.monitor.is_some() || self.keep_all;
         if let Some(pattern) = &self.filename {
             if let Err(why) = FileName::parse(pattern) {
@@ -239,6 +243,11 @@ impl Callback for ModelCheckpoint {
             (
                 self.top_k > 1 && self.monitor.is_none(),
                 "save_top_k keeps the best states, and no metric says which they are; give monitor",
+            ),
+            (self.top_k > 1 && self.keep_all, "save_top_k removes states that keep_all keeps; give one of the two"),
+            (
+                self.keep_all && self.every_n_steps.is_some() && has_metric(),
+                "filename has a metric, and a state that is kept for its number of steps has none; leave it out",
             ),
             (
                 self.filename.is_some() && !further,
@@ -256,11 +265,10 @@ impl Callback for ModelCheckpoint {
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {
-        let of_run = || start.run_dir.clone().unwrap_or_default().join("checkpoints");
-        self.folder = self.dirpath.clone().unwrap_or_else(of_run);
+        self.folder = start.run_dir.clone().unwrap_or_default().join("checkpoints");
         self.within_epoch = start.resumes_within_epoch;
         self.best.clear();
-        (self.judged, self.step) = (start.global_step, start.global_step);
+        (self.judged, self.step) = (None, start.global_step);
         self.saved = Some(Instant::now());
     }
 
@@ -278,7 +286,7 @@ impl Callback for ModelCheckpoint {
         let step = progress.global_step;
         if step != self.step && self.every_n_steps.is_some_and(|steps| step.is_multiple_of(steps)) {
             self.step = step;
-            self.save_numbered(actions);
+            self.save_numbered(None, actions);
         } else if self.saved.is_some_and(|saved| saved.elapsed() >= self.interval) {
             self.saved = Some(Instant::now());
             self.save_last(actions);
@@ -301,13 +309,13 @@ impl Callback for ModelCheckpoint {
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        if let Some((metric, _)) = self.monitor.as_ref().filter(|_| self.judged != point.global_step)
+        if let Some((metric, _)) = self.monitor.as_ref().filter(|_| self.judged != Some(point.global_step))
             && let Some(value) = monitored(point, metric, "ModelCheckpoint", &mut self.warned)
         {
             self.judge(value, point, actions);
         }
         if (point.epoch + 1).is_multiple_of(self.every_n_epochs) {
-            self.save_numbered(actions);
+            self.save_numbered(Some(point), actions);
         }
     }
 

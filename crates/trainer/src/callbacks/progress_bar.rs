@@ -216,6 +216,7 @@ impl Callback for ProgressBar {
         self.training = Some(*progress);
         match &self.bar {
             Some(bar) => bar.set_position(progress.batch),
+            None if !self.terminal => {}
             None => self.show(self.epoch(progress.epoch), progress.batch, progress.batches),
         }
     }

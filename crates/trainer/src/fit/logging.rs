@@ -18,7 +18,7 @@ impl Fit<'_> {
     /// Starts to read what was logged since the last log point.
     pub(super) fn start_log_point(&mut self) -> Result<()> {
         let Some(sums) = self.step.sums.take() else { return Ok(()) };
-        let reading = self.reading(What::Log { factor: self.asked.factor() });
+        let reading = self.reading(What::Log { factor: self.asked.factor_of_step() });
         let read = [sums].into_iter().chain(std::mem::take(&mut self.step.media)).collect();
         self.step.executor.read(reading, read)
     }

@@ -109,6 +109,7 @@ impl Fit<'_> {
             }
         }
         self.step.executor.drain()?;
+        self.finish_reads()?;
         self.summary.epochs = self.step.position.epoch;
         self.summary.global_step = self.step.position.global_step;
         self.summary.step_time_p50 = self.times.median();
@@ -170,6 +171,7 @@ impl Fit<'_> {
                 self.times.push(last.elapsed(), busy);
             }
             last = Some(Instant::now());
+            self.asked.stepped();
             let progress = self.step.progress();
             self.step.position.validation = self.due(&progress);
             self.hooks.on_train_batch_end(&progress, &mut self.asked);
@@ -233,6 +235,7 @@ impl Fit<'_> {
         let (of_training, of_validation) = literals.split_at(usize::from(trained.is_some()));
         self.take_in(of_training)?;
         let sums = std::mem::take(&mut self.step.position.epoch_sums);
+        self.asked.set_read(sums.learning_rate(), self.asked.factor_of_step());
         let mut point = self.epoch_point(&sums);
         let validation = self.validation_point(&due, of_validation)?;
         point.extend(&validation);

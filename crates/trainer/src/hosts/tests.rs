@@ -142,6 +142,9 @@ impl TrainingModule for Line {
         let error = self.0.forward(&batch.get("x")) - batch.get("y");
         (&error * &error).mean_all()
     }
+    fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+        cx.log("val_x", &self.0.forward(&batch.get("x")).mean(&[-1]));
+    }
     fn predict_step(&self, batch: &Batch) -> Predictions {
         self.0.forward(&batch.get("x")).into()
     }
@@ -280,6 +283,77 @@ fn a_signal_ends_all_after_the_same_step() {
     assert_eq!(ends, [ends[0]; 3]);
     let (signal, step, saved) = ends[0];
     assert!(signal == Some(Signal::Terminate) && (25..1_000_000).contains(&step) && saved, "{ends:?}");
+}
+
+/// What one process asks for after some steps: process 0 a checkpoint, a validation and another learning rate, two of them
+/// the end. Keeps the steps of the validations.
+struct AskAfter {
+    process: usize,
+    file: PathBuf,
+    validated: Vec<u64>,
+    tell: std::sync::mpsc::Sender<Vec<u64>>,
+}
+
+impl Callback for AskAfter {
+    fn name(&self) -> &'static str {
+        "AskAfter"
+    }
+    fn changes_learning_rate(&self) -> bool {
+        true
+    }
+    fn on_train_batch_end(&mut self, progress: &Progress, actions: &mut Actions) {
+        match (self.process, progress.global_step) {
+            (0, 7 | 40) => {
+                actions.save_checkpoint(&self.file, CheckpointRole::Extra);
+                actions.validate();
+                actions.set_learning_rate_factor(0.0);
+            }
+            // Nobody asks for what process 2 alone wants.
+            (2, 20) => actions.validate(),
+            (1 | 2, 80) => actions.stop("enough"),
+            _ => {}
+        }
+        // No process runs far ahead of another.
+        thread::sleep(Duration::from_millis(3 + self.process as u64));
+    }
+    fn on_validation_end(&mut self, point: &LogPoint, _: &mut Actions) {
+        self.validated.push(point.global_step);
+    }
+    fn on_fit_end(&mut self, _: &crate::FitSummary) {
+        self.tell.send(std::mem::take(&mut self.validated)).unwrap();
+    }
+}
+
+#[test]
+fn what_is_asked_for_within_an_epoch_is_done_by_all_after_the_same_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let ends = in_three(move |hosts| {
+        let mut builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(&root);
+        // No log point and no end of an epoch is near.
+        builder = builder.max_epochs(1).log_every_n_steps(1_000_000).enable_progress_bar(false);
+        let (tell, told) = channel();
+        let file = root.join("{step}.safetensors");
+        builder = builder.callback(AskAfter { process: hosts.process().index(), file, validated: vec![], tell });
+        let choices = builder.choices(builder.options().unwrap()).unwrap();
+        let mut trainer = builder.build_with(choices, Some(hosts.clone())).unwrap();
+        let (train, val) = (points(1_000_000), points(8));
+        let loader = |data| DataLoader::builder(data).batch_size(1).build().unwrap();
+        let line = Line(Linear::new(1, 1));
+        let summary = trainer.fit(&line, &loader(train), Some(&loader(val))).unwrap();
+        let weight = line.0.weight.get().eval().unwrap().to_f64();
+        (summary.global_step, told.recv().unwrap(), weight)
+    });
+    let (step, validated, _) = ends[0].clone();
+    assert_eq!(ends, vec![ends[0].clone(); 3]);
+    assert!((80..1_000_000).contains(&step), "{ends:?}");
+    let [first, second] = validated[..] else { panic!("{ends:?}") };
+    assert!((7..40).contains(&first) && (40..80).contains(&second), "{ends:?}");
+    let saved = |step: u64| folder.path().join(format!("{step}.safetensors"));
+    assert!(saved(first).is_file() && saved(second).is_file());
+    // The rate was 0 from the first of them on, in all.
+    let weight = |path: PathBuf| fulmen_nn::safetensors::read(path).unwrap().0["0.weight"].to_f64();
+    assert_eq!(weight(saved(first)), ends[1].2);
 }
 
 #[test]

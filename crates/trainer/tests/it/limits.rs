@@ -253,11 +253,7 @@ fn a_fast_run_has_one_batch_of_each_and_leaves_no_checkpoint_and_no_log() {
 fn a_fit_validates_after_shares_of_an_epoch_or_so_many_steps() {
     let folder = tempfile::tempdir().unwrap();
     let steps = |record: &Record| -> Vec<u64> {
-        let all = [record.validations.lock().unwrap().clone(), record.epochs.lock().unwrap().clone()].concat();
-        let with = all.iter().filter(|point| point.get("val_loss").is_some());
-        let mut steps: Vec<u64> = with.map(|point| point.global_step).collect();
-        steps.sort_unstable();
-        steps
+        record.validations.lock().unwrap().iter().map(|point| point.global_step).collect()
     };
     let validated = |set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
         let record = Record::default();

@@ -12,8 +12,8 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 use fulmen_trainer::loggers::{CsvLogger, Logger};
 use fulmen_trainer::{
-    Batch, Histogram, LogPoint, Media, Picture, Plan, ReduceFx, Sink, StepContext, TrainerBuilder, TrainingModule,
-    Weights,
+    Batch, Histogram, LogPoint, Media, Optimizers, Picture, Plan, ReduceFx, Sink, StepContext, TrainerBuilder,
+    TrainingModule, Weights,
 };
 
 const SAMPLES: usize = 20;
@@ -308,6 +308,62 @@ fn a_histogram_counts_what_is_not_finite_apart_and_no_padding() {
     assert_eq!((found[0].counts.iter().sum::<u64>(), found[0].non_finite), (positive, BATCH as u64 - positive));
     assert_eq!((found[1].low, found[1].high, &found[1].counts[..]), (1.5, 2.5, &[0, 8][..]));
     assert_eq!((&found[2].counts[..], found[2].non_finite, found[2].sum), (&[0, 0][..], 8, 0.0));
+}
+
+/// Two lines, of which the second is trained in every second step.
+#[derive(Module)]
+struct Two {
+    a: Linear,
+    b: Linear,
+    #[module(skip)]
+    log: Log,
+}
+
+impl TrainingModule for Two {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        let x = batch.get("x").reshape([BATCH, 1]);
+        cx.minimize("b", |cx| {
+            (self.log)(batch, cx);
+            batch.mean(self.b.forward(&x))
+        });
+        cx.minimize("a", |_| batch.mean(self.a.forward(&x)))
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        let optimizers = Optimizers::new().add("a", ["a.*"], Sgd::new(0.001)).add("b", ["b.*"], Sgd::new(0.001));
+        Box::new(optimizers.every("b", 2))
+    }
+}
+
+#[test]
+fn a_step_that_an_optimizer_skips_logs_nothing_for_it() {
+    let two = |log| Two { a: Linear::new(1, 1), b: Linear::new(1, 1), log };
+    for devices in [1, 8] {
+        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let builder = builder(folder.path(), &record).max_epochs(1).devices(devices).log_every_n_steps(1);
+        builder.build().unwrap().fit(&two(log_all), &loader(), None).unwrap();
+        let logs = record.logs.lock().unwrap();
+        for (batch, point) in [(0, &logs[0]), (2, &logs[2])] {
+            assert_values(point, &by_hand(batch..batch + 1), "", &format!("step {batch}"));
+        }
+        for (name, _) in NAMES.iter().filter(|(name, _)| *name != "sum") {
+            assert_eq!(logs[1].get(name), None, "{name}");
+        }
+        // Over the first and the last batch.
+        let (first, last, epoch) = (by_hand(0..1), by_hand(2..3), &record.epochs.lock().unwrap()[0]);
+        let of = |values: &[(String, f64)], name: &str| values.iter().find(|value| value.0 == name).unwrap().1;
+        let found = |name: &str| epoch.get(&format!("{name}_epoch")).unwrap();
+        assert_eq!(found("max"), of(&first, "max").max(of(&last, "max")));
+        assert_eq!(found("min"), of(&first, "min").min(of(&last, "min")));
+        assert_eq!(found("sum"), of(&first, "sum") + of(&last, "sum"));
+        assert_eq!(found("last"), of(&last, "last"));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = builder(folder.path(), &Record::default()).build().unwrap();
+    let error = trainer.fit(&two(log_media), &loader(), None).unwrap_err().to_string();
+    assert!(
+        error.starts_with("log `bytes`: pictures, histograms and texts cannot be logged within the loss"),
+        "{error}"
+    );
 }
 
 /// Keeps what it is told.
