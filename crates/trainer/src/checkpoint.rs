@@ -13,6 +13,7 @@ use fulmen_nn::safetensors;
 use fulmen_tensor::{Literal, TensorType};
 use serde_json::{Value, json};
 
+use crate::hyperparameters::Told;
 use crate::logs::Sums;
 use crate::{Error, Result};
 
@@ -49,6 +50,8 @@ pub(crate) struct Position {
     pub(crate) best_checkpoint: Option<PathBuf>,
     /// The state of each callback that has one, by its name.
     pub(crate) callbacks: BTreeMap<String, Value>,
+    /// What the run was told.
+    pub(crate) told: Told,
 }
 
 impl Position {
@@ -87,13 +90,15 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         "seconds": position.seconds.map(f64::to_bits),
         "data": position.data,
         "epoch_sums": sums,
-        "epoch_learning_rate": position.epoch_sums.learning_rate.to_bits(),
+        "epoch_learning_rate": position.epoch_sums.learning_rate().to_bits(),
         "epoch_bad_step": position.epoch_sums.bad_step,
         "log_names": position.log_names,
         "validation_due": position.validation,
         "weights_only": position.weights_only,
         "best_checkpoint": position.best_checkpoint.as_deref().and_then(Path::to_str),
         "callbacks": position.callbacks,
+        "hyperparameters": position.told.hyperparameters,
+        "arguments": position.told.arguments,
     });
     // Python's readers look for the format.
     let metadata = BTreeMap::from([(KEY.to_owned(), document.to_string()), ("format".to_owned(), "pt".to_owned())]);
@@ -115,6 +120,15 @@ pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)>
 pub(crate) fn load_position(path: &Path) -> Result<Position> {
     let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
     position(&metadata).map_err(|message| Error::checkpoint(path, message))
+}
+
+/// What the run that wrote a checkpoint was told; nothing where the file has weights alone.
+pub(crate) fn told(path: &Path) -> Result<Told> {
+    let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
+    if !metadata.contains_key(KEY) {
+        return Ok(Told::default());
+    }
+    position(&metadata).map(|position| position.told).map_err(|message| Error::checkpoint(path, message))
 }
 
 /// Where training stood with a checkpoint of this program. `None` for a file without that, and for what another program
@@ -163,6 +177,7 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
     }
     let sums = field("epoch_sums", "a list of names, each with lists of numbers");
     let names = field("log_names", "a list of texts");
+    let object = |name| field(name, "an object").optional(|v| v.as_object().cloned());
     let callbacks = field("callbacks", "an object with the state of each callback");
     Ok(Position {
         epoch: number("epoch")?,
@@ -180,11 +195,17 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
         best_checkpoint: field("best_checkpoint", "a path").optional(text)?.map(PathBuf::from),
         epoch_sums: Sums {
             bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
-            learning_rate: float("epoch_learning_rate")?.unwrap_or_default(),
-            grad_norm: None,
+            anomaly: None,
+            optimizers: vec![[float("epoch_learning_rate")?, None]],
+            monitored: vec![],
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
         callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),
+        told: Told {
+            hyperparameters: object("hyperparameters")?.unwrap_or_default(),
+            arguments: object("arguments")?.unwrap_or_default(),
+            config: None,
+        },
     })
 }
 

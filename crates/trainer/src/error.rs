@@ -75,6 +75,18 @@ impl Error {
         Error { kind: Kind::Option, message: shorten(&message.into()).into_owned(), source: None }
     }
 
+    pub(crate) fn nothing_logged(step: &str) -> Error {
+        Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate"))
+    }
+
+    /// What belongs to one `TrainStep` was used with another; `method` makes it.
+    pub(crate) fn of_another_step(what: &str, method: &str) -> Error {
+        Error::usage(format!(
+            "the {what} was made by another TrainStep, whose weights it takes; call it with that one, or make one with \
+             TrainStep::{method} of this one"
+        ))
+    }
+
     /// A tensor error, with what was being done.
     pub(crate) fn doing(doing: impl fmt::Display, source: fulmen_tensor::Error) -> Error {
         Error { kind: Kind::Source, message: format!("{doing}: {source}"), source: Some(Source::Tensor(source)) }
@@ -100,14 +112,23 @@ impl Error {
         Error { kind: Kind::Logger, message, source: Some(Source::Io(source)) }
     }
 
+    /// A file of predictions that cannot be written.
+    pub(crate) fn predictions(path: &Path, source: std::io::Error) -> Error {
+        let message = format!("predictions cannot be written to {}: {source}", path.display());
+        Error { kind: Kind::Source, message, source: Some(Source::Io(source)) }
+    }
+
     /// `what` is no longer finite after this many steps.
     pub(crate) fn not_finite(step: u64, what: &str, kept: Option<&Path>) -> Error {
-        let kept = match kept {
-            Some(path) => format!("the last checkpoint before it is {}", path.display()),
-            None => "no checkpoint had been saved before".to_owned(),
-        };
+        let kept = kept_before(kept);
         let message =
             format!("{what} became NaN or infinite at step {step}; {kept}. Lower the learning rate and check the data");
+        Error { kind: Kind::NotFinite { step }, message, source: None }
+    }
+
+    /// The operation that was the first to give what is not finite, and its line.
+    pub(crate) fn anomaly(step: u64, found: &str, kept: Option<&Path>) -> Error {
+        let message = format!("detect_anomaly: in step {step} {found}\n{}", kept_before(kept));
         Error { kind: Kind::NotFinite { step }, message, source: None }
     }
 
@@ -154,7 +175,7 @@ impl Error {
     }
 
     /// The step, counted from 1, whose loss or result was NaN or infinite, if that is what ended the fit (see
-    /// [`detect_nan`](crate::Options::detect_nan)).
+    /// [`detect_nan`](crate::Options::detect_nan) and [`detect_anomaly`](crate::Options::detect_anomaly)).
     pub fn not_finite_step(&self) -> Option<u64> {
         match self.kind {
             Kind::NotFinite { step } => Some(step),
@@ -261,6 +282,14 @@ impl Error {
     /// Whether the mistake is in how the program was started, not in its code.
     pub(crate) fn is_option(&self) -> bool {
         self.kind == Kind::Option
+    }
+}
+
+/// Which checkpoint there is from before.
+fn kept_before(kept: Option<&Path>) -> String {
+    match kept {
+        Some(path) => format!("the last checkpoint before it is {}", path.display()),
+        None => "no checkpoint had been saved before".to_owned(),
     }
 }
 

@@ -41,8 +41,7 @@ impl Evaluation {
         let entries = state::of_module(module, &setting);
         let program = program::eval(module, stage, &loader, &entries, &setting, seed)?;
         if program.logs().is_empty() && stage != Stage::Prediction {
-            let step = stage.step();
-            return Err(Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate")));
+            return Err(Error::nothing_logged(stage.step()));
         }
         session.agree_on(stage.verb(), program.functions(), &loader, &entries)?;
         if session.record.run_dir.is_none() && stage != Stage::Prediction {
@@ -68,16 +67,19 @@ impl Evaluation {
         // Tells of them when the pass ends, however that is.
         let _bad = BadCount::new(&loader, self.stage.noun());
         let mut sums = Some(runtime.to_device(&self.step.logs().start()?)?);
+        let mut media = None;
         let mut executor = Executor::<()>::new(runtime, hosts, None);
         let loaded = loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0);
         for (batch, number) in loaded.zip(1..) {
-            executor.step(&self.step, &mut Fixed(values), &mut sums, None, &batch?)?;
+            let (_, outputs) = executor.step(&self.step, &mut Fixed(values), &mut sums, None, &batch?)?;
+            media.get_or_insert(outputs);
             if let Some(signal) = each(number)? {
                 return Ok(Evaluated::Interrupted(signal));
             }
         }
         executor.drain()?;
-        sums.map(Evaluated::Sums).ok_or_else(|| Error::data("the evaluation step gave no result"))
+        let sums = sums.ok_or_else(|| Error::data("the evaluation step gave no result"))?;
+        Ok(Evaluated::Logged([sums].into_iter().chain(media.into_iter().flatten()).collect()))
     }
 }
 
@@ -97,8 +99,8 @@ impl Stage {
 
 /// What came of a pass over a loader.
 pub(crate) enum Evaluated {
-    /// The sums of what was logged.
-    Sums(DeviceArray),
+    /// The sums of what was logged, and what the first batch gave besides.
+    Logged(Vec<DeviceArray>),
     Interrupted(Signal),
 }
 
@@ -119,15 +121,12 @@ pub(crate) fn evaluate(
         stage.tell(&hooks, &progress);
         Ok(None)
     };
-    let sums = match evaluation.run(&session.runtime, hosts, &values, BatchLimit::ALL, each)? {
-        Evaluated::Sums(sums) => sums,
+    let logged = match evaluation.run(&session.runtime, hosts, &values, BatchLimit::ALL, each)? {
+        Evaluated::Logged(logged) => logged,
         Evaluated::Interrupted(signal) => return Err(Error::interrupted("evaluating", signal)),
     };
-    let literals = hosts::arrive(hosts, session.runtime.read(&[&sums])?)?;
-    let literal = literals.first().ok_or_else(|| Error::data("the device gave no values"))?;
-    let logs = evaluation.step.logs();
-    let (metrics, arrays) = logs.values(&logs.read(literal)?, "");
-    let point = LogPoint { epoch: session.record.reached.0, global_step: session.record.reached.1, metrics, arrays };
+    let literals = hosts::arrive(hosts, session.runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
+    let point = evaluation.step.logs().pass(&mut &literals[..], "", session.record.reached)?;
     session.log(&point, &mut false);
     match stage {
         Stage::Test => hooks.on_test_end(&point),

@@ -44,7 +44,7 @@ impl Callbacks {
 #[derive(Clone)]
 pub(crate) struct Hooks<'a> {
     pub(crate) callbacks: Callbacks,
-    module: &'a dyn TrainingModule,
+    pub(crate) module: &'a dyn TrainingModule,
 }
 
 macro_rules! call_all {

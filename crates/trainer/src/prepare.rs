@@ -1,16 +1,19 @@
 //! What a fit knows before it touches a device: the loaders for its devices, the training state and the recorded steps.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use fulmen_data::DataLoader;
 use fulmen_nn::Parameter;
 use fulmen_tensor::DType;
 
 use crate::limits::{EpochSize, Limits, NO_LIMIT};
+use crate::optimizers::Optimizers;
 use crate::program::{self, DeclaredProgram, Stage, StepProgram, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
 use crate::state::{self, Entry, StateLayout};
+use crate::step_part::StepPart;
 use crate::validation_set::{Cadence, ValidationSets};
 use crate::{Batch, Error, Plan, Result, TrainingModule};
 
@@ -19,7 +22,7 @@ pub(crate) struct Prepared {
     pub(crate) plan: Plan,
     pub(crate) limits: Limits,
     pub(crate) train: DataLoader,
-    pub(crate) layout: StateLayout,
+    pub(crate) layout: Arc<StateLayout>,
     pub(crate) program: TrainProgram,
     /// None where the module's validation step logs nothing.
     pub(crate) validation: Vec<Validation>,
@@ -52,7 +55,7 @@ pub(crate) fn prepare(
 ) -> Result<Prepared> {
     let train = setting.training_loader(train)?;
     let batches = train.len() as u64;
-    let (limits, plan) = setting.plan(EpochSize::from(&train));
+    let (limits, plan) = setting.plan(EpochSize::new(&train, setting.options.max_duration)?);
     if train.is_endless() && limits.steps == NO_LIMIT && limits.time.is_none() {
         return Err(Error::usage(
             "the training loader is endless, so that no epoch ends; set max_steps, max_time or max_duration in steps",
@@ -83,15 +86,23 @@ pub(crate) fn training_step(
     plan: &Plan,
     (shapes, batches): (&[Batch], u64),
     seed: u64,
-) -> Result<(StateLayout, TrainProgram)> {
+) -> Result<(Arc<StateLayout>, TrainProgram)> {
     set_up(module, setting)?;
-    let optimizer = module.configure_optimizers(plan);
-    let parameters: Vec<_> = module.parameters().into_iter().map(|(name, p)| (name, p.ty())).collect();
-    optimizer.check(&parameters)?;
+    let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(plan)));
+    let parameters = module.parameters();
+    let frozen: Vec<_> = parameters.iter().filter(|(_, p)| !p.requires_grad()).map(|(name, _)| name.clone()).collect();
+    let parameters: Vec<_> = parameters.into_iter().map(|(name, p)| (name, p.ty())).collect();
+    optimizers.check_for(&parameters, &frozen)?;
+    if !optimizers.is_single() && setting.parts.iter().any(|part| matches!(part, StepPart::Sweep { .. })) {
+        return Err(Error::usage(format!(
+            "lr_find: the module has the optimizers {}, and one learning rate can be tried at a time; return one optimizer",
+            optimizers.names()
+        )));
+    }
     check_shardings(module, setting)?;
-    let layout = StateLayout::new(module, &*optimizer, setting);
+    let layout = Arc::new(StateLayout::new(module, &optimizers, setting));
     check_entries(layout.entries())?;
-    let program = program::train(module, &*optimizer, shapes, batches, &layout, setting, seed)?;
+    let program = program::train(module, &optimizers, shapes, batches, &layout, setting, seed)?;
     Ok((layout, program))
 }
 

@@ -9,8 +9,8 @@ use fulmen_tensor::Literal;
 
 use crate::checkpoint::{self, Position};
 use crate::limits::Limits;
+use crate::logs::LogLayout;
 use crate::newest::Named;
-use crate::prepare::Prepared;
 use crate::say::note;
 use crate::setting::Setting;
 use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
@@ -56,15 +56,27 @@ impl Start {
         Ok(Start { position, checkpoint, best: None, values: None, logs: None })
     }
 
-    /// Takes the state out of the checkpoint, if there is one; it must be that of this step on batches as these.
-    pub(crate) fn take_state(&mut self, prepared: &Prepared, setting: &Setting) -> Result<()> {
-        let Prepared { train, layout, program, limits, .. } = prepared;
+    /// With the checkpoint at this path.
+    pub(crate) fn at(path: &Path) -> Result<Start> {
+        let (tensors, position) = checkpoint::load(path)?;
+        Ok(Start { position, checkpoint: Some((path.to_owned(), tensors)), best: None, values: None, logs: None })
+    }
+
+    /// Takes the state out of the checkpoint, if there is one; it must be that of a step on batches as these, which logs
+    /// such values.
+    pub(crate) fn take_state(
+        &mut self,
+        train: &DataLoader,
+        layout: &StateLayout,
+        logs: &LogLayout,
+        limits: &Limits,
+        setting: &Setting,
+    ) -> Result<()> {
         let averaging = setting.averaging.as_ref().map(WeightAveraging::words);
         let Some((path, tensors)) = &mut self.checkpoint else {
             self.position.averaging = averaging;
             return Ok(());
         };
-        let logs = program.step.logs();
         let refused = |why: String| Error::checkpoint(path, why);
         if self.position.weights_only {
             return Err(refused(
@@ -232,7 +244,8 @@ fn adapt(
         }
         let count = |count: u64| Literal::from_slice(&[count.min(i32::MAX as u64) as i32], []);
         let first = match entry.name.as_str() {
-            UPDATES | names::GROUPS => count(position.global_step)?,
+            names::GROUPS => count(position.global_step)?,
+            name if name.starts_with(UPDATES) => count(position.global_step)?,
             names::BATCH => count(position.batch)?,
             names::EPOCHS => count(position.epoch)?,
             _ => entry.first()?,

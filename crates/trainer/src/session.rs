@@ -1,6 +1,7 @@
 //! [`Session`]: what a Trainer works with, whatever it does: its options, the devices, the other processes, callbacks,
 //! loggers and the folder of the run.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use fulmen_tensor::{Compiled, Function, Runtime};
 use crate::callback::EvaluationProgress;
 use crate::hooks::Callbacks;
 use crate::hosts::{self, Hosts};
+use crate::hyperparameters::Told;
 use crate::loggers::Logger;
 use crate::prepare::set_up;
 use crate::program::{CompiledStep, StepProgram};
@@ -17,7 +19,7 @@ use crate::say::note;
 use crate::setting::{Choices, Setting};
 use crate::state::{self, Entry};
 use crate::weights::load_values;
-use crate::{Actions, Error, LogPoint, Result, Strategy, TrainingModule, Weights, checkpoint};
+use crate::{Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint};
 
 pub(crate) struct Session {
     pub(crate) choices: Choices,
@@ -26,6 +28,7 @@ pub(crate) struct Session {
     pub(crate) hosts: Option<Arc<Hosts>>,
     pub(crate) callbacks: Callbacks,
     pub(crate) loggers: Vec<Box<dyn Logger>>,
+    pub(crate) told: Told,
     pub(crate) record: Record,
 }
 
@@ -69,8 +72,8 @@ impl Session {
         self.hosts.as_ref().is_none_or(|hosts| hosts.process().is_coordinator())
     }
 
-    /// Makes a new folder for a run and starts the loggers in it. With several processes, process 0 makes it for all. A run
-    /// that leaves nothing behind has none.
+    /// Makes a new folder for a run, starts the loggers in it, and writes the options there, as a file for `--config`. With
+    /// several processes, process 0 makes it for all. A run that leaves nothing behind has none.
     pub(crate) fn start_run(&mut self) -> Result<Option<PathBuf>> {
         if self.choices.options.leaves_nothing() {
             return Ok(None);
@@ -82,6 +85,18 @@ impl Session {
         };
         for logger in &mut self.loggers {
             logger.start(&folder).map_err(|e| Error::logger(&folder, e))?;
+            let told = self.told.for_loggers();
+            if !told.is_empty() {
+                logger.log_hyperparams(&told).map_err(|e| Error::logger(&folder, e))?;
+            }
+        }
+        let options = &self.choices.options;
+        if self.writes() {
+            let config = self.told.config.clone().unwrap_or_else(|| options.to_toml());
+            let written = fulmen_durable::write(&folder.join("config.toml"), Some(config.len() as u64), |file| {
+                file.write_all(config.as_bytes())
+            });
+            written.map_err(|e| Error::logger(&folder, e))?;
         }
         self.record.run_dir = Some(folder.clone());
         Ok(Some(folder))
@@ -131,11 +146,7 @@ impl Session {
 
     /// Compares with the other processes what each is about to run, before any of them waits for another on a device.
     pub(crate) fn agree(&self, what: &str, facts: impl FnOnce(&mut hosts::Facts) -> Result<()>) -> Result<()> {
-        let Some(hosts) = &self.hosts else { return Ok(()) };
-        let mut all = hosts::of_run(&self.choices.options, &self.runtime)?;
-        facts(&mut all)?;
-        hosts.agree(what, &all)?;
-        hosts.check_runtime(&self.runtime)
+        hosts::agree(self.hosts.as_ref(), &self.choices.options, &self.runtime, what, facts)
     }
 
     /// As [`Session::agree`], for a program that runs with weights that do not change.
@@ -169,8 +180,9 @@ impl Session {
     /// Writes a log point to the loggers. A logger that fails is `warned` of once; training is worth more than its log.
     pub(crate) fn log(&mut self, point: &LogPoint, warned: &mut bool) {
         self.record.log_points += 1;
+        let point = point.shown_by(Sink::Logger);
         for logger in &mut self.loggers {
-            if let Err(error) = logger.log(point)
+            if let Err(error) = logger.log(&point)
                 && !std::mem::replace(warned, true)
             {
                 let folder =

@@ -10,6 +10,7 @@ use crate::fit::fit;
 use crate::predict::{PredictedBatches, predict};
 use crate::program::Stage;
 use crate::session::Session;
+use crate::step::TrainStep;
 use crate::{
     FitSummary, LogPoint, Options, Precision, Result, TrainerBuilder, TrainingModule, ValidationSets, Weights,
 };
@@ -127,6 +128,17 @@ impl Trainer {
             session.callbacks.with(module).on_fit_end(&summary);
             Ok(summary)
         })
+    }
+
+    /// The compiled training step of a module with its state on the devices, for a loop of your own instead of
+    /// [`fit`](Trainer::fit); see [`TrainStep`]. It takes the options that say how a step is recorded and how long training
+    /// is, and begins with `ckpt_path` or `resume` if one is given. The loader says which batches there are; for batches
+    /// that it does not read ([`TrainStep::batch`]), it says what they are like.
+    ///
+    /// # Errors
+    /// As [`Trainer::fit`] before its first step; an option or a callback that only a fit can serve.
+    pub fn train_step<'m, M: TrainingModule>(&mut self, module: &'m M, loader: &DataLoader) -> Result<TrainStep<'m>> {
+        self.session.with_hosts(|session| TrainStep::open(session, module, loader))
     }
 
     /// Runs `validation_step` over a loader with the module's weights and returns the means of what it logs.

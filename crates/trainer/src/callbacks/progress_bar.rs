@@ -11,7 +11,7 @@ use crate::callback::{Callback, EvaluationProgress, FitStart, Progress};
 use crate::limits::NO_LIMIT;
 use crate::log_point::number;
 use crate::say::say;
-use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted};
+use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink};
 
 /// Shows how training goes. Its numbers are those of log points that have arrived; it asks the device for nothing.
 pub struct ProgressBar {
@@ -143,6 +143,11 @@ pub(crate) fn spell(metrics: &[(String, f64)]) -> String {
     metrics.iter().map(|(name, value)| format!("{name}={}", number(*value))).collect::<Vec<_>>().join(" ")
 }
 
+/// What the bar shows of a log point.
+fn shown(point: &LogPoint) -> String {
+    spell(&point.shown_by(Sink::ProgressBar).metrics)
+}
+
 impl Callback for ProgressBar {
     fn name(&self) -> &'static str {
         "ProgressBar"
@@ -217,7 +222,7 @@ impl Callback for ProgressBar {
     }
 
     fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
-        self.shown = spell(&point.metrics);
+        self.shown = shown(point);
         if let Some(bar) = &self.bar {
             bar.set_message(self.shown.clone());
         }
@@ -236,7 +241,7 @@ impl Callback for ProgressBar {
         // The end of an epoch has a line for both, and a validation of its own is the program's to tell.
         let within_epoch = self.training.is_some_and(|training| training.batch < training.batches);
         if actions.is_fitting() && within_epoch {
-            self.line(&format!("{}, step {}: {}", self.epoch(point.epoch), point.global_step, spell(&point.metrics)));
+            self.line(&format!("{}, step {}: {}", self.epoch(point.epoch), point.global_step, shown(point)));
         }
     }
 
@@ -268,7 +273,7 @@ impl Callback for ProgressBar {
         self.training = None;
         self.clear();
         let seconds = Duration::as_secs_f64(&self.epoch_start.elapsed());
-        self.line(&format!("{}: {} ({seconds:.1} s)", self.epoch(point.epoch), spell(&point.metrics)));
+        self.line(&format!("{}: {} ({seconds:.1} s)", self.epoch(point.epoch), shown(point)));
     }
 
     fn on_fit_end(&mut self, summary: &FitSummary) {
@@ -277,7 +282,7 @@ impl Callback for ProgressBar {
         // Of an epoch that a limit has ended.
         if let Some(point) = summary.last_epoch.as_ref().filter(|point| point.epoch >= summary.epochs) {
             let (epoch, step) = (self.epoch(point.epoch), point.global_step);
-            self.line(&format!("{epoch}, ended at step {step}: {}", spell(&point.metrics)));
+            self.line(&format!("{epoch}, ended at step {step}: {}", shown(point)));
         }
         if let Some(reason) = &summary.stopped {
             self.line(&format!("Stopped: {reason}"));

@@ -2,33 +2,28 @@
 
 mod logging;
 mod open;
+mod reloading;
 mod saving;
 mod turn;
 mod validating;
 
 use std::time::{Duration, Instant};
 
-use fulmen_data::{DataLoader, DeviceBatches};
-use fulmen_tensor::{Compiled, DeviceArray};
+use fulmen_data::DeviceBatches;
+use fulmen_tensor::DeviceArray;
 
 pub(crate) use open::fit;
 
 use crate::actions::Actions;
-use crate::bad_samples::BadCount;
-use crate::callback::Progress;
 use crate::checkpoint::Position;
-use crate::executor::Executor;
 use crate::hooks::Hooks;
 use crate::hosts;
-use crate::limits::Limits;
-use crate::logs::Sums;
-use crate::program::CompiledStep;
+use crate::logs::{Over, Sums};
 use crate::say::note;
 use crate::session::Session;
-use crate::state::{EntryId, State};
+use crate::step::{Averages, TrainStep};
 use crate::summary::StepTimes;
 use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
-use logging::Reading;
 use turn::Program;
 use validating::Validation;
 
@@ -41,29 +36,17 @@ struct Fit<'a> {
     hooks: Hooks<'a>,
     /// What callbacks and the module have asked for since it was last done.
     asked: Actions,
-    executor: Executor<Reading>,
-    step: CompiledStep,
-    /// The name under which the loss is logged.
-    loss: String,
-    train: DataLoader,
+    step: TrainStep<'a>,
     validation: Vec<Validation>,
     /// What callbacks can ask for.
     programs: Vec<Program>,
     /// What converts averages to the module's dtypes, and which those are.
-    averages: Option<(Compiled, Vec<EntryId>)>,
-    state: State,
-    key: DeviceArray,
-    /// The sums of what was logged since the last log point; none directly after one.
-    sums: Option<DeviceArray>,
-    position: Position,
-    limits: Limits,
+    averages: Option<Averages>,
     /// When the first step began.
     training_since: Instant,
     /// Why a callback wants training to end, until that may be.
     wish: Option<String>,
     times: StepTimes,
-    bad: BadCount,
-    warned_of_nan: bool,
     warned_of_logger: bool,
     started: Instant,
     summary: FitSummary,
@@ -81,8 +64,8 @@ impl Fit<'_> {
             self.hooks.on_exception(error, &mut self.asked);
             self.save_after_exception();
         }
-        let Fit { session, train, summary, .. } = self;
-        session.record.loader = Some(train.report());
+        let Fit { session, step, summary, .. } = self;
+        session.record.loader = Some(step.train.report());
         session.record.best_checkpoint.clone_from(&summary.best_checkpoint);
         session.record.last_checkpoint.clone_from(&summary.last_checkpoint);
         result?;
@@ -93,65 +76,64 @@ impl Fit<'_> {
     /// Trains until a limit, a callback's wish or a signal.
     fn epochs(&mut self) -> Result<()> {
         // Of this fit alone.
-        self.train.reset_report();
-        self.position.data = self.train.description();
-        self.position.accumulate = self.options().accumulate_grad_batches;
+        self.step.train.reset_report();
         self.try_validation()?;
-        let limits = self.limits;
+        let limits = self.step.limits;
         let mut batches = self.batches();
         self.training_since = Instant::now();
-        while self.position.epoch < limits.epochs
-            && self.position.global_step < limits.steps
+        while self.step.position.epoch < limits.epochs
+            && self.step.position.global_step < limits.steps
             && self.summary.stopped.is_none()
         {
             match self.epoch(&mut batches)? {
                 End::OfEpoch => {
                     if let Some(signal) = self.end_epoch()? {
-                        self.bad.tell();
+                        self.step.bad.tell();
                         self.save_interrupted(signal)?;
                         break;
                     }
-                    if self.overfits() {
+                    if self.reload()? || self.overfits() {
                         batches = self.batches();
                     }
                 }
                 End::Interrupted(signal) => {
-                    self.bad.tell();
+                    self.step.bad.tell();
                     self.save_interrupted(signal)?;
                     break;
                 }
                 End::OfRun(why) => {
-                    self.bad.tell();
+                    self.step.bad.tell();
                     self.end_within_epoch(why)?;
                     break;
                 }
             }
         }
-        self.executor.drain()?;
+        self.step.executor.drain()?;
         self.finish_reads()?;
-        self.summary.epochs = self.position.epoch;
-        self.summary.global_step = self.position.global_step;
+        self.summary.epochs = self.step.position.epoch;
+        self.summary.global_step = self.step.position.global_step;
         self.summary.step_time_p50 = self.times.median();
         // A padded batch has fewer samples than rows.
-        let samples = self.train.num_samples().min(self.train.len().saturating_mul(self.train.batch_size()));
-        let samples_a_step = samples as f64 / self.train.len().max(1) as f64;
+        let samples =
+            self.step.train.num_samples().min(self.step.train.len().saturating_mul(self.step.train.batch_size()));
+        let samples_a_step = samples as f64 / self.step.train.len().max(1) as f64;
         self.summary.data_wait_share = self.times.wait_share();
-        let report = self.train.report();
+        let report = self.step.train.report();
         if self.summary.data_wait_share > INPUT_BOUND.0 && self.times.waits > INPUT_BOUND.1 {
             note(&report.verdict());
         }
         self.summary.loader = Some(report);
-        self.summary.bad_samples = self.bad.count();
+        self.summary.bad_samples += self.step.bad.count();
         self.summary.samples_per_second = self.times.steps_per_second() * samples_a_step;
         Ok(())
     }
 
-    /// The batches to come: one stream over all epochs, so that the first batches of an epoch are read while the last one
-    /// ends; or the first epoch, again and again.
+    /// The batches to come: one stream over all epochs of the loader, so that the first batches of an epoch are read while
+    /// the last one ends; or the first epoch, again and again.
     fn batches(&self) -> DeviceBatches {
-        let epochs = if self.overfits() { 0..1 } else { self.position.epoch..self.limits.epochs };
+        let epochs = if self.overfits() { 0..1 } else { self.step.position.epoch..self.next_reload() };
         let runtime = &self.session.runtime;
-        let batches = self.train.epochs(epochs, self.position.batch as usize);
+        let batches = self.step.train.epochs(epochs, self.step.position.batch as usize);
         batches.prefetch_to(runtime, &Strategy::batch(runtime.mesh()))
     }
 
@@ -160,17 +142,11 @@ impl Fit<'_> {
         !self.options().overfit_batches.is_zero()
     }
 
-    /// Where training stands.
-    fn progress(&self) -> Progress {
-        let Position { epoch, batch, global_step, .. } = self.position;
-        Progress { epoch, batch, batches: self.train.len() as u64, global_step }
-    }
-
     /// Trains on the rest of an epoch, if no signal or limit ends it.
     fn epoch(&mut self, stream: &mut DeviceBatches) -> Result<End> {
-        let batches = self.train.len() as u64;
-        if self.position.batch < batches {
-            let progress = self.progress();
+        let batches = self.step.train.len() as u64;
+        if self.step.position.batch < batches {
+            let progress = self.step.progress();
             self.hooks.on_train_epoch_start(&progress, &mut self.asked);
             self.act()?;
             // One that was asked for, or that ended unfinished before a resume.
@@ -179,51 +155,49 @@ impl Fit<'_> {
             }
         }
         let mut last: Option<Instant> = None;
-        while self.position.batch < batches {
+        while self.step.position.batch < batches {
             let asked = Instant::now();
             let batch = stream.next().ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
-            if last.is_some() && self.executor.is_idle() {
+            if last.is_some() && self.step.executor.is_idle() {
                 self.times.waited(asked.elapsed());
             }
-            self.hooks.on_train_batch_start(&self.progress());
-            let (busy, _) = self.executor.step(&self.step, &mut self.state, &mut self.sums, Some(&self.key), &batch)?;
+            self.hooks.on_train_batch_start(&self.step.progress());
+            let busy = self.step.launch(&batch)?;
             if self.summary.time_to_first_step.is_zero() {
                 // Waiting once tells when training really began, compilation and first transfers included.
-                self.executor.finish_first()?;
+                self.step.executor.finish_first()?;
                 self.summary.time_to_first_step = self.started.elapsed();
             } else if let Some(last) = last {
                 self.times.push(last.elapsed(), busy);
             }
             last = Some(Instant::now());
             self.asked.stepped();
-            self.position.batch += 1;
-            self.position.global_step += u64::from(self.stepped());
-            let progress = self.progress();
-            self.position.validation = self.due(&progress);
+            let progress = self.step.progress();
+            self.step.position.validation = self.due(&progress);
             self.hooks.on_train_batch_end(&progress, &mut self.asked);
             let is_log_point =
-                self.stepped() && self.position.global_step.is_multiple_of(self.options().log_every_n_steps);
+                self.step.stepped() && self.step.position.global_step.is_multiple_of(self.options().log_every_n_steps);
             if is_log_point && !self.options().barebones {
                 self.start_log_point()?;
             }
-            while self.executor.has_arrived() {
+            while self.step.executor.has_arrived() {
                 self.finish_read()?;
             }
             let signal = self.turn()?;
-            if self.executor.agreed() && self.act()? {
+            if self.step.executor.agreed() && self.act()? {
                 last = None;
             }
             if let Some(signal) = signal {
                 return Ok(End::Interrupted(signal));
             }
-            if self.position.batch < batches && !self.position.validation.is_empty() {
+            if self.step.position.batch < batches && !self.step.position.validation.is_empty() {
                 if let Some(signal) = self.validate_within_epoch()? {
                     return Ok(End::Interrupted(signal));
                 }
                 last = None;
             }
-            if self.position.batch < batches
-                && self.stepped()
+            if self.step.position.batch < batches
+                && self.step.stepped()
                 && let Some(why) = self.ends()
             {
                 self.drain_steps(last)?;
@@ -236,50 +210,43 @@ impl Fit<'_> {
 
     /// Waits for the device, which the end of an epoch does in any case; here the time is that of steps.
     fn drain_steps(&mut self, last: Option<Instant>) -> Result<()> {
-        self.executor.drain()?;
+        self.step.executor.drain()?;
         if let Some(last) = last {
             self.times.finish(last.elapsed());
         }
         Ok(())
     }
 
-    /// Whether the latest batch was the last of those that the optimizer steps for.
-    fn stepped(&self) -> bool {
-        let batch = self.position.batch;
-        batch.is_multiple_of(self.options().accumulate_grad_batches) || batch >= self.train.len() as u64
-    }
-
     /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch. If a signal ends
     /// the validation, the epoch has not ended: a resumed fit validates again.
     fn end_epoch(&mut self) -> Result<Option<Signal>> {
-        self.bad.tell();
+        self.step.bad.tell();
         let due = self.due_with_the_epoch();
         let validated = match self.validate(&due)? {
-            Ok(sums) => sums,
+            Ok(logged) => logged,
             Err(signal) => return Ok(Some(signal)),
         };
-        let trained = self.sums.take();
+        let trained = self.step.sums.take();
         let last: Vec<&DeviceArray> = trained.iter().chain(&validated).collect();
         let pending = if last.is_empty() { None } else { Some(self.session.runtime.read(&last)?) };
         self.finish_reads()?;
-        let hosts = self.executor.hosts();
+        let hosts = self.step.executor.hosts();
         let literals = pending.map(|values| hosts::arrive(hosts, values)).transpose()?.unwrap_or_default();
         let (of_training, of_validation) = literals.split_at(usize::from(trained.is_some()));
         self.take_in(of_training)?;
-        let sums = std::mem::take(&mut self.position.epoch_sums);
-        self.asked.set_read(sums.learning_rate, self.asked.factor_of_step());
+        let sums = std::mem::take(&mut self.step.position.epoch_sums);
+        self.asked.set_read(sums.learning_rate(), self.asked.factor_of_step());
         let mut point = self.epoch_point(&sums);
         let validation = self.validation_point(&due, of_validation)?;
-        point.metrics.extend(validation.metrics.iter().cloned());
-        point.arrays.extend(validation.arrays.iter().cloned());
+        point.extend(&validation);
         self.session.log(&point, &mut self.warned_of_logger);
         if !due.is_empty() {
             self.hooks.on_validation_end(&validation, &mut self.asked);
             self.asked.asked.validate = false;
         }
-        self.position.epoch += 1;
-        self.position.batch = 0;
-        self.position.validation.clear();
+        self.step.position.epoch += 1;
+        self.step.position.batch = 0;
+        self.step.position.validation.clear();
         self.hooks.on_train_epoch_end(&point, &mut self.asked);
         self.summary.last_epoch = Some(point);
         self.stop_when_time_is_over();
@@ -293,9 +260,9 @@ impl Fit<'_> {
     fn end_within_epoch(&mut self, why: Option<String>) -> Result<()> {
         self.summary.stopped = why;
         let logs = self.open_logs()?;
-        let mut sums = self.position.epoch_sums.clone();
+        let mut sums = self.step.position.epoch_sums.clone();
         if let Some((_, literal)) = logs.first() {
-            sums.add(&self.step.logs().read(literal)?);
+            self.step.program.logs().add(&mut sums, &self.step.program.logs().read(literal)?);
         }
         let point = self.epoch_point(&sums);
         self.session.log(&point, &mut self.warned_of_logger);
@@ -305,10 +272,10 @@ impl Fit<'_> {
 
     /// Means over an epoch, of what it has logged so far.
     fn epoch_point(&mut self, sums: &Sums) -> LogPoint {
-        let (metrics, arrays) = self.step.logs().values(sums, "_epoch");
-        let loss = format!("{}_epoch", self.loss);
-        self.summary.train_loss = metrics.iter().find(|m| m.0 == loss).map(|m| m.1);
-        LogPoint { epoch: self.position.epoch, global_step: self.position.global_step, metrics, arrays }
+        let Position { epoch, global_step, .. } = self.step.position;
+        let point = self.step.program.logs().point(sums, Over::Epoch, (epoch, global_step));
+        self.summary.train_loss = point.get(&format!("{}_epoch", self.step.reads.loss()));
+        point
     }
 }
 

@@ -13,7 +13,7 @@ use crate::checkpoint::{self, Position};
 use crate::hosts;
 use crate::say::note;
 use crate::state::names;
-use crate::{Error, Result, Signal};
+use crate::{Result, Signal};
 
 impl Fit<'_> {
     /// After a signal: saves the state in the middle of the epoch.
@@ -28,7 +28,7 @@ impl Fit<'_> {
     pub(super) fn save_after_exception(&mut self) {
         let saves = self.asked.take().saves;
         // The others have ended, without which what lies split cannot be read.
-        if self.executor.hosts().is_none()
+        if self.step.executor.hosts().is_none()
             && let Err(error) = self.save(&saves)
         {
             note(&format!("warning: the state could not be saved after the failure: {error}"));
@@ -39,13 +39,13 @@ impl Fit<'_> {
     pub(super) fn open_logs(&mut self) -> Result<Vec<(String, Literal)>> {
         self.finish_reads()?;
         let mut logs = vec![];
-        if let Some(sums) = &self.sums {
+        if let Some(sums) = &self.step.sums {
             let pending = self.session.runtime.read(&[sums])?;
-            for literal in hosts::arrive(self.executor.hosts(), pending)? {
-                self.check_finite(&self.step.logs().read(&literal)?)?;
+            for literal in hosts::arrive(self.step.executor.hosts(), pending)? {
+                self.check_finite(&self.step.program.logs().read(&literal)?)?;
                 logs.push((names::LOGS.to_owned(), literal));
             }
-            self.position.log_names = self.step.logs().keys();
+            self.step.position.log_names = self.step.program.logs().keys();
         }
         Ok(logs)
     }
@@ -72,42 +72,31 @@ impl Fit<'_> {
     }
 
     fn save_with(&mut self, saves: &[Save], logs: Vec<(String, Literal)>) -> Result<()> {
-        let mut tensors = self.state.read(&self.session.runtime, self.executor.hosts())?;
-        if self.options().detect_nan {
-            let finite = |l: &Literal| !l.ty().dtype.is_float() || l.to_f64().iter().all(|v| v.is_finite());
-            // What no step changes may well be infinite, a mask say. Within a group of batches a sum of gradients may be
-            // too, where the scale of the loss is still too large: such a group changes nothing.
-            let changed = self.step.changes().iter().map(|id| &tensors[id.index()]);
-            let mut changed = changed.filter(|(name, _)| !names::is_grad_sum(name));
-            if let Some((name, _)) = changed.find(|(_, literal)| !finite(literal)) {
-                let last = self.summary.last_checkpoint.as_deref();
-                return Err(Error::not_finite(self.position.global_step, &format!("`{name}`"), last));
-            }
-        }
+        let mut tensors = self.step.values(self.summary.last_checkpoint.as_deref())?;
         tensors.extend(logs);
         let saves: Vec<Save> =
             saves.iter().map(|save| Save { path: self.filled(&save.path), ..save.clone() }).collect();
         if let Some(best) = saves.iter().find(|save| save.role == CheckpointRole::Best) {
-            self.position.best_checkpoint = Some(best.path.clone());
+            self.step.position.best_checkpoint = Some(best.path.clone());
         }
-        let Position { epoch, global_step, .. } = self.position;
+        let Position { epoch, global_step, .. } = self.step.position;
         for Save { path, weights_only, .. } in &saves {
             let (path, weights_only) = (path.clone(), *weights_only);
             self.hooks.on_save_checkpoint(&CheckpointFile { path, epoch, global_step, weights_only });
         }
-        let states = &mut self.position.callbacks;
+        let states = &mut self.step.position.callbacks;
         states.clear();
         self.hooks.callbacks.each_named(|name, callback| {
             states.extend(callback.state().map(|state| (name, state)));
         });
-        let seconds = self.limits.time.map(|_| self.trained().as_secs_f64());
+        let seconds = self.step.limits.time.map(|_| self.trained().as_secs_f64());
         // The weights first, which a file may have alone.
         tensors.sort_by_key(|(name, _)| names::is_of_training(name));
         let weights = tensors.partition_point(|(name, _)| !names::is_of_training(name));
         let mut whole = self.summary.last_checkpoint.clone();
         for Save { path, role, weights_only } in saves {
             if self.session.writes() {
-                let position = Position { seconds, weights_only, ..self.position.clone() };
+                let position = Position { seconds, weights_only, ..self.step.position.clone() };
                 let written = if weights_only { &tensors[..weights] } else { &tensors };
                 let saved = checkpoint::save(&path, written, &position);
                 saved.map_err(|error| error.with_last_checkpoint(whole.as_deref()))?;
@@ -122,7 +111,7 @@ impl Fit<'_> {
             }
         }
         // Nobody looks for a file that is not there yet.
-        if let Some(hosts) = self.executor.hosts() {
+        if let Some(hosts) = self.step.executor.hosts() {
             hosts.meet("saved")?;
         }
         Ok(())
@@ -131,7 +120,7 @@ impl Fit<'_> {
     /// A path with the numbers of what is being saved, in place of `{epoch}` and `{step}` in its last part.
     fn filled(&self, path: &Path) -> PathBuf {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return path.to_owned() };
-        let Position { epoch, batch, global_step, .. } = self.position;
+        let Position { epoch, batch, global_step, .. } = self.step.position;
         // With the end of an epoch the next one has begun.
         let epoch = if batch == 0 { epoch.saturating_sub(1) } else { epoch };
         path.with_file_name(name.replace("{epoch}", &epoch.to_string()).replace("{step}", &global_step.to_string()))

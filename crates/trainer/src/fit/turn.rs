@@ -6,8 +6,8 @@ use std::time::Duration;
 use fulmen_tensor::{Argument, Compiled, Literal, Sharding};
 
 use super::Fit;
-use super::logging::What;
 use crate::actions::Asked;
+use crate::reading::What;
 use crate::say::note;
 use crate::state::StepState;
 use crate::{Error, Result, Signal, TrainDuration};
@@ -22,19 +22,21 @@ pub(super) struct Program {
 impl Fit<'_> {
     /// Ends a step: all processes learn of signals, and whether one of them has something to do.
     pub(super) fn turn(&mut self) -> Result<Option<Signal>> {
+        self.asked.check()?;
         self.stop_when_time_is_over();
-        let process = self.executor.hosts().map_or(0, |hosts| hosts.process().index());
+        let process = self.step.executor.hosts().map_or(0, |hosts| hosts.process().index());
         if self.asked.asked.counts_in(process) {
-            self.executor.ask();
+            self.step.executor.ask();
         }
-        self.executor.interrupted()
+        self.step.executor.interrupted()
     }
 
     /// Does what callbacks have asked for, in all processes alike; they all come here after the same step. Says whether that
     /// took time.
     pub(super) fn act(&mut self) -> Result<bool> {
+        self.asked.check()?;
         let mut asked = self.asked.take();
-        if let Some(hosts) = self.executor.hosts() {
+        if let Some(hosts) = self.step.executor.hosts() {
             // A callback may go by what only its process sees, the time say; but none can go on alone.
             let stop = asked.stop.take();
             let of_another =
@@ -54,7 +56,7 @@ impl Fit<'_> {
             self.run_program(program)?;
         }
         if validate {
-            self.position.validation = self.validation.iter().map(|set| set.name.clone()).collect();
+            self.step.position.validation = self.validation.iter().map(|set| set.name.clone()).collect();
         }
         self.save(&saves)?;
         // The best and the last one stay, whatever a callback thinks of them.
@@ -72,13 +74,13 @@ impl Fit<'_> {
 
     /// Puts another factor of the learning rate into the state, for the steps to come.
     fn set_learning_rate_factor(&mut self, factor: f64) -> Result<()> {
-        let Some(entry) = self.state.layout().optimizer.lr_factor else {
+        let Some(entry) = self.step.state.layout().counters.lr_factor else {
             let message = "a callback set the factor of the learning rate; its changes_learning_rate() must be true";
             return Err(Error::usage(message));
         };
         let literal = Literal::from_slice(&[factor as f32], [])?;
-        self.state.put(entry, self.session.runtime.to_devices(&literal, &Sharding::replicated())?);
-        self.position.lr_factor = Some(factor);
+        self.step.state.put(entry, self.session.runtime.to_devices(&literal, &Sharding::replicated())?);
+        self.step.position.lr_factor = Some(factor);
         self.asked.set_factor(factor);
         Ok(())
     }
@@ -92,20 +94,22 @@ impl Fit<'_> {
                 "a callback asked for the program `{name}`, which the module's programs() does not declare; there are: {known}"
             )));
         };
-        let arrays = self.with_weights(|weights| {
+        let arrays = self.step.with_weights(self.averages.as_ref(), |weights| {
             let weights = weights.iter().map(|array| Argument::Borrow(array)).collect();
             Ok(program.compiled.call(weights)?.arrays)
         })?;
         let reading = self.reading(What::Program { name: program.name, outputs: program.outputs.clone() });
-        self.executor.read(reading, arrays)
+        self.step.executor.read(reading, arrays)
     }
 
     /// Whether the run ends after the latest step, and why, if not as it was planned.
     pub(super) fn ends(&mut self) -> Option<Option<String>> {
-        if self.position.global_step >= self.limits.steps {
+        if self.step.position.global_step >= self.step.limits.steps {
             return Some(None);
         }
-        if self.position.epoch < self.limits.min_epochs || self.position.global_step < self.limits.min_steps {
+        if self.step.position.epoch < self.step.limits.min_epochs
+            || self.step.position.global_step < self.step.limits.min_steps
+        {
             return None;
         }
         self.wish.take().map(Some)
@@ -113,14 +117,14 @@ impl Fit<'_> {
 
     /// Asks for the end once `max_time` is over.
     pub(super) fn stop_when_time_is_over(&mut self) {
-        if let Some(time) = self.limits.time.filter(|time| self.wish.is_none() && self.trained() >= *time) {
+        if let Some(time) = self.step.limits.time.filter(|time| self.wish.is_none() && self.trained() >= *time) {
             self.asked.stop(format!("the time of max_time is over ({})", TrainDuration::Time(time)));
         }
     }
 
     /// For how long the run has trained, that before a resume included.
     pub(super) fn trained(&self) -> Duration {
-        let before = Duration::try_from_secs_f64(self.position.seconds.unwrap_or(0.0)).unwrap_or(Duration::MAX);
+        let before = Duration::try_from_secs_f64(self.step.position.seconds.unwrap_or(0.0)).unwrap_or(Duration::MAX);
         before.saturating_add(self.training_since.elapsed())
     }
 }

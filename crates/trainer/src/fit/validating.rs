@@ -1,6 +1,6 @@
 //! Validation in a fit: which sets are due, the passes over them, and their values.
 
-use fulmen_tensor::{Argument, DeviceArray, Literal};
+use fulmen_tensor::{DeviceArray, Literal};
 
 use super::Fit;
 use crate::callback::{EvaluationProgress, Progress};
@@ -18,15 +18,16 @@ pub(super) struct Validation {
 impl Fit<'_> {
     /// The names of the sets that are due after the latest batch.
     pub(super) fn due(&self, progress: &Progress) -> Vec<String> {
-        let stepped = self.stepped();
+        let stepped = self.step.stepped();
         let due = self.validation.iter().filter(|set| set.cadence.is_due(progress, stepped));
         due.map(|set| set.name.clone()).collect()
     }
 
     /// Those that are due with the end of the epoch, of which a checkpoint of an earlier version does not tell.
     pub(super) fn due_with_the_epoch(&self) -> Vec<String> {
-        let mut due = self.due(&self.progress());
-        let asked = self.position.validation.iter().filter(|name| !due.contains(name)).cloned().collect::<Vec<_>>();
+        let mut due = self.due(&self.step.progress());
+        let asked =
+            self.step.position.validation.iter().filter(|name| !due.contains(name)).cloned().collect::<Vec<_>>();
         due.extend(asked);
         due
     }
@@ -38,20 +39,20 @@ impl Fit<'_> {
 
     /// Validates after a step within an epoch, if that is due. A checkpoint that is saved before all is done says so.
     pub(super) fn validate_within_epoch(&mut self) -> Result<Option<Signal>> {
-        let due = self.position.validation.clone();
+        let due = self.step.position.validation.clone();
         if self.sets(&due).next().is_none() {
-            self.position.validation.clear();
+            self.step.position.validation.clear();
             return Ok(None);
         }
         let validated = match self.validate(&due)? {
-            Ok(sums) => sums,
+            Ok(logged) => logged,
             Err(signal) => return Ok(Some(signal)),
         };
         let pending = self.session.runtime.read(&validated.iter().collect::<Vec<_>>())?;
         self.finish_reads()?;
-        let literals = hosts::arrive(self.executor.hosts(), pending)?;
+        let literals = hosts::arrive(self.step.executor.hosts(), pending)?;
         let point = self.validation_point(&due, &literals)?;
-        self.position.validation.clear();
+        self.step.position.validation.clear();
         self.session.log(&point, &mut self.warned_of_logger);
         self.hooks.on_validation_end(&point, &mut self.asked);
         self.asked.asked.validate = false;
@@ -74,7 +75,7 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// Runs the validation steps of these sets; the sums stay on the device. A signal ends it.
+    /// Runs the validation steps of these sets; what they log stays on the device. A signal ends it.
     pub(super) fn validate(&self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
         let mut all = vec![];
         for set in self.sets(names) {
@@ -82,8 +83,8 @@ impl Fit<'_> {
                 dataset: set.name.clone(),
                 batch: 0,
                 batches: set.evaluation.loader.len() as u64,
-                epoch: self.position.epoch,
-                global_step: self.position.global_step,
+                epoch: self.step.position.epoch,
+                global_step: self.step.position.global_step,
             };
             set.evaluation.stage.tell(&self.hooks, &progress);
             let each = |batch| {
@@ -91,7 +92,7 @@ impl Fit<'_> {
                 set.evaluation.stage.tell(&self.hooks, &progress);
             };
             match self.pass(set, BatchLimit::ALL, each)? {
-                Evaluated::Sums(sums) => all.push(sums),
+                Evaluated::Logged(logged) => all.extend(logged),
                 Evaluated::Interrupted(signal) => return Ok(Err(signal)),
             }
         }
@@ -101,34 +102,21 @@ impl Fit<'_> {
     fn pass(&self, set: &Validation, batches: BatchLimit, mut each: impl FnMut(u64)) -> Result<Evaluated> {
         let each = |batch| {
             each(batch);
-            self.executor.interrupted()
+            self.step.executor.interrupted()
         };
-        let (runtime, hosts) = (&self.session.runtime, self.executor.hosts());
-        self.with_weights(|weights| set.evaluation.run(runtime, hosts, weights, batches, each))
+        let (runtime, hosts) = (&self.session.runtime, self.step.executor.hosts());
+        self.step
+            .with_weights(self.averages.as_ref(), |weights| set.evaluation.run(runtime, hosts, weights, batches, each))
     }
 
-    /// Does something with the weights of now, averages where there are some.
-    pub(super) fn with_weights<T>(&self, doing: impl FnOnce(&[&DeviceArray]) -> Result<T>) -> Result<T> {
-        let converted = match &self.averages {
-            Some((convert, entries)) => {
-                let averages = entries.iter().map(|&id| Ok(Argument::Borrow(self.state.array(id)?)));
-                convert.call(averages.collect::<Result<_>>()?)?.arrays
-            }
-            None => vec![],
-        };
-        doing(&self.state.validated(&converted)?)
-    }
-
-    /// What the sums of these sets say, each with the set's name behind its own.
-    pub(super) fn validation_point(&self, names: &[String], sums: &[Literal]) -> Result<LogPoint> {
-        let (mut metrics, mut arrays) = (vec![], vec![]);
-        for (set, literal) in self.sets(names).zip(sums) {
+    /// What these sets have logged, by what was read of it, each with the set's name behind its own.
+    pub(super) fn validation_point(&self, names: &[String], mut read: &[Literal]) -> Result<LogPoint> {
+        let (epoch, global_step) = (self.step.position.epoch, self.step.position.global_step);
+        let mut point = LogPoint { epoch, global_step, ..LogPoint::default() };
+        for set in self.sets(names) {
             let suffix = if set.name.is_empty() { String::new() } else { format!("/{}", set.name) };
-            let logs = set.evaluation.step.logs();
-            let of_set = logs.values(&logs.read(literal)?, &suffix);
-            metrics.extend(of_set.0);
-            arrays.extend(of_set.1);
+            point.extend(&set.evaluation.step.logs().pass(&mut read, &suffix, (epoch, global_step))?);
         }
-        Ok(LogPoint { epoch: self.position.epoch, global_step: self.position.global_step, metrics, arrays })
+        Ok(point)
     }
 }

@@ -89,7 +89,12 @@ fn record<M: TrainingModule>(
     let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
     let steps_per_epoch = setting.options.limit_train_batches.of(steps_per_epoch).max(1);
     let samples = (train.num_samples() as u64).min(steps_per_epoch.saturating_mul(batch_size as u64));
-    let epoch = EpochSize { batches: steps_per_epoch, samples, batch_size: batch_size as u64 };
+    let epoch = EpochSize {
+        batches: steps_per_epoch,
+        samples,
+        batch_size: batch_size as u64,
+        ..EpochSize::new(train, setting.options.max_duration)?
+    };
     let (_, plan) = setting.plan(epoch);
     let batch = Batch::of_size(train, batch_size, setting.options.precision.whole());
     let program = prepare::training_step(module, &setting, &plan, (&[batch], steps_per_epoch), setting.options.seed)?.1;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use fulmen_data::{
     DType, DataLoader, Field, Fingerprint, IterableDataset, LastBatch, Record as StreamRecord, Records,
-    Result as DataResult,
+    Result as DataResult, TensorDataset,
 };
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::schedule::Linear as LinearRate;
@@ -360,4 +360,24 @@ fn a_bare_run_trains_alone() {
     assert!(trainer.run_dir().is_none() && std::fs::read_dir(folder.path()).unwrap().next().is_none());
     let error = Trainer::builder().barebones(true).detect_nan(true).options().unwrap_err().to_string();
     assert_eq!(error, "barebones: it leaves out detect_nan, which is on; give one of the two");
+}
+
+#[test]
+fn a_duration_in_tokens_is_so_many_samples() {
+    let folder = tempfile::tempdir().unwrap();
+    let data =
+        TensorDataset::builder().array("input_ids", [20, 4], vec![1i32; 80]).array("x", [20, 1], vec![0.5f32; 20]);
+    let loader = DataLoader::builder(data.build().unwrap()).batch_size(8).last_batch(LastBatch::Drop).build().unwrap();
+    let fit = |duration, loader: &DataLoader| {
+        let mut trainer = trainer(folder.path()).max_duration(duration).enable_checkpointing(false).build().unwrap();
+        trainer.fit(&Line(Linear::new(1, 1)), loader, None).map(|summary| summary.global_step)
+    };
+    // Two batches of 8 samples are an epoch, 32 tokens a batch.
+    assert_eq!(fit("64tok", &loader).unwrap(), 2);
+    assert_eq!(fit("65tok", &loader).unwrap(), 3);
+    let error = fit("1e3tok", &train_loader(100, LastBatch::Drop)).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "max_duration: it is 1000tok, and the training loader has no integer field `input_ids`; give samples (1e6sa)"
+    );
 }
