@@ -154,6 +154,8 @@ mod book {
     mod metrics {}
     #[doc = include_str!("../../../docs/src/checkpoints.md")]
     mod checkpoints {}
+    #[doc = include_str!("../../../docs/src/callbacks.md")]
+    mod callbacks {}
     #[doc = include_str!("../../../docs/src/options.md")]
     mod options {}
     #[doc = include_str!("../../../docs/src/command-line.md")]

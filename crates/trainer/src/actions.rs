@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::hosts;
+use crate::{Error, Result, hosts};
 
 /// Which role a checkpoint has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,7 @@ pub struct Actions {
     /// The factor that `learning_rate` was computed with, that of the latest step and that of the next one.
     factors: [f64; 3],
     fitting: bool,
+    failure: Option<String>,
 }
 
 /// What was asked for.
@@ -58,7 +59,8 @@ pub(crate) struct Asked {
 impl Actions {
     /// Before the first step, whose learning rate has this factor.
     pub(crate) fn new(factor: f64) -> Actions {
-        Actions { asked: Asked::default(), learning_rate: f64::NAN, factors: [factor; 3], fitting: true }
+        let learning_rate = f64::NAN;
+        Actions { asked: Asked::default(), learning_rate, factors: [factor; 3], fitting: true, failure: None }
     }
 
     /// Outside of a fit, where nothing is done that is asked for.
@@ -158,6 +160,16 @@ impl Actions {
     /// Ends the fit here, or as soon as `min_epochs` and `min_steps` let it; the reason is shown.
     pub fn stop(&mut self, reason: impl Into<String>) {
         self.asked.stop.get_or_insert(reason.into());
+    }
+
+    /// Ends the fit with an error, which is a mistake in how it is used; with several processes, in all.
+    pub fn fail(&mut self, message: impl Into<String>) {
+        self.failure.get_or_insert(message.into());
+    }
+
+    /// The error that a callback ends the fit with.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.failure.take().map_or(Ok(()), |message| Err(Error::usage(message)))
     }
 
     /// Takes what was asked for.

@@ -19,6 +19,7 @@ use crate::options::{TrainerArgs, option_table};
 use crate::say::note;
 use crate::session::{Record, Session};
 use crate::setting::Choices;
+use crate::step_part::StepPart;
 use crate::{
     BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Resume,
     Strategy, TrainDuration, Trainer, WeightAveraging, environment,
@@ -80,8 +81,16 @@ impl TrainerBuilder {
                 return Err(Error::usage(format!("{}: {message}", callback.name())));
             }
         }
+        let mut parts: Vec<StepPart> = vec![];
+        for callback in &self.callbacks {
+            let Some(part) = callback.step_part() else { continue };
+            if parts.iter().any(|other| other.is_like(&part)) {
+                return Err(Error::usage(format!("{}: there are two of them; keep one", callback.name())));
+            }
+            parts.push(part);
+        }
         let scales_learning_rate = self.callbacks.iter().any(|callback| callback.changes_learning_rate());
-        Ok(Choices { options, averaging: self.averaging.clone(), scales_learning_rate })
+        Ok(Choices { options, averaging: self.averaging.clone(), scales_learning_rate, parts })
     }
 
     /// Keeps why an option's value was refused, for [`TrainerBuilder::options`] to report.

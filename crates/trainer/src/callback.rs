@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Strategy};
+use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, StepPart, Strategy, TrainStart};
 
 /// What is known when a fit starts.
 #[derive(Clone, Debug)]
@@ -45,6 +45,10 @@ pub struct FitStart {
     pub matmul_precision: String,
     /// Elements of all parameters.
     pub num_parameters: usize,
+    /// The name under which the training loss is logged.
+    pub loss: String,
+    /// Whether the fit validates.
+    pub validates: bool,
 }
 
 /// Where training stands; no value of the device is part of it.
@@ -198,6 +202,11 @@ pub trait Callback: Send {
         false
     }
 
+    /// What the compiled step does for it, if anything. A Trainer has one callback for each kind of part.
+    fn step_part(&self) -> Option<StepPart> {
+        None
+    }
+
     /// Takes up what [`Callback::state`] gave before, when a fit resumes; after [`Callback::on_fit_start`].
     fn load_state(&mut self, state: &Json) {
         let _ = state;
@@ -215,7 +224,19 @@ pub trait Callback: Send {
         let _ = (program, time);
     }
 
+    /// When all is compiled, before the first step of a fit.
+    fn on_train_start(&mut self, start: &TrainStart<'_>) {
+        let _ = start;
+    }
+
     hook_table!(callback_methods);
+
+    /// Values of its own for a log point, by name, which loggers and all callbacks see after those of the step; before
+    /// [`on_log`](Callback::on_log).
+    fn log_values(&mut self, point: &LogPoint) -> Vec<(String, f64)> {
+        let _ = point;
+        vec![]
+    }
 
     /// Before the first batch of a prediction.
     fn on_predict_start(&mut self, progress: &EvaluationProgress) {

@@ -197,6 +197,7 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
             bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
             anomaly: None,
             optimizers: vec![[float("epoch_learning_rate")?, None]],
+            monitored: vec![],
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
         callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),

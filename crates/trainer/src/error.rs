@@ -112,6 +112,12 @@ impl Error {
         Error { kind: Kind::Logger, message, source: Some(Source::Io(source)) }
     }
 
+    /// A file of predictions that cannot be written.
+    pub(crate) fn predictions(path: &Path, source: std::io::Error) -> Error {
+        let message = format!("predictions cannot be written to {}: {source}", path.display());
+        Error { kind: Kind::Source, message, source: Some(Source::Io(source)) }
+    }
+
     /// `what` is no longer finite after this many steps.
     pub(crate) fn not_finite(step: u64, what: &str, kept: Option<&Path>) -> Error {
         let kept = kept_before(kept);

@@ -25,6 +25,8 @@ pub(crate) struct LogLayout {
     latest: usize,
     /// The names of the optimizers of a training step; that of a single one is empty.
     optimizers: Vec<String>,
+    /// The names of other numbers of the latest step, and whether each is a counter.
+    monitored: Vec<(String, bool)>,
     /// Where NaN and infinity come from, if that is asked for. Its levels in the first step that is not finite end the vector.
     anomalies: Option<Arc<Anomalies>>,
     /// What the step gives at log points besides the vector.
@@ -91,21 +93,30 @@ pub(crate) enum Over<'a> {
     Pass(&'a str),
 }
 
-// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), and for each optimizer
-// with the latest learning rate and the latest length of the gradients, or NONE. Then come the sums of floats, what they
-// have lost, the lower and the higher words of counters, floats that are no sums, or NONE, and what is watched for NaN.
+// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none), for each optimizer the
+// latest learning rate and the latest length of the gradients, and what callbacks monitor of the latest step, or NONE. Then
+// come the sums of floats, what they have lost, the lower and the higher words of counters, floats that are no sums, or NONE,
+// and what is watched for NaN.
 
-/// Stands for a float that there is not yet: a NaN that no computation gives.
+/// Stands for a number that there is not yet: as a float a NaN that no computation gives.
 const NONE: i32 = -1;
 
 /// The name that the learning rate is logged under.
-const LEARNING_RATE: &str = "lr";
+pub(crate) const LEARNING_RATE: &str = "lr";
 /// The name that the length of the gradients is logged under, if it is asked for.
-const GRAD_NORM: &str = "grad_norm";
+pub(crate) const GRAD_NORM: &str = "grad_norm";
 
 /// The name of a value that each of several optimizers has; a single one has no name.
 pub(crate) fn of_optimizer(value: &str, optimizer: &str) -> String {
     if optimizer.is_empty() { value.to_owned() } else { format!("{value}-{optimizer}") }
+}
+
+/// As [`of_optimizer`], where a value may be that of a group of parameters, `NAME/GROUP`.
+pub(crate) fn of_group(value: &str, optimizer: &str) -> String {
+    match value.split_once('/') {
+        Some((value, group)) => format!("{}/{group}", of_optimizer(value, optimizer)),
+        None => of_optimizer(value, optimizer),
+    }
 }
 
 /// What is logged of a training step besides what the user logs.
@@ -122,10 +133,23 @@ pub(crate) struct OptimizerFacts {
     pub(crate) learning_rate: Tensor,
     /// The length of the gradients.
     pub(crate) grad_norm: Option<Tensor>,
+    /// What callbacks monitor of it.
+    pub(crate) monitored: Vec<Monitored>,
     /// Whether this is one of its steps, a boolean scalar, where it skips some.
     pub(crate) turn: Option<Tensor>,
     /// Whether a group of batches ends here, a boolean scalar, where there are groups.
     pub(crate) due: Option<Tensor>,
+}
+
+/// A number of the latest step that a callback monitors.
+pub(crate) struct Monitored {
+    pub(crate) name: String,
+    /// A scalar: a float, or an i32 counter.
+    pub(crate) value: Tensor,
+    /// Whether it is one of a group of batches, and there only where one ends.
+    pub(crate) of_group: bool,
+    /// The callback.
+    pub(crate) asked_by: &'static str,
 }
 
 /// What was read of the vector.
@@ -137,6 +161,8 @@ pub(crate) struct Sums {
     pub(crate) anomaly: Option<String>,
     /// For each optimizer the learning rate and the length of the gradients in its latest step, where there are any.
     pub(crate) optimizers: Vec<[Option<f64>; 2]>,
+    /// What callbacks monitor of the latest step, where there is any.
+    pub(crate) monitored: Vec<Option<f64>>,
     /// For each key the elements of its sums.
     pub(crate) sums: Vec<(String, Vec<Vec<f64>>)>,
 }
@@ -205,23 +231,32 @@ impl LogLayout {
         Ok(layout)
     }
 
-    /// As [`LogLayout::new`], of a training step with optimizers of these names. `grad_norm` says whether the length of the
-    /// gradients is logged too.
+    /// As [`LogLayout::new`], of a training step with optimizers of these names, and what is logged of them. `grad_norm`
+    /// says whether the length of the gradients is logged too.
+    ///
+    /// # Errors
+    /// A name that the user logs too.
     pub(crate) fn of_training(
         logged: &[Logged],
         batch: &Batch,
-        optimizers: Vec<String>,
+        optimizers: (Vec<String>, &[&OptimizerFacts]),
         grad_norm: bool,
     ) -> Result<LogLayout> {
+        let (optimizers, facts) = optimizers;
         let layout = LogLayout { optimizers, ..LogLayout::new(logged, batch, None)? };
         let some = [Some(0.0), grad_norm.then_some(0.0)];
         let own = layout.of_optimizers(&Sums { optimizers: vec![some; layout.optimizers.len()], ..Sums::default() });
-        match logged.iter().find(|entry| own.iter().any(|(name, _)| *name == entry.name)) {
-            Some(entry) => {
-                Err(refused(entry, "this name is that of a value which is logged by itself; choose another"))
+        let by_itself = "this name is that of a value which is logged by itself";
+        let own = own.iter().map(|(name, _)| (name.as_str(), by_itself.to_owned()));
+        let monitored = || facts.iter().flat_map(|facts| &facts.monitored);
+        let asked = monitored().map(|m| (m.name.as_str(), format!("{} logs a value of this name", m.asked_by)));
+        for (name, why) in own.chain(asked) {
+            if let Some(entry) = logged.iter().find(|entry| entry.name == name) {
+                return Err(refused(entry, format!("{why}; choose another")));
             }
-            None => Ok(layout),
         }
+        let monitored = monitored().map(|m| (m.name.clone(), !m.value.dtype().is_float())).collect();
+        Ok(LogLayout { monitored, ..layout })
     }
 
     /// What is watched for NaN and infinity too.
@@ -236,7 +271,8 @@ impl LogLayout {
 
     /// What stands in the vector, in words: vectors with the same words can go on one from the other.
     pub(crate) fn keys(&self) -> Vec<String> {
-        self.entries.iter().map(|entry| entry.key.clone()).collect()
+        let monitored = self.monitored.iter().map(|monitored| monitored.0.clone());
+        self.entries.iter().map(|entry| entry.key.clone()).chain(monitored).collect()
     }
 
     /// The names that were logged under.
@@ -255,8 +291,8 @@ impl LogLayout {
             false => Err(Error::usage(format!(
                 "{step} logs [{}] for batches of one length and [{}] for those of another; what it logs must not depend on \
                  the length",
-                keys(self).join(", "),
-                keys(other).join(", ")
+                self.keys().join(", "),
+                other.keys().join(", ")
             ))),
         }
     }
@@ -267,7 +303,7 @@ impl LogLayout {
 
     /// The elements before the sums.
     fn head(&self) -> usize {
-        1 + 2 * self.optimizers.len()
+        1 + 2 * self.optimizers.len() + self.monitored.len()
     }
 
     /// Where the floats begin that are no sums.
@@ -308,13 +344,22 @@ impl LogLayout {
             let infinite = losses.iter().map(|loss| loss.is_finite().not()).chain(anomalies);
             first = infinite.reduce(|all, one| all.or(one)).map_or(first, |bad| parts[0].eq(0.0).and(bad));
             parts[0] = first.select(&(*step + 1.0), &parts[0]);
-            for (i, OptimizerFacts { learning_rate, grad_norm, turn, due }) in optimizers.iter().enumerate() {
-                let mut put = |at: usize, value: &Tensor, when: Option<Tensor>| {
-                    parts[at] = when.map_or(bits(value), |when| when.select(&bits(value), &parts[at]));
+            let mut at_monitored = 1 + 2 * self.optimizers.len();
+            for (i, OptimizerFacts { learning_rate, grad_norm, monitored, turn, due }) in optimizers.iter().enumerate()
+            {
+                let mut put = |at: usize, value: &Tensor, of_group: bool| {
+                    let new = if value.dtype().is_float() { bits(value) } else { value.broadcast_to([1]) };
+                    let when =
+                        turn.iter().chain(due.iter().filter(|_| of_group)).cloned().reduce(|turn, due| turn.and(due));
+                    parts[at] = when.map_or(new.clone(), |when| when.select(&new, &parts[at]));
                 };
-                put(1 + 2 * i, learning_rate, turn.clone());
+                put(1 + 2 * i, learning_rate, false);
                 if let Some(norm) = grad_norm {
-                    put(2 + 2 * i, norm, turn.iter().chain(due).cloned().reduce(|turn, due| turn.and(due)));
+                    put(2 + 2 * i, norm, true);
+                }
+                for Monitored { value, of_group, .. } in monitored {
+                    put(at_monitored, value, *of_group);
+                    at_monitored += 1;
                 }
             }
         }
@@ -418,11 +463,16 @@ impl LogLayout {
         }
         let bad_step = u64::try_from(words[0]).ok().filter(|&step| step > 0);
         let latest = |i: usize| (words[i] != NONE).then(|| float(i));
-        let optimizers = (0..self.optimizers.len()).map(|i| [latest(1 + 2 * i), latest(2 + 2 * i)]).collect();
+        let optimizers: Vec<_> = (0..self.optimizers.len()).map(|i| [latest(1 + 2 * i), latest(2 + 2 * i)]).collect();
+        let monitored = self.monitored.iter().zip(1 + 2 * optimizers.len()..).map(|((_, counter), i)| match counter {
+            true => (words[i] != NONE).then(|| f64::from(words[i])),
+            false => latest(i),
+        });
+        let monitored = monitored.collect();
         let levels = &words[words.len() - self.levels()..];
         let anomaly =
             self.anomalies.as_ref().and_then(|anomalies| anomalies.origin(levels)).filter(|_| bad_step.is_some());
-        Ok(Sums { bad_step, anomaly, optimizers, sums })
+        Ok(Sums { bad_step, anomaly, optimizers, monitored, sums })
     }
 
     /// The names of all losses, for messages; `loss` is that of the one that the step returns.
@@ -439,6 +489,8 @@ impl LogLayout {
             values.extend(rate.map(|rate| (of_optimizer(LEARNING_RATE, name), rate)));
             values.extend(norm.map(|norm| (of_optimizer(GRAD_NORM, name), norm)));
         }
+        let monitored = self.monitored.iter().zip(&sums.monitored);
+        values.extend(monitored.filter_map(|((name, _), value)| Some((name.clone(), (*value)?))));
         values
     }
 

@@ -153,6 +153,11 @@ impl PredictedBatches {
         Ok(Predicted { values: names.into_iter().zip(literals).collect() })
     }
 
+    /// Whether this process is the one that writes.
+    pub(crate) fn is_coordinator(&self) -> bool {
+        self.executor.hosts().is_none_or(|hosts| hosts.process().is_coordinator())
+    }
+
     fn launch(&mut self) -> Result<bool> {
         if let Some(signal) = self.executor.interrupted()? {
             return Err(Error::interrupted("predicting", signal));

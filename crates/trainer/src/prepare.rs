@@ -13,6 +13,7 @@ use crate::program::{self, DeclaredProgram, Stage, StepProgram, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
 use crate::state::{self, Entry, StateLayout};
+use crate::step_part::StepPart;
 use crate::validation_set::{Cadence, ValidationSets};
 use crate::{Batch, Error, Plan, Result, TrainingModule};
 
@@ -92,6 +93,12 @@ pub(crate) fn training_step(
     let frozen: Vec<_> = parameters.iter().filter(|(_, p)| !p.requires_grad()).map(|(name, _)| name.clone()).collect();
     let parameters: Vec<_> = parameters.into_iter().map(|(name, p)| (name, p.ty())).collect();
     optimizers.check_for(&parameters, &frozen)?;
+    if !optimizers.is_single() && setting.parts.iter().any(|part| matches!(part, StepPart::Sweep { .. })) {
+        return Err(Error::usage(format!(
+            "lr_find: the module has the optimizers {}, and one learning rate can be tried at a time; return one optimizer",
+            optimizers.names()
+        )));
+    }
     check_shardings(module, setting)?;
     let layout = Arc::new(StateLayout::new(module, &optimizers, setting));
     check_entries(layout.entries())?;

@@ -12,7 +12,6 @@ use super::command::{OUR_PRICES, PredictArgs, PreflightArgs, Task};
 use super::fail::Failure;
 use super::output::line;
 use super::parse::{Invocation, parse};
-use super::predictions::{Format, write_predictions};
 use super::print_config::{arguments, print_config};
 use super::report;
 use super::{FitData, Program};
@@ -20,7 +19,7 @@ use crate::callbacks::spell;
 use crate::newest::Named;
 use crate::preflight::Prices;
 use crate::say::note;
-use crate::{Error, Options, Resume, Trainer, TrainerBuilder, Weights, checkpoint, interrupt};
+use crate::{Error, Options, PredictionWriter, Resume, Trainer, TrainerBuilder, Weights, checkpoint, interrupt};
 
 /// Does what the arguments say.
 pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
@@ -110,7 +109,8 @@ impl<P: Program> Job<P> {
 
     fn predict(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {
         let args = PredictArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
-        let format = Format::of(&args.output)?;
+        let writer = PredictionWriter::of(&args.output);
+        let writer = writer.map_err(|e| Error::option(format!("--output {}: {e}", args.output.display())))?;
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
         let loader = self
@@ -119,11 +119,7 @@ impl<P: Program> Job<P> {
             .ok_or_else(|| Error::option("this program has no data to predict for: its predict_data() gives none"))?;
         let module = self.program().module()?;
         let batches = trainer.predict(&module, &loader, weights(&options)?)?;
-        let samples = match trainer.process_index() {
-            0 => write_predictions(&args.output, format, batches)?,
-            // Every process takes part in predicting; one of them writes.
-            _ => batches.map(|batch| Ok(batch?.num_samples())).sum::<crate::Result<usize>>()?,
-        };
+        let samples = writer.write(batches)?;
         line(format_args!("predictions: {} for {samples} samples", args.output.display()))?;
         self.finish(&trainer, || report::predictions(&trainer, samples, &args.output))
     }

@@ -33,7 +33,11 @@ impl Fit<'_> {
                 let sums = self.take_in(&values)?;
                 self.asked.set_read(sums.learning_rate(), factor);
                 let (logs, media) = (self.step.program.logs(), values.get(1..).unwrap_or_default());
-                let point = training_point(logs, &sums, media, Over::Steps, (epoch, global_step))?;
+                let mut point = training_point(logs, &sums, media, Over::Steps, (epoch, global_step))?;
+                self.hooks.callbacks.each(|callback| {
+                    let own = callback.log_values(&point);
+                    point.metrics.extend(own);
+                });
                 self.session.log(&point, &mut self.warned_of_logger);
                 self.hooks.on_log(&point, &mut self.asked);
             }

@@ -24,7 +24,7 @@ use crate::session::Session;
 use crate::setting::Setting;
 use crate::step::{TrainStep, agree};
 use crate::summary::StepTimes;
-use crate::{FitSummary, Plan, Result, TrainingModule, ValidationSets};
+use crate::{FitSummary, Result, TrainStart, TrainingModule, ValidationSets};
 
 /// Trains a module.
 pub(crate) fn fit(
@@ -91,7 +91,7 @@ impl<'a> Fit<'a> {
         mut start: Start,
         (interrupt, started): (interrupt::Guard, Instant),
     ) -> Result<Fit<'a>> {
-        let of_start = fit_start(session, module, setting, prepared.plan, &prepared.train, &start);
+        let of_start = fit_start(session, module, setting, &prepared, &start);
         tell(&hooks, &of_start, &start);
         let (sets, declared) = (std::mem::take(&mut prepared.validation), std::mem::take(&mut prepared.declared));
         let (checkpoint, best) = (start.checkpoint().map(Path::to_owned), start.best.take());
@@ -120,6 +120,7 @@ impl<'a> Fit<'a> {
             eval_compilations: validation.iter().map(|set| set.evaluation.step.compilations()).sum(),
             ..FitSummary::default()
         };
+        hooks.callbacks.each(|callback| callback.on_train_start(&TrainStart::new(&step.program, &session.runtime)));
         session.record.eval_compilations += summary.eval_compilations;
         Ok(Fit {
             hooks,
@@ -159,13 +160,13 @@ fn fit_start(
     session: &Session,
     module: &dyn TrainingModule,
     setting: &Setting,
-    plan: Plan,
-    train: &DataLoader,
+    prepared: &Prepared,
     start: &Start,
 ) -> FitStart {
+    let Prepared { plan, train, program, validation, .. } = prepared;
     FitStart {
         run_dir: session.record.run_dir.clone(),
-        plan,
+        plan: *plan,
         epoch: start.position.epoch,
         global_step: start.position.global_step,
         resumes_within_epoch: train.is_ordered(),
@@ -180,5 +181,7 @@ fn fit_start(
         precision: setting.options.precision.to_string(),
         matmul_precision: setting.options.matmul_precision.to_string(),
         num_parameters: module.num_parameters(),
+        loss: program.loss.clone(),
+        validates: !validation.is_empty(),
     }
 }

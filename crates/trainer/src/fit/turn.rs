@@ -22,6 +22,7 @@ pub(super) struct Program {
 impl Fit<'_> {
     /// Ends a step: all processes learn of signals, and whether one of them has something to do.
     pub(super) fn turn(&mut self) -> Result<Option<Signal>> {
+        self.asked.check()?;
         self.stop_when_time_is_over();
         let process = self.step.executor.hosts().map_or(0, |hosts| hosts.process().index());
         if self.asked.asked.counts_in(process) {
@@ -33,6 +34,7 @@ impl Fit<'_> {
     /// Does what callbacks have asked for, in all processes alike; they all come here after the same step. Says whether that
     /// took time.
     pub(super) fn act(&mut self) -> Result<bool> {
+        self.asked.check()?;
         let mut asked = self.asked.take();
         if let Some(hosts) = self.step.executor.hosts() {
             // A callback may go by what only its process sees, the time say; but none can go on alone.

@@ -13,9 +13,12 @@ use fulmen_tensor::Tensor;
 
 use super::*;
 use crate::callback::{Callback, Progress};
+use crate::callbacks::{EarlyStopping, Mode, Timer};
 use crate::predict::PredictedBatches;
+use crate::tuner::{BatchSizeFinder, LearningRateFinder};
 use crate::{
-    Actions, Batch, CheckpointRole, LogPoint, Plan, Predictions, Signal, StepContext, Trainer, TrainingModule, Weights,
+    Actions, Batch, CheckpointRole, LogPoint, Plan, PredictionWriter, Predictions, Signal, StepContext, Trainer,
+    TrainingModule, Weights,
 };
 
 /// The variable that tells a process of this test program where to join.
@@ -191,15 +194,17 @@ impl Callback for StopAfter {
 
 /// A Trainer of one of several processes, each of which has a device of its own and computes everything.
 fn trainer(hosts: &Arc<Hosts>, folder: &Path, callback: Option<StopAfter>) -> Trainer {
-    let mut builder = Trainer::builder()
+    trainer_with(hosts, folder, callback.unwrap_or(StopAfter(u64::MAX, None)))
+}
+
+fn trainer_with(hosts: &Arc<Hosts>, folder: &Path, callback: impl Callback + 'static) -> Trainer {
+    let builder = Trainer::builder()
         .accelerator(Accelerator::Cpu)
         .devices(1)
         .max_epochs(50)
         .log_every_n_steps(3)
-        .default_root_dir(folder);
-    if let Some(callback) = callback {
-        builder = builder.callback(callback);
-    }
+        .default_root_dir(folder)
+        .callback(callback);
     let choices = builder.choices(builder.options().unwrap()).unwrap();
     builder.build_with(choices, Some(hosts.clone())).unwrap()
 }
@@ -454,5 +459,50 @@ fn a_process_that_reads_no_further_tells_the_others() {
     });
     for end in [&ends[0], &ends[2]] {
         assert!(end.contains("process 1 (") && end.contains("after 1 batches of 20"), "{ends:?}");
+    }
+}
+
+#[test]
+fn what_the_clock_or_the_memory_of_one_process_says_counts_in_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let ends = in_three(move |hosts| {
+        let odd = hosts.process().index() == 1;
+        let loader = |n| DataLoader::builder(points(64)).batch_size(n).build();
+        let line = Line(Linear::new(1, 1));
+        let finder = BatchSizeFinder::new().init_val(4).memory_limit(if odd { 1 } else { 1 << 40 });
+        let mut tuned = trainer(hosts, &root, None);
+        let refused = tuned.scale_batch_size(&line, loader, &finder).unwrap_err().to_string();
+        let rates =
+            tuned.lr_find(&line, &loader(4).unwrap(), &LearningRateFinder::new().num_training_steps(15)).unwrap();
+        let mut timer = Timer::new();
+        if odd {
+            timer = timer.duration(Duration::from_nanos(1));
+        }
+        let summary = trainer_with(hosts, &root, timer).fit(&line, &loader(4).unwrap(), None).unwrap();
+        let writer = PredictionWriter::new(root.join(format!("{}.csv", hosts.process().index()))).unwrap();
+        let written = writer.write(predicted(hosts, &root, false)).unwrap();
+        (refused, rates.losses().len(), summary.global_step, written)
+    });
+    assert!(ends[0].0.contains("no batch size has room on the devices; tried 4, 2, 1."), "{ends:?}");
+    assert!(ends[0].1 == 15 && ends[0].2 < 100 && ends[0].3 == 40, "{ends:?}");
+    assert_eq!(ends, vec![ends[0].clone(); 3]);
+    let written = [0, 1, 2].map(|index| folder.path().join(format!("{index}.csv")).exists());
+    assert_eq!(written, [true, false, false]);
+}
+
+#[test]
+fn a_callback_that_fails_in_one_process_ends_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let ends = in_three(move |hosts| {
+        let metric = if hosts.process().index() == 1 { "train_lost" } else { "train_loss" };
+        let loader = DataLoader::builder(points(40)).batch_size(4).build().unwrap();
+        let mut trainer = trainer_with(hosts, &root, EarlyStopping::new(metric, Mode::Min).patience(1000));
+        trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap_err().to_string()
+    });
+    assert!(ends[1].starts_with("EarlyStopping monitors `train_lost`"), "{ends:?}");
+    for end in [&ends[0], &ends[2]] {
+        assert!(end.contains("process 1 (") && end.contains("`train_lost`"), "{ends:?}");
     }
 }

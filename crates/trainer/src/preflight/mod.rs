@@ -128,10 +128,7 @@ fn cost(judgement: &mut Judgement, program: &Executable, step: &Step) -> fulmen_
     let memory = program.memory_analysis()?;
     let module = program.hlo()?;
     let positive = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
-    let needed = memory.argument_bytes + memory.output_bytes - memory.alias_bytes
-        + memory.temp_bytes
-        + memory.generated_code_bytes;
-    judgement.hbm_needed_bytes = Some(positive(needed));
+    judgement.hbm_needed_bytes = Some(positive(memory.total_bytes()));
 
     let further = module.cost_of_further_runs();
     let counted_once = (analysis.flops().unwrap_or(0.0), analysis.bytes_accessed().unwrap_or(0.0));

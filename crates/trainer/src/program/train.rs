@@ -6,6 +6,7 @@ use fulmen_tensor::{Anomalies, DType, Tensor, TensorType};
 
 use super::checks::check_statistics;
 use super::forward::Forward;
+use super::gradients::logs_norm;
 use super::recorder::{Recorded, Recorder};
 use super::step_program::{RecordedStep, StepProgram};
 use crate::epoch::counted;
@@ -60,12 +61,12 @@ fn record(
     let recorder = Recorder::new(module, optimizers, (batch, batches), layout, setting);
     let forward = Forward::record(module, batch, recorder, &key, setting, seed)?;
     let (mut recorded, logged) = (forward.recorded, forward.logged);
-    let log_grad_norm = setting.options.log_grad_norm;
-    let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
-    let logs = LogLayout::of_training(&logged, batch, names, log_grad_norm)?;
 
     average(&mut recorded, setting);
-    let Recorded { mut values, epoch, turns, .. } = recorded;
+    let Recorded { mut values, epoch, turns, done } = recorded;
+    let facts: Vec<_> = turns.iter().map(|turn| &turn.facts).collect();
+    let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
+    let logs = LogLayout::of_training(&logged, batch, (names, &facts), logs_norm(setting))?;
     if let (Some(ids), Some(epoch)) = (counters.epoch, &epoch) {
         values.set_all(ids, epoch.next());
     }
@@ -86,11 +87,11 @@ fn record(
         // Counted as the host counts: groups of batches.
         step: match counters.group {
             Some([_, groups]) => values.before(groups),
-            // A single optimizer does not count what overflowed.
-            None if optimizers.is_single() && setting.options.precision.scales_loss() => &step,
+            // A single optimizer does not count what overflowed or was skipped.
+            None if optimizers.is_single() && done.is_some() => &step,
             None => values.before(counters.updates),
         },
-        optimizers: turns.iter().map(|turn| &turn.facts).collect(),
+        optimizers: facts,
     };
     // Counted as the host finds its log points.
     let at = (facts.step + 1.0).remainder(counted(setting.options.log_every_n_steps)).eq(0.0);

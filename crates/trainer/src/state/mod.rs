@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Function, Literal, Runtime, Sharding, Tensor};
 
-pub(crate) use layout::{Average, Entry, EntryId, OptimizerSlots, Origin, ParamSlots, StateLayout, of_module};
+pub(crate) use layout::{
+    Average, Entry, EntryId, OptimizerSlots, Origin, ParamSlots, SpikeSlots, StateLayout, of_module,
+};
 
 use crate::hosts::{self, Hosts};
 use crate::{Error, Result};
