@@ -39,7 +39,6 @@ impl Visit for Turns<'_> {
         let mut bare = builder().barebones(true).build()?;
         let mut all = builder()
             .log_every_n_steps(10)
-            .log_grad_norm(false)
             .logger(CsvLogger::new())
             .callback(ProgressBar::new())
             .callback(ModelCheckpoint::new().monitor("train_loss", Mode::Min).save_top_k(2))
@@ -48,7 +47,7 @@ impl Visit for Turns<'_> {
             .callback(on(Event::Log, every(1), |_, _| {}))
             .build()?;
         // Of the steps alone: the ends of epochs, which save, are not counted.
-        let mut milliseconds = |trainer: &mut Trainer| -> Result<f64, Box<dyn Error>> {
+        let milliseconds = |trainer: &mut Trainer| -> Result<f64, Box<dyn Error>> {
             Ok(1e3 * workload.batch as f64 / trainer.fit(model, &loader, None)?.samples_per_second)
         };
         let mut times = [vec![], vec![]];
