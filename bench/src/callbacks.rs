@@ -4,7 +4,10 @@
 use std::error::Error;
 
 use fulmen::prelude::*;
-use fulmen::trainer::callbacks::{Event, ProgressBar, every, on};
+use fulmen::trainer::callbacks::{
+    DeviceStatsMonitor, Event, LearningRateMonitor, NormMonitor, ProgressBar, SpikeGuard, ThroughputMonitor, Timer,
+    every, on,
+};
 use fulmen::trainer::loggers::CsvLogger;
 use serde_json::json;
 
@@ -43,6 +46,13 @@ impl Visit for Turns<'_> {
             .callback(ProgressBar::new())
             .callback(ModelCheckpoint::new().monitor("train_loss", Mode::Min).save_top_k(2))
             .callback(EarlyStopping::new("train_loss", Mode::Min).patience(1000))
+            .callback(ReduceLROnPlateau::new("train_loss", Mode::Min).patience(1000))
+            .callback(LearningRateMonitor::new())
+            .callback(NormMonitor::new())
+            .callback(SpikeGuard::new())
+            .callback(ThroughputMonitor::new())
+            .callback(DeviceStatsMonitor::new())
+            .callback(Timer::new())
             .callback(on(Event::TrainBatchEnd, every(1), |_, _| {}))
             .callback(on(Event::Log, every(1), |_, _| {}))
             .build()?;
