@@ -75,7 +75,6 @@ mod step;
 mod step_part;
 mod strategy;
 mod summary;
-mod text_file;
 mod train_start;
 mod trainer;
 mod training_fn;

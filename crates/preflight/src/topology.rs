@@ -3,20 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::chips::{GENERATIONS, Generation, Ring};
-use crate::{Error, Result};
+use crate::{Error, GENERATIONS, Generation, Result, Ring};
 
 /// A slice of TPUs to judge a program for.
 ///
 /// ```
-/// use fulmen_trainer::preflight::Slice;
+/// use fulmen_preflight::Slice;
 ///
 /// // Everyday names count TensorCores up to v5p, and chips for v5e and v6e.
 /// let v3: Slice = "v3-8".parse()?;
 /// assert_eq!((v3.name(), v3.num_chips(), v3.num_devices()), ("v3:2x2", 4, 8));
 /// let v5e: Slice = "v5litepod-8".parse()?;
 /// assert_eq!((v5e.name(), v5e.num_chips(), v5e.num_devices()), ("v5e:2x4", 8, 8));
-/// # Ok::<(), fulmen_trainer::Error>(())
+/// # Ok::<(), fulmen_preflight::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slice {
