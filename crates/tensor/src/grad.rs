@@ -87,7 +87,7 @@ pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result
         let _scope = Scope::at(node.location);
         let given = autocast(None, || operation.vjp(&vjp));
         for ((input, cotangent), needed) in node.inputs.iter().zip(given).zip(&needed) {
-            // A derivative that nobody asked for may well not exist.
+            // A derivative that is not needed may not exist.
             let Some(cotangent) = cotangent.filter(|_| *needed) else { continue };
             cotangent.live()?;
             debug_assert_eq!(input.ty(), cotangent.ty(), "vjp of {}", operation.name());

@@ -10,7 +10,7 @@ use crate::bad_samples::BadCount;
 use crate::executor::Executor;
 use crate::hosts::{self, Hosts};
 use crate::prepare::check_shardings;
-use crate::program::{self, CompiledStep, Stage};
+use crate::program::{self, CompiledStep};
 use crate::session::Session;
 use crate::state::{self, Fixed};
 use crate::{BatchLimit, Error, LogPoint, Result, Signal, Strategy, TrainingModule, Weights};

@@ -60,6 +60,7 @@ mod resume;
 mod say;
 mod session;
 mod setting;
+mod stage;
 mod state;
 mod strategy;
 mod summary;

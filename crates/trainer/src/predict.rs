@@ -9,7 +9,7 @@ use crate::evaluate::Evaluation;
 use crate::executor::Executor;
 use crate::hosts;
 use crate::interrupt;
-use crate::program::{CompiledStep, Stage};
+use crate::program::CompiledStep;
 use crate::session::Session;
 use crate::state::Fixed;
 use crate::{Error, Result, Strategy, TrainingModule, Weights};

@@ -7,7 +7,7 @@ use fulmen_nn::Parameter;
 use fulmen_tensor::DType;
 
 use crate::limits::{EpochSize, Limits, NO_LIMIT};
-use crate::program::{self, Stage, StepProgram, TrainProgram};
+use crate::program::{self, StepProgram, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
 use crate::state::{self, Entry, StateLayout};

@@ -16,7 +16,7 @@ use fulmen_data::{Error, Result};
 use fulmen_files::{Location, explain};
 use tar::{EntryType, Header};
 
-/// All of a tar is made of blocks of so many bytes.
+/// The size of a tar's blocks in bytes.
 const BLOCK: usize = 512;
 
 /// Names and extended headers are refused when they are larger: no file system has such names.

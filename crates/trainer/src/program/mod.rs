@@ -12,7 +12,7 @@ mod train;
 mod update;
 mod values;
 
-pub(crate) use eval::{Stage, eval};
+pub(crate) use eval::eval;
 pub(crate) use step_program::{CompiledStep, StepProgram};
 pub(crate) use train::{TrainProgram, train};
 
