@@ -3,6 +3,7 @@
 
 mod averaging;
 mod common;
+mod compile_cache;
 mod damage;
 mod devices;
 mod fit;
