@@ -12,6 +12,7 @@ use crate::hosts::{self, Hosts};
 use crate::prepare::check_shardings;
 use crate::program::{self, CompiledStep};
 use crate::session::Session;
+use crate::stage::Stage;
 use crate::state::{self, Fixed};
 use crate::{BatchLimit, Error, LogPoint, Result, Signal, Strategy, TrainingModule, Weights};
 

@@ -11,6 +11,7 @@ use crate::hosts;
 use crate::interrupt;
 use crate::program::CompiledStep;
 use crate::session::Session;
+use crate::stage::Stage;
 use crate::state::Fixed;
 use crate::{Error, Result, Strategy, TrainingModule, Weights};
 

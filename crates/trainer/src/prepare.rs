@@ -10,6 +10,7 @@ use crate::limits::{EpochSize, Limits, NO_LIMIT};
 use crate::program::{self, StepProgram, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
+use crate::stage::Stage;
 use crate::state::{self, Entry, StateLayout};
 use crate::{Batch, BatchLimit, Error, Plan, Result, TrainingModule};
 

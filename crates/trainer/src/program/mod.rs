@@ -35,6 +35,7 @@ mod tests {
     use super::*;
     use crate::Strategy;
     use crate::setting::Choices;
+    use crate::stage::Stage;
     use crate::state::{StateLayout, of_module};
     use crate::{Batch, Plan, Precision, StepContext, Trainer, TrainingModule};
 

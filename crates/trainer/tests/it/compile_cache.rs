@@ -23,7 +23,7 @@ fn the_second_start_of_a_fit_compiles_nothing() {
     assert_eq!((compiled, hits), (3, 0));
     let (second, again, compiled, hits) = start();
     assert_eq!((compiled, hits), (0, 3));
-    assert_eq!((first.steps, losses), (second.steps, again));
+    assert_eq!((first.global_step, losses), (second.global_step, again));
     let programs: Vec<_> = cache.entries().unwrap().into_iter().filter_map(|entry| entry.program).collect();
     assert_eq!(programs.len(), 3, "{programs:?}");
 }
