@@ -572,7 +572,7 @@ fn samples_of_a_function_need_a_version() {
 /// Noise from a file that may be rewritten: the function says whether it has been.
 struct Changing<F>(Noise, F);
 
-impl<F: Fn() -> bool + Send + Sync> Dataset for Changing<F> {
+impl<F: Fn() -> bool + Send + Sync + 'static> Dataset for Changing<F> {
     fn len(&self) -> usize {
         self.0.len()
     }
