@@ -15,7 +15,7 @@ mod new_folder;
 mod room;
 
 pub use name::{is_temporary, remove_leftovers};
-pub use new_file::{NewFile, write};
+pub use new_file::{NewFile, write, write_unsynced};
 pub use new_folder::NewFolder;
 pub use room::{explain, is_full};
 

@@ -91,7 +91,8 @@ fn wrap(stored: &Stored) -> Vec<u8> {
 fn unwrap(bytes: &[u8]) -> Result<Stored> {
     let corrupt =
         |what: &str| Error::new(Kind::Corrupt, format!("{what} ({} bytes); compile the program again", bytes.len()));
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| corrupt("these bytes are no executable stored by fulmen"))?;
+    let rest =
+        bytes.strip_prefix(MAGIC).ok_or_else(|| corrupt("these bytes are not an executable stored by fulmen"))?;
     let (digest, body) =
         rest.split_at_checked(DIGEST).ok_or_else(|| corrupt("the stored executable is cut off before its checksum"))?;
     if hash::of_bytes(body) != digest {

@@ -14,7 +14,7 @@ use crate::{AsTensor, Fault, Tensor, autocast, graph};
 /// The gradient with respect to a complex `z = x + iy` is `∂loss/∂x − i·∂loss/∂y`, as in JAX; PyTorch's is its conjugate,
 /// which is the direction of steepest ascent.
 ///
-/// Poisoned, all of them, if `loss` is no floating-point scalar, if one of `wrt` is a tensor of integers or booleans, or
+/// Poisoned, all of them, if `loss` is not a floating-point scalar, if one of `wrt` is a tensor of integers or booleans, or
 /// if an operation on the way has no derivative.
 ///
 /// ```

@@ -69,7 +69,7 @@ type Program = (String, Vec<i32>);
 type Opening = (PathBuf, Option<usize>);
 
 impl Runtime {
-    /// Opens devices of this kind, with the plugin found as [`fulmen_pjrt::locate`] says. A kind that there is no plugin
+    /// Opens devices of this kind, with the plugin found as [`fulmen_pjrt::locate`] says. A kind that there is not a plugin
     /// for is passed over by [`Accelerator::Auto`], and an error of the others. The devices are a mesh of one axis,
     /// `data`.
     ///
@@ -87,7 +87,7 @@ impl Runtime {
     /// Opens devices of the plugin in this file.
     ///
     /// # Errors
-    /// The file is no plugin, or the plugin does not find these devices.
+    /// The file is not a plugin, or the plugin does not find these devices.
     pub fn open_plugin(path: &Path, platform: Platform, devices: &Devices) -> Result<Runtime> {
         static OPEN: Mutex<BTreeMap<Opening, Arc<Shared>>> = Mutex::new(BTreeMap::new());
         // The CPU plugin makes four devices unless told otherwise.

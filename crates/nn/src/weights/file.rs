@@ -52,7 +52,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
         };
     }
     if !metadata.is_file() {
-        return Err(Error::format(path, "weight file", "it is no regular file"));
+        return Err(Error::format(path, "weight file", "it is not a regular file"));
     }
     match Kind::of(path, metadata.len())? {
         Kind::Index => index::read(path),

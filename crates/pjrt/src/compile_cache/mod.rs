@@ -194,8 +194,9 @@ impl CompileCache {
         self.limit()
     }
 
+    /// Does not wait for the disk: what a power cut damages is found out when it is read.
     fn write(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        fulmen_durable::write(path, Some(bytes.len() as u64), |file| file.write_all(bytes))
+        fulmen_durable::write_unsynced(path, Some(bytes.len() as u64), |file| file.write_all(bytes))
             .map_err(|error| Error::io(format!("cannot write {}", path.display()), error))
     }
 

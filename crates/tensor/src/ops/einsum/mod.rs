@@ -161,7 +161,7 @@ impl Tensor {
 
     /// The outer product of two vectors: `[n]` and `[m]` give `[n, m]`, each element by each other.
     ///
-    /// Poisoned if one is no vector.
+    /// Poisoned if one is not a vector.
     #[track_caller]
     pub fn outer(&self, other: impl AsTensor) -> Tensor {
         Tensor::record("outer", || {
