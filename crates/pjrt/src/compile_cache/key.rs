@@ -107,12 +107,12 @@ impl ProgramKey {
         if lines.is_empty() && find(stored, TEXT) != find(&self.facts, TEXT) {
             lines.push("the same operations have other numbers, axes, shapes or order".to_owned());
         }
-        if lines.len() > MOST_DIFFERENCES {
-            let more = lines.len() - MOST_DIFFERENCES;
-            lines.truncate(MOST_DIFFERENCES);
-            lines.push(format!("and {more} more"));
-        }
         lines
+    }
+
+    /// Whether a program with these differences is similar enough to be compared with: that of another project is not.
+    pub(super) fn is_near(&self, differences: &[String]) -> bool {
+        (1..=self.facts.len() * 2 / 3).contains(&differences.len())
     }
 }
 
@@ -123,6 +123,16 @@ struct Facts {
     program: String,
     #[prost(message, repeated, tag = "2")]
     facts: Vec<Fact>,
+}
+
+/// The first differences, and how many more there are.
+pub(super) fn shorten(mut lines: Vec<String>) -> Vec<String> {
+    let more = lines.len().saturating_sub(MOST_DIFFERENCES);
+    if more > 0 {
+        lines.truncate(MOST_DIFFERENCES);
+        lines.push(format!("and {more} more"));
+    }
+    lines
 }
 
 fn shown(value: Option<String>) -> String {
@@ -189,7 +199,9 @@ mod tests {
         assert_eq!(other, ["the same operations have other numbers, axes, shapes or order"]);
         let many: Vec<(String, String)> = (0..9).map(|i| (i.to_string(), "x".repeat(100))).collect();
         let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let lines = key(&many).differences(&[]);
+        let (many, all) = (key(&many), key(&many).differences(&[]));
+        assert!(!many.is_near(&all) && many.is_near(&all[..6]) && !many.is_near(&[]));
+        let lines = shorten(all);
         assert_eq!((lines.len(), lines[3].as_str()), (4, "and 6 more"));
         assert_eq!(lines[0].chars().count(), "0: none then, ".len() + 61 + " now".len());
     }

@@ -200,13 +200,14 @@ impl CompileCache {
             .map_err(|error| Error::io(format!("cannot write {}", path.display()), error))
     }
 
-    /// What the most similar stored program of the same name has otherwise, a line a difference; `None` where there is no
-    /// other program of that name.
+    /// How the most similar stored program of the same name differs, a line a difference; `None` where there is none that is
+    /// similar.
     pub fn nearest(&self, key: &ProgramKey) -> Option<Vec<String>> {
         let start = key::file_start(key.program());
         let files = self.files().ok()?.into_iter().filter(|file| file.starts_with(&start));
         let headers = files.filter_map(|file| entry::read_header(&self.folder.join(file)).ok());
-        headers.map(|header| key.differences(&header.facts)).filter(|lines| !lines.is_empty()).min_by_key(Vec::len)
+        let differences = headers.map(|header| key.differences(&header.facts)).filter(|lines| key.is_near(lines));
+        differences.min_by_key(Vec::len).map(key::shorten)
     }
 
     /// All entries, those used last first.
