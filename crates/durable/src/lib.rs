@@ -18,7 +18,7 @@ mod room;
 mod text;
 
 pub use name::{is_temporary, remove_leftovers};
-pub use new_file::{NewFile, write};
+pub use new_file::{NewFile, write, write_unsynced};
 pub use new_folder::NewFolder;
 pub use room::{explain, is_full};
 pub use text::read_text;

@@ -70,6 +70,7 @@ mod resume;
 mod say;
 mod session;
 mod setting;
+mod stage;
 mod state;
 mod step;
 mod step_part;
