@@ -630,7 +630,7 @@ fn damaged_token_files_are_refused() {
     let error = TokenFile::open(&path).unwrap().read(0, &mut [0; 4]).unwrap_err();
     assert!(error.to_string().contains("outside its vocabulary of 1000"), "{error}");
     assert!(open(b"what is this?").unwrap_err().to_string().contains("no token file"));
-    assert!(TokenFile::open(folder.path()).unwrap_err().to_string().contains("no regular file"));
+    assert!(TokenFile::open(folder.path()).unwrap_err().to_string().contains("not a regular file"));
     assert!(TokenFile::open(folder.path().join("absent")).unwrap_err().is_not_found());
 }
 
