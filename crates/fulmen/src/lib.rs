@@ -104,8 +104,8 @@ pub mod prelude {
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau};
     pub use fulmen_trainer::{
         Actions, Batch, Callback, FitStart, FitSummary, LogPoint, Optimizers, Options, Plan, Precision, Predictions,
-        Progress, StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, WeightAveraging,
-        Weights,
+        Progress, ReduceFx, StepContext, Strategy, TrainStep, Trainer, TrainerArgs, TrainerBuilder, TrainingFn,
+        TrainingModule, ValidationSet, WeightAveraging, Weights,
     };
 }
 
@@ -146,10 +146,16 @@ mod book {
     mod bottleneck {}
     #[doc = include_str!("../../../docs/src/training.md")]
     mod training {}
+    #[doc = include_str!("../../../docs/src/own-loop.md")]
+    mod own_loop {}
+    #[doc = include_str!("../../../docs/src/logging.md")]
+    mod logging {}
     #[doc = include_str!("../../../docs/src/metrics.md")]
     mod metrics {}
     #[doc = include_str!("../../../docs/src/checkpoints.md")]
     mod checkpoints {}
+    #[doc = include_str!("../../../docs/src/callbacks.md")]
+    mod callbacks {}
     #[doc = include_str!("../../../docs/src/options.md")]
     mod options {}
     #[doc = include_str!("../../../docs/src/command-line.md")]

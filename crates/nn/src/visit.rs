@@ -1,5 +1,5 @@
-//! How a module shows what it holds: a [`Visit`] walks down the names, a [`Visitor`] is told what stands at the end
-//! of each.
+//! How a module shows what it holds: a [`Visit`] walks down the names, and tells a [`Visitor`] of each parameter,
+//! buffer, mode and random stream.
 
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode};
 
@@ -24,6 +24,11 @@ use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode};
 /// assert_eq!(largest.0, "0.weight");
 /// ```
 pub trait Visitor {
+    /// A part, before what it holds: its type's name, as [`std::any::type_name`] has it. Parameters and buffers are parts
+    /// too; the whole model is none.
+    fn part(&mut self, name: &str, type_name: &'static str) {
+        let _ = (name, type_name);
+    }
     /// A parameter; one that is shared comes once under each of its names.
     fn parameter(&mut self, name: &str, parameter: &Parameter) {
         let _ = (name, parameter);
@@ -66,6 +71,7 @@ impl<'a> Visit<'a> {
             self.path.push('.');
         }
         self.path.push_str(name);
+        self.visitor.part(&self.path, std::any::type_name::<M>());
         module.visit(self);
         self.path.truncate(outer);
     }
@@ -83,6 +89,9 @@ impl<'a> Visit<'a> {
             to: String,
         }
         impl Visitor for Rename<'_> {
+            fn part(&mut self, name: &str, type_name: &'static str) {
+                self.visitor.part(name, type_name);
+            }
             fn parameter(&mut self, name: &str, parameter: &Parameter) {
                 self.visitor.parameter(if name == self.from { &self.to } else { name }, parameter);
             }
@@ -101,17 +110,28 @@ impl<'a> Visit<'a> {
         let mut rename = Rename { visitor: &mut *self.visitor, from, to };
         module.visit(&mut Visit { path: self.path.clone(), visitor: &mut rename });
     }
+}
 
-    pub(crate) fn parameter(&mut self, parameter: &Parameter) {
-        self.visitor.parameter(&self.path, parameter);
+impl Module for Parameter {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.visitor.parameter(&visit.path, self);
     }
-    pub(crate) fn buffer(&mut self, buffer: &Buffer) {
-        self.visitor.buffer(&self.path, buffer);
+}
+
+impl Module for Buffer {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.visitor.buffer(&visit.path, self);
     }
-    pub(crate) fn mode(&mut self, mode: &TrainingMode) {
-        self.visitor.mode(&self.path, mode);
+}
+
+impl Module for TrainingMode {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.visitor.mode(&visit.path, self);
     }
-    pub(crate) fn random_stream(&mut self, stream: &RandomStream) {
-        self.visitor.random_stream(&self.path, stream);
+}
+
+impl Module for RandomStream {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.visitor.random_stream(&visit.path, self);
     }
 }

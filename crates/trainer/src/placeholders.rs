@@ -36,12 +36,21 @@ impl Cell {
 impl Placeholders {
     /// Puts placeholders into the variables of the entries that have one.
     pub(crate) fn new(module: &dyn TrainingModule, entries: &[Entry]) -> Placeholders {
+        let placeholder = |entry: &Entry| Tensor::placeholder(entry.name.clone(), entry.ty.clone());
+        let of_module = entries.iter().filter(|entry| matches!(entry.origin, Origin::Module { .. }));
+        Placeholders::with(module, entries, &of_module.map(placeholder).collect::<Vec<_>>())
+    }
+
+    /// Puts these placeholders, one for each entry that has a variable, into the variables.
+    pub(crate) fn with(module: &dyn TrainingModule, entries: &[Entry], placeholders: &[Tensor]) -> Placeholders {
         let mut cells = vec![];
-        for entry in entries {
-            let Origin::Module { variable, gathered } = &entry.origin else { continue };
-            let placeholder = Tensor::placeholder(entry.name.clone(), variable.ty());
+        let variables = entries.iter().filter_map(|entry| match &entry.origin {
+            Origin::Module { variable, gathered } => Some((variable, *gathered)),
+            _ => None,
+        });
+        for ((variable, gathered), placeholder) in variables.zip(placeholders.iter().cloned()) {
             let (variable, before, used) = (variable.clone(), variable.get(), placeholder.clone());
-            let mut cell = Cell { variable, before, placeholder, gathered: *gathered, used };
+            let mut cell = Cell { variable, before, placeholder, gathered, used };
             cell.show(&cell.placeholder.clone());
             cells.push(cell);
         }

@@ -6,48 +6,11 @@ use fulmen_tensor::{Tensor, autocast, random, recording};
 use super::forward::LOG_IT;
 use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::LogLayout;
-use crate::module::StepContext;
 use crate::placeholders::Placeholders;
 use crate::setting::Setting;
+use crate::stage::Stage;
 use crate::state::{Entry, names};
-use crate::{Batch, Error, Predictions, Result, TrainingModule};
-
-/// Which of a module's steps that do not train.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    Validation,
-    Test,
-    Prediction,
-}
-
-impl Stage {
-    /// The method of the module.
-    pub(crate) fn step(self) -> &'static str {
-        match self {
-            Stage::Validation => "validation_step",
-            Stage::Test => "test_step",
-            Stage::Prediction => "predict_step",
-        }
-    }
-
-    /// What it is.
-    pub(crate) fn noun(self) -> &'static str {
-        match self {
-            Stage::Validation => "validation",
-            Stage::Test => "test",
-            Stage::Prediction => "prediction",
-        }
-    }
-
-    /// The method of the Trainer.
-    pub(crate) fn verb(self) -> &'static str {
-        match self {
-            Stage::Validation => "validate",
-            Stage::Test => "test",
-            Stage::Prediction => "predict",
-        }
-    }
-}
+use crate::{Batch, Error, Predictions, Result, StepContext, TrainingModule, media};
 
 /// Records a step on a batch of each of the loader's shapes.
 pub(crate) fn eval(
@@ -118,13 +81,13 @@ fn record(
     if stage == Stage::Prediction {
         predictions.check(batch)?;
     }
-    let logs = LogLayout::new(&logged, batch)?;
+    let logs = LogLayout::new(&logged, batch, Some(stage))?;
     let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, None)];
     // One name for both: a test step that computes what validation computes is the same program.
     let name = if stage == Stage::Prediction { "predict_step" } else { "eval_step" };
-    // Predictions are whole on every device, so that each process can read them.
-    let outputs = predictions.0;
+    // Whole on every device, so that each process can read them.
+    let outputs = if stage == Stage::Prediction { predictions.0 } else { media::outputs(&logged, batch, None)? };
     StepProgram::new(
         RecordedStep { name, entries, state, changes: vec![], logs, sums, key: None, batch, outputs },
         setting,

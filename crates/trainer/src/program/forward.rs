@@ -4,9 +4,9 @@ use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
 use super::checks::check_loss;
 use super::recorder::{Recorded, Recorder};
-use crate::module::{Logged, LoggedValue, StepContext};
+use crate::logged::{Logged, LoggedValue, refused};
 use crate::setting::Setting;
-use crate::{Batch, Error, Result, TrainingModule};
+use crate::{Batch, Result, StepContext, TrainingModule};
 
 /// What an error says where a step asks for a value.
 pub(super) const LOG_IT: &str = "to see the value, log it: `cx.log(\"name\", &tensor)`";
@@ -55,13 +55,12 @@ impl Forward {
 /// Logs a loss under this name, unless the user logs it under another; gives the name that it has.
 pub(super) fn log_loss(logged: &mut Vec<Logged>, name: &str, loss: &Tensor) -> Result<String> {
     if let Some(entry) = logged.iter().find(|l| l.name == name).filter(|l| !l.is(loss)) {
-        let message = "this name is that of a loss, which is logged by itself; choose another";
-        return Err(Error::usage(format!("log `{name}`: {message}\n  at {}", entry.location)));
+        return Err(refused(entry, "this name is that of a loss, which is logged by itself; choose another"));
     }
     if let Some(entry) = logged.iter().find(|l| l.is(loss)) {
         return Ok(entry.name.clone());
     }
-    let value = LoggedValue::Mean(loss.clone());
-    logged.insert(0, Logged { name: name.into(), value, sums: None, location: loss.location() });
+    let value = LoggedValue::Value(loss.clone());
+    logged.insert(0, Logged::new(name, value, loss.location()));
     Ok(name.into())
 }

@@ -1,14 +1,17 @@
 //! From the loss to the gradients that the optimizer gets: those of the loss without its scale, summed over the devices,
 //! accumulated over batches, and then clipped.
 
-use fulmen_tensor::{Tensor, grad};
+use fulmen_tensor::{DType, Tensor, grad};
 
+use super::spikes::Spikes;
 use super::values::Values;
 use crate::accumulate::Group;
 use crate::clip::{self, Clip};
+use crate::logs::Monitored;
 use crate::loss_scale::LossScale;
 use crate::setting::Setting;
 use crate::state::{OptimizerSlots, ParamSlots};
+use crate::step_part::StepPart;
 
 /// A parameter that is to be changed.
 pub(super) struct Param<'a> {
@@ -38,8 +41,10 @@ pub(super) struct Gradients<'a> {
     /// The samples that the sums are over, where they are sums.
     samples: Option<Tensor>,
     clip: Clip,
-    /// The length of all gradients together before they are clipped, if it is logged.
+    /// The length of all gradients together before they are clipped, if anybody asks for it.
     pub(super) norm: Option<Tensor>,
+    /// What is logged of steps that are skipped.
+    pub(super) skipped: Vec<Monitored>,
 }
 
 impl Gradients<'_> {
@@ -56,13 +61,18 @@ impl Gradients<'_> {
 
     /// The length that clipping needs, if it does. Recorded where it is used too: within a group nobody needs it.
     pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
-        clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(|| norm(&self.of, self.samples.as_ref())))
+        clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(|| self.norm_of(&self.of)))
+    }
+
+    /// The length of some gradients together.
+    pub(super) fn norm_of<'b>(&'b self, of: impl IntoIterator<Item = &'b Gradient<'b>>) -> Tensor {
+        norm(of, self.samples.as_ref())
     }
 }
 
-/// The length of all gradients together, which are sums over so many samples.
-fn norm(of: &[Gradient<'_>], samples: Option<&Tensor>) -> Tensor {
-    let norm = clip::norm(of.iter().map(|gradient| &gradient.sum));
+/// The length of gradients together, which are sums over so many samples.
+fn norm<'a>(of: impl IntoIterator<Item = &'a Gradient<'a>>, samples: Option<&Tensor>) -> Tensor {
+    let norm = clip::norm(of.into_iter().map(|gradient| &gradient.sum));
     match samples {
         Some(samples) => norm / samples,
         None => norm,
@@ -102,15 +112,42 @@ pub(super) fn gradients<'a>(
             gradient.sum = group.add(values.before(sum), &gradient.sum);
         }
     }
+    let mut loss = loss.to_dtype(DType::F32);
+    if let Some((group, sum)) = group.zip(optimizer.spikes.as_ref().and_then(|slots| slots.loss_sum)) {
+        let total = group.add(values.before(sum), &loss);
+        loss = &total / group.samples();
+        values.set(sum, group.due().select(&total.zeros_like(), &total));
+    }
     let (due, samples) = (group.map(|group| group.due().clone()), group.map(Group::samples));
     let finite = scale.as_ref().map(|scale| scale.all_finite(of.iter().map(|gradient| &gradient.sum)));
     if let (Some(ids), Some(scale), Some(finite)) = (optimizer.loss_scale, &scale, &finite) {
         values.set_all(ids, scale.next(finite, due.as_ref()));
     }
-    let norm = setting.options.log_grad_norm.then(|| norm(&of, samples.as_ref()));
-    let updates = match (&due, finite) {
+    let asked = logs_norm(setting) || optimizer.spikes.is_some();
+    let norm = asked.then(|| norm(&of, samples.as_ref()));
+    let mut updates = match (&due, finite) {
         (Some(due), Some(finite)) => Some(due.and(finite)),
         (due, finite) => due.clone().or(finite),
     };
-    Gradients { of, updates, due, samples, clip: setting.clip(), norm }
+    let mut skipped = vec![];
+    let guard = setting.parts.iter().find_map(|part| match (part, &optimizer.spikes) {
+        (StepPart::SpikeGuard { warmup, deviations, .. }, Some(slots)) => {
+            Some(Spikes::new(slots, *warmup, *deviations))
+        }
+        _ => None,
+    });
+    if let Some((guard, norm)) = guard.zip(norm.as_ref()) {
+        // Counted as the host counts: groups of batches.
+        let counters = &values.layout.counters;
+        let number = values.before(counters.group.map_or(counters.step, |[_, groups]| groups)) + 1.0;
+        let (passes, latest) = guard.skip(values, [&loss, norm], updates.as_ref(), &number);
+        (updates, skipped) = (Some(passes), latest);
+    }
+    Gradients { of, updates, due, samples, clip: setting.clip(), norm, skipped }
+}
+
+/// Whether the length of all gradients is logged.
+pub(super) fn logs_norm(setting: &Setting) -> bool {
+    let norms = |part: &StepPart| matches!(part, StepPart::Norms { gradients: true, .. });
+    setting.options.log_grad_norm || setting.parts.iter().any(norms)
 }

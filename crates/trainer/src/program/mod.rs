@@ -4,16 +4,20 @@
 //! `step_program.rs` alone.
 
 mod checks;
+mod declared;
 mod eval;
 mod forward;
 mod gradients;
+mod monitors;
 mod recorder;
+mod spikes;
 mod step_program;
 mod train;
 mod update;
 mod values;
 
-pub(crate) use eval::{Stage, eval};
+pub(crate) use declared::{DeclaredProgram, declared};
+pub(crate) use eval::eval;
 pub(crate) use recorder::Recorder;
 pub(crate) use step_program::{CompiledStep, StepProgram};
 pub(crate) use train::{TrainProgram, train};
@@ -40,6 +44,7 @@ mod tests {
     use crate::Strategy;
     use crate::optimizers::Optimizers;
     use crate::setting::Choices;
+    use crate::stage::Stage;
     use crate::state::{StateLayout, of_module};
     use crate::{Batch, Plan, Precision, StepContext, Trainer, TrainingModule};
 

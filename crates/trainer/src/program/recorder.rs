@@ -11,18 +11,19 @@ use fulmen_tensor::{DType, Tensor, TensorType, autocast, cond};
 
 use super::checks::{check_loss, check_statistics};
 use super::forward::log_loss;
-use super::gradients::{Param, gradients};
+use super::gradients::{Param, gradients, logs_norm};
+use super::monitors;
 use super::update::update;
 use super::values::Values;
 use crate::accumulate::Group;
 use crate::epoch::{Epoch, counted};
+use crate::logged::{Branch, Logged, LoggedValue, refused};
 use crate::logs::{self, LogLayout, OptimizerFacts};
-use crate::module::{Logged, LoggedValue, StepContext};
 use crate::optimizers::Optimizers;
 use crate::placeholders::Placeholders;
 use crate::setting::Setting;
 use crate::state::{EntryId, StateLayout};
-use crate::{Batch, Error, Result, TrainingModule};
+use crate::{Batch, Error, Result, StepContext, TrainingModule};
 
 /// A training step that is being recorded. Dropped, it gives the module its values back.
 pub(crate) struct Recorder {
@@ -108,7 +109,10 @@ impl Recorder {
     fn step(&self, optimizer: usize) -> Step {
         let StateLayout { optimizers, counters, .. } = &*self.values.layout;
         let updates = self.values.before(optimizers[optimizer].updates);
-        let step = Step::new(updates).scaled(self.setting.learning_rate_factor());
+        let mut step = Step::new(updates).scaled(self.setting.learning_rate_factor());
+        if let Some(rate) = monitors::swept(&self.setting, updates) {
+            step = step.with_learning_rate(&rate);
+        }
         match counters.lr_factor {
             Some(factor) => step.scaled_by(self.values.before(factor)),
             None => step,
@@ -129,7 +133,7 @@ impl Recorder {
         let params = slots.params.iter().zip(seen);
         let params = params.map(|(slots, (value, used))| Param { slots, value, used }).collect();
         let group = self.group.as_ref();
-        let gradients = gradients(slots, loss, params, &mut self.values, group, &self.setting);
+        let mut gradients = gradients(slots, loss, params, &mut self.values, group, &self.setting);
         if gradients.of.is_empty() && !optimizers.is_single() {
             return Err(Error::usage(format!(
                 "minimize(\"{}\"): the loss depends on none of its parameters\n  at {}",
@@ -146,10 +150,15 @@ impl Recorder {
             None => updates + 1.0,
         };
         self.values.set(slots.updates, counted);
+        let skipped = std::mem::take(&mut gradients.skipped);
+        let mut monitored = monitors::monitored(&*member.optimizer, &step, &self.values, &gradients, &self.setting);
+        monitored.extend(skipped);
+        monitored.iter_mut().for_each(|m| m.name = logs::of_group(&m.name, &member.name));
         let facts = OptimizerFacts {
             learning_rate: member.optimizer.learning_rate(&step),
             // Of a step that overflowed too: that is what it shows.
-            grad_norm: gradients.norm.clone(),
+            grad_norm: gradients.norm.clone().filter(|_| logs_norm(&self.setting)),
+            monitored,
             turn: None,
             due: gradients.due.clone(),
         };
@@ -192,7 +201,7 @@ impl Recorder {
         let loss = turn.loss.detach();
         // So it is known if training_step returns it.
         for entry in by_turn.iter_mut().filter(|entry| entry.name == turn.loss_name) {
-            entry.value = LoggedValue::Mean(loss.clone());
+            entry.value = LoggedValue::Value(loss.clone());
         }
         logged.extend(by_turn);
         self.turns[optimizer] = Some(turn);
@@ -244,7 +253,12 @@ impl Recorder {
                 used.dedup_by(|again, first| again.is(first));
             }
             let recorded = self.turn(optimizer, seen, loss).and_then(|(turn, logged)| {
-                LogLayout::new(&logged, &self.batch)?;
+                if let Some(entry) = logged.iter().find(|entry| matches!(entry.value, LoggedValue::Media(..))) {
+                    let message = "pictures, histograms and texts cannot be logged within the loss of an optimizer that skips \
+                                   steps; log it outside of minimize";
+                    return Err(refused(entry, message));
+                }
+                LogLayout::new(&logged, &self.batch, None)?;
                 let changed: Vec<EntryId> =
                     layout.ids().filter(|&id| !self.values.after(id).is(&before[id.index()])).collect();
                 changed.iter().try_for_each(|&id| self.values.check_one(id, self.values.after(id)))?;
@@ -254,7 +268,9 @@ impl Recorder {
                 Err(_) => vec![],
                 Ok((turn, logged, changed)) => {
                     let sums = logged.iter().flat_map(|entry| logs::sums(entry, &self.batch));
-                    let nothing: Vec<Tensor> = turn.facts.grad_norm.iter().cloned().chain(sums).collect();
+                    let monitored = turn.facts.monitored.iter().map(|monitored| &monitored.value);
+                    let nothing: Vec<Tensor> =
+                        turn.facts.grad_norm.iter().chain(monitored).cloned().chain(sums).collect();
                     let kept = changed.iter().map(|id| before[id.index()].clone());
                     let kept = kept.chain(latest_loss.map(|id| self.values.before(id).clone())).collect();
                     *skipped.borrow_mut() = (kept, nothing.iter().map(|t| t.ty().clone()).collect());
@@ -283,9 +299,12 @@ impl Recorder {
             self.values.set(id, loss);
         }
         turn.facts.grad_norm = turn.facts.grad_norm.and_then(|_| results.next());
+        for (monitored, value) in turn.facts.monitored.iter_mut().zip(&mut results) {
+            monitored.value = value;
+        }
         for entry in &mut logged {
             let count = logs::sums(entry, &self.batch).len();
-            entry.sums = Some(results.by_ref().take(count).collect());
+            entry.branch = Some(Branch { taken: comes.clone(), sums: results.by_ref().take(count).collect() });
         }
         turn.facts.learning_rate = self.optimizers.members()[optimizer].optimizer.learning_rate(&self.step(optimizer));
         turn.facts.turn = Some(comes);

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use fulmen_tensor::{DType, Tensor, TensorType};
+use fulmen_tensor::{Anomalies, DType, Tensor, TensorType};
 
 use super::checks::check_statistics;
 use super::forward::Forward;
+use super::gradients::logs_norm;
 use super::recorder::{Recorded, Recorder};
 use super::step_program::{RecordedStep, StepProgram};
+use crate::epoch::counted;
 use crate::logs::{LogLayout, StepFacts};
 use crate::optimizers::Optimizers;
 use crate::setting::Setting;
 use crate::state::{Average, StateLayout, names};
-use crate::{Batch, Result, TrainingModule};
+use crate::{Batch, Error, Result, TrainingModule, media};
 
 /// A training step as a program.
 pub(crate) struct TrainProgram {
@@ -31,6 +33,11 @@ pub(crate) fn train(
     setting: &Setting,
     seed: u64,
 ) -> Result<TrainProgram> {
+    if setting.options.detect_anomaly && shapes.len() > 1 {
+        let message = "detect_anomaly: the training loader has buckets, and only steps of one shape can be watched; train \
+                       without buckets to find the operation";
+        return Err(Error::option(message));
+    }
     let mut loss = None;
     let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
         let (step, name) = record(module, optimizers, (batch, batches), layout, setting, seed)?;
@@ -54,12 +61,12 @@ fn record(
     let recorder = Recorder::new(module, optimizers, (batch, batches), layout, setting);
     let forward = Forward::record(module, batch, recorder, &key, setting, seed)?;
     let (mut recorded, logged) = (forward.recorded, forward.logged);
-    let log_grad_norm = setting.options.log_grad_norm;
-    let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
-    let logs = LogLayout::of_training(&logged, batch, names, log_grad_norm)?;
 
     average(&mut recorded, setting);
-    let Recorded { mut values, epoch, turns, .. } = recorded;
+    let Recorded { mut values, epoch, turns, done } = recorded;
+    let facts: Vec<_> = turns.iter().map(|turn| &turn.facts).collect();
+    let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
+    let logs = LogLayout::of_training(&logged, batch, (names, &facts), logs_norm(setting))?;
     if let (Some(ids), Some(epoch)) = (counters.epoch, &epoch) {
         values.set_all(ids, epoch.next());
     }
@@ -70,19 +77,27 @@ fn record(
     }
     values.check()?;
 
-    let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let losses: Vec<&Tensor> = [&forward.loss].into_iter().chain(turns.iter().map(|turn| &turn.loss)).collect();
+    let watched = || losses.iter().copied().chain(values.changes().map(|id| values.after(id))).cloned();
+    let anomalies = setting.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
+    let logs = logs.with_anomalies(anomalies);
+    let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let facts = StepFacts {
         losses: if optimizers.is_single() { &losses[..1] } else { &losses },
         // Counted as the host counts: groups of batches.
         step: match counters.group {
             Some([_, groups]) => values.before(groups),
-            // A single optimizer does not count what overflowed.
-            None if optimizers.is_single() && setting.options.precision.scales_loss() => &step,
+            // A single optimizer does not count what overflowed or was skipped.
+            None if optimizers.is_single() && done.is_some() => &step,
             None => values.before(counters.updates),
         },
-        optimizers: turns.iter().map(|turn| &turn.facts).collect(),
+        optimizers: facts,
     };
+    // Counted as the host finds its log points.
+    let at = (facts.step + 1.0).remainder(counted(setting.options.log_every_n_steps)).eq(0.0);
+    let due = turns.first().and_then(|turn| turn.facts.due.as_ref());
+    let at = due.map_or(at.clone(), |due| due.and(&at));
+    let outputs = media::outputs(&logged, batch, Some(&at))?;
     let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, Some(&facts))];
     let step = RecordedStep {
         name: "train_step",
@@ -93,7 +108,7 @@ fn record(
         sums,
         key: Some(key),
         batch,
-        outputs: vec![],
+        outputs,
     };
     Ok((StepProgram::new(step, setting)?, forward.loss_name))
 }

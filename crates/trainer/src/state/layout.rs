@@ -21,6 +21,7 @@ impl EntryId {
 }
 
 /// What is known of a tensor of the state.
+#[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) ty: TensorType,
@@ -30,6 +31,7 @@ pub(crate) struct Entry {
 }
 
 /// Where the value before the first step comes from.
+#[derive(Clone)]
 pub(crate) enum Origin {
     /// A parameter or buffer of the module. It is gathered where it is used, or else used as it lies.
     Module { variable: Variable, gathered: bool },
@@ -79,6 +81,8 @@ pub(crate) struct OptimizerSlots {
     pub(crate) loss_scale: Option<[EntryId; 2]>,
     /// The loss of its latest step, where it skips some.
     pub(crate) loss: Option<EntryId>,
+    /// What its steps are compared with, where some may be skipped.
+    pub(crate) spikes: Option<SpikeSlots>,
 }
 
 /// A parameter that an optimizer changes, with what belongs to it.
@@ -95,6 +99,16 @@ impl ParamSlots {
     pub(crate) fn changed(&self) -> impl Iterator<Item = EntryId> {
         [self.param].into_iter().chain(self.slots.iter().copied())
     }
+}
+
+/// What is remembered of the latest steps, by which spikes are told.
+pub(crate) struct SpikeSlots {
+    /// Their losses and the lengths of their gradients.
+    pub(crate) windows: [EntryId; 2],
+    /// How many were seen, how many steps were skipped, and the number of the last of those.
+    pub(crate) counts: [EntryId; 3],
+    /// The sum of the losses of the samples of a group of batches.
+    pub(crate) loss_sum: Option<EntryId>,
 }
 
 /// The average of a value of the module.
@@ -177,6 +191,11 @@ impl StateLayout {
                     [own(scale, Tensor::scalar(loss_scale::FIRST)), own(good_steps, zero())]
                 }),
                 loss: (optimizers.cadence(i) > 1).then(|| own(names::LOSS, Tensor::scalar(0.0f32))),
+                spikes: setting.spike_window().map(|window| SpikeSlots {
+                    windows: names::SPIKE_WINDOWS.map(|name| own(name, Tensor::zeros(DType::F32, [window]))),
+                    counts: names::SPIKE_COUNTS.map(|name| own(name, zero())),
+                    loss_sum: setting.accumulates().then(|| own(names::SPIKE_LOSS_SUM, Tensor::zeros(DType::F32, []))),
+                }),
             }
         });
         let optimizers = optimizers.collect();

@@ -21,6 +21,12 @@ pub(crate) const BATCH: &str = "trainer/batch";
 pub(crate) const EPOCHS: &str = "trainer/epochs";
 /// Steps that weights were averaged after: i32.
 pub(crate) const AVERAGED: &str = "trainer/averaged";
+/// The losses and the lengths of the gradients of the latest steps, by which spikes are told: f32.
+pub(crate) const SPIKE_WINDOWS: [&str; 2] = ["trainer/spikes/losses", "trainer/spikes/grad_norms"];
+/// How many of them were seen, how many steps were skipped, and the number of the last of those: i32.
+pub(crate) const SPIKE_COUNTS: [&str; 3] = ["trainer/spikes/seen", "trainer/spikes/skipped", "trainer/spikes/last"];
+/// The sum of the losses of the samples of a group of batches: f32.
+pub(crate) const SPIKE_LOSS_SUM: &str = "trainer/spikes/loss_sum";
 /// What was logged since the last log point; only in a checkpoint within an epoch.
 pub(crate) const LOGS: &str = "trainer/logs";
 /// The random key of a step; in no checkpoint.
