@@ -97,11 +97,7 @@ impl TrainingModule for Gan {
 
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         let adam = || optim::Adam::new(2e-4).betas(0.5, 0.999);
-        let optimizers = Optimizers::new().add("discriminator", ["discriminator.*"], adam()).add(
-            "generator",
-            ["generator.*"],
-            adam(),
-        );
-        Box::new(optimizers)
+        let optimizers = Optimizers::new().add("discriminator", ["discriminator.*"], adam());
+        Box::new(optimizers.add("generator", ["generator.*"], adam()))
     }
 }
