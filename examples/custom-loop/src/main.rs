@@ -14,7 +14,7 @@ fn train(folder: &Path) -> Result<LogPoint, Box<dyn Error>> {
     let (model, [train, validation, test]) = (setup::model(), setup::loaders()?);
     let digits = setup::training(&model);
 
-    let mut trainer = Trainer::builder().max_epochs(3).gradient_clip_val(1.0).build()?;
+    let mut trainer = Trainer::builder().max_epochs(3).gradient_clip_val(1.0).default_root_dir(folder).build()?;
     let mut step = trainer.train_step(&digits, &train)?;
     let validation = step.eval_step(&validation)?;
     let mut best = 0.0;
