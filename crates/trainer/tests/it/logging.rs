@@ -180,15 +180,29 @@ fn a_wrong_choice_is_an_error_with_its_name_and_line() {
     let nothing: Log = |_, _| {};
     let training: [(Log, &str); 9] = [
         (
-            |batch, cx| drop(cx.log("a", batch.get("x")).on_step(false).on_epoch(false)),
+            |batch, cx| {
+                cx.log("a", batch.get("x")).on_step(false).on_epoch(false);
+            },
             "on_step and on_epoch are both off",
         ),
         (
-            |batch, cx| drop(cx.log_metric("a", Mean::new().update(&batch.get("x"))).reduce_fx(ReduceFx::Sum)),
+            |batch, cx| {
+                cx.log_metric("a", Mean::new().update(&batch.get("x"))).reduce_fx(ReduceFx::Sum);
+            },
             "reduce_fx: a metric computes its value by a rule of its own",
         ),
-        (|batch, cx| drop(cx.log("a", batch.get("x").max(&[0])).reduce_fx(ReduceFx::Max)), "the last batch is padded"),
-        (|batch, cx| drop(cx.log("a", batch.get("image"))), "log a scalar or one value a sample, [8]"),
+        (
+            |batch, cx| {
+                cx.log("a", batch.get("x").max(&[0])).reduce_fx(ReduceFx::Max);
+            },
+            "the last batch is padded",
+        ),
+        (
+            |batch, cx| {
+                cx.log("a", batch.get("image"));
+            },
+            "log a scalar or one value a sample, [8]",
+        ),
         (|batch, cx| cx.log_image("a", batch.get("x")), "a picture is [C, H, W]"),
         (|batch, cx| cx.log_text("a", batch.get("x"), |_| String::new()), "token ids are [T] or [N, T]"),
         (|batch, cx| cx.log_histogram("a", batch.get("x"), 0), "a histogram has 1 to 4096 bins, not 0"),
@@ -202,8 +216,18 @@ fn a_wrong_choice_is_an_error_with_its_name_and_line() {
         ),
     ];
     let evaluating: [(Log, &str); 2] = [
-        (|batch, cx| drop(cx.log("a", batch.get("x")).on_step(true)), "on_step: test_step logs once"),
-        (|batch, cx| drop(cx.log("a", batch.get("x")).on_epoch(false)), "on_epoch: test_step logs once"),
+        (
+            |batch, cx| {
+                cx.log("a", batch.get("x")).on_step(true);
+            },
+            "on_step: test_step logs once",
+        ),
+        (
+            |batch, cx| {
+                cx.log("a", batch.get("x")).on_epoch(false);
+            },
+            "on_epoch: test_step logs once",
+        ),
     ];
     let check = |result: Result<(), fulmen_trainer::Error>, expected: &str| {
         let error = result.unwrap_err();
@@ -283,6 +307,45 @@ fn pictures_texts_and_histograms_are_those_of_the_step_at_the_log_point() {
         assert!(std::fs::read_to_string(media.join("values/6.csv")).unwrap().starts_with("low,high,count\n-12.5,"));
         assert!(media.join("a_b/6.png").is_file());
     }
+}
+
+/// A layer that FSDP splits.
+#[derive(Module)]
+struct Wide(Linear);
+
+impl TrainingModule for Wide {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        cx.log_histogram("weight", self.0.weight.get(), 16);
+        log_media(batch, cx);
+        let x = batch.get("x").reshape([BATCH, 1]).broadcast_to([BATCH, 64]);
+        batch.mean(self.0.forward(&x).mean(&[1]))
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(1e-6))
+    }
+}
+
+#[test]
+fn a_log_point_at_the_end_of_a_group_has_its_last_batch_and_the_whole_of_split_weights() {
+    let weights = |devices: usize, strategy: &str| {
+        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let builder = builder(folder.path(), &record).devices(devices).strategy(strategy).max_epochs(1);
+        let builder = builder.accumulate_grad_batches(2).log_every_n_steps(1).enable_checkpointing(false);
+        builder.build().unwrap().fit(&Wide(Linear::new(64, 64)), &loader(), None).unwrap();
+        let logs = record.logs.lock().unwrap();
+        assert_eq!(logs.len(), 2);
+        for (point, batch) in logs.iter().zip([1, 2]) {
+            assert_eq!(point.media[1..], media_by_hand(batch), "{devices} devices, batch {batch}");
+        }
+        match &logs[0].media[0].1 {
+            Media::Histogram(histogram) => histogram.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (one, eight) = (weights(1, "ddp"), weights(8, "fsdp"));
+    assert_eq!((one.low, one.high, &one.counts), (eight.low, eight.high, &eight.counts));
+    assert_eq!(one.counts.iter().sum::<u64>(), 64 * 64);
+    assert!((one.sum - eight.sum).abs() < 1e-3 && (one.sum_squares - eight.sum_squares).abs() < 1e-3);
 }
 
 #[test]
