@@ -161,8 +161,7 @@ impl Frame {
     }
 }
 
-/// Where the columns of some rows lie in the body of a record batch: one after the other, each aligned, without bitmaps of
-/// missing values.
+/// The layout of a record batch's body: the columns follow one another, each aligned, without bitmaps of missing values.
 struct Columns {
     nodes: Vec<FieldNode>,
     buffers: Vec<Buffer>,

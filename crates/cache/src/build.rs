@@ -59,7 +59,7 @@ struct Piece {
 
 /// What the threads share.
 struct State {
-    /// Parts that nobody has begun.
+    /// Parts that have not been begun.
     todo: VecDeque<usize>,
     /// The part whose rows are being given out, and the next of them.
     current: Option<(Arc<Open>, usize)>,
@@ -165,7 +165,7 @@ impl Shared<'_> {
         self.changed.notify_all();
     }
 
-    /// The life of the thread that began: it names the full parts, tells how far it is, and reads where nobody else does.
+    /// The first thread: it renames full parts, reports progress, and reads where there are no workers.
     fn coordinate(&self, plan: &mut Plan, teller: &mut Teller<'_>) {
         let _failing = FailIfPanicking(self);
         let mut reader = match self.build.workers {
@@ -235,7 +235,7 @@ impl Shared<'_> {
         }
     }
 
-    /// The next rows to read; `None` when there are none left, after an error, and where nobody waits and none are free.
+    /// The next rows to read; `None` when there are none left, after an error, and, without `wait`, when none are free now.
     fn next_piece(&self, wait: bool) -> Option<Piece> {
         let mut state = self.state.lock();
         loop {

@@ -158,7 +158,7 @@ impl CacheBuilder {
                 )));
             }
         }
-        // Whoever held the lock may have finished it, or some of it.
+        // The process that held the lock may have made all or some of it.
         let mut plan = match manifest::load(&dir)? {
             Some(plan) if plan.manifest.key == key.hash => plan,
             _ => self.plan(&fields, &key)?,
@@ -241,9 +241,9 @@ impl CacheBuilder {
             return Ok(());
         }
         let mut nearest: Option<(PathBuf, Vec<String>)> = None;
-        // What is at the path itself and no cache's is in nobody's way.
+        // Other files at the path do no harm.
         for Found { dir, plan } in manifest::find(&self.path).unwrap_or_default() {
-            // One that cannot be read is nobody's: `verify` tells of it.
+            // A cache that cannot be read is passed over here: `verify` reports it.
             let Ok(Some(other)) = plan else { continue };
             let lines = differences(&other.manifest.notes, &key.notes);
             if nearest.as_ref().is_none_or(|(_, fewest)| lines.len() < fewest.len()) {

@@ -23,7 +23,7 @@ use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample};
 /// hold caches of several such things, each in a folder of its own.
 ///
 /// The files are mapped, not read: do not cut or overwrite one that is in use, since the system ends a process that looks
-/// at what is gone (SIGBUS). [`clear_cache`](crate::clear_cache) is safe: what is mapped stays until nobody uses it.
+/// at what is gone (SIGBUS). [`clear_cache`](crate::clear_cache) is safe: a mapped file stays until it is no longer used.
 ///
 /// ```
 /// use fulmen_cache::CacheExt;

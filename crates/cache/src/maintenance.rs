@@ -269,7 +269,7 @@ fn damage(dir: &Path, plan: &Plan, entry: &PartEntry, read: impl FnMut(u64)) -> 
     Ok(wrong.map(|message| format!("{}: {message}", path.display())))
 }
 
-/// Where the columns of a part lie in its file.
+/// The positions of a part's columns in its file.
 pub(crate) fn locate(path: &Path, file: &File, bytes: u64, plan: &Plan, part: usize) -> Result<Vec<Range<u64>>> {
     columns(path, file, bytes, plan, part)?.map_err(|message| {
         Error::file(

@@ -256,8 +256,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// What is in a folder if it is a cache's: if it has the manifest of one, or the name and the lock. Other files of the
-    /// manifest's name are somebody else's.
+    /// The cache in a folder, if it is one: if it has a cache's manifest, or a cache's name and lock. Other programs' files
+    /// may have the manifest's name.
     fn at(dir: PathBuf) -> Option<Found> {
         let plan = load(&dir);
         let is_cache = matches!(plan, Ok(Some(_))) || is_key(&dir) && dir.join(LOCK).is_file();

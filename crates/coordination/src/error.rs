@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     Usage,
     /// The coordinator would not let this process in.
     Refused,
-    /// Not all came, or nobody put the value, in time.
+    /// A process did not come, or a value was not put, in time.
     TimedOut,
     /// A process is gone: dead, silent, failed, or left early.
     PeerLost,
@@ -79,7 +79,7 @@ impl Error {
         self.kind == Kind::Refused
     }
 
-    /// Whether not all processes came, or nobody put the value, in time.
+    /// Whether a process did not come, or a value was not put, in time.
     pub fn is_timeout(&self) -> bool {
         self.kind == Kind::TimedOut
     }

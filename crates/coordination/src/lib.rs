@@ -28,8 +28,8 @@
 //! All of that needs the feature `grpc`, which is on by default. Without it the crate depends on nothing, and
 //! [`Builder::join`] only says what is missing.
 //!
-//! Not here: tensors, devices, collectives (XLA does those), starting processes, authentication or encryption. Whoever
-//! reaches the coordinator's port can join the run; keep it inside the network of the run.
+//! Not here: tensors, devices, collectives (XLA does those), starting processes, authentication or encryption. Anyone
+//! who reaches the coordinator's port can join the run; keep it inside the network of the run.
 
 #![cfg_attr(not(feature = "grpc"), allow(dead_code, reason = "only a process that has joined needs all of it"))]
 

@@ -36,7 +36,7 @@ impl Timeouts {
     /// The defaults, unless `FULMEN_JOIN_TIMEOUT` or `FULMEN_HEARTBEAT_TIMEOUT` give seconds.
     ///
     /// # Errors
-    /// A variable that is no number of seconds above zero.
+    /// A variable that is not a number of seconds above zero.
     pub fn from_env(env: impl Fn(&str) -> Option<OsString>) -> Result<Timeouts> {
         let default = Timeouts::default();
         Ok(Timeouts {

@@ -31,7 +31,7 @@ pub(crate) fn create(
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             made => made?,
         };
-        // On a file system without locks nobody gets one, and nothing is removed.
+        // On a file system without locks nothing is removed.
         let taken = matches!(FileExt::try_lock(&file), Err(TryLockError::WouldBlock));
         // Another process may have taken it for a leftover before it was locked.
         if !taken && path.exists() {
@@ -119,7 +119,7 @@ fn remove_flat(folder: &Path) -> io::Result<()> {
 fn remove_leftovers_once(folder: &Path) {
     static CLEANED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     if CLEANED.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned()) {
-        // A leftover that stays is in nobody's way but the disk's.
+        // A leftover that stays only takes space.
         let _ = remove_leftovers(folder);
     }
 }

@@ -69,6 +69,17 @@ impl NewFile {
         self.give_name(|| fs::rename(&self.temporary, &self.to))
     }
 
+    /// As [`NewFile::keep`], without waiting for the disk: a power cut may leave a file without its content. For files that
+    /// are verified when they are read, and that can be made again.
+    ///
+    /// # Errors
+    /// The target is a folder. It is as it was.
+    pub fn keep_unsynced(&self) -> io::Result<()> {
+        fs::rename(&self.temporary, &self.to)?;
+        self.kept.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// As [`NewFile::keep`], where there is no file of that name yet.
     ///
     /// # Errors
@@ -153,6 +164,37 @@ pub fn write(
     bytes: Option<u64>,
     fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> io::Result<()> {
+    write_and(to, bytes, fill, NewFile::keep)
+}
+
+/// As [`write`], but kept by [`NewFile::keep_unsynced`].
+///
+/// # Errors
+/// Those of [`write`].
+///
+/// ```
+/// use std::io::Write;
+///
+/// let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("program");
+/// fulmen_durable::write_unsynced(&path, None, |file| file.write_all(b"made again if need be"))?;
+/// assert_eq!(std::fs::read(&path)?, b"made again if need be");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn write_unsynced(
+    to: &Path,
+    bytes: Option<u64>,
+    fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+) -> io::Result<()> {
+    write_and(to, bytes, fill, NewFile::keep_unsynced)
+}
+
+fn write_and(
+    to: &Path,
+    bytes: Option<u64>,
+    fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+    keep: impl FnOnce(&NewFile) -> io::Result<()>,
+) -> io::Result<()> {
     let whole = || {
         let new = NewFile::create(to)?;
         if let Some(bytes) = bytes {
@@ -162,7 +204,7 @@ pub fn write(
         fill(&mut file)?;
         file.flush()?;
         drop(file);
-        new.keep()
+        keep(&new)
     };
     // The temporary file is gone by then, so that the room it had counts as free.
     whole().map_err(|error| explain(error, to, bytes))

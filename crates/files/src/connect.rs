@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 
 use super::StoreOptions;
-use super::location::{ObjectPath, Scheme};
+use super::object_path::{ObjectPath, Scheme};
 use super::retry::RetryState;
 use fulmen_data::{Error, Result};
 
@@ -28,7 +28,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// The longest wait between two attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// Without keys, a machine in the cloud is asked for its own. Elsewhere nobody answers, and this is long enough to know.
+/// How long to wait for a cloud machine's own keys where none are set. Other machines have none and never answer.
 const KEYS: Duration = Duration::from_secs(15);
 
 /// What is asked of one object.

@@ -8,8 +8,7 @@ use std::sync::OnceLock;
 
 use fulmen_data::{Error, Result};
 
-/// So many files of a collection stay open once they have been read, because the number of files that a process may have
-/// open is often 1,024.
+/// How many files of a collection stay open once they have been read. A process may often open no more than 1,024.
 const KEPT_OPEN: usize = 256;
 
 /// A file of a collection, which is opened when it is first read.

@@ -11,6 +11,7 @@ mod location;
 mod lock;
 #[cfg(not(feature = "cloud"))]
 mod no_cloud;
+mod object_path;
 mod options;
 mod pattern;
 #[cfg(feature = "cloud")]

@@ -22,13 +22,13 @@ pub(super) fn path(bytes: Vec<u8>) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(bytes))
 }
 
-/// The size of a file. Whatever is no regular file is refused: to open a pipe would wait for a writer.
+/// The size of a file. Whatever is not a regular file is refused: to open a pipe would wait for a writer.
 pub(super) fn size(path: &Path) -> Result<u64> {
     let metadata = fs::metadata(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
     match metadata.is_file() {
         true => Ok(metadata.len()),
         false if metadata.is_dir() => Err(Error::file(path, "this is a folder; expected a file")),
-        false => Err(Error::file(path, "this is no regular file")),
+        false => Err(Error::file(path, "this is not a regular file")),
     }
 }
 

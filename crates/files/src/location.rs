@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::object_path::{ObjectPath, Scheme};
 use super::pattern::{self, Wildcards};
 use super::{StoreOptions, local, remote};
 use fulmen_data::internal::in_parallel;
@@ -17,7 +18,7 @@ use fulmen_data::{Error, Fingerprint, Result};
 /// How much is read from the disk at a time.
 const BUFFER: usize = 256 << 10;
 
-/// So many threads ask a store at the same time.
+/// How many threads ask a store at the same time.
 pub const MOST_ASKING: usize = 16;
 
 /// A file or a folder: a local path, `gs://bucket/path` or `s3://bucket/path`.
@@ -60,49 +61,6 @@ enum Place {
     Store(ObjectPath),
     /// A text that names no place, and why.
     Bad(String, String),
-}
-
-/// Which store a bucket belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Scheme {
-    Gs,
-    S3,
-}
-
-impl Scheme {
-    fn name(self) -> &'static str {
-        match self {
-            Scheme::Gs => "gs",
-            Scheme::S3 => "s3",
-        }
-    }
-}
-
-/// An object of a store, or all objects below a name.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct ObjectPath {
-    pub(super) scheme: Scheme,
-    pub(super) bucket: String,
-    /// Without slashes at its ends; empty for the whole bucket.
-    pub(super) key: String,
-}
-
-impl fmt::Display for ObjectPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}/{}", self.scheme.name(), self.bucket, self.key)
-    }
-}
-
-#[cfg(feature = "cloud")]
-impl ObjectPath {
-    /// An error about this object.
-    pub(crate) fn error(&self, message: impl Into<String>) -> Error {
-        Error::file(Path::new(&self.to_string()), message)
-    }
-
-    pub(super) fn io(&self, doing: &str, source: io::Error) -> Error {
-        Error::io(Path::new(&self.to_string()), doing, source)
-    }
 }
 
 fn parse(text: &str) -> Place {

@@ -11,12 +11,12 @@ use fs4::{FileExt, TryLockError};
 
 use fulmen_data::{Error, Result};
 
-/// The name of the file that is locked in a cache's folder. It stays when nobody writes.
+/// The name of the file that is locked in a cache's folder. It stays after the writer is done.
 pub const LOCK: &str = "cache.lock";
-/// Who only asks who writes holds the lock for a moment.
+/// A process that only asks who writes holds the lock for a moment.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// Takes a lock, or says that somebody else has it for longer than a moment. A process that another thread starts shares
+/// Takes a lock, or says that another process holds it for longer than a moment. A process that another thread starts shares
 /// this process's locks until it runs its program, also those that were given back meanwhile.
 pub fn lock_soon(mut take: impl FnMut() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
     let begun = Instant::now();
@@ -35,7 +35,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Waits until nobody else writes. `waiting` is told who does, several times a second.
+    /// Waits until no other process writes. `waiting` is told which one does, several times a second.
     pub fn wait(dir: &Path, waiting: &mut dyn FnMut(&str)) -> Result<Lock> {
         loop {
             match Lock::try_take(dir, LOCK)? {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::StoreOptions;
-use super::location::ObjectPath;
+use super::object_path::ObjectPath;
 use fulmen_data::{Error, Result};
 
 fn refused<T>(object: &ObjectPath) -> Result<T> {

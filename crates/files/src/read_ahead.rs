@@ -26,7 +26,7 @@ impl ReadAhead {
         let (object, runtime) = (Arc::new(object), runtime()?);
         let chunk = options.chunk_bytes() as u64;
         let ranges = (0..size.div_ceil(chunk)).map(move |i| i * chunk..size.min((i + 1).saturating_mul(chunk)));
-        // As tasks they go on while nobody reads. A reader that is dropped ends them.
+        // Tasks go on between reads. Dropping the reader ends them.
         let fetch = move |range| {
             let object = object.clone();
             AbortOnDropHandle::new(runtime.spawn(async move { object.read(range).await }))

@@ -11,7 +11,7 @@ use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStoreExt};
 
 use super::StoreOptions;
 use super::connect::{Connection, connect, wait};
-use super::location::ObjectPath;
+use super::object_path::ObjectPath;
 use super::read_ahead::ReadAhead;
 use super::retry::RetryState;
 pub(super) use super::upload::upload;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use object_store::Error as StoreError;
 use object_store::client::{HttpError, HttpErrorKind};
 
-use super::location::ObjectPath;
+use super::object_path::ObjectPath;
 use fulmen_data::Error;
 
 /// The wait before an attempt that the library does not make.

@@ -14,7 +14,7 @@ use object_store::retry::{RetryContext, RetryFailure, RetryPolicy};
 use object_store::{ObjectStoreExt, PutMultipartOptions, PutPayload, WriteMultipart};
 
 use super::connect::{Connection, SILENCE, connect_for, wait};
-use super::location::ObjectPath;
+use super::object_path::ObjectPath;
 use super::{StoreOptions, local};
 use fulmen_data::{Error, Result};
 

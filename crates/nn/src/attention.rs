@@ -139,7 +139,7 @@ impl Attention {
             let (rank, heads) = (q.rank().min(k.rank()).min(v.rank()), k.size(-3));
             if rank < 3 || heads == 0 || !q.size(-3).is_multiple_of(heads) || v.size(-3) != heads {
                 return Some(format!(
-                    "the heads of the queries {qt} are no multiple of those of keys {kt} and values {vt} (axis -3)"
+                    "the heads of the queries {qt} are not a multiple of those of keys {kt} and values {vt} (axis -3)"
                 ));
             }
         }

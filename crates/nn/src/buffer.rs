@@ -5,7 +5,6 @@ use std::fmt;
 use fulmen_tensor::{Tensor, TensorType, Variable};
 
 use crate::record::NN;
-use crate::{Module, Visit};
 
 /// A tensor that is saved with the model and changed by its layers, but not by the optimizer.
 ///
@@ -27,7 +26,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// A buffer with this value; [`Module::reinitialize`] brings it back to it.
+    /// A buffer with this value; [`Module::reinitialize`](crate::Module::reinitialize) brings it back to it.
     #[track_caller]
     pub fn new(initial: Tensor) -> Buffer {
         let _scope = NN.open();
@@ -67,11 +66,5 @@ impl Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({})", self.ty())
-    }
-}
-
-impl Module for Buffer {
-    fn visit(&self, visit: &mut Visit<'_>) {
-        visit.buffer(self);
     }
 }

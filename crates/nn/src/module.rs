@@ -115,7 +115,7 @@ pub trait Module {
     /// ```
     ///
     /// # Errors
-    /// `dtype` is no floating-point type; nothing is changed.
+    /// `dtype` is not a floating-point type; nothing is changed.
     #[track_caller]
     fn to_dtype(&self, dtype: DType) -> Result<()> {
         if !dtype.is_float() {

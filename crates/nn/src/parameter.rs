@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fulmen_tensor::{DType, Shape, Sharding, Tensor, TensorType, Variable};
 
 use crate::record::NN;
-use crate::{Error, Init, Module, Result, Visit};
+use crate::{Error, Init, Result};
 
 /// A tensor that training changes: a type, a rule for its first value, and a cell for its value.
 ///
-/// It has no value until [`Module::initialize`] or a weight file gives it one. A clone is the same parameter, which is
+/// It has no value until [`Module::initialize`](crate::Module::initialize) or a weight file gives it one. A clone is the same parameter, which is
 /// how weights are tied when a model is built; [`Parameter::tie`] does it later.
 ///
 /// ```
@@ -290,11 +290,5 @@ impl fmt::Debug for Parameter {
         let state = if self.is_set() { "" } else { ", no value yet" };
         let frozen = if self.requires_grad() { "" } else { ", frozen" };
         write!(f, "Parameter({}{state}{frozen})", self.ty())
-    }
-}
-
-impl Module for Parameter {
-    fn visit(&self, visit: &mut Visit<'_>) {
-        visit.parameter(self);
     }
 }

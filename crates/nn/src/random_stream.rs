@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fulmen_tensor::{Tensor, random};
 
 use crate::record::NN;
-use crate::{Module, Visit};
 
 /// The source of a layer's random numbers: a key, and a count of the keys that were made from it.
 ///
-/// [`Module::set_random_key`] gives each stream of a model its own key, made from the model's key and the stream's
+/// [`Module::set_random_key`](crate::Module::set_random_key) gives each stream of a model its own key, made from the model's key and the stream's
 /// dotted name. So a layer draws the same numbers whatever other layers draw, and on however many devices it runs. A
 /// training step sets a new key each step. A clone is the same stream.
 ///
@@ -44,14 +43,15 @@ impl RandomStream {
     #[track_caller]
     pub fn next_key(&self) -> Tensor {
         NN.record("random_stream", || {
-        let mut state = self.state();
-        let Some(key) = &state.key else {
-            return Err("there is no random key yet: call `set_random_key(&random::key(seed))` on the model, or `eval()` if \
-                 it is not training".into());
-        };
-        let key = random::fold_in(key, state.drawn);
-        state.drawn = state.drawn.wrapping_add(1);
-Ok(key)
+            let mut state = self.state();
+            let Some(key) = &state.key else {
+                let message = "there is no random key yet: call `set_random_key(&random::key(seed))` on the model, or \
+                     `eval()` if it is not training";
+                return Err(message.into());
+            };
+            let key = random::fold_in(key, state.drawn);
+            state.drawn = state.drawn.wrapping_add(1);
+            Ok(key)
         })
     }
 
@@ -78,11 +78,5 @@ impl fmt::Debug for RandomStream {
             Some(_) => write!(f, "RandomStream({} keys drawn)", state.drawn),
             None => f.write_str("RandomStream(no key yet)"),
         }
-    }
-}
-
-impl Module for RandomStream {
-    fn visit(&self, visit: &mut Visit<'_>) {
-        visit.random_stream(self);
     }
 }

@@ -4,11 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{Module, Visit};
-
 /// The train/eval switch of a layer that behaves differently in the two; training at first, as in PyTorch.
 ///
-/// A clone is the same switch. [`Module::train`] and [`Module::eval`] set all those of a model.
+/// A clone is the same switch. [`Module::train`](crate::Module::train) and [`Module::eval`](crate::Module::eval) set all those of a model.
 ///
 /// ```
 /// use fulmen_nn::{TrainingMode, Module};
@@ -46,11 +44,5 @@ impl Default for TrainingMode {
 impl fmt::Debug for TrainingMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_training() { "TrainingMode(training)" } else { "TrainingMode(eval)" })
-    }
-}
-
-impl Module for TrainingMode {
-    fn visit(&self, visit: &mut Visit<'_>) {
-        visit.mode(self);
     }
 }

@@ -1,5 +1,5 @@
-//! How a module shows what it holds: a [`Visit`] walks down the names, a [`Visitor`] is told what stands at the end
-//! of each.
+//! How a module shows what it holds: a [`Visit`] walks down the names, and tells a [`Visitor`] of each parameter,
+//! buffer, mode and random stream.
 
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode};
 
@@ -110,17 +110,28 @@ impl<'a> Visit<'a> {
         let mut rename = Rename { visitor: &mut *self.visitor, from, to };
         module.visit(&mut Visit { path: self.path.clone(), visitor: &mut rename });
     }
+}
 
-    pub(crate) fn parameter(&mut self, parameter: &Parameter) {
-        self.visitor.parameter(&self.path, parameter);
+impl Module for Parameter {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.visitor.parameter(&visit.path, self);
     }
-    pub(crate) fn buffer(&mut self, buffer: &Buffer) {
-        self.visitor.buffer(&self.path, buffer);
+}
+
+impl Module for Buffer {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.visitor.buffer(&visit.path, self);
     }
-    pub(crate) fn mode(&mut self, mode: &TrainingMode) {
-        self.visitor.mode(&self.path, mode);
+}
+
+impl Module for TrainingMode {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.visitor.mode(&visit.path, self);
     }
-    pub(crate) fn random_stream(&mut self, stream: &RandomStream) {
-        self.visitor.random_stream(&self.path, stream);
+}
+
+impl Module for RandomStream {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        visit.visitor.random_stream(&visit.path, self);
     }
 }

@@ -11,7 +11,7 @@ use crate::element_type::{ArrayType, ElementType};
 use crate::error::{Error, Result};
 use crate::event::Event;
 
-/// An array on a device. It cannot change, and it cannot be cloned: whoever owns it may give its memory away.
+/// An array on a device. It cannot change, and it cannot be cloned, because its owner may donate its memory.
 ///
 /// A donated buffer is moved, so the compiler forbids to use it again:
 ///

@@ -3,23 +3,19 @@
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
-
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::abi::*;
-use crate::api::{Api, given, list, text};
-use crate::callback;
+use crate::api::{Api, given, list};
+use crate::client_inner::ClientInner;
 use crate::device::Device;
 use crate::error::{Error, Kind, Result};
-use crate::event::RawEvent;
 use crate::frame::Frame;
-use crate::key_value::SharedStore;
+use crate::key_value::{KeyValueStore, SharedStore};
 use crate::loaded::LoadedExecutable;
 use crate::options::CompileOptions;
 use crate::plugin::Plugin;
-use crate::program;
-use crate::topology::Topology;
+use crate::value::{Value, check_create_options, write_named};
+use crate::{environment, program};
 
 /// One opening of a plugin's devices. Clones are the same client; it closes with the last thing that lives on it.
 ///
@@ -38,116 +34,17 @@ pub struct Client {
     addressable: Arc<[Device]>,
 }
 
-/// The plugin's client itself, which devices, buffers and events hold on to.
-pub(crate) struct ClientInner {
-    plugin: Plugin,
-    raw: NonNull<PJRT_Client>,
-    platform_name: String,
-    platform_version: String,
-    process_index: i32,
-    in_flight: Mutex<Vec<Arc<RawEvent>>>,
-    launches: AtomicI32,
-    /// What the plugin's threads may ask as long as the client lives.
-    store: Option<SharedStore>,
-}
-
-// SAFETY: clients are thread-safe by the API's contract.
-unsafe impl Send for ClientInner {}
-// SAFETY: as above.
-unsafe impl Sync for ClientInner {}
-
-impl ClientInner {
-    pub(crate) fn api(&self) -> Api {
-        self.plugin.api()
-    }
-
-    pub(crate) fn raw(&self) -> *mut PJRT_Client {
-        self.raw.as_ptr()
-    }
-
-    pub(crate) fn platform_name(&self) -> &str {
-        &self.platform_name
-    }
-
-    /// Whether its devices are this machine's processors.
-    pub(crate) fn is_cpu(&self) -> bool {
-        self.platform_name == "cpu"
-    }
-
-    /// The completion events of the launch under way. The lock is held over the next launch.
-    pub(crate) fn in_flight(&self) -> MutexGuard<'_, Vec<Arc<RawEvent>>> {
-        self.in_flight.lock()
-    }
-
-    /// A number for the next launch over several devices: the same on each host, as each makes the same launches.
-    pub(crate) fn next_launch(&self) -> i32 {
-        // Zero means "no number".
-        (self.launches.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1)
-    }
-}
-
-impl Drop for ClientInner {
-    fn drop(&mut self) {
-        let in_flight = std::mem::take(self.in_flight.get_mut());
-        let (api, raw, store) = (self.api(), SendClient(self.raw), self.store.take());
-        let close = move || {
-            let SendClient(raw) = { raw };
-            for event in &in_flight {
-                let _ = event.wait();
-            }
-            drop(in_flight);
-            let mut args = PJRT_Client_Destroy_Args::new();
-            args.client = raw.as_ptr();
-            // SAFETY: everything that lived on the client held it open, so nothing is left.
-            unsafe { api.destroy(&mut args) }
-            drop(store);
-        };
-        if callback::is_inside() {
-            // This thread is one of those that closing the client waits for.
-            drop(std::thread::Builder::new().name("fulmen-close".to_owned()).spawn(close));
-        } else {
-            close();
-        }
-    }
-}
-
-struct SendClient(NonNull<PJRT_Client>);
-
-// SAFETY: clients may be destroyed from any thread.
-unsafe impl Send for SendClient {}
-
 impl Client {
     /// Takes over a client that the plugin made.
     pub(crate) fn new(plugin: Plugin, raw: NonNull<PJRT_Client>, store: Option<SharedStore>) -> Result<Self> {
-        let mut inner = ClientInner {
-            plugin,
-            raw,
-            platform_name: String::new(),
-            platform_version: String::new(),
-            process_index: 0,
-            in_flight: Mutex::default(),
-            launches: AtomicI32::new(1),
-            store,
-        };
+        let inner = ClientInner::new(plugin, raw, store)?;
         let api = inner.api();
-        let mut name = PJRT_Client_PlatformName_Args::new();
-        name.client = raw.as_ptr();
-        let mut version = PJRT_Client_PlatformVersion_Args::new();
-        version.client = raw.as_ptr();
-        let mut process = PJRT_Client_ProcessIndex_Args::new();
-        process.client = raw.as_ptr();
         let mut devices = PJRT_Client_Devices_Args::new();
         devices.client = raw.as_ptr();
         let mut addressable = PJRT_Client_AddressableDevices_Args::new();
         addressable.client = raw.as_ptr();
-        // SAFETY: the client is alive; strings and lists live as long as it.
+        // SAFETY: the client is alive, and the lists live as long as it.
         let (all, addressable) = unsafe {
-            api.call(&mut name)?;
-            inner.platform_name = text(name.platform_name, name.platform_name_size);
-            api.call(&mut version)?;
-            inner.platform_version = text(version.platform_version, version.platform_version_size);
-            api.call(&mut process)?;
-            inner.process_index = process.process_index;
             api.call(&mut devices)?;
             api.call(&mut addressable)?;
             (
@@ -180,22 +77,22 @@ impl Client {
 
     /// The plugin whose client this is.
     pub fn plugin(&self) -> &Plugin {
-        &self.inner.plugin
+        self.inner.plugin()
     }
 
     /// The kind of device: `cpu`, `cuda`, `tpu`.
     pub fn platform_name(&self) -> &str {
-        &self.inner.platform_name
+        self.inner.platform_name()
     }
 
     /// The version of the runtime under the plugin, in its own words.
     pub fn platform_version(&self) -> &str {
-        &self.inner.platform_version
+        self.inner.platform_version()
     }
 
     /// Which of the processes of a many-host run this is.
     pub fn process_index(&self) -> i32 {
-        self.inner.process_index
+        self.inner.process_index()
     }
 
     /// Every device of the run, those of other hosts too.
@@ -249,10 +146,43 @@ impl Client {
         unsafe { self.api().call(&mut args) }.map_err(|error| error.during("loading a stored executable"))?;
         LoadedExecutable::new(self.clone(), given(args.loaded_executable, "executable")?)
     }
+}
 
-    /// The description of this client's devices, to compile for them without loading the program.
-    pub fn topology(&self) -> Result<Topology> {
-        Topology::of_client(self)
+impl Plugin {
+    /// Opens the plugin's devices.
+    ///
+    /// The options differ from one plugin to the next. A CPU plugin takes `cpu_device_count` (an integer; left to itself
+    /// it makes 4 devices of any machine). Options whose type is known are checked here, as some plugins end the process
+    /// on a wrong one.
+    ///
+    /// On Linux with glibc, a CPU plugin's blocks of 1 MiB and more are kept for the next step when they are freed, which
+    /// saves the time of fetching fresh pages; the rest of the process keeps its allocator as it is.
+    pub fn create_client(&self, options: &[(&str, Value)]) -> Result<Client> {
+        self.create(options, None)
+    }
+
+    /// Opens the plugin's devices as one process of several, which tell each other of their devices through `store`.
+    ///
+    /// CUDA's plugin needs one where the option `num_nodes` is above 1; `node_id` tells it which process this is. Others
+    /// take a store and never ask it. It is kept until the client is closed.
+    pub fn create_client_with(&self, options: &[(&str, Value)], store: Arc<dyn KeyValueStore>) -> Result<Client> {
+        self.create(options, Some(SharedStore::new(store)))
+    }
+
+    fn create(&self, options: &[(&str, Value)], store: Option<SharedStore>) -> Result<Client> {
+        environment::refuse_xla_flags()?;
+        check_create_options(options)?;
+        let named = write_named(options);
+        let mut args = PJRT_Client_Create_Args::new();
+        args.create_options = named.as_ptr();
+        args.num_options = named.len();
+        if let Some(store) = &store {
+            store.give(&mut args);
+        }
+        // SAFETY: the options live until after the call, and the plugin copies them. The store lives as long as the client.
+        unsafe { self.api().call(&mut args) }
+            .map_err(|error| error.during(format_args!("opening the devices of {}", self.path().display())))?;
+        Client::new(self.clone(), given(args.client, "client")?, store)
     }
 }
 

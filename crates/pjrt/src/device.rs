@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::abi::*;
 use crate::api::{Api, given, text};
-use crate::client::ClientInner;
+use crate::client_inner::ClientInner;
 use crate::error::Result;
 use crate::value::{Value, read_named};
 

@@ -55,7 +55,7 @@ macro_rules! element_types {
                 match raw {
                     $($primitive => Ok(Self::$variant),)*
                     _ => Err(Error::broken(format!(
-                        "the compiled program has a parameter or result of XLA type {raw}, which is no plain array"
+                        "the compiled program has a parameter or result of XLA type {raw}, which is not a plain array"
                     ))),
                 }
             }

@@ -21,7 +21,7 @@ pub(crate) fn prepare() {
                 ("TPU_WORKER_HOSTNAMES", "localhost"),
                 ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
                 ("TPU_LOG_DIR", "disabled"),
-                // Without this the log files come to lie in the temporary folder instead.
+                // Without this the log files go to the temporary folder instead.
                 ("TPU_MIN_LOG_LEVEL", "3"),
             ]);
         }

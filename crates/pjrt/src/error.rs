@@ -32,7 +32,7 @@ pub(crate) enum Kind {
     InvalidArgument,
     /// A file or plugin is not where it was looked for.
     NotFound,
-    /// The file is there but is no usable PJRT plugin.
+    /// The file is there but is not a usable PJRT plugin.
     NotAPlugin,
     /// The plugin has no such function.
     Unsupported,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::abi::*;
 use crate::analysis::{CostAnalysis, MemoryAnalysis};
 use crate::api::{Api, list, text};
-use crate::client::ClientInner;
+use crate::client_inner::ClientInner;
 use crate::element_type::{ArrayType, ElementType};
 use crate::error::{Error, Result};
 use crate::frame::Frame;

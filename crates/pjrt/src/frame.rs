@@ -91,7 +91,8 @@ fn wrap(stored: &Stored) -> Vec<u8> {
 fn unwrap(bytes: &[u8]) -> Result<Stored> {
     let corrupt =
         |what: &str| Error::new(Kind::Corrupt, format!("{what} ({} bytes); compile the program again", bytes.len()));
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| corrupt("these bytes are no executable stored by fulmen"))?;
+    let rest =
+        bytes.strip_prefix(MAGIC).ok_or_else(|| corrupt("these bytes are not an executable stored by fulmen"))?;
     let (digest, body) =
         rest.split_at_checked(DIGEST).ok_or_else(|| corrupt("the stored executable is cut off before its checksum"))?;
     if hash::of_bytes(body) != digest {
@@ -100,13 +101,29 @@ fn unwrap(bytes: &[u8]) -> Result<Stored> {
     Stored::decode(body).map_err(|_| corrupt("the stored executable was written in another form"))
 }
 
+/// Verifies that the bytes are a whole stored executable, whoever wrote it.
+pub(crate) fn verify(bytes: &[u8]) -> Result<()> {
+    unwrap(bytes).map(drop)
+}
+
 /// The features that the kernel lists for the first processor, hashed; empty where it lists none.
-fn cpu_features() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let features = info.lines().find(|line| line.starts_with("flags") || line.starts_with("Features"));
-    let mut words = features.unwrap_or_default().split_whitespace().collect::<Vec<_>>();
+pub(crate) fn cpu_features() -> String {
+    let features = cpu_line("flags").or_else(|| cpu_line("Features")).unwrap_or_default();
+    let mut words = features.split_whitespace().collect::<Vec<_>>();
     words.sort_unstable();
     if words.is_empty() { String::new() } else { hash::hex(&hash::of_bytes(words.join(" ").as_bytes())) }
+}
+
+/// The first processor's name, for which the compiler may choose other instructions; empty where the kernel tells none.
+pub(crate) fn cpu_model() -> String {
+    cpu_line("model name").unwrap_or_default()
+}
+
+/// What the kernel says of the first processor.
+fn cpu_line(name: &str) -> Option<String> {
+    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = info.lines().find(|line| line.starts_with(name))?;
+    line.split_once(':').map(|(_, value)| value.trim().to_owned())
 }
 
 #[cfg(test)]

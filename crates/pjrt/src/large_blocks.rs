@@ -31,11 +31,16 @@ const LARGE: usize = 1 << 20;
 /// length. It is a multiple of every system's page.
 const PAGE: usize = 64 << 10;
 
-/// A freed block that nobody took within so many requests is given back to the system.
+/// A freed block is given back to the system when this many requests have not taken it.
 const IDLE: u64 = 1024;
 
-/// A block that is wanted again within so many requests should not have been given back.
+/// A block that is wanted again within this many requests should not have been given back.
 const RECENT: u64 = 256;
+
+/// Before a block of this many bytes is mapped, a program that has just ended gets a moment to free its own: a plugin says
+/// that a program has ended before it frees the program's temporaries.
+const WORTH_A_WAIT: usize = 64 << 20;
+const WAIT: Duration = Duration::from_millis(2);
 
 /// Leads the allocations of the plugin that `address` lies in here. Later calls for the same plugin change nothing.
 ///
@@ -51,11 +56,6 @@ pub(crate) unsafe fn serve(address: *const c_void) {
     // plugin has taken from malloc before is told apart by its address.
     unsafe { imports::replace(address, &replacements) }
 }
-
-/// Before a block of so many bytes is mapped, a program that has just ended may have a moment to free its own: a plugin
-/// says that a program has ended before it frees its temporaries.
-const WORTH_A_WAIT: usize = 64 << 20;
-const WAIT: Duration = Duration::from_millis(2);
 
 /// A block that is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,7 +82,7 @@ struct Pool {
     clock: u64,
 }
 
-/// What a request comes to.
+/// The answer to a request.
 struct Answer {
     /// The spare block that serves it, or none: one has to be mapped.
     block: Option<Block>,
@@ -189,7 +189,7 @@ fn map(length: usize) -> Option<usize> {
     let aligned = start.next_multiple_of(PAGE);
     for (from, to) in [(start, aligned), (aligned + length, start + whole)] {
         if from < to {
-            // SAFETY: this part of the mapping just made is used by nobody.
+            // SAFETY: this part of the new mapping is not in use.
             unsafe { libc::munmap(from as *mut c_void, to - from) };
         }
     }

@@ -37,6 +37,8 @@
 //! environment variables and should come before other threads use the environment. A plugin's file that is overwritten
 //! while it is loaded may end the process; one that was replaced is only noticed by [`Plugin::identity`].
 //!
+//! [`compile_cache`] keeps compiled programs on disk from one start to the next.
+//!
 //! This crate knows nothing of tensors, derivatives or models, and builds no programs.
 #![allow(unsafe_code, reason = "the C API of plugins is called here")]
 
@@ -46,6 +48,8 @@ mod api;
 mod buffer;
 mod callback;
 mod client;
+mod client_inner;
+pub mod compile_cache;
 mod device;
 pub mod diagnosis;
 mod element_type;
@@ -70,6 +74,7 @@ pub mod locate;
 mod options;
 mod plugin;
 mod program;
+mod raw_event;
 mod signature;
 mod starting;
 mod topology;

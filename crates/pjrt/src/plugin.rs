@@ -12,15 +12,10 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use crate::abi::*;
-use crate::api::{Api, given, guarded};
-use crate::client::Client;
+use crate::api::{Api, guarded};
 use crate::error::{Error, Kind, Result};
-use crate::executable::Executable;
-use crate::key_value::{KeyValueStore, SharedStore};
-use crate::options::CompileOptions;
-use crate::topology::Topology;
-use crate::value::{Value, check_create_options, read_named, write_named};
-use crate::{elf, environment, fetch, program, starting};
+use crate::value::{Value, read_named};
+use crate::{elf, environment, fetch, starting};
 
 /// The oldest minor version whose struct layouts are those written down in `abi`.
 pub(crate) const OLDEST_MINOR: i32 = 81;
@@ -59,6 +54,8 @@ struct Inner {
     /// The file as it was when it was loaded.
     stamp: Stamp,
     identity: OnceLock<String>,
+    /// Held while the file is hashed.
+    hashing: Mutex<()>,
 }
 
 /// What tells a file from one that has taken its place, without reading it: length, time of change, number.
@@ -105,7 +102,8 @@ impl Plugin {
         }
         let (api, metadata) = open_whole(&real)?;
         let (key, stamp) = (file_number(&metadata), Stamp::new(&metadata));
-        let plugin = Self(Arc::new(Inner { api, path: real, stamp, identity: OnceLock::new() }));
+        let plugin =
+            Self(Arc::new(Inner { api, path: real, stamp, identity: OnceLock::new(), hashing: Mutex::new(()) }));
         // SAFETY: this function takes nothing.
         unsafe { plugin.api().call(&mut PJRT_Plugin_Initialize_Args::new()) }
             .map_err(|error| error.during(format_args!("starting the plugin {}", plugin.path().display())))?;
@@ -137,76 +135,14 @@ impl Plugin {
         }
     }
 
-    /// Opens the plugin's devices.
-    ///
-    /// The options differ from one plugin to the next. A CPU plugin takes `cpu_device_count` (an integer; left to itself
-    /// it makes 4 devices of any machine). Options whose type is known are checked here, as some plugins end the process
-    /// on a wrong one.
-    ///
-    /// On Linux with glibc, a CPU plugin's blocks of 1 MiB and more are kept for the next step when they are freed, which
-    /// saves the time of fetching fresh pages; the rest of the process keeps its allocator as it is.
-    pub fn create_client(&self, options: &[(&str, Value)]) -> Result<Client> {
-        self.create(options, None)
-    }
-
-    /// Opens the plugin's devices as one process of several, which tell each other of their devices through `store`.
-    ///
-    /// CUDA's plugin needs one where the option `num_nodes` is above 1; `node_id` tells it which process this is. Others
-    /// take a store and never ask it. It is kept until the client is closed.
-    pub fn create_client_with(&self, options: &[(&str, Value)], store: Arc<dyn KeyValueStore>) -> Result<Client> {
-        self.create(options, Some(SharedStore::new(store)))
-    }
-
-    fn create(&self, options: &[(&str, Value)], store: Option<SharedStore>) -> Result<Client> {
-        environment::refuse_xla_flags()?;
-        check_create_options(options)?;
-        let named = write_named(options);
-        let mut args = PJRT_Client_Create_Args::new();
-        args.create_options = named.as_ptr();
-        args.num_options = named.len();
-        if let Some(store) = &store {
-            store.give(&mut args);
-        }
-        // SAFETY: the options live until after the call, and the plugin copies them. The store lives as long as the client.
-        unsafe { self.api().call(&mut args) }
-            .map_err(|error| error.during(format_args!("opening the devices of {}", self.path().display())))?;
-        Client::new(self.clone(), given(args.client, "client")?, store)
-    }
-
-    /// The description of devices that need not be here, such as `v5e:2x4` for libtpu, to compile for.
-    pub fn topology(&self, name: &str) -> Result<Topology> {
-        Topology::by_name(self, name, &[])
-    }
-
-    /// As [`Plugin::topology`], with options of the plugin's own. libtpu takes `chip_config_name`: `megacore` makes one
-    /// device of the two cores of a v4 chip, which is how a v4 presents itself where it is real.
-    pub fn topology_with(&self, name: &str, options: &[(&str, Value)]) -> Result<Topology> {
-        check_create_options(options)?;
-        Topology::by_name(self, name, options)
-    }
-
-    /// Compiles a program for devices that need not be here.
-    pub fn compile(&self, topology: &Topology, mlir: &str, options: &CompileOptions) -> Result<Executable> {
-        if !topology.is_of(self) {
-            return Err(Error::invalid("the topology belongs to another plugin than the one asked to compile for it"));
-        }
-        program::check(mlir, options)?;
-        let ids = topology.devices().iter().map(|device| i64::from(device.id())).collect::<Vec<_>>();
-        let options = options.encode(&ids, "topology")?;
-        let program = program::as_mlir(mlir);
-        let mut args = PJRT_Compile_Args::new();
-        args.topology = topology.raw().as_ptr();
-        args.program = &program;
-        args.compile_options = options.as_ptr().cast();
-        args.compile_options_size = options.len();
-        // SAFETY: program and options live until after the call; no client is given, as the header allows.
-        unsafe { self.api().call(&mut args) }.map_err(|error| error.during("compiling for a topology"))?;
-        Executable::new(self.clone(), None, given(args.executable, "executable")?)
-    }
-
     /// A name for exactly this file, for deciding whether a stored executable is this plugin's: the SHA-256 of the file,
     /// found out at the first call. That fails if the file has been replaced since it was loaded.
     pub fn identity(&self) -> Result<&str> {
+        if let Some(identity) = self.0.identity.get() {
+            return Ok(identity);
+        }
+        // Two threads that ask at once hash the file once.
+        let _hashing = self.0.hashing.lock();
         if let Some(identity) = self.0.identity.get() {
             return Ok(identity);
         }
@@ -223,6 +159,22 @@ impl Plugin {
             ));
         }
         Ok(self.0.identity.get_or_init(|| digest))
+    }
+
+    /// The identity and the state that the file has now, to be kept for [`Plugin::recall_identity`].
+    pub(crate) fn identity_record(&self) -> Result<String> {
+        Ok(format!("{}\n{}\n", self.identity()?, file_state(&look_at(self.path())?)))
+    }
+
+    /// Takes the identity from a file that has an [`identity_record`](Plugin::identity_record), if the plugin's file has
+    /// not changed since; says whether the file has the record of this plugin.
+    pub(crate) fn recall_identity(&self, record: &Path) -> bool {
+        let state = look_at(self.path()).ok().filter(|metadata| Stamp::new(metadata) == self.0.stamp);
+        let (Some(metadata), Ok(text)) = (state, std::fs::read_to_string(record)) else { return false };
+        let Some((identity, state)) = text.split_once('\n') else { return false };
+        let whole = identity.len() == 64 && identity.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let unchanged = whole && state.trim_end() == file_state(&metadata);
+        unchanged && self.0.identity.get_or_init(|| identity.to_owned()) == identity
     }
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
@@ -256,6 +208,20 @@ fn look_at(path: &Path) -> Result<Metadata> {
 /// What makes a file the same file under all its names.
 fn file_number(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
+}
+
+/// What differs once a file's content has changed, in one line. Programs cannot set the time of change.
+fn file_state(metadata: &Metadata) -> String {
+    format!(
+        "{} bytes, modified {}.{:09}, changed {}.{:09}, file {} of device {}",
+        metadata.len(),
+        metadata.mtime(),
+        metadata.mtime_nsec(),
+        metadata.ctime(),
+        metadata.ctime_nsec(),
+        metadata.ino(),
+        metadata.dev()
+    )
 }
 
 /// Opens a plugin that can be used, and gives what its file was just before. One that was fetched and is found to be

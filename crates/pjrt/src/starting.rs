@@ -36,7 +36,7 @@ struct Mark {
 }
 
 /// Is called before a plugin's file is opened. If an earlier start ended its process, verifies the file, and fetches a
-/// damaged one again. Only plugins that Fulmen fetched are verified: nobody knows what others should be.
+/// damaged one again. Only plugins that Fulmen fetched are verified: the right contents of others are not known.
 pub(crate) fn begin(plugin: &Path) -> Result<()> {
     if !fetch::is_published(plugin) {
         return Ok(());
@@ -128,7 +128,7 @@ impl Place {
     }
 }
 
-/// Takes the lock if nobody has it.
+/// Takes the lock if it is free.
 fn lock(file: &File) -> bool {
     // SAFETY: the descriptor is open.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }

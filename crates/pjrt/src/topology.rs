@@ -7,11 +7,15 @@ use std::sync::Arc;
 
 use crate::abi::*;
 use crate::api::{Api, given, list, text};
-use crate::client::{Client, ClientInner};
+use crate::client::Client;
+use crate::client_inner::ClientInner;
 use crate::device::DeviceDescription;
 use crate::error::{Error, Result};
+use crate::executable::Executable;
+use crate::options::CompileOptions;
 use crate::plugin::Plugin;
-use crate::value::{Value, read_named, write_named};
+use crate::program;
+use crate::value::{Value, check_create_options, read_named, write_named};
 
 /// A description of devices to compile for with [`Plugin::compile`]. libtpu makes one by name, with no TPU there:
 ///
@@ -45,7 +49,7 @@ unsafe impl Send for Topology {}
 unsafe impl Sync for Topology {}
 
 impl Topology {
-    pub(crate) fn by_name(plugin: &Plugin, name: &str, options: &[(&str, Value)]) -> Result<Self> {
+    fn by_name(plugin: &Plugin, name: &str, options: &[(&str, Value)]) -> Result<Self> {
         if name.trim().is_empty() {
             // libtpu would take it for a v2.
             return Err(Error::invalid("the topology's name is empty; give one such as v5e:2x4"));
@@ -63,7 +67,7 @@ impl Topology {
         Self::read(given(args.topology, "topology")?, Owner::Us(plugin.clone()))
     }
 
-    pub(crate) fn of_client(client: &Client) -> Result<Self> {
+    fn of_client(client: &Client) -> Result<Self> {
         let mut args = PJRT_Client_TopologyDescription_Args::new();
         args.client = client.inner().raw();
         // SAFETY: the client is alive.
@@ -122,7 +126,7 @@ impl Topology {
         self.raw
     }
 
-    pub(crate) fn is_of(&self, plugin: &Plugin) -> bool {
+    fn is_of(&self, plugin: &Plugin) -> bool {
         self.plugin().is_same(plugin)
     }
 
@@ -168,6 +172,46 @@ impl Topology {
             }
             Ok(bytes)
         }
+    }
+}
+
+impl Plugin {
+    /// The description of devices that need not be here, such as `v5e:2x4` for libtpu, to compile for.
+    pub fn topology(&self, name: &str) -> Result<Topology> {
+        Topology::by_name(self, name, &[])
+    }
+
+    /// As [`Plugin::topology`], with options of the plugin's own. libtpu takes `chip_config_name`: `megacore` makes one
+    /// device of the two cores of a v4 chip, which is how a v4 presents itself where it is real.
+    pub fn topology_with(&self, name: &str, options: &[(&str, Value)]) -> Result<Topology> {
+        check_create_options(options)?;
+        Topology::by_name(self, name, options)
+    }
+
+    /// Compiles a program for devices that need not be here.
+    pub fn compile(&self, topology: &Topology, mlir: &str, options: &CompileOptions) -> Result<Executable> {
+        if !topology.is_of(self) {
+            return Err(Error::invalid("the topology belongs to another plugin than the one asked to compile for it"));
+        }
+        program::check(mlir, options)?;
+        let ids = topology.devices().iter().map(|device| i64::from(device.id())).collect::<Vec<_>>();
+        let options = options.encode(&ids, "topology")?;
+        let program = program::as_mlir(mlir);
+        let mut args = PJRT_Compile_Args::new();
+        args.topology = topology.raw().as_ptr();
+        args.program = &program;
+        args.compile_options = options.as_ptr().cast();
+        args.compile_options_size = options.len();
+        // SAFETY: program and options live until after the call; no client is given, as the header allows.
+        unsafe { self.api().call(&mut args) }.map_err(|error| error.during("compiling for a topology"))?;
+        Executable::new(self.clone(), None, given(args.executable, "executable")?)
+    }
+}
+
+impl Client {
+    /// The description of this client's devices, to compile for them without loading the program.
+    pub fn topology(&self) -> Result<Topology> {
+        Topology::of_client(self)
     }
 }
 

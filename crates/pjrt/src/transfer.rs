@@ -10,8 +10,9 @@ use crate::client::Client;
 use crate::device::Device;
 use crate::element_type::{ArrayType, ElementType};
 use crate::error::{Error, Result};
-use crate::event::{Event, RawEvent};
+use crate::event::Event;
 use crate::host_buffer::HostBuffer;
+use crate::raw_event::RawEvent;
 
 impl Client {
     /// Puts a copy of `bytes` on a device. They are the array's elements in row-major order, as in memory of the host.

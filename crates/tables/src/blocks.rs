@@ -1,4 +1,4 @@
-//! Rows that lie in blocks of an Arrow table, decoded when they are asked for; the last ones used are kept.
+//! The rows of an Arrow table in blocks. A block is decoded when a row of it is read; the last ones used are kept.
 //!
 //! Not here: how a block is decoded (`parquet_blocks`, `arrow_blocks`, `text_blocks`), and what is done with a row (`row`).
 

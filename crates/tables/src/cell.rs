@@ -107,7 +107,7 @@ impl Cell<'_> {
                 if let Ok(value) = trimmed.parse::<u64>() {
                     return Ok(i128::from(value));
                 }
-                // Whoever wrote a column of integers with gaps may have made floats of them.
+                // A writer may have turned a column of integers with gaps into floats.
                 match (trimmed.parse::<f64>(), truth(text)) {
                     (Ok(value), _) if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 => {
                         Ok(value as i128)

@@ -113,7 +113,7 @@ impl Input {
         Ok(bytes)
     }
 
-    /// The bytes from the beginning to the end, as they lie in the file.
+    /// The bytes of the file from the beginning to the end.
     pub(crate) fn reader(&self) -> Result<Box<dyn BufRead + Send>> {
         Ok(Box::new(BufReader::with_capacity(BUFFER, self.location.open()?)))
     }

@@ -37,7 +37,7 @@ use fulmen_files::Location;
 /// let reviews = reviews.typed::<Review>();
 /// let review = reviews.get(0)?;
 /// assert_eq!((review.text.as_str(), review.stars), ("good", 5));
-/// let error = reviews.get(1).err().ok_or("a text is no number")?;
+/// let error = reviews.get(1).err().ok_or("a text is not a number")?;
 /// assert!(error.to_string().contains("reviews.jsonl: line 3: "));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -54,7 +54,7 @@ impl FromStr for Accelerator {
     fn from_str(name: &str) -> Result<Accelerator> {
         NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
             let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
-            Error::usage(format!("`{name}` is no accelerator; there are: {}", known.join(", ")))
+            Error::usage(format!("`{name}` is not an accelerator; there are: {}", known.join(", ")))
         })
     }
 }

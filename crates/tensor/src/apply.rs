@@ -1,4 +1,4 @@
-//! How something comes to be recorded: a function in its scope ([`Tensor::record`]), an operation by its shape rule.
+//! Recording: a function in its scope ([`Tensor::record`]), an operation by its shape rule.
 //!
 //! Not here: whose line it carries, and what a refusal is; see `scope.rs`.
 
@@ -59,7 +59,7 @@ impl Tensor {
         finish(name, Err(refusal))
     }
 
-    /// Records an operation; the only way that one comes to be.
+    /// Records an operation. There is no other way to make one.
     #[track_caller]
     pub(crate) fn apply(operation: impl Operation, inputs: &[&Tensor]) -> Tensor {
         let name = operation.name();

@@ -166,7 +166,7 @@ impl Compiled {
         &self.face.donated
     }
 
-    /// Whether the program was found among those compiled before; two threads that ask for a new program at once may
+    /// Whether the program was found among those compiled before, in this process or on disk; two threads that ask for a new program at once may
     /// both compile it.
     pub fn was_cached(&self) -> bool {
         self.time.is_none()

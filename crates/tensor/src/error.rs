@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The first mistake in an expression: which operation was asked for the impossible, why it is impossible, and where
-/// in the user's code. A poisoned [`Tensor`](crate::Tensor) carries it to whoever asks for the value.
+/// in the user's code. A poisoned [`Tensor`](crate::Tensor) carries it until someone asks for the value.
 #[derive(Clone, Debug)]
 pub struct Fault(Arc<FaultInner>);
 

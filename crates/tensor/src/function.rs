@@ -58,8 +58,8 @@ impl Function {
         Function::new(name, placeholders, results)
     }
 
-    /// Donates parameter number `parameter`: its memory becomes that of result number `result`, and whoever calls the
-    /// compiled function gives the buffer away.
+    /// Donates parameter number `parameter`: its memory becomes that of result number `result`, and a call of the
+    /// compiled function consumes the buffer.
     ///
     /// # Errors
     /// When there is no such parameter or result, their types differ, or one of them is taken already.

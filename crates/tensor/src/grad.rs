@@ -14,7 +14,7 @@ use crate::{AsTensor, Fault, Tensor, autocast, graph};
 /// The gradient with respect to a complex `z = x + iy` is `∂loss/∂x − i·∂loss/∂y`, as in JAX; PyTorch's is its conjugate,
 /// which is the direction of steepest ascent.
 ///
-/// Poisoned, all of them, if `loss` is no floating-point scalar, if one of `wrt` is a tensor of integers or booleans, or
+/// Poisoned, all of them, if `loss` is not a floating-point scalar, if one of `wrt` is a tensor of integers or booleans, or
 /// if an operation on the way has no derivative.
 ///
 /// ```
@@ -87,7 +87,7 @@ pub(crate) fn pull_back(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result
         let _scope = Scope::at(node.location);
         let given = autocast(None, || operation.vjp(&vjp));
         for ((input, cotangent), needed) in node.inputs.iter().zip(given).zip(&needed) {
-            // A derivative that nobody asked for may well not exist.
+            // A derivative that is not needed may not exist.
             let Some(cotangent) = cotangent.filter(|_| *needed) else { continue };
             cotangent.live()?;
             debug_assert_eq!(input.ty(), cotangent.ty(), "vjp of {}", operation.name());

@@ -27,6 +27,7 @@ mod as_tensor;
 mod autocast;
 mod compiled;
 mod devices;
+mod disk_cache;
 mod dtype;
 mod error;
 mod function;

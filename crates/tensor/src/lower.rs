@@ -43,7 +43,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
     for (i, parameter) in parameters.iter().enumerate() {
         parameter.check()?;
         let Kind::Placeholder { name: called } = &parameter.node.kind else {
-            return Err(Error::not_a_parameter(name, i, "is no placeholder", parameter, parameter.location()));
+            return Err(Error::not_a_parameter(name, i, "is not a placeholder", parameter, parameter.location()));
         };
         if leaves.insert(parameter.node.id, format!("%arg{i}")).is_some() {
             return Err(Error::not_a_parameter(name, i, "was given before", parameter, parameter.location()));
@@ -123,7 +123,7 @@ impl Function {
     /// The program for one device as StableHLO text, each statement with the line of the user's code that recorded it.
     ///
     /// # Errors
-    /// The first fault among the results; a placeholder that is no parameter.
+    /// The first fault among the results; a placeholder that is not a parameter.
     pub fn stablehlo(&self) -> Result<String> {
         self.stablehlo_for(&Mesh::data(1))
     }

@@ -32,7 +32,7 @@ impl Mesh {
         }
         for (i, (name, size)) in axes.iter().enumerate() {
             if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') {
-                return wrong(format!("`{name}` is no name for an axis; use letters, digits, `_` and `-`"));
+                return wrong(format!("`{name}` is not a name for an axis; use letters, digits, `_` and `-`"));
             }
             if axes[..i].iter().any(|earlier| earlier.0 == *name) {
                 return wrong(format!("two axes are called `{name}`"));

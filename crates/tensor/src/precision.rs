@@ -58,7 +58,7 @@ impl FromStr for MatmulPrecision {
     fn from_str(name: &str) -> Result<MatmulPrecision> {
         NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
             let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
-            Error::usage(format!("`{name}` is no precision of matrix products; there are: {}", known.join(", ")))
+            Error::usage(format!("`{name}` is not a precision of matrix products; there are: {}", known.join(", ")))
         })
     }
 }

@@ -5,13 +5,15 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use fulmen_pjrt::compile_cache::CompileCache;
 use fulmen_pjrt::diagnosis::{diagnose, explain};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, Plugin, Value};
 
 use crate::array::Places;
+use crate::disk_cache::{DiskCache, Slot};
 use crate::listing::Captured;
 use crate::lower::lower;
 use crate::recompiles::Recompiles;
@@ -49,6 +51,7 @@ pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
     pub(crate) places: Arc<Places>,
     pub(crate) metrics: Arc<Metrics>,
+    disk_cache: Arc<DiskCache>,
 }
 
 /// What all runtimes of one client have in common.
@@ -66,7 +69,7 @@ type Program = (String, Vec<i32>);
 type Opening = (PathBuf, Option<usize>);
 
 impl Runtime {
-    /// Opens devices of this kind, with the plugin found as [`fulmen_pjrt::locate`] says. A kind that there is no plugin
+    /// Opens devices of this kind, with the plugin found as [`fulmen_pjrt::locate`] says. A kind that there is not a plugin
     /// for is passed over by [`Accelerator::Auto`], and an error of the others. The devices are a mesh of one axis,
     /// `data`.
     ///
@@ -84,7 +87,7 @@ impl Runtime {
     /// Opens devices of the plugin in this file.
     ///
     /// # Errors
-    /// The file is no plugin, or the plugin does not find these devices.
+    /// The file is not a plugin, or the plugin does not find these devices.
     pub fn open_plugin(path: &Path, platform: Platform, devices: &Devices) -> Result<Runtime> {
         static OPEN: Mutex<BTreeMap<Opening, Arc<Shared>>> = Mutex::new(BTreeMap::new());
         // The CPU plugin makes four devices unless told otherwise.
@@ -117,7 +120,30 @@ impl Runtime {
 
     fn of(shared: Arc<Shared>, devices: &Devices) -> Result<Runtime> {
         let places = Arc::new(choose(&shared.client, devices)?);
-        Ok(Runtime { shared, places, metrics: Arc::default() })
+        let disk_cache = DiskCache::of_process();
+        disk_cache.prepare(&shared.client);
+        Ok(Runtime { shared, places, metrics: Arc::default(), disk_cache })
+    }
+
+    /// The same devices with another cache of compiled programs on disk, or with none. Without this call it is
+    /// [`CompileCache::from_env`]'s: in `$XDG_CACHE_HOME/fulmen/compile`, unless `FULMEN_COMPILE_CACHE` is set.
+    ///
+    /// ```
+    /// use fulmen_pjrt::compile_cache::CompileCache;
+    /// use fulmen_tensor::{Accelerator, Devices, Runtime, Tensor};
+    ///
+    /// let folder = tempfile::tempdir()?;
+    /// let cache = CompileCache::new(folder.path(), 1 << 30);
+    /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?.with_compile_cache(cache.clone());
+    /// runtime.eval(Tensor::from_slice(&[3.0f32], [1]).sqrt())?;
+    /// assert_eq!(cache.entries().unwrap()[0].program.as_deref(), Some("eval"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_compile_cache(self, cache: impl Into<Option<CompileCache>>) -> Runtime {
+        let disk_cache = DiskCache::new(cache.into());
+        disk_cache.prepare(&self.shared.client);
+        Runtime { disk_cache, ..self }
     }
 
     /// The same devices in the order of another mesh; counted in the same metrics.
@@ -181,26 +207,33 @@ impl Runtime {
         &self.places.mesh
     }
 
-    /// What this runtime has done so far: `UncachedCompile`, `CachedCompile`, `CompileTime`, `ExecuteTime`,
+    /// What this runtime has done so far: `UncachedCompile`, `CachedCompile` (in this process), `PersistentCacheHit` (on
+    /// disk), `CompileTime`, `ExecuteTime`,
     /// `TransferToDeviceTime`, `TransferFromDeviceTime`, `InboundData` and `OutboundData`.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// Compiles a function for the mesh, or finds it among those compiled before.
+    /// Compiles a function for the mesh, or finds it among those compiled before, in this process or, on disk, in an earlier
+    /// one.
     ///
     /// # Errors
     /// The first fault in the function; a sharding that the mesh does not fit; whatever the compiler reports.
     pub fn compile(&self, function: &Function) -> Result<Compiled> {
-        self.compile_announced(function, || {})
+        self.compile_with(function, None::<fn(Option<String>)>)
     }
 
     /// As [`Runtime::compile`], and calls `announce` before the compiler begins, which may take minutes; not for a program
-    /// that was compiled before. How long it took says [`Compiled::compile_time`].
+    /// that was compiled before. It is told how the program differs from the most similar one of its name on disk, if there
+    /// is one. [`Compiled::compile_time`] says how long it took.
     ///
     /// # Errors
     /// Those of [`Runtime::compile`].
-    pub fn compile_announced(&self, function: &Function, announce: impl FnOnce()) -> Result<Compiled> {
+    pub fn compile_announced(&self, function: &Function, announce: impl FnOnce(Option<String>)) -> Result<Compiled> {
+        self.compile_with(function, Some(announce))
+    }
+
+    fn compile_with(&self, function: &Function, announce: Option<impl FnOnce(Option<String>)>) -> Result<Compiled> {
         let lowered = lower(function, self.mesh())?;
         if let Some((ty, location)) = &lowered.largest
             && self.shared.client.platform_name() == "cpu"
@@ -223,17 +256,10 @@ impl Runtime {
                 (executable, None)
             }
             None => {
-                announce();
-                let start = Instant::now();
                 let options = self.shared.options.clone().partitions(key.1.len()).device_assignment([key.1.clone()]);
-                let made = self.shared.client.compile(&lowered.text, &options);
-                let made = made.map_err(|e| Error::runtime(format!("compiling `{}`", function.name()), e))?;
-                self.metrics.count("UncachedCompile", 1);
-                let time = start.elapsed();
-                self.metrics.record_time("CompileTime", time);
-                let executable = Arc::new(made);
+                let (made, time) = self.load_or_compile(function, (&lowered.text, &key.0), &options, announce)?;
                 // Another thread may have been first; its program is as good.
-                (cache().entry(key).or_insert(executable).clone(), Some(time))
+                (cache().entry(key).or_insert(Arc::new(made)).clone(), time)
             }
         };
         let captured = lowered
@@ -250,6 +276,36 @@ impl Runtime {
             })
             .collect::<Result<_>>()?;
         Compiled::new(function, self, executable, captured, time)
+    }
+
+    /// Loads a program from disk, or compiles it and keeps it there. The text is given with locations and without. The time
+    /// is the compiler's, if it was needed.
+    fn load_or_compile(
+        &self,
+        function: &Function,
+        (text, without_locations): (&str, &str),
+        options: &CompileOptions,
+        announce: Option<impl FnOnce(Option<String>)>,
+    ) -> Result<(LoadedExecutable, Option<Duration>)> {
+        let client = &self.shared.client;
+        let slot = self.disk_cache.slot(client, function, without_locations, options);
+        if let Some(stored) = slot.as_ref().and_then(Slot::load) {
+            self.metrics.count("PersistentCacheHit", 1);
+            return Ok((stored, None));
+        }
+        if let Some(announce) = announce {
+            announce(slot.as_ref().and_then(Slot::nearest));
+        }
+        let start = Instant::now();
+        let made = client.compile(text, options);
+        let made = made.map_err(|e| Error::runtime(format!("compiling `{}`", function.name()), e))?;
+        let time = start.elapsed();
+        self.metrics.count("UncachedCompile", 1);
+        self.metrics.record_time("CompileTime", time);
+        if let Some(slot) = slot {
+            slot.store(&made, time);
+        }
+        Ok((made, Some(time)))
     }
 
     /// Compiles and runs an expression and brings its value to the host.

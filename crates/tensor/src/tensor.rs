@@ -17,7 +17,7 @@ use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 /// Operations record; they do not run. [`Tensor::eval`] compiles and runs what was recorded, and a training step is
 /// the same record compiled once. An operation that cannot be (shapes that do not fit, say) gives a *poisoned*
 /// tensor: it remembers the first [`Fault`] with the caller's file and line, everything computed from it is poisoned
-/// too, and whoever asks for the value gets the fault as an `Err`.
+/// too, and asking for the value returns the fault as an `Err`.
 ///
 /// ```
 /// use fulmen_tensor::Tensor;
@@ -270,7 +270,7 @@ impl FromFault for Tensor {
     }
 }
 
-/// One poisoned tensor: nobody knows how many there would have been.
+/// One poisoned tensor: the number of results is not known.
 impl FromFault for Vec<Tensor> {
     fn from_fault(fault: Fault) -> Vec<Tensor> {
         vec![Tensor::poisoned(fault)]

@@ -217,7 +217,7 @@ impl<T: AsRef<[u32]> + Send + 'static> Iterator for Blocks<T> {
             match self.documents.next() {
                 None => self.ended = true,
                 Some(Ok(document)) => self.add(&document.origin, document.item.as_ref()),
-                // Whoever goes on behind it gets blocks of the other documents.
+                // Reading on gives blocks of the other documents.
                 Some(Err(error)) => return Some(Err(error)),
             }
         }

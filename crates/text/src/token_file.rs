@@ -197,7 +197,7 @@ impl TokenFile {
         // Looked at before it is opened: to open a pipe would wait for a writer.
         let metadata = std::fs::metadata(&path).map_err(io)?;
         if !metadata.is_file() {
-            return Err(Error::file(&path, "this is no regular file; expected a token file of fulmen"));
+            return Err(Error::file(&path, "this is not a regular file; expected a token file of fulmen"));
         }
         let mut file = File::open(&path).map_err(io)?;
         let size = metadata.len();

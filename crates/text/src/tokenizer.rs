@@ -212,7 +212,7 @@ impl Tokenizer {
     fn encode_input(&self, input: EncodeInput<'_>, text: &str) -> Result<Encoding> {
         let encode = || match self.words {
             true => self.inner.encode(input, self.special_tokens),
-            // Without places in the text, which nobody asked for.
+            // Without offsets into the text, which are not needed.
             false => self.inner.encode_fast(input, self.special_tokens),
         };
         let encoding = catch_quietly(encode)

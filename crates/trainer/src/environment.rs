@@ -13,7 +13,9 @@ use crate::{Error, Options, Result};
 const PREFIX: &str = "FULMEN_";
 
 /// What is read besides the variables of the Trainer's options.
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 11] = [
+    "FULMEN_COMPILE_CACHE",
+    "FULMEN_COMPILE_CACHE_MB",
     "FULMEN_COORDINATOR",
     "FULMEN_PROCESS_ID",
     "FULMEN_NUM_PROCESSES",

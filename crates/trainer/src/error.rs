@@ -48,7 +48,7 @@ enum Source {
     Nn(fulmen_nn::Error),
     Data(fulmen_data::Error),
     Coordination(fulmen_coordination::Error),
-    Pjrt(fulmen_pjrt::Error),
+    Preflight(fulmen_preflight::Error),
     Io(std::io::Error),
 }
 
@@ -59,7 +59,7 @@ impl Source {
             Source::Nn(source) => source,
             Source::Data(source) => source,
             Source::Coordination(source) => source,
-            Source::Pjrt(source) => source,
+            Source::Preflight(source) => source,
             Source::Io(source) => source,
         }
     }
@@ -95,11 +95,6 @@ impl Error {
     /// A failure of the device, with what was being done.
     pub(crate) fn device(doing: &str, source: fulmen_tensor::Error) -> Error {
         Error { kind: Kind::Runtime, message: format!("{doing}: {source}"), source: Some(Source::Tensor(source)) }
-    }
-
-    /// A failure of a plugin that compiles for devices which are not here, with what was being done.
-    pub(crate) fn compiler(doing: &str, source: fulmen_pjrt::Error) -> Error {
-        Error { kind: Kind::Runtime, message: format!("{doing}: {source}"), source: Some(Source::Pjrt(source)) }
     }
 
     /// A loader that does not do what it promised.
@@ -200,6 +195,7 @@ impl Error {
                 Some(Source::Tensor(source)) => source.is_runtime(),
                 Some(Source::Nn(source)) => source.is_runtime(),
                 Some(Source::Data(source)) => source.is_runtime(),
+                Some(Source::Preflight(source)) => source.is_runtime(),
                 _ => false,
             }
     }
@@ -210,7 +206,7 @@ impl Error {
             Some(Source::Tensor(source)) => source.is_out_of_memory(),
             Some(Source::Nn(source)) => source.is_out_of_memory(),
             Some(Source::Data(source)) => source.is_out_of_memory(),
-            Some(Source::Pjrt(source)) => source.is_out_of_memory(),
+            Some(Source::Preflight(source)) => source.is_out_of_memory(),
             _ => false,
         }
     }
@@ -275,6 +271,7 @@ impl Error {
             (Kind::Usage | Kind::Option, _) => true,
             (Kind::Source, Some(Source::Tensor(source))) => source.is_usage(),
             (Kind::Source, Some(Source::Nn(source))) => source.is_usage(),
+            (Kind::Source, Some(Source::Preflight(source))) => source.is_usage(),
             _ => false,
         }
     }
@@ -337,6 +334,12 @@ impl From<fulmen_nn::Error> for Error {
     }
 }
 
+impl From<fulmen_preflight::Error> for Error {
+    fn from(source: fulmen_preflight::Error) -> Error {
+        Error { kind: Kind::Source, message: source.to_string(), source: Some(Source::Preflight(source)) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -346,7 +349,7 @@ mod tests {
         let short = || fulmen_pjrt::HostBuffer::zeroed(1 << 60).unwrap_err();
         let tensor = || fulmen_tensor::Error::runtime("running a program", short());
         for error in [
-            Error::compiler("compiling", short()),
+            Error::from(fulmen_preflight::Error::compiler("compiling", short())),
             Error::from(tensor()),
             Error::doing("setting up", tensor()),
             Error::device("a step failed on the device", tensor()),

@@ -12,8 +12,9 @@ use crate::executor::Executor;
 use crate::hooks::Hooks;
 use crate::hosts::{self, Hosts};
 use crate::prepare::check_shardings;
-use crate::program::{self, CompiledStep, Stage};
+use crate::program::{self, CompiledStep};
 use crate::session::Session;
+use crate::stage::Stage;
 use crate::state::{self, Fixed};
 use crate::{Actions, BatchLimit, Error, LogPoint, Result, Signal, Strategy, TrainingModule, Weights};
 

@@ -1,14 +1,14 @@
 //! Hints at the start of a fit: what the step and its data lose on this kind of device, one line each, with what to do.
 //! They are read from what was recorded, and nothing is compiled or computed for them.
 //!
-//! Not here: how a loss is found; the rules are preflight's (`preflight/warnings.rs`). On a CPU only padding costs time: it
+//! Not here: how a loss is found; the rules are in `fulmen_preflight::warnings`. On a CPU only padding costs time: it
 //! has neither tiles nor units for bf16.
 
 use fulmen_data::DataLoader;
 use fulmen_pjrt::locate::Platform;
+use fulmen_preflight::{Generation, Warning, warnings};
 use fulmen_tensor::{Function, MatmulPrecision, Recorded, Runtime};
 
-use crate::preflight::{Generation, warnings};
 use crate::setting::Setting;
 use crate::{Precision, Result};
 
@@ -74,7 +74,7 @@ fn of_a_tpu(kind: &str, setting: &Setting, rows: usize, recorded: &[Recorded]) -
     hints
 }
 
-fn line(warning: warnings::Warning) -> String {
+fn line(warning: Warning) -> String {
     match warning.source {
         Some(source) => format!("{} ({source})", warning.message),
         None => warning.message,

@@ -8,7 +8,7 @@ use fulmen_nn::metrics::Statistics;
 use fulmen_tensor::{AsTensor, Tensor};
 
 use crate::media::MediaKind;
-use crate::program::Stage;
+use crate::stage::Stage;
 use crate::{Error, Result, StepContext};
 
 /// How the values of a logged name become one, over the samples of a batch and over steps.

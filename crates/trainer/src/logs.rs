@@ -12,7 +12,7 @@ use fulmen_tensor::{Anomalies, DType, Literal, Tensor, TensorType};
 use crate::log_point::Sink;
 use crate::logged::{Logged, LoggedValue, refused};
 use crate::media::{self, MediaKind};
-use crate::program::Stage;
+use crate::stage::Stage;
 use crate::{Batch, Error, LogPoint, ReduceFx, Result};
 
 /// Where in the vector what stands, for one kind of step.

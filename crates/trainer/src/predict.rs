@@ -11,8 +11,9 @@ use crate::executor::Executor;
 use crate::hooks::Callbacks;
 use crate::hosts;
 use crate::interrupt;
-use crate::program::{CompiledStep, Stage};
+use crate::program::CompiledStep;
 use crate::session::Session;
+use crate::stage::Stage;
 use crate::state::Fixed;
 use crate::{Actions, Error, Result, Strategy, TrainingModule, Weights};
 

@@ -9,9 +9,10 @@ use fulmen_tensor::DType;
 
 use crate::limits::{EpochSize, Limits, NO_LIMIT};
 use crate::optimizers::Optimizers;
-use crate::program::{self, DeclaredProgram, Stage, StepProgram, TrainProgram};
+use crate::program::{self, DeclaredProgram, StepProgram, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
+use crate::stage::Stage;
 use crate::state::{self, Entry, StateLayout};
 use crate::step_part::StepPart;
 use crate::validation_set::{Cadence, ValidationSets};

@@ -110,8 +110,11 @@ impl Session {
     /// Compiles a program and tells the callbacks.
     pub(crate) fn compile_one(&mut self, program: &str, function: &Function) -> fulmen_tensor::Result<Compiled> {
         let mut announced = false;
-        let compiled = self.runtime.compile_announced(function, || {
+        let compiled = self.runtime.compile_announced(function, |differs| {
             announced = true;
+            if let Some(differs) = differs {
+                note(&format!("the compile cache has another `{program}`: {differs}"));
+            }
             self.callbacks.each(|callback| callback.on_compile_start(program));
         });
         if announced {

@@ -6,7 +6,7 @@ use fulmen_tensor::Mesh;
 
 use crate::clip::Clip;
 use crate::limits::{EpochSize, Limits};
-use crate::program::Stage;
+use crate::stage::Stage;
 use crate::step_part::StepPart;
 use crate::{Error, Options, Plan, Result, WeightAveraging};
 

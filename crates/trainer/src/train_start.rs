@@ -1,9 +1,9 @@
 //! [`TrainStart`]: what is known once a fit is compiled.
 
 use fulmen_pjrt::{Device, Executable};
+use fulmen_preflight::Generation;
 use fulmen_tensor::Runtime;
 
-use crate::preflight::Generation;
 use crate::program::CompiledStep;
 
 /// What is known when a fit is compiled and its first step about to begin.

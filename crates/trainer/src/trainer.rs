@@ -8,8 +8,8 @@ use fulmen_tensor::Runtime;
 use crate::evaluate::evaluate;
 use crate::fit::fit;
 use crate::predict::{PredictedBatches, predict};
-use crate::program::Stage;
 use crate::session::Session;
+use crate::stage::Stage;
 use crate::step::TrainStep;
 use crate::{
     FitSummary, LogPoint, Options, Precision, Result, TrainerBuilder, TrainingModule, ValidationSets, Weights,

@@ -30,12 +30,14 @@ use crate::{Batch, Plan, StepContext, TrainingModule};
 /// [`Trainer::fit`]: crate::Trainer::fit
 pub struct TrainingFn<'a, M> {
     model: &'a M,
-    training: Box<dyn Fn(&M, &Batch, &mut StepContext) -> Tensor + 'a>,
-    optimizer: Box<dyn Fn(&Plan) -> Box<dyn Optimizer> + 'a>,
+    training: Train<'a, M>,
+    optimizer: MakeOptimizer<'a>,
     validation: Evaluate<'a, M>,
     test: Evaluate<'a, M>,
 }
 
+type Train<'a, M> = Box<dyn Fn(&M, &Batch, &mut StepContext) -> Tensor + 'a>;
+type MakeOptimizer<'a> = Box<dyn Fn(&Plan) -> Box<dyn Optimizer> + 'a>;
 type Evaluate<'a, M> = Option<Box<dyn Fn(&M, &Batch, &mut StepContext) + 'a>>;
 
 impl<'a, M: Module> TrainingFn<'a, M> {

@@ -1,15 +1,16 @@
-//! Trains on handwritten digits with a loop of one's own where others call `Trainer::fit`: `main` is that loop.
+//! Trains on handwritten digits with a loop of one's own where others call `Trainer::fit`: `train` is that loop.
 
 mod setup;
 
 use std::error::Error;
+use std::path::Path;
 
 use fulmen::prelude::*;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let folder = std::env::args().nth(1).unwrap_or_else(|| "runs".into());
-    std::fs::create_dir_all(&folder)?;
-    let best_checkpoint = format!("{folder}/best.safetensors");
+/// Trains, keeps the best state in `folder`, and tests it.
+fn train(folder: &Path) -> Result<LogPoint, Box<dyn Error>> {
+    std::fs::create_dir_all(folder)?;
+    let best_checkpoint = folder.join("best.safetensors");
     let (model, [train, validation, test]) = (setup::model(), setup::loaders()?);
     let digits = setup::training(&model);
 
@@ -33,7 +34,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     drop(step); // the model has its values back
 
-    let point = trainer.test(&digits, &test, Weights::File(best_checkpoint.into()))?;
-    println!("test, {point}");
+    Ok(trainer.test(&digits, &test, Weights::File(best_checkpoint))?)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let folder = std::env::args().nth(1).unwrap_or_else(|| "runs".into());
+    println!("test, {}", train(folder.as_ref())?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loop_learns_and_keeps_its_best_state() {
+        let folder = tempfile::tempdir().unwrap();
+        let point = train(folder.path()).unwrap();
+        assert!(point.get("test_acc") > Some(0.95), "{point}");
+        assert!(folder.path().join("best.safetensors").is_file());
+    }
 }

@@ -4,7 +4,7 @@
 mod model;
 
 use std::error::Error;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fulmen::data::{Mnist, Split};
 use fulmen::prelude::*;
@@ -27,10 +27,10 @@ fn write_sheet(path: &Path, digits: &[f32]) -> std::io::Result<()> {
     std::fs::write(path, picture)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+/// Trains, and gives the sheet that was drawn.
+fn train(mut trainer: Trainer) -> Result<(FitSummary, PathBuf), Box<dyn Error>> {
     let digits = Mnist::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../mnist/data"), Split::Train)?;
     let loader = DataLoader::builder(digits).batch_size(64).shuffle(true).last_batch(LastBatch::Drop).build()?;
-    let mut trainer = Trainer::builder().build()?;
     let gan = Gan::new();
     let summary = trainer.fit(&gan, &loader, None)?;
 
@@ -38,6 +38,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     let drawn = gan.draw(&random::key(1), SIDE * SIDE).eval()?.to_vec::<f32>()?;
     let sheet = trainer.run_dir().unwrap_or(Path::new(".")).join("digits.pgm");
     write_sheet(&sheet, &drawn)?;
+    Ok((summary, sheet))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let (summary, sheet) = train(Trainer::builder().build()?)?;
     println!("{} steps, {} compilation; {}", summary.global_step, summary.train_compilations, sheet.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_steps_draw_a_sheet_of_digits() {
+        let runs = tempfile::tempdir().unwrap();
+        let trainer = Trainer::builder().max_steps(20).default_root_dir(runs.path()).build().unwrap();
+        let (summary, sheet) = train(trainer).unwrap();
+        assert_eq!((summary.global_step, summary.train_compilations), (20, 1));
+        let picture = std::fs::read(sheet).unwrap();
+        let header = b"P5 224 224 255\n";
+        assert!(picture.starts_with(header) && picture.len() == header.len() + 224 * 224);
+        let metrics = std::fs::read_to_string(runs.path().join("version_0/metrics.csv")).unwrap();
+        assert!(metrics.lines().next().unwrap().contains("loss-generator"), "{metrics}");
+    }
 }

@@ -569,52 +569,43 @@ fn samples_of_a_function_need_a_version() {
     assert_eq!(values(cached(3, "2")), [3, 12]);
 }
 
+/// Noise from a file that may be rewritten: the function says whether it has been.
+struct Changing<F>(Noise, F);
+
+impl<F: Fn() -> bool + Send + Sync + 'static> Dataset for Changing<F> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn fields(&self) -> Vec<Field> {
+        self.0.fields()
+    }
+    fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        self.0.read(index, sample)
+    }
+    fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add("file", if (self.1)() { "new" } else { "old" });
+        Ok(())
+    }
+}
+
 #[test]
 fn what_changes_while_the_cache_is_made_is_refused() {
-    /// Its file is written anew while the samples are read.
-    struct Changing(Noise);
-    impl Dataset for Changing {
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-        fn fields(&self) -> Vec<Field> {
-            self.0.fields()
-        }
-        fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-            self.0.read(index, sample)
-        }
-        fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-            fingerprint.add("file", if self.0.count() > 0 { "new" } else { "old" });
-            Ok(())
-        }
-    }
     let folder = tempfile::tempdir().unwrap();
-    let error = Changing(Noise::new(20)).cache(folder.path()).workers(0).open().unwrap_err();
+    let data = Noise::new(20);
+    let read = data.clone();
+    let error = Changing(data, move || read.count() > 0).cache(folder.path()).workers(0).open().unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("file: was `old`, is `new`"), "{error}");
     assert!(cache_info(folder.path()).unwrap_err().is_not_found());
 }
 
 #[test]
 fn what_changes_while_another_process_makes_the_cache_is_refused() {
-    struct Changing(Noise, Arc<AtomicBool>);
-    impl Dataset for Changing {
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-        fn fields(&self) -> Vec<Field> {
-            self.0.fields()
-        }
-        fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-            self.0.read(index, sample)
-        }
-        fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-            fingerprint.add("file", if self.1.load(Ordering::Relaxed) { "new" } else { "old" });
-            Ok(())
-        }
-    }
     let folder = tempfile::tempdir().unwrap();
     let (data, changed) = (Noise::new(20), Arc::new(AtomicBool::new(false)));
-    let builder = || Changing(data.clone(), Arc::clone(&changed)).cache(folder.path());
+    let builder = || {
+        let changed = Arc::clone(&changed);
+        Changing(data.clone(), move || changed.load(Ordering::Relaxed)).cache(folder.path())
+    };
     let made = builder().open().unwrap();
     fs::remove_file(made.path().join("cache.json")).unwrap();
     let other = fs::File::open(made.path().join("cache.lock")).unwrap();

@@ -3,10 +3,14 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use fulmen_cache::CacheExt;
 use fulmen_data::{DType, Dataset, Field, Fingerprint, HostBatch, Result, Sample};
 use fulmen_images::{ImageFolder, Picture, Pictures};
+use fulmen_pjrt::compile_cache::{CompileCache, ProgramKey};
+use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_pjrt::{CompileOptions, Plugin};
 
 /// 60 samples of 43 bytes.
 struct Numbers;
@@ -54,6 +58,32 @@ fn the_program_shows_verifies_repairs_and_clears() {
     assert!(done && text.contains("bytes are free again") && !path.exists(), "{text}");
     let (done, text) = fulmen(&["info"], &path);
     assert!(!done && text.contains("there is no cache here"), "{text}");
+}
+
+#[test]
+fn the_program_lists_verifies_and_clears_compiled_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let client = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
+    let client = client.create_client(&[("cpu_device_count", 1.into())]).unwrap();
+    let (cache, options) = (CompileCache::new(folder.path(), 1 << 30), CompileOptions::new());
+    let text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }";
+    let key = ProgramKey::new(&client, "step", text, &options, []).unwrap();
+    cache.store(&key, &client.compile(text, &options).unwrap(), Duration::from_millis(1540)).unwrap();
+
+    let (done, text) = fulmen(&["compile", "list", "--folder"], folder.path());
+    assert!(done && text.contains("compiled in 1.5 s, used 0.0 h ago\n1 programs, 0.0 MB, in /"), "{text}");
+    let (done, text) = fulmen(&["compile", "verify", "--folder"], folder.path());
+    assert!(done && text.contains("are as they were written"), "{text}");
+    let path = cache.entries().unwrap()[0].path.clone();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[1000] ^= 4;
+    fs::write(&path, bytes).unwrap();
+    let (done, text) = fulmen(&["compile", "verify", "--folder"], folder.path());
+    assert!(!done && text.contains("its checksum does not match") && text.contains("1 programs in"), "{text}");
+    let (done, text) = fulmen(&["compile", "clear", "--folder"], folder.path());
+    assert!(done && text.contains("bytes are free again") && !path.exists(), "{text}");
+    let (done, text) = fulmen(&["compile", "list", "--folder"], folder.path());
+    assert!(done && text.starts_with("0 programs"), "{text}");
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub(crate) fn compare(facts: &BTreeMap<u32, Facts>, name: impl Fn(u32) -> String
         }
         let most = holders.values().map(Vec::len).max().unwrap_or_default();
         let mut largest = holders.iter().filter(|(_, who)| who.len() == most);
-        // Two values with equally many holders: nobody can say which is the odd one.
+        // Two values with equally many holders: neither is the odd one.
         let common = largest.next().filter(|_| largest.next().is_none());
         for (value, who) in holders.iter().filter(|&group| Some(group) != common) {
             odd.extend(who);

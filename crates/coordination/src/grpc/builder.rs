@@ -65,7 +65,7 @@ impl Builder {
     ///
     /// # Errors
     /// An address that cannot be listened at or reached; being refused (an index that is taken, another number of
-    /// processes, another run, another version); somebody who has not joined in time, who is named.
+    /// processes, another run, another version); a process that has not joined in time, which the message names.
     pub fn join(self) -> Result<Coordination> {
         let Builder { process, timeouts, on_listening } = self;
         timeouts.check()?;

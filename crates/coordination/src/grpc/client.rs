@@ -196,7 +196,7 @@ impl Client {
         }
     }
 
-    /// Says goodbye, once. There is nobody to say it to before it has joined, nor when the run has failed.
+    /// Tells the coordinator, once, that this process leaves; not before it has joined, nor after the run has failed.
     pub(crate) async fn leave(&self, reason: String) {
         let left = self.left.swap(true, Ordering::Relaxed);
         if left || !self.joined.load(Ordering::Relaxed) || self.failure.borrow().is_some() {
@@ -207,7 +207,7 @@ impl Client {
     }
 }
 
-/// Whether asking again is of no use: somebody answered who does not speak this protocol, or never will.
+/// Whether asking again is of no use, because the other side does not speak this protocol.
 fn is_permanent(status: &Status) -> bool {
     use Code::{FailedPrecondition, InvalidArgument, OutOfRange, PermissionDenied, ResourceExhausted, Unimplemented};
     matches!(

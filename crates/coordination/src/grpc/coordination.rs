@@ -60,7 +60,8 @@ impl Coordination {
     /// ends for all.
     ///
     /// # Errors
-    /// Somebody who has not come in time, who is named (for all who waited, so that nobody goes on alone), or is gone.
+    /// A process did not come in time, or is gone; the message names it. All that waited get the error, so that none goes on
+    /// alone.
     pub fn barrier(&self, name: &str, timeout: Duration) -> Result<()> {
         self.meet(Purpose::Barrier, name, BTreeMap::new(), timeout)
     }
@@ -177,7 +178,7 @@ impl Coordination {
         self.0.spawn(task);
     }
 
-    /// Whether all processes are still there, as far as is known; asks nobody and takes no time.
+    /// Whether all processes are still there, as far as is known; sends nothing and takes no time.
     ///
     /// # Errors
     /// What ended the run: a process that is gone, a coordinator that no longer answers, a disagreement.

@@ -1,8 +1,8 @@
-//! [`Halt`]: all processes stop after the same turn, whichever of them asks for it.
+//! [`Halt`]: all processes stop after the same turn when any of them asks for it.
 //!
-//! The request is a value that the thread of sockets waits for in each process. It notes how many turns its process has
-//! begun, which begins no further one until all have answered; process 0 tells the turn after the latest of them. No
-//! answer waits for a turn, so a process that is in the middle of one, or waits there for another, holds up nobody.
+//! A request is a value that a background task in each process waits for. The task then sends how many turns its process
+//! has begun, and the process begins no further turn until all have answered. Process 0 chooses the turn after the latest
+//! of them. No answer waits for a turn, so a process in the middle of one delays none of the others.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// As long as the others are there.
 const PATIENCE: Duration = Duration::MAX;
 
-/// Lets all processes stop after the same turn, a training step say, whichever of them asks for it.
+/// Stops all processes after the same turn (a training step, say) when any of them asks for it.
 ///
 /// Made by [`Coordination::halt`].
 pub struct Halt {
@@ -42,17 +42,17 @@ impl Halt {
         Halt { shared, asking, coordination: coordination.clone() }
     }
 
-    /// Asks all processes to stop soon, and does not wait for it. `why` is told to all; of several reasons, the first.
+    /// Asks all processes to stop soon, and does not wait for it. All are told `why`; of several reasons, the first.
     pub fn request(&self, why: &str) {
         let (asking, why) = (self.asking.clone(), why.to_owned());
-        // Another reason may have come first. Of a failure of the run, turns tell.
+        // Another reason may have come first. `turn` reports a failure of the run.
         self.coordination.spawn(async move { drop(asking.put("", &why).await) });
     }
 
-    /// Ends a turn. Says why all stop after this one, if they do: then in all processes, after the same number of turns.
+    /// Ends a turn. Returns the reason if all processes stop after this turn; all of them get it at the same turn.
     ///
-    /// All processes take the same turns in the same order. One that has no further turn when the others are asked to stop
-    /// is not asked again, and they go on to their last.
+    /// All processes take the same turns in the same order. If one of them has ended its last turn when another asks to
+    /// stop, the request comes too late, and all go on to their last turn.
     ///
     /// # Errors
     /// A run that failed.
@@ -70,7 +70,7 @@ impl Halt {
     }
 }
 
-/// There are no further turns. Whoever asks from now on is too late; who has asked before still gets an answer.
+/// The turns are over: later requests are ignored, earlier ones are still answered.
 impl Drop for Halt {
     fn drop(&mut self) {
         self.request("");
@@ -92,9 +92,9 @@ impl Shared {
 #[derive(Default)]
 struct State {
     turns: u64,
-    /// The others have been told how many turns there were, so there is no further one before all have.
+    /// The others were told how many turns this process has begun, so it begins no further one until all have answered.
     asked: bool,
-    /// The last turn of all, and why it is; or why nobody knows.
+    /// The turn after which all stop, and the reason; or the error that kept them from agreeing.
     end: Option<Result<(u64, String)>>,
 }
 

@@ -18,12 +18,12 @@ pub(crate) struct Run {
     hosts: Vec<String>,
     heartbeat_timeout: Duration,
     members: Vec<Option<Member>>,
-    /// Who was not let in, for the message when somebody is missing.
+    /// Which processes were refused, for the message when one is missing.
     refused: Vec<String>,
     values: BTreeMap<String, Value>,
     meetings: BTreeMap<Place, Meeting>,
     failure: Option<Failure>,
-    /// All have come to the shutdown: whoever goes now goes in order.
+    /// All have come to the shutdown, so a process that leaves now leaves in order.
     over: bool,
 }
 
@@ -265,7 +265,7 @@ impl Run {
     pub(crate) fn come(&mut self, place: &Place, index: u32, facts: &BTreeMap<String, String>) {
         let (purpose, name, generation) = place;
         if *generation > 1 && !self.meetings.contains_key(place) {
-            // Whoever comes to this one knows how the last one ended, and all who came there that of the one before.
+            // A process that comes to this meeting has the outcome of the last one; so all have that of the one before.
             self.meetings.remove(&(*purpose, name.clone(), generation - 2));
         }
         let meeting = self.meetings.entry(place.clone()).or_default();
@@ -296,7 +296,7 @@ impl Run {
         }
     }
 
-    /// Whoever waits for the end of the run comes to no other meeting any more, so it is not waited for there.
+    /// A process that waits for the end of the run comes to no other meeting, so the others do not wait for it there.
     fn look_for_those_at_the_end(&mut self) {
         let open = |m: &&Meeting| m.outcome.is_none();
         let end = (Purpose::Shutdown, String::new(), 0);
@@ -343,7 +343,7 @@ impl Run {
         self.meetings.get(place)?.outcome.clone()
     }
 
-    /// Ends a meeting that somebody can wait for no longer, for all, so that none goes on alone.
+    /// Ends a meeting for all when one process has waited too long, so that none goes on alone.
     pub(crate) fn give_up(&mut self, place: &Place, waited: Duration) -> Result<(), Failure> {
         if let Some(outcome) = self.outcome(place) {
             return outcome;

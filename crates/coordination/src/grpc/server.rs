@@ -12,7 +12,7 @@ use super::run::Run;
 use super::service::Service;
 use crate::{Error, Result};
 
-/// How long the others get to take notice before the server goes. They hear of it at once unless they are gone too.
+/// How long the others get to hear the outcome before the server stops. They hear at once unless they are gone too.
 const LINGER: Duration = Duration::from_secs(3);
 
 pub(crate) struct Server {

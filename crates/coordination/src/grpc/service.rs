@@ -41,7 +41,7 @@ impl Service {
         self.0.run.lock()
     }
 
-    /// Changes the run and wakes whoever waits for a change.
+    /// Changes the run and wakes those that wait for a change.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Run) -> T) -> T {
         let result = change(&mut self.run());
         self.0.bell.send_replace(());
@@ -79,7 +79,7 @@ impl Service {
             tokio::time::sleep(pause).await;
             let now = Instant::now();
             if now - before > pause + limit / 2 {
-                // This process itself was stopped for a while, and heard nobody.
+                // This process was itself stopped for a while, and heard no heartbeats.
                 self.run().excuse_silence(now);
             }
             let was_well = self.run().failure().is_none();

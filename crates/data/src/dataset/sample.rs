@@ -14,7 +14,7 @@ use crate::{Error, Field, Result, SampleRandom, Stage};
 pub struct Draw {
     pub seed: u64,
     pub epoch: u64,
-    /// The epoch as the random numbers know it; another one where a stream begins anew within an epoch.
+    /// The epoch that random numbers are drawn for. It differs from the loader's where a stream is repeated within an epoch.
     pub random_epoch: u64,
     pub index: u64,
 }
@@ -58,7 +58,7 @@ impl<'a> Sample<'a> {
         stage.timed(work)
     }
 
-    /// An error that names the fields nobody wrote, if there are any.
+    /// An error that names the fields that were not written, if there are any.
     #[doc(hidden)]
     pub fn check_complete(&self) -> Result<()> {
         let fields = self.layout.fields().iter().zip(&*self.written);

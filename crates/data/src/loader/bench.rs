@@ -1,4 +1,4 @@
-//! How fast a loader is by itself, with nobody but a stopwatch at its end.
+//! How fast a loader is by itself, without training.
 //!
 //! Not here: comparing it with other loaders, and the waiting of a real training loop (`report`).
 

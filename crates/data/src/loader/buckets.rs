@@ -194,7 +194,7 @@ impl Buckets {
     }
 }
 
-/// Where the samples of a batch lie in an epoch's order, and which bucket they are of.
+/// The positions of a batch's samples in an epoch's order, and their bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: usize,

@@ -58,17 +58,17 @@ impl DataLoaderBuilder {
     }
 
     /// Samples in an epoch of a stream, where the stream does not know it or where epochs are to have another length
-    /// (WebDataset's `with_epoch`). Every epoch begins with the stream's beginning: of a longer stream the rest is not read
-    /// in this epoch, so let the stream's order differ from epoch to epoch; a shorter one begins anew within the epoch, as
-    /// often as is needed, in another order and with other random numbers. Only for streams; an epoch of a dataset has as
+    /// (WebDataset's `with_epoch`). Every epoch starts at the beginning of the stream. The rest of a longer stream is not read,
+    /// so let the stream's order differ from epoch to epoch. A shorter stream is repeated within the epoch, each time in
+    /// another order and with other random numbers. Only for streams; an epoch of a dataset has as
     /// many samples as its sampler takes.
     pub fn num_samples(mut self, samples: usize) -> Self {
         self.options.num_samples = Some(samples);
         self
     }
 
-    /// One epoch without an end, of a stream: one that ends begins anew, in another order and with other random numbers. A
-    /// Trainer needs another end then, such as `max_steps`.
+    /// One epoch that never ends: a stream that ends is repeated, in another order and with other random numbers. A Trainer
+    /// then needs a limit of its own, such as `max_steps`.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, Field, Fingerprint, Items, Result, Stream, StreamItem};
@@ -115,9 +115,9 @@ impl DataLoaderBuilder {
         self
     }
 
-    /// Whether the batches come in their order; yes unless set. If not, the one that is done first comes first, so that a
-    /// slow one holds nobody up. Then only the set of an epoch's batches is fixed, and what is in each: two runs differ, one
-    /// cannot be resumed in the middle of an epoch, and several processes cannot share the batches.
+    /// Whether the batches come in a fixed order; the default is yes. Otherwise the batch that is done first comes first, and
+    /// a slow one delays no other. Each batch of an epoch still has the same samples, but two runs get them in different
+    /// orders, a fit cannot be resumed within an epoch, and several processes cannot share the batches.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.config.ordered = ordered;
         self

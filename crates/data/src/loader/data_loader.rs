@@ -325,7 +325,7 @@ impl DataLoader {
         report
     }
 
-    /// Lets [`report`](DataLoader::report) begin anew. Bad samples stay counted.
+    /// Resets [`report`](DataLoader::report). Bad samples stay counted.
     pub fn reset_report(&self) {
         *self.inner.setup.stats.report() = LoaderReport::new();
     }

@@ -119,7 +119,7 @@ pub struct DeviceBatches {
     stop: Arc<AtomicBool>,
     /// The thread could not be started.
     failed: Option<Error>,
-    /// Batches that are on the devices, and that nobody has taken.
+    /// Batches on the devices that the consumer has not taken yet.
     ready: Arc<AtomicUsize>,
     stats: Arc<Stats>,
     timer: Option<ConsumerTimer>,
@@ -147,7 +147,7 @@ impl HostBatches {
     }
 }
 
-/// The life of the transfer thread. It ends when the batches do, or when nobody takes them any more.
+/// The transfer thread. It ends after the last batch, or when the consumer is gone.
 fn transfer(
     mut batches: HostBatches,
     runtime: &Runtime,

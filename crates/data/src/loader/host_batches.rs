@@ -57,7 +57,7 @@ impl HostBatches {
         &self.inner
     }
 
-    /// Lets somebody else measure how the batches are taken, who hands them on.
+    /// Hands over the timer to a consumer that passes the batches on.
     pub(crate) fn take_timer(&mut self) -> Option<ConsumerTimer> {
         self.timer.take()
     }

@@ -27,7 +27,7 @@ pub(crate) struct Inner {
 /// The samples of an epoch that does not end.
 pub(crate) const ENDLESS: usize = usize::MAX;
 
-/// The memory of batches of so many rows.
+/// The layouts and the memory of batches of `rows` rows.
 struct BatchMemory {
     rows: usize,
     /// For each shape; at least one. The last is the largest.
@@ -62,7 +62,7 @@ impl Inner {
         Inner::assemble(Arc::clone(&self.source), config, replicas, stats, Some(&self.memory), self.limit)
     }
 
-    /// The same, with no more batches than so many in an epoch.
+    /// The same loader, with at most `batches` batches an epoch.
     pub(crate) fn limited(&self, batches: usize) -> Result<Inner> {
         let mut limited = self.with(self.setup.shard.replicas, Arc::clone(&self.setup.stats))?;
         limited.limit = self.limit.min(batches.max(1));
@@ -148,8 +148,8 @@ impl Inner {
         self.counts.iter().any(|&count| count != ENDLESS && !count.is_multiple_of(self.setup.shard.stride()))
     }
 
-    /// Fills a batch. A panic in a user's code that no sample could be blamed for, in a `Drop` say, is its error: whoever
-    /// waits for the batch must get something.
+    /// Fills a batch. If a user's code panics outside a sample, in a `Drop` say, the batch is that error: its consumer is
+    /// waiting and needs an answer.
     pub(crate) fn fill(&self, id: BatchId, task: BatchTask, stop: &AtomicBool) -> Result<HostBatch> {
         catch_unwind(AssertUnwindSafe(|| self.try_fill(id, task, stop)))
             .unwrap_or_else(|payload| Err(panicked("the filling of a batch panicked", payload)))

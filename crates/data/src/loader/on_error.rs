@@ -36,8 +36,8 @@ pub enum OnError {
     Skip,
     /// Another sample of the epoch is read in its place, drawn by seed, epoch and index; after 8 draws of which none can be
     /// read the batch is an error. A stream cannot be read at random: there a copy of another row of the same batch, drawn
-    /// in the same way, takes its place, and a batch of which nothing can be read is an error; and where the stream has lost
-    /// some of the records that it promised, it begins anew.
+    /// in the same way, takes its place, and a batch of which nothing can be read is an error. A stream that has fewer
+    /// records than it promised is repeated.
     Substitute,
 }
 

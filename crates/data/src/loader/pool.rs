@@ -1,4 +1,4 @@
-//! Batch memory that is used again once nobody holds it: neither a consumer nor a device that reads it in place.
+//! Batch memory that is reused once neither a consumer nor a device that reads it in place holds it.
 //!
 //! Not here: what is in the memory. It comes back with the bytes of an earlier batch.
 
@@ -22,7 +22,7 @@ impl Pool {
         Pool { size, capacity, known: Mutex::new(Vec::new()) }
     }
 
-    /// An allocation that nobody else holds. The gaps between the fields are zero, as they are never written.
+    /// An allocation that only the caller holds. The gaps between the fields are zero, as they are never written.
     pub(crate) fn take(&self) -> Result<Arc<HostBuffer>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         // Nobody but the pool holds an `Arc` whose count is one, so nobody can raise the count meanwhile.

@@ -50,7 +50,7 @@ pub struct LoaderReport {
     pub(crate) sequential: bool,
 }
 
-/// How many batches lay in a queue when somebody came to take one.
+/// How many batches were ready in a queue when the consumer asked for one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueueDepth {
     /// On average.
@@ -59,7 +59,7 @@ pub struct QueueDepth {
     pub peak: usize,
     /// How many there can be.
     pub capacity: usize,
-    /// How often somebody came.
+    /// How often the consumer asked.
     looks: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct TransferReport {
 }
 
 impl QueueDepth {
-    /// So many batches were ready when somebody came.
+    /// Counts that the consumer asked when `ready` batches were ready.
     pub(crate) fn look(&mut self, ready: usize) {
         self.looks += 1;
         self.mean += (ready as f64 - self.mean) / self.looks as f64;

@@ -53,7 +53,7 @@ pub(crate) struct EpochRequest {
     pub(crate) epoch: u64,
     /// The batch to begin with. Those before it are not collated.
     pub(crate) start_batch: usize,
-    /// Set where nobody wants the batches any more.
+    /// Set when the batches are no longer needed.
     pub(crate) stop: Arc<AtomicBool>,
 }
 

@@ -22,7 +22,7 @@ const PASS: u64 = 1 << 40;
 pub(crate) enum EpochLength {
     /// The stream's own, which it must keep.
     Known(usize),
-    /// The user's: a longer stream is not read to its end, a shorter one begins anew.
+    /// The user's: a longer stream is not read to its end, a shorter one is repeated.
     Wanted(usize),
 }
 
@@ -87,7 +87,7 @@ impl StreamCursor {
         self.padding_record().map(Some)
     }
 
-    /// Reads a batch that nobody wants.
+    /// Reads a batch and drops it.
     pub(crate) fn skip_batch(&mut self, size: usize) -> Result<()> {
         for row in 0..size {
             if self.fetch()?.is_none() {
@@ -186,7 +186,7 @@ impl StreamCursor {
         if let (EpochLength::Known(count), false) = (self.length, self.broken) {
             return Err(Error::usage(format!(
                 "the stream ended after {} records, but said that an epoch has {count}; was something deleted since it was \
-                 opened? num_samples({}) would set the length of an epoch and begin a shorter stream anew",
+                 opened? num_samples({}) would set the length of an epoch and repeat a shorter stream",
                 self.read, self.read
             )));
         }

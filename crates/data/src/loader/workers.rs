@@ -137,7 +137,7 @@ impl Shared {
             let number = sampler.issued;
             let task = if self.wait_for_space(number) { sampler.next() } else { None };
             let Some(task) = task else {
-                // Also after a stop, so that a consumer on another thread does not wait for what nobody reads.
+                // Also after a stop, so that a consumer on another thread does not wait for a batch that will not come.
                 self.queue().end = Some(number);
                 self.ready.notify_all();
                 return;

@@ -12,8 +12,8 @@ use crate::sampler::mix::Weights;
 use crate::stream::make;
 use crate::{Deferred, Fingerprint, Items, Result, Stream, StreamItem};
 
-/// A stream that has begun anew within an epoch is given an epoch far from all that are counted, and from those that a
-/// loader gives a stream that begins anew.
+/// A repeated stream is given an epoch far from all that are counted, and from those that a loader gives to the streams
+/// that it repeats.
 const PASS: u64 = 1 << 52;
 
 /// When a mixture of streams ends.
@@ -25,7 +25,7 @@ pub enum MixUntil {
     /// When all have no more: each item comes once; one that has ended is drawn no more, and the others go on by their
     /// weights (WebDataset's `longest`).
     AllEnd,
-    /// Never: one that ends begins anew, with the order and random numbers of another epoch. The loader's
+    /// Never: a stream that ends is repeated, with the order and random numbers of another epoch. The loader's
     /// [`num_samples`](crate::DataLoaderBuilder::num_samples) ends an epoch.
     Never,
 }
@@ -172,7 +172,7 @@ impl<T: Send + 'static> Iterator for Mixed<T> {
                 None => match self.until {
                     MixUntil::FirstEnds => self.weights = None,
                     MixUntil::AllEnd => self.leave_out(drawn),
-                    // A stream with nothing in it would begin anew for ever.
+                    // An empty stream would be repeated for ever.
                     MixUntil::Never if part.read == 0 => self.leave_out(drawn),
                     MixUntil::Never => {
                         let pass = part.pass + 1;

@@ -134,8 +134,8 @@ pub trait Stream: Send + Sync + 'static {
         MapStream::new(self, map)
     }
 
-    /// The items in an order that is random within a buffer of so many of them: each next one is drawn from the buffer, and
-    /// its place taken by the stream's next. The order depends on the seed and the epoch alone. A buffer that is as long as
+    /// Shuffles the items within a buffer of `buffer` items: each next one is drawn from the buffer, and the stream's next
+    /// takes its place. The order depends on the seed and the epoch alone. A buffer that is as long as
     /// the stream shuffles it in full; its items are held in memory.
     fn shuffle(self, buffer: usize, seed: u64) -> ShuffleStream<Self>
     where

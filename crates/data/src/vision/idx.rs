@@ -54,7 +54,7 @@ impl IdxFile {
         // Looked at before it is opened: to open a pipe would wait for a writer.
         let metadata = std::fs::metadata(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
         if !metadata.is_file() {
-            return Err(Error::file(path, "this is no regular file; expected an IDX file, plain or .gz"));
+            return Err(Error::file(path, "this is not a regular file; expected an IDX file, plain or .gz"));
         }
         let mut file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
         let mut start = [0; 2];

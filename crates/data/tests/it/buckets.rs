@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use fulmen_data::{
     Buckets, DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, LastBatch, OnError, Replicas,
     Result, Sample, SequentialSampler,
 };
+
+use crate::common::refused;
 
 /// Sample `i` is `i` written `length(i)` times, then zeros to the end of the row; beside it noise and its number.
 struct Rows {
@@ -140,13 +142,6 @@ fn processes_share_the_batches_of_a_bucket() {
         assert_eq!([&first.3[..], &second.3].concat(), whole.3);
         assert_eq!([&first.5[..], &second.5].concat(), whole.5);
     }
-}
-
-#[track_caller]
-fn refused<T>(result: Result<T>, expect: Expect) {
-    let error = result.err().unwrap();
-    assert!(error.is_usage());
-    expect.assert_eq(&error.to_string());
 }
 
 #[test]

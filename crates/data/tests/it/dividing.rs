@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::common::data;
-use expect_test::{Expect, expect};
+use crate::common::{data, refused};
+use expect_test::expect;
 use fulmen_data::{
     ConcatDataset, DType, DataLoader, Dataset, Error, Field, Fingerprint, Fold, HostBatch, Items, MixSampler,
     MixStream, MixUntil, Replica, Result, Sampler, Stream, StreamItem, Subset, WeightedRandomSampler, group_k_fold,
@@ -116,13 +116,6 @@ fn splits_have_the_counts_of_scikit_learns() {
         }
         assert_eq!(drawn.len(), 1 + groups.iter().max().unwrap(), "each group validates for some seed");
     }
-}
-
-#[track_caller]
-fn refused<T>(result: Result<T>, expect: Expect) {
-    let error = result.err().unwrap();
-    assert!(error.is_usage());
-    expect.assert_eq(&error.to_string());
 }
 
 #[test]

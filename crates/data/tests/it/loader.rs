@@ -1,9 +1,9 @@
 //! Batches: how many, how large, what is in them, and which choices are refused.
 
-use expect_test::{Expect, expect};
-use fulmen_data::{DataLoader, DataLoaderBuilder, HostBatch, LastBatch, Replica, Sampler, Subset};
+use expect_test::expect;
+use fulmen_data::{DataLoader, HostBatch, LastBatch, Replica, Sampler, Subset};
 
-use crate::common::data;
+use crate::common::{data, refused};
 
 fn batches(loader: &DataLoader, epoch: u64) -> Vec<HostBatch> {
     loader.epoch(epoch).collect::<Result<_, _>>().unwrap()
@@ -96,13 +96,6 @@ fn an_epoch_can_start_in_the_middle_and_several_follow_without_a_seam() {
     assert!(beyond.next().is_none());
 }
 
-#[track_caller]
-fn refused(builder: DataLoaderBuilder, expect: Expect) {
-    let error = builder.build().unwrap_err();
-    assert!(error.is_usage());
-    expect.assert_eq(&error.to_string());
-}
-
 #[test]
 fn choices_that_cannot_be_are_refused() {
     struct Nothing;
@@ -115,44 +108,44 @@ fn choices_that_cannot_be_are_refused() {
         }
     }
     let builder = || DataLoader::builder(data(10)).batch_size(4);
-    refused(builder().batch_size(0), expect!["the batch size is 0; it must be at least 1"]);
+    refused(builder().batch_size(0).build(), expect!["the batch size is 0; it must be at least 1"]);
     let empty = Subset::new(data(1), []).unwrap();
-    refused(DataLoader::builder(empty), expect!["the dataset is empty; a loader needs at least one sample"]);
+    refused(DataLoader::builder(empty).build(), expect!["the dataset is empty; a loader needs at least one sample"]);
     refused(
-        builder().batch_size(11).last_batch(LastBatch::Drop),
+        builder().batch_size(11).last_batch(LastBatch::Drop).build(),
         expect![
             "no batch is left: an epoch has 10 samples, fewer than the batch size 11, and LastBatch::Drop drops them; use a smaller batch size or LastBatch::Pad"
         ],
     );
     refused(
-        builder().batch_size(usize::MAX),
+        builder().batch_size(usize::MAX).build(),
         expect![
             "a batch of 18446744073709551615 samples does not fit into this machine's address space; choose a smaller batch size"
         ],
     );
     refused(
-        builder().num_workers(100_000),
+        builder().num_workers(100_000).build(),
         expect!["num_workers is 100000; more than 1024 threads cannot help, the number of CPU cores is a good choice"],
     );
     refused(
-        builder().num_workers(1).prefetch(0),
+        builder().num_workers(1).prefetch(0).build(),
         expect!["prefetch is 0; it must be at least 1, as the batch that is being made counts"],
     );
     refused(
-        builder().num_workers(8).prefetch(2),
+        builder().num_workers(8).prefetch(2).build(),
         expect![
             "prefetch(2) leaves no batch for some of the 8 workers, each of which reads a batch of its own; it counts the batches of all workers together, unlike PyTorch's prefetch_factor: set at least 8, or leave it out for 16"
         ],
     );
     refused(
-        builder().device_prefetch(0),
+        builder().device_prefetch(0).build(),
         expect!["device_prefetch is 0; it must be at least 1, as the batch that is being made counts"],
     );
     refused(
-        builder().shuffle(true).sampler(Nothing),
+        builder().shuffle(true).sampler(Nothing).build(),
         expect!["shuffle(true) and a sampler exclude each other; keep one of the two"],
     );
-    refused(builder().sampler(Nothing), expect!["the sampler takes none of the dataset's 10 samples"]);
+    refused(builder().sampler(Nothing).build(), expect!["the sampler takes none of the dataset's 10 samples"]);
 }
 
 #[test]

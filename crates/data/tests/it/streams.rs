@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use fulmen_data::{
     DType, DataLoader, DataLoaderBuilder, Deferred, Error, Field, Fingerprint, HostBatch, Items, IterableDataset,
     LastBatch, MixStream, MixUntil, OnError, Replicas, Result, Stream, StreamItem,
 };
+
+use crate::common::refused;
 
 /// The numbers from `start` on, and how many of them were read.
 #[derive(Clone)]
@@ -548,36 +550,32 @@ fn a_stream_shorter_than_it_said_is_an_error() {
     assert_eq!(
         batches[2],
         "the stream ended after 7 records, but said that an epoch has 9; was something deleted since it was opened? \
-         num_samples(7) would set the length of an epoch and begin a shorter stream anew"
+         num_samples(7) would set the length of an epoch and repeat a shorter stream"
     );
-}
-
-#[track_caller]
-fn refused(builder: DataLoaderBuilder, expect: Expect) {
-    let error = builder.build().unwrap_err();
-    assert!(error.is_usage());
-    expect.assert_eq(&error.to_string());
 }
 
 #[test]
 fn choices_that_do_not_fit_a_stream_are_refused() {
     let builder = |stream: Numbers| DataLoader::from_stream(samples(stream)).batch_size(4);
     refused(
-        builder(Numbers::unknown(8)),
+        builder(Numbers::unknown(8)).build(),
         expect![[
             r#"how many samples the stream has is not known without reading it; set num_samples, the length of an epoch, or endless, for one epoch that does not end"#
         ]],
     );
-    refused(builder(Numbers::new(0)), expect!["the stream is empty; a loader needs at least one sample"]);
-    refused(builder(Numbers::new(8)).num_samples(0), expect!["num_samples is 0; an epoch needs at least one sample"]);
+    refused(builder(Numbers::new(0)).build(), expect!["the stream is empty; a loader needs at least one sample"]);
     refused(
-        builder(Numbers::new(8)).shuffle(true),
+        builder(Numbers::new(8)).num_samples(0).build(),
+        expect!["num_samples is 0; an epoch needs at least one sample"],
+    );
+    refused(
+        builder(Numbers::new(8)).shuffle(true).build(),
         expect![
             "a stream cannot be read in any order, so that shuffle(true) and samplers are not for it; Stream::shuffle(buffer, seed) shuffles within a buffer"
         ],
     );
     refused(
-        builder(Numbers::new(3)).last_batch(LastBatch::Drop),
+        builder(Numbers::new(3)).last_batch(LastBatch::Drop).build(),
         expect![
             "no batch is left: an epoch has 3 samples, fewer than the batch size 4, and LastBatch::Drop drops them; use a smaller batch size or LastBatch::Pad"
         ],

@@ -58,7 +58,7 @@ macro_rules! outside_options {
 }
 use outside_options;
 
-/// Refuses what is no probability.
+/// Refuses what is not a probability.
 fn check_probability(transform: &str, p: f64) -> Result<()> {
     match (0.0..=1.0).contains(&p) {
         true => Ok(()),

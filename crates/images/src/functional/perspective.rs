@@ -29,7 +29,7 @@ pub fn perspective(picture: &Picture, from: Corners, to: Corners, mode: Interpol
         (0..size.0).map(move |column| {
             let x = column as f64 + 0.5;
             let depth = g * x + h * y + 1.0;
-            // A place that is no number is outside.
+            // A place that is not a number is outside.
             let place = |numerator: f64| match (numerator / depth).is_finite() {
                 true => fixed(snapped(numerator / depth - 0.5)),
                 false => fixed(-1e9),

@@ -27,7 +27,7 @@ pub fn posterize(picture: Picture, bits: u32) -> Result<Picture> {
 /// Inverts the values from `threshold` up: 0 inverts all, 256 none.
 ///
 /// # Errors
-/// A threshold that is no number.
+/// A threshold that is not a number.
 pub fn solarize(picture: Picture, threshold: f64) -> Result<Picture> {
     check_finite("threshold", threshold)?;
     Ok(look_up(picture, &table(|value| if f64::from(value) >= threshold { !value } else { value })))

@@ -195,7 +195,7 @@ pub fn alibi_at(heads: usize, queries: impl AsTensor, positions: usize) -> Tenso
         let queries = queries.as_tensor().live()?;
         if queries.rank() != 1 || !queries.dtype().is_integer() || heads > MANY {
             let message =
-                format!("the queries {} are no integers [length], or {heads} heads are too many", queries.ty());
+                format!("the queries {} are not integers [length], or {heads} heads are too many", queries.ty());
             return Err(message.into());
         }
         let slopes: Vec<f32> = slopes(heads).into_iter().map(|slope| -slope as f32).collect();

@@ -117,7 +117,7 @@ impl RotaryEmbedding {
     /// `[…, length, features]` rotated by the integer `positions`, which broadcast to `[…, length]`: `[length]`, or
     /// `[batch, 1, length]` beside `[batch, heads, length, features]`.
     ///
-    /// Poisoned where the width is odd or larger than the features, and for positions that are no integers.
+    /// Poisoned where the width is odd or larger than the features, and for positions that are not integers.
     #[track_caller]
     pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
         NN.record("RotaryEmbedding", || {

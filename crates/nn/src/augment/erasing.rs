@@ -90,7 +90,7 @@ impl RandomErasing {
 
     /// The pictures `[N, C, H, W]`, floats, some with a rectangle painted over.
     ///
-    /// Poisoned if the images are no such batch, or by wrong options.
+    /// Poisoned if the images are not such a batch, or by wrong options.
     #[track_caller]
     pub fn apply(&self, key: impl AsTensor, images: impl AsTensor) -> Tensor {
         NN.record("RandomErasing", || {

@@ -9,7 +9,7 @@ use crate::record::NN;
 
 /// Mirrors each picture of `[N, C, H, W]` left to right with the probability `p`.
 ///
-/// Poisoned if the images are no such batch, or if `p` is no probability.
+/// Poisoned if the images are not such a batch, or if `p` is not a probability.
 #[track_caller]
 pub fn random_horizontal_flip(key: impl AsTensor, images: impl AsTensor, p: f64) -> Tensor {
     NN.record("random_horizontal_flip", || flip(key.as_tensor(), images.as_tensor(), p, 3))
@@ -17,7 +17,7 @@ pub fn random_horizontal_flip(key: impl AsTensor, images: impl AsTensor, p: f64)
 
 /// Turns each picture of `[N, C, H, W]` upside down, mirrored, with the probability `p`.
 ///
-/// Poisoned if the images are no such batch, or if `p` is no probability.
+/// Poisoned if the images are not such a batch, or if `p` is not a probability.
 #[track_caller]
 pub fn random_vertical_flip(key: impl AsTensor, images: impl AsTensor, p: f64) -> Tensor {
     NN.record("random_vertical_flip", || flip(key.as_tensor(), images.as_tensor(), p, 2))

@@ -57,7 +57,7 @@ impl Options {
         Ok(size)
     }
 
-    /// The fault of pictures that are no floats.
+    /// The fault of pictures that are not floats.
     fn floats(&self, images: &Tensor) -> Result<(), Refusal> {
         match images.dtype().is_float() {
             true => Ok(()),
@@ -158,7 +158,7 @@ macro_rules! mixing {
             /// `[N, classes]`. Which part is kept is drawn once for the batch, and each picture's partner is the one before
             /// it, as in torchvision: shuffle the data.
             ///
-            /// Poisoned if the tensors do not fit, and by an `alpha` that is not above 0 or a `p` that is no probability.
+            /// Poisoned if the tensors do not fit, and by an `alpha` that is not above 0 or a `p` that is not a probability.
             #[track_caller]
             pub fn apply(&self, key: impl AsTensor, images: impl AsTensor, labels: impl AsTensor) -> Mixed {
                 let (key, images, labels) = (key.as_tensor(), images.as_tensor(), labels.as_tensor());

@@ -47,7 +47,7 @@ fn beforehand(drawn: Tensor) -> Tensor {
     Tensor::optimization_barrier(&[&drawn]).pop().unwrap_or(drawn)
 }
 
-/// A fault if `p` is no probability.
+/// A fault if `p` is not a probability.
 fn probability(p: f64) -> Result<(), Refusal> {
     match (0.0..=1.0).contains(&p) {
         true => Ok(()),

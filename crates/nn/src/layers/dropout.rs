@@ -93,7 +93,7 @@ impl Dropout {
 
     /// The input with its zeros.
     ///
-    /// Poisoned where `p` is no probability, and while training without a random key.
+    /// Poisoned where `p` is not a probability, and while training without a random key.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("Dropout", || {
@@ -117,7 +117,7 @@ macro_rules! channels {
 
             /// The input without the channels that were dropped.
             ///
-            /// Poisoned where the input has another number of axes or `p` is no probability, and while training
+            /// Poisoned where the input has another number of axes or `p` is not a probability, and while training
             /// without a random key.
             #[track_caller]
             pub fn forward(&self, x: impl AsTensor) -> Tensor {
@@ -190,7 +190,7 @@ impl AlphaDropout {
 
     /// The input with what was dropped replaced.
     ///
-    /// Poisoned where `p` is no probability, and while training without a random key.
+    /// Poisoned where `p` is not a probability, and while training without a random key.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("AlphaDropout", || {
@@ -244,7 +244,7 @@ impl DropPath {
 
     /// The input without the samples that were dropped.
     ///
-    /// Poisoned where `p` is no probability, and while training without a random key.
+    /// Poisoned where `p` is not a probability, and while training without a random key.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("DropPath", || {

@@ -47,7 +47,7 @@ macro_rules! pads {
         pub type $three = $name<3>;
 
         impl<const N: usize> $name<N> {
-            /// So many elements on each side of each axis.
+            /// Pads each axis by the given number of elements on each side.
             pub fn new(sides: impl Into<Sides<N>>, $($value: f64)?) -> $name<N> {
                 $name { sides: sides.into(), $($value)? }
             }

@@ -121,7 +121,7 @@ impl<const N: usize> MaxPool<N> {
         self
     }
 
-    /// The largest numbers of a batch, and where they lie in their channels (PyTorch's `return_indices`); see
+    /// The largest numbers of a batch, and their positions in their channels (PyTorch's `return_indices`); see
     /// [`Tensor::max_pool_with_indices`].
     #[track_caller]
     pub fn forward_with_indices(&self, x: &Tensor) -> [Tensor; 2] {

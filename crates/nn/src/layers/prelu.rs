@@ -34,7 +34,7 @@ impl Prelu {
         Prelu { weight: Parameter::new([channels], Init::constant(slope)), channels, slope }
     }
 
-    /// A slope for each of so many channels of axis 1; 1 at first, which is one slope for all.
+    /// The number of slopes: one for each channel of axis 1, or 1 (the default) for all.
     pub fn num_parameters(mut self, channels: usize) -> Prelu {
         let slope = self.slope;
         self.channels = channels;

@@ -166,7 +166,7 @@ pub struct Transformer {
 }
 
 impl Transformer {
-    /// So many encoder and decoder layers of `d_model` features as asked for; PyTorch's default is 6 and 6.
+    /// Encoder and decoder layers of `d_model` features, with the number of each; PyTorch's default is 6 and 6.
     pub fn new(
         d_model: usize,
         encoder: (usize, impl FnMut() -> TransformerEncoderLayer),

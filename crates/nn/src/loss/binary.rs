@@ -51,7 +51,7 @@ impl BceLoss {
         self
     }
 
-    /// The loss. Poisoned when the two differ in shape, when the probabilities are no floating-point numbers, and by a
+    /// The loss. Poisoned when the two differ in shape, when the probabilities are not floating-point numbers, and by a
     /// weight that does not fit.
     #[track_caller]
     pub fn forward(&self, p: impl AsTensor, target: impl AsTensor) -> Tensor {
@@ -132,7 +132,7 @@ impl BceWithLogitsLoss {
         self
     }
 
-    /// The loss. Poisoned when the two differ in shape, when the logits are no floating-point numbers, and by weights
+    /// The loss. Poisoned when the two differ in shape, when the logits are not floating-point numbers, and by weights
     /// that do not fit.
     #[track_caller]
     pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {

@@ -97,7 +97,7 @@ impl CrossEntropyLoss {
 
     /// The loss. Half-precision logits are computed with as f32.
     ///
-    /// Poisoned when the logits are no floating-point numbers or have no classes, when the target is neither integers
+    /// Poisoned when the logits are not floating-point numbers or have no classes, when the target is neither integers
     /// of the samples' shape nor probabilities of the logits' shape, and by settings that cannot be.
     #[track_caller]
     pub fn forward(&self, logits: impl AsTensor, target: impl AsTensor) -> Tensor {

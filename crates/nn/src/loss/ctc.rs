@@ -71,7 +71,7 @@ impl CtcLoss {
     /// The loss, in time and memory `time·batch·longest`: one loop over time. An infinite loss has a gradient of 0. A
     /// label that is none of the classes or the blank, and a length beyond its axis, make the sequence's loss NaN.
     ///
-    /// Poisoned when the shapes do not fit, when targets or lengths are no integers, or when the blank is no class.
+    /// Poisoned when the shapes do not fit, when targets or lengths are not integers, or when the blank is not a class.
     #[track_caller]
     pub fn forward(
         &self,

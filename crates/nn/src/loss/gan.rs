@@ -44,7 +44,7 @@ impl GanLoss {
     /// The discriminator's loss. The mean (or sum) is that over the real samples plus that over the generated ones, of
     /// which there may be another number; with [`Reduction::None`] the two must have one shape.
     ///
-    /// Poisoned when the logits are no floating-point numbers.
+    /// Poisoned when the logits are not floating-point numbers.
     #[track_caller]
     pub fn discriminator(self, real: impl AsTensor, fake: impl AsTensor, reduction: Reduction) -> Tensor {
         NN.record("gan_loss", || {
@@ -66,7 +66,7 @@ impl GanLoss {
         })
     }
 
-    /// The generator's loss. Poisoned when the logits are no floating-point numbers.
+    /// The generator's loss. Poisoned when the logits are not floating-point numbers.
     #[track_caller]
     pub fn generator(self, fake: impl AsTensor, reduction: Reduction) -> Tensor {
         NN.record("gan_loss", || {

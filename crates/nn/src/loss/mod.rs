@@ -6,9 +6,8 @@
 //!
 //! # Padding
 //!
-//! With [`Reduction::None`] each loss stands for itself, and whoever knows which of them count takes their mean: the
-//! batch in a training step (`batch.mean(&losses)`), or [`masked_mean`] for a mask of one's own, over the tokens of a
-//! batch, say. What is masked adds nothing to the loss or to the gradient.
+//! With [`Reduction::None`] there is one loss an element, and the caller takes the mean of those that count: in a training
+//! step with `batch.mean(&losses)`, or with [`masked_mean`] for another mask, over the tokens of a batch, say. What is masked adds nothing to the loss or to the gradient.
 
 mod binary;
 mod check;

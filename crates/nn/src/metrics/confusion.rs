@@ -40,7 +40,7 @@ pub struct ConfusionMatrix {
     normalize: Normalize,
 }
 
-/// The most samples of a batch whose number an f32 holds exactly, whichever of them are summed.
+/// The most samples that a batch may have, so that an f32 holds every count of them exactly.
 const EXACT: usize = 1 << 24;
 
 impl ConfusionMatrix {

@@ -1,4 +1,4 @@
-//! [`correct`]: one number a sample, to be averaged by whoever counts the samples.
+//! [`correct`]: one number a sample; the caller averages them over the samples that count.
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 

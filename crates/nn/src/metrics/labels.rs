@@ -8,11 +8,11 @@ use crate::record::live;
 /// What is to be decided of a sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Task {
-    /// Which one of so many classes.
+    /// One of this many classes.
     Multiclass(usize),
     /// Yes or no.
     Binary,
-    /// Yes or no, for each of so many labels.
+    /// Yes or no for each of this many labels.
     Multilabel(usize),
 }
 
@@ -152,7 +152,7 @@ macro_rules! by_task {
                 $name::of(Task::Binary)
             }
 
-            /// Of a yes or no for each of so many labels. A macro average is over all labels.
+            /// For a yes or no for each of `labels` labels. A macro average is over all labels.
             pub fn multilabel(labels: usize) -> $name {
                 $name::of(Task::Multilabel(labels))
             }

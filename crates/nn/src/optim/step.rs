@@ -66,7 +66,7 @@ impl Step {
         &self.finished
     }
 
-    /// What a schedule of the learning rate comes to in this step: an f32 scalar.
+    /// The learning rate that a schedule gives for this step: an f32 scalar.
     #[track_caller]
     pub fn learning_rate(&self, schedule: &dyn Schedule) -> Tensor {
         let _scope = NN.open();

@@ -31,5 +31,5 @@ const NAMES: [(DType, &str, ::safetensors::Dtype); 14] = [
     (DType::C64, "C64", ::safetensors::Dtype::C64),
 ];
 
-/// The key of the header that is no tensor.
+/// The key of the header that is not a tensor.
 const METADATA: &str = "__metadata__";

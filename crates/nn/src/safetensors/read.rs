@@ -50,7 +50,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<(BTreeMap<String, Literal>, BTreeM
     Ok((tensors, metadata))
 }
 
-/// So many bytes of a file, or an error where the memory for them is not there.
+/// The next `count` bytes of a file, or an error if there is no memory for them.
 fn read_bytes(file: &mut File, count: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![];
     bytes.try_reserve_exact(count)?;

@@ -26,7 +26,7 @@ impl InverseSqrt {
         InverseSqrt { lr, warmup_steps }
     }
 
-    /// That of Vaswani et al. 2017 (<https://arxiv.org/abs/1706.03762>) for a model of so many features: up to
+    /// That of Vaswani et al. 2017 (<https://arxiv.org/abs/1706.03762>) for a model of `d_model` features: up to
     /// `1/√(d_model·warmup_steps)`.
     pub fn transformer(d_model: u64, warmup_steps: u64) -> InverseSqrt {
         let lr = ((d_model.max(1) as f64) * (warmup_steps.max(1) as f64)).powf(-0.5);

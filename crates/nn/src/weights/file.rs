@@ -52,7 +52,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
         };
     }
     if !metadata.is_file() {
-        return Err(Error::format(path, "weight file", "it is no regular file"));
+        return Err(Error::format(path, "weight file", "it is not a regular file"));
     }
     match Kind::of(path, metadata.len())? {
         Kind::Index => index::read(path),
@@ -82,7 +82,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// By the first bytes of a file of so many, and by its name where they say nothing.
+    /// Tells the kind by the first bytes of a file of `length` bytes, or else by its name.
     fn of(path: &Path, length: u64) -> Result<Kind> {
         let mut start = vec![];
         let mut file = File::open(path).map_err(|e| Error::io("read", path, e))?;

@@ -45,7 +45,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
         };
         // An index from elsewhere must not lead out of its folder.
         if !matches!(Path::new(file).components().collect::<Vec<_>>()[..], [Component::Normal(_)]) {
-            return Err(refuse(format!("`{name}` is said to be in `{file}`, which is no file beside the index")));
+            return Err(refuse(format!("`{name}` is said to be in `{file}`, which is not a file beside the index")));
         }
         of.insert(name, file);
     }

@@ -121,7 +121,7 @@ fn what_does_not_fit_is_told_with_both_sides() {
     }
     let (q, k) = (zeros(&[1, 6, 2, 4]), zeros(&[1, 4, 2, 4]));
     let text = fault(&Attention::new().enable_gqa(true).forward(&q, &k, &k));
-    assert!(text.contains("f32[1, 6, 2, 4] are no multiple of those of keys f32[1, 4, 2, 4]"), "{text}");
+    assert!(text.contains("f32[1, 6, 2, 4] are not a multiple of those of keys f32[1, 4, 2, 4]"), "{text}");
     let text = fault(&Attention::new().enable_gqa(true).forward(&zeros(&[2, 4]), &zeros(&[2, 4]), &zeros(&[2, 4])));
     assert!(text.contains("(axis -3)"), "{text}");
     let text = fault(&layer(2).forward(&x, &zeros(&[1, 2, 4]), &x, &Attention::new()));

@@ -72,7 +72,7 @@ fn an_index_that_lies_is_refused() {
     refused("{}", "it has no table `weight_map`");
     refused(r#"{"weight_map": {"a": 3}}"#, "the file of `a` is 3");
     for outside in ["../x.safetensors", "/etc/passwd", "", ".."] {
-        refused(&format!(r#"{{"weight_map": {{"a": "{outside}"}}}}"#), "which is no file beside the index");
+        refused(&format!(r#"{{"weight_map": {{"a": "{outside}"}}}}"#), "which is not a file beside the index");
     }
     // An index as a part would lead in a circle: itself, or two that name each other.
     refused(r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#, "it is an index of weight files itself");

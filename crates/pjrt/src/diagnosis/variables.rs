@@ -51,7 +51,7 @@ const OBSOLETE: &[ObsoleteVariable] = &[
     ObsoleteVariable { name: "XRT_DEVICE_MAP", instead: "XRT is gone; FULMEN_DEVICES says which devices to use" },
 ];
 
-/// The obsolete variables that are set. They are the TPU's, but nobody else needs to hear of them.
+/// The obsolete variables that are set. Only users of TPUs need to hear of them.
 pub(super) fn obsolete(platform: Platform, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<ObsoleteVariable> {
     let set = |name| variable(name).is_some_and(|value| !value.is_empty());
     OBSOLETE.iter().filter(|known| platform == Platform::Tpu && set(known.name)).cloned().collect()

@@ -36,7 +36,7 @@ impl KeyValueStore for Store {
     }
 }
 
-/// The plugin's errors, as seen by nobody but itself.
+/// The plugin's own errors.
 struct MadeError {
     code: PJRT_Error_Code,
     message: String,

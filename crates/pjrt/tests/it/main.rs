@@ -5,6 +5,7 @@ mod buffers;
 mod collectives;
 mod common;
 mod compile;
+mod compile_cache;
 mod events;
 mod execute;
 mod hlo;

@@ -49,8 +49,8 @@ fn damaged_bytes_never_reach_the_plugin() {
     for (bytes, part) in [
         (&stored[..stored.len() - 1], "its checksum does not match"),
         (&stored[..20], "cut off before its checksum"),
-        (&[][..], "these bytes are no executable stored by fulmen (0 bytes)"),
-        (b"something else altogether", "these bytes are no executable stored by fulmen"),
+        (&[][..], "these bytes are not an executable stored by fulmen (0 bytes)"),
+        (b"something else altogether", "these bytes are not an executable stored by fulmen"),
     ] {
         says(&client.load(bytes).unwrap_err(), &[part]);
     }

@@ -16,7 +16,7 @@ use fulmen_data::{Error, Result};
 use fulmen_files::{Location, explain};
 use tar::{EntryType, Header};
 
-/// All of a tar is made of blocks of so many bytes.
+/// The size of a tar's blocks in bytes.
 const BLOCK: usize = 512;
 
 /// Names and extended headers are refused when they are larger: no file system has such names.
@@ -273,13 +273,13 @@ impl<R: Read> Walk<R> {
 /// The size that a header claims, if its checksum is right.
 fn checked_size(header: &Header) -> Result<u64, String> {
     let block = header.as_bytes();
-    let claimed = header.cksum().map_err(|_| "its checksum is no number")?;
+    let claimed = header.cksum().map_err(|_| "its checksum is not a number")?;
     // The field of the checksum itself counts as spaces.
     let sum = block[..148].iter().chain(&block[156..]).fold(8 * 32, |sum, &byte| sum + u32::from(byte));
     if sum != claimed {
         return Err(format!("its checksum should be {sum}, but is {claimed}"));
     }
-    header.entry_size().map_err(|_| "its size is no number".to_owned())
+    header.entry_size().map_err(|_| "its size is not a number".to_owned())
 }
 
 /// Reads records `length key=value\n`, where the length is that of the whole record (POSIX.1-2001 pax). Where a key comes
@@ -300,7 +300,7 @@ fn parse(mut records: &[u8]) -> Result<Extended, String> {
             (b"size", b"") => extended.size = None,
             (b"size", value) => {
                 let size = std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok());
-                let size = size.ok_or_else(|| format!("the size `{}` is no number", value.escape_ascii()))?;
+                let size = size.ok_or_else(|| format!("the size `{}` is not a number", value.escape_ascii()))?;
                 extended.size = Some(size);
             }
             (key, _) => extended.sparse |= key.starts_with(b"GNU.sparse."),

@@ -262,7 +262,7 @@ fn a_damaged_tar_is_refused_with_the_place() {
         (
             b"<html>".repeat(100),
             expect![
-                "FILE: this is no tar file, plain or gzip: its checksum is no number (it looks like a web page: did the download fail?)"
+                "FILE: this is no tar file, plain or gzip: its checksum is not a number (it looks like a web page: did the download fail?)"
             ],
         ),
         (
@@ -303,7 +303,7 @@ fn a_damaged_tar_is_refused_with_the_place() {
         ),
         (
             [file(b"9"), end.clone()].concat(),
-            expect!["FILE: this is no tar file, plain or gzip: its size is no number"],
+            expect!["FILE: this is no tar file, plain or gzip: its size is not a number"],
         ),
         (
             [header(b"a.txt", b"4", b'S'), block(b"text"), end.clone()].concat(),
@@ -323,7 +323,7 @@ fn a_damaged_tar_is_refused_with_the_place() {
         ),
         (
             [header(b"x", b"14", b'x'), block(b"12 size=-12\n"), good.clone(), end.clone()].concat(),
-            expect!["FILE: at byte 0: the size `-12` is no number"],
+            expect!["FILE: at byte 0: the size `-12` is not a number"],
         ),
         (
             [header(b"x", b"26", b'x'), block(b"22 GNU.sparse.major=1\n"), good.clone(), end.clone()].concat(),

@@ -130,7 +130,7 @@ impl ConvolutionOp {
 
     fn rhs_vjp(&self, lhs: &Tensor, rhs: &Tensor, g: &Tensor) -> Tensor {
         if g.shape().num_elements() == 0 {
-            // A cotangent without places is no kernel.
+            // A cotangent without places is not a kernel.
             return rhs.zeros_like();
         }
         let (input, window, result) = self.extents(lhs, rhs, g);

@@ -207,7 +207,7 @@ methods! {
     cumprod(axis: isize) -> Tensor, |x| x.countable().cumulate("cumprod", How::Reduce(Reducer::Prod), axis);
 
     /// At each place along `axis` `log Σ exp(x)` of all elements up to it, without overflow. 16-bit floats are computed
-    /// as f32. Poisoned if there is no such axis, or for elements that are no floats.
+    /// as f32. Poisoned if there is no such axis, or for elements that are not floats.
     logcumsumexp(axis: isize) -> Tensor, |x| x.cumulate("logcumsumexp", How::LogAddExp, axis);
 
     /// At each place along `axis` the largest of the elements up to it, and its index (i32): of equal ones the last.

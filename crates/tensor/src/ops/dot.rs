@@ -209,9 +209,12 @@ impl Tensor {
     /// [`Tensor::matmul`] of operands that have one dtype.
     fn matmul_alike(&self, rhs: &Tensor) -> Result<Tensor, Refusal> {
         if self.rank() == 0 || rhs.rank() == 0 {
-            return Err(
-                format!("cannot multiply {} by {}: a scalar is no matrix, use *", self.shape(), rhs.shape()).into()
-            );
+            return Err(format!(
+                "cannot multiply {} by {}: a scalar is not a matrix, use *",
+                self.shape(),
+                rhs.shape()
+            )
+            .into());
         }
         let inner = rhs.rank().saturating_sub(2);
         let (k, l) = (self.size(-1), rhs.shape()[inner]);

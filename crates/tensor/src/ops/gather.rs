@@ -223,7 +223,10 @@ impl Tensor {
             match indices.rank() {
                 0 => self.taken("index_select", axis, &indices.reshape([1])),
                 1 => self.taken("index_select", axis, indices),
-                _ => Err(format!("the indices {} are no list; take() takes indices of any shape", indices.ty()).into()),
+                _ => {
+                    Err(format!("the indices {} are not a list; take() takes indices of any shape", indices.ty())
+                        .into())
+                }
             }
         })
     }

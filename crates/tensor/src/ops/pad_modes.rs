@@ -96,7 +96,7 @@ impl Tensor {
         })
     }
 
-    /// So many elements more before and after along one axis; the caller has checked that they are there.
+    /// Pads one axis by `low` elements before and `high` after; the caller has checked that the axis has enough of them.
     fn continued(&self, axis: isize, low: usize, high: usize, mode: PadMode) -> Tensor {
         let size = self.size(axis);
         let before = || match mode {

@@ -2,7 +2,7 @@
 //! refuse one.
 //!
 //! The rule is one for all operations by index. `0..size` are the indices of an axis; negative ones do not count from the
-//! end. What is read outside is no number (NaN, or the extreme of a dtype that has none), and what is written outside is
+//! end. What is read outside is not a number (NaN, or the extreme of a dtype that has none), and what is written outside is
 //! dropped.
 
 use super::constant::holds;

@@ -71,8 +71,8 @@ impl Scatter {
         let count = updates.shape().num_elements();
         let dtype = if i32::try_from(count).is_ok() { DType::I32 } else { DType::I64 };
         let numbers = Tensor::arange(dtype, count).reshape(updates.shape());
-        let nobody = Tensor::full(dtype, operand.shape(), -1.0);
-        let last = self.again(Combine::Set, &nobody, indices, &numbers);
+        let no_update = Tensor::full(dtype, operand.shape(), -1.0);
+        let last = self.again(Combine::Set, &no_update, indices, &numbers);
         self.gather(&last, indices).eq(numbers)
     }
 

@@ -8,7 +8,7 @@ impl Tensor {
     /// `start, start + step, start + 2·step, …` below `stop`, or above it where `step` is negative (PyTorch's and NumPy's
     /// `arange(start, stop, step)`): `⌈(stop − start)/step⌉` numbers. [`Tensor::arange`] counts from 0.
     ///
-    /// Poisoned if `step` is 0, if a bound is no number, if `dtype` is an integer that `start` or `step` is none of, or
+    /// Poisoned if `step` is 0, if a bound is not a number, if `dtype` is an integer that `start` or `step` is none of, or
     /// if it is `bool`.
     ///
     /// ```
@@ -22,14 +22,14 @@ impl Tensor {
         Tensor::record("arange_step", || {
             let count = ((stop - start) / step).ceil().max(0.0);
             if step == 0.0 || !start.is_finite() || !count.is_finite() || !step.is_finite() {
-                return Err(format!("{start} to {stop} in steps of {step} is no row of numbers").into());
+                return Err(format!("{start} to {stop} in steps of {step} is not a row of numbers").into());
             }
             if !holds(dtype, start) || (!dtype.is_float() && step != step.trunc()) {
-                return Err(format!("{start} to {stop} in steps of {step} are no elements of {dtype}").into());
+                return Err(format!("{start} to {stop} in steps of {step} are not elements of {dtype}").into());
             }
             let last = start + step * (count - 1.0).max(0.0);
             if !holds(dtype, last) {
-                return Err(format!("the last number, {last}, is no element of {dtype}").into());
+                return Err(format!("the last number, {last}, is not an element of {dtype}").into());
             }
             // Narrow integers cannot count over all of their own range.
             let computed = match dtype {
@@ -49,7 +49,7 @@ impl Tensor {
     /// `n` numbers at equal steps from `start` to `stop`, both included: `start·(1 − t) + stop·t` with `t = i/(n − 1)`.
     /// One number is `start`. 16-bit floats are computed as f32.
     ///
-    /// Poisoned if `dtype` is no floating-point type.
+    /// Poisoned if `dtype` is not a floating-point type.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -77,7 +77,7 @@ impl Tensor {
     /// For vectors of `n₀, n₁, …` elements as many tensors of shape `[n₀, n₁, …]`: the `i`-th has the elements of the
     /// `i`-th vector along axis `i` (NumPy's and PyTorch's `meshgrid` with `indexing="ij"`).
     ///
-    /// All are poisoned if one is no vector.
+    /// All are poisoned if one is not a vector.
     #[track_caller]
     pub fn meshgrid(vectors: &[&Tensor]) -> Vec<Tensor> {
         Tensor::record_many("meshgrid", vectors.len(), || {

@@ -20,7 +20,7 @@ enum Infinities {
 reductions! {
     /// `log Σ exp(x)` along `axes`, which vanish. −∞ where all elements are.
     ///
-    /// Poisoned if the elements are no floats, or if there is none along an axis.
+    /// Poisoned if the elements are not floats, or if there is none along an axis.
     logsumexp, logsumexp_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
         let largest = x.max_but(axes, Infinities::Both)?;
         let shifted = (wide(x) - &largest).exp().reduce("sum", Reducer::Sum, axes, keepdim).log();

@@ -36,7 +36,7 @@ pub(super) fn unit(key: &Tensor, dtype: DType, shape: Shape) -> Result<Tensor, R
 /// `low` can come out; `high` does only where rounding leads to it: f32 between two large bounds close to each other
 /// (1e6 and 1e6 + 1), or a `dtype` of 16 bits.
 ///
-/// Poisoned if `dtype` is no floating-point type, if `low` is not below `high` once both are f32, or if their
+/// Poisoned if `dtype` is not a floating-point type, if `low` is not below `high` once both are f32, or if their
 /// difference overflows f32; of an f64 draw, the same in f64.
 #[track_caller]
 pub fn uniform(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, low: f64, high: f64) -> Tensor {
@@ -62,7 +62,7 @@ pub(super) fn draw_uniform(key: &Tensor, dtype: DType, shape: Shape, low: f64, h
 
 /// Numbers from the normal distribution with mean 0 and variance 1: `√2 · erf⁻¹(u)` of uniform `u` in (−1, 1).
 ///
-/// Poisoned if `dtype` is no floating-point type.
+/// Poisoned if `dtype` is not a floating-point type.
 #[track_caller]
 pub fn normal(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
     Tensor::record("normal", || {
@@ -77,7 +77,7 @@ pub fn normal(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tens
 /// Numbers from the normal distribution with mean 0 and variance 1 within `lower` and `upper`, neither of which comes
 /// out: `√2 · erf⁻¹(u)` of uniform `u` between `erf(lower/√2)` and `erf(upper/√2)`.
 ///
-/// Far from 0 the two are the same number, and so are all that are drawn. Poisoned if `dtype` is no floating-point type,
+/// Far from 0 the two are the same number, and so are all that are drawn. Poisoned if `dtype` is not a floating-point type,
 /// or if `lower` is not below `upper`; either may be infinite.
 ///
 /// ```
@@ -108,7 +108,7 @@ pub fn truncated_normal(key: impl AsTensor, dtype: DType, shape: impl Into<Shape
 /// Numbers from the standard Gumbel distribution: `−log(−log(u))` of uniform `u` in (0, 1). The largest of several
 /// `x + gumbel` stands at each place with probability `softmax(x)`: see [`categorical`](super::categorical).
 ///
-/// Poisoned if `dtype` is no floating-point type.
+/// Poisoned if `dtype` is not a floating-point type.
 #[track_caller]
 pub fn gumbel(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
     Tensor::record("gumbel", || draw_gumbel(key.as_tensor(), dtype, shape.into()))
@@ -124,7 +124,7 @@ pub(super) fn draw_gumbel(key: &Tensor, dtype: DType, shape: Shape) -> Result<Te
 
 /// Numbers from the exponential distribution with mean 1: `−log(1 − u)` of uniform `u` in [0, 1).
 ///
-/// Poisoned if `dtype` is no floating-point type.
+/// Poisoned if `dtype` is not a floating-point type.
 #[track_caller]
 pub fn exponential(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
     Tensor::record("exponential", || {

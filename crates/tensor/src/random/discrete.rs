@@ -35,7 +35,7 @@ pub fn bernoulli(key: impl AsTensor, p: impl Operand, shape: impl Into<Shape>) -
 /// Integers drawn evenly from `low` to `high`, which does not come out (JAX's `randint`): the remainder of twice as many
 /// random bits as `dtype` has, but at least 64, by `high − low`: as even as the numbers are few beside that.
 ///
-/// Poisoned if `dtype` is no integer type, if `low` is not below `high`, or if `dtype` does not hold `low` and `high − 1`.
+/// Poisoned if `dtype` is not an integer type, if `low` is not below `high`, or if `dtype` does not hold `low` and `high − 1`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, random};
@@ -96,7 +96,7 @@ fn constant(dtype: DType, value: u64) -> Tensor {
 /// For each vector along `axis`, which vanishes, one of its places (i32), with the probabilities `softmax(logits)`: the
 /// place of the largest of `logits + gumbel`. For several draws, broadcast the logits to as many.
 ///
-/// 16-bit logits are computed as f32. Poisoned if `logits` are no floats, or if there is none along the axis.
+/// 16-bit logits are computed as f32. Poisoned if `logits` are not floats, or if there is none along the axis.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Tensor, random};

@@ -77,7 +77,7 @@ fn parameter(name: &str, given: impl Operand, dtype: DType, shape: &Shape) -> Re
 ///
 /// Where `alpha` is far below 1 most numbers are too small for `dtype` and come out as 0.
 ///
-/// Poisoned if `dtype` is no floating-point type, if `alpha` is a number that is not above 0, or if it does not broadcast
+/// Poisoned if `dtype` is not a floating-point type, if `alpha` is a number that is not above 0, or if it does not broadcast
 /// to `shape`.
 ///
 /// ```
@@ -108,7 +108,7 @@ fn log_gamma(key: &Tensor, alpha: &Tensor) -> Result<Tensor, Refusal> {
 /// 0 to 1, with the mean `a / (a + b)`. Made of two gamma draws, `x / (x + y)`, in logarithms; NaN where a tensor `a` or
 /// `b` is not above 0. No gradient flows to `a` and `b`.
 ///
-/// Poisoned if `dtype` is no floating-point type, if `a` or `b` is a number that is not above 0, or if it does not
+/// Poisoned if `dtype` is not a floating-point type, if `a` or `b` is a number that is not above 0, or if it does not
 /// broadcast to `shape`.
 ///
 /// ```

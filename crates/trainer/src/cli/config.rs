@@ -16,7 +16,6 @@ use super::Result;
 use super::command::NOT_IN_A_FILE;
 use crate::nearest::nearest;
 use crate::old_names::instead;
-use crate::text_file;
 
 /// A key of a file as flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,7 +44,7 @@ impl fmt::Display for At<'_> {
 pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
     let mut settings: Vec<FileKey> = vec![];
     for path in files {
-        let text = text_file::read(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
+        let text = fulmen_durable::read_text(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
         for setting in read_text(path, &text, command, subcommand)? {
             settings.retain(|earlier| earlier.id != setting.id);
             settings.push(setting);

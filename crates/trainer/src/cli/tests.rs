@@ -255,7 +255,7 @@ fn mistakes_in_a_file_are_told_with_line_and_key() {
     let digit = "for '--seed <SEED>': expected a whole number from 0 to 18446744073709551615";
     refused("seed = 'many'", &format!("1: `seed`: invalid value 'many' {digit}"));
     refused("seed = -1", &format!("1: `seed`: invalid value '-1' {digit}"));
-    let accelerators = "`tpux` is no accelerator; there are: auto, cpu, cuda, tpu";
+    let accelerators = "`tpux` is not an accelerator; there are: auto, cpu, cuda, tpu";
     let message = format!("2: `accelerator`: invalid value 'tpux' for '--accelerator <ACCELERATOR>': {accelerators}");
     refused("[trainer]\naccelerator = 'tpux'", &message);
     let message = "1: `rates`: 2 values required for '--rates <RATES> <RATES>' but 1 was provided";

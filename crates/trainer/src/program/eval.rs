@@ -8,45 +8,9 @@ use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::LogLayout;
 use crate::placeholders::Placeholders;
 use crate::setting::Setting;
+use crate::stage::Stage;
 use crate::state::{Entry, names};
 use crate::{Batch, Error, Predictions, Result, StepContext, TrainingModule, media};
-
-/// Which of a module's steps that do not train.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stage {
-    Validation,
-    Test,
-    Prediction,
-}
-
-impl Stage {
-    /// The method of the module.
-    pub(crate) fn step(self) -> &'static str {
-        match self {
-            Stage::Validation => "validation_step",
-            Stage::Test => "test_step",
-            Stage::Prediction => "predict_step",
-        }
-    }
-
-    /// What it is.
-    pub(crate) fn noun(self) -> &'static str {
-        match self {
-            Stage::Validation => "validation",
-            Stage::Test => "test",
-            Stage::Prediction => "prediction",
-        }
-    }
-
-    /// The method of the Trainer.
-    pub(crate) fn verb(self) -> &'static str {
-        match self {
-            Stage::Validation => "validate",
-            Stage::Test => "test",
-            Stage::Prediction => "predict",
-        }
-    }
-}
 
 /// Records a step on a batch of each of the loader's shapes.
 pub(crate) fn eval(

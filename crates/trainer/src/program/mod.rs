@@ -17,7 +17,7 @@ mod update;
 mod values;
 
 pub(crate) use declared::{DeclaredProgram, declared};
-pub(crate) use eval::{Stage, eval};
+pub(crate) use eval::eval;
 pub(crate) use recorder::Recorder;
 pub(crate) use step_program::{CompiledStep, StepProgram};
 pub(crate) use train::{TrainProgram, train};
@@ -44,6 +44,7 @@ mod tests {
     use crate::Strategy;
     use crate::optimizers::Optimizers;
     use crate::setting::Choices;
+    use crate::stage::Stage;
     use crate::state::{StateLayout, of_module};
     use crate::{Batch, Plan, Precision, StepContext, Trainer, TrainingModule};
 

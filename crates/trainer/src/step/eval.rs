@@ -9,7 +9,8 @@ use super::TrainStep;
 use super::train::Averages;
 use crate::evaluate::{Evaluated, Evaluation};
 use crate::hosts;
-use crate::program::{self, Stage};
+use crate::program;
+use crate::stage::Stage;
 use crate::{BatchLimit, Error, LogPoint, Progress, Result};
 
 /// A module's `validation_step`, compiled, with its loader. [`TrainStep::eval_step`] makes it.

@@ -515,6 +515,12 @@ fn check_options(session: &Session) -> Result<()> {
             "overfit_batches: train_step leaves the loop to you: run the same batches again, or set limit_train_batches",
         ));
     }
+    if options.reload_dataloaders_every_n_epochs > 0 {
+        return Err(Error::option(
+            "reload_dataloaders_every_n_epochs: train_step leaves the loop to you: make a step for each loader, and go on with \
+             save and load",
+        ));
+    }
     let mut other = None;
     session.callbacks.each(|callback| {
         // These two are there by themselves.

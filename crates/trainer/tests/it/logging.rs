@@ -309,6 +309,45 @@ fn pictures_texts_and_histograms_are_those_of_the_step_at_the_log_point() {
     }
 }
 
+/// A layer that FSDP splits.
+#[derive(Module)]
+struct Wide(Linear);
+
+impl TrainingModule for Wide {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        cx.log_histogram("weight", self.0.weight.get(), 16);
+        log_media(batch, cx);
+        let x = batch.get("x").reshape([BATCH, 1]).broadcast_to([BATCH, 64]);
+        batch.mean(self.0.forward(&x).mean(&[1]))
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(1e-6))
+    }
+}
+
+#[test]
+fn a_log_point_at_the_end_of_a_group_has_its_last_batch_and_the_whole_of_split_weights() {
+    let weights = |devices: usize, strategy: &str| {
+        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let builder = builder(folder.path(), &record).devices(devices).strategy(strategy).max_epochs(1);
+        let builder = builder.accumulate_grad_batches(2).log_every_n_steps(1).enable_checkpointing(false);
+        builder.build().unwrap().fit(&Wide(Linear::new(64, 64)), &loader(), None).unwrap();
+        let logs = record.logs.lock().unwrap();
+        assert_eq!(logs.len(), 2);
+        for (point, batch) in logs.iter().zip([1, 2]) {
+            assert_eq!(point.media[1..], media_by_hand(batch), "{devices} devices, batch {batch}");
+        }
+        match &logs[0].media[0].1 {
+            Media::Histogram(histogram) => histogram.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (one, eight) = (weights(1, "ddp"), weights(8, "fsdp"));
+    assert_eq!((one.low, one.high, &one.counts), (eight.low, eight.high, &eight.counts));
+    assert_eq!(one.counts.iter().sum::<u64>(), 64 * 64);
+    assert!((one.sum - eight.sum).abs() < 1e-3 && (one.sum_squares - eight.sum_squares).abs() < 1e-3);
+}
+
 #[test]
 fn a_histogram_counts_what_is_not_finite_apart_and_no_padding() {
     let log: Log = |batch, cx| {

@@ -7,6 +7,7 @@ mod callbacks;
 mod checkpoints;
 mod command_line;
 mod common;
+mod compile_cache;
 mod damage;
 mod devices;
 mod fit;

@@ -356,6 +356,10 @@ fn each_wrong_use_is_one_clear_error() {
     let build = || trainer(folder.path());
     refused(build().max_time("1h".parse::<TrainDuration>().unwrap()), "max_time: it is 1h");
     refused(build().overfit_batches(2), "overfit_batches: train_step leaves the loop to you");
+    refused(
+        build().reload_dataloaders_every_n_epochs(1),
+        "reload_dataloaders_every_n_epochs: train_step leaves the loop",
+    );
     refused(build().callback(Record::default()), "the Trainer has the callback Record");
 
     let (net, other) = (Net::new(), Net::new());

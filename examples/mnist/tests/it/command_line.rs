@@ -12,6 +12,7 @@ mod libtpu;
 
 fn mnist(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mnist"));
+    command.env("FULMEN_COMPILE_CACHE", "off");
     command.current_dir(folder).args(args).envs(env.iter().copied()).output().unwrap()
 }
 

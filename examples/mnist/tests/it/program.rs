@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 fn mnist(runs: &Path, args: &[&str]) -> Command {
     // What the shell that runs the tests has them ignore, SIGINT in a background job say, is not ignored here.
     let mut command = Command::new("env");
+    command.env("FULMEN_COMPILE_CACHE", "off");
     command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_mnist"), "--default-root-dir"]);
     command.arg(runs).args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -118,6 +119,7 @@ impl Start {
         let program = env!("CARGO_BIN_EXE_mnist");
         // What the shell that runs the tests ignores.
         let mut command = Command::new("env");
+        command.env("FULMEN_COMPILE_CACHE", "off");
         command.arg("--default-signal=INT,TERM,HUP");
         match self {
             Start::Plainly => command.arg(program),
@@ -184,6 +186,7 @@ fn ctrl_c_on_a_terminal_saves_and_exits_with_130() {
     let runs = tempfile::tempdir().unwrap();
     let run = "exec \"$PROGRAM\" --max-epochs 1 --log-every-n-steps 5 --default-root-dir \"$RUNS\"";
     let mut command = Command::new("env");
+    command.env("FULMEN_COMPILE_CACHE", "off");
     command.args(["--default-signal=INT,TERM,HUP", "script", "-qec", run, "/dev/null"]);
     command.env("SHELL", "/bin/sh").env("PROGRAM", env!("CARGO_BIN_EXE_mnist")).env("RUNS", runs.path());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::compile_cache;
 use crate::limits::Limits;
 use crate::progress::Reporter;
 use clap::{Args, Subcommand};
@@ -15,7 +16,7 @@ use fulmen_data::Dataset;
 use fulmen_data::Result;
 use fulmen_images::{ImageFolder, Pictures};
 
-/// Makes, shows, verifies and clears cached datasets
+/// Makes, shows, verifies and clears cached datasets, and compiled programs
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -44,6 +45,7 @@ enum Command {
     },
     /// Removes the caches at a path, and nothing else that lies there
     Clear(Place),
+    Compile(compile_cache::Arguments),
 }
 #[derive(Debug, Args)]
 struct Warm {
@@ -199,6 +201,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             say!("{} bytes are free again", clear_cache(path)?);
             Ok(())
         }
+        Command::Compile(arguments) => compile_cache::run(arguments),
     }
 }
 

@@ -10,6 +10,7 @@ macro_rules! say {
 }
 
 mod cache;
+mod compile_cache;
 mod data;
 mod limits;
 mod presize;

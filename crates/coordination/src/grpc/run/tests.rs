@@ -42,7 +42,7 @@ fn refuses(request: wire::Join, expect: Expect) {
     let failure = run.join(&request, Instant::now()).unwrap_err();
     assert!(!failure.ends_run);
     expect.assert_eq(&failure.message);
-    // Whoever waits for process 1 in vain is told of it.
+    // A process that waits for process 1 in vain is told.
     run.come(&place(Purpose::Join, ""), 0, &BTreeMap::new());
     let late = run.give_up(&place(Purpose::Join, ""), LIMIT).unwrap_err();
     assert!(late.ends_run && late.processes == [1] && late.message.contains(&failure.message), "{}", late.message);

@@ -1,6 +1,7 @@
 //! What several test files read.
 
-use fulmen_data::TensorDataset;
+use expect_test::Expect;
+use fulmen_data::{Result, TensorDataset};
 
 /// `count` samples: a byte triple and a number, so that rows do not end at multiples of 64.
 pub(crate) fn data(count: usize) -> TensorDataset {
@@ -9,4 +10,12 @@ pub(crate) fn data(count: usize) -> TensorDataset {
         .array("number", [count], (0..count as i32).collect::<Vec<_>>())
         .build()
         .unwrap()
+}
+
+/// Checks that it is refused as a mistake of the user's, with these words.
+#[track_caller]
+pub(crate) fn refused<T>(result: Result<T>, expect: Expect) {
+    let error = result.err().unwrap();
+    assert!(error.is_usage());
+    expect.assert_eq(&error.to_string());
 }

@@ -17,7 +17,7 @@ pub use rnn::Rnn;
 /// The methods that say how a layer is built, which all three have.
 macro_rules! builders {
     ($layer:ident) => {
-        /// So many layers, each of which reads what the one before gives; 1 at first.
+        /// The number of layers, each of which reads the output of the one before; 1 by default.
         pub fn num_layers(mut self, num_layers: usize) -> $layer {
             self.0.num_layers = num_layers;
             self.rebuilt()

@@ -33,7 +33,7 @@ pub(crate) fn number(value: &Value) -> f64 {
         (_, Some("nan")) => f64::NAN,
         (_, Some("inf")) => f64::INFINITY,
         (_, Some("-inf")) => f64::NEG_INFINITY,
-        _ => panic!("{value} is no number"),
+        _ => panic!("{value} is not a number"),
     }
 }
 

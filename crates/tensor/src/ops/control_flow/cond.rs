@@ -76,7 +76,7 @@ fn refused(
 /// tensors from outside as well. Gradients flow to the operands and to these, through the branch that ran; for them the
 /// branch is computed again.
 ///
-/// Poisoned when `pred` is no bool scalar or the branches do not agree. A [`Variable`](crate::Variable) that a branch sets
+/// Poisoned when `pred` is not a bool scalar or the branches do not agree. A [`Variable`](crate::Variable) that a branch sets
 /// keeps a value that exists only within it: return the value and set the variable after.
 ///
 /// ```

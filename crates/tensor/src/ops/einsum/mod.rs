@@ -1,7 +1,7 @@
 //! Products by Einstein's notation, and others that [`Tensor::dot_general`] is under: `einsum`, `tensordot`, `outer`.
 //!
 //! The equation is read in `equation.rs`. Here the operands are brought together from left to right, two at a time: an
-//! axis whose label nobody needs any more is summed as early as can be.
+//! axis whose label is no longer needed is summed as early as can be.
 
 mod equation;
 
@@ -57,7 +57,7 @@ impl Labelled {
         Labelled { tensor, labels: self.labels.into_iter().filter(|l| needed.contains(l)).collect() }
     }
 
-    /// The product with another, over the labels that both have and nobody needs.
+    /// The product with another, summed over the shared labels that are no longer needed.
     fn times(self, other: Labelled, needed: &[Label]) -> Labelled {
         let shared = |l: &Label| other.labels.contains(l);
         let of_either = |l: &Label| needed.contains(l) || (self.labels.contains(l) && shared(l));
@@ -161,7 +161,7 @@ impl Tensor {
 
     /// The outer product of two vectors: `[n]` and `[m]` give `[n, m]`, each element by each other.
     ///
-    /// Poisoned if one is no vector.
+    /// Poisoned if one is not a vector.
     #[track_caller]
     pub fn outer(&self, other: impl AsTensor) -> Tensor {
         Tensor::record("outer", || {

@@ -63,7 +63,7 @@ fn parts_and_copies() {
         expect![[r#"
             split: the sizes [1, 1] add up to 2; axis 1 of [2, 3, 4] has 3
             split: axis 3 is not one of the 3 axes of [2, 3, 4]
-            chunk: 0 is no number of chunks from 1 to 65536
+            chunk: 0 is not a number of chunks from 1 to 65536
             unbind: axis 3 is not one of the 3 axes of [2, 3, 4]
             slice: 0..3 in steps of 0 does not lie within axis 1 of [2, 3, 4]
             index: there is no index 3 along axis 1 of [2, 3, 4]
@@ -129,14 +129,20 @@ fn shapes_that_cannot_be_are_refused() {
 #[test]
 fn sequences_and_masks() {
     check_starts(&[
-        (Tensor::arange_step(DType::F32, 0.0, 1.0, 0.0), "arange_step: 0 to 1 in steps of 0 is no row of numbers"),
+        (Tensor::arange_step(DType::F32, 0.0, 1.0, 0.0), "arange_step: 0 to 1 in steps of 0 is not a row of numbers"),
         (
             Tensor::arange_step(DType::F32, 0.0, f64::INFINITY, 1.0),
-            "arange_step: 0 to inf in steps of 1 is no row of numbers",
+            "arange_step: 0 to inf in steps of 1 is not a row of numbers",
         ),
-        (Tensor::arange_step(DType::I32, 0.0, 1.0, 0.5), "arange_step: 0 to 1 in steps of 0.5 are no elements of i32"),
-        (Tensor::arange_step(DType::U8, 0.0, 400.0, 100.0), "arange_step: the last number, 300, is no element of u8"),
-        (Tensor::arange_step(DType::I8, 0.0, 300.0, 100.0), "arange_step: the last number, 200, is no element of i8"),
+        (Tensor::arange_step(DType::I32, 0.0, 1.0, 0.5), "arange_step: 0 to 1 in steps of 0.5 are not elements of i32"),
+        (
+            Tensor::arange_step(DType::U8, 0.0, 400.0, 100.0),
+            "arange_step: the last number, 300, is not an element of u8",
+        ),
+        (
+            Tensor::arange_step(DType::I8, 0.0, 300.0, 100.0),
+            "arange_step: the last number, 200, is not an element of i8",
+        ),
         (Tensor::arange_step(DType::F32, 0.0, 1e300, 1.0), "arange_step: f32["),
         (Tensor::linspace(DType::I32, 0.0, 1.0, 3), "linspace: gives floating-point numbers, not i32"),
         (Tensor::meshgrid(&[&zeros([2]), &zeros([])])[1].clone(), "meshgrid: takes vectors, tensor 1 is f32[]"),

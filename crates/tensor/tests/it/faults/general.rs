@@ -236,7 +236,7 @@ fn a_placeholder_without_a_value_and_a_wrong_donation_are_errors() {
 #[test]
 fn an_unknown_accelerator_lists_the_known_ones() {
     let message = "tpux".parse::<Accelerator>().unwrap_err().to_string();
-    assert_eq!(message, "`tpux` is no accelerator; there are: auto, cpu, cuda, tpu");
+    assert_eq!(message, "`tpux` is not an accelerator; there are: auto, cpu, cuda, tpu");
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn parameters_that_are_no_placeholders_of_their_own_are_refused() {
     let expression = &x + 1.0;
     let message = Function::new("f", vec![x.clone(), expression.clone()], vec![expression]).stablehlo().unwrap_err();
     let message = message.to_string();
-    assert!(message.starts_with("`f`: parameter 1, Tensor(add: f32[2]), is no placeholder; "), "{message}");
+    assert!(message.starts_with("`f`: parameter 1, Tensor(add: f32[2]), is not a placeholder; "), "{message}");
     assert!(message.contains("general.rs:"), "{message}");
     let message = Function::new("f", vec![x.clone(), x.clone()], vec![x]).stablehlo().unwrap_err().to_string();
     assert!(

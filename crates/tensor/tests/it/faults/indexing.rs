@@ -26,7 +26,7 @@ fn reading() {
         expect![[r#"
             take: axis 2 is not one of the 2 axes of [3, 4]
             take: as indices takes integers, not f32; convert with to_dtype() first
-            index_select: the indices i32[2, 2] are no list; take() takes indices of any shape
+            index_select: the indices i32[2, 2] are not a list; take() takes indices of any shape
             gather: the indices i32[2] must have the rank of f32[3, 4] and may be larger along axis 0 only
             gather: as indices takes integers, not f32; convert with to_dtype() first
             gather: the indices i32[2, 5] must have the rank of f32[3, 4] and may be larger along axis 0 only

@@ -99,7 +99,7 @@ fn products() {
         ],
         expect![[r#"
             matmul: cannot multiply [2, 3] by [2, 3]: the last axis of the left has 3 elements, the rows of the right are 2
-            matmul: cannot multiply [] by [2, 3]: a scalar is no matrix, use *
+            matmul: cannot multiply [] by [2, 3]: a scalar is not a matrix, use *
             matmul: [2] and [3] do not broadcast: counted from the last, axis -1 has 2 and 3, and neither is 1
             dot_general: the two sides have 1 and 0 batch axes
             dot_general: cannot multiply [2, 3] by [2, 3]: the contracted axes 0 and 1 have 2 and 3 elements
@@ -125,8 +125,8 @@ fn products() {
             diag_embed: matrices of 9223372036854775810 rows and columns of f32[2, 3]: more bytes than a program can address
             diag: takes a vector or a matrix, not []
             linspace: gives floating-point numbers, not i32
-            arange_step: 0 to 1 in steps of 0 is no row of numbers
-            arange_step: 0 to 1 in steps of 0.5 are no elements of i32
+            arange_step: 0 to 1 in steps of 0 is not a row of numbers
+            arange_step: 0 to 1 in steps of 0.5 are not elements of i32
         "#]],
     );
 }
@@ -144,7 +144,7 @@ fn reductions() {
         (empty.argmin_all(), "argmin_all: [0] has no element along axis 0"),
         (empty.logsumexp(&[0]), "logsumexp: [0, 3] has no element along axis 0"),
         (Tensor::zeros(DType::Bool, [0]).argmax_all(), "argmax_all: [0] has no element along axis 0"),
-        (x.var_corrected(&[0], f64::NAN), "var_corrected: the correction NaN is no number"),
+        (x.var_corrected(&[0], f64::NAN), "var_corrected: the correction NaN is not a number"),
         (integers.norm(2.0, &[0]), "norm: takes floating-point numbers, not i32"),
         (x.norm(f64::NAN, &[0]), "norm: p is NaN"),
         (empty.norm(f64::INFINITY, &[0]), "norm: f32[0, 3] has no element along the axes [0]"),

@@ -1,14 +1,24 @@
-//! The training step of a module, as a fit would run it on each slice, and its judgement.
+//! Judging a training step for TPUs that are not in the room: does it fit, what does it cost, what bounds it.
+//!
+//! libtpu compiles the very step that a fit would run for a slice by name, with no TPU here, and what it says of the
+//! result is read: memory, FLOPs and bytes, and the program itself. Times are a roofline over published peaks. Nothing runs
+//! and nothing is measured; the values of the model are never computed.
 
 use fulmen_data::{DataLoader, Replicas};
 use fulmen_pjrt::Plugin;
 use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_preflight::Step;
+#[doc(inline)]
+pub use fulmen_preflight::{
+    Bound, Error, GENERATIONS, Generation, Judgement, LargeTensor, Price, Prices, Report, Ring, Roofline, Slice,
+    StepCost, StepSetting, Warning,
+};
 use fulmen_tensor::Mesh;
 
-use super::{Prices, Report, Slice, Step, StepSetting, run};
 use crate::limits::EpochSize;
 use crate::setting::Choices;
-use crate::{Batch, Error, Options, Result, Strategy, TrainerBuilder, TrainingModule, prepare};
+use crate::state::names;
+use crate::{Batch, Options, Result, Strategy, TrainerBuilder, TrainingModule, prepare, program};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
 /// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
@@ -45,7 +55,7 @@ fn judge<M: TrainingModule>(
     let doing = "preflight";
     let path = locate(Platform::Tpu, None).map_err(|e| Error::compiler(doing, e))?;
     let plugin = Plugin::load(path).map_err(|e| Error::compiler(doing, e))?;
-    run(&plugin, slices, prices, |devices| record(choices, mesh, module, train, devices))
+    fulmen_preflight::judge(&plugin, slices, prices, |devices| record(choices, mesh, module, train, devices))
 }
 
 impl TrainerBuilder {
@@ -77,7 +87,7 @@ fn record<M: TrainingModule>(
         Some(mesh) if mesh.num_devices() == devices => mesh.clone(),
         Some(mesh) => {
             let has = mesh.num_devices();
-            return Err(Error::usage(format!(
+            return Err(crate::Error::usage(format!(
                 "the mesh {mesh} has {has} devices, and a slice has {devices}; give slices of {has} devices, or a mesh of \
                  {devices}"
             )));
@@ -98,16 +108,10 @@ fn record<M: TrainingModule>(
     let (_, plan) = setting.plan(epoch);
     let batch = Batch::of_size(train, batch_size, setting.options.precision.whole());
     let program = prepare::training_step(module, &setting, &plan, (&[batch], steps_per_epoch), setting.options.seed)?.1;
-    let function = program.step.functions().first().ok_or_else(|| Error::data("no step was recorded"))?;
-    let parts = function.parameters().iter().zip(function.parameter_shardings()).map(|(parameter, sharding)| {
-        let shape = &parameter.ty().shape;
-        let shard = sharding.shard_shape(&setting.mesh, shape).map_or(0, |shard| shard.num_elements());
-        shape.num_elements().checked_div(shard).unwrap_or(1)
-    });
+    let function = program.step.functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))?;
     Ok(Step {
-        stablehlo: function.stablehlo_for(&setting.mesh)?,
-        recorded: function.recorded()?,
-        parts: parts.collect(),
+        is_internal: |file| file.starts_with(program::folder()),
+        parameter_of: names::parameter_of,
         steps_per_epoch: Some(steps_per_epoch),
         setting: Some(StepSetting {
             batch_size,
@@ -116,6 +120,7 @@ fn record<M: TrainingModule>(
             mesh: setting.mesh.to_string(),
         }),
         note,
+        ..Step::new(function, &setting.mesh)?
     })
 }
 
@@ -147,7 +152,6 @@ mod tests {
     use fulmen_tensor::Tensor;
 
     use super::*;
-    use crate::preflight::Bound;
     use crate::{Plan, StepContext, Trainer};
 
     #[derive(Module)]
@@ -200,7 +204,10 @@ mod tests {
                 _ => assert!((4 * parameters..4 * parameters + 4096).contains(&summed), "{summed} {report}"),
             }
             let lines = judgement.warnings.iter().filter_map(|w| w.source.as_ref());
-            assert!(judgement.warnings.len() == lines.filter(|line| line.contains("training.rs:")).count(), "{report}");
+            assert!(
+                judgement.warnings.len() == lines.filter(|line| line.contains("preflight.rs:")).count(),
+                "{report}"
+            );
             assert_ne!(step.roofline.bound_by, Bound::MatrixUnit, "batches this small leave it idle");
         }
     }
@@ -216,9 +223,8 @@ mod tests {
             builder.preflight(&Mlp::new(2048), &loader(64), &slices, None).unwrap().slices.remove(0)
         };
         let (ddp, fsdp) = (judge(Strategy::Ddp), judge(Strategy::Fsdp));
-        let has = |judgement: &crate::preflight::Judgement, kind| {
-            judgement.step.as_ref().unwrap().collectives.iter().any(|c| c.kind == kind)
-        };
+        let has =
+            |judgement: &Judgement, kind| judgement.step.as_ref().unwrap().collectives.iter().any(|c| c.kind == kind);
         assert!(has(&fsdp, CollectiveKind::AllGather) && !has(&ddp, CollectiveKind::AllGather));
         assert!(fsdp.hbm_needed_bytes.unwrap() * 2 < ddp.hbm_needed_bytes.unwrap(), "{ddp} {fsdp}");
     }
@@ -240,7 +246,7 @@ mod tests {
         let names: Vec<_> = judgement.largest.iter().map(|t| t.what.as_str()).collect();
         assert!(names.iter().any(|name| name.ends_with("weight")), "{names:?}");
         assert!(names.iter().any(|name| name.starts_with("optimizer/")), "{names:?}");
-        assert!(judgement.largest.iter().all(|t| t.source.contains("training.rs:")), "{report}");
+        assert!(judgement.largest.iter().all(|t| t.source.contains("preflight.rs:")), "{report}");
     }
 
     #[test]

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use fulmen_tensor::{Recorded, TensorType};
+use fulmen_tensor::TensorType;
 
-use crate::state::names;
+use crate::Step;
 
 /// Tensors of one kind from one line.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,10 +29,11 @@ impl LargeTensor {
     }
 }
 
-/// The `most` largest kinds of tensors. `parts[i]` is the number of devices that parameter `i` is split over. A value is
-/// taken to be split like what it is computed from where its first axis has the same length, as a batch's has. What was
-/// recorded in the files whose names begin with `not_here` is none of the user's: the optimizer's arithmetic, which needs no memory of its own.
-pub(crate) fn largest(recorded: &[Recorded], parts: &[usize], most: usize, not_here: &str) -> Vec<LargeTensor> {
+/// The `most` largest kinds of tensors. A value is taken to be split like what it is computed from where its first axis
+/// has the same length, as a batch's has. What was recorded in internal files is the optimizer's arithmetic,
+/// which needs no memory of its own.
+pub(crate) fn largest(step: &Step, most: usize) -> Vec<LargeTensor> {
+    let (recorded, parts) = (&step.recorded, &step.parts);
     let mut split: Vec<usize> = Vec::with_capacity(recorded.len());
     for value in recorded {
         let first_axis = |i: usize| recorded.get(i)?.types.first()?.shape.first().copied();
@@ -46,17 +47,17 @@ pub(crate) fn largest(recorded: &[Recorded], parts: &[usize], most: usize, not_h
     }
     let mut found: BTreeMap<(String, String, u64), (TensorType, u64)> = BTreeMap::new();
     let uses: BTreeMap<&str, String> = (recorded.iter().enumerate())
-        .filter_map(|(i, value)| Some((value.name.as_deref()?, first_use(recorded, i, not_here)?)))
+        .filter_map(|(i, value)| Some((value.name.as_deref()?, first_use(step, i)?)))
         .collect();
     for (value, parts) in recorded.iter().zip(&split) {
         let (what, source) = match (&value.name, value.operation) {
             (Some(name), _) => {
                 // The optimizer's state is named after the parameter that it is for.
-                let of = names::parameter_of(name);
+                let of = (step.parameter_of)(name);
                 let line = uses.get(name.as_str()).or_else(|| uses.get(of?));
                 (name.clone(), line.cloned().unwrap_or_else(|| value.location.to_string()))
             }
-            (None, _) if value.location.file().starts_with(not_here) => continue,
+            (None, _) if (step.is_internal)(value.location.file()) => continue,
             (None, Some(operation)) if !is_made_anew(operation) => (operation.to_owned(), value.location.to_string()),
             (None, None) => ("constant value".to_owned(), value.location.to_string()),
             _ => continue,
@@ -97,12 +98,12 @@ fn is_made_anew(operation: &str) -> bool {
 }
 
 /// The user's line that first computes with a value, past operations that only hand it on.
-fn first_use(recorded: &[Recorded], value: usize, not_here: &str) -> Option<String> {
+fn first_use(step: &Step, value: usize) -> Option<String> {
     let users =
-        |of: usize| recorded.iter().enumerate().skip(of + 1).filter(move |(_, user)| user.operands.contains(&of));
+        |of: usize| step.recorded.iter().enumerate().skip(of + 1).filter(move |(_, user)| user.operands.contains(&of));
     let mut at = value;
     loop {
-        if let Some((_, user)) = users(at).find(|(_, user)| !user.location.file().starts_with(not_here)) {
+        if let Some((_, user)) = users(at).find(|(_, user)| !(step.is_internal)(user.location.file())) {
             return Some(user.location.to_string());
         }
         at = users(at).find(|(_, user)| matches!(user.operation, Some("with_sharding" | "to_dtype")))?.0;
@@ -111,7 +112,7 @@ fn first_use(recorded: &[Recorded], value: usize, not_here: &str) -> Option<Stri
 
 #[cfg(test)]
 mod tests {
-    use fulmen_tensor::{DType, Function};
+    use fulmen_tensor::{DType, Function, Mesh};
 
     use super::*;
 
@@ -123,8 +124,8 @@ mod tests {
             let y = x[0].matmul(&x[1]).tanh();
             vec![y.sum_all()]
         });
-        let recorded = function.recorded().unwrap();
-        let large = largest(&recorded, &[8, 1], 3, "trainer/");
+        let step = Step { parts: vec![8, 1], ..Step::new(&function, &Mesh::new([("data", 1)]).unwrap()).unwrap() };
+        let large = largest(&step, 3);
         let of: Vec<_> = large.iter().map(|t| (t.what.as_str(), t.device_bytes, t.count)).collect();
         assert_eq!(of[0], ("input 1", 400_000, 1), "{large:?}");
         // Of the results each device has an eighth of the rows.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::topology::Slice;
+use crate::Slice;
 
 /// What one device has to do in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -5,7 +5,7 @@ use std::fmt;
 
 use fulmen_pjrt::hlo::Collective;
 
-use super::report::{Judgement, Report, StepCost, StepSetting};
+use crate::{Judgement, Report, StepCost, StepSetting};
 
 impl fmt::Display for StepSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,7 +1,20 @@
 //! What makes a step slower than it need be: sizes that leave a part of the matrix units or of the memory's tiles empty,
 //! and `f32` where `bf16` would do.
 //!
-//! Preflight reads it from a compiled program, and a fit from what was recorded (`hints.rs`).
+//! It is read from a compiled program, or, before anything is compiled, from what was recorded.
+//!
+//! ```
+//! use fulmen_preflight::{Generation, warnings};
+//! use fulmen_tensor::{DType, Function, TensorType};
+//!
+//! let types = [TensorType::new(DType::F32, [64, 16]), TensorType::new(DType::F32, [16, 24])];
+//! let narrow = Function::trace("narrow", &types, |x| vec![x[0].matmul(&x[1])]);
+//! let products = warnings::recorded_products(&narrow.recorded()?, 1);
+//! let unit = Generation::find("v5e").unwrap().matrix_unit;
+//! assert!(warnings::share_used(&products, unit).unwrap() < 0.1);
+//! assert!(warnings::matrix_unit(&products, unit)[0].message.contains("of the 128×128 matrix unit"));
+//! # Ok::<(), fulmen_tensor::Error>(())
+//! ```
 
 use std::collections::BTreeMap;
 
@@ -37,7 +50,7 @@ fn used(product: &Product, unit: u64) -> f64 {
 }
 
 /// The share of the matrix units' time, over all products, that is not spent on padding; `None` without products.
-pub(crate) fn share_used(products: &[PlacedProduct], unit: u64) -> Option<f64> {
+pub fn share_used(products: &[PlacedProduct], unit: u64) -> Option<f64> {
     let (mut work, mut time) = (0.0, 0.0);
     for placed in products {
         let (flops, used) = (placed.product.flops * placed.times as f64, used(&placed.product, unit));
@@ -51,7 +64,7 @@ pub(crate) fn share_used(products: &[PlacedProduct], unit: u64) -> Option<f64> {
 
 /// The products that a program records with `matmul` and `convolution`, as one of the devices that share a batch sees
 /// them. Their derivatives have the same lengths in another order.
-pub(crate) fn recorded_products(recorded: &[Recorded], devices: usize) -> Vec<PlacedProduct> {
+pub fn recorded_products(recorded: &[Recorded], devices: usize) -> Vec<PlacedProduct> {
     recorded.iter().filter_map(|r| recorded_product(recorded, r, devices as u64)).collect()
 }
 
@@ -91,7 +104,7 @@ fn recorded_product(recorded: &[Recorded], r: &Recorded, devices: u64) -> Option
 }
 
 /// Products whose sizes leave a part of the matrix unit empty, the most wasteful first.
-pub(crate) fn matrix_unit(products: &[PlacedProduct], unit: u64) -> Vec<Warning> {
+pub fn matrix_unit(products: &[PlacedProduct], unit: u64) -> Vec<Warning> {
     let work = |p: &PlacedProduct| p.product.flops * p.times as f64;
     let all: f64 = products.iter().map(work).sum();
     // The same product on the same line is one.
@@ -164,7 +177,7 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
 
 /// Products of `f32` in the program as it was recorded. (In the compiled program they are `bf16` already: that is how a
 /// matrix unit multiplies `f32` in default precision.)
-pub(crate) fn single_precision(recorded: &[Recorded], passes: u32) -> Option<Warning> {
+pub fn single_precision(recorded: &[Recorded], passes: u32) -> Option<Warning> {
     let is_product = |r: &&Recorded| matches!(r.operation, Some("matmul" | "dot_general" | "convolution"));
     let products: Vec<&Recorded> = recorded.iter().filter(is_product).collect();
     let is_f32 = |r: &&&Recorded| {

@@ -3,20 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::chips::{GENERATIONS, Generation, Ring};
-use crate::{Error, Result};
+use crate::{Error, GENERATIONS, Generation, Result, Ring};
 
 /// A slice of TPUs to judge a program for.
 ///
 /// ```
-/// use fulmen_trainer::preflight::Slice;
+/// use fulmen_preflight::Slice;
 ///
 /// // Everyday names count TensorCores up to v5p, and chips for v5e and v6e.
 /// let v3: Slice = "v3-8".parse()?;
 /// assert_eq!((v3.name(), v3.num_chips(), v3.num_devices()), ("v3:2x2", 4, 8));
 /// let v5e: Slice = "v5litepod-8".parse()?;
 /// assert_eq!((v5e.name(), v5e.num_chips(), v5e.num_devices()), ("v5e:2x4", 8, 8));
-/// # Ok::<(), fulmen_trainer::Error>(())
+/// # Ok::<(), fulmen_preflight::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slice {
@@ -137,7 +136,7 @@ impl FromStr for Slice {
             };
             axes
         } else {
-            let Ok(number) = size.parse::<usize>() else { return wrong(format!("`{size}` is no number")) };
+            let Ok(number) = size.parse::<usize>() else { return wrong(format!("`{size}` is not a number")) };
             let what = if generation.named_by_cores { "TensorCores" } else { "chips" };
             match shapes(generation).find(|axes| counted(generation, axes.iter().product()) == number) {
                 Some(axes) => axes.to_vec(),
@@ -211,7 +210,7 @@ mod tests {
         check("v9:2x2", "there are v2, v3, v4, v5e, v5p, v6e, tpu7x");
         check("v3-7", "counts TensorCores, and the slices with a name of this kind are v3-2, v3-8, v3-16");
         check("v6e-9", "counts chips, and the slices with a name of this kind are v6e-1, v6e-4, v6e-8");
-        check("v5e-x", "`x` is no number");
+        check("v5e-x", "`x` is not a number");
         check("v5e:2x2x1", "slices of v5e have 2 axes, such as v5e:2x2");
         check("v5p:4x4", "slices of v5p have 3 axes, such as v5p:2x2x1");
         check("v5e:0x4", "from 1 to 9216 chips");

@@ -191,7 +191,7 @@ impl Generation {
     }
 
     /// The generation of a device by the kind that a plugin tells, such as `TPU v5 lite`.
-    pub(crate) fn of_kind(kind: &str) -> Option<&'static Generation> {
+    pub fn of_kind(kind: &str) -> Option<&'static Generation> {
         let words: Vec<&str> = kind.split_whitespace().filter(|word| !word.eq_ignore_ascii_case("tpu")).collect();
         let name = words.concat();
         // libtpu's word for the smaller chip of a generation.

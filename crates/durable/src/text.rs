@@ -9,7 +9,18 @@ use std::path::Path;
 const MOST_BYTES: u64 = 1_000_000;
 
 /// Reads a regular file, or a pipe, such as the one that a shell puts in the place of `<(command)`.
-pub(crate) fn read(path: &Path) -> io::Result<String> {
+///
+/// # Errors
+/// The file cannot be read; it is larger than 1 MB, or not UTF-8; it is a folder or a device.
+///
+/// ```
+/// let file = tempfile::NamedTempFile::new()?;
+/// std::fs::write(file.path(), "batch_size = 64")?;
+/// assert_eq!(fulmen_durable::read_text(file.path())?, "batch_size = 64");
+/// assert!(fulmen_durable::read_text("/dev/zero".as_ref()).unwrap_err().to_string().contains("not a regular file"));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn read_text(path: &Path) -> io::Result<String> {
     let refuse = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
     let metadata = std::fs::metadata(path)?;
     if metadata.is_dir() {

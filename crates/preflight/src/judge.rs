@@ -1,34 +1,13 @@
-//! Judging a training step for TPUs that are not in the room: does it fit, what does it cost, what bounds it.
-//!
-//! libtpu compiles the very step that a fit would run for a slice by name, with no TPU here, and what it says of the
-//! result is read: memory, FLOPs and bytes, and the program itself. Times are a roofline over published peaks. Nothing runs
-//! and nothing is measured; the values of the model are never computed.
-
-mod chips;
-mod large;
-mod prices;
-mod report;
-mod roofline;
-mod text;
-mod topology;
-mod training;
-pub(crate) mod warnings;
+//! Compiling a step for each slice, and reading what the compiler tells of it.
 
 use std::time::Instant;
 
 use fulmen_pjrt::{CompileOptions, DeviceDescription, Effort, Executable, Plugin};
-use fulmen_tensor::Recorded;
+use fulmen_tensor::{Function, Mesh, Recorded};
 
-pub use chips::{GENERATIONS, Generation, Ring};
-pub use large::LargeTensor;
-pub use prices::{Price, Prices};
-pub use report::{Judgement, Report, StepCost, StepSetting};
-pub use roofline::{Bound, Roofline};
-pub use topology::Slice;
-pub use training::training_step;
-pub use warnings::Warning;
-
-use crate::{Error, Result, program};
+use crate::{
+    Error, Judgement, Prices, Report, Result, Roofline, Slice, StepCost, StepSetting, large, roofline, warnings,
+};
 
 /// Of the largest tensors, so many are told.
 const LARGEST: usize = 10;
@@ -41,31 +20,63 @@ const EFFORT: Effort = Effort::O1;
 
 /// A step to judge, for so many devices.
 #[derive(Clone)]
-pub(crate) struct Step {
+pub struct Step {
     /// The program.
-    pub(crate) stablehlo: String,
+    pub stablehlo: String,
     /// What was recorded.
-    pub(crate) recorded: Vec<Recorded>,
+    pub recorded: Vec<Recorded>,
     /// Over how many devices each parameter is split.
-    pub(crate) parts: Vec<usize>,
+    pub parts: Vec<usize>,
+    /// Whether a line of this file is none of the user's.
+    pub is_internal: fn(&str) -> bool,
+    /// The parameter that a value is the optimizer's state for, by their names.
+    pub parameter_of: fn(&str) -> Option<&str>,
     /// How many such steps an epoch has.
-    pub(crate) steps_per_epoch: Option<u64>,
+    pub steps_per_epoch: Option<u64>,
     /// How it would be trained.
-    pub(crate) setting: Option<StepSetting>,
+    pub setting: Option<StepSetting>,
     /// What is different from the step that was asked for.
-    pub(crate) note: Option<String>,
+    pub note: Option<String>,
 }
 
-/// Judges a step for slices, one after the other. `step` gives the step for so many devices.
-pub(crate) fn run(
+impl Step {
+    /// A function over a mesh, each of whose lines is the user's.
+    ///
+    /// # Errors
+    /// A mistake in what the function records; a parameter that the mesh cannot split.
+    pub fn new(function: &Function, mesh: &Mesh) -> fulmen_tensor::Result<Step> {
+        let parts = function.parameters().iter().zip(function.parameter_shardings()).map(|(parameter, sharding)| {
+            let shape = &parameter.ty().shape;
+            let shard = sharding.shard_shape(mesh, shape).map_or(0, |shard| shard.num_elements());
+            shape.num_elements().checked_div(shard).unwrap_or(1)
+        });
+        Ok(Step {
+            stablehlo: function.stablehlo_for(mesh)?,
+            recorded: function.recorded()?,
+            parts: parts.collect(),
+            is_internal: |_| false,
+            parameter_of: |_| None,
+            steps_per_epoch: None,
+            setting: None,
+            note: None,
+        })
+    }
+}
+
+/// Judges a step for slices, one after the other. `step` gives the step for so many devices. A step that does not fit is
+/// an answer, not an error: see [`Report::all_fit`]. The example of the [crate](crate) judges a product.
+///
+/// # Errors
+/// Those of `step`; a slice that libtpu does not know; a program that libtpu refuses for another reason than memory.
+pub fn judge<E: From<Error>>(
     plugin: &Plugin,
     slices: &[Slice],
     prices: Option<&Prices>,
-    mut step: impl FnMut(usize) -> Result<Step>,
-) -> Result<Report> {
+    mut step: impl FnMut(usize) -> Result<Step, E>,
+) -> Result<Report, E> {
     let mut judged = Vec::with_capacity(slices.len());
     for slice in slices {
-        let mut judgement = judge(plugin, slice, &step(slice.num_devices())?)?;
+        let mut judgement = judge_slice(plugin, slice, &step(slice.num_devices())?)?;
         let price = prices.and_then(|prices| prices.of(slice));
         judgement.usd_per_hour = price.map(|price| price.usd_per_chip_hour * slice.num_chips() as f64);
         judged.push(judgement);
@@ -74,11 +85,11 @@ pub(crate) fn run(
     Ok(Report { slices: judged, prices })
 }
 
-fn judge(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement> {
+fn judge_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement> {
     let doing = || format!("judging the step for {slice}");
     let topology = plugin
         .topology_with(slice.name(), &slice.generation().topology_options())
-        .map_err(|e| Error::compiler(&doing(), e))?;
+        .map_err(|e| Error::compiler(doing(), e))?;
     let (devices, there) = (slice.num_devices(), topology.devices().len());
     if devices != there {
         let message = format!("{}: libtpu says that it has {there} devices, and not {devices}", doing());
@@ -107,17 +118,17 @@ fn judge(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement> {
     let compiled = plugin.compile(&topology, &step.stablehlo, &options);
     judgement.compile_s = start.elapsed().as_secs_f64();
     match compiled {
-        Ok(program) => cost(&mut judgement, &program, step).map_err(|e| Error::compiler(&doing(), e))?,
+        Ok(program) => cost(&mut judgement, &program, step).map_err(|e| Error::compiler(doing(), e))?,
         Err(error) if error.is_out_of_memory() => {
             let (needed, available) = needed_and_available(&error.to_string());
             judgement.hbm_needed_bytes = needed;
             if let Some(available) = available {
                 judgement.hbm_available_bytes = available.min(judgement.hbm_available_bytes);
             }
-            judgement.largest = large::largest(&step.recorded, &step.parts, LARGEST, program::folder());
+            judgement.largest = large::largest(step, LARGEST);
             judgement.warnings.extend(warnings::single_precision(&step.recorded, 1));
         }
-        Err(error) => return Err(Error::compiler(&doing(), error)),
+        Err(error) => return Err(Error::compiler(doing(), error)),
     }
     Ok(judgement)
 }
@@ -188,14 +199,20 @@ mod tests {
     fn step(batch: usize, width: usize) -> Step {
         let types = [TensorType::new(DType::F32, [batch, width]), TensorType::new(DType::F32, [width, width])];
         let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[1]).relu().sum_all()]);
-        Step {
-            stablehlo: function.stablehlo().unwrap(),
-            recorded: function.recorded().unwrap(),
-            parts: vec![1, 1],
-            steps_per_epoch: Some(100),
-            setting: None,
-            note: None,
-        }
+        Step { steps_per_epoch: Some(100), ..Step::new(&function, &mesh()).unwrap() }
+    }
+
+    fn mesh() -> Mesh {
+        Mesh::new([("data", 1)]).unwrap()
+    }
+
+    fn judge_all(
+        plugin: &Plugin,
+        slices: &[Slice],
+        prices: Option<&Prices>,
+        step: impl Fn(usize) -> Step,
+    ) -> Result<Report> {
+        judge(plugin, slices, prices, |devices| Ok(step(devices)))
     }
 
     #[test]
@@ -203,7 +220,7 @@ mod tests {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:1x1,v6e-1").unwrap();
         let prices = Prices::ours().unwrap();
-        let report = run(&plugin, &slices, Some(&prices), |_| Ok(step(4096, 1000))).unwrap();
+        let report = judge_all(&plugin, &slices, Some(&prices), |_| step(4096, 1000)).unwrap();
         println!("{report}\n{}", report.json());
         assert!(report.all_fit());
         let [v5e, v6e] = &report.slices[..] else { panic!("{report}") };
@@ -238,8 +255,8 @@ mod tests {
         let seconds = |precision| {
             let types = [TensorType::new(DType::F32, [4096, 1024]), TensorType::new(DType::F32, [1024, 1024])];
             let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[1])]).matmul_precision(precision);
-            let step = Step { stablehlo: function.stablehlo().unwrap(), ..step(8, 8) };
-            let report = run(&plugin, &slices, None, |_| Ok(step.clone())).unwrap();
+            let step = Step::new(&function, &mesh()).unwrap();
+            let report = judge_all(&plugin, &slices, None, |_| step.clone()).unwrap();
             println!("{report} {}", report.json());
             report.slices[0].step.as_ref().unwrap().roofline.matrix_s
         };
@@ -253,7 +270,7 @@ mod tests {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:1x1").unwrap();
         // 10 GB of weights and 30 GB of input.
-        let report = run(&plugin, &slices, None, |_| Ok(step(150_000, 50_000))).unwrap();
+        let report = judge_all(&plugin, &slices, None, |_| step(150_000, 50_000)).unwrap();
         println!("{report}\n{}", report.json());
         assert!(!report.all_fit());
         let judgement = &report.slices[0];
@@ -269,7 +286,7 @@ mod tests {
     fn what_cannot_be_judged_is_an_error() {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:3x5").unwrap();
-        let error = run(&plugin, &slices, None, |_| Ok(step(8, 8))).unwrap_err();
+        let error = judge_all(&plugin, &slices, None, |_| step(8, 8)).unwrap_err();
         assert!(error.is_runtime() && error.to_string().contains("judging the step for v5e:3x5"), "{error}");
     }
 

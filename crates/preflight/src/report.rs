@@ -3,10 +3,7 @@
 use fulmen_pjrt::hlo::Collective;
 use serde_json::{Value, json};
 
-use super::large::LargeTensor;
-use super::roofline::Roofline;
-use super::topology::Slice;
-use super::warnings::Warning;
+use crate::{LargeTensor, Roofline, Slice, Warning};
 
 /// What a preflight found, slice by slice.
 #[derive(Clone, Debug)]

@@ -4,9 +4,7 @@ use std::path::Path;
 
 use toml_edit::{DocumentMut, TableLike};
 
-use super::chips::{GENERATIONS, Generation};
-use super::topology::Slice;
-use crate::{Error, Result};
+use crate::{Error, GENERATIONS, Generation, Result, Slice};
 
 const OURS: &str = include_str!("prices.toml");
 
@@ -45,7 +43,7 @@ impl Prices {
     /// # Errors
     /// A file that cannot be read or is no such table.
     pub fn read(path: &Path) -> Result<Prices> {
-        let text = crate::text_file::read(path)
+        let text = fulmen_durable::read_text(path)
             .map_err(|e| Error::usage(format!("the price table {} cannot be read: {e}", path.display())))?;
         Prices::parse(&text, &format!("the price table {}", path.display()))
     }

@@ -1,0 +1,70 @@
+//! `fulmen cache compile`: the programs that were compiled on this machine.
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use clap::{Args, Subcommand};
+use fulmen_data::{Error, Result};
+use fulmen_pjrt::compile_cache::{CacheEntry, CompileCache};
+
+/// Shows, verifies and clears the compiled programs that are kept on disk
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// The folder of the programs [default: that of FULMEN_COMPILE_CACHE, or fulmen/compile in the user's cache folder]
+    #[arg(long, value_name = "FOLDER", global = true)]
+    folder: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Lists the programs, those used last first
+    List,
+    /// Removes all programs; each is compiled again when it is next needed
+    Clear,
+    /// Compares the programs with their checksums
+    Verify,
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<()> {
+    let failed = |error: fulmen_pjrt::Error| Error::new(error.to_string());
+    let cache = match arguments.folder {
+        Some(folder) => CompileCache::new(folder, u64::MAX),
+        None => CompileCache::from_env()
+            .map_err(failed)?
+            .ok_or_else(|| Error::usage("FULMEN_COMPILE_CACHE is `off`; --folder names a folder of programs"))?,
+    };
+    let folder = cache.folder().display();
+    match arguments.command {
+        Command::List => {
+            let entries = cache.entries().map_err(failed)?;
+            entries.iter().for_each(show);
+            let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
+            say!("{} programs, {:.1} MB, in {folder}", entries.len(), bytes as f64 / 1e6);
+        }
+        Command::Clear => say!("{} bytes are free again", cache.clear().map_err(failed)?),
+        Command::Verify => {
+            let damaged = cache.verify().map_err(failed)?;
+            damaged.iter().for_each(|error| say!("{error}"));
+            if !damaged.is_empty() {
+                let count = damaged.len();
+                return Err(Error::new(format!(
+                    "{count} programs in {folder} are damaged; they are never run, and replaced when they are needed"
+                )));
+            }
+            say!("all programs in {folder} are as they were written");
+        }
+    }
+    Ok(())
+}
+
+fn show(entry: &CacheEntry) {
+    let used = SystemTime::now().duration_since(entry.used).unwrap_or_default().as_secs_f64() / 3600.0;
+    say!(
+        "{}  {:.1} MB, compiled in {:.1} s, used {used:.1} h ago",
+        entry.program.as_deref().unwrap_or("(damaged)"),
+        entry.bytes as f64 / 1e6,
+        entry.compile_time.as_secs_f64()
+    );
+}

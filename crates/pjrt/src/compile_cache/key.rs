@@ -1,0 +1,217 @@
+//! [`ProgramKey`]: all that decides what the compiler makes of a program, as named facts.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fmt::Write as _;
+
+use prost::Message;
+
+use crate::client::Client;
+use crate::error::Result;
+use crate::frame;
+use crate::hash;
+use crate::options::CompileOptions;
+
+/// How many differences are told.
+const MOST_DIFFERENCES: usize = 3;
+
+/// The most characters of a value in a difference.
+const MOST_CHARACTERS: usize = 60;
+
+/// The fact that covers the whole text; it differs whenever another fact of the program does.
+const TEXT: &str = "text";
+
+/// Something that decides what the compiler makes of a program.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Fact {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+/// What tells compiled programs apart: the program's text, the compile options with their flags, the plugin's file, the
+/// devices, for a CPU its features and how many threads it runs, and libtpu's flags in `LIBTPU_INIT_ARGS`.
+#[derive(Clone, Debug)]
+pub struct ProgramKey {
+    program: String,
+    facts: Vec<Fact>,
+    digest: String,
+}
+
+impl ProgramKey {
+    /// The key of a program for a client. The first key of a process may have to wait until the plugin's file is hashed;
+    /// see [`CompileCache::prepare`](super::CompileCache::prepare).
+    ///
+    /// `inputs` are names and types of the program's inputs, for messages. If `text` differs only in what does not change
+    /// the compiled program, such as locations, strip that first.
+    ///
+    /// # Errors
+    /// The plugin's file cannot be read, or was replaced after it was loaded.
+    pub fn new(
+        client: &Client,
+        program: &str,
+        text: &str,
+        options: &CompileOptions,
+        inputs: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self> {
+        let fact = |name: &str, value: String| Fact { name: name.to_owned(), value };
+        let mut facts: Vec<Fact> = inputs.into_iter().map(|(name, ty)| fact(&format!("`{name}`"), ty)).collect();
+        facts.extend(operations(text).into_iter().map(|(name, count)| fact(name, format!("{count} times"))));
+        facts.push(fact("the compile options", format!("{options:?}")));
+        facts.push(fact("the devices", devices(client)));
+        facts.push(fact("the plugin", client.plugin().identity()?.to_owned()));
+        facts.push(fact("the runtime", format!("{} {}", client.platform_name(), client.platform_version())));
+        if client.platform_name() == "cpu" {
+            let threads = std::thread::available_parallelism().map_or(0, usize::from);
+            facts.push(fact("the CPU's features", frame::cpu_features()));
+            facts.push(fact("the CPU", frame::cpu_model()));
+            facts.push(fact("the number of cores", threads.to_string()));
+        }
+        if let Some(flags) = env::var_os("LIBTPU_INIT_ARGS") {
+            facts.push(fact("LIBTPU_INIT_ARGS", flags.to_string_lossy().into_owned()));
+        }
+        facts.push(fact(TEXT, hash::hex(&hash::of_bytes(text.as_bytes()))));
+        let digest =
+            hash::hex(&hash::of_bytes(&Facts { program: program.to_owned(), facts: facts.clone() }.encode_to_vec()));
+        Ok(Self { program: program.to_owned(), facts, digest })
+    }
+
+    /// The program's name.
+    pub fn program(&self) -> &str {
+        &self.program
+    }
+
+    /// A SHA-256 over all that the key depends on, in hexadecimal.
+    pub fn digest(&self) -> &str {
+        &self.digest
+    }
+
+    pub(super) fn facts(&self) -> &[Fact] {
+        &self.facts
+    }
+
+    /// What a stored program has otherwise, a line a difference.
+    pub(super) fn differences(&self, stored: &[Fact]) -> Vec<String> {
+        let find =
+            |facts: &[Fact], name: &str| facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.clone());
+        let gone = stored.iter().filter(|fact| find(&self.facts, &fact.name).is_none());
+        let all = self.facts.iter().chain(gone).map(|fact| fact.name.as_str());
+        let mut lines = vec![];
+        for name in all.filter(|&name| name != TEXT) {
+            let (then, now) = (find(stored, name), find(&self.facts, name));
+            if then != now {
+                lines.push(format!("{name}: {} then, {} now", shown(then), shown(now)));
+            }
+        }
+        if lines.is_empty() && find(stored, TEXT) != find(&self.facts, TEXT) {
+            lines.push("the same operations have other numbers, axes, shapes or order".to_owned());
+        }
+        lines
+    }
+
+    /// Whether a program with these differences is similar enough to be compared with: that of another project is not.
+    pub(super) fn is_near(&self, differences: &[String]) -> bool {
+        (1..=self.facts.len() * 2 / 3).contains(&differences.len())
+    }
+}
+
+/// What the digest is made of.
+#[derive(Clone, PartialEq, Message)]
+struct Facts {
+    #[prost(string, tag = "1")]
+    program: String,
+    #[prost(message, repeated, tag = "2")]
+    facts: Vec<Fact>,
+}
+
+/// The first differences, and how many more there are.
+pub(super) fn shorten(mut lines: Vec<String>) -> Vec<String> {
+    let more = lines.len().saturating_sub(MOST_DIFFERENCES);
+    if more > 0 {
+        lines.truncate(MOST_DIFFERENCES);
+        lines.push(format!("and {more} more"));
+    }
+    lines
+}
+
+fn shown(value: Option<String>) -> String {
+    match value {
+        None => "none".to_owned(),
+        Some(value) if value.chars().count() > MOST_CHARACTERS => {
+            format!("{}…", value.chars().take(MOST_CHARACTERS).collect::<String>())
+        }
+        Some(value) => value,
+    }
+}
+
+/// What the name of an entry's file begins with.
+pub(super) fn file_start(program: &str) -> String {
+    let clean = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    format!("{}-", program.chars().take(40).map(clean).collect::<String>())
+}
+
+/// How often each operation of StableHLO stands in a text.
+fn operations(text: &str) -> BTreeMap<&str, usize> {
+    let mut counts = BTreeMap::new();
+    for (start, _) in text.match_indices("stablehlo.") {
+        let rest = &text[start + "stablehlo.".len()..];
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+        *counts.entry(&text[start..start + "stablehlo.".len() + end]).or_default() += 1;
+    }
+    counts
+}
+
+fn devices(client: &Client) -> String {
+    let mut text = String::new();
+    for device in client.devices() {
+        let place = device.coordinates().map_or_else(String::new, |place| format!(" at {place:?}"));
+        let core = device.core_on_chip().map_or_else(String::new, |core| format!(" core {core}"));
+        let comma = if text.is_empty() { "" } else { ", " };
+        let _ = write!(text, "{comma}{} {}{place}{core}", device.kind(), device.id());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(facts: &[(&str, &str)]) -> ProgramKey {
+        let facts = facts.iter().map(|(name, value)| Fact { name: (*name).into(), value: (*value).into() }).collect();
+        ProgramKey { program: "step".into(), facts, digest: String::new() }
+    }
+
+    #[test]
+    fn differences_name_what_changed_and_come_before_the_text() {
+        let old = key(&[("`batch.image`", "u8[32]"), ("stablehlo.add", "2 times"), ("the CPU", "a"), (TEXT, "1")]);
+        let new = key(&[("`batch.image`", "u8[64]"), ("stablehlo.sine", "1 times"), ("the CPU", "a"), (TEXT, "2")]);
+        assert_eq!(
+            new.differences(&old.facts),
+            [
+                "`batch.image`: u8[32] then, u8[64] now",
+                "stablehlo.sine: none then, 1 times now",
+                "stablehlo.add: 2 times then, none now"
+            ]
+        );
+        assert_eq!(new.differences(&new.facts), Vec::<String>::new());
+        let other = key(&[("a", "1"), (TEXT, "2")]).differences(&key(&[("a", "1"), (TEXT, "1")]).facts);
+        assert_eq!(other, ["the same operations have other numbers, axes, shapes or order"]);
+        let many: Vec<(String, String)> = (0..9).map(|i| (i.to_string(), "x".repeat(100))).collect();
+        let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let (many, all) = (key(&many), key(&many).differences(&[]));
+        assert!(!many.is_near(&all) && many.is_near(&all[..6]) && !many.is_near(&[]));
+        let lines = shorten(all);
+        assert_eq!((lines.len(), lines[3].as_str()), (4, "and 6 more"));
+        assert_eq!(lines[0].chars().count(), "0: none then, ".len() + 61 + " now".len());
+    }
+
+    #[test]
+    fn operations_are_counted() {
+        let text = "%1 = stablehlo.add %0, %0 : tensor<f32>\n stablehlo.add(stablehlo.dot_general";
+        assert_eq!(
+            operations(text).into_iter().collect::<Vec<_>>(),
+            [("stablehlo.add", 2), ("stablehlo.dot_general", 1)]
+        );
+    }
+}

@@ -1,0 +1,354 @@
+//! Compiled programs kept on disk, so that the next start of a program does not compile them again.
+//!
+//! ```
+//! # use fulmen_pjrt::{Plugin, locate::{Platform, locate}};
+//! use std::time::Duration;
+//! use fulmen_pjrt::CompileOptions;
+//! use fulmen_pjrt::compile_cache::{CompileCache, ProgramKey};
+//!
+//! # let plugin = Plugin::load(locate(Platform::Cpu, None)?)?;
+//! # let client = plugin.create_client(&[("cpu_device_count", 1.into())])?;
+//! # let folder = tempfile::tempdir().unwrap();
+//! let cache = CompileCache::new(folder.path(), 1 << 30);
+//! let (program, options) = ("func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }", CompileOptions::new());
+//! let key = ProgramKey::new(&client, "same", program, &options, [])?;
+//! assert!(cache.load(&client, &key)?.is_none());
+//! cache.store(&key, &client.compile(program, &options)?, Duration::from_millis(20))?;
+//! assert_eq!(cache.load(&client, &key)?.unwrap().signature().to_string(), "(f32[4]) -> (f32[4])");
+//! # Ok::<(), fulmen_pjrt::Error>(())
+//! ```
+//!
+//! An entry is a file, named by the [`ProgramKey`]. It appears whole or not at all, so many processes may write and read
+//! one folder. It is verified before the plugin sees it; a damaged one is removed. When the entries are larger than the
+//! limit, those that were used least recently are removed.
+//!
+//! Entries hold machine code, so the folder must be writable only by users that you trust.
+//!
+//! Not here: which programs are kept, and telling the user; that is the caller's.
+
+mod entry;
+mod key;
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use crate::client::Client;
+use crate::error::{Error, Kind, Result};
+use crate::fetch::cache_folder;
+use crate::frame;
+use crate::loaded::LoadedExecutable;
+use crate::plugin::Plugin;
+use entry::Header;
+pub use key::ProgramKey;
+
+/// The variable that names the folder, or turns the cache off.
+const FOLDER: &str = "FULMEN_COMPILE_CACHE";
+
+/// The variable that limits the size.
+const LIMIT: &str = "FULMEN_COMPILE_CACHE_MB";
+
+/// The size of a cache that the environment does not limit, in MB.
+const DEFAULT_LIMIT: u64 = 4096;
+
+/// What the name of an entry's file ends with.
+const ENDING: &str = "xla";
+
+/// A folder of compiled programs.
+#[derive(Clone, Debug)]
+pub struct CompileCache {
+    folder: PathBuf,
+    max_bytes: u64,
+}
+
+/// An entry as [`CompileCache::entries`] lists it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CacheEntry {
+    /// Its file.
+    pub path: PathBuf,
+    /// The program's name; `None` where the file is damaged.
+    pub program: Option<String>,
+    /// How long the compiler took.
+    pub compile_time: Duration,
+    /// The size of its file in bytes.
+    pub bytes: u64,
+    /// When it was last loaded, or else written.
+    pub used: SystemTime,
+}
+
+impl CompileCache {
+    /// The cache in a folder, which is made when the first program is stored. `max_bytes` limits the size of its files.
+    pub fn new(folder: impl Into<PathBuf>, max_bytes: u64) -> Self {
+        Self { folder: folder.into(), max_bytes }
+    }
+
+    /// The cache that the environment asks for: in the folder of the variable `FULMEN_COMPILE_CACHE` (`off` for none), or
+    /// else in `$XDG_CACHE_HOME/fulmen/compile` (or `~/.cache/fulmen/compile`), with at most `FULMEN_COMPILE_CACHE_MB`
+    /// megabytes (4096).
+    ///
+    /// A test or a benchmark that cargo runs, a doc test too, has none unless the variable names a folder: a test must not
+    /// depend on what was compiled before.
+    ///
+    /// # Errors
+    /// A limit that is not a number; no folder for caches.
+    pub fn from_env() -> Result<Option<Self>> {
+        let set = |name| env::var_os(name).filter(|value| !value.is_empty());
+        Self::by(set(FOLDER), set(LIMIT), env::current_exe().is_ok_and(|program| is_test(&program)))
+    }
+
+    fn by(folder: Option<OsString>, limit: Option<OsString>, is_test: bool) -> Result<Option<Self>> {
+        let folder = match folder {
+            Some(folder) if folder == "off" => return Ok(None),
+            Some(folder) => PathBuf::from(folder),
+            None if is_test => return Ok(None),
+            None => cache_folder()?.join("compile"),
+        };
+        let megabytes = match limit {
+            None => DEFAULT_LIMIT,
+            Some(text) => text.to_str().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
+                Error::invalid(format!("{LIMIT} is {text:?}; expected a whole number of megabytes, as in 4096"))
+            })?,
+        };
+        Ok(Some(Self::new(folder, megabytes.saturating_mul(1_000_000))))
+    }
+
+    /// Where the entries are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Starts a thread that hashes the plugin's file, if no earlier process has done it: a [`ProgramKey`] needs the hash.
+    pub fn prepare(&self, client: &Client) {
+        let plugin = client.plugin().clone();
+        if plugin.recall_identity(&self.identity_file(&plugin)) {
+            return;
+        }
+        let hash = move || drop(plugin.identity());
+        // Without the thread, the key waits for the hash.
+        let _ = std::thread::Builder::new().name("fulmen-plugin-hash".to_owned()).spawn(hash);
+    }
+
+    /// The file that keeps the hash of the plugin's file.
+    fn identity_file(&self, plugin: &Plugin) -> PathBuf {
+        let path = plugin.path().as_os_str().as_encoded_bytes();
+        self.folder.join(format!("plugin-{}", &crate::hash::hex(&crate::hash::of_bytes(path))[..16]))
+    }
+
+    /// Whether there may be an entry of a program of this name. This is quick: no file is read.
+    pub fn has_program(&self, program: &str) -> bool {
+        let start = key::file_start(program);
+        self.files().is_ok_and(|files| files.iter().any(|file| file.starts_with(&start)))
+    }
+
+    /// The stored program, ready to run; `None` where there is none.
+    ///
+    /// # Errors
+    /// The entry cannot be read; it is damaged, or the plugin does not load it ([corrupt](Error::is_corrupt)): then it has
+    /// been removed.
+    pub fn load(&self, client: &Client, key: &ProgramKey) -> Result<Option<LoadedExecutable>> {
+        let path = self.path_of(key);
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?,
+        };
+        let loaded = entry::decode(&bytes).and_then(|(header, executable)| match header.key == key.digest() {
+            true => client.load(executable),
+            false => Err(Error::new(Kind::Corrupt, "the stored program is another one than its name says")),
+        });
+        match loaded {
+            Ok(program) => {
+                // It is the most recently used now. A folder that cannot be changed can still be read.
+                let _ = File::open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+                Ok(Some(program))
+            }
+            Err(error) => {
+                let _ = fs::remove_file(&path);
+                Err(Error::new(Kind::Corrupt, format!("{}: {error}; it has been removed", path.display())))
+            }
+        }
+    }
+
+    /// Keeps a program, and removes others if all are larger than the limit. One that alone is larger is not kept.
+    ///
+    /// # Errors
+    /// A plugin that cannot store programs ([unsupported](Error::is_unsupported)); a folder that cannot be written to; a
+    /// full disk.
+    pub fn store(&self, key: &ProgramKey, program: &LoadedExecutable, compile_time: Duration) -> Result<()> {
+        let entry = entry::encode(&Header::new(key, compile_time), &program.serialize()?);
+        if entry.len() as u64 > self.max_bytes {
+            return Ok(());
+        }
+        let folder = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
+        folder.map_err(|error| Error::io(format!("cannot make the folder {}", self.folder.display()), error))?;
+        self.write(&self.path_of(key), &entry)?;
+        let plugin = program.client().plugin();
+        let identity = self.identity_file(plugin);
+        if !plugin.recall_identity(&identity) {
+            self.write(&identity, plugin.identity_record()?.as_bytes())?;
+        }
+        self.limit()
+    }
+
+    /// Does not wait for the disk: what a power cut damages is found out when it is read.
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        fulmen_durable::write_unsynced(path, Some(bytes.len() as u64), |file| file.write_all(bytes))
+            .map_err(|error| Error::io(format!("cannot write {}", path.display()), error))
+    }
+
+    /// How the most similar stored program of the same name differs, a line a difference; `None` where there is none that is
+    /// similar.
+    pub fn nearest(&self, key: &ProgramKey) -> Option<Vec<String>> {
+        let start = key::file_start(key.program());
+        let files = self.files().ok()?.into_iter().filter(|file| file.starts_with(&start));
+        let headers = files.filter_map(|file| entry::read_header(&self.folder.join(file)).ok());
+        let differences = headers.map(|header| key.differences(&header.facts)).filter(|lines| key.is_near(lines));
+        differences.min_by_key(Vec::len).map(key::shorten)
+    }
+
+    /// All entries, those used last first.
+    ///
+    /// # Errors
+    /// The folder cannot be read. One that is not there has no entries.
+    pub fn entries(&self) -> Result<Vec<CacheEntry>> {
+        let mut entries = vec![];
+        for file in self.files()? {
+            let path = self.folder.join(file);
+            // Another process may have removed it.
+            let Ok(metadata) = path.metadata() else { continue };
+            let header = entry::read_header(&path).ok();
+            entries.push(CacheEntry {
+                compile_time: header.as_ref().map_or(Duration::ZERO, |header| Duration::from_millis(header.compile_ms)),
+                program: header.map(|header| header.program),
+                bytes: metadata.len(),
+                used: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                path,
+            });
+        }
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.used));
+        Ok(entries)
+    }
+
+    /// Compares each entry with its checksum, and gives the errors of those that are damaged. They stay; the program that
+    /// needs one removes it and compiles again.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn verify(&self) -> Result<Vec<Error>> {
+        let verify = |file: String| {
+            let path = self.folder.join(file);
+            let read = fs::read(&path).map_err(|error| Error::io("cannot read the entry", error));
+            let whole = read.and_then(|bytes| frame::verify(entry::decode(&bytes)?.1));
+            whole.err().filter(|error| !error.is_not_found()).map(|error| error.during(path.display()))
+        };
+        Ok(self.files()?.into_iter().filter_map(verify).collect())
+    }
+
+    /// Removes all entries, and gives the size of what was removed in bytes. Programs that run go on.
+    ///
+    /// # Errors
+    /// The folder cannot be read, or a file in it cannot be removed.
+    pub fn clear(&self) -> Result<u64> {
+        let mut bytes = 0;
+        for file in self.files()? {
+            bytes += remove(&self.folder.join(file))?;
+        }
+        // What killed processes left. Where it stays, the next process that writes here removes it.
+        let _ = fulmen_durable::remove_leftovers(&self.folder);
+        Ok(bytes)
+    }
+
+    /// Removes the entries that were used least recently until the rest fits the limit.
+    fn limit(&self) -> Result<()> {
+        let mut files = vec![];
+        for file in self.files()? {
+            let path = self.folder.join(file);
+            if let Ok(metadata) = path.metadata() {
+                files.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len(), path));
+            }
+        }
+        files.sort();
+        let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
+        for (_, _, path) in files {
+            if bytes <= self.max_bytes {
+                break;
+            }
+            bytes -= remove(&path)?.min(bytes);
+        }
+        Ok(())
+    }
+
+    fn path_of(&self, key: &ProgramKey) -> PathBuf {
+        self.folder.join(format!("{}{}.{ENDING}", key::file_start(key.program()), key.digest()))
+    }
+
+    /// The names of the entries' files; none where there is no folder.
+    fn files(&self) -> Result<Vec<String>> {
+        let list = || -> io::Result<Vec<String>> {
+            let names =
+                fs::read_dir(&self.folder)?.map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default()));
+            names.collect()
+        };
+        match list() {
+            Ok(names) => {
+                let ending = format!(".{ENDING}");
+                Ok(names.into_iter().filter(|name| name.ends_with(&ending)).collect())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+            Err(error) => Err(Error::io(format!("cannot read the folder {}", self.folder.display()), error)),
+        }
+    }
+}
+
+/// Removes a file and gives its size; 0 where another process was first.
+fn remove(path: &Path) -> Result<u64> {
+    let removed = path.metadata().and_then(|metadata| fs::remove_file(path).map(|()| metadata.len()));
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        removed => removed.map_err(|error| Error::io(format!("cannot remove {}", path.display()), error)),
+    }
+}
+
+/// Whether cargo built this program as a test or a benchmark, or rustdoc built it of an example in the documentation.
+fn is_test(program: &Path) -> bool {
+    let folder = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    program
+        .ancestors()
+        .skip(1)
+        .map(folder)
+        .enumerate()
+        .any(|(depth, name)| depth == 0 && name == "deps" || name.starts_with("rustdoctest"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_chooses_the_folder_and_the_limit() {
+        let by = |folder: &str, limit: &str, is_test| {
+            let set = |value: &str| Some(OsString::from(value)).filter(|value| !value.is_empty());
+            CompileCache::by(set(folder), set(limit), is_test)
+        };
+        assert!(by("off", "", false).unwrap().is_none());
+        assert!(by("", "", true).unwrap().is_none());
+        let cache = by("/data/programs", "", true).unwrap().unwrap();
+        assert_eq!((cache.folder(), cache.max_bytes), (Path::new("/data/programs"), 4_096_000_000));
+        assert_eq!(by("here", " 20", false).unwrap().unwrap().max_bytes, 20_000_000);
+        for wrong in ["20 MB", "-1", "1.5"] {
+            let error = by("here", wrong, false).unwrap_err();
+            assert!(error.is_usage() && error.to_string().contains("FULMEN_COMPILE_CACHE_MB"), "{error}");
+        }
+    }
+
+    #[test]
+    fn tests_are_known_by_where_cargo_puts_them() {
+        assert!(is_test(&env::current_exe().unwrap()));
+        assert!(is_test(Path::new("/tmp/rustdoctestx1Y2/merged_doctest_2024/rust_out")));
+        assert!(!is_test(Path::new("/home/me/net/target/release/net")));
+    }
+}
