@@ -2,6 +2,8 @@
 //! ratio of the medians.
 
 mod cache;
+mod callbacks;
+mod custom_loop;
 mod loader;
 mod memory;
 mod models;
@@ -28,6 +30,9 @@ struct Args {
 enum Command {
     /// Steady step time of training, against JAX's jitted and donated step.
     Steps(steps::Args),
+    /// The peer of `steps --custom-loop`.
+    #[command(hide = true)]
+    CustomLoop(custom_loop::Args),
     /// The most memory that training takes on the CPU, against JAX's.
     Memory(memory::Args),
     /// JPEG files to batches for training, against torch's, torchvision's, Grain's and TensorFlow's loaders.
@@ -44,7 +49,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
+        Command::Steps(args) if args.callbacks => callbacks::run(&args),
         Command::Steps(args) => steps::run(&args),
+        Command::CustomLoop(args) => custom_loop::run(&args),
         Command::Memory(args) => memory::run(&args),
         Command::Loader(args) => loader::run(&args),
         Command::Preflight(args) => preflight::run(&args),

@@ -62,7 +62,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 let mut peer = Peer::start(&python()?, name, devices)?;
                 let theirs = peer.block(args.epochs * workload.steps_per_epoch as u64)?.peak_bytes;
                 let ratio = ours.peak_bytes as f64 / theirs as f64;
-                print!(", JAX {} {} MiB, ratio {ratio:.2}", peer.ready.jax, theirs >> 20);
+                print!(
+                    ", JAX {} {} MiB, ratio {ratio:.2}",
+                    peer.ready.jax.as_deref().unwrap_or_default(),
+                    theirs >> 20
+                );
                 line["jax_bytes"] = json!(theirs);
                 line["ratio"] = json!(ratio);
             }

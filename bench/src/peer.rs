@@ -1,6 +1,6 @@
-//! The JAX peer: a Python process that runs a block of training steps when told to.
+//! The peer: a process that runs a block of training steps when told to, with JAX or with this program's custom loop.
 //!
-//! Its virtual environment is made once, in the cache folder, from `peers/requirements.txt`.
+//! The virtual environment of Python is made once, in the cache folder, from `peers/requirements.txt`.
 
 use std::error::Error;
 use std::io::{BufReader, Write as _};
@@ -15,8 +15,9 @@ pub(crate) const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
 /// What the peer says when it is ready.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Ready {
-    pub(crate) jax: String,
-    pub(crate) python: String,
+    /// The versions of JAX and Python, of a peer that has them.
+    pub(crate) jax: Option<String>,
+    pub(crate) python: Option<String>,
     pub(crate) n_params: u64,
     pub(crate) steps_per_epoch: u64,
 }
@@ -41,13 +42,21 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts the JAX peer on a workload and waits until it has compiled and warmed up.
     pub(crate) fn start(python: &Path, workload: &str, devices: usize) -> Result<Peer, Box<dyn Error>> {
-        let mut child = Command::new(python)
-            .arg(Path::new(PEERS).join("jax_peer.py"))
-            .args(["--workload", workload, "--devices", &devices.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|e| format!("{} cannot be started: {e}", python.display()))?;
+        let mut command = Command::new(python);
+        command.arg(Path::new(PEERS).join("jax_peer.py"));
+        Peer::with(command.args(["--workload", workload, "--devices", &devices.to_string()]))
+    }
+
+    /// Starts another process of this program, which trains in a loop of its own.
+    pub(crate) fn custom_loop(workload: &str, devices: usize, num_workers: usize) -> Result<Peer, Box<dyn Error>> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args([crate::custom_loop::SUBCOMMAND, "--workload", workload, "--devices", &devices.to_string()]);
+        Peer::with(command.args(["--num-workers", &num_workers.to_string()]))
+    }
+
+    fn with(command: &mut Command) -> Result<Peer, Box<dyn Error>> {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.map_err(|e| format!("{} cannot be started: {e}", command.get_program().display()))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("the peer has no pipes".into());
         };

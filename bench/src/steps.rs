@@ -1,4 +1,4 @@
-//! `steps`: the Trainer's steady step time against JAX's.
+//! `steps`: the Trainer's steady step time against JAX's, or a custom loop's against the Trainer's.
 //!
 //! A block is an epoch of `Trainer::fit`, everything included: shuffling, gathering, transfer, the step, logging, the
 //! read of the epoch's values, which waits for the device. Between two of our blocks the peer runs one of as many
@@ -21,19 +21,25 @@ use crate::workload::{Visit, Workload};
 pub(crate) struct Args {
     /// W1 (MLP, SGD with momentum), W2 (LeNet, Adam), W3 (ResNet-18, SGD with momentum) or W4 (GPT, AdamW).
     #[arg(long, default_value = "W1")]
-    workload: String,
+    pub(crate) workload: String,
+    /// Race a fit with every callback and logger against a bare one, instead of JAX.
+    #[arg(long)]
+    pub(crate) callbacks: bool,
     /// The devices that the CPU is divided into, on both sides.
     #[arg(long, default_value_t = 1)]
-    devices: usize,
+    pub(crate) devices: usize,
     /// Timed blocks of each side.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    rounds: u64,
+    pub(crate) rounds: u64,
     /// Worker threads of our loader.
     #[arg(long, default_value_t = 1)]
-    num_workers: usize,
+    pub(crate) num_workers: usize,
+    /// Race a loop of one's own (`TrainStep`) against `fit`, instead of `fit` against JAX.
+    #[arg(long)]
+    custom_loop: bool,
     /// Print one line of JSON.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// Blocks of both sides that are run and not counted.
@@ -86,7 +92,10 @@ impl Callback for Race {
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let workload = Workload::find(&args.workload)?;
-    let peer = Peer::start(&python()?, workload.name, args.devices)?;
+    let peer = match args.custom_loop {
+        true => Peer::custom_loop(workload.name, args.devices, args.num_workers)?,
+        false => Peer::start(&python()?, workload.name, args.devices)?,
+    };
     workload.with_model(Racing { args, workload, peer })
 }
 
@@ -124,23 +133,29 @@ impl Visit for Racing<'_> {
         if let Some(error) = &times.failed {
             return Err(error.clone().into());
         }
-        let (fulmen_ms, jax_ms) = (median(&times.ours), median(&times.peer));
-        let ratio = fulmen_ms / jax_ms;
-        let (fulmen_loss, jax_loss) = times.losses.unwrap_or((f64::NAN, f64::NAN));
+        let (fulmen_ms, peer_ms) = (median(&times.ours), median(&times.peer));
+        let (fulmen_loss, peer_loss) = times.losses.unwrap_or((f64::NAN, f64::NAN));
         let on = if args.devices == 1 { String::new() } else { format!(" on {} devices", args.devices) };
-        println!("{}{on}: {fulmen_ms:.3} ms a step, JAX {jax} {jax_ms:.3} ms, ratio {ratio:.3}", workload.name);
+        let (name, ratio) = (workload.name, if args.custom_loop { peer_ms / fulmen_ms } else { fulmen_ms / peer_ms });
+        match args.custom_loop {
+            true => println!("{name}{on}: custom loop {peer_ms:.3} ms a step, fit {fulmen_ms:.3} ms, ratio {ratio:.3}"),
+            false => {
+                let jax = jax.as_deref().unwrap_or_default();
+                println!("{name}{on}: {fulmen_ms:.3} ms a step, JAX {jax} {peer_ms:.3} ms, ratio {ratio:.3}");
+            }
+        }
         if args.json {
             let line = json!({
                 "workload": workload.name,
                 "devices": args.devices,
                 "fulmen_ms": fulmen_ms,
-                "jax_ms": jax_ms,
+                (if args.custom_loop { "custom_loop_ms" } else { "jax_ms" }): peer_ms,
                 "ratio": ratio,
                 "rounds": times.ours.len(),
                 "steps_per_round": loader.len(),
                 "parameters": model.num_parameters(),
                 "fulmen_loss": fulmen_loss,
-                "jax_loss": jax_loss,
+                (if args.custom_loop { "custom_loop_loss" } else { "jax_loss" }): peer_loss,
                 "train_compilations": summary.train_compilations,
                 "jax": jax,
                 "python": python_version,

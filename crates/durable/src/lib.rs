@@ -7,17 +7,21 @@
 //! that writes in the folder removes the temporary files that are not locked. On a file system without locks nothing is
 //! removed. Where machines share a folder but not its locks, only one of them may write there.
 //!
+//! [`read_text`] reads what people write by hand: a configuration, a table of prices.
+//!
 //! No error of this crate names a temporary file, and none names the target: the caller does.
 
 mod name;
 mod new_file;
 mod new_folder;
 mod room;
+mod text;
 
 pub use name::{is_temporary, remove_leftovers};
 pub use new_file::{NewFile, write, write_unsynced};
 pub use new_folder::NewFolder;
 pub use room::{explain, is_full};
+pub use text::read_text;
 
 use std::fs::File;
 use std::io;

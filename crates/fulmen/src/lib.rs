@@ -103,8 +103,9 @@ pub mod prelude {
     pub use fulmen_tensor::{Accelerator, AsTensor, DType, Devices, Literal, Runtime, Shape, Tensor, TensorType, grad};
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau};
     pub use fulmen_trainer::{
-        Actions, Batch, Callback, FitStart, FitSummary, LogPoint, Options, Plan, Precision, Predictions, Progress,
-        StepContext, Strategy, Trainer, TrainerArgs, TrainerBuilder, TrainingModule, WeightAveraging, Weights,
+        Actions, Batch, Callback, FitStart, FitSummary, LogPoint, Optimizers, Options, Plan, Precision, Predictions,
+        Progress, ReduceFx, StepContext, Strategy, TrainStep, Trainer, TrainerArgs, TrainerBuilder, TrainingFn,
+        TrainingModule, ValidationSet, WeightAveraging, Weights,
     };
 }
 
@@ -145,10 +146,16 @@ mod book {
     mod bottleneck {}
     #[doc = include_str!("../../../docs/src/training.md")]
     mod training {}
+    #[doc = include_str!("../../../docs/src/own-loop.md")]
+    mod own_loop {}
+    #[doc = include_str!("../../../docs/src/logging.md")]
+    mod logging {}
     #[doc = include_str!("../../../docs/src/metrics.md")]
     mod metrics {}
     #[doc = include_str!("../../../docs/src/checkpoints.md")]
     mod checkpoints {}
+    #[doc = include_str!("../../../docs/src/callbacks.md")]
+    mod callbacks {}
     #[doc = include_str!("../../../docs/src/options.md")]
     mod options {}
     #[doc = include_str!("../../../docs/src/command-line.md")]

@@ -24,6 +24,11 @@ use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode};
 /// assert_eq!(largest.0, "0.weight");
 /// ```
 pub trait Visitor {
+    /// A part, before what it holds: its type's name, as [`std::any::type_name`] has it. Parameters and buffers are parts
+    /// too; the whole model is none.
+    fn part(&mut self, name: &str, type_name: &'static str) {
+        let _ = (name, type_name);
+    }
     /// A parameter; one that is shared comes once under each of its names.
     fn parameter(&mut self, name: &str, parameter: &Parameter) {
         let _ = (name, parameter);
@@ -66,6 +71,7 @@ impl<'a> Visit<'a> {
             self.path.push('.');
         }
         self.path.push_str(name);
+        self.visitor.part(&self.path, std::any::type_name::<M>());
         module.visit(self);
         self.path.truncate(outer);
     }
@@ -83,6 +89,9 @@ impl<'a> Visit<'a> {
             to: String,
         }
         impl Visitor for Rename<'_> {
+            fn part(&mut self, name: &str, type_name: &'static str) {
+                self.visitor.part(name, type_name);
+            }
             fn parameter(&mut self, name: &str, parameter: &Parameter) {
                 self.visitor.parameter(if name == self.from { &self.to } else { name }, parameter);
             }

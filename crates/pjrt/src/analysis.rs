@@ -71,6 +71,11 @@ pub struct MemoryAnalysis {
 }
 
 impl MemoryAnalysis {
+    /// All that a run takes in the device's memory: what goes in and out, what it needs in between, and the program.
+    pub fn total_bytes(&self) -> i64 {
+        self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes + self.generated_code_bytes
+    }
+
     pub(crate) fn from_raw(raw: &PJRT_Executable_GetCompiledMemoryStats_Args) -> Self {
         Self {
             argument_bytes: raw.argument_size_in_bytes,

@@ -20,6 +20,7 @@
 //! Not here: models, optimizers, training loops.
 
 mod accelerator;
+mod anomalies;
 mod apply;
 mod array;
 mod as_tensor;
@@ -32,6 +33,7 @@ mod error;
 mod function;
 mod grad;
 mod graph;
+mod jit;
 mod listing;
 mod literal;
 mod lower;
@@ -57,6 +59,7 @@ mod transfer;
 mod variable;
 
 pub use accelerator::Accelerator;
+pub use anomalies::Anomalies;
 pub use array::{Argument, DeviceArray};
 pub use as_tensor::AsTensor;
 pub use autocast::autocast;
@@ -66,6 +69,7 @@ pub use dtype::{DType, Element};
 pub use error::{Error, Fault, Result};
 pub use function::Function;
 pub use grad::{grad, value_and_grad};
+pub use jit::Jit;
 pub use literal::Literal;
 pub use mesh::Mesh;
 pub use metrics::{Metrics, Unit};

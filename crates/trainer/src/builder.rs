@@ -13,11 +13,13 @@ use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
 use crate::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::hosts::Hosts;
+use crate::hyperparameters::Told;
 use crate::loggers::{CsvLogger, Logger};
 use crate::options::{TrainerArgs, option_table};
 use crate::say::note;
 use crate::session::{Record, Session};
 use crate::setting::Choices;
+use crate::step_part::StepPart;
 use crate::{
     BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Resume,
     Strategy, TrainDuration, Trainer, WeightAveraging, environment,
@@ -34,6 +36,7 @@ pub struct TrainerBuilder {
     runtime: Option<Runtime>,
     averaging: Option<WeightAveraging>,
     pub(crate) mesh: Option<Mesh>,
+    pub(crate) told: Told,
 }
 
 impl TrainerBuilder {
@@ -78,8 +81,16 @@ impl TrainerBuilder {
                 return Err(Error::usage(format!("{}: {message}", callback.name())));
             }
         }
+        let mut parts: Vec<StepPart> = vec![];
+        for callback in &self.callbacks {
+            let Some(part) = callback.step_part() else { continue };
+            if parts.iter().any(|other| other.is_like(&part)) {
+                return Err(Error::usage(format!("{}: there are two of them; keep one", callback.name())));
+            }
+            parts.push(part);
+        }
         let scales_learning_rate = self.callbacks.iter().any(|callback| callback.changes_learning_rate());
-        Ok(Choices { options, averaging: self.averaging.clone(), scales_learning_rate })
+        Ok(Choices { options, averaging: self.averaging.clone(), scales_learning_rate, parts })
     }
 
     /// Keeps why an option's value was refused, for [`TrainerBuilder::options`] to report.
@@ -150,7 +161,7 @@ impl TrainerBuilder {
             return Err(Error::usage(message));
         }
         let mut loggers = self.loggers.unwrap_or_else(|| vec![Box::new(CsvLogger::new())]);
-        if options.fast_dev_run.batches() > 0 || options.barebones {
+        if options.leaves_nothing() {
             loggers.clear();
         }
         if hosts.as_ref().is_some_and(|hosts| !hosts.process().is_coordinator()) {
@@ -158,7 +169,15 @@ impl TrainerBuilder {
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
-        Ok(Trainer::new(Session { choices, runtime, hosts, callbacks, loggers, record: Record::default() }))
+        Ok(Trainer::new(Session {
+            choices,
+            runtime,
+            hosts,
+            callbacks: callbacks.into(),
+            loggers,
+            told: self.told,
+            record: Record::default(),
+        }))
     }
 }
 

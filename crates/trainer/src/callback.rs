@@ -1,23 +1,28 @@
 //! [`Callback`]: code that runs at the turns of a training run. It sees values that have arrived on the host, and
 //! never a device buffer; it cannot make the device wait or cause a compilation.
+//!
+//! Not here: what a callback can ask for (`actions.rs`), and who calls it (`hooks.rs`).
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use crate::{Error, FitSummary, LogPoint, Plan, Strategy};
+use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, StepPart, Strategy, TrainStart};
 
 /// What is known when a fit starts.
 #[derive(Clone, Debug)]
 pub struct FitStart {
-    /// The folder of this run, for files; there even if checkpoints are off.
-    pub run_dir: PathBuf,
+    /// The folder of this run, for files; there even if checkpoints are off. `fast_dev_run` and `barebones` have none.
+    pub run_dir: Option<PathBuf>,
     /// How long training is going to be.
     pub plan: Plan,
     /// Finished epochs: more than 0 when training resumes.
     pub epoch: u64,
+    /// Finished optimizer steps: more than 0 when training resumes.
+    pub global_step: u64,
+    /// Whether a checkpoint within an epoch can be resumed from. Where batches come in any order it cannot.
+    pub resumes_within_epoch: bool,
     /// The platform's name: `cpu`, `cuda`, `tpu`.
     pub platform: String,
     /// The ids of the devices taking part.
@@ -40,10 +45,14 @@ pub struct FitStart {
     pub matmul_precision: String,
     /// Elements of all parameters.
     pub num_parameters: usize,
+    /// The name under which the training loss is logged.
+    pub loss: String,
+    /// Whether the fit validates.
+    pub validates: bool,
 }
 
 /// Where training stands; no value of the device is part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The running epoch, counted from 0.
     pub epoch: u64,
@@ -55,71 +64,130 @@ pub struct Progress {
     pub global_step: u64,
 }
 
-/// Which role a checkpoint has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CheckpointRole {
-    /// The latest state.
-    Last,
-    /// The best by the monitored metric.
-    Best,
-    /// Neither: one more copy.
-    Extra,
+/// Where a validation, a test or a prediction stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvaluationProgress {
+    /// The name of the validation set; empty where there is one without a name, and in a test and a prediction.
+    pub dataset: String,
+    /// Batches that were handed to the device.
+    pub batch: u64,
+    /// Batches of the loader.
+    pub batches: u64,
+    /// The epoch that training has reached.
+    pub epoch: u64,
+    /// The optimizer step that training has reached.
+    pub global_step: u64,
 }
 
-/// What a callback asks the Trainer to do.
+/// A checkpoint that is being written or was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointFile {
+    /// Where it lies.
+    pub path: PathBuf,
+    /// Finished epochs.
+    pub epoch: u64,
+    /// Finished optimizer steps.
+    pub global_step: u64,
+    /// Whether it has the weights alone.
+    pub weights_only: bool,
+}
+
+/// What a [program](crate::TrainingModule::programs) of the module has computed.
 #[derive(Debug)]
-pub struct Actions {
-    pub(crate) saves: Vec<(PathBuf, CheckpointRole)>,
-    pub(crate) stop: Option<String>,
-    pub(crate) learning_rate: f64,
-    factor: f64,
-    pub(crate) new_learning_rate_factor: Option<f64>,
+pub struct ProgramOutput {
+    /// The program's name.
+    pub name: String,
+    /// The epoch whose weights it ran with.
+    pub epoch: u64,
+    /// The optimizer step after which it ran.
+    pub global_step: u64,
+    /// What it computed, by name.
+    pub values: Predicted,
 }
 
-impl Actions {
-    /// After a step with this learning rate, of which the factor is a part.
-    pub(crate) fn new(learning_rate: f64, factor: f64) -> Actions {
-        Actions { saves: vec![], stop: None, learning_rate, factor, new_learning_rate_factor: None }
-    }
+/// Hands the hooks that callbacks and modules share to a macro, in the order in which they run.
+macro_rules! hook_table {
+    ($hooks:ident) => {
+        $hooks! {
+            /// Before the first step. A Trainer can fit more than once: what an earlier fit left is to be forgotten here.
+            on_fit_start(start: &FitStart);
 
-    /// Save the training state to this file. Several files of one turn are written from one read of the device.
-    pub fn save_checkpoint(&mut self, path: impl AsRef<Path>, role: CheckpointRole) {
-        self.saves.push((path.as_ref().into(), role));
-    }
+            /// When a fit resumes, after [`on_fit_start`](Self::on_fit_start). The state of a callback comes back before it.
+            on_load_checkpoint(checkpoint: &CheckpointFile);
 
-    /// The learning rate of the latest step, as it is logged.
-    pub fn learning_rate(&self) -> f64 {
-        self.learning_rate
-    }
+            /// Before the validation batches that `num_sanity_val_steps` runs before the first step. None of the hooks of a
+            /// validation is called for them.
+            on_sanity_check_start();
 
-    /// What the learning rate of the steps to come is multiplied by: 1 until a callback sets another factor. A callback
-    /// sees what those before it have set in the same turn.
-    pub fn learning_rate_factor(&self) -> f64 {
-        self.new_learning_rate_factor.unwrap_or(self.factor)
-    }
+            /// After them.
+            on_sanity_check_end();
 
-    /// The learning rate of the latest step with the factor of the steps to come.
-    pub(crate) fn next_learning_rate(&self) -> f64 {
-        match self.new_learning_rate_factor {
-            Some(new) if self.factor != 0.0 => self.learning_rate * (new / self.factor),
-            _ => self.learning_rate,
+            /// Before an epoch's first batch, and before the first one after a resume within an epoch. A learning rate that
+            /// is set here is that of the first step.
+            on_train_epoch_start(progress: &Progress, actions: &mut Actions);
+
+            /// Before a batch is handed to the device; `progress` does not count it yet.
+            on_train_batch_start(progress: &Progress);
+
+            /// After a batch was handed to the device; its step may not have run yet.
+            on_train_batch_end(progress: &Progress, actions: &mut Actions);
+
+            /// When the values of a log point have arrived, some steps after they were taken.
+            on_log(point: &LogPoint, actions: &mut Actions);
+
+            /// When the output of a program has arrived that was asked for by
+            /// [`run_program`](Actions::run_program).
+            on_program_end(output: &ProgramOutput, actions: &mut Actions);
+
+            /// Before the first batch of each validation set.
+            on_validation_start(progress: &EvaluationProgress);
+
+            /// After a validation batch was handed to the device.
+            on_validation_batch_end(progress: &EvaluationProgress);
+
+            /// After a validation, with the values of all sets that it ran on. Where it ends an epoch,
+            /// [`on_train_epoch_end`](Self::on_train_epoch_end) follows with the same values among those of the epoch. In
+            /// [`Trainer::validate`](crate::Trainer::validate) nothing is done that is asked for here, and
+            /// [`is_fitting`](Actions::is_fitting) says so.
+            on_validation_end(point: &LogPoint, actions: &mut Actions);
+
+            /// After an epoch and the validation that belongs to it: means over the epoch, and the values of the validation.
+            on_train_epoch_end(point: &LogPoint, actions: &mut Actions);
+
+            /// Before a checkpoint is written; also where the writing fails afterwards. With several processes, in all.
+            on_save_checkpoint(checkpoint: &CheckpointFile);
+
+            /// Before the first batch of a test.
+            on_test_start(progress: &EvaluationProgress);
+
+            /// After a test batch was handed to the device.
+            on_test_batch_end(progress: &EvaluationProgress);
+
+            /// After a test.
+            on_test_end(point: &LogPoint);
+
+            /// When a fit, a validation, a test or a prediction fails. A fit that has begun still saves what is asked for
+            /// here, but not with several processes, as the others have ended.
+            on_exception(error: &Error, actions: &mut Actions);
+
+            /// After the last epoch.
+            on_fit_end(summary: &FitSummary);
         }
-    }
+    };
+}
+pub(crate) use hook_table;
 
-    /// Multiply the learning rate of the steps to come by this instead of the factor before. One of several callbacks that
-    /// change the rate multiplies [`Actions::learning_rate_factor`]. The step takes the factor as an input, so that nothing
-    /// is compiled anew. Only for a callback that [says so](Callback::changes_learning_rate).
-    pub fn set_learning_rate_factor(&mut self, factor: f64) {
-        self.new_learning_rate_factor = Some(factor);
-    }
-
-    /// End the fit here, or as soon as `min_epochs` and `min_steps` let it; the reason is shown.
-    pub fn stop(&mut self, reason: impl Into<String>) {
-        self.stop.get_or_insert(reason.into());
-    }
+macro_rules! callback_methods {
+    ($($(#[$doc:meta])* $hook:ident($($arg:ident: $ty:ty),*);)*) => {$(
+        $(#[$doc])*
+        fn $hook(&mut self, $($arg: $ty),*) {
+            $(let _ = $arg;)*
+        }
+    )*};
 }
 
-/// Code that runs at the turns of a training run. All methods have a default that does nothing.
+/// Code that runs at the turns of a training run. All methods have a default that does nothing; they stand in the order in
+/// which they are called. Callbacks are called in the order in which they were added, then the module's own hook.
 pub trait Callback: Send {
     /// The name that the callback's state has in checkpoints, and that messages use.
     fn name(&self) -> &'static str;
@@ -134,14 +202,19 @@ pub trait Callback: Send {
         false
     }
 
-    /// Before the first step. A Trainer can fit more than once: what an earlier fit left is to be forgotten here.
-    fn on_fit_start(&mut self, start: &FitStart) {
-        let _ = start;
+    /// What the compiled step does for it, if anything. A Trainer has one callback for each kind of part.
+    fn step_part(&self) -> Option<StepPart> {
+        None
+    }
+
+    /// Takes up what [`Callback::state`] gave before, when a fit resumes; after [`Callback::on_fit_start`].
+    fn load_state(&mut self, state: &Json) {
+        let _ = state;
     }
 
     /// Before a program is compiled, which may take minutes; not for one that was compiled before. `program` names it, such
-    /// as `training step`. Those of a fit are compiled before its first step; those of a validation, test or prediction,
-    /// before its first batch.
+    /// as `training step`. Those of a fit are compiled after [`on_fit_start`](Callback::on_fit_start) and before its first
+    /// step; those of a validation, test or prediction, before its first batch.
     fn on_compile_start(&mut self, program: &str) {
         let _ = program;
     }
@@ -151,55 +224,35 @@ pub trait Callback: Send {
         let _ = (program, time);
     }
 
-    /// After a step was handed to the device; it may not have run yet.
-    fn on_train_batch_end(&mut self, progress: &Progress) {
+    /// When all is compiled, before the first step of a fit.
+    fn on_train_start(&mut self, start: &TrainStart<'_>) {
+        let _ = start;
+    }
+
+    hook_table!(callback_methods);
+
+    /// Values of its own for a log point, by name, which loggers and all callbacks see after those of the step; before
+    /// [`on_log`](Callback::on_log).
+    fn log_values(&mut self, point: &LogPoint) -> Vec<(String, f64)> {
+        let _ = point;
+        vec![]
+    }
+
+    /// Before the first batch of a prediction.
+    fn on_predict_start(&mut self, progress: &EvaluationProgress) {
         let _ = progress;
     }
 
-    /// When the values of a log point have arrived, some steps after they were taken.
-    fn on_log(&mut self, point: &LogPoint) {
-        let _ = point;
+    /// When the predictions for a batch have arrived.
+    fn on_predict_batch_end(&mut self, progress: &EvaluationProgress, predicted: &Predicted) {
+        let _ = (progress, predicted);
     }
 
-    /// After a validation within an epoch (`val_check_interval`). The values of one that ends an epoch are in the point of
-    /// [`on_train_epoch_end`](Callback::on_train_epoch_end). What it saves can be resumed in the middle of the epoch.
-    fn on_validation_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        let _ = (point, actions);
-    }
-
-    /// After an epoch and the validation that belongs to it.
-    fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        let _ = (point, actions);
-    }
-
-    /// After the last epoch.
-    fn on_fit_end(&mut self, summary: &FitSummary) {
-        let _ = summary;
-    }
-
-    /// When a fit fails.
-    fn on_exception(&mut self, error: &Error) {
-        let _ = error;
-    }
+    /// After the last batch of a prediction.
+    fn on_predict_end(&mut self) {}
 
     /// What of this callback belongs in a checkpoint.
     fn state(&self) -> Option<Json> {
         None
     }
-
-    /// Takes up what [`Callback::state`] gave before, when a fit resumes; after [`Callback::on_fit_start`].
-    fn load_state(&mut self, state: &Json) {
-        let _ = state;
-    }
-}
-
-/// The callbacks with names that tell two of a kind apart: `Name`, `Name#2`, …
-pub(crate) fn numbered(callbacks: &mut [Box<dyn Callback>]) -> impl Iterator<Item = (String, &mut Box<dyn Callback>)> {
-    let mut seen: BTreeMap<&'static str, usize> = BTreeMap::new();
-    callbacks.iter_mut().map(move |callback| {
-        let name = callback.name();
-        let count = seen.entry(name).or_default();
-        *count += 1;
-        (if *count == 1 { name.to_owned() } else { format!("{name}#{count}") }, callback)
-    })
 }

@@ -13,6 +13,7 @@ use fulmen_nn::safetensors;
 use fulmen_tensor::{Literal, TensorType};
 use serde_json::{Value, json};
 
+use crate::hyperparameters::Told;
 use crate::logs::Sums;
 use crate::{Error, Result};
 
@@ -41,10 +42,26 @@ pub(crate) struct Position {
     pub(crate) epoch_sums: Sums,
     /// What the values in the tensor [`LOGS`](crate::state::names::LOGS) are, which holds what was logged after it.
     pub(crate) log_names: Vec<String>,
+    /// The validation sets that were due and are not done.
+    pub(crate) validation: Vec<String>,
+    /// Whether the file has the module's weights alone.
+    pub(crate) weights_only: bool,
     /// The best checkpoint so far.
     pub(crate) best_checkpoint: Option<PathBuf>,
     /// The state of each callback that has one, by its name.
     pub(crate) callbacks: BTreeMap<String, Value>,
+    /// What the run was told.
+    pub(crate) told: Told,
+}
+
+impl Position {
+    /// The best checkpoint so far, by the metadata of the one at `path`. Their folder may have been moved: then the best lies
+    /// beside it.
+    pub(crate) fn best(&self, path: &Path) -> Option<PathBuf> {
+        let named = self.best_checkpoint.as_ref()?;
+        let beside = path.with_file_name(named.file_name()?);
+        [named.clone(), beside].into_iter().find(|path| path.exists())
+    }
 }
 
 /// The metadata key that everything but the tensors stands under.
@@ -73,11 +90,15 @@ pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Positi
         "seconds": position.seconds.map(f64::to_bits),
         "data": position.data,
         "epoch_sums": sums,
-        "epoch_learning_rate": position.epoch_sums.learning_rate.to_bits(),
+        "epoch_learning_rate": position.epoch_sums.learning_rate().to_bits(),
         "epoch_bad_step": position.epoch_sums.bad_step,
         "log_names": position.log_names,
+        "validation_due": position.validation,
+        "weights_only": position.weights_only,
         "best_checkpoint": position.best_checkpoint.as_deref().and_then(Path::to_str),
         "callbacks": position.callbacks,
+        "hyperparameters": position.told.hyperparameters,
+        "arguments": position.told.arguments,
     });
     // Python's readers look for the format.
     let metadata = BTreeMap::from([(KEY.to_owned(), document.to_string()), ("format".to_owned(), "pt".to_owned())]);
@@ -101,9 +122,18 @@ pub(crate) fn load_position(path: &Path) -> Result<Position> {
     position(&metadata).map_err(|message| Error::checkpoint(path, message))
 }
 
-/// How far a checkpoint of this program is: its epoch, batch and step. `None` for weights alone, and for what another
-/// program wrote.
-pub(crate) fn standing(path: &Path) -> Result<Option<(u64, u64, u64)>> {
+/// What the run that wrote a checkpoint was told; nothing where the file has weights alone.
+pub(crate) fn told(path: &Path) -> Result<Told> {
+    let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
+    if !metadata.contains_key(KEY) {
+        return Ok(Told::default());
+    }
+    position(&metadata).map(|position| position.told).map_err(|message| Error::checkpoint(path, message))
+}
+
+/// Where training stood with a checkpoint of this program. `None` for a file without that, and for what another program
+/// wrote.
+pub(crate) fn standing(path: &Path) -> Result<Option<Position>> {
     let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
     let Some(document) = metadata.get(KEY) else { return Ok(None) };
     let position = position(&metadata).map_err(|message| Error::checkpoint(path, message))?;
@@ -111,8 +141,7 @@ pub(crate) fn standing(path: &Path) -> Result<Option<(u64, u64, u64)>> {
     let of = serde_json::from_str::<Value>(document)
         .ok()
         .and_then(|document| document["program"].as_str().map(str::to_owned));
-    let ours = of.is_none_or(|of| program() == of);
-    Ok(ours.then_some((position.epoch, position.batch, position.global_step)))
+    Ok(of.is_none_or(|of| program() == of).then_some(position))
 }
 
 /// The name of this program, by which its checkpoints are told from those of others under the same root folder.
@@ -148,6 +177,7 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
     }
     let sums = field("epoch_sums", "a list of names, each with lists of numbers");
     let names = field("log_names", "a list of texts");
+    let object = |name| field(name, "an object").optional(|v| v.as_object().cloned());
     let callbacks = field("callbacks", "an object with the state of each callback");
     Ok(Position {
         epoch: number("epoch")?,
@@ -160,14 +190,22 @@ fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
         seconds: float("seconds")?.filter(|seconds| *seconds >= 0.0),
         data: field("data", "a text").required(text)?,
         log_names: names.optional(|v| list(v, text))?.unwrap_or_default(),
+        validation: field("validation_due", "a list of texts").optional(|v| list(v, text))?.unwrap_or_default(),
+        weights_only: field("weights_only", "true or false").optional(Value::as_bool)?.unwrap_or_default(),
         best_checkpoint: field("best_checkpoint", "a path").optional(text)?.map(PathBuf::from),
         epoch_sums: Sums {
             bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
-            learning_rate: float("epoch_learning_rate")?.unwrap_or_default(),
-            grad_norm: None,
+            anomaly: None,
+            optimizers: vec![[float("epoch_learning_rate")?, None]],
+            monitored: vec![],
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
         callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),
+        told: Told {
+            hyperparameters: object("hyperparameters")?.unwrap_or_default(),
+            arguments: object("arguments")?.unwrap_or_default(),
+            config: None,
+        },
     })
 }
 

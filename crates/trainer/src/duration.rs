@@ -1,4 +1,5 @@
-//! [`TrainDuration`]: how long something of a training run lasts, in epochs, steps, samples or time.
+//! [`TrainDuration`]: how long something of a training run lasts, in epochs, steps, samples, tokens or time; and how
+//! a time is read and written, for all options.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +7,7 @@ use std::time::Duration;
 
 use crate::{Error, Result};
 
-/// How long a training run lasts: in epochs, optimizer steps, samples or time.
+/// How long a training run lasts: in epochs, optimizer steps, samples, tokens or time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -14,7 +15,8 @@ use crate::{Error, Result};
 ///
 /// assert_eq!("10ep".parse::<TrainDuration>()?, TrainDuration::Epochs(10));
 /// assert_eq!("500ba".parse::<TrainDuration>()?, TrainDuration::Steps(500));
-/// assert_eq!("1e6samples".parse::<TrainDuration>()?, TrainDuration::Samples(1_000_000));
+/// assert_eq!("1e6sa".parse::<TrainDuration>()?, TrainDuration::Samples(1_000_000));
+/// assert_eq!("1e9tok".parse::<TrainDuration>()?, TrainDuration::Tokens(1_000_000_000));
 /// assert_eq!("2h30m".parse::<TrainDuration>()?, TrainDuration::Time(Duration::from_secs(9000)));
 /// assert_eq!("00:02:30:00".parse::<TrainDuration>()?.to_string(), "2h30m"); // days, hours, minutes, seconds
 /// assert!("500".parse::<TrainDuration>().unwrap_err().to_string().contains("500ba"));
@@ -29,8 +31,11 @@ pub enum TrainDuration {
     Epochs(u64),
     /// Optimizer steps: `500ba`.
     Steps(u64),
-    /// Samples of the training data, those of all devices together: `1e6samples`.
+    /// Samples of the training data, those of all devices together: `1e6sa`, `1e6samples`.
     Samples(u64),
+    /// Tokens of the training data, those of all devices together: `1e9tok`. A sample has as many as its field `input_ids`
+    /// has elements, padding included.
+    Tokens(u64),
     /// Time in which the run trains and validates: `2h30m`, `90s`, `00:12:00:00` (days, hours, minutes and seconds).
     Time(Duration),
 }
@@ -42,6 +47,7 @@ fn seconds(unit: &str) -> Option<f64> {
         "h" | "hour" | "hours" => 3600.0,
         "m" | "min" | "minutes" => 60.0,
         "s" | "sec" | "seconds" => 1.0,
+        "ms" => 1e-3,
         _ => return None,
     })
 }
@@ -64,38 +70,57 @@ fn first(text: &str) -> Option<(f64, String, &str)> {
     Some((number, rest[..unit].to_lowercase(), rest[unit..].trim_start()))
 }
 
+/// Reads a time: numbers with units (`2h30m`), or days, hours, minutes and seconds between colons (`00:02:30:00`).
+///
+/// # Errors
+/// Why it is none.
+pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
+    let mut sum = 0.0;
+    if text.contains(':') {
+        let parts: Option<Vec<f64>> = text.split(':').map(|part| part.parse::<u32>().ok().map(f64::from)).collect();
+        let Some([days, hours, minutes, seconds]) = parts.as_deref() else {
+            return Err("a time with colons is days, hours, minutes and seconds, such as 00:12:30:00".to_owned());
+        };
+        sum = ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds;
+    } else {
+        let mut rest = text.trim();
+        loop {
+            let (number, unit, next) = first(rest).ok_or_else(|| format!("`{rest}` begins with no number"))?;
+            sum += number * seconds(&unit).ok_or_else(|| format!("`{unit}` is no unit of time (d, h, m, s or ms)"))?;
+            if next.is_empty() {
+                break;
+            }
+            rest = next;
+        }
+    }
+    Duration::try_from_secs_f64(sum).map_err(|_| "it is longer than any run can be".to_owned())
+}
+
+/// Writes a time as [`parse_time`] reads it.
+pub(crate) fn show_time(time: Duration) -> String {
+    let whole = time.as_secs();
+    let rest = f64::from(time.subsec_nanos()) / 1e9 + (whole % 60) as f64;
+    let parts = [(whole / 3600, "h"), (whole / 60 % 60, "m")].into_iter().filter(|part| part.0 > 0);
+    let mut text: String = parts.map(|(count, unit)| format!("{count}{unit}")).collect();
+    if rest > 0.0 || whole == 0 {
+        text.push_str(&format!("{rest}s"));
+    }
+    text
+}
+
 fn parse(text: &str) -> Result<TrainDuration, String> {
     if text.is_empty() || text.eq_ignore_ascii_case("none") {
         return Ok(TrainDuration::Unlimited);
     }
-    let time = |seconds: f64| {
-        let time = Duration::try_from_secs_f64(seconds);
-        time.map(TrainDuration::Time).map_err(|_| "it is longer than any run can be".to_owned())
-    };
-    if text.contains(':') {
-        let parts: Option<Vec<f64>> = text.split(':').map(|part| part.parse::<u32>().ok().map(f64::from)).collect();
-        return match parts.as_deref() {
-            Some([days, hours, minutes, seconds]) => time(((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds),
-            _ => Err("a time with colons is days, hours, minutes and seconds, such as 00:12:30:00".to_owned()),
-        };
-    }
-    let (number, unit, mut rest) = first(text).ok_or("it begins with no number")?;
-    if let Some(of_unit) = seconds(&unit) {
-        let mut sum = number * of_unit;
-        while !rest.is_empty() {
-            let (number, unit, next) = first(rest).ok_or_else(|| format!("`{rest}` begins with no number"))?;
-            sum += number * seconds(&unit).ok_or_else(|| format!("`{unit}` is no unit of time (d, h, m or s)"))?;
-            rest = next;
-        }
-        return time(sum);
+    let (number, unit, rest) = first(text).ok_or("it begins with no number")?;
+    if text.contains(':') || seconds(&unit).is_some() {
+        return parse_time(text).map(TrainDuration::Time);
     }
     let kind = match unit.as_str() {
         "ep" | "epoch" | "epochs" => TrainDuration::Epochs,
         "ba" | "batches" | "step" | "steps" => TrainDuration::Steps,
-        "sp" | "sample" | "samples" => TrainDuration::Samples,
-        "tok" | "tokens" => {
-            return Err("a loader does not know what a token is; give samples (1e6samples) or steps (500ba)".into());
-        }
+        "sa" | "sp" | "sample" | "samples" => TrainDuration::Samples,
+        "tok" | "token" | "tokens" => TrainDuration::Tokens,
         "" => {
             return Err(format!(
                 "it has no unit; write {text}ba for steps, {text}ep for epochs or {text}s for seconds"
@@ -114,7 +139,8 @@ impl FromStr for TrainDuration {
     type Err = Error;
     fn from_str(text: &str) -> Result<TrainDuration> {
         parse(text.trim()).map_err(|why| {
-            let there = "a duration is one of 10ep (epochs), 500ba (steps), 1e6samples, 2h30m or none";
+            let there =
+                "a duration is one of 10ep (epochs), 500ba (steps), 1e6sa (samples), 1e9tok (tokens), 2h30m or none";
             Error::usage(format!("`{text}` is no duration: {why}; {there}"))
         })
     }
@@ -141,15 +167,8 @@ impl fmt::Display for TrainDuration {
             TrainDuration::Epochs(count) => write!(f, "{count}ep"),
             TrainDuration::Steps(count) => write!(f, "{count}ba"),
             TrainDuration::Samples(count) => write!(f, "{count}samples"),
-            TrainDuration::Time(time) => {
-                let whole = time.as_secs();
-                let rest = (time.subsec_nanos() as f64) / 1e9 + (whole % 60) as f64;
-                for (count, unit) in [(whole / 3600, "h"), (whole / 60 % 60, "m")].into_iter().filter(|part| part.0 > 0)
-                {
-                    write!(f, "{count}{unit}")?;
-                }
-                if rest > 0.0 || whole == 0 { write!(f, "{rest}s") } else { Ok(()) }
-            }
+            TrainDuration::Tokens(count) => write!(f, "{count}tok"),
+            TrainDuration::Time(time) => f.write_str(&show_time(*time)),
         }
     }
 }
@@ -157,8 +176,8 @@ impl fmt::Display for TrainDuration {
 impl TrainDuration {
     /// What is expected instead of a duration of nothing.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
-        use TrainDuration::{Epochs, Samples, Steps, Time};
-        matches!(self, Epochs(0) | Steps(0) | Samples(0) | Time(Duration::ZERO))
+        use TrainDuration::{Epochs, Samples, Steps, Time, Tokens};
+        matches!(self, Epochs(0) | Steps(0) | Samples(0) | Tokens(0) | Time(Duration::ZERO))
             .then_some("it must be more than nothing")
     }
 
@@ -177,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_duration_is_read_as_it_is_written() {
-        for text in ["none", "10ep", "500ba", "1000000samples", "2h30m", "90h", "0.5s", "1h1m1s", "30s"] {
+        for text in ["none", "10ep", "500ba", "1000000samples", "1000tok", "2h30m", "90h", "0.5s", "1h1m1s", "30s"] {
             let duration: TrainDuration = text.parse().unwrap();
             assert_eq!(duration.to_string(), text);
             assert_eq!(duration.to_string().parse::<TrainDuration>().unwrap(), duration);
@@ -186,6 +205,7 @@ mod tests {
         assert_eq!(time("1d 2h"), time("26h"));
         assert_eq!(time("1.5h"), time("00:01:30:00"));
         assert_eq!(time("2e3steps"), TrainDuration::Steps(2000));
+        assert_eq!(time("1s500ms"), time("1.5s"));
     }
 
     #[test]
@@ -201,7 +221,7 @@ mod tests {
             ("1h3ba", "`ba` is no unit of time"),
             ("1h3", "`` is no unit of time"),
             ("3x", "`x` is no unit"),
-            ("1e9tok", "does not know what a token is"),
+            ("1.5tok", "no whole number"),
             ("1:00", "days, hours, minutes and seconds"),
         ] {
             let message = text.parse::<TrainDuration>().unwrap_err().to_string();

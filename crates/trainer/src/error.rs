@@ -48,7 +48,7 @@ enum Source {
     Nn(fulmen_nn::Error),
     Data(fulmen_data::Error),
     Coordination(fulmen_coordination::Error),
-    Pjrt(fulmen_pjrt::Error),
+    Preflight(fulmen_preflight::Error),
     Io(std::io::Error),
 }
 
@@ -59,7 +59,7 @@ impl Source {
             Source::Nn(source) => source,
             Source::Data(source) => source,
             Source::Coordination(source) => source,
-            Source::Pjrt(source) => source,
+            Source::Preflight(source) => source,
             Source::Io(source) => source,
         }
     }
@@ -75,6 +75,18 @@ impl Error {
         Error { kind: Kind::Option, message: shorten(&message.into()).into_owned(), source: None }
     }
 
+    pub(crate) fn nothing_logged(step: &str) -> Error {
+        Error::usage(format!("the module's {step} logs nothing, so there is nothing to evaluate"))
+    }
+
+    /// What belongs to one `TrainStep` was used with another; `method` makes it.
+    pub(crate) fn of_another_step(what: &str, method: &str) -> Error {
+        Error::usage(format!(
+            "the {what} was made by another TrainStep, whose weights it takes; call it with that one, or make one with \
+             TrainStep::{method} of this one"
+        ))
+    }
+
     /// A tensor error, with what was being done.
     pub(crate) fn doing(doing: impl fmt::Display, source: fulmen_tensor::Error) -> Error {
         Error { kind: Kind::Source, message: format!("{doing}: {source}"), source: Some(Source::Tensor(source)) }
@@ -83,11 +95,6 @@ impl Error {
     /// A failure of the device, with what was being done.
     pub(crate) fn device(doing: &str, source: fulmen_tensor::Error) -> Error {
         Error { kind: Kind::Runtime, message: format!("{doing}: {source}"), source: Some(Source::Tensor(source)) }
-    }
-
-    /// A failure of a plugin that compiles for devices which are not here, with what was being done.
-    pub(crate) fn compiler(doing: &str, source: fulmen_pjrt::Error) -> Error {
-        Error { kind: Kind::Runtime, message: format!("{doing}: {source}"), source: Some(Source::Pjrt(source)) }
     }
 
     /// A loader that does not do what it promised.
@@ -100,14 +107,23 @@ impl Error {
         Error { kind: Kind::Logger, message, source: Some(Source::Io(source)) }
     }
 
+    /// A file of predictions that cannot be written.
+    pub(crate) fn predictions(path: &Path, source: std::io::Error) -> Error {
+        let message = format!("predictions cannot be written to {}: {source}", path.display());
+        Error { kind: Kind::Source, message, source: Some(Source::Io(source)) }
+    }
+
     /// `what` is no longer finite after this many steps.
     pub(crate) fn not_finite(step: u64, what: &str, kept: Option<&Path>) -> Error {
-        let kept = match kept {
-            Some(path) => format!("the last checkpoint before it is {}", path.display()),
-            None => "no checkpoint had been saved before".to_owned(),
-        };
+        let kept = kept_before(kept);
         let message =
             format!("{what} became NaN or infinite at step {step}; {kept}. Lower the learning rate and check the data");
+        Error { kind: Kind::NotFinite { step }, message, source: None }
+    }
+
+    /// The operation that was the first to give what is not finite, and its line.
+    pub(crate) fn anomaly(step: u64, found: &str, kept: Option<&Path>) -> Error {
+        let message = format!("detect_anomaly: in step {step} {found}\n{}", kept_before(kept));
         Error { kind: Kind::NotFinite { step }, message, source: None }
     }
 
@@ -154,7 +170,7 @@ impl Error {
     }
 
     /// The step, counted from 1, whose loss or result was NaN or infinite, if that is what ended the fit (see
-    /// [`detect_nan`](crate::Options::detect_nan)).
+    /// [`detect_nan`](crate::Options::detect_nan) and [`detect_anomaly`](crate::Options::detect_anomaly)).
     pub fn not_finite_step(&self) -> Option<u64> {
         match self.kind {
             Kind::NotFinite { step } => Some(step),
@@ -179,6 +195,7 @@ impl Error {
                 Some(Source::Tensor(source)) => source.is_runtime(),
                 Some(Source::Nn(source)) => source.is_runtime(),
                 Some(Source::Data(source)) => source.is_runtime(),
+                Some(Source::Preflight(source)) => source.is_runtime(),
                 _ => false,
             }
     }
@@ -189,7 +206,7 @@ impl Error {
             Some(Source::Tensor(source)) => source.is_out_of_memory(),
             Some(Source::Nn(source)) => source.is_out_of_memory(),
             Some(Source::Data(source)) => source.is_out_of_memory(),
-            Some(Source::Pjrt(source)) => source.is_out_of_memory(),
+            Some(Source::Preflight(source)) => source.is_out_of_memory(),
             _ => false,
         }
     }
@@ -254,6 +271,7 @@ impl Error {
             (Kind::Usage | Kind::Option, _) => true,
             (Kind::Source, Some(Source::Tensor(source))) => source.is_usage(),
             (Kind::Source, Some(Source::Nn(source))) => source.is_usage(),
+            (Kind::Source, Some(Source::Preflight(source))) => source.is_usage(),
             _ => false,
         }
     }
@@ -261,6 +279,14 @@ impl Error {
     /// Whether the mistake is in how the program was started, not in its code.
     pub(crate) fn is_option(&self) -> bool {
         self.kind == Kind::Option
+    }
+}
+
+/// Which checkpoint there is from before.
+fn kept_before(kept: Option<&Path>) -> String {
+    match kept {
+        Some(path) => format!("the last checkpoint before it is {}", path.display()),
+        None => "no checkpoint had been saved before".to_owned(),
     }
 }
 
@@ -308,6 +334,12 @@ impl From<fulmen_nn::Error> for Error {
     }
 }
 
+impl From<fulmen_preflight::Error> for Error {
+    fn from(source: fulmen_preflight::Error) -> Error {
+        Error { kind: Kind::Source, message: source.to_string(), source: Some(Source::Preflight(source)) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,7 +349,7 @@ mod tests {
         let short = || fulmen_pjrt::HostBuffer::zeroed(1 << 60).unwrap_err();
         let tensor = || fulmen_tensor::Error::runtime("running a program", short());
         for error in [
-            Error::compiler("compiling", short()),
+            Error::from(fulmen_preflight::Error::compiler("compiling", short())),
             Error::from(tensor()),
             Error::doing("setting up", tensor()),
             Error::device("a step failed on the device", tensor()),

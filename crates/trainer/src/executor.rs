@@ -1,12 +1,14 @@
 //! [`Executor`]: hands compiled steps to the device, a few ahead of it, and hands on what is read back. All loops run on
 //! it: it knows the other processes and the signals, and waits for nothing that they could keep from coming.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fulmen_coordination::Halt;
 use fulmen_data::DeviceBatch;
 use fulmen_tensor::{DeviceArray, Done, Literal, PendingLiterals, Runtime};
+use parking_lot::Mutex;
 
 use crate::hosts::{self, Hosts};
 use crate::interrupt::{self, Signal};
@@ -23,11 +25,20 @@ pub(crate) struct Executor<T> {
     /// The other processes, without which a step may never finish.
     hosts: Option<Arc<Hosts>>,
     /// While it lives, a signal is a request; the processes stop together.
-    interrupt: Option<(interrupt::Guard, Option<Arc<Halt>>)>,
+    interrupt: Option<(interrupt::Guard, Option<CurrentHalt>)>,
+    /// Whether this process wants to do something between two steps, and whether all are to do it now.
+    asked: Cell<bool>,
+    agreed: Cell<bool>,
     /// Steps that may not have finished.
     in_flight: VecDeque<Done>,
     reads: VecDeque<Read<T>>,
 }
+
+/// What lets the processes come together after the same step, for the next time.
+type CurrentHalt = Arc<Mutex<Halt>>;
+
+/// Why processes come together that go on afterwards. It is the name of no signal.
+const ACTIONS: &str = "actions";
 
 /// Values on their way to the host.
 struct Read<T> {
@@ -45,13 +56,14 @@ impl<T> Executor<T> {
     ) -> Executor<T> {
         let (in_flight, reads) = (VecDeque::new(), VecDeque::new());
         let interrupt = interrupt.map(|guard| {
-            let halt = hosts.map(|hosts| Arc::new(hosts.halt()));
+            let halt = hosts.map(|hosts| Arc::new(Mutex::new(hosts.halt())));
             if let Some(halt) = halt.clone() {
-                guard.listen(move |signal| halt.request(&signal.to_string()));
+                guard.listen(move |signal| halt.lock().request(&signal.to_string()));
             }
             (guard, halt)
         });
-        Executor { runtime: runtime.clone(), hosts: hosts.cloned(), interrupt, in_flight, reads }
+        let (asked, agreed) = (Cell::new(false), Cell::new(false));
+        Executor { runtime: runtime.clone(), hosts: hosts.cloned(), interrupt, asked, agreed, in_flight, reads }
     }
 
     pub(crate) fn hosts(&self) -> Option<&Arc<Hosts>> {
@@ -133,15 +145,42 @@ impl<T> Executor<T> {
         self.reads.clear();
     }
 
+    /// Asks all processes to come together between two steps; [`agreed`](Executor::agreed) says when they have.
+    pub(crate) fn ask(&self) {
+        match &self.interrupt {
+            Some((_, Some(halt))) if !self.asked.replace(true) => halt.lock().request(ACTIONS),
+            Some((_, Some(_))) => {}
+            _ => self.agreed.set(true),
+        }
+    }
+
+    /// Whether all processes are together between the same two steps, because one of them has asked for it. Told once.
+    pub(crate) fn agreed(&self) -> bool {
+        self.agreed.take()
+    }
+
     /// The signal that asks for an end, to any of the processes. They end together, so all ask after the same steps.
     pub(crate) fn interrupted(&self) -> Result<Option<Signal>> {
         match &self.interrupt {
             None => Ok(None),
             Some((guard, None)) => Ok(guard.requested()),
-            Some((_, Some(halt))) => {
-                self.hosts.as_ref().map_or(Ok(()), |hosts| hosts.health())?;
-                // One that this build does not know is no Ctrl-C.
-                Ok(halt.turn()?.map(|name| Signal::named(&name).unwrap_or(Signal::Terminate)))
+            Some((guard, Some(halt))) => {
+                let Some(hosts) = &self.hosts else { return Ok(None) };
+                hosts.health()?;
+                let mut halt = halt.lock();
+                match halt.turn()?.as_deref() {
+                    None => Ok(None),
+                    Some(ACTIONS) => {
+                        *halt = hosts.halt();
+                        // It may have come too late for the halt before.
+                        guard.requested().iter().for_each(|signal| halt.request(&signal.to_string()));
+                        self.asked.set(false);
+                        self.agreed.set(true);
+                        Ok(None)
+                    }
+                    // One that this build does not know is no Ctrl-C.
+                    Some(name) => Ok(Some(Signal::named(name).unwrap_or(Signal::Terminate))),
+                }
             }
         }
     }

@@ -1,14 +1,14 @@
 //! Hints at the start of a fit: what the step and its data lose on this kind of device, one line each, with what to do.
 //! They are read from what was recorded, and nothing is compiled or computed for them.
 //!
-//! Not here: how a loss is found; the rules are preflight's (`preflight/warnings.rs`). On a CPU only padding costs time: it
+//! Not here: how a loss is found; the rules are in `fulmen_preflight::warnings`. On a CPU only padding costs time: it
 //! has neither tiles nor units for bf16.
 
 use fulmen_data::DataLoader;
 use fulmen_pjrt::locate::Platform;
+use fulmen_preflight::{Generation, Warning, warnings};
 use fulmen_tensor::{Function, MatmulPrecision, Recorded, Runtime};
 
-use crate::preflight::{Generation, warnings};
 use crate::setting::Setting;
 use crate::{Precision, Result};
 
@@ -74,7 +74,7 @@ fn of_a_tpu(kind: &str, setting: &Setting, rows: usize, recorded: &[Recorded]) -
     hints
 }
 
-fn line(warning: warnings::Warning) -> String {
+fn line(warning: Warning) -> String {
     match warning.source {
         Some(source) => format!("{} ({source})", warning.message),
         None => warning.message,
@@ -119,7 +119,7 @@ mod tests {
         let options = Trainer::builder().precision(precision).options().unwrap();
         let mesh = Mesh::new([("data", devices)]).unwrap();
         let setting = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
-        let prepared = prepare(module, &setting, 0, &loader, None).unwrap();
+        let prepared = prepare(module, &setting, 0, &loader, &None.into()).unwrap();
         let recorded = prepared.program.step.functions()[0].recorded().unwrap();
         of_a_tpu("TPU v5 lite", &setting, prepared.train.per_device_batch_size(), &recorded)
     }
@@ -174,7 +174,7 @@ mod tests {
         let trainer = Trainer::builder().accelerator("cpu").build().unwrap();
         let mesh = trainer.runtime().mesh().clone();
         let setting = Choices::from(trainer.options().clone()).on(mesh.clone(), Strategy::replicas(&mesh));
-        let prepared = prepare(&linear(8, 8), &setting, 0, &loader, None).unwrap();
+        let prepared = prepare(&linear(8, 8), &setting, 0, &loader, &None.into()).unwrap();
         let hints = hints(trainer.runtime(), &setting, &loader, prepared.program.step.functions()).unwrap();
         assert!(hints.is_empty(), "{hints:?}");
     }

@@ -9,18 +9,38 @@ use crate::{BatchLimit, Error, Options, Plan, Result, TrainDuration, TrainerArgs
 /// What a run without an end has of something.
 pub(crate) const NO_LIMIT: u64 = u64::MAX;
 
+/// The field whose elements are tokens.
+const TOKENS: &str = "input_ids";
+
 /// An epoch of the training loader.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EpochSize {
     pub(crate) batches: u64,
     pub(crate) samples: u64,
     pub(crate) batch_size: u64,
+    /// Tokens of a sample; 0 where nobody asks.
+    pub(crate) tokens: u64,
 }
 
-impl From<&DataLoader> for EpochSize {
-    fn from(loader: &DataLoader) -> EpochSize {
+impl EpochSize {
+    /// Of a loader, for a run of this length.
+    ///
+    /// # Errors
+    /// The length is in tokens, and the loader's samples have none, or not all as many.
+    pub(crate) fn new(loader: &DataLoader, duration: TrainDuration) -> Result<EpochSize> {
         let (samples, batch_size) = (loader.num_samples() as u64, loader.batch_size() as u64);
-        EpochSize { batches: loader.len() as u64, samples, batch_size }
+        let mut tokens = 0;
+        if let TrainDuration::Tokens(_) = duration {
+            let refused =
+                |why| Error::option(format!("max_duration: it is {duration}, and {why}; give samples (1e6sa)"));
+            let ids = loader.fields().iter().find(|field| field.name == TOKENS && field.dtype.is_integer());
+            let ids = ids.ok_or_else(|| refused("the training loader has no integer field `input_ids`"))?;
+            if loader.shapes().len() > 1 {
+                return Err(refused("the training loader has buckets, whose samples differ in tokens"));
+            }
+            tokens = ids.shape.iter().product::<usize>().max(1) as u64;
+        }
+        Ok(EpochSize { batches: loader.len() as u64, samples, batch_size, tokens })
     }
 }
 
@@ -38,7 +58,12 @@ pub(crate) struct Limits {
 impl Limits {
     pub(crate) fn new(options: &Options, epoch: EpochSize) -> Limits {
         let mut steps = if options.max_steps == 0 { NO_LIMIT } else { options.max_steps };
-        if let TrainDuration::Samples(samples) = options.max_duration {
+        let samples = match options.max_duration {
+            TrainDuration::Samples(samples) => Some(samples),
+            TrainDuration::Tokens(tokens) => Some(tokens.div_ceil(epoch.tokens.max(1))),
+            _ => None,
+        };
+        if let Some(samples) = samples {
             let every = options.accumulate_grad_batches;
             let whole =
                 (samples / epoch.samples.max(1)).saturating_mul(accumulate::steps_per_epoch(epoch.batches, every));
@@ -70,6 +95,19 @@ impl Limits {
     }
 }
 
+impl Limits {
+    /// After how many batches a run ends, with epochs of so many of which the optimizer steps once for `every`; time aside.
+    pub(crate) fn batches(&self, batches: u64, every: u64) -> u64 {
+        let of_epochs = self.epochs.saturating_mul(batches);
+        let each = accumulate::steps_per_epoch(batches, every).max(1);
+        let of_steps = match self.steps {
+            NO_LIMIT => NO_LIMIT,
+            steps => (steps / each).saturating_mul(batches).saturating_add((steps % each).saturating_mul(every)),
+        };
+        of_epochs.min(of_steps)
+    }
+}
+
 impl Options {
     /// Brings together what options say of the same thing; `given` are those that do not have their default.
     ///
@@ -82,6 +120,8 @@ impl Options {
                 ("enable_progress_bar", given.enable_progress_bar),
                 ("log_grad_norm", given.log_grad_norm),
                 ("detect_nan", given.detect_nan),
+                ("detect_anomaly", given.detect_anomaly),
+                ("enable_model_summary", given.enable_model_summary),
                 ("num_sanity_val_steps", given.num_sanity_val_steps.map(|steps| steps > 0)),
             ] {
                 if given == Some(true) {
@@ -90,7 +130,7 @@ impl Options {
                     )));
                 }
             }
-            (self.enable_checkpointing, self.enable_progress_bar) = (false, false);
+            (self.enable_checkpointing, self.enable_progress_bar, self.enable_model_summary) = (false, false, false);
         }
         if self.fast_dev_run.batches() > 0 {
             return Ok(self.tried_out());
@@ -103,6 +143,11 @@ impl Options {
             )));
         }
         self.settle_limits(given)
+    }
+
+    /// Whether a run writes no file at all.
+    pub(crate) fn leaves_nothing(&self) -> bool {
+        self.fast_dev_run.batches() > 0 || self.barebones
     }
 
     /// With `fast_dev_run`: a batch or some of each loader, and nothing left behind.
@@ -133,6 +178,12 @@ impl Options {
         let overfit = self.overfit_batches;
         if overfit.is_zero() {
             return Ok(());
+        }
+        if self.reload_dataloaders_every_n_epochs > 0 {
+            return Err(Error::option(format!(
+                "overfit_batches: it is {overfit}, and reload_dataloaders_every_n_epochs is {}; give one of the two",
+                self.reload_dataloaders_every_n_epochs
+            )));
         }
         for (name, given, limit) in [
             ("limit_train_batches", given.limit_train_batches, &mut self.limit_train_batches),
@@ -178,7 +229,7 @@ impl Options {
                 }
                 self.max_time = duration;
             }
-            TrainDuration::Samples(_) | TrainDuration::Unlimited => {}
+            TrainDuration::Samples(_) | TrainDuration::Tokens(_) | TrainDuration::Unlimited => {}
         }
         for (least, min, most, max) in [
             ("min_epochs", self.min_epochs, "max_epochs", self.max_epochs),

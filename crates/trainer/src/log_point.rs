@@ -1,14 +1,26 @@
 //! [`LogPoint`]: logged values that have arrived on the host.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use fulmen_nn::metrics::Value;
 
+use crate::Media;
+
 /// Elements of a metric that its line of a table shows.
 const MOST_SHOWN: usize = 8;
 
+/// Who shows logged values besides callbacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sink {
+    /// The progress bar.
+    ProgressBar,
+    /// Loggers.
+    Logger,
+}
+
 /// Logged values that have arrived.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogPoint {
     /// The epoch, counted from 0.
     pub epoch: u64,
@@ -18,6 +30,11 @@ pub struct LogPoint {
     pub metrics: Vec<(String, f64)>,
     /// Names and values of metrics that are several numbers: one a class, or a matrix.
     pub arrays: Vec<(String, Value)>,
+    /// Names of pictures, texts and histograms, with what they are: those of the latest step, or of the first batch of a
+    /// validation or a test.
+    pub media: Vec<(String, Media)>,
+    /// Names that were logged with `prog_bar(false)` or `logger(false)`: who does not show them.
+    pub hidden: Vec<(String, Sink)>,
 }
 
 impl LogPoint {
@@ -42,6 +59,26 @@ impl LogPoint {
         self.arrays.iter().find(|array| array.0 == name).map(|array| &array.1)
     }
 
+    /// The values that one of them shows.
+    pub fn shown_by(&self, sink: Sink) -> Cow<'_, LogPoint> {
+        if self.hidden.iter().all(|hidden| hidden.1 != sink) {
+            return Cow::Borrowed(self);
+        }
+        let mut shown = self.clone();
+        let is_shown = |name: &String| !self.hidden.iter().any(|(hidden, from)| hidden == name && *from == sink);
+        shown.metrics.retain(|(name, _)| is_shown(name));
+        shown.arrays.retain(|(name, _)| is_shown(name));
+        Cow::Owned(shown)
+    }
+
+    /// Takes in the values of another point.
+    pub(crate) fn extend(&mut self, other: &LogPoint) {
+        self.metrics.extend_from_slice(&other.metrics);
+        self.arrays.extend_from_slice(&other.arrays);
+        self.media.extend_from_slice(&other.media);
+        self.hidden.extend_from_slice(&other.hidden);
+    }
+
     /// Names and values of all numbers but those of matrices, by the names that [`LogPoint::get`] knows: what fits into the
     /// columns of a table.
     pub fn columns(&self) -> Vec<(String, f64)> {
@@ -61,7 +98,7 @@ impl LogPoint {
 /// use fulmen_trainer::LogPoint;
 ///
 /// let metrics = vec![("train_loss".to_owned(), 0.25), ("lr".to_owned(), 3e-4)];
-/// let point = LogPoint { epoch: 1, global_step: 50, metrics, arrays: vec![] };
+/// let point = LogPoint { epoch: 1, global_step: 50, metrics, ..LogPoint::default() };
 /// assert_eq!(point.to_string(), "epoch 1, step 50\n  train_loss     0.2500\n  lr           3.000e-4");
 /// ```
 impl fmt::Display for LogPoint {

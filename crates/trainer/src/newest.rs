@@ -1,6 +1,7 @@
 //! [`Resume`], and which checkpoint `resume: auto` and `ckpt_path: last` or `best` mean: the newest whole one of this
 //! program's runs under the root folder.
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 use crate::named::named;
@@ -82,19 +83,22 @@ impl Named<'_> {
     fn checkpoints(self, folder: &Path) -> Vec<PathBuf> {
         let mut found = vec![];
         for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            let is = |name: &str| path.file_name().is_some_and(|of| of == name);
-            if path.extension().is_none_or(|of| of != "safetensors") || self == Named::Best && !is("best.safetensors") {
+            if path.extension().is_none_or(|of| of != "safetensors") {
                 continue;
             }
             match checkpoint::standing(&path) {
-                Ok(Some(standing)) => found.push((standing, is("last.safetensors"), path)),
-                // Weights alone, or of another program.
+                Ok(Some(position)) => found.push((position, path)),
+                // Of another program, or of none.
                 Ok(None) => {}
                 Err(error) => skipped(&error),
             }
         }
-        found.sort_unstable_by(|a, b| b.cmp(a));
-        found.into_iter().map(|(_, _, path)| path).collect()
+        let is_last = |path: &Path| path.file_name().is_some_and(|of| of == "last.safetensors");
+        found.sort_by_key(|(at, path)| Reverse((at.epoch, at.batch, at.global_step, is_last(path), path.clone())));
+        if self == Named::Best {
+            return found.iter().filter_map(|(at, path)| at.best(path)).collect();
+        }
+        found.into_iter().filter(|(at, _)| !at.weights_only).map(|(_, path)| path).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use fulmen_nn::{TrainingMode, Visit, Visitor};
 use fulmen_tensor::{Sharding, Tensor, Variable};
 
 use crate::TrainingModule;
-use crate::state::{Entry, Origin};
+use crate::state::{Entry, EntryId, Origin};
 
 /// Placeholders in a module's variables. Dropped, also by a panic in a user's step, it puts the values back.
 pub(crate) struct Placeholders {
@@ -17,24 +17,42 @@ struct Cell {
     variable: Variable,
     before: Tensor,
     placeholder: Tensor,
-    /// What the model sees: the placeholder, gathered if it lies split between steps.
+    gathered: bool,
+    /// What the model sees: the placeholder or a later value, gathered if it lies split between steps.
     used: Tensor,
+}
+
+impl Cell {
+    /// Lets the model see a value from now on.
+    fn show(&mut self, value: &Tensor) {
+        self.used = match self.gathered {
+            true => value.with_sharding(&Sharding::replicated()),
+            false => value.clone(),
+        };
+        self.variable.set(self.used.clone());
+    }
 }
 
 impl Placeholders {
     /// Puts placeholders into the variables of the entries that have one.
     pub(crate) fn new(module: &dyn TrainingModule, entries: &[Entry]) -> Placeholders {
+        let placeholder = |entry: &Entry| Tensor::placeholder(entry.name.clone(), entry.ty.clone());
+        let of_module = entries.iter().filter(|entry| matches!(entry.origin, Origin::Module { .. }));
+        Placeholders::with(module, entries, &of_module.map(placeholder).collect::<Vec<_>>())
+    }
+
+    /// Puts these placeholders, one for each entry that has a variable, into the variables.
+    pub(crate) fn with(module: &dyn TrainingModule, entries: &[Entry], placeholders: &[Tensor]) -> Placeholders {
         let mut cells = vec![];
-        for entry in entries {
-            let Origin::Module { variable, gathered } = &entry.origin else { continue };
-            let placeholder = Tensor::placeholder(entry.name.clone(), variable.ty());
-            let used = match gathered {
-                true => placeholder.with_sharding(&Sharding::replicated()),
-                false => placeholder.clone(),
-            };
-            let before = variable.get();
-            variable.set(used.clone());
-            cells.push(Cell { variable: variable.clone(), before, placeholder, used });
+        let variables = entries.iter().filter_map(|entry| match &entry.origin {
+            Origin::Module { variable, gathered } => Some((variable, *gathered)),
+            _ => None,
+        });
+        for ((variable, gathered), placeholder) in variables.zip(placeholders.iter().cloned()) {
+            let (variable, before, used) = (variable.clone(), variable.get(), placeholder.clone());
+            let mut cell = Cell { variable, before, placeholder, gathered, used };
+            cell.show(&cell.placeholder.clone());
+            cells.push(cell);
         }
         let mut modes = Modes(vec![]);
         module.visit(&mut Visit::new(&mut modes));
@@ -46,18 +64,42 @@ impl Placeholders {
         self.cells.iter().map(|cell| cell.placeholder.clone()).collect()
     }
 
-    /// What the model sees of them.
-    pub(crate) fn used(&self) -> Vec<Tensor> {
-        self.cells.iter().map(|cell| cell.used.clone()).collect()
+    /// What the model sees of one of them.
+    pub(crate) fn used(&self, id: EntryId) -> &Tensor {
+        &self.cells[id.index()].used
     }
 
-    /// What the variables hold now; the placeholder itself where it was left alone.
-    pub(crate) fn after(&self) -> Vec<Tensor> {
-        let now = |cell: &Cell| {
+    /// Lets the model see a value from now on, which gradients end at.
+    pub(crate) fn show(&mut self, id: EntryId, value: &Tensor) {
+        self.cells[id.index()].show(&value.detach());
+    }
+
+    /// Gathers again what lies split, of these values: in a branch, so that only what runs it gathers. Gives what the model
+    /// saw before.
+    pub(crate) fn gather_again(&mut self, values: &[Tensor]) -> Vec<Tensor> {
+        let before = self.cells.iter().map(|cell| cell.used.clone()).collect();
+        self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.gathered).for_each(|(cell, value)| cell.show(value));
+        before
+    }
+
+    /// Lets the model see again what it saw before.
+    pub(crate) fn show_again(&mut self, used: Vec<Tensor>) {
+        for (cell, used) in self.cells.iter_mut().zip(used) {
+            cell.variable.set(used.clone());
+            cell.used = used;
+        }
+    }
+
+    /// For each variable what the model itself has put into it since it was shown or collected.
+    pub(crate) fn collect(&mut self) -> Vec<Option<Tensor>> {
+        let changed = |cell: &mut Cell| {
             let value = cell.variable.get();
-            if value.is(&cell.used) { cell.placeholder.clone() } else { value }
+            (!value.is(&cell.used)).then(|| {
+                cell.used = value.clone();
+                value
+            })
         };
-        self.cells.iter().map(now).collect()
+        self.cells.iter_mut().map(changed).collect()
     }
 }
 

@@ -5,20 +5,22 @@
 use fulmen_data::{DataLoader, DeviceBatches};
 use fulmen_tensor::{DeviceArray, Literal, TensorType};
 
+use crate::callback::EvaluationProgress;
 use crate::evaluate::Evaluation;
 use crate::executor::Executor;
+use crate::hooks::Callbacks;
 use crate::hosts;
 use crate::interrupt;
 use crate::program::CompiledStep;
 use crate::session::Session;
 use crate::stage::Stage;
 use crate::state::Fixed;
-use crate::{Error, Result, Strategy, TrainingModule, Weights};
+use crate::{Actions, Error, Result, Strategy, TrainingModule, Weights};
 
 /// Predictions on the host for some samples, in the order of the loader: named values, each with a row a sample.
 #[derive(Debug)]
 pub struct Predicted {
-    values: Vec<(String, Literal)>,
+    pub(crate) values: Vec<(String, Literal)>,
 }
 
 impl Predicted {
@@ -72,9 +74,11 @@ pub struct PredictedBatches {
     left: usize,
     batch_size: usize,
     _guard: Option<hosts::Guard>,
-    /// How many batches were launched, and of how many.
+    /// How many batches were launched.
     launched: usize,
-    batches_in_all: usize,
+    callbacks: Callbacks,
+    /// What callbacks are told of.
+    progress: EvaluationProgress,
     /// No batch is to be launched any more.
     ended: bool,
     /// Why not; told after the predictions that had been launched before.
@@ -93,6 +97,8 @@ pub(crate) fn predict(
 ) -> Result<PredictedBatches> {
     let (Evaluation { step, loader, .. }, weights) =
         Evaluation::new(session, module, loader, Stage::Prediction, weights)?;
+    let progress = session.progress(&loader);
+    session.callbacks.each(|callback| callback.on_predict_start(&progress));
     let (runtime, hosts) = (&session.runtime, session.hosts.as_ref());
     let interrupt = interrupt::Guard::new(session.choices.options.grace);
     // What was predicted before a signal is the caller's to keep.
@@ -105,8 +111,9 @@ pub(crate) fn predict(
         left: loader.num_samples(),
         batch_size: loader.batch_size(),
         _guard: hosts.map(|hosts| hosts.guard()),
+        callbacks: session.callbacks.clone(),
+        progress,
         launched: 0,
-        batches_in_all: loader.len(),
         ended: false,
         failed: None,
     })
@@ -147,6 +154,11 @@ impl PredictedBatches {
         Ok(Predicted { values: names.into_iter().zip(literals).collect() })
     }
 
+    /// Whether this process is the one that writes.
+    pub(crate) fn is_coordinator(&self) -> bool {
+        self.executor.hosts().is_none_or(|hosts| hosts.process().is_coordinator())
+    }
+
     fn launch(&mut self) -> Result<bool> {
         if let Some(signal) = self.executor.interrupted()? {
             return Err(Error::interrupted("predicting", signal));
@@ -184,7 +196,13 @@ impl PredictedBatches {
             return self.failed.take().map_or(Ok(None), Err);
         };
         let rows = literals.into_iter().map(|literal| first_rows(literal, valid)).collect::<Result<Vec<_>>>()?;
-        Ok(Some(Predicted { values: self.step.outputs().iter().cloned().zip(rows).collect() }))
+        let predicted = Predicted { values: self.step.outputs().iter().cloned().zip(rows).collect() };
+        self.progress.batch += 1;
+        self.callbacks.each(|callback| callback.on_predict_batch_end(&self.progress, &predicted));
+        if self.progress.batch == self.progress.batches {
+            self.callbacks.each(|callback| callback.on_predict_end());
+        }
+        Ok(Some(predicted))
     }
 }
 
@@ -194,6 +212,7 @@ impl Iterator for PredictedBatches {
     fn next(&mut self) -> Option<Result<Predicted>> {
         let next = self.try_next().transpose();
         if let Some(Err(error)) = &next {
+            self.callbacks.each(|callback| callback.on_exception(error, &mut Actions::outside()));
             self.tell(error);
             self.ended = true;
             self.executor.forget_reads();
@@ -208,7 +227,7 @@ impl Drop for PredictedBatches {
             self.tell(&Error::usage(format!(
                 "it stopped reading its predictions after {} batches of {}; read them to the end in every process",
                 self.launched - self.executor.reading(),
-                self.batches_in_all
+                self.progress.batches
             )));
         }
     }

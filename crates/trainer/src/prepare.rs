@@ -1,28 +1,49 @@
 //! What a fit knows before it touches a device: the loaders for its devices, the training state and the recorded steps.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use fulmen_data::DataLoader;
 use fulmen_nn::Parameter;
 use fulmen_tensor::DType;
 
 use crate::limits::{EpochSize, Limits, NO_LIMIT};
-use crate::program::{self, StepProgram, TrainProgram};
+use crate::optimizers::Optimizers;
+use crate::program::{self, DeclaredProgram, StepProgram, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
 use crate::stage::Stage;
 use crate::state::{self, Entry, StateLayout};
-use crate::{Batch, BatchLimit, Error, Plan, Result, TrainingModule};
+use crate::step_part::StepPart;
+use crate::validation_set::{Cadence, ValidationSets};
+use crate::{Batch, Error, Plan, Result, TrainingModule};
 
 /// A fit before its first value.
 pub(crate) struct Prepared {
     pub(crate) plan: Plan,
     pub(crate) limits: Limits,
     pub(crate) train: DataLoader,
-    pub(crate) layout: StateLayout,
+    pub(crate) layout: Arc<StateLayout>,
     pub(crate) program: TrainProgram,
     /// None where the module's validation step logs nothing.
-    pub(crate) validation: Option<(DataLoader, StepProgram)>,
+    pub(crate) validation: Vec<Validation>,
+    /// What the module declares for callbacks to ask for.
+    pub(crate) declared: Vec<DeclaredProgram>,
+}
+
+/// A validation set with its step.
+pub(crate) struct Validation {
+    pub(crate) name: String,
+    pub(crate) cadence: Cadence,
+    pub(crate) loader: DataLoader,
+    pub(crate) program: StepProgram,
+}
+
+impl Validation {
+    /// What it is called in messages.
+    pub(crate) fn title(&self) -> String {
+        if self.name.is_empty() { "validation".into() } else { format!("validation `{}`", self.name) }
+    }
 }
 
 /// Records the steps of a module. Nothing is computed, and no device is needed.
@@ -31,11 +52,11 @@ pub(crate) fn prepare(
     setting: &Setting,
     seed: u64,
     train: &DataLoader,
-    validation: Option<&DataLoader>,
+    validation: &ValidationSets<'_>,
 ) -> Result<Prepared> {
     let train = setting.training_loader(train)?;
     let batches = train.len() as u64;
-    let (limits, plan) = setting.plan(EpochSize::from(&train));
+    let (limits, plan) = setting.plan(EpochSize::new(&train, setting.options.max_duration)?);
     if train.is_endless() && limits.steps == NO_LIMIT && limits.time.is_none() {
         return Err(Error::usage(
             "the training loader is endless, so that no epoch ends; set max_steps, max_time or max_duration in steps",
@@ -43,33 +64,20 @@ pub(crate) fn prepare(
     }
     let shapes = Batch::placeholders(&train, setting.options.precision.whole());
     let (layout, program) = training_step(module, setting, &plan, (&shapes, batches), seed)?;
-    let validation = match validation.filter(|_| !setting.options.limit_val_batches.is_zero()) {
-        Some(loader) => {
-            let loader = setting.evaluation_loader(loader, Stage::Validation)?;
-            check_interval(setting.options.val_check_interval, &train, &plan)?;
-            let of_module = state::of_module(module, setting);
-            let eval = program::eval(module, Stage::Validation, &loader, &of_module, setting, seed)?;
-            check_names(&program, &eval)?;
-            (!eval.logs().is_empty()).then_some((loader, eval))
+    validation.check()?;
+    let of_module = state::of_module(module, setting);
+    let mut sets = vec![];
+    for set in validation.0.iter().filter(|_| !setting.options.limit_val_batches.is_zero()) {
+        let loader = setting.evaluation_loader(set.loader(), Stage::Validation)?;
+        let cadence = set.cadence(&setting.options, &train, &plan)?;
+        let eval = program::eval(module, Stage::Validation, &loader, &of_module, setting, seed)?;
+        check_names(&program, &eval)?;
+        if !eval.logs().is_empty() {
+            sets.push(Validation { name: set.name().to_owned(), cadence, loader, program: eval });
         }
-        None => None,
-    };
-    Ok(Prepared { plan, limits, train, layout, program, validation })
-}
-
-/// Refuses an interval that would keep a fit from ever validating.
-fn check_interval(interval: BatchLimit, train: &DataLoader, plan: &Plan) -> Result<()> {
-    match interval {
-        BatchLimit::Share(_) if train.is_endless() => Err(Error::option(format!(
-            "val_check_interval: {interval} is a share of an epoch, and the training loader is endless; give a number of \
-             steps, such as 500"
-        ))),
-        BatchLimit::Count(steps) if steps > plan.total_steps => Err(Error::option(format!(
-            "val_check_interval: {steps} steps are more than the {} of this run, which would never validate",
-            plan.total_steps
-        ))),
-        _ => Ok(()),
     }
+    let declared = program::declared(module, &of_module, setting, seed)?;
+    Ok(Prepared { plan, limits, train, layout, program, validation: sets, declared })
 }
 
 /// Records the training step on a batch of each shape, of which an epoch has so many, and says what its state is made of.
@@ -79,15 +87,23 @@ pub(crate) fn training_step(
     plan: &Plan,
     (shapes, batches): (&[Batch], u64),
     seed: u64,
-) -> Result<(StateLayout, TrainProgram)> {
+) -> Result<(Arc<StateLayout>, TrainProgram)> {
     set_up(module, setting)?;
-    let optimizer = module.configure_optimizers(plan);
-    let parameters: Vec<_> = module.parameters().into_iter().map(|(name, p)| (name, p.ty())).collect();
-    optimizer.check(&parameters)?;
+    let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(plan)));
+    let parameters = module.parameters();
+    let frozen: Vec<_> = parameters.iter().filter(|(_, p)| !p.requires_grad()).map(|(name, _)| name.clone()).collect();
+    let parameters: Vec<_> = parameters.into_iter().map(|(name, p)| (name, p.ty())).collect();
+    optimizers.check_for(&parameters, &frozen)?;
+    if !optimizers.is_single() && setting.parts.iter().any(|part| matches!(part, StepPart::Sweep { .. })) {
+        return Err(Error::usage(format!(
+            "lr_find: the module has the optimizers {}, and one learning rate can be tried at a time; return one optimizer",
+            optimizers.names()
+        )));
+    }
     check_shardings(module, setting)?;
-    let layout = StateLayout::new(module, &*optimizer, setting);
+    let layout = Arc::new(StateLayout::new(module, &optimizers, setting));
     check_entries(layout.entries())?;
-    let program = program::train(module, &*optimizer, shapes, batches, &layout, setting, seed)?;
+    let program = program::train(module, &optimizers, shapes, batches, &layout, setting, seed)?;
     Ok((layout, program))
 }
 

@@ -9,8 +9,8 @@ use fulmen_tensor::Literal;
 
 use crate::checkpoint::{self, Position};
 use crate::limits::Limits;
+use crate::logs::LogLayout;
 use crate::newest::Named;
-use crate::prepare::Prepared;
 use crate::say::note;
 use crate::setting::Setting;
 use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
@@ -56,16 +56,35 @@ impl Start {
         Ok(Start { position, checkpoint, best: None, values: None, logs: None })
     }
 
-    /// Takes the state out of the checkpoint, if there is one; it must be that of this step on batches as these.
-    pub(crate) fn take_state(&mut self, prepared: &Prepared, setting: &Setting) -> Result<()> {
-        let Prepared { train, layout, program, limits, .. } = prepared;
+    /// With the checkpoint at this path.
+    pub(crate) fn at(path: &Path) -> Result<Start> {
+        let (tensors, position) = checkpoint::load(path)?;
+        Ok(Start { position, checkpoint: Some((path.to_owned(), tensors)), best: None, values: None, logs: None })
+    }
+
+    /// Takes the state out of the checkpoint, if there is one; it must be that of a step on batches as these, which logs
+    /// such values.
+    pub(crate) fn take_state(
+        &mut self,
+        train: &DataLoader,
+        layout: &StateLayout,
+        logs: &LogLayout,
+        limits: &Limits,
+        setting: &Setting,
+    ) -> Result<()> {
         let averaging = setting.averaging.as_ref().map(WeightAveraging::words);
         let Some((path, tensors)) = &mut self.checkpoint else {
             self.position.averaging = averaging;
             return Ok(());
         };
-        let logs = program.step.logs();
         let refused = |why: String| Error::checkpoint(path, why);
+        if self.position.weights_only {
+            return Err(refused(
+                "it has the weights alone (save_weights_only), from which training cannot be resumed. Resume with \
+                 last.safetensors of that run"
+                    .into(),
+            ));
+        }
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
         check_counts(&self.position, train, limits, tensors).map_err(refused)?;
         logs.check(&self.position.epoch_sums).map_err(refused)?;
@@ -94,13 +113,9 @@ impl Start {
     }
 }
 
-/// The best checkpoint that the one at `path` names. Its folder may have been moved: then the best lies beside it.
+/// The best checkpoint that the one at `path` names.
 fn find_best(position: &Position, path: &Path) -> Result<Option<PathBuf>, String> {
-    let Some(named) = &position.best_checkpoint else { return Ok(None) };
-    let beside = named.file_name().map(|name| path.with_file_name(name));
-    let Some(best) = [Some(named.clone()), beside].into_iter().flatten().find(|path| path.exists()) else {
-        return Ok(None);
-    };
+    let Some(best) = position.best(path) else { return Ok(None) };
     let refuse = |why: String| {
         format!(
             "its metadata `best_checkpoint` is {}, which is not a checkpoint of this run: {why}. Move that file away to \
@@ -229,7 +244,8 @@ fn adapt(
         }
         let count = |count: u64| Literal::from_slice(&[count.min(i32::MAX as u64) as i32], []);
         let first = match entry.name.as_str() {
-            UPDATES | names::GROUPS => count(position.global_step)?,
+            names::GROUPS => count(position.global_step)?,
+            name if name.starts_with(UPDATES) => count(position.global_step)?,
             names::BATCH => count(position.batch)?,
             names::EPOCHS => count(position.epoch)?,
             _ => entry.first()?,

@@ -1,14 +1,17 @@
 //! [`Session`]: what a Trainer works with, whatever it does: its options, the devices, the other processes, callbacks,
 //! loggers and the folder of the run.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_tensor::{Compiled, Function, Runtime};
 
-use crate::callback::Callback;
+use crate::callback::EvaluationProgress;
+use crate::hooks::Callbacks;
 use crate::hosts::{self, Hosts};
+use crate::hyperparameters::Told;
 use crate::loggers::Logger;
 use crate::prepare::set_up;
 use crate::program::{CompiledStep, StepProgram};
@@ -16,15 +19,16 @@ use crate::say::note;
 use crate::setting::{Choices, Setting};
 use crate::state::{self, Entry};
 use crate::weights::load_values;
-use crate::{Error, LogPoint, Result, Strategy, TrainingModule, Weights, checkpoint};
+use crate::{Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint};
 
 pub(crate) struct Session {
     pub(crate) choices: Choices,
     pub(crate) runtime: Runtime,
     /// The other processes, if there are any.
     pub(crate) hosts: Option<Arc<Hosts>>,
-    pub(crate) callbacks: Vec<Box<dyn Callback>>,
+    pub(crate) callbacks: Callbacks,
     pub(crate) loggers: Vec<Box<dyn Logger>>,
+    pub(crate) told: Told,
     pub(crate) record: Record,
 }
 
@@ -57,13 +61,23 @@ impl Session {
         self.hosts.as_ref().map_or(1, |hosts| hosts.process().count())
     }
 
+    /// What callbacks are told before the first batch of a loader that does not train.
+    pub(crate) fn progress(&self, loader: &DataLoader) -> EvaluationProgress {
+        let (epoch, global_step) = self.record.reached;
+        EvaluationProgress { dataset: String::new(), batch: 0, batches: loader.len() as u64, epoch, global_step }
+    }
+
     /// Whether this process writes what is written once.
     pub(crate) fn writes(&self) -> bool {
         self.hosts.as_ref().is_none_or(|hosts| hosts.process().is_coordinator())
     }
 
-    /// Makes a new folder for a run and starts the loggers in it. With several processes, process 0 makes it for all.
-    pub(crate) fn start_run(&mut self) -> Result<PathBuf> {
+    /// Makes a new folder for a run, starts the loggers in it, and writes the options there, as a file for `--config`. With
+    /// several processes, process 0 makes it for all. A run that leaves nothing behind has none.
+    pub(crate) fn start_run(&mut self) -> Result<Option<PathBuf>> {
+        if self.choices.options.leaves_nothing() {
+            return Ok(None);
+        }
         let make = || checkpoint::new_version_folder(&self.choices.options.default_root_dir);
         let folder = match &self.hosts {
             Some(hosts) => hosts.broadcast("run_dir", make)?,
@@ -71,9 +85,21 @@ impl Session {
         };
         for logger in &mut self.loggers {
             logger.start(&folder).map_err(|e| Error::logger(&folder, e))?;
+            let told = self.told.for_loggers();
+            if !told.is_empty() {
+                logger.log_hyperparams(&told).map_err(|e| Error::logger(&folder, e))?;
+            }
+        }
+        let options = &self.choices.options;
+        if self.writes() {
+            let config = self.told.config.clone().unwrap_or_else(|| options.to_toml());
+            let written = fulmen_durable::write(&folder.join("config.toml"), Some(config.len() as u64), |file| {
+                file.write_all(config.as_bytes())
+            });
+            written.map_err(|e| Error::logger(&folder, e))?;
         }
         self.record.run_dir = Some(folder.clone());
-        Ok(folder)
+        Ok(Some(folder))
     }
 
     /// Compiles a step for each shape of batches.
@@ -89,11 +115,11 @@ impl Session {
             if let Some(differs) = differs {
                 note(&format!("the compile cache has another `{program}`: {differs}"));
             }
-            self.callbacks.iter_mut().for_each(|c| c.on_compile_start(program));
+            self.callbacks.each(|callback| callback.on_compile_start(program));
         });
         if announced {
             let time = compiled.as_ref().ok().and_then(Compiled::compile_time);
-            self.callbacks.iter_mut().for_each(|c| c.on_compile_end(program, time));
+            self.callbacks.each(|callback| callback.on_compile_end(program, time));
         }
         compiled
     }
@@ -109,13 +135,21 @@ impl Session {
         result
     }
 
+    /// As [`Session::with_hosts`]; callbacks and the module hear of a failure.
+    pub(crate) fn telling<T>(
+        &mut self,
+        module: &dyn TrainingModule,
+        doing: impl FnOnce(&mut Session) -> Result<T>,
+    ) -> Result<T> {
+        self.with_hosts(|session| {
+            let hooks = session.callbacks.with(module);
+            doing(session).inspect_err(|error| hooks.on_exception(error, &mut Actions::outside()))
+        })
+    }
+
     /// Compares with the other processes what each is about to run, before any of them waits for another on a device.
     pub(crate) fn agree(&self, what: &str, facts: impl FnOnce(&mut hosts::Facts) -> Result<()>) -> Result<()> {
-        let Some(hosts) = &self.hosts else { return Ok(()) };
-        let mut all = hosts::of_run(&self.choices.options, &self.runtime)?;
-        facts(&mut all)?;
-        hosts.agree(what, &all)?;
-        hosts.check_runtime(&self.runtime)
+        hosts::agree(self.hosts.as_ref(), &self.choices.options, &self.runtime, what, facts)
     }
 
     /// As [`Session::agree`], for a program that runs with weights that do not change.
@@ -149,8 +183,9 @@ impl Session {
     /// Writes a log point to the loggers. A logger that fails is `warned` of once; training is worth more than its log.
     pub(crate) fn log(&mut self, point: &LogPoint, warned: &mut bool) {
         self.record.log_points += 1;
+        let point = point.shown_by(Sink::Logger);
         for logger in &mut self.loggers {
-            if let Err(error) = logger.log(point)
+            if let Err(error) = logger.log(&point)
                 && !std::mem::replace(warned, true)
             {
                 let folder =

@@ -7,6 +7,7 @@ use fulmen_tensor::Mesh;
 use crate::clip::Clip;
 use crate::limits::{EpochSize, Limits};
 use crate::stage::Stage;
+use crate::step_part::StepPart;
 use crate::{Error, Options, Plan, Result, WeightAveraging};
 
 /// What a builder says of how steps are recorded.
@@ -16,19 +17,21 @@ pub(crate) struct Choices {
     pub(crate) averaging: Option<WeightAveraging>,
     /// Whether a callback changes the learning rate while training runs.
     pub(crate) scales_learning_rate: bool,
+    /// What the step does for callbacks.
+    pub(crate) parts: Vec<StepPart>,
 }
 
 impl From<Options> for Choices {
     fn from(options: Options) -> Choices {
-        Choices { options, averaging: None, scales_learning_rate: false }
+        Choices { options, averaging: None, scales_learning_rate: false, parts: vec![] }
     }
 }
 
 impl Choices {
     /// For a mesh whose devices these replicas are.
     pub(crate) fn on(&self, mesh: Mesh, replicas: Replicas) -> Setting {
-        let Choices { options, averaging, scales_learning_rate } = self.clone();
-        Setting { options, averaging, scales_learning_rate, mesh, replicas }
+        let Choices { options, averaging, scales_learning_rate, parts } = self.clone();
+        Setting { options, averaging, scales_learning_rate, parts, mesh, replicas }
     }
 }
 
@@ -38,6 +41,7 @@ pub(crate) struct Setting {
     pub(crate) options: Options,
     pub(crate) averaging: Option<WeightAveraging>,
     pub(crate) scales_learning_rate: bool,
+    pub(crate) parts: Vec<StepPart>,
     pub(crate) mesh: Mesh,
     /// Who shares a batch.
     pub(crate) replicas: Replicas,
@@ -48,6 +52,13 @@ impl Setting {
     pub(crate) fn clip(&self) -> Clip {
         let (algorithm, value) = (self.options.gradient_clip_algorithm, self.options.gradient_clip_val);
         (value > 0.0).then_some((algorithm, value))
+    }
+
+    /// How many steps are remembered where steps out of line are skipped.
+    pub(crate) fn spike_window(&self) -> Option<usize> {
+        self.parts
+            .iter()
+            .find_map(|part| if let StepPart::SpikeGuard { window, .. } = part { Some(*window) } else { None })
     }
 
     /// Whether the optimizer steps once for several batches.

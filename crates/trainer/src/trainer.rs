@@ -10,7 +10,10 @@ use crate::fit::fit;
 use crate::predict::{PredictedBatches, predict};
 use crate::session::Session;
 use crate::stage::Stage;
-use crate::{FitSummary, LogPoint, Options, Precision, Result, TrainerBuilder, TrainingModule, Weights};
+use crate::step::TrainStep;
+use crate::{
+    FitSummary, LogPoint, Options, Precision, Result, TrainerBuilder, TrainingModule, ValidationSets, Weights,
+};
 
 /// Trains, validates and tests a [`TrainingModule`].
 ///
@@ -107,26 +110,35 @@ impl Trainer {
         text
     }
 
-    /// Trains the module on `train`, validating on `validation` if there is one and the module's `validation_step`
-    /// logs something. The module is initialized with the Trainer's seed unless it has values, which it also gets
+    /// Trains the module on `train`, validating on `validation` if the module's `validation_step` logs something: `None`,
+    /// `Some(&loader)`, or several [sets](crate::ValidationSet) with names. The module is initialized with the Trainer's seed unless it has values, which it also gets
     /// back when training ends, however it ends.
     ///
     /// # Errors
     /// A mistake in a step, with the user's line; a sample that cannot be read; a loss that is not finite (if
     /// `detect_nan`); a checkpoint that cannot be read or written; whatever the device reports.
-    pub fn fit<M: TrainingModule>(
+    pub fn fit<'a, M: TrainingModule>(
         &mut self,
         module: &M,
         train: &DataLoader,
-        validation: Option<&DataLoader>,
+        validation: impl Into<ValidationSets<'a>>,
     ) -> Result<FitSummary> {
-        let result = self.session.with_hosts(|session| fit(session, module, train, validation));
-        let callbacks = self.session.callbacks.iter_mut();
-        match &result {
-            Ok(summary) => callbacks.for_each(|c| c.on_fit_end(summary)),
-            Err(error) => callbacks.for_each(|c| c.on_exception(error)),
-        }
-        result
+        self.session.with_hosts(|session| {
+            let summary = fit(session, module, train, &validation.into())?;
+            session.callbacks.with(module).on_fit_end(&summary);
+            Ok(summary)
+        })
+    }
+
+    /// The compiled training step of a module with its state on the devices, for a loop of your own instead of
+    /// [`fit`](Trainer::fit); see [`TrainStep`]. It takes the options that say how a step is recorded and how long training
+    /// is, and begins with `ckpt_path` or `resume` if one is given. The loader says which batches there are; for batches
+    /// that it does not read ([`TrainStep::batch`]), it says what they are like.
+    ///
+    /// # Errors
+    /// As [`Trainer::fit`] before its first step; an option or a callback that only a fit can serve.
+    pub fn train_step<'m, M: TrainingModule>(&mut self, module: &'m M, loader: &DataLoader) -> Result<TrainStep<'m>> {
+        self.session.with_hosts(|session| TrainStep::open(session, module, loader))
     }
 
     /// Runs `validation_step` over a loader with the module's weights and returns the means of what it logs.
@@ -143,7 +155,7 @@ impl Trainer {
         loader: &DataLoader,
         weights: Weights,
     ) -> Result<LogPoint> {
-        self.session.with_hosts(|session| evaluate(session, module, loader, Stage::Validation, weights))
+        self.session.telling(module, |session| evaluate(session, module, loader, Stage::Validation, weights))
     }
 
     /// Runs `test_step` over a loader and returns the means of what it logs. The module keeps the weights that were
@@ -152,7 +164,7 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::fit`]; a `test_step` that logs nothing; weights that are not there.
     pub fn test<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, weights: Weights) -> Result<LogPoint> {
-        self.session.with_hosts(|session| evaluate(session, module, loader, Stage::Test, weights))
+        self.session.telling(module, |session| evaluate(session, module, loader, Stage::Test, weights))
     }
 
     /// Runs `predict_step` over a loader and gives what it computes, a batch at a time, for the real samples and in the
@@ -167,6 +179,6 @@ impl Trainer {
         loader: &DataLoader,
         weights: Weights,
     ) -> Result<PredictedBatches> {
-        self.session.with_hosts(|session| predict(session, module, loader, weights))
+        self.session.telling(module, |session| predict(session, module, loader, weights))
     }
 }

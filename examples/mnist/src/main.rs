@@ -63,7 +63,7 @@ impl Program for Args {
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
-        builder.callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max).every_epoch(self.every_epoch))
+        builder.callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max).keep_all(self.every_epoch))
     }
 }
 

@@ -67,6 +67,10 @@ macro_rules! adam {
                 self.settings.refusal()
             }
 
+            fn momentum(&self) -> Option<&dyn Schedule> {
+                Some(&self.settings.beta1)
+            }
+
             fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
                 let names = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
                 let kept = if self.settings.amsgrad { &names[..] } else { &names[..2] };

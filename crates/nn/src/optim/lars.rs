@@ -72,6 +72,10 @@ impl Rule for Lars {
         misplaced(&[("momentum", self.momentum), ("trust_coefficient", self.trust_coefficient), ("eps", self.eps)])
     }
 
+    fn momentum(&self) -> Option<&dyn Schedule> {
+        Some(&self.momentum)
+    }
+
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         vec![("momentum_buffer", zeros(parameter))]
     }

@@ -48,6 +48,10 @@ impl Rule for Lion {
         wrong.then(|| format!("betas must be at least 0 and below 1, they are {} and {}", self.beta1, self.beta2))
     }
 
+    fn momentum(&self) -> Option<&dyn Schedule> {
+        Some(&self.beta1)
+    }
+
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         vec![("exp_avg", zeros(parameter))]
     }

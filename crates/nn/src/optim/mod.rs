@@ -7,12 +7,14 @@ mod adadelta;
 mod adafactor;
 mod adagrad;
 mod adam;
+mod group;
 mod lamb;
 mod lars;
 mod lion;
 mod nadam;
 mod param_groups;
-mod pattern;
+#[doc(hidden)] // for the Trainer
+pub mod pattern;
 mod radam;
 mod rmsprop;
 mod rule;
@@ -20,6 +22,7 @@ mod sgd;
 mod step;
 mod trust_ratio;
 
+use std::any::Any;
 use std::fmt::Debug;
 
 use fulmen_tensor::{Tensor, TensorType};
@@ -28,6 +31,7 @@ pub use adadelta::Adadelta;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
+pub use group::GroupStep;
 pub use lamb::Lamb;
 pub use lars::Lars;
 pub use lion::Lion;
@@ -80,7 +84,7 @@ use crate::Result;
 ///     }
 /// }
 /// ```
-pub trait Optimizer: Send + Sync + Debug {
+pub trait Optimizer: Any + Send + Sync + Debug {
     /// What is remembered of the parameter of this name and type: names, as in PyTorch, and the values before the first
     /// step. It is f32 for parameters of 16 bits.
     fn state(&self, name: &str, parameter: &TensorType) -> Vec<(&'static str, Tensor)>;
@@ -99,6 +103,13 @@ pub trait Optimizer: Send + Sync + Debug {
 
     /// The learning rate (an f32 scalar) of a step, as it is logged.
     fn learning_rate(&self, step: &Step) -> Tensor;
+
+    /// The group of the parameter of this name and type, and what is done with it in a step. An optimizer without groups
+    /// has one, without a name.
+    fn group(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
+        let _ = (name, parameter);
+        GroupStep { name: String::new(), learning_rate: self.learning_rate(step), momentum: None }
+    }
 
     /// Whether the parameter of this name and type is trained. One that is not has no gradient and no state.
     fn trains(&self, name: &str, parameter: &TensorType) -> bool {

@@ -73,6 +73,10 @@ impl Rule for NAdam {
         misplaced(&[("eps", self.eps), ("momentum_decay", self.momentum_decay)])
     }
 
+    fn momentum(&self) -> Option<&dyn Schedule> {
+        Some(&self.beta1)
+    }
+
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         let product = number(parameter, 1.0);
         vec![("exp_avg", zeros(parameter)), ("exp_avg_sq", zeros(parameter)), ("mu_product", product)]

@@ -4,8 +4,8 @@ use std::panic::Location;
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::pattern::{closest, fits};
-use super::{Optimizer, Step};
+use super::pattern::{fits, misfit};
+use super::{GroupStep, Optimizer, Step};
 use crate::{Error, Result};
 
 /// An optimizer that treats some parameters differently, by patterns over their dotted names: PyTorch's parameter groups.
@@ -122,6 +122,17 @@ impl ParamGroups {
         self.settings.iter().rev().filter(move |s| s.whose.has(&name, &parameter)).map(|s| &s.what)
     }
 
+    /// The step as the optimizer of a parameter is told of it.
+    fn step(&self, step: &Step, name: &str, parameter: &TensorType) -> Step {
+        let said = self.of(name, parameter).fold((None, None), |(factor, decay), what| match what {
+            What::LrFactor(new) => (factor.or(Some(*new)), decay),
+            What::WeightDecay(new) => (factor, decay.or(Some(*new))),
+            What::Optimizer(_) | What::Trained(_) => (factor, decay),
+        });
+        let step = said.0.map_or_else(|| step.clone(), |factor| step.scaled(factor));
+        said.1.map_or(step.clone(), |decay| step.with_weight_decay(decay))
+    }
+
     fn optimizer(&self, name: &str, parameter: &TensorType) -> &dyn Optimizer {
         let own = |what: &What| matches!(what, What::Optimizer(_));
         match self.of(name, parameter).find(|what| own(what)) {
@@ -139,12 +150,9 @@ impl Setting {
             if fits { Ok(()) } else { wrong(format!("{what} must be finite and at least 0, it is {value}")) }
         };
         if let Whose::Pattern(pattern) = &self.whose
-            && !parameters.iter().any(|(name, ty)| self.whose.has(name, ty))
+            && let Some(message) = misfit(pattern, parameters.iter().map(|(name, _)| name.as_str()))
         {
-            let near = closest(pattern, parameters.iter().map(|(name, _)| name.as_str()), 3);
-            let near: Vec<String> = near.iter().map(|name| format!("`{name}`")).collect();
-            let near = if near.is_empty() { "there is none".into() } else { near.join(", ") };
-            return wrong(format!("the pattern `{pattern}` fits no parameter; the nearest are {near}"));
+            return wrong(message);
         }
         match &self.what {
             What::Optimizer(optimizer) => optimizer.check(parameters),
@@ -169,16 +177,28 @@ impl Optimizer for ParamGroups {
         state: &[Tensor],
     ) -> (Tensor, Vec<Tensor>) {
         let ty = parameter.ty();
-        let mut step = step.clone();
-        let factor = self.of(name, ty).find_map(|what| if let What::LrFactor(f) = what { Some(*f) } else { None });
-        if let Some(factor) = factor {
-            step = step.scaled(factor);
-        }
-        let decay = self.of(name, ty).find_map(|what| if let What::WeightDecay(w) = what { Some(*w) } else { None });
-        if let Some(decay) = decay {
-            step = step.with_weight_decay(decay);
-        }
-        self.optimizer(name, ty).update(&step, name, parameter, gradient, state)
+        self.optimizer(name, ty).update(&self.step(step, name, ty), name, parameter, gradient, state)
+    }
+
+    /// A group is what has another optimizer or another learning rate; the patterns that say so are its name.
+    fn group(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
+        let own = |is: fn(&What) -> bool| {
+            let mut settings = self.settings.iter().rev();
+            let setting = settings.find(|setting| is(&setting.what) && setting.whose.has(name, parameter));
+            setting.and_then(|setting| match &setting.whose {
+                Whose::Pattern(pattern) => Some(pattern.clone()),
+                Whose::Vectors => None,
+            })
+        };
+        let group = self.optimizer(name, parameter).group(&self.step(step, name, parameter), name, parameter);
+        let patterns = [
+            own(|what| matches!(what, What::Optimizer(_))),
+            own(|what| matches!(what, What::LrFactor(_))),
+            (!group.name.is_empty()).then_some(group.name),
+        ];
+        let mut names: Vec<String> = patterns.into_iter().flatten().collect();
+        names.dedup();
+        GroupStep { name: names.join(" "), ..group }
     }
 
     fn learning_rate(&self, step: &Step) -> Tensor {

@@ -22,12 +22,22 @@ fn distance(pattern: &str, name: &str) -> usize {
 }
 
 /// Whether the pattern fits the whole name.
-pub(super) fn fits(pattern: &str, name: &str) -> bool {
+pub fn fits(pattern: &str, name: &str) -> bool {
     distance(pattern, name) == 0
 }
 
+/// Why a pattern is refused that fits none of these names; nothing if it fits one.
+pub fn misfit<'a>(pattern: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+    if names.clone().any(|name| fits(pattern, name)) {
+        return None;
+    }
+    let near: Vec<String> = closest(pattern, names, 3).iter().map(|name| format!("`{name}`")).collect();
+    let near = if near.is_empty() { "there is none".into() } else { near.join(", ") };
+    Some(format!("the pattern `{pattern}` fits no parameter; the nearest are {near}"))
+}
+
 /// The names that come closest to a pattern, nearest first.
-pub(super) fn closest<'a>(pattern: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
+fn closest<'a>(pattern: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
     let mut near: Vec<(usize, &str)> = names.map(|name| (distance(pattern, name), name)).collect();
     near.sort_by_key(|(distance, _)| *distance);
     near.into_iter().take(most).map(|(_, name)| name).collect()

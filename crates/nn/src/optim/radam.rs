@@ -87,6 +87,10 @@ impl Rule for RAdam {
         misplaced(&[("eps", self.eps)])
     }
 
+    fn momentum(&self) -> Option<&dyn Schedule> {
+        Some(&self.beta1)
+    }
+
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         vec![("exp_avg", zeros(parameter)), ("exp_avg_sq", zeros(parameter))]
     }

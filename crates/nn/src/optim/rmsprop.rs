@@ -71,6 +71,10 @@ impl Rule for RmsProp {
         misplaced(&[("eps", self.eps), ("momentum", self.momentum)])
     }
 
+    fn momentum(&self) -> Option<&dyn Schedule> {
+        (self.momentum > 0.0).then_some(&self.momentum as &dyn Schedule)
+    }
+
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         let mut names = vec!["square_avg"];
         names.extend((self.momentum > 0.0).then_some("momentum_buffer"));

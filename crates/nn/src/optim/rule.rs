@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use fulmen_tensor::{DType, FromFault, Scope, Tensor, TensorType};
 
-use super::Step;
+use super::{GroupStep, Step};
 use crate::precision::precision;
 use crate::record::{NN, live};
 use crate::schedule::Schedule;
@@ -62,11 +62,7 @@ impl Work<'_> {
 
     /// A schedule's number of this step, which messages call `what`.
     pub(super) fn value(&self, what: &str, schedule: &dyn Schedule) -> Tensor {
-        let number = {
-            let _user = Scope::leave();
-            schedule.value(self.step.finished())
-        };
-        scheduled((self.name, self.at), what, self.step, number).to_dtype(self.p.dtype())
+        value((self.name, self.at), what, self.step, schedule).to_dtype(self.p.dtype())
     }
 
     /// The parameter and its gradient with weight decay off the one, as AdamW, or in the other.
@@ -92,6 +88,11 @@ pub(super) trait Rule: Debug {
 
     /// Why the settings of its own make no sense, if they do not.
     fn refusal(&self) -> Option<String>;
+
+    /// The share of the former direction that is kept, if any is.
+    fn momentum(&self) -> Option<&dyn Schedule> {
+        None
+    }
 
     /// What is remembered of a parameter, before the first step.
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)>;
@@ -159,6 +160,23 @@ fn scheduled(of: (&str, &'static Location<'static>), what: &str, step: &Step, nu
         }
         _ => number,
     }
+}
+
+/// A schedule's number of a step, which messages call `what`.
+fn value(of: (&str, &'static Location<'static>), what: &str, step: &Step, schedule: &dyn Schedule) -> Tensor {
+    let number = {
+        let _user = Scope::leave();
+        schedule.value(step.finished())
+    };
+    scheduled(of, what, step, number)
+}
+
+/// What is done with all parameters in a step.
+pub(super) fn group<R: Rule>(rule: &R, step: &Step) -> GroupStep {
+    let learning_rate = learning_rate(rule, step);
+    let _scope = NN.at(step.at);
+    let momentum = rule.momentum().map(|momentum| value((R::NAME, rule.common().at), "momentum", step, momentum));
+    GroupStep { name: String::new(), learning_rate, momentum }
 }
 
 /// The rate, or the poison that names the optimizer's line where the schedule is a wrong one.
@@ -252,6 +270,15 @@ macro_rules! optimizer {
 
             fn learning_rate(&self, step: &$crate::optim::Step) -> ::fulmen_tensor::Tensor {
                 $crate::optim::rule::learning_rate(self, step)
+            }
+
+            fn group(
+                &self,
+                step: &$crate::optim::Step,
+                _: &str,
+                _: &::fulmen_tensor::TensorType,
+            ) -> $crate::optim::GroupStep {
+                $crate::optim::rule::group(self, step)
             }
 
             fn check(&self, _: &[(String, ::fulmen_tensor::TensorType)]) -> $crate::Result<()> {

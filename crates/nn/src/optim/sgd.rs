@@ -70,6 +70,10 @@ impl Rule for Sgd {
         misplaced(&[("momentum", momentum.unwrap_or_default())])
     }
 
+    fn momentum(&self) -> Option<&dyn Schedule> {
+        self.momentum.as_ref().map(|momentum| momentum as &dyn Schedule)
+    }
+
     fn remembered(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         self.momentum.iter().map(|_| ("momentum_buffer", zeros(parameter))).collect()
     }

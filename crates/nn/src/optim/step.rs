@@ -24,6 +24,8 @@ pub struct Step {
     factor: f64,
     scale: Option<Tensor>,
     weight_decay: Option<f64>,
+    /// The learning rate in place of the optimizer's own.
+    rate: Option<Tensor>,
     pub(super) at: &'static Location<'static>,
 }
 
@@ -31,7 +33,7 @@ impl Step {
     /// The step after `finished` ones, an i32 scalar. What optimizers record for it stands on this line.
     #[track_caller]
     pub fn new(finished: &Tensor) -> Step {
-        Step { finished: finished.clone(), factor: 1.0, scale: None, weight_decay: None, at: Scope::line() }
+        Step { finished: finished.clone(), factor: 1.0, scale: None, weight_decay: None, rate: None, at: Scope::line() }
     }
 
     /// With a learning rate that is multiplied by a number.
@@ -54,6 +56,11 @@ impl Step {
         Step { weight_decay: Some(weight_decay), ..self.clone() }
     }
 
+    /// With this learning rate, an f32 scalar, instead of the optimizer's own. It is multiplied as that would be.
+    pub fn with_learning_rate(&self, rate: &Tensor) -> Step {
+        Step { rate: Some(rate.clone()), ..self.clone() }
+    }
+
     /// The steps finished before this one, an i32 scalar.
     pub fn finished(&self) -> &Tensor {
         &self.finished
@@ -67,10 +74,11 @@ impl Step {
             let _user = Scope::leave();
             schedule.value(&self.finished)
         };
-        let rate = match schedule.constant() {
-            Some(rate) => Tensor::full(DType::F32, [], rate * self.factor),
-            None if self.factor != 1.0 => scheduled() * self.factor,
-            None => scheduled(),
+        let rate = match (&self.rate, schedule.constant()) {
+            (Some(rate), _) => rate * self.factor,
+            (None, Some(rate)) => Tensor::full(DType::F32, [], rate * self.factor),
+            (None, None) if self.factor != 1.0 => scheduled() * self.factor,
+            (None, None) => scheduled(),
         };
         match &self.scale {
             Some(scale) => rate * scale,

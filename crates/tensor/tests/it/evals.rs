@@ -1,16 +1,24 @@
 //! `eval` in a loop: what is compiled, and what it says where there is no value.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use fulmen_pjrt::{CompileOptions, Effort};
 use fulmen_tensor::{
-    Accelerator, DType, Devices, Function, Runtime, Tensor, TensorType, cond, fori_loop, random, recording, scan,
-    set_note_handler, while_loop,
+    Accelerator, DType, Devices, Function, Literal, Runtime, Tensor, TensorType, cond, fori_loop, random, recording,
+    scan, set_note_handler, while_loop,
 };
 
 /// A runtime whose metrics are its own.
 fn open(devices: usize) -> Runtime {
     Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap()
+}
+
+static NOTES: Mutex<Vec<String>> = Mutex::new(vec![]);
+
+/// From now on the notes of all tests are kept.
+fn keep_notes() {
+    set_note_handler(|note| NOTES.lock().unwrap().push(note.to_owned()));
 }
 
 /// Evaluates what `record` makes of 20 different values, compares the numbers with `expected`, and returns how many
@@ -148,8 +156,7 @@ fn what_is_a_value_already_needs_no_program() {
 
 #[test]
 fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
-    static NOTES: Mutex<Vec<String>> = Mutex::new(vec![]);
-    set_note_handler(|note| NOTES.lock().unwrap().push(note.to_owned()));
+    keep_notes();
     let runtime = open(1);
     let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
     let mut lines = vec![];
@@ -192,4 +199,42 @@ fn a_value_of_a_step_that_is_recorded_names_the_line_that_asked() {
     assert!(error.0.starts_with(expected) && error.0.contains(&format!("evals.rs:{}:", error.1)), "{}", error.0);
     // What does not depend on the step has a value in it.
     recording("training_step", "log it", || assert_eq!(Tensor::ones(DType::F32, []).eval().unwrap().to_f64(), [1.0]));
+}
+
+#[test]
+fn a_jitted_function_is_compiled_once_for_each_combination_of_types() {
+    keep_notes();
+    let runtime = open(1);
+    let compiled = || runtime.metrics().value("UncachedCompile");
+    let traced = Cell::new(0);
+    let mut norm = runtime.jit("norm", |x| {
+        traced.set(traced.get() + 1);
+        vec![(&x[0] * &x[0]).sum_all().sqrt(), &x[0] * &x[1]]
+    });
+    let literal = |values: &[f32]| Literal::from_slice(values, [values.len()]).unwrap();
+    for i in 1..=5 {
+        let x = literal(&[3.0 * i as f32, 4.0 * i as f32]);
+        let results = norm.call(&[&x, &Literal::from_slice(&[i as f32], []).unwrap()]).unwrap();
+        assert_eq!(results[0].to_vec::<f32>().unwrap(), [5.0 * i as f32]);
+        assert_eq!(results[1].to_vec::<f32>().unwrap(), [(3 * i * i) as f32, (4 * i * i) as f32]);
+    }
+    assert_eq!((norm.programs(), compiled()), (1, 1));
+    let two = Literal::from_slice(&[2.0f32], []).unwrap();
+    for length in [3, 4, 3, 2] {
+        norm.call(&[&literal(&vec![1.0; length]), &two]).unwrap();
+    }
+    assert_eq!((norm.programs(), compiled()), (3, 3));
+    let error = norm.call(&[&two]).unwrap_err().to_string();
+    assert!(error.contains("`norm` was first called with another number of inputs"), "{error}");
+    assert_eq!(traced.get(), 3);
+    // The first new shape is told of, and no other.
+    let notes: Vec<String> = NOTES.lock().unwrap().iter().filter(|note| note.contains("`norm`")).cloned().collect();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].contains("input 0 was f32[2], then f32[3]"), "{notes:?}");
+
+    let mut wrong = runtime.jit("wrong", |x| vec![x[0].matmul(&x[1])]);
+    let error = wrong.call(&[&literal(&[1.0, 2.0]), &two]).unwrap_err();
+    assert!(error.location().is_some_and(|line| line.file().ends_with("evals.rs")), "{error}");
+    let mut asks = runtime.jit("asks", |x| vec![Tensor::scalar(x[0].eval().map_or(1.0f32, |_| 0.0))]);
+    assert_eq!(asks.call(&[&two]).unwrap()[0].to_vec::<f32>().unwrap(), [1.0]);
 }

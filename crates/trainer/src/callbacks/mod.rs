@@ -1,14 +1,29 @@
 //! The callbacks that come with the Trainer.
 
+mod device_stats_monitor;
 mod early_stopping;
+mod file_name;
+mod learning_rate_monitor;
 mod model_checkpoint;
 mod monitor;
+mod norm_monitor;
+mod on;
 mod progress_bar;
 mod reduce_lr_on_plateau;
+mod spike_guard;
+mod throughput_monitor;
+mod timer;
 
+pub use device_stats_monitor::DeviceStatsMonitor;
 pub use early_stopping::EarlyStopping;
+pub use learning_rate_monitor::LearningRateMonitor;
 pub use model_checkpoint::ModelCheckpoint;
 pub use monitor::Mode;
+pub use norm_monitor::{NormGroup, NormMonitor};
+pub use on::{Event, Filter, Happening, On, every, on, once, when};
 pub use progress_bar::ProgressBar;
 pub(crate) use progress_bar::spell;
 pub use reduce_lr_on_plateau::{ReduceLROnPlateau, ThresholdMode};
+pub use spike_guard::SpikeGuard;
+pub use throughput_monitor::ThroughputMonitor;
+pub use timer::{Timer, TimerInterval};

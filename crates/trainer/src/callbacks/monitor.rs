@@ -25,21 +25,28 @@ impl Mode {
 }
 
 /// The value of a monitored metric at the end of an epoch: under its name, or under the name that a training metric
-/// has over an epoch. Where there is none, that is said once.
-pub(super) fn monitored(point: &LogPoint, metric: &str, by: &str, warned: &mut bool) -> Option<f64> {
+/// has over an epoch. Else what is there instead.
+pub(super) fn find(point: &LogPoint, metric: &str) -> Result<f64, String> {
     let over_epoch = match metric.split_once('/') {
         Some((name, element)) => format!("{name}_epoch/{element}"),
         None => format!("{metric}_epoch"),
     };
-    let value = point.get(metric).or_else(|| point.get(&over_epoch));
-    if value.is_none() && !std::mem::replace(warned, true) {
+    point.get(metric).or_else(|| point.get(&over_epoch)).ok_or_else(|| {
         let names: Vec<_> = point.columns().into_iter().map(|m| m.0).collect();
-        note(&format!(
-            "warning: {by} monitors `{metric}`, which this epoch did not log; there are: {}",
-            names.join(", ")
-        ));
+        format!("monitors `{metric}`, which this epoch did not log; there are: {}", names.join(", "))
+    })
+}
+
+/// As [`find`]. Where there is none, that is said once.
+pub(super) fn monitored(point: &LogPoint, metric: &str, by: &str, warned: &mut bool) -> Option<f64> {
+    let missing = match find(point, metric) {
+        Ok(value) => return Some(value),
+        Err(missing) => missing,
+    };
+    if !std::mem::replace(warned, true) {
+        note(&format!("warning: {by} {missing}"));
     }
-    value
+    None
 }
 
 #[cfg(test)]

@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
-use crate::callback::{Actions, Callback, FitStart, Progress};
+use crate::callback::{Callback, EvaluationProgress, FitStart, Progress};
 use crate::limits::NO_LIMIT;
 use crate::log_point::number;
 use crate::say::say;
-use crate::{Error, FitSummary, LogPoint, Plan};
+use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink};
 
 /// Shows how training goes. Its numbers are those of log points that have arrived; it asks the device for nothing.
 pub struct ProgressBar {
     bar: Option<Bar>,
+    /// What it shows of training, while an epoch runs.
+    training: Option<Progress>,
     terminal: bool,
     max_epochs: u64,
     epoch_start: Instant,
@@ -60,6 +62,7 @@ impl Default for ProgressBar {
     fn default() -> ProgressBar {
         ProgressBar {
             bar: None,
+            training: None,
             terminal: std::io::stderr().is_terminal(),
             max_epochs: 0,
             epoch_start: Instant::now(),
@@ -90,26 +93,59 @@ impl ProgressBar {
         }
     }
 
-    fn start_epoch(&mut self, progress: &Progress) {
-        self.epoch_start = Instant::now();
+    /// Shows so many batches of how many; nothing where there is no terminal.
+    fn show(&mut self, title: String, batch: u64, batches: u64) {
         if !self.terminal {
             return;
         }
+        let bar = self.bar.get_or_insert_with(|| {
+            let bar = Bar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+            let style = "{prefix} {wide_bar} {pos}/{len} {per_sec} eta {eta} {msg}";
+            if let Ok(style) = ProgressStyle::with_template(style) {
+                bar.set_style(style);
+            }
+            bar
+        });
+        bar.set_prefix(title);
         // An endless epoch has no length to show.
-        let batches = Some(progress.batches).filter(|&batches| batches < u64::from(u32::MAX));
-        let bar = Bar::with_draw_target(batches, ProgressDrawTarget::stderr_with_hz(10));
-        if let Ok(style) = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {per_sec} eta {eta} {msg}") {
-            bar.set_style(style);
+        match batches < u64::from(u32::MAX) {
+            true => bar.set_length(batches),
+            false => bar.unset_length(),
         }
-        bar.set_prefix(self.epoch(progress.epoch));
+        bar.set_position(batch);
         bar.set_message(self.shown.clone());
-        self.bar = Some(bar);
+    }
+
+    fn show_evaluation(&mut self, doing: &str, progress: &EvaluationProgress) {
+        match &self.bar {
+            Some(bar) if progress.batch > 0 => bar.set_position(progress.batch),
+            _ => self.show(format!("{doing} {}", progress.dataset).trim_end().into(), progress.batch, progress.batches),
+        }
+    }
+
+    /// Shows training again, if an epoch runs.
+    fn end_evaluation(&mut self) {
+        match self.training {
+            Some(Progress { epoch, batch, batches, .. }) => self.show(self.epoch(epoch), batch, batches),
+            None => self.clear(),
+        }
+    }
+
+    fn clear(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
     }
 }
 
 /// Metrics in one line.
 pub(crate) fn spell(metrics: &[(String, f64)]) -> String {
     metrics.iter().map(|(name, value)| format!("{name}={}", number(*value))).collect::<Vec<_>>().join(" ")
+}
+
+/// What the bar shows of a log point.
+fn shown(point: &LogPoint) -> String {
+    spell(&point.shown_by(Sink::ProgressBar).metrics)
 }
 
 impl Callback for ProgressBar {
@@ -144,12 +180,12 @@ impl Callback for ProgressBar {
             _ => format!("{} of {}", counted(max_epochs, "epoch"), counted(steps_per_epoch, "step")),
         };
         self.line(&format!(
-            "Training {} parameters in {}, matmul precision {}, on {} ({devices}): {length}, files in {}",
+            "Training {} parameters in {}, matmul precision {}, on {} ({devices}): {length}, {}",
             start.num_parameters,
             start.precision,
             start.matmul_precision,
             start.platform,
-            start.run_dir.display()
+            start.run_dir.as_ref().map_or("no files".to_owned(), |folder| format!("files in {}", folder.display()))
         ));
         match start.epoch {
             0 => {}
@@ -171,49 +207,90 @@ impl Callback for ProgressBar {
         }
     }
 
-    fn on_train_batch_end(&mut self, progress: &Progress) {
-        if progress.batch == 1 || (self.terminal && self.bar.is_none()) {
-            self.start_epoch(progress);
-        }
-        if let Some(bar) = &self.bar {
-            bar.set_position(progress.batch);
+    fn on_train_epoch_start(&mut self, progress: &Progress, _: &mut Actions) {
+        self.epoch_start = Instant::now();
+        self.training = Some(*progress);
+    }
+
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
+        self.training = Some(*progress);
+        match &self.bar {
+            Some(bar) => bar.set_position(progress.batch),
+            None if !self.terminal => {}
+            None => self.show(self.epoch(progress.epoch), progress.batch, progress.batches),
         }
     }
 
-    fn on_log(&mut self, point: &LogPoint) {
-        self.shown = spell(&point.metrics);
+    fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
+        self.shown = shown(point);
         if let Some(bar) = &self.bar {
             bar.set_message(self.shown.clone());
         }
     }
 
-    fn on_validation_end(&mut self, point: &LogPoint, _: &mut Actions) {
-        self.line(&format!("{}, step {}: {}", self.epoch(point.epoch), point.global_step, spell(&point.metrics)));
+    fn on_validation_start(&mut self, progress: &EvaluationProgress) {
+        self.show_evaluation("Validating", progress);
+    }
+
+    fn on_validation_batch_end(&mut self, progress: &EvaluationProgress) {
+        self.show_evaluation("Validating", progress);
+    }
+
+    fn on_validation_end(&mut self, point: &LogPoint, actions: &mut Actions) {
+        self.end_evaluation();
+        // The end of an epoch has a line for both, and a validation of its own is the program's to tell.
+        let within_epoch = self.training.is_some_and(|training| training.batch < training.batches);
+        if actions.is_fitting() && within_epoch {
+            self.line(&format!("{}, step {}: {}", self.epoch(point.epoch), point.global_step, shown(point)));
+        }
+    }
+
+    fn on_test_start(&mut self, progress: &EvaluationProgress) {
+        self.show_evaluation("Testing", progress);
+    }
+
+    fn on_test_batch_end(&mut self, progress: &EvaluationProgress) {
+        self.show_evaluation("Testing", progress);
+    }
+
+    fn on_test_end(&mut self, _: &LogPoint) {
+        self.end_evaluation();
+    }
+
+    fn on_predict_start(&mut self, progress: &EvaluationProgress) {
+        self.show_evaluation("Predicting", progress);
+    }
+
+    fn on_predict_batch_end(&mut self, progress: &EvaluationProgress, _: &Predicted) {
+        self.show_evaluation("Predicting", progress);
+    }
+
+    fn on_predict_end(&mut self) {
+        self.end_evaluation();
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, _: &mut Actions) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+        self.training = None;
+        self.clear();
         let seconds = Duration::as_secs_f64(&self.epoch_start.elapsed());
-        self.line(&format!("{}: {} ({seconds:.1} s)", self.epoch(point.epoch), spell(&point.metrics)));
+        self.line(&format!("{}: {} ({seconds:.1} s)", self.epoch(point.epoch), shown(point)));
     }
 
     fn on_fit_end(&mut self, summary: &FitSummary) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+        self.training = None;
+        self.clear();
         // Of an epoch that a limit has ended.
         if let Some(point) = summary.last_epoch.as_ref().filter(|point| point.epoch >= summary.epochs) {
             let (epoch, step) = (self.epoch(point.epoch), point.global_step);
-            self.line(&format!("{epoch}, ended at step {step}: {}", spell(&point.metrics)));
+            self.line(&format!("{epoch}, ended at step {step}: {}", shown(point)));
         }
         if let Some(reason) = &summary.stopped {
             self.line(&format!("Stopped: {reason}"));
         }
     }
 
-    fn on_exception(&mut self, _: &Error) {
+    fn on_exception(&mut self, _: &Error, _: &mut Actions) {
+        self.training = None;
         if let Some(bar) = self.bar.take() {
             bar.abandon();
         }

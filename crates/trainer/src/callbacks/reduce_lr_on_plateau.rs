@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::Mode;
 use super::monitor::monitored;
-use crate::LogPoint;
-use crate::callback::{Actions, Callback, FitStart};
+use crate::callback::{Callback, FitStart};
+use crate::{Actions, LogPoint};
 
 /// How much better a value must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,6 +15,10 @@ pub(crate) struct CommonArgs {
     /// Take options from a TOML file, as `--print-config` writes it. May be given again: later files win.
     #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub(crate) config: Vec<PathBuf>,
+    /// Do not take the program's own arguments from the checkpoint of `--ckpt-path`, where the command line and files give
+    /// none.
+    #[arg(long, help_heading = "Configuration")]
+    pub(crate) ignore_saved_arguments: bool,
     /// Print all options as TOML, and do nothing else.
     #[arg(long, help_heading = "Configuration")]
     pub(crate) print_config: bool,
@@ -54,7 +58,7 @@ pub(crate) struct PreflightArgs {
 pub(crate) const OUR_PRICES: &str = "ours";
 
 /// What a file does not set.
-pub(crate) const NOT_IN_A_FILE: [&str; 4] = ["config", "print-config", "help", "version"];
+pub(crate) const NOT_IN_A_FILE: [&str; 5] = ["config", "print-config", "ignore-saved-arguments", "help", "version"];
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command};
+use serde_json::{Map, Value as Json};
 use toml_edit::{Document, Item, Key, TableLike, Value};
 
 use super::Result;
 use super::command::NOT_IN_A_FILE;
 use crate::nearest::nearest;
 use crate::old_names::instead;
-use crate::text_file;
 
 /// A key of a file as flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,15 +25,18 @@ pub(crate) struct FileKey {
     pub(crate) flags: Vec<OsString>,
 }
 
-/// A place in a file.
+/// A place in a file, or a checkpoint.
 struct At<'a> {
     path: &'a Path,
-    line: usize,
+    line: Option<usize>,
 }
 
 impl fmt::Display for At<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.path.display(), self.line)
+        match self.line {
+            Some(line) => write!(f, "{}:{line}", self.path.display()),
+            None => write!(f, "{}: the arguments that it was written with", self.path.display()),
+        }
     }
 }
 
@@ -41,7 +44,7 @@ impl fmt::Display for At<'_> {
 pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
     let mut settings: Vec<FileKey> = vec![];
     for path in files {
-        let text = text_file::read(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
+        let text = fulmen_durable::read_text(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
         for setting in read_text(path, &text, command, subcommand)? {
             settings.retain(|earlier| earlier.id != setting.id);
             settings.push(setting);
@@ -53,13 +56,13 @@ pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str
 fn read_text(path: &Path, text: &str, command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
     let line = |at: usize| 1 + text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count();
     let document = Document::parse(text).map_err(|e| {
-        let at = At { path, line: line(e.span().map_or(0, |span| span.start)) };
+        let at = At { path, line: Some(line(e.span().map_or(0, |span| span.start))) };
         format!("{at}: {}", e.message())
     })?;
     let mut reader = Reader { path, command, subcommand, settings: vec![] };
     let start = |key: Option<&Key>| line(key.and_then(Key::span).map_or(0, |span| span.start));
     for (name, item) in document.iter() {
-        let at = At { path, line: start(document.key(name)) };
+        let at = At { path, line: Some(start(document.key(name))) };
         match item.as_table_like() {
             Some(table) => reader.section(&at, name, table, &start)?,
             None if item.is_array_of_tables() => return Err(format!("{at}: write [{name}] for [[{name}]]").into()),
@@ -67,6 +70,32 @@ fn read_text(path: &Path, text: &str, command: &Command, subcommand: Option<&str
         }
     }
     Ok(reader.settings)
+}
+
+/// The arguments that a checkpoint was written with, as flags; what is none of this command's is left out.
+pub(crate) fn saved(
+    path: &Path,
+    arguments: &Map<String, Json>,
+    command: &Command,
+    subcommand: Option<&str>,
+) -> Result<Vec<FileKey>> {
+    let mut reader = Reader { path, command, subcommand, settings: vec![] };
+    for (name, value) in arguments {
+        let Some(value) = to_toml(value) else { continue };
+        let read = reader.key(&At { path, line: None }, None, name, &Item::Value(value));
+        read.map_err(|e| format!("{e}\n--ignore-saved-arguments leaves them out"))?;
+    }
+    Ok(reader.settings)
+}
+
+fn to_toml(value: &Json) -> Option<Value> {
+    Some(match value {
+        Json::Bool(value) => (*value).into(),
+        Json::Number(number) => number.as_i64().map(Value::from).or(number.as_f64().map(Value::from))?,
+        Json::String(text) => text.into(),
+        Json::Array(values) => Value::Array(values.iter().filter_map(to_toml).collect()),
+        Json::Null | Json::Object(_) => return None,
+    })
 }
 
 struct Reader<'a> {
@@ -94,7 +123,7 @@ impl Reader<'_> {
             return Err(format!("{at}: there is no section [{section}]{near} The sections are {}", list(&known)).into());
         }
         for (name, item) in table.iter() {
-            let at = At { path: self.path, line: line(table.key(name)) };
+            let at = At { path: self.path, line: Some(line(table.key(name))) };
             self.key(&at, Some(section), name, item)?;
         }
         Ok(())

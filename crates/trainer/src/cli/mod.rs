@@ -73,7 +73,6 @@ mod config;
 mod fail;
 mod output;
 mod parse;
-mod predictions;
 mod print_config;
 mod program;
 mod report;

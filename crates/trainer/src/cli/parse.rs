@@ -13,8 +13,10 @@ use super::Program;
 use super::command::{self, CommonArgs, Task};
 use super::config;
 use super::fail::Failure;
-use crate::TrainerArgs;
+use crate::newest::Named;
 use crate::old_names::instead;
+use crate::say::note;
+use crate::{TrainerArgs, checkpoint};
 
 /// A command line that was understood.
 #[derive(Debug)]
@@ -55,6 +57,8 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
     let flags = from_files.into_iter().filter(|setting| !is_given(&setting.id)).flat_map(|setting| setting.flags);
     let at = at.min(args.len());
     args.splice(at..at, flags);
+    let saved = saved_arguments(&args, &command)?;
+    args.splice(at..at, saved);
 
     let matches = command.clone().try_get_matches_from(&args).map_err(Failure::Usage)?;
     let (subcommand, leaf) = self::leaf(&matches);
@@ -66,6 +70,32 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
         command: subcommand.and_then(|name| command.find_subcommand(name)).unwrap_or(&command).clone(),
         matches: leaf.clone(),
     })
+}
+
+/// The program's own arguments that the checkpoint to be used was written with, but for those that are given.
+fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<OsString>, Failure> {
+    let given = command.clone().ignore_errors(true).try_get_matches_from(args).map_err(Failure::Usage)?;
+    let (subcommand, leaf) = leaf(&given);
+    // What is wrong with these is told when they are used.
+    let common = CommonArgs::from_arg_matches(leaf).unwrap_or_default();
+    let options = TrainerArgs::from_arg_matches(leaf).unwrap_or_default().resolve(|name| std::env::var_os(name));
+    let (Ok(options), false) = (options, common.ignore_saved_arguments) else { return Ok(vec![]) };
+    let named = match Task::of(subcommand) {
+        Task::Preflight => None,
+        Task::FitAndTest | Task::Fit => Named::to_resume(&options).ok().flatten(),
+        Task::Validate | Task::Test | Task::Predict => Named::by_path(&options),
+    };
+    let found = named.and_then(|named| named.read(&options.default_root_dir, checkpoint::told).ok().flatten());
+    let Some((path, told)) = found else { return Ok(vec![]) };
+    let saved = config::saved(&path, &told.arguments, command, subcommand);
+    let saved = saved.map_err(|error| crate::Error::option(error.to_string()))?;
+    let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
+    let saved = saved.into_iter().filter(|setting| !is_given(&setting.id)).flat_map(|setting| setting.flags);
+    let saved: Vec<OsString> = saved.collect();
+    if !saved.is_empty() {
+        note(&format!("the program's arguments that are not given are those that {} was written with", path.display()));
+    }
+    Ok(saved)
 }
 
 /// Writes `--shift -1e-3` as `--shift=-1e-3`: clap takes a number with an exponent for short flags.

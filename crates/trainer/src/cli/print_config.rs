@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use toml_edit::Value;
+use serde_json::{Map, Value as Json};
 
-use super::Result;
 use super::config::{flags, section_of, takes_many};
+use super::{Program, Result};
 use crate::Options;
+use crate::typed::{toml, typed};
 
 /// The options of a command: the Trainer's as they were decided, the others as they were given. Each key has the first
 /// line of its help above it; one without a value is a comment.
@@ -18,8 +19,8 @@ pub(crate) fn print_config(command: &Command, matches: &ArgMatches, options: &Op
     for arg in flags(command) {
         let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
         let value = match decided.get(id) {
-            Some(value) => value.as_deref().map(toml),
-            None => given(arg, matches).map_err(|problem| format!("--{long}: {problem}"))?,
+            Some(value) => value.as_deref().map(|text| toml(&typed(text))),
+            None => given(arg, matches).map_err(|problem| format!("--{long}: {problem}"))?.as_ref().map(toml),
         };
         let section = section_of(arg);
         if !sections.iter().any(|known| known.0 == section) {
@@ -40,13 +41,25 @@ pub(crate) fn print_config(command: &Command, matches: &ArgMatches, options: &Op
     Ok(texts.collect::<Vec<_>>().join("\n"))
 }
 
-/// What was given for an argument, or its default, as TOML.
-fn given(arg: &Arg, matches: &ArgMatches) -> Result<Option<String>> {
+/// The program's own arguments as they were given, or their defaults, by their flags; none for those without a value.
+pub(crate) fn arguments<P: Program>(matches: &ArgMatches) -> Result<Map<String, Json>> {
+    let mut arguments = Map::new();
+    for arg in flags(&P::augment_args(Command::new(""))) {
+        let long = arg.get_long().unwrap_or_default();
+        if let Some(value) = given(arg, matches).map_err(|problem| format!("--{long}: {problem}"))? {
+            arguments.insert(long.to_owned(), value);
+        }
+    }
+    Ok(arguments)
+}
+
+/// What was given for an argument, or its default.
+fn given(arg: &Arg, matches: &ArgMatches) -> Result<Option<Json>> {
     let id = arg.get_id().as_str();
     match arg.get_action() {
-        ArgAction::SetTrue => return Ok(Some(matches.get_flag(id).to_string())),
-        ArgAction::SetFalse => return Ok(Some((!matches.get_flag(id)).to_string())),
-        ArgAction::Count => return Ok(Some(matches.get_count(id).to_string())),
+        ArgAction::SetTrue => return Ok(Some(matches.get_flag(id).into())),
+        ArgAction::SetFalse => return Ok(Some((!matches.get_flag(id)).into())),
+        ArgAction::Count => return Ok(Some(matches.get_count(id).into())),
         _ => {}
     }
     let Some(raw) = matches.get_raw(id) else {
@@ -56,17 +69,8 @@ fn given(arg: &Arg, matches: &ArgMatches) -> Result<Option<String>> {
         .map(|text: &OsStr| text.to_str().ok_or("the value is no UTF-8, so TOML cannot hold it"))
         .collect::<Result<_, _>>()?;
     Ok(match texts[..] {
-        [text] if !takes_many(arg) => Some(toml(text)),
+        [text] if !takes_many(arg) => Some(typed(text)),
         [] => None,
-        _ => Some(format!("[{}]", texts.into_iter().map(toml).collect::<Vec<_>>().join(", "))),
+        _ => Some(texts.into_iter().map(typed).collect()),
     })
-}
-
-/// A value of the command line in TOML: bare if TOML gives back the very same text, else in quotes.
-fn toml(text: &str) -> String {
-    let bare = ["true", "false"].contains(&text)
-        || text.parse::<i64>().is_ok_and(|number| number.to_string() == text)
-        || text.contains('.')
-            && text.parse::<f64>().is_ok_and(|number| number.is_finite() && number.to_string() == text);
-    if bare { text.to_owned() } else { Value::from(text).to_string() }
 }

@@ -12,15 +12,14 @@ use super::command::{OUR_PRICES, PredictArgs, PreflightArgs, Task};
 use super::fail::Failure;
 use super::output::line;
 use super::parse::{Invocation, parse};
-use super::predictions::{Format, write_predictions};
-use super::print_config::print_config;
+use super::print_config::{arguments, print_config};
 use super::report;
 use super::{FitData, Program};
 use crate::callbacks::spell;
 use crate::newest::Named;
 use crate::preflight::Prices;
 use crate::say::note;
-use crate::{Error, Options, Resume, Trainer, TrainerBuilder, Weights, checkpoint, interrupt};
+use crate::{Error, Options, PredictionWriter, Resume, Trainer, TrainerBuilder, Weights, checkpoint, interrupt};
 
 /// Does what the arguments say.
 pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
@@ -28,12 +27,15 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
     interrupt::install();
     let mut invocation = parse::<P>(args)?;
     let given = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
-    let builder = invocation.program.trainer(Trainer::builder()).args(given);
+    let mut builder = invocation.program.trainer(Trainer::builder()).args(given);
+    let config = print_config(&invocation.command, &invocation.matches, &builder.options()?);
     if invocation.common.print_config {
-        let text = print_config(&invocation.command, &invocation.matches, &builder.options()?)?;
-        line(text.trim_end())?;
+        line(config?.trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
+    // A value that is no UTF-8 cannot be kept, but runs.
+    builder.told.config = config.ok();
+    builder.told.arguments = arguments::<P>(&invocation.matches).unwrap_or_default();
     let job = Job { invocation, started };
     match job.invocation.task {
         Task::FitAndTest => job.fit(builder, true),
@@ -107,7 +109,8 @@ impl<P: Program> Job<P> {
 
     fn predict(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {
         let args = PredictArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
-        let format = Format::of(&args.output)?;
+        let writer = PredictionWriter::of(&args.output);
+        let writer = writer.map_err(|e| Error::option(format!("--output {}: {e}", args.output.display())))?;
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
         let loader = self
@@ -116,11 +119,7 @@ impl<P: Program> Job<P> {
             .ok_or_else(|| Error::option("this program has no data to predict for: its predict_data() gives none"))?;
         let module = self.program().module()?;
         let batches = trainer.predict(&module, &loader, weights(&options)?)?;
-        let samples = match trainer.process_index() {
-            0 => write_predictions(&args.output, format, batches)?,
-            // Every process takes part in predicting; one of them writes.
-            _ => batches.map(|batch| Ok(batch?.num_samples())).sum::<crate::Result<usize>>()?,
-        };
+        let samples = writer.write(batches)?;
         line(format_args!("predictions: {} for {samples} samples", args.output.display()))?;
         self.finish(&trainer, || report::predictions(&trainer, samples, &args.output))
     }

@@ -1,56 +1,71 @@
-//! Log points: logged values on their way from the device to loggers and callbacks.
+//! Log points, and outputs of programs: values on their way from the device to loggers and callbacks.
 
 use fulmen_tensor::Literal;
 
 use super::Fit;
-use crate::logs::{GRAD_NORM, LEARNING_RATE, Sums};
-use crate::say::note;
-use crate::{Error, LogPoint, Result};
+use crate::callback::ProgramOutput;
+use crate::logs::{Over, Sums};
+use crate::reading::{Reading, What};
+use crate::step::training_point;
+use crate::{Predicted, Result};
 
 impl Fit<'_> {
-    /// Starts to read what was logged since the last log point.
-    pub(super) fn start_log_point(&mut self) -> Result<()> {
-        let Some(sums) = self.sums.take() else { return Ok(()) };
-        self.executor.read((self.position.epoch, self.position.global_step), vec![sums])
+    /// What is to be read after the latest step.
+    pub(super) fn reading(&self, what: What) -> Reading {
+        Reading { epoch: self.step.position.epoch, global_step: self.step.position.global_step, what }
     }
 
-    /// Hands on the values of the oldest log point, waiting for them if they have not arrived; false if there is none.
-    pub(super) fn finish_log_point(&mut self) -> Result<bool> {
-        let Some(((epoch, global_step), values)) = self.executor.arrived()? else { return Ok(false) };
-        let sums = self.take_in(&values)?;
-        let (mut metrics, arrays) = self.step.logs().values(&sums, "");
-        metrics.push((LEARNING_RATE.into(), sums.learning_rate));
-        metrics.extend(sums.grad_norm.map(|norm| (GRAD_NORM.into(), norm)));
-        let point = LogPoint { epoch, global_step, metrics, arrays };
-        self.session.log(&point, &mut self.warned_of_logger);
-        self.session.callbacks.iter_mut().for_each(|c| c.on_log(&point));
+    /// Starts to read what was logged since the last log point.
+    pub(super) fn start_log_point(&mut self) -> Result<()> {
+        let Some(sums) = self.step.sums.take() else { return Ok(()) };
+        let reading = self.reading(What::Log { factor: self.asked.factor_of_step() });
+        let read = [sums].into_iter().chain(std::mem::take(&mut self.step.media)).collect();
+        self.step.executor.read(reading, read)
+    }
+
+    /// Hands on the oldest values that are being read, waiting for them if they have not arrived; false if there are none.
+    pub(super) fn finish_read(&mut self) -> Result<bool> {
+        let Some((Reading { epoch, global_step, what }, values)) = self.step.executor.arrived()? else {
+            return Ok(false);
+        };
+        match what {
+            What::Log { factor } => {
+                let sums = self.take_in(&values)?;
+                self.asked.set_read(sums.learning_rate(), factor);
+                let (logs, media) = (self.step.program.logs(), values.get(1..).unwrap_or_default());
+                let mut point = training_point(logs, &sums, media, Over::Steps, (epoch, global_step))?;
+                self.hooks.callbacks.each(|callback| {
+                    let own = callback.log_values(&point);
+                    point.metrics.extend(own);
+                });
+                self.session.log(&point, &mut self.warned_of_logger);
+                self.hooks.on_log(&point, &mut self.asked);
+            }
+            What::Program { name, outputs } => {
+                let values = Predicted { values: outputs.into_iter().zip(values).collect() };
+                let output = ProgramOutput { name: name.to_owned(), epoch, global_step, values };
+                self.hooks.on_program_end(&output, &mut self.asked);
+            }
+        }
         Ok(true)
     }
 
-    /// Hands on the values of all log points.
-    pub(super) fn finish_log_points(&mut self) -> Result<()> {
-        while self.finish_log_point()? {}
+    /// Hands on all values that are being read.
+    pub(super) fn finish_reads(&mut self) -> Result<()> {
+        while self.finish_read()? {}
         Ok(())
     }
 
     /// Adds what a stretch of steps has logged to the epoch, and looks whether the loss was finite.
     pub(super) fn take_in(&mut self, literals: &[Literal]) -> Result<Sums> {
         let Some(literal) = literals.first() else { return Ok(Sums::default()) };
-        let sums = self.step.logs().read(literal)?;
+        let sums = self.step.program.logs().read(literal)?;
         self.check_finite(&sums)?;
-        self.position.epoch_sums.add(&sums);
+        self.step.program.logs().add(&mut self.step.position.epoch_sums, &sums);
         Ok(sums)
     }
 
-    pub(super) fn check_finite(&mut self, sums: &Sums) -> Result<()> {
-        let Some(step) = sums.bad_step else { return Ok(()) };
-        let loss = format!("the training loss `{}`", self.loss);
-        if self.options().detect_nan {
-            return Err(Error::not_finite(step, &loss, self.summary.last_checkpoint.as_deref()));
-        }
-        if !std::mem::replace(&mut self.warned_of_nan, true) {
-            note(&format!("warning: {loss} became NaN or infinite at step {step}; set detect_nan to stop there"));
-        }
-        Ok(())
+    pub(super) fn check_finite(&self, sums: &Sums) -> Result<()> {
+        self.step.reads.check_finite(sums, self.summary.last_checkpoint.as_deref())
     }
 }

@@ -15,7 +15,8 @@ use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
-pub(crate) use facts::{Facts, add_checkpoint, add_program, of_run};
+use facts::of_run;
+pub(crate) use facts::{Facts, add_checkpoint, add_program};
 
 use crate::say::{hush, say};
 use crate::{Error, Options, Result};
@@ -199,6 +200,22 @@ impl Shared for PathBuf {
     fn from_text(text: &str) -> Option<PathBuf> {
         Some(text.into())
     }
+}
+
+/// Compares with the other processes, if there are any, what each is about to run with these options, before any of them
+/// waits for another on a device.
+pub(crate) fn agree(
+    hosts: Option<&Arc<Hosts>>,
+    options: &Options,
+    runtime: &Runtime,
+    what: &str,
+    facts: impl FnOnce(&mut Facts) -> Result<()>,
+) -> Result<()> {
+    let Some(hosts) = hosts else { return Ok(()) };
+    let mut all = of_run(options, runtime)?;
+    facts(&mut all)?;
+    hosts.agree(what, &all)?;
+    hosts.check_runtime(runtime)
 }
 
 /// The values that are on their way to the host, unless another process is gone that their computation needs.

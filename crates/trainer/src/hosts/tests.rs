@@ -12,9 +12,14 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 
 use super::*;
-use crate::callback::{Actions, Callback, CheckpointRole, Progress};
+use crate::callback::{Callback, Progress};
+use crate::callbacks::{EarlyStopping, Mode, Timer};
 use crate::predict::PredictedBatches;
-use crate::{Batch, LogPoint, Plan, Predictions, Signal, StepContext, Trainer, TrainingModule, Weights};
+use crate::tuner::{BatchSizeFinder, LearningRateFinder};
+use crate::{
+    Actions, Batch, CheckpointRole, LogPoint, Plan, PredictionWriter, Predictions, Signal, StepContext, Trainer,
+    TrainingModule, Weights,
+};
 
 /// The variable that tells a process of this test program where to join.
 const JOIN: &str = "FULMEN_TEST_JOIN";
@@ -137,6 +142,9 @@ impl TrainingModule for Line {
         let error = self.0.forward(&batch.get("x")) - batch.get("y");
         (&error * &error).mean_all()
     }
+    fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+        cx.log("val_x", &self.0.forward(&batch.get("x")).mean(&[-1]));
+    }
     fn predict_step(&self, batch: &Batch) -> Predictions {
         self.0.forward(&batch.get("x")).into()
     }
@@ -186,15 +194,17 @@ impl Callback for StopAfter {
 
 /// A Trainer of one of several processes, each of which has a device of its own and computes everything.
 fn trainer(hosts: &Arc<Hosts>, folder: &Path, callback: Option<StopAfter>) -> Trainer {
-    let mut builder = Trainer::builder()
+    trainer_with(hosts, folder, callback.unwrap_or(StopAfter(u64::MAX, None)))
+}
+
+fn trainer_with(hosts: &Arc<Hosts>, folder: &Path, callback: impl Callback + 'static) -> Trainer {
+    let builder = Trainer::builder()
         .accelerator(Accelerator::Cpu)
         .devices(1)
         .max_epochs(50)
         .log_every_n_steps(3)
-        .default_root_dir(folder);
-    if let Some(callback) = callback {
-        builder = builder.callback(callback);
-    }
+        .default_root_dir(folder)
+        .callback(callback);
     let choices = builder.choices(builder.options().unwrap()).unwrap();
     builder.build_with(choices, Some(hosts.clone())).unwrap()
 }
@@ -234,7 +244,7 @@ impl Callback for Terminate {
     fn name(&self) -> &'static str {
         "Terminate"
     }
-    fn on_train_batch_end(&mut self, progress: &Progress) {
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if self.slowest && progress.global_step == 25 {
             let sent = Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
             assert!(sent.unwrap().success());
@@ -273,6 +283,77 @@ fn a_signal_ends_all_after_the_same_step() {
     assert_eq!(ends, [ends[0]; 3]);
     let (signal, step, saved) = ends[0];
     assert!(signal == Some(Signal::Terminate) && (25..1_000_000).contains(&step) && saved, "{ends:?}");
+}
+
+/// What one process asks for after some steps: process 0 a checkpoint, a validation and another learning rate, two of them
+/// the end. Keeps the steps of the validations.
+struct AskAfter {
+    process: usize,
+    file: PathBuf,
+    validated: Vec<u64>,
+    tell: std::sync::mpsc::Sender<Vec<u64>>,
+}
+
+impl Callback for AskAfter {
+    fn name(&self) -> &'static str {
+        "AskAfter"
+    }
+    fn changes_learning_rate(&self) -> bool {
+        true
+    }
+    fn on_train_batch_end(&mut self, progress: &Progress, actions: &mut Actions) {
+        match (self.process, progress.global_step) {
+            (0, 7 | 40) => {
+                actions.save_checkpoint(&self.file, CheckpointRole::Extra);
+                actions.validate();
+                actions.set_learning_rate_factor(0.0);
+            }
+            // Nobody asks for what process 2 alone wants.
+            (2, 20) => actions.validate(),
+            (1 | 2, 80) => actions.stop("enough"),
+            _ => {}
+        }
+        // No process runs far ahead of another.
+        thread::sleep(Duration::from_millis(3 + self.process as u64));
+    }
+    fn on_validation_end(&mut self, point: &LogPoint, _: &mut Actions) {
+        self.validated.push(point.global_step);
+    }
+    fn on_fit_end(&mut self, _: &crate::FitSummary) {
+        self.tell.send(std::mem::take(&mut self.validated)).unwrap();
+    }
+}
+
+#[test]
+fn what_is_asked_for_within_an_epoch_is_done_by_all_after_the_same_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let ends = in_three(move |hosts| {
+        let mut builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(&root);
+        // No log point and no end of an epoch is near.
+        builder = builder.max_epochs(1).log_every_n_steps(1_000_000).enable_progress_bar(false);
+        let (tell, told) = channel();
+        let file = root.join("{step}.safetensors");
+        builder = builder.callback(AskAfter { process: hosts.process().index(), file, validated: vec![], tell });
+        let choices = builder.choices(builder.options().unwrap()).unwrap();
+        let mut trainer = builder.build_with(choices, Some(hosts.clone())).unwrap();
+        let (train, val) = (points(1_000_000), points(8));
+        let loader = |data| DataLoader::builder(data).batch_size(1).build().unwrap();
+        let line = Line(Linear::new(1, 1));
+        let summary = trainer.fit(&line, &loader(train), Some(&loader(val))).unwrap();
+        let weight = line.0.weight.get().eval().unwrap().to_f64();
+        (summary.global_step, told.recv().unwrap(), weight)
+    });
+    let (step, validated, _) = ends[0].clone();
+    assert_eq!(ends, vec![ends[0].clone(); 3]);
+    assert!((80..1_000_000).contains(&step), "{ends:?}");
+    let [first, second] = validated[..] else { panic!("{ends:?}") };
+    assert!((7..40).contains(&first) && (40..80).contains(&second), "{ends:?}");
+    let saved = |step: u64| folder.path().join(format!("{step}.safetensors"));
+    assert!(saved(first).is_file() && saved(second).is_file());
+    // The rate was 0 from the first of them on, in all.
+    let weight = |path: PathBuf| fulmen_nn::safetensors::read(path).unwrap().0["0.weight"].to_f64();
+    assert_eq!(weight(saved(first)), ends[1].2);
 }
 
 #[test]
@@ -378,5 +459,50 @@ fn a_process_that_reads_no_further_tells_the_others() {
     });
     for end in [&ends[0], &ends[2]] {
         assert!(end.contains("process 1 (") && end.contains("after 1 batches of 20"), "{ends:?}");
+    }
+}
+
+#[test]
+fn what_the_clock_or_the_memory_of_one_process_says_counts_in_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let ends = in_three(move |hosts| {
+        let odd = hosts.process().index() == 1;
+        let loader = |n| DataLoader::builder(points(64)).batch_size(n).build();
+        let line = Line(Linear::new(1, 1));
+        let finder = BatchSizeFinder::new().init_val(4).memory_limit(if odd { 1 } else { 1 << 40 });
+        let mut tuned = trainer(hosts, &root, None);
+        let refused = tuned.scale_batch_size(&line, loader, &finder).unwrap_err().to_string();
+        let rates =
+            tuned.lr_find(&line, &loader(4).unwrap(), &LearningRateFinder::new().num_training_steps(15)).unwrap();
+        let mut timer = Timer::new();
+        if odd {
+            timer = timer.duration(Duration::from_nanos(1));
+        }
+        let summary = trainer_with(hosts, &root, timer).fit(&line, &loader(4).unwrap(), None).unwrap();
+        let writer = PredictionWriter::new(root.join(format!("{}.csv", hosts.process().index()))).unwrap();
+        let written = writer.write(predicted(hosts, &root, false)).unwrap();
+        (refused, rates.losses().len(), summary.global_step, written)
+    });
+    assert!(ends[0].0.contains("no batch size has room on the devices; tried 4, 2, 1."), "{ends:?}");
+    assert!(ends[0].1 == 15 && ends[0].2 < 100 && ends[0].3 == 40, "{ends:?}");
+    assert_eq!(ends, vec![ends[0].clone(); 3]);
+    let written = [0, 1, 2].map(|index| folder.path().join(format!("{index}.csv")).exists());
+    assert_eq!(written, [true, false, false]);
+}
+
+#[test]
+fn a_callback_that_fails_in_one_process_ends_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let ends = in_three(move |hosts| {
+        let metric = if hosts.process().index() == 1 { "train_lost" } else { "train_loss" };
+        let loader = DataLoader::builder(points(40)).batch_size(4).build().unwrap();
+        let mut trainer = trainer_with(hosts, &root, EarlyStopping::new(metric, Mode::Min).patience(1000));
+        trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap_err().to_string()
+    });
+    assert!(ends[1].starts_with("EarlyStopping monitors `train_lost`"), "{ends:?}");
+    for end in [&ends[0], &ends[2]] {
+        assert!(end.contains("process 1 (") && end.contains("`train_lost`"), "{ends:?}");
     }
 }

@@ -5,11 +5,14 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::Logger;
-use crate::LogPoint;
+use crate::{LogPoint, Media};
 
 /// Writes `metrics.csv` into the run's folder: `epoch`, `step` (both counted as in [`LogPoint`]) and a column for each
 /// metric, empty where a log point does not have it. A metric of one number a class has a column a class, `NAME/0` and so
 /// on; a matrix has none. Numbers are written so that they read back exactly.
+///
+/// Pictures, texts and histograms become files `media/NAME/STEP.png`, `.txt` and `.csv`; what is no letter, digit, `-` or `_`
+/// in a name is `_` there.
 #[derive(Debug, Default)]
 pub struct CsvLogger {
     path: PathBuf,
@@ -31,6 +34,16 @@ impl CsvLogger {
     fn row(&self, point: &LogPoint) -> Vec<String> {
         let values = self.columns.iter().map(|c| point.get(c).map_or(String::new(), |v| v.to_string()));
         [point.epoch.to_string(), point.global_step.to_string()].into_iter().chain(values).collect()
+    }
+
+    /// Writes a picture, texts or a histogram into a file of its own.
+    fn write_media(&self, name: &str, step: u64, media: &Media) -> io::Result<()> {
+        let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        let folder = self.path.with_file_name("media").join(name.chars().map(plain).collect::<String>());
+        std::fs::create_dir_all(&folder)?;
+        let (ending, bytes) = media.to_file()?;
+        let path = folder.join(format!("{step}.{ending}"));
+        fulmen_durable::write(&path, Some(bytes.len() as u64), |file| file.write_all(&bytes))
     }
 
     /// Writes all rows anew, for a column that was not there before.
@@ -63,7 +76,7 @@ impl Logger for CsvLogger {
     fn log(&mut self, point: &LogPoint) -> io::Result<()> {
         let new: Vec<String> =
             point.columns().into_iter().map(|m| m.0).filter(|name| !self.columns.contains(name)).collect();
-        self.rows.push(point.clone());
+        self.rows.push(LogPoint { media: vec![], ..point.clone() });
         self.columns.extend(new.iter().cloned());
         let line = lines(std::iter::once(self.row(point)))?;
         let written = match &mut self.file {
@@ -74,6 +87,7 @@ impl Logger for CsvLogger {
             // Half a line may stand there: the next log point writes the file anew.
             self.file = None;
         }
-        written
+        written?;
+        point.media.iter().try_for_each(|(name, media)| self.write_media(name, point.global_step, media))
     }
 }

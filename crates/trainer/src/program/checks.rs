@@ -6,8 +6,8 @@ use super::values::Values;
 use crate::{Batch, Error, Result};
 
 /// Padding must not get into running statistics: what a step makes of a batch must know the mask.
-pub(super) fn check_statistics(values: &Values<'_>, batch: &Batch) -> Result<()> {
-    let layout = values.layout;
+pub(super) fn check_statistics(values: &Values, batch: &Batch) -> Result<()> {
+    let layout = &values.layout;
     for id in layout.ids().take(layout.module().len()).filter(|&id| !layout.is_trained(id)) {
         let value = values.after(id);
         let from_batch = batch.inputs().any(|field| !field.is(batch.mask()) && value.depends_on(field));
@@ -23,9 +23,10 @@ pub(super) fn check_statistics(values: &Values<'_>, batch: &Batch) -> Result<()>
     Ok(())
 }
 
-pub(super) fn check_loss(loss: &Tensor, batch: &Batch) -> Result<()> {
+/// `of` is what gives the loss.
+pub(super) fn check_loss(loss: &Tensor, of: &str, batch: &Batch) -> Result<()> {
     loss.check()?;
-    let at = |problem: String| Error::usage(format!("training_step: {problem}\n  at {}", loss.location()));
+    let at = |problem: String| Error::usage(format!("{of}: {problem}\n  at {}", loss.location()));
     if loss.rank() != 0 || !loss.dtype().is_float() {
         return Err(at(format!("the loss must be a floating-point scalar, it is {}; take its mean", loss.ty())));
     }

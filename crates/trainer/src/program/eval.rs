@@ -6,12 +6,11 @@ use fulmen_tensor::{Tensor, autocast, random, recording};
 use super::forward::LOG_IT;
 use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::LogLayout;
-use crate::module::StepContext;
 use crate::placeholders::Placeholders;
 use crate::setting::Setting;
 use crate::stage::Stage;
 use crate::state::{Entry, names};
-use crate::{Batch, Error, Predictions, Result, TrainingModule};
+use crate::{Batch, Error, Predictions, Result, StepContext, TrainingModule, media};
 
 /// Records a step on a batch of each of the loader's shapes.
 pub(crate) fn eval(
@@ -76,19 +75,19 @@ fn record(
         Stage::Prediction => predictions = module.predict_step(batch),
     };
     recording(stage.step(), advice, || autocast(setting.options.precision.autocast(), step));
-    let logged = cx.into_logged();
+    let logged = cx.into_logged()?;
     let state = cells.placeholders();
     drop(cells);
     if stage == Stage::Prediction {
         predictions.check(batch)?;
     }
-    let logs = LogLayout::new(&logged, batch)?;
+    let logs = LogLayout::new(&logged, batch, Some(stage))?;
     let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, None)];
     // One name for both: a test step that computes what validation computes is the same program.
     let name = if stage == Stage::Prediction { "predict_step" } else { "eval_step" };
-    // Predictions are whole on every device, so that each process can read them.
-    let outputs = predictions.0;
+    // Whole on every device, so that each process can read them.
+    let outputs = if stage == Stage::Prediction { predictions.0 } else { media::outputs(&logged, batch, None)? };
     StepProgram::new(
         RecordedStep { name, entries, state, changes: vec![], logs, sums, key: None, batch, outputs },
         setting,

@@ -1,14 +1,12 @@
-//! The user's training step, recorded: a loss, what it logs, and what the model has changed of itself.
+//! The user's training step, recorded: a loss, and what it logs.
 
 use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
 use super::checks::check_loss;
-use super::values::Values;
-use crate::logs::{GRAD_NORM, LogLayout};
-use crate::module::{Logged, LoggedValue, StepContext};
-use crate::placeholders::Placeholders;
+use super::recorder::{Recorded, Recorder};
+use crate::logged::{Logged, LoggedValue, refused};
 use crate::setting::Setting;
-use crate::{Batch, Error, Result, TrainingModule};
+use crate::{Batch, Result, StepContext, TrainingModule};
 
 /// What an error says where a step asks for a value.
 pub(super) const LOG_IT: &str = "to see the value, log it: `cx.log(\"name\", &tensor)`";
@@ -22,9 +20,7 @@ pub(super) struct Forward {
     /// The name under which the loss is logged.
     pub(super) loss_name: String,
     pub(super) logged: Vec<Logged>,
-    pub(super) layout: LogLayout,
-    /// What the model saw of its values, in the order of the entries.
-    pub(super) used: Vec<Tensor>,
+    pub(super) recorded: Recorded,
 }
 
 impl Forward {
@@ -32,42 +28,39 @@ impl Forward {
     pub(super) fn record(
         module: &dyn TrainingModule,
         batch: &Batch,
-        values: &mut Values<'_>,
-        (key, step): (&Tensor, &Tensor),
+        recorder: Recorder,
+        key: &Tensor,
         setting: &Setting,
         seed: u64,
     ) -> Result<Forward> {
-        let cells = Placeholders::new(module, values.layout.module());
         module.train();
+        let step = recorder.values().before(recorder.values().layout.counters.step);
         module.set_random_key(&random::fold_in_tensor(key, &step.to_dtype(DType::U32)));
-        let mut cx = StepContext::default();
+        let seen = recorder.seen(0);
+        let mut cx = StepContext::recording(recorder);
         let loss = recording("training_step", LOG_IT, || {
             autocast(setting.options.precision.autocast(), || module.training_step(batch, &mut cx))
         });
-        let mut logged = cx.into_logged();
-        values.set_module(cells.placeholders(), cells.after());
-        let used = cells.used();
-        drop(cells);
         // The step's key means nothing outside of it.
         module.set_random_key(&random::key(seed));
-        check_loss(&loss, batch)?;
-        if let Some(entry) = logged.iter().find(|l| l.name == TRAIN_LOSS).filter(|l| !l.is(&loss)) {
-            let message = "this name is that of the loss, which training_step returns; choose another";
-            return Err(Error::usage(format!("log `{TRAIN_LOSS}`: {message}\n  at {}", entry.location)));
-        }
-        if let Some(entry) = logged.iter().find(|l| setting.options.log_grad_norm && l.name == GRAD_NORM) {
-            let message = "log_grad_norm logs a value of this name; choose another";
-            return Err(Error::usage(format!("log `{GRAD_NORM}`: {message}\n  at {}", entry.location)));
-        }
-        let loss_name = match logged.iter().find(|l| l.is(&loss)) {
-            Some(entry) => entry.name.clone(),
-            None => {
-                let value = LoggedValue::Mean(loss.clone());
-                logged.insert(0, Logged { name: TRAIN_LOSS.into(), value, location: loss.location() });
-                TRAIN_LOSS.into()
-            }
-        };
-        let layout = LogLayout::new(&logged, batch)?.with_grad_norm(setting.options.log_grad_norm);
-        Ok(Forward { loss, loss_name, logged, layout, used })
+        let recorder = cx.take_recorder()?;
+        let mut logged = cx.into_logged()?;
+        check_loss(&loss, "training_step", batch)?;
+        let loss_name = log_loss(&mut logged, TRAIN_LOSS, &loss)?;
+        let recorded = recorder.finish(&loss, seen)?;
+        Ok(Forward { loss, loss_name, logged, recorded })
     }
+}
+
+/// Logs a loss under this name, unless the user logs it under another; gives the name that it has.
+pub(super) fn log_loss(logged: &mut Vec<Logged>, name: &str, loss: &Tensor) -> Result<String> {
+    if let Some(entry) = logged.iter().find(|l| l.name == name).filter(|l| !l.is(loss)) {
+        return Err(refused(entry, "this name is that of a loss, which is logged by itself; choose another"));
+    }
+    if let Some(entry) = logged.iter().find(|l| l.is(loss)) {
+        return Ok(entry.name.clone());
+    }
+    let value = LoggedValue::Value(loss.clone());
+    logged.insert(0, Logged::new(name, value, loss.location()));
+    Ok(name.into())
 }

@@ -1,22 +1,31 @@
 //! From the loss to the gradients that the optimizer gets: those of the loss without its scale, summed over the devices,
 //! accumulated over batches, and then clipped.
 
-use fulmen_tensor::{Tensor, grad};
+use fulmen_tensor::{DType, Tensor, grad};
 
-use super::forward::Forward;
+use super::spikes::Spikes;
 use super::values::Values;
-use crate::Batch;
 use crate::accumulate::Group;
 use crate::clip::{self, Clip};
-use crate::epoch::Epoch;
+use crate::logs::Monitored;
 use crate::loss_scale::LossScale;
 use crate::setting::Setting;
-use crate::state::ParamSlots;
+use crate::state::{OptimizerSlots, ParamSlots};
+use crate::step_part::StepPart;
+
+/// A parameter that is to be changed.
+pub(super) struct Param<'a> {
+    /// What the state has of it.
+    pub(super) slots: &'a ParamSlots,
+    /// Its value.
+    pub(super) value: Tensor,
+    /// What the model saw of it, which the loss is computed from.
+    pub(super) used: Vec<Tensor>,
+}
 
 /// The gradient of one parameter.
 pub(super) struct Gradient<'a> {
-    /// The parameter, with what the optimizer keeps of it.
-    pub(super) slots: &'a ParamSlots,
+    pub(super) param: Param<'a>,
     /// The gradient; of a group of batches the sum over its samples so far.
     pub(super) sum: Tensor,
 }
@@ -32,8 +41,10 @@ pub(super) struct Gradients<'a> {
     /// The samples that the sums are over, where they are sums.
     samples: Option<Tensor>,
     clip: Clip,
-    /// The length of all gradients together before they are clipped, if it is logged.
+    /// The length of all gradients together before they are clipped, if anybody asks for it.
     pub(super) norm: Option<Tensor>,
+    /// What is logged of steps that are skipped.
+    pub(super) skipped: Vec<Monitored>,
 }
 
 impl Gradients<'_> {
@@ -50,66 +61,93 @@ impl Gradients<'_> {
 
     /// The length that clipping needs, if it does. Recorded where it is used too: within a group nobody needs it.
     pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
-        clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(|| norm(&self.of, self.samples.as_ref())))
+        clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(|| self.norm_of(&self.of)))
+    }
+
+    /// The length of some gradients together.
+    pub(super) fn norm_of<'b>(&'b self, of: impl IntoIterator<Item = &'b Gradient<'b>>) -> Tensor {
+        norm(of, self.samples.as_ref())
     }
 }
 
-/// The length of all gradients together, which are sums over so many samples.
-fn norm(of: &[Gradient<'_>], samples: Option<&Tensor>) -> Tensor {
-    let norm = clip::norm(of.iter().map(|gradient| &gradient.sum));
+/// The length of gradients together, which are sums over so many samples.
+fn norm<'a>(of: impl IntoIterator<Item = &'a Gradient<'a>>, samples: Option<&Tensor>) -> Tensor {
+    let norm = clip::norm(of.into_iter().map(|gradient| &gradient.sum));
     match samples {
         Some(samples) => norm / samples,
         None => norm,
     }
 }
 
-/// Differentiates the loss.
+/// Differentiates the loss of an optimizer with respect to its parameters. `group` is there where it steps once for a group
+/// of batches.
 pub(super) fn gradients<'a>(
-    forward: &Forward,
-    values: &mut Values<'a>,
-    batch: &Batch,
+    optimizer: &OptimizerSlots,
+    loss: &Tensor,
+    params: Vec<Param<'a>>,
+    values: &mut Values,
+    group: Option<&Group>,
     setting: &Setting,
-    epoch: Option<&Epoch>,
 ) -> Gradients<'a> {
-    let layout = values.layout;
-    let params = &layout.optimizer.params;
-    let wrt: Vec<&Tensor> = params.iter().map(|slots| &forward.used[slots.param.index()]).collect();
-    let scale = layout.counters.loss_scale.map(|ids| LossScale::new(values.all_of(ids)));
-    let mut found = match &scale {
-        Some(scale) => grad(&scale.scaled(&forward.loss), &wrt).iter().map(|g| scale.unscaled(g)).collect(),
-        None => grad(&forward.loss, &wrt),
+    let wrt: Vec<&Tensor> = params.iter().flat_map(|param| &param.used).collect();
+    let scale = optimizer.loss_scale.map(|ids| LossScale::new(values.all_of(ids)));
+    let found = match &scale {
+        Some(scale) => grad(&scale.scaled(loss), &wrt).iter().map(|g| scale.unscaled(g)).collect(),
+        None => grad(loss, &wrt),
     };
-    for (slots, gradient) in params.iter().zip(&mut found) {
+    let mut found = found.into_iter();
+    let mut of = vec![];
+    for param in params {
+        let parts = found.by_ref().take(param.used.len()).zip(&param.used);
+        // As in PyTorch: what has no gradient is left alone, by weight decay too.
+        let parts = parts.filter(|(_, used)| loss.depends_on(used)).map(|(gradient, _)| gradient);
+        let Some(sum) = parts.reduce(|sum, part| sum + part) else { continue };
         // Summed over the devices, of which each keeps only the part that it updates.
-        let sharding = &layout[slots.param].sharding;
-        if !sharding.is_replicated() {
-            *gradient = gradient.with_sharding(sharding);
+        let sharding = &values.layout[param.slots.param].sharding;
+        let sum = if sharding.is_replicated() { sum } else { sum.with_sharding(sharding) };
+        of.push(Gradient { param, sum });
+    }
+    for gradient in &mut of {
+        if let (Some(group), Some(sum)) = (group, gradient.param.slots.grad_sum) {
+            gradient.sum = group.add(values.before(sum), &gradient.sum);
         }
     }
-    let mut of: Vec<_> = params.iter().zip(found).map(|(slots, sum)| Gradient { slots, sum }).collect();
-    // As in PyTorch: what has no gradient is left alone, by weight decay too.
-    of.retain(|gradient| forward.loss.depends_on(values.before(gradient.slots.param)));
-
-    let (mut due, mut samples) = (None, None);
-    if let (Some(ids), Some(epoch)) = (layout.optimizer.group, epoch) {
-        let [before, groups] = values.all_of(ids);
-        let group = Group::new(epoch, &before, batch, setting.options.accumulate_grad_batches);
-        for gradient in &mut of {
-            if let Some(sum) = gradient.slots.grad_sum {
-                gradient.sum = group.add(values.before(sum), &gradient.sum);
-            }
-        }
-        values.set_all(ids, group.next(&groups));
-        (due, samples) = (Some(group.due().clone()), Some(group.samples()));
+    let mut loss = loss.to_dtype(DType::F32);
+    if let Some((group, sum)) = group.zip(optimizer.spikes.as_ref().and_then(|slots| slots.loss_sum)) {
+        let total = group.add(values.before(sum), &loss);
+        loss = &total / group.samples();
+        values.set(sum, group.due().select(&total.zeros_like(), &total));
     }
+    let (due, samples) = (group.map(|group| group.due().clone()), group.map(Group::samples));
     let finite = scale.as_ref().map(|scale| scale.all_finite(of.iter().map(|gradient| &gradient.sum)));
-    if let (Some(ids), Some(scale), Some(finite)) = (layout.counters.loss_scale, &scale, &finite) {
+    if let (Some(ids), Some(scale), Some(finite)) = (optimizer.loss_scale, &scale, &finite) {
         values.set_all(ids, scale.next(finite, due.as_ref()));
     }
-    let norm = setting.options.log_grad_norm.then(|| norm(&of, samples.as_ref()));
-    let updates = match (&due, finite) {
+    let asked = logs_norm(setting) || optimizer.spikes.is_some();
+    let norm = asked.then(|| norm(&of, samples.as_ref()));
+    let mut updates = match (&due, finite) {
         (Some(due), Some(finite)) => Some(due.and(finite)),
         (due, finite) => due.clone().or(finite),
     };
-    Gradients { of, updates, due, samples, clip: setting.clip(), norm }
+    let mut skipped = vec![];
+    let guard = setting.parts.iter().find_map(|part| match (part, &optimizer.spikes) {
+        (StepPart::SpikeGuard { warmup, deviations, .. }, Some(slots)) => {
+            Some(Spikes::new(slots, *warmup, *deviations))
+        }
+        _ => None,
+    });
+    if let Some((guard, norm)) = guard.zip(norm.as_ref()) {
+        // Counted as the host counts: groups of batches.
+        let counters = &values.layout.counters;
+        let number = values.before(counters.group.map_or(counters.step, |[_, groups]| groups)) + 1.0;
+        let (passes, latest) = guard.skip(values, [&loss, norm], updates.as_ref(), &number);
+        (updates, skipped) = (Some(passes), latest);
+    }
+    Gradients { of, updates, due, samples, clip: setting.clip(), norm, skipped }
+}
+
+/// Whether the length of all gradients is logged.
+pub(super) fn logs_norm(setting: &Setting) -> bool {
+    let norms = |part: &StepPart| matches!(part, StepPart::Norms { gradients: true, .. });
+    setting.options.log_grad_norm || setting.parts.iter().any(norms)
 }

@@ -1,18 +1,24 @@
 //! A module's steps as programs. The parts of a training
 //! step stand in files of their own: the user's step (`forward.rs`), its gradients (`gradients.rs`), the optimizer
-//! (`update.rs`), and what is put together of them (`train.rs`). What goes in and out of a program is known to
+//! (`update.rs`), the state while they are recorded (`recorder.rs`), and what is put together of them (`train.rs`). What goes in and out of a program is known to
 //! `step_program.rs` alone.
 
 mod checks;
+mod declared;
 mod eval;
 mod forward;
 mod gradients;
+mod monitors;
+mod recorder;
+mod spikes;
 mod step_program;
 mod train;
 mod update;
 mod values;
 
+pub(crate) use declared::{DeclaredProgram, declared};
 pub(crate) use eval::eval;
+pub(crate) use recorder::Recorder;
 pub(crate) use step_program::{CompiledStep, StepProgram};
 pub(crate) use train::{TrainProgram, train};
 
@@ -23,6 +29,8 @@ pub(crate) fn folder() -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use fulmen_data::{DataLoader, TensorDataset};
     use fulmen_nn::loss::{Reduction, cross_entropy};
     use fulmen_nn::metrics::{Accuracy, Auroc, ConfusionMatrix, Perplexity};
@@ -34,6 +42,7 @@ mod tests {
 
     use super::*;
     use crate::Strategy;
+    use crate::optimizers::Optimizers;
     use crate::setting::Choices;
     use crate::stage::Stage;
     use crate::state::{StateLayout, of_module};
@@ -86,15 +95,15 @@ mod tests {
             .unwrap();
         let loader = DataLoader::builder(data).batch_size(32).build().unwrap();
         let plan = Plan { steps_per_epoch: 2, max_epochs: 1, total_steps: 2 };
-        let optimizer = net.configure_optimizers(&plan);
+        let optimizers = Arc::new(Optimizers::from_module(net.configure_optimizers(&plan)));
         let builder = Trainer::builder().strategy(Strategy::Fsdp).precision(Precision::Bf16Mixed);
         // With a branch for the optimizer.
         let options = builder.accumulate_grad_batches(2).gradient_clip_val(1.0).options().unwrap();
         let mesh = Mesh::new([("data", 4)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
         let setting = Choices::from(options).on(mesh, replicas);
-        let layout = StateLayout::new(&net, &*optimizer, &setting);
-        let train = train(&net, &*optimizer, &Batch::placeholders(&loader, None), 2, &layout, &setting, 0).unwrap();
+        let layout = Arc::new(StateLayout::new(&net, &optimizers, &setting));
+        let train = train(&net, &optimizers, &Batch::placeholders(&loader, None), 2, &layout, &setting, 0).unwrap();
         let eval = eval(&net, Stage::Validation, &loader, &of_module(&net, &setting), &setting, 0).unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();

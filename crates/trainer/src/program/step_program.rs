@@ -137,6 +137,11 @@ pub(crate) struct CompiledStep {
 }
 
 impl CompiledStep {
+    /// One for each shape of batches.
+    pub(crate) fn programs(&self) -> &[Compiled] {
+        &self.shapes
+    }
+
     /// How many of its programs were not there before.
     pub(crate) fn compilations(&self) -> u64 {
         self.shapes.iter().filter(|compiled| !compiled.was_cached()).count() as u64

@@ -1,19 +1,20 @@
 //! The training step as one function: forward, backward, optimizer, averages, counters and logs.
 
-use fulmen_nn::optim::{Optimizer, Step};
-use fulmen_tensor::{DType, Tensor, TensorType};
+use std::sync::Arc;
+
+use fulmen_tensor::{Anomalies, DType, Tensor, TensorType};
 
 use super::checks::check_statistics;
 use super::forward::Forward;
-use super::gradients::gradients;
+use super::gradients::logs_norm;
+use super::recorder::{Recorded, Recorder};
 use super::step_program::{RecordedStep, StepProgram};
-use super::update::update;
-use super::values::Values;
-use crate::epoch::Epoch;
-use crate::logs::StepFacts;
+use crate::epoch::counted;
+use crate::logs::{LogLayout, StepFacts};
+use crate::optimizers::Optimizers;
 use crate::setting::Setting;
 use crate::state::{Average, StateLayout, names};
-use crate::{Batch, Result, TrainingModule};
+use crate::{Batch, Error, Result, TrainingModule, media};
 
 /// A training step as a program.
 pub(crate) struct TrainProgram {
@@ -25,16 +26,21 @@ pub(crate) struct TrainProgram {
 /// Records the training step on a batch of each shape; an epoch has so many of all of them together.
 pub(crate) fn train(
     module: &dyn TrainingModule,
-    optimizer: &dyn Optimizer,
+    optimizers: &Arc<Optimizers>,
     shapes: &[Batch],
     batches: u64,
-    layout: &StateLayout,
+    layout: &Arc<StateLayout>,
     setting: &Setting,
     seed: u64,
 ) -> Result<TrainProgram> {
+    if setting.options.detect_anomaly && shapes.len() > 1 {
+        let message = "detect_anomaly: the training loader has buckets, and only steps of one shape can be watched; train \
+                       without buckets to find the operation";
+        return Err(Error::option(message));
+    }
     let mut loss = None;
     let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
-        let (step, name) = record(module, optimizer, batch, batches, layout, setting, seed)?;
+        let (step, name) = record(module, optimizers, (batch, batches), layout, setting, seed)?;
         loss.get_or_insert(name);
         Ok(step)
     })?;
@@ -44,75 +50,76 @@ pub(crate) fn train(
 /// Records the training step on a batch, with the name under which its loss is logged.
 fn record(
     module: &dyn TrainingModule,
-    optimizer: &dyn Optimizer,
-    batch: &Batch,
-    batches: u64,
-    layout: &StateLayout,
+    optimizers: &Arc<Optimizers>,
+    (batch, batches): (&Batch, u64),
+    layout: &Arc<StateLayout>,
     setting: &Setting,
     seed: u64,
 ) -> Result<(StepProgram, String)> {
-    let (counters, mut values) = (&layout.counters, Values::new(layout));
-    let step = values.before(counters.step).clone();
+    let counters = &layout.counters;
     let key = Tensor::placeholder(names::KEY, TensorType::new(DType::U32, [2]));
-    let forward = Forward::record(module, batch, &mut values, (&key, &step), setting, seed)?;
-    let epoch = counters.epoch.map(|ids| Epoch::new(values.all_of(ids), batches));
-    let gradients = gradients(&forward, &mut values, batch, setting, epoch.as_ref());
+    let recorder = Recorder::new(module, optimizers, (batch, batches), layout, setting);
+    let forward = Forward::record(module, batch, recorder, &key, setting, seed)?;
+    let (mut recorded, logged) = (forward.recorded, forward.logged);
 
-    // A step that changed nothing is none for the optimizer.
-    let updates = values.before(layout.optimizer.updates).clone();
-    let mut turn = Step::new(&updates).scaled(setting.learning_rate_factor());
-    if let Some(factor) = layout.optimizer.lr_factor {
-        turn = turn.scaled_by(values.before(factor));
-    }
-    update(optimizer, &turn, &mut values, &gradients)?;
-    let counted = match &gradients.updates {
-        Some(done) => done.select(&(&updates + 1.0), &updates),
-        None => &updates + 1.0,
-    };
-    average(&mut values, setting, &counted, gradients.updates.as_ref(), epoch.as_ref());
+    average(&mut recorded, setting);
+    let Recorded { mut values, epoch, turns, done } = recorded;
+    let facts: Vec<_> = turns.iter().map(|turn| &turn.facts).collect();
+    let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
+    let logs = LogLayout::of_training(&logged, batch, (names, &facts), logs_norm(setting))?;
     if let (Some(ids), Some(epoch)) = (counters.epoch, &epoch) {
         values.set_all(ids, epoch.next());
     }
-    values.set(layout.optimizer.updates, counted);
+    let step = values.before(counters.step).clone();
     values.set(counters.step, &step + 1.0);
     if batch.is_padded() {
         check_statistics(&values, batch)?;
     }
     values.check()?;
 
-    let so_far = Tensor::placeholder(names::LOGS, forward.layout.ty());
+    let losses: Vec<&Tensor> = [&forward.loss].into_iter().chain(turns.iter().map(|turn| &turn.loss)).collect();
+    let watched = || losses.iter().copied().chain(values.changes().map(|id| values.after(id))).cloned();
+    let anomalies = setting.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
+    let logs = logs.with_anomalies(anomalies);
+    let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let facts = StepFacts {
-        loss: &forward.loss,
+        losses: if optimizers.is_single() { &losses[..1] } else { &losses },
         // Counted as the host counts: groups of batches.
-        step: match (layout.optimizer.group, &gradients.updates) {
-            (Some([_, groups]), _) => values.before(groups),
-            (None, Some(_)) => &step,
-            (None, None) => &updates,
+        step: match counters.group {
+            Some([_, groups]) => values.before(groups),
+            // A single optimizer does not count what overflowed or was skipped.
+            None if optimizers.is_single() && done.is_some() => &step,
+            None => values.before(counters.updates),
         },
-        learning_rate: &optimizer.learning_rate(&turn),
-        // Of a step that overflowed too: that is what it shows.
-        grad_norm: gradients.norm.as_ref().map(|norm| (norm, gradients.due.as_ref())),
+        optimizers: facts,
     };
-    let sums = [so_far.clone(), forward.layout.accumulate(&so_far, &forward.logged, batch, Some(&facts))];
+    // Counted as the host finds its log points.
+    let at = (facts.step + 1.0).remainder(counted(setting.options.log_every_n_steps)).eq(0.0);
+    let due = turns.first().and_then(|turn| turn.facts.due.as_ref());
+    let at = due.map_or(at.clone(), |due| due.and(&at));
+    let outputs = media::outputs(&logged, batch, Some(&at))?;
+    let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, Some(&facts))];
     let step = RecordedStep {
         name: "train_step",
         entries: layout.entries(),
         state: values.all_before().to_vec(),
         changes: values.changes().map(|id| (id, values.after(id).clone())).collect(),
-        logs: forward.layout,
+        logs,
         sums,
         key: Some(key),
         batch,
-        outputs: vec![],
+        outputs,
     };
     Ok((StepProgram::new(step, setting)?, forward.loss_name))
 }
 
 /// Moves the averages to the new weights.
-fn average(values: &mut Values<'_>, setting: &Setting, updates: &Tensor, done: Option<&Tensor>, epoch: Option<&Epoch>) {
-    let layout = values.layout;
+fn average(recorded: &mut Recorded, setting: &Setting) {
+    let Recorded { values, epoch, done, .. } = recorded;
+    let layout = values.layout.clone();
     let (Some(averaging), Some(count)) = (&setting.averaging, layout.counters.averaged) else { return };
-    let averaging = averaging.step(updates, values.before(count), done, epoch);
+    let updates = values.after(layout.counters.updates);
+    let averaging = averaging.step(updates, values.before(count), done.as_ref(), epoch.as_ref());
     for Average { of, average } in &layout.averages {
         values.set(*average, averaging.of(values.before(*average), values.after(*of)));
     }

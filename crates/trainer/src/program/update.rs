@@ -3,7 +3,7 @@
 use fulmen_nn::optim::{Optimizer, Step};
 use fulmen_tensor::{Tensor, cond};
 
-use super::gradients::Gradients;
+use super::gradients::{Gradients, Param};
 use super::values::Values;
 use crate::state::EntryId;
 use crate::{Error, Result};
@@ -15,11 +15,12 @@ use crate::{Error, Result};
 pub(super) fn update(
     optimizer: &dyn Optimizer,
     step: &Step,
-    values: &mut Values<'_>,
+    values: &mut Values,
     gradients: &Gradients<'_>,
 ) -> Result<()> {
-    let changed: Vec<EntryId> = gradients.of.iter().flat_map(|gradient| gradient.slots.changed()).collect();
-    let before: Vec<Tensor> = changed.iter().map(|&id| values.before(id).clone()).collect();
+    let params = gradients.of.iter().map(|gradient| &gradient.param);
+    let changed: Vec<EntryId> = params.clone().flat_map(|param| param.slots.changed()).collect();
+    let before: Vec<Tensor> = params.flat_map(|param| before(param, values)).collect();
     let mut outcome = Ok(());
     let mut after = || {
         all(optimizer, step, values, gradients).unwrap_or_else(|error| {
@@ -37,23 +38,30 @@ pub(super) fn update(
         values.set(id, value);
     }
     for gradient in &gradients.of {
-        if let (Some(due), Some(sum)) = (&gradients.due, gradient.slots.grad_sum) {
+        if let (Some(due), Some(sum)) = (&gradients.due, gradient.param.slots.grad_sum) {
             values.set(sum, due.select(&gradient.sum.zeros_like(), &gradient.sum));
         }
     }
     Ok(())
 }
 
+/// A parameter, and what is remembered of it.
+fn before(param: &Param<'_>, values: &Values) -> Vec<Tensor> {
+    let slots = param.slots.slots.iter().map(|&slot| values.before(slot));
+    [&param.value].into_iter().chain(slots).cloned().collect()
+}
+
 /// The new values of all that changes, of the types that they had.
-fn all(optimizer: &dyn Optimizer, step: &Step, values: &Values<'_>, gradients: &Gradients<'_>) -> Result<Vec<Tensor>> {
+fn all(optimizer: &dyn Optimizer, step: &Step, values: &Values, gradients: &Gradients<'_>) -> Result<Vec<Tensor>> {
     let mut all = vec![];
     let norm = gradients.norm_to_clip();
     for gradient in &gradients.of {
-        let slots = gradient.slots;
+        let slots = gradient.param.slots;
         let entry = &values.layout[slots.param];
-        let before: Vec<Tensor> = slots.slots.iter().map(|&slot| values.before(slot).clone()).collect();
+        let before = before(&gradient.param, values);
+        let (value, before) = (&gradient.param.value, &before[1..]);
         let ready = gradients.ready(gradient, norm.as_ref());
-        let (parameter, state) = optimizer.update(step, &entry.name, values.before(slots.param), &ready, &before);
+        let (parameter, state) = optimizer.update(step, &entry.name, value, &ready, before);
         // A gradient may be wider than its parameter, that of a group of batches say, and so what is made of both.
         let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
         let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };

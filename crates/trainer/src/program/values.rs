@@ -1,29 +1,26 @@
 //! [`Values`]: the training state as a step finds it and as it leaves it.
 
+use std::sync::Arc;
+
 use fulmen_tensor::Tensor;
 
 use crate::state::{EntryId, StateLayout};
 use crate::{Error, Result};
 
-/// A value for each entry of the state, before the step and after it.
-pub(super) struct Values<'a> {
-    pub(super) layout: &'a StateLayout,
+/// A value for each entry of the state, before the step and after what has been recorded of it.
+pub(super) struct Values {
+    pub(super) layout: Arc<StateLayout>,
     before: Vec<Tensor>,
     after: Vec<Tensor>,
 }
 
-impl<'a> Values<'a> {
-    /// Placeholders for the entries that are no variables of the module. The others come with [`Values::set_module`].
-    pub(super) fn new(layout: &'a StateLayout) -> Values<'a> {
-        let entries = layout.entries().iter();
-        let before: Vec<Tensor> = entries.map(|e| Tensor::placeholder(e.name.clone(), e.ty.clone())).collect();
-        Values { layout, after: before.clone(), before }
-    }
-
-    /// The module's own values before and after the user's step.
-    pub(super) fn set_module(&mut self, before: Vec<Tensor>, after: Vec<Tensor>) {
-        self.before.splice(..before.len(), before);
-        self.after.splice(..after.len(), after);
+impl Values {
+    /// Of a module with these placeholders; the other entries get theirs here.
+    pub(super) fn new(layout: &Arc<StateLayout>, module: Vec<Tensor>) -> Values {
+        let others = layout.entries().iter().skip(module.len());
+        let others = others.map(|e| Tensor::placeholder(e.name.clone(), e.ty.clone()));
+        let before: Vec<Tensor> = module.into_iter().chain(others).collect();
+        Values { layout: layout.clone(), after: before.clone(), before }
     }
 
     pub(super) fn before(&self, id: EntryId) -> &Tensor {
@@ -50,6 +47,10 @@ impl<'a> Values<'a> {
 
     pub(super) fn all_before(&self) -> &[Tensor] {
         &self.before
+    }
+
+    pub(super) fn all_after(&self) -> &[Tensor] {
+        &self.after
     }
 
     /// The entries that the step changes.

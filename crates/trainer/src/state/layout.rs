@@ -2,10 +2,11 @@
 
 use std::ops::Index;
 
-use fulmen_nn::optim::Optimizer;
+use fulmen_nn::optim::Optimizer as _;
 use fulmen_tensor::{DType, Literal, Sharding, Tensor, TensorType, Variable};
 
 use super::names::{self, AVERAGE};
+use crate::optimizers::Optimizers;
 use crate::setting::Setting;
 use crate::{Result, TrainingModule, WeightAveraging, accumulate, loss_scale};
 
@@ -20,6 +21,7 @@ impl EntryId {
 }
 
 /// What is known of a tensor of the state.
+#[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) ty: TensorType,
@@ -29,6 +31,7 @@ pub(crate) struct Entry {
 }
 
 /// Where the value before the first step comes from.
+#[derive(Clone)]
 pub(crate) enum Origin {
     /// A parameter or buffer of the module. It is gathered where it is used, or else used as it lies.
     Module { variable: Variable, gathered: bool },
@@ -62,7 +65,8 @@ pub(crate) struct StateLayout {
     entries: Vec<Entry>,
     /// How many of the entries are the module's.
     of_module: usize,
-    pub(crate) optimizer: OptimizerSlots,
+    /// One for each optimizer.
+    pub(crate) optimizers: Vec<OptimizerSlots>,
     pub(crate) averages: Vec<Average>,
     pub(crate) counters: Counters,
 }
@@ -73,11 +77,12 @@ pub(crate) struct OptimizerSlots {
     pub(crate) params: Vec<ParamSlots>,
     /// Its steps.
     pub(crate) updates: EntryId,
-    /// What the host multiplies its learning rate by, where a callback does.
-    pub(crate) lr_factor: Option<EntryId>,
-    /// Where it steps once for a group of batches: the samples that the sums of gradients hold, and the groups that have
-    /// ended.
-    pub(crate) group: Option<[EntryId; 2]>,
+    /// The loss scale of f16, and the good steps since it changed.
+    pub(crate) loss_scale: Option<[EntryId; 2]>,
+    /// The loss of its latest step, where it skips some.
+    pub(crate) loss: Option<EntryId>,
+    /// What its steps are compared with, where some may be skipped.
+    pub(crate) spikes: Option<SpikeSlots>,
 }
 
 /// A parameter that an optimizer changes, with what belongs to it.
@@ -96,6 +101,16 @@ impl ParamSlots {
     }
 }
 
+/// What is remembered of the latest steps, by which spikes are told.
+pub(crate) struct SpikeSlots {
+    /// Their losses and the lengths of their gradients.
+    pub(crate) windows: [EntryId; 2],
+    /// How many were seen, how many steps were skipped, and the number of the last of those.
+    pub(crate) counts: [EntryId; 3],
+    /// The sum of the losses of the samples of a group of batches.
+    pub(crate) loss_sum: Option<EntryId>,
+}
+
 /// The average of a value of the module.
 pub(crate) struct Average {
     pub(crate) of: EntryId,
@@ -108,8 +123,13 @@ pub(crate) struct Counters {
     pub(crate) step: EntryId,
     /// The batch within its epoch and the epochs that have ended, where something hangs on the end of an epoch.
     pub(crate) epoch: Option<[EntryId; 2]>,
-    /// The loss scale of f16, and the good steps since it changed.
-    pub(crate) loss_scale: Option<[EntryId; 2]>,
+    /// Steps that optimizers make: of a single one its own, of several those of the training.
+    pub(crate) updates: EntryId,
+    /// Where optimizers step once for a group of batches: the samples that the sums of gradients hold, and the groups that
+    /// have ended.
+    pub(crate) group: Option<[EntryId; 2]>,
+    /// What the host multiplies learning rates by, where a callback does.
+    pub(crate) lr_factor: Option<EntryId>,
     /// Steps that weights were averaged after.
     pub(crate) averaged: Option<EntryId>,
 }
@@ -123,26 +143,27 @@ impl Index<EntryId> for StateLayout {
 }
 
 impl StateLayout {
-    pub(crate) fn new(module: &dyn TrainingModule, optimizer: &dyn Optimizer, setting: &Setting) -> StateLayout {
+    pub(crate) fn new(module: &dyn TrainingModule, optimizers: &Optimizers, setting: &Setting) -> StateLayout {
         let mut entries = Entries(of_module(module, setting));
         let of_module = entries.0.len();
         let parameters = module.parameters();
-        let mut params = vec![];
+        let mut params: Vec<Vec<ParamSlots>> = optimizers.members().iter().map(|_| vec![]).collect();
         for (i, (name, parameter)) in parameters.iter().enumerate() {
             let ty = parameter.ty();
-            if !(parameter.requires_grad() && optimizer.trains(name, &ty)) {
+            let Some(whose) = optimizers.of(name).filter(|_| parameter.requires_grad() && optimizers.trains(name, &ty))
+            else {
                 continue;
-            }
+            };
             let slot = |(slot, first): (&str, Tensor)| {
                 // What is remembered of each element lies where the element lies.
                 let alike = parameter.sharding().filter(|_| *first.shape() == ty.shape);
                 let sharding = alike.unwrap_or_else(|| setting.options.strategy.parameter(first.ty(), &setting.mesh));
                 entries.own(names::slot(slot, name), first, sharding)
             };
-            let slots = optimizer.state(name, &ty).into_iter().map(slot).collect();
-            params.push(ParamSlots { param: EntryId(i), slots, grad_sum: None });
+            let slots = optimizers.state(name, &ty).into_iter().map(slot).collect();
+            params[whose].push(ParamSlots { param: EntryId(i), slots, grad_sum: None });
         }
-        for slots in params.iter_mut().filter(|_| setting.accumulates()) {
+        for slots in params.iter_mut().flatten().filter(|_| setting.accumulates()) {
             let Entry { name, ty, sharding, .. } = &entries.0[slots.param.0];
             let first = Tensor::zeros(accumulate::dtype(ty.dtype), &ty.shape);
             let (name, sharding) = (names::grad_sum(name), sharding.clone());
@@ -151,33 +172,48 @@ impl StateLayout {
         let mut averages = vec![];
         for i in 0..of_module {
             let Some(averaging) = &setting.averaging else { break };
-            let trained = params.iter().any(|slots| slots.param.0 == i);
+            let trained = params.iter().flatten().any(|slots| slots.param.0 == i);
             if let Some(entry) = average(&entries.0[i], averaging, trained, i >= parameters.len()) {
                 averages.push(Average { of: EntryId(i), average: entries.add(entry) });
             }
         }
         let zero = || Tensor::zeros(DType::I32, []);
-        let loss_scale = setting.options.precision.scales_loss().then(|| {
-            let [scale, good_steps] = names::LOSS_SCALE;
-            [entries.scalar(scale, Tensor::scalar(loss_scale::FIRST)), entries.scalar(good_steps, zero())]
+        // Also where each step is one of the optimizer's: a run may go on from one where it was not, or the other way.
+        let updates = entries.scalar(names::UPDATES, zero());
+        let members = optimizers.members().iter().zip(params).enumerate();
+        let optimizers = members.map(|(i, (member, params))| {
+            let mut own = |name, first| entries.scalar(&names::of_optimizer(name, &member.name), first);
+            OptimizerSlots {
+                params,
+                updates: if optimizers.is_single() { updates } else { own(names::UPDATES, zero()) },
+                loss_scale: setting.options.precision.scales_loss().then(|| {
+                    let [scale, good_steps] = names::LOSS_SCALE;
+                    [own(scale, Tensor::scalar(loss_scale::FIRST)), own(good_steps, zero())]
+                }),
+                loss: (optimizers.cadence(i) > 1).then(|| own(names::LOSS, Tensor::scalar(0.0f32))),
+                spikes: setting.spike_window().map(|window| SpikeSlots {
+                    windows: names::SPIKE_WINDOWS.map(|name| own(name, Tensor::zeros(DType::F32, [window]))),
+                    counts: names::SPIKE_COUNTS.map(|name| own(name, zero())),
+                    loss_sum: setting.accumulates().then(|| own(names::SPIKE_LOSS_SUM, Tensor::zeros(DType::F32, []))),
+                }),
+            }
         });
+        let optimizers = optimizers.collect();
         let group = setting.accumulates().then(|| {
             [entries.scalar(names::SAMPLES, Tensor::zeros(DType::F32, [])), entries.scalar(names::GROUPS, zero())]
         });
         let counts_epochs =
             setting.accumulates() || setting.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs);
         let epoch = counts_epochs.then(|| [names::BATCH, names::EPOCHS].map(|name| entries.scalar(name, zero())));
-        // Also where each step is one of the optimizer's: a run may go on from one where it was not, or the other way.
-        let updates = entries.scalar(names::UPDATES, zero());
         let averaged = setting.averaging.is_some().then(|| entries.scalar(names::AVERAGED, zero()));
         let lr_factor = setting.scales_learning_rate.then(|| entries.scalar(names::LR_FACTOR, Tensor::scalar(1.0f32)));
         let step = entries.scalar(names::STEP, zero());
         StateLayout {
             entries: entries.0,
             of_module,
-            optimizer: OptimizerSlots { params, updates, lr_factor, group },
+            optimizers,
             averages,
-            counters: Counters { step, epoch, loss_scale, averaged },
+            counters: Counters { step, epoch, updates, group, lr_factor, averaged },
         }
     }
 
@@ -196,7 +232,7 @@ impl StateLayout {
 
     /// Whether an optimizer changes it.
     pub(crate) fn is_trained(&self, id: EntryId) -> bool {
-        self.optimizer.params.iter().any(|slots| slots.param == id)
+        self.optimizers.iter().flat_map(|optimizer| &optimizer.params).any(|slots| slots.param == id)
     }
 
     /// For each entry of the module what it is validated and saved with: its average, or else itself.

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Function, Literal, Runtime, Sharding, Tensor};
 
-pub(crate) use layout::{Average, Entry, EntryId, Origin, ParamSlots, StateLayout, of_module};
+pub(crate) use layout::{
+    Average, Entry, EntryId, OptimizerSlots, Origin, ParamSlots, SpikeSlots, StateLayout, of_module,
+};
 
 use crate::hosts::{self, Hosts};
 use crate::{Error, Result};
@@ -73,7 +75,7 @@ impl<A: Borrow<DeviceArray>> StepState for Fixed<'_, A> {
 
 /// All tensors of the state with their values. Dropped, it gives the module its values back.
 pub(crate) struct State {
-    layout: StateLayout,
+    layout: Arc<StateLayout>,
     arrays: Vec<Option<DeviceArray>>,
 }
 
@@ -81,7 +83,7 @@ impl State {
     /// Moves the values to the devices: those of a checkpoint, one an entry, or else those that the entries have, which
     /// one program computes. The module's variables are left without a value while the state lives.
     pub(crate) fn new(
-        layout: StateLayout,
+        layout: Arc<StateLayout>,
         checkpoint: Option<Vec<Literal>>,
         runtime: &Runtime,
         compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,
@@ -99,10 +101,20 @@ impl State {
         for entry in layout.module() {
             if let Origin::Module { variable, .. } = &entry.origin {
                 variable
-                    .set(Tensor::poison("fit", "the module is being trained; its values are back when fit returns"));
+                    .set(Tensor::poison("fit", "the module is being trained; its values are back when fit returns, or when the TrainStep is dropped"));
             }
         }
         Ok(State { layout, arrays: arrays.into_iter().map(Some).collect() })
+    }
+
+    /// Puts values of a checkpoint, one an entry, in the place of those that are here.
+    pub(crate) fn replace(&mut self, values: &[Literal], runtime: &Runtime) -> Result<()> {
+        for ((array, entry), value) in self.arrays.iter_mut().zip(self.layout.entries()).zip(values) {
+            // There may be no room for both.
+            *array = None;
+            *array = Some(runtime.to_devices(value, &entry.sharding)?);
+        }
+        Ok(())
     }
 
     /// The bytes that lie in the memory of each device of this process.

@@ -3,12 +3,14 @@
 
 /// Finished batches: i32.
 pub(crate) const STEP: &str = "trainer/step";
-/// Steps of the optimizer: i32.
+/// Steps of the optimizer; of several, those of the training: i32.
 pub(crate) const UPDATES: &str = "trainer/updates";
 /// What the host multiplies the learning rate by, where a callback does: f32.
 pub(crate) const LR_FACTOR: &str = "trainer/lr_factor";
 /// The loss scale, f32, and the good steps since it changed, i32.
 pub(crate) const LOSS_SCALE: [&str; 2] = ["trainer/loss_scale", "trainer/good_steps"];
+/// The loss of the latest step of an optimizer that skips some: f32.
+pub(crate) const LOSS: &str = "trainer/loss";
 /// The real samples that the sums of gradients hold, f32.
 pub(crate) const SAMPLES: &str = "trainer/accumulated_samples";
 /// Groups of batches that have ended: i32.
@@ -19,6 +21,12 @@ pub(crate) const BATCH: &str = "trainer/batch";
 pub(crate) const EPOCHS: &str = "trainer/epochs";
 /// Steps that weights were averaged after: i32.
 pub(crate) const AVERAGED: &str = "trainer/averaged";
+/// The losses and the lengths of the gradients of the latest steps, by which spikes are told: f32.
+pub(crate) const SPIKE_WINDOWS: [&str; 2] = ["trainer/spikes/losses", "trainer/spikes/grad_norms"];
+/// How many of them were seen, how many steps were skipped, and the number of the last of those: i32.
+pub(crate) const SPIKE_COUNTS: [&str; 3] = ["trainer/spikes/seen", "trainer/spikes/skipped", "trainer/spikes/last"];
+/// The sum of the losses of the samples of a group of batches: f32.
+pub(crate) const SPIKE_LOSS_SUM: &str = "trainer/spikes/loss_sum";
 /// What was logged since the last log point; only in a checkpoint within an epoch.
 pub(crate) const LOGS: &str = "trainer/logs";
 /// The random key of a step; in no checkpoint.
@@ -38,6 +46,11 @@ pub(crate) const CURRENT: &str = "trainer/current/";
 /// What an optimizer remembers of a parameter: `optimizer/exp_avg/conv1.weight`.
 pub(super) fn slot(slot: &str, parameter: &str) -> String {
     format!("{OPTIMIZER}{slot}/{parameter}")
+}
+
+/// What belongs to one of several optimizers: `trainer/updates/generator`. A single one has no name.
+pub(super) fn of_optimizer(name: &str, optimizer: &str) -> String {
+    if optimizer.is_empty() { name.to_owned() } else { format!("{name}/{optimizer}") }
 }
 
 /// The parameter of which a name is a slot.

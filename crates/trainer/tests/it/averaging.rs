@@ -42,7 +42,7 @@ type Run = (Vec<f64>, FitSummary, Record);
 fn fit(folder: &Path, epochs: u64, set: &dyn Fn(TrainerBuilder) -> TrainerBuilder) -> Run {
     let record = Record::default();
     let builder = trainer(folder).max_epochs(epochs).log_every_n_steps(1).callback(record.clone());
-    let builder = builder.callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min).every_epoch(true));
+    let builder = builder.callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min).keep_all(true));
     let module = Classifier(Linear::new(FEATURES, CLASSES));
     let summary = set(builder).build().unwrap().fit(&module, &loader(), Some(&val_loader(20))).unwrap();
     (module.0.weight.get().eval().unwrap().to_f64(), summary, record)

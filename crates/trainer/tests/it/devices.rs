@@ -10,7 +10,9 @@ use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{AdamW, Optimizer, Sgd};
 use fulmen_nn::{BatchNorm2d, Conv2d, LayerNorm, Linear, Module, MultiheadAttention};
 use fulmen_tensor::{Accelerator, Devices, Mesh, Sharding, Tensor};
-use fulmen_trainer::{Batch, Callback, LogPoint, Plan, StepContext, Strategy, Trainer, TrainingModule, Weights};
+use fulmen_trainer::{
+    Actions, Batch, Callback, LogPoint, Plan, StepContext, Strategy, Trainer, TrainingModule, Weights,
+};
 
 const STEPS: usize = 20;
 const BATCH: usize = 32;
@@ -123,7 +125,7 @@ impl Callback for Losses {
     fn name(&self) -> &'static str {
         "Losses"
     }
-    fn on_log(&mut self, point: &LogPoint) {
+    fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
         self.0.lock().unwrap().push(point.get("train_loss").unwrap());
     }
 }

@@ -1,13 +1,15 @@
 //! Runs that are ended from outside: by signals before there is anything to save, twice, and in a validation; by SIGKILL
 //! within a write; and runs that go on with the newest whole checkpoint.
 
+use std::io::BufRead as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::{Net, Record, itself, train_loader, trainer, val_loader};
 use fulmen_data::{DataLoader, Dataset, Field, LastBatch, Sample, TensorDataset};
+use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{Actions, Callback, CheckpointRole, FitStart, LogPoint, Progress, Signal, TrainerBuilder};
 
 const FOLDER: &str = "FULMEN_TEST_KILLS";
@@ -28,7 +30,7 @@ impl Callback for SignalAtStart {
         send(self.0);
         std::thread::sleep(Duration::from_secs(30));
     }
-    fn on_train_batch_end(&mut self, progress: &Progress) {
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         println!("step {} ran", progress.global_step);
     }
 }
@@ -133,7 +135,7 @@ impl Callback for SignalsAfter {
     fn name(&self) -> &'static str {
         "SignalsAfter"
     }
-    fn on_train_batch_end(&mut self, progress: &Progress) {
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if progress.global_step == self.0 {
             for &(signal, pause) in self.1 {
                 send(signal);
@@ -236,6 +238,107 @@ fn a_validation_that_a_signal_ends_comes_again_when_the_fit_goes_on() {
     assert_eq!((summary.signal, summary.global_step), (None, 20));
     assert_eq!([before.bits("train_loss"), after.bits("train_loss")].concat(), whole.bits("train_loss"));
     assert_eq!(*after.epochs.lock().unwrap(), *whole.epochs.lock().unwrap());
+}
+
+#[test]
+fn a_validation_within_an_epoch_that_a_signal_ends_comes_again_too() {
+    if !crate::common::has_a_process_of_its_own(
+        "kills::a_validation_within_an_epoch_that_a_signal_ends_comes_again_too",
+    ) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let builder = |record: &Record| trainer(folder.path()).val_check_interval(4).callback(record.clone());
+    let whole = Record::default();
+    fit_with(builder(&whole), &val_loader(400));
+
+    let before = Record::default();
+    let signalling = Signalling(crate::common::samples(400), std::sync::Once::new());
+    let signalling = DataLoader::builder(signalling).batch_size(8).num_workers(1).build().unwrap();
+    let summary = fit_with(builder(&before), &signalling);
+    assert_eq!((summary.signal, summary.global_step), (Some(Signal::Terminate), 4));
+    assert!(before.validations.lock().unwrap().is_empty(), "it has not ended");
+
+    let after = Record::default();
+    let summary = fit_with(builder(&after).resume("auto"), &val_loader(400));
+    assert_eq!((summary.signal, summary.global_step), (None, 20));
+    assert_eq!(*after.validations.lock().unwrap(), *whole.validations.lock().unwrap());
+    assert_eq!(after.validations.lock().unwrap().len(), 5);
+}
+
+/// Says each step as soon as it is taken.
+struct Saying;
+
+impl Callback for Saying {
+    fn name(&self) -> &'static str {
+        "Saying"
+    }
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
+        println!("step {}", progress.global_step);
+    }
+}
+
+/// Trains 1,800 steps in three epochs from where the newest checkpoint is, one every 50 steps.
+#[test]
+#[ignore = "run by a_run_that_is_killed_twenty_times_ends_as_one_that_is_not"]
+fn trains_until_it_is_killed() {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
+    let checkpoint = ModelCheckpoint::new().every_n_train_steps(50).monitor("val_loss", Mode::Min).save_top_k(2);
+    let builder = trainer(&folder).resume("auto").max_epochs(3).log_every_n_steps(7).val_check_interval(0.3);
+    let mut trainer = builder.callback(checkpoint).callback(Saying).build().unwrap();
+    let summary = trainer.fit(&Net::new(), &train_loader(4800, LastBatch::Drop), Some(&val_loader(160))).unwrap();
+    println!("ended with {:?}", summary.last_epoch.unwrap());
+}
+
+/// The step that a line tells of.
+fn step_of(line: &str) -> Option<u64> {
+    line.split("step ").nth(1)?.trim().parse().ok()
+}
+
+#[test]
+#[ignore = "takes a minute: cargo test -p fulmen-trainer --test it -- --ignored a_run_that_is_killed_twenty_times"]
+fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
+    let (folder, undisturbed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let start = |folder: &Path| {
+        let mut command = itself();
+        command.args(["--exact", "kills::trains_until_it_is_killed", "--ignored", "--nocapture"]).env(FOLDER, folder);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        (child, lines.map_while(Result::ok))
+    };
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut draw = |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let mut reached = 0;
+    for kill in 0..20 {
+        let (mut child, mut lines) = start(folder.path());
+        let first = lines.by_ref().find_map(|line| step_of(&line)).unwrap();
+        let again = (reached + 1 - first.min(reached + 1)).to_string();
+        assert!(first <= reached + 1 && reached + 1 - first <= 50, "kill {kill}: {again} steps are done again");
+        let more = 20 + draw(100);
+        reached = lines.by_ref().filter_map(|line| step_of(&line)).nth(more as usize).unwrap_or(reached);
+        std::thread::sleep(Duration::from_micros(draw(20_000)));
+        child.kill().unwrap();
+        // What it still said before it died.
+        reached = lines.filter_map(|line| step_of(&line)).last().unwrap_or(reached);
+        child.wait().unwrap();
+    }
+    let end = |folder: &Path| {
+        let (mut child, lines) = start(folder);
+        let end = lines.filter(|line| line.contains("ended with")).last().unwrap();
+        assert!(child.wait().unwrap().success());
+        let newest = (0..).map_while(|n| Some(folder.join(format!("version_{n}"))).filter(|run| run.exists())).last();
+        let last = newest.unwrap().join("checkpoints/last.safetensors");
+        let (tensors, _) = fulmen_nn::safetensors::read(&last).unwrap();
+        let tensors: Vec<_> = tensors.into_iter().map(|(name, value)| (name, value.bytes().to_vec())).collect();
+        (end, tensors)
+    };
+    let (killed, whole) = (end(folder.path()), end(undisturbed.path()));
+    assert!(killed == whole, "{}\n{}", killed.0, whole.0);
 }
 
 /// Keeps the state of each epoch.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use fulmen_data::{
     DType, DataLoader, Field, Fingerprint, IterableDataset, LastBatch, Record as StreamRecord, Records,
-    Result as DataResult,
+    Result as DataResult, TensorDataset,
 };
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::schedule::Linear as LinearRate;
@@ -15,7 +15,7 @@ use fulmen_tensor::Tensor;
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{
     Batch, BatchLimit, Callback, FitStart, FitSummary, Plan, Predictions, StepContext, TrainDuration, Trainer,
-    TrainerBuilder, TrainingModule,
+    TrainerBuilder, TrainingModule, Weights,
 };
 
 use crate::common::{Net, Record, isolated, train_loader, trainer, val_loader};
@@ -243,8 +243,8 @@ fn a_fast_run_has_one_batch_of_each_and_leaves_no_checkpoint_and_no_log() {
     assert_eq!((summary.global_step, summary.epochs, summary.last_checkpoint), (1, 1, None));
     assert!(summary.last_epoch.unwrap().get("val_loss").is_some());
     assert_eq!(planned.0.lock().unwrap().unwrap().total_steps, 1);
-    let left: Vec<_> = std::fs::read_dir(trainer.run_dir().unwrap()).unwrap().collect();
-    assert!(left.is_empty(), "{left:?}");
+    trainer.test(&Net::new(), &val, Weights::Current).unwrap();
+    assert!(trainer.run_dir().is_none() && std::fs::read_dir(folder.path()).unwrap().next().is_none());
     let options = Trainer::builder().fast_dev_run(3).options().unwrap();
     assert_eq!((options.limit_test_batches, options.max_epochs), (BatchLimit::Count(3), 1));
 }
@@ -253,11 +253,7 @@ fn a_fast_run_has_one_batch_of_each_and_leaves_no_checkpoint_and_no_log() {
 fn a_fit_validates_after_shares_of_an_epoch_or_so_many_steps() {
     let folder = tempfile::tempdir().unwrap();
     let steps = |record: &Record| -> Vec<u64> {
-        let all = [record.validations.lock().unwrap().clone(), record.epochs.lock().unwrap().clone()].concat();
-        let with = all.iter().filter(|point| point.get("val_loss").is_some());
-        let mut steps: Vec<u64> = with.map(|point| point.global_step).collect();
-        steps.sort_unstable();
-        steps
+        record.validations.lock().unwrap().iter().map(|point| point.global_step).collect()
     };
     let validated = |set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
         let record = Record::default();
@@ -361,7 +357,27 @@ fn a_bare_run_trains_alone() {
     assert_eq!((summary.global_step, summary.last_checkpoint), (20, None));
     assert!(record.logs.lock().unwrap().is_empty() && summary.train_loss.is_some());
     assert_eq!(trainer.device_to_host_transfers(), 2, "one an epoch");
-    assert!(std::fs::read_dir(trainer.run_dir().unwrap()).unwrap().next().is_none());
+    assert!(trainer.run_dir().is_none() && std::fs::read_dir(folder.path()).unwrap().next().is_none());
     let error = Trainer::builder().barebones(true).detect_nan(true).options().unwrap_err().to_string();
     assert_eq!(error, "barebones: it leaves out detect_nan, which is on; give one of the two");
+}
+
+#[test]
+fn a_duration_in_tokens_is_so_many_samples() {
+    let folder = tempfile::tempdir().unwrap();
+    let data =
+        TensorDataset::builder().array("input_ids", [20, 4], vec![1i32; 80]).array("x", [20, 1], vec![0.5f32; 20]);
+    let loader = DataLoader::builder(data.build().unwrap()).batch_size(8).last_batch(LastBatch::Drop).build().unwrap();
+    let fit = |duration, loader: &DataLoader| {
+        let mut trainer = trainer(folder.path()).max_duration(duration).enable_checkpointing(false).build().unwrap();
+        trainer.fit(&Line(Linear::new(1, 1)), loader, None).map(|summary| summary.global_step)
+    };
+    // Two batches of 8 samples are an epoch, 32 tokens a batch.
+    assert_eq!(fit("64tok", &loader).unwrap(), 2);
+    assert_eq!(fit("65tok", &loader).unwrap(), 3);
+    let error = fit("1e3tok", &train_loader(100, LastBatch::Drop)).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "max_duration: it is 1000tok, and the training loader has no integer field `input_ids`; give samples (1e6sa)"
+    );
 }

@@ -1,7 +1,11 @@
 //! The integration tests of the crate, in one binary: linking is most of what a test costs to build.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod anomalies;
 mod averaging;
+mod callbacks;
+mod checkpoints;
+mod command_line;
 mod common;
 mod compile_cache;
 mod damage;
@@ -12,14 +16,22 @@ mod gradients;
 mod input;
 mod kills;
 mod limits;
+mod logging;
 mod metrics;
 mod mistakes;
+mod monitors;
+mod optimizers;
 mod plateau;
 mod precision;
 mod predict;
 #[cfg(feature = "multi-host")]
 mod processes;
+mod reloading;
 mod resume;
 mod resume_within_a_group;
 mod resume_within_an_epoch;
 mod samplers;
+mod spikes;
+mod stopping;
+mod train_step;
+mod tuner;

@@ -189,7 +189,7 @@ fn metrics_compile_nothing_more_and_read_nothing_more() {
     let builder = trainer(folder.path()).runtime(isolated()).max_epochs(3).log_every_n_steps(2);
     let builder = builder.callback(record.clone());
     // By an element of a metric too, and by what training logged over the epoch.
-    let builder = builder.callback(ModelCheckpoint::new().monitor("val_f1s/1", Mode::Max).every_epoch(true));
+    let builder = builder.callback(ModelCheckpoint::new().monitor("val_f1s/1", Mode::Max).keep_all(true));
     let builder = builder.callback(EarlyStopping::new("train_f1s/2", Mode::Max).patience(1));
     let mut trainer = builder.build().unwrap();
     let summary = trainer.fit(&probe(), &loader(50, true), Some(&loader(50, false))).unwrap();
@@ -304,7 +304,9 @@ fn a_metric_of_what_does_not_fit_is_refused_with_its_line() {
             && text.contains("metrics.rs:"),
         "{text}"
     );
-    let error = validated(vec![1.0; 5], LastBatch::Pad, |batch, cx| cx.log("x", &batch.mean(&Tensor::scalar(1.0f32))));
+    let error = validated(vec![1.0; 5], LastBatch::Pad, |batch, cx| {
+        cx.log("x", &batch.mean(&Tensor::scalar(1.0f32)));
+    });
     let text = error.unwrap_err().to_string();
     assert!(text.contains("mean: needs one value or more a sample, [2, ..], got f32[]"), "{text}");
 }

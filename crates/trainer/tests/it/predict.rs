@@ -7,7 +7,7 @@ use fulmen_data::{DataLoader, Dataset, Field, OnError, Sample};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor};
-use fulmen_trainer::{Batch, Plan, Predictions, StepContext, Strategy, TrainingModule, Weights};
+use fulmen_trainer::{Batch, Plan, PredictionWriter, Predictions, StepContext, Strategy, TrainingModule, Weights};
 
 type Step = fn(&Net, &Batch) -> Predictions;
 
@@ -192,4 +192,37 @@ fn a_loader_whose_rows_may_be_of_other_samples_is_refused() {
         let error = trainer.predict(&net, &loader, Weights::Current).err().unwrap();
         assert!(error.is_usage() && error.to_string().contains("nobody knows whose a prediction is"), "{error}");
     }
+}
+
+#[test]
+fn predictions_are_written_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, path) = (Net::new(both), |name: &str| folder.path().join(name));
+    let mut trainer = builder(folder.path()).build().unwrap();
+    for name in ["p.csv", "p.safetensors"] {
+        let writer = PredictionWriter::new(path(name)).unwrap();
+        let predicted = trainer.predict(&net, &data(10, 4), Weights::Current).unwrap();
+        assert_eq!(writer.write(predicted).unwrap(), 10);
+    }
+    let all = trainer.predict(&net, &data(10, 4), Weights::Current).unwrap().concat().unwrap();
+    let (read, _) = fulmen_nn::safetensors::read(&path("p.safetensors")).unwrap();
+    let csv = std::fs::read_to_string(path("p.csv")).unwrap();
+    let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(rows[0], ["y_0", "y_1", "class", "label"]);
+    for name in ["y", "class", "label"] {
+        assert_eq!(read[name].bytes(), all.get(name).unwrap().bytes(), "{name}");
+    }
+    for (row, y) in rows[1..].iter().zip(all.get("y").unwrap().to_vec::<f32>().unwrap().chunks(2)) {
+        assert_eq!(row[..2].iter().map(|cell| cell.parse::<f32>().unwrap()).collect::<Vec<_>>(), y);
+    }
+    // A sample that cannot be read leaves no file behind, and the one that stood there.
+    let writer = PredictionWriter::new(path("q.csv")).unwrap();
+    let bad = DataLoader::builder(Broken).batch_size(2).build().unwrap();
+    let net = Net::new(|net, batch| net.linear.forward(&batch.get("x")).into());
+    assert!(writer.write(trainer.predict(&net, &bad, Weights::Current).unwrap()).is_err());
+    assert!(!path("q.csv").exists());
+
+    let refused = |name: &str| PredictionWriter::new(path(name)).unwrap_err().to_string();
+    assert!(refused("p.txt").ends_with("p.txt: the name must end in .csv or .safetensors"), "{}", refused("p.txt"));
+    assert!(refused("no/p.csv").contains("there is no folder"), "{}", refused("no/p.csv"));
 }

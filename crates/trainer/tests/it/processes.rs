@@ -65,6 +65,9 @@ fn train(folder: &Path, part: &str) -> Result<()> {
         }
         _ => {}
     }
+    if part == "loops" {
+        return trainer.train_step(&net, &loader).map(drop);
+    }
     match trainer.fit(&net, &loader, Some(&crate::common::val_loader(16))) {
         // The next one, of the same processes, is told the same.
         Err(error) if part == "tries twice" => {
@@ -109,6 +112,16 @@ fn one_with_another_learning_rate_ends_all_with_its_name() {
         assert!(ending.starts_with("coordination [3] the processes do not agree on `fit`"), "{ending}");
         assert!(ending.contains("`training program`: process 3 ("), "{ending}");
         assert!(!ending.contains("`validation program`") && !ending.contains("data`"), "{ending}");
+    }
+}
+
+#[test]
+fn a_loop_of_ones_own_is_agreed_on_too() {
+    for ending in endings(3, "loops", &[]) {
+        assert!(ending.starts_with("usage [] 3 processes have joined and agree on what to run"), "{ending}");
+    }
+    for ending in endings(3, "loops", &[(1, "LEARNING_RATE", "0.06")]) {
+        assert!(ending.starts_with("coordination [1] the processes do not agree on `train_step`"), "{ending}");
     }
 }
 

@@ -17,7 +17,7 @@ fn run(folder: &Path, epochs: u64, seed: u64, resume: Option<&Path>) -> (Record,
         .seed(seed)
         .log_every_n_steps(1)
         .callback(record.clone())
-        .callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min).every_epoch(true));
+        .callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min).keep_all(true));
     if let Some(path) = resume {
         builder = builder.ckpt_path(path);
     }

@@ -11,7 +11,9 @@ use fulmen_nn::optim::Optimizer;
 use fulmen_nn::{Module, safetensors};
 use fulmen_tensor::Tensor;
 use fulmen_trainer::callbacks::{Mode, ReduceLROnPlateau, ThresholdMode};
-use fulmen_trainer::{Batch, Callback, Plan, Precision, Progress, StepContext, TrainerBuilder, TrainingModule};
+use fulmen_trainer::{
+    Actions, Batch, Callback, Plan, Precision, Progress, StepContext, TrainerBuilder, TrainingModule,
+};
 
 /// Presses Ctrl-C after this batch of the second epoch, and leaves time for it to arrive.
 struct Interrupt(u64);
@@ -20,7 +22,7 @@ impl Callback for Interrupt {
     fn name(&self) -> &'static str {
         "Interrupt"
     }
-    fn on_train_batch_end(&mut self, progress: &Progress) {
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if progress.epoch == 1 && progress.batch == self.0 {
             assert!(Command::new("kill").args(["-INT", &std::process::id().to_string()]).status().unwrap().success());
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{Net, Record, has_a_process_of_its_own, samples, trainer};
 use fulmen_data::{DataLoader, DataLoaderBuilder, LastBatch};
-use fulmen_trainer::{Callback, Progress, TrainerBuilder};
+use fulmen_trainer::{Actions, Callback, Progress, TrainerBuilder};
 
 const SAMPLES: usize = 1000;
 
@@ -18,7 +18,7 @@ impl Callback for Interrupt {
     fn name(&self) -> &'static str {
         "Interrupt"
     }
-    fn on_train_batch_end(&mut self, progress: &Progress) {
+    fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if progress.epoch == 1 && progress.batch == 4 {
             assert!(Command::new("kill").args(["-INT", &std::process::id().to_string()]).status().unwrap().success());
         }

@@ -92,7 +92,11 @@ pub(crate) fn val_loader(n: usize) -> DataLoader {
 
 /// A quiet Trainer that writes under `folder`.
 pub(crate) fn trainer(folder: &Path) -> TrainerBuilder {
-    Trainer::builder().accelerator(fulmen_tensor::Accelerator::Cpu).default_root_dir(folder).enable_progress_bar(false)
+    Trainer::builder()
+        .accelerator(fulmen_tensor::Accelerator::Cpu)
+        .default_root_dir(folder)
+        .enable_progress_bar(false)
+        .enable_model_summary(false)
 }
 
 /// A runtime that shares nothing with others of this process, so that its compilations can be counted.
@@ -113,7 +117,7 @@ impl Callback for Record {
     fn name(&self) -> &'static str {
         "Record"
     }
-    fn on_log(&mut self, point: &LogPoint) {
+    fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
         self.logs.lock().unwrap().push(point.clone());
     }
     fn on_validation_end(&mut self, point: &LogPoint, _: &mut Actions) {

@@ -1,0 +1,81 @@
+//! The custom loop as a peer: a process of this program that trains with `TrainStep` instead of `Trainer::fit`, a block of
+//! steps when it is told to.
+
+use std::error::Error;
+use std::io::{BufRead as _, Write as _};
+use std::time::Instant;
+
+use fulmen::prelude::*;
+use serde_json::{Value, json};
+
+use crate::workload::{Visit, Workload};
+
+/// The subcommand that starts this peer.
+pub(crate) const SUBCOMMAND: &str = "custom-loop";
+
+/// Reads what was logged every so many steps, as a fit does by default.
+const READ_EVERY: u64 = 50;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[arg(long)]
+    workload: String,
+    #[arg(long)]
+    devices: usize,
+    #[arg(long)]
+    num_workers: usize,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let workload = Workload::find(&args.workload)?;
+    workload.with_model(Loop { args, workload })
+}
+
+struct Loop<'a> {
+    args: &'a Args,
+    workload: Workload,
+}
+
+impl Visit for Loop<'_> {
+    type Output = Result<(), Box<dyn Error>>;
+
+    fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
+        let Loop { args, workload } = self;
+        let loader = workload.loader(args.num_workers)?;
+        let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(args.devices);
+        let mut trainer = builder.max_epochs(u64::MAX / loader.len() as u64).build()?;
+        let mut step = trainer.train_step(model, &loader)?;
+        let mut batches = step.batches();
+        say(&json!({ "n_params": model.num_parameters(), "steps_per_epoch": loader.len() }))?;
+        for line in std::io::stdin().lock().lines() {
+            let line = line?;
+            let Some(steps) = line.strip_prefix("block ").and_then(|steps| steps.parse::<u64>().ok()) else { break };
+            let begin = Instant::now();
+            let (mut reading, mut loss) = (None, f64::NAN);
+            for n in 1..=steps {
+                let batch = batches.next().ok_or("the loader ended")??;
+                step.run(&batch)?;
+                if n % READ_EVERY == 0 || n == steps {
+                    reading = Some(step.logs()?);
+                }
+                if reading.as_ref().is_some_and(|values| values.is_ready())
+                    && let Some(values) = reading.take()
+                {
+                    loss = values.wait()?.get("train_loss").unwrap_or(loss);
+                }
+            }
+            if let Some(values) = reading {
+                loss = values.wait()?.get("train_loss").unwrap_or(loss);
+            }
+            step.block_until_ready()?;
+            say(&json!({ "seconds": begin.elapsed().as_secs_f64(), "loss": loss, "peak_bytes": 0 }))?;
+        }
+        Ok(())
+    }
+}
+
+fn say(line: &Value) -> Result<(), Box<dyn Error>> {
+    let mut output = std::io::stdout();
+    writeln!(output, "{line}")?;
+    Ok(output.flush()?)
+}

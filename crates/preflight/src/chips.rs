@@ -1,0 +1,244 @@
+//! What is published of each generation of TPU. A table and its sources; nothing here was measured.
+
+use fulmen_pjrt::Value;
+
+/// A generation of TPUs. Where not said otherwise, numbers are for one chip.
+#[derive(Debug, PartialEq)]
+pub struct Generation {
+    /// The name that libtpu's topologies begin with.
+    pub name: &'static str,
+    /// Other names in use.
+    pub aliases: &'static [&'static str],
+    /// TensorCores.
+    pub cores: usize,
+    /// Devices that a program sees. v4 and v5p present both cores as one device.
+    pub devices: usize,
+    /// Whether everyday names (`v3-8`) count TensorCores; else they count chips.
+    pub named_by_cores: bool,
+    /// Floating-point operations a second of the matrix units, in `bf16`.
+    pub bf16_flops: f64,
+    /// Operations a second of the matrix units, in `int8`, where they are faster at it.
+    pub int8_ops: Option<f64>,
+    /// Bytes of HBM.
+    pub hbm_bytes: u64,
+    /// Bytes a second between HBM and the chip.
+    pub hbm_bandwidth: f64,
+    /// Bytes a second that a chip can send to other chips, over all its links at once.
+    pub ici_bandwidth: f64,
+    /// How many links those are.
+    pub ici_links: usize,
+    /// How many axes a slice has.
+    pub axes: usize,
+    /// The lengths of an axis whose ends are joined to a ring.
+    pub ring: Ring,
+    /// The rows and columns of a matrix unit.
+    pub matrix_unit: u64,
+    /// Where the numbers are from.
+    pub sources: &'static [&'static str],
+}
+
+/// Which axes of a slice are rings; the others are lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ring {
+    /// Those as long as the pod.
+    Length(usize),
+    /// Those that are whole cubes of 4.
+    MultipleOfFour,
+}
+
+const TERA: f64 = 1e12;
+const GIGA: f64 = 1e9;
+const GIB: u64 = 1 << 30;
+
+const SECOND_HAND: &str = "second-hand, no page of Google's was read: peak and memory from encyclopedias; links (four of 496 \
+                           Gbit/s) from Jouppi et al., CACM 63(7), 2020, as remembered";
+const BOOK: &str = "How to Scale Your Model, jax-ml.github.io/scaling-book/tpus (matrix unit of 256 × 256 from v6e on)";
+
+/// Every generation, oldest first. As the pages stood in stored copies of 2025 and 2026.
+pub static GENERATIONS: &[Generation] = &[
+    Generation {
+        name: "v2",
+        aliases: &[],
+        cores: 2,
+        devices: 2,
+        named_by_cores: true,
+        bf16_flops: 45.0 * TERA,
+        int8_ops: None,
+        hbm_bytes: 16 * GIB,
+        hbm_bandwidth: 600.0 * GIGA,
+        ici_bandwidth: 248.0 * GIGA,
+        ici_links: 4,
+        axes: 2,
+        ring: Ring::Length(16),
+        matrix_unit: 128,
+        sources: &[SECOND_HAND],
+    },
+    Generation {
+        name: "v3",
+        aliases: &[],
+        cores: 2,
+        devices: 2,
+        named_by_cores: true,
+        bf16_flops: 123.0 * TERA,
+        int8_ops: None,
+        hbm_bytes: 32 * GIB,
+        hbm_bandwidth: 900.0 * GIGA,
+        // 340 TB/s of all-reduce a pod of 1024 chips.
+        ici_bandwidth: 332.0 * GIGA,
+        ici_links: 4,
+        axes: 2,
+        ring: Ring::Length(32),
+        matrix_unit: 128,
+        sources: &["docs.cloud.google.com/tpu/docs/v3"],
+    },
+    Generation {
+        name: "v4",
+        aliases: &[],
+        cores: 2,
+        devices: 1,
+        named_by_cores: true,
+        bf16_flops: 275.0 * TERA,
+        int8_ops: None,
+        hbm_bytes: 32 * GIB,
+        hbm_bandwidth: 1200.0 * GIGA,
+        // 1.1 PB/s of all-reduce a pod of 4096 chips.
+        ici_bandwidth: 268.0 * GIGA,
+        ici_links: 6,
+        axes: 3,
+        ring: Ring::MultipleOfFour,
+        matrix_unit: 128,
+        sources: &["docs.cloud.google.com/tpu/docs/v4"],
+    },
+    Generation {
+        name: "v5e",
+        aliases: &["v5litepod", "v5lite"],
+        cores: 1,
+        devices: 1,
+        named_by_cores: false,
+        bf16_flops: 197.0 * TERA,
+        int8_ops: Some(393.0 * TERA),
+        hbm_bytes: 16 * GIB,
+        hbm_bandwidth: 819.0 * GIGA,
+        // 400 GB/s counting both directions; 51.2 TB/s of all-reduce a pod of 256 chips.
+        ici_bandwidth: 200.0 * GIGA,
+        ici_links: 4,
+        axes: 2,
+        ring: Ring::Length(16),
+        matrix_unit: 128,
+        sources: &["docs.cloud.google.com/tpu/docs/v5e"],
+    },
+    Generation {
+        name: "v5p",
+        aliases: &[],
+        cores: 2,
+        devices: 1,
+        named_by_cores: true,
+        bf16_flops: 459.0 * TERA,
+        int8_ops: Some(918.0 * TERA),
+        hbm_bytes: 95 * GIB,
+        hbm_bandwidth: 2765.0 * GIGA,
+        // 1200 GB/s counting both directions.
+        ici_bandwidth: 600.0 * GIGA,
+        ici_links: 6,
+        axes: 3,
+        ring: Ring::MultipleOfFour,
+        matrix_unit: 128,
+        sources: &["docs.cloud.google.com/tpu/docs/v5p", "int8: jax-ml.github.io/scaling-book/tpus"],
+    },
+    Generation {
+        name: "v6e",
+        aliases: &["trillium"],
+        cores: 1,
+        devices: 1,
+        named_by_cores: false,
+        bf16_flops: 918.0 * TERA,
+        int8_ops: Some(1836.0 * TERA),
+        hbm_bytes: 32 * GIB,
+        hbm_bandwidth: 1600.0 * GIGA,
+        // 800 GB/s counting both directions.
+        ici_bandwidth: 400.0 * GIGA,
+        ici_links: 4,
+        axes: 2,
+        ring: Ring::Length(16),
+        matrix_unit: 256,
+        sources: &["docs.cloud.google.com/tpu/docs/v6e", BOOK],
+    },
+    Generation {
+        name: "tpu7x",
+        aliases: &["v7x", "ironwood"],
+        cores: 2,
+        devices: 2,
+        named_by_cores: true,
+        bf16_flops: 2307.0 * TERA,
+        int8_ops: None,
+        hbm_bytes: 192 * GIB,
+        hbm_bandwidth: 7380.0 * GIGA,
+        // 1200 GB/s counting both directions.
+        ici_bandwidth: 600.0 * GIGA,
+        ici_links: 6,
+        axes: 3,
+        ring: Ring::MultipleOfFour,
+        matrix_unit: 256,
+        sources: &["docs.cloud.google.com/tpu/docs/tpu7x", BOOK],
+    },
+];
+
+impl Generation {
+    /// The generation with this name or alias, in any case.
+    pub fn find(name: &str) -> Option<&'static Generation> {
+        let is = |known: &str| known.eq_ignore_ascii_case(name);
+        GENERATIONS.iter().find(|g| is(g.name) || g.aliases.iter().any(|alias| is(alias)))
+    }
+
+    /// The generation of a device by the kind that a plugin tells, such as `TPU v5 lite`.
+    pub fn of_kind(kind: &str) -> Option<&'static Generation> {
+        let words: Vec<&str> = kind.split_whitespace().filter(|word| !word.eq_ignore_ascii_case("tpu")).collect();
+        let name = words.concat();
+        // libtpu's word for the smaller chip of a generation.
+        Generation::find(&name).or_else(|| Generation::find(&format!("{}e", name.strip_suffix("lite")?)))
+    }
+
+    /// The peak of one device in `bf16`, in operations a second.
+    pub fn device_flops(&self) -> f64 {
+        self.bf16_flops / self.devices as f64
+    }
+
+    /// The HBM bandwidth of one device, in bytes a second.
+    pub fn device_hbm_bandwidth(&self) -> f64 {
+        self.hbm_bandwidth / self.devices as f64
+    }
+
+    /// The options to ask libtpu for a topology with, so that its devices are those of a real machine.
+    pub(crate) fn topology_options(&self) -> Vec<(&'static str, Value)> {
+        match self.name {
+            "v4" => vec![("chip_config_name", "megacore".into())],
+            _ => vec![],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_aliases_are_found_once() {
+        assert_eq!(Generation::find("V5LitePod").unwrap().name, "v5e");
+        assert_eq!(Generation::find("ironwood").unwrap().name, "tpu7x");
+        assert!(Generation::find("v9").is_none() && Generation::find("").is_none());
+        let names: Vec<_> = GENERATIONS.iter().flat_map(|g| g.aliases.iter().copied().chain([g.name])).collect();
+        let different: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(names.len(), different.len());
+    }
+
+    #[test]
+    fn a_device_has_its_part_of_the_chip() {
+        let device = |name| Generation::find(name).unwrap().device_flops() / 1e12;
+        assert_eq!((device("v2"), device("v3"), device("v4"), device("v5e")), (22.5, 61.5, 275.0, 197.0));
+        assert_eq!((device("v5p"), device("tpu7x")), (459.0, 1153.5));
+        for generation in GENERATIONS {
+            assert!(!generation.sources.is_empty() && generation.cores >= generation.devices);
+            assert!(generation.ici_links == 2 * generation.axes);
+        }
+    }
+}

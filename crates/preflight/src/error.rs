@@ -1,0 +1,80 @@
+//! The crate's one error. Its messages are written where the mistakes are found.
+
+use std::fmt;
+
+/// The result type of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a program could not be judged, or a name or a table not read. A program that does not fit is no error: see
+/// [`Report::all_fit`](crate::Report::all_fit).
+///
+/// The kind is private; ask with the `is_...` methods. The message is whole: [`source`](std::error::Error::source)
+/// returns only what the message does not show.
+///
+/// ```
+/// let error = "v9-8".parse::<fulmen_preflight::Slice>().unwrap_err();
+/// assert!(error.is_usage());
+/// assert!(error.to_string().contains("there is no generation `v9`"));
+/// ```
+pub struct Error(Kind);
+
+enum Kind {
+    Usage(String),
+    Compiler { doing: String, source: fulmen_pjrt::Error },
+}
+
+impl Error {
+    pub(crate) fn usage(message: impl Into<String>) -> Error {
+        Error(Kind::Usage(message.into()))
+    }
+
+    /// A failure of libtpu, which compiles for devices that are not here, with what was being done.
+    pub fn compiler(doing: impl Into<String>, source: fulmen_pjrt::Error) -> Error {
+        Error(Kind::Compiler { doing: doing.into(), source })
+    }
+
+    /// The error of libtpu, if that is what this error was made of.
+    pub fn get_ref(&self) -> Option<&fulmen_pjrt::Error> {
+        match &self.0 {
+            Kind::Compiler { source, .. } => Some(source),
+            Kind::Usage(_) => None,
+        }
+    }
+
+    /// Whether the name of a slice, a table of prices or another argument is wrong.
+    pub fn is_usage(&self) -> bool {
+        matches!(self.0, Kind::Usage(_))
+    }
+
+    /// Whether libtpu is missing, refused or failed.
+    pub fn is_runtime(&self) -> bool {
+        matches!(self.0, Kind::Compiler { .. })
+    }
+
+    /// Whether there was not enough memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.get_ref().is_some_and(fulmen_pjrt::Error::is_out_of_memory)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Usage(message) => f.write_str(message),
+            Kind::Compiler { doing, source } => write!(f, "{doing}: {source}"),
+        }
+    }
+}
+
+/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(self.get_ref()?)
+    }
+}

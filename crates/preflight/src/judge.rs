@@ -1,0 +1,306 @@
+//! Compiling a step for each slice, and reading what the compiler tells of it.
+
+use std::time::Instant;
+
+use fulmen_pjrt::{CompileOptions, DeviceDescription, Effort, Executable, Plugin};
+use fulmen_tensor::{Function, Mesh, Recorded};
+
+use crate::{
+    Error, Judgement, Prices, Report, Result, Roofline, Slice, StepCost, StepSetting, large, roofline, warnings,
+};
+
+/// Of the largest tensors, so many are told.
+const LARGEST: usize = 10;
+/// Of the compiled program's arrays, so many are looked at for padding.
+const LOOKED_AT: usize = 200;
+
+/// A fit compiles with the compiler's own choice of effort. This takes half the time, and in the steps that were compiled both
+/// ways it changed FLOPs and bytes by less than a thousandth.
+const EFFORT: Effort = Effort::O1;
+
+/// A step to judge, for so many devices.
+#[derive(Clone)]
+pub struct Step {
+    /// The program.
+    pub stablehlo: String,
+    /// What was recorded.
+    pub recorded: Vec<Recorded>,
+    /// Over how many devices each parameter is split.
+    pub parts: Vec<usize>,
+    /// Whether a line of this file is none of the user's.
+    pub is_internal: fn(&str) -> bool,
+    /// The parameter that a value is the optimizer's state for, by their names.
+    pub parameter_of: fn(&str) -> Option<&str>,
+    /// How many such steps an epoch has.
+    pub steps_per_epoch: Option<u64>,
+    /// How it would be trained.
+    pub setting: Option<StepSetting>,
+    /// What is different from the step that was asked for.
+    pub note: Option<String>,
+}
+
+impl Step {
+    /// A function over a mesh, each of whose lines is the user's.
+    ///
+    /// # Errors
+    /// A mistake in what the function records; a parameter that the mesh cannot split.
+    pub fn new(function: &Function, mesh: &Mesh) -> fulmen_tensor::Result<Step> {
+        let parts = function.parameters().iter().zip(function.parameter_shardings()).map(|(parameter, sharding)| {
+            let shape = &parameter.ty().shape;
+            let shard = sharding.shard_shape(mesh, shape).map_or(0, |shard| shard.num_elements());
+            shape.num_elements().checked_div(shard).unwrap_or(1)
+        });
+        Ok(Step {
+            stablehlo: function.stablehlo_for(mesh)?,
+            recorded: function.recorded()?,
+            parts: parts.collect(),
+            is_internal: |_| false,
+            parameter_of: |_| None,
+            steps_per_epoch: None,
+            setting: None,
+            note: None,
+        })
+    }
+}
+
+/// Judges a step for slices, one after the other. `step` gives the step for so many devices. A step that does not fit is
+/// an answer, not an error: see [`Report::all_fit`]. The example of the [crate](crate) judges a product.
+///
+/// # Errors
+/// Those of `step`; a slice that libtpu does not know; a program that libtpu refuses for another reason than memory.
+pub fn judge<E: From<Error>>(
+    plugin: &Plugin,
+    slices: &[Slice],
+    prices: Option<&Prices>,
+    mut step: impl FnMut(usize) -> Result<Step, E>,
+) -> Result<Report, E> {
+    let mut judged = Vec::with_capacity(slices.len());
+    for slice in slices {
+        let mut judgement = judge_slice(plugin, slice, &step(slice.num_devices())?)?;
+        let price = prices.and_then(|prices| prices.of(slice));
+        judgement.usd_per_hour = price.map(|price| price.usd_per_chip_hour * slice.num_chips() as f64);
+        judged.push(judgement);
+    }
+    let prices = prices.map(|prices| (prices.date.clone(), prices.source.clone()));
+    Ok(Report { slices: judged, prices })
+}
+
+fn judge_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Judgement> {
+    let doing = || format!("judging the step for {slice}");
+    let topology = plugin
+        .topology_with(slice.name(), &slice.generation().topology_options())
+        .map_err(|e| Error::compiler(doing(), e))?;
+    let (devices, there) = (slice.num_devices(), topology.devices().len());
+    if devices != there {
+        let message = format!("{}: libtpu says that it has {there} devices, and not {devices}", doing());
+        return Err(Error::usage(message));
+    }
+    let mut judgement = Judgement {
+        slice: slice.clone(),
+        hbm_available_bytes: topology
+            .devices()
+            .iter()
+            .filter_map(DeviceDescription::memory_bytes)
+            .min()
+            .unwrap_or(slice.generation().hbm_bytes / slice.generation().devices as u64),
+        hbm_needed_bytes: None,
+        compile_s: 0.0,
+        step: None,
+        largest: vec![],
+        warnings: vec![],
+        setting: step.setting.clone(),
+        note: step.note.clone(),
+        steps_per_epoch: step.steps_per_epoch,
+        usd_per_hour: None,
+    };
+    let start = Instant::now();
+    let options = CompileOptions::new().partitions(devices).optimization(EFFORT);
+    let compiled = plugin.compile(&topology, &step.stablehlo, &options);
+    judgement.compile_s = start.elapsed().as_secs_f64();
+    match compiled {
+        Ok(program) => cost(&mut judgement, &program, step).map_err(|e| Error::compiler(doing(), e))?,
+        Err(error) if error.is_out_of_memory() => {
+            let (needed, available) = needed_and_available(&error.to_string());
+            judgement.hbm_needed_bytes = needed;
+            if let Some(available) = available {
+                judgement.hbm_available_bytes = available.min(judgement.hbm_available_bytes);
+            }
+            judgement.largest = large::largest(step, LARGEST);
+            judgement.warnings.extend(warnings::single_precision(&step.recorded, 1));
+        }
+        Err(error) => return Err(Error::compiler(doing(), error)),
+    }
+    Ok(judgement)
+}
+
+/// What the compiler tells of a program that fits.
+fn cost(judgement: &mut Judgement, program: &Executable, step: &Step) -> fulmen_pjrt::Result<()> {
+    let analysis = program.cost_analysis()?;
+    let memory = program.memory_analysis()?;
+    let module = program.hlo()?;
+    let positive = |bytes: i64| u64::try_from(bytes).unwrap_or(0);
+    judgement.hbm_needed_bytes = Some(positive(memory.total_bytes()));
+
+    let further = module.cost_of_further_runs();
+    let counted_once = (analysis.flops().unwrap_or(0.0), analysis.bytes_accessed().unwrap_or(0.0));
+    let (flops, bytes_accessed) = (counted_once.0 + further.flops, counted_once.1 + further.bytes);
+    let (products, collectives, loops) = (module.products(), module.collectives(), module.loops());
+    let again = |p: &fulmen_pjrt::hlo::PlacedProduct| {
+        p.product.flops * p.times as f64 * f64::from(p.product.passes().saturating_sub(1))
+    };
+    let work = roofline::Work {
+        flops,
+        further_passes: products.iter().fold(0.0, |n, p| n + again(p)),
+        bytes: module.main_memory_traffic(),
+        sent_bytes: collectives.iter().fold(0.0, |n, c| n + c.sent_bytes()),
+    };
+    let chip = judgement.slice.generation();
+    judgement.warnings = warnings::matrix_unit(&products, chip.matrix_unit);
+    judgement.warnings.extend(warnings::tiles(&module.largest_arrays(LOOKED_AT)));
+    judgement.warnings.extend(warnings::single_precision(&step.recorded, warnings::passes(&products)));
+    judgement.step = Some(StepCost {
+        flops,
+        bytes_accessed,
+        hbm_traffic: work.bytes,
+        counted_once,
+        loops: (loops.len(), loops.iter().filter(|l| l.trip_count.is_none()).count()),
+        collectives,
+        roofline: Roofline::new(&work, &judgement.slice),
+        optimal_seconds: analysis.optimal_seconds().filter(|&seconds| seconds > 0.0),
+        argument_bytes: positive(memory.argument_bytes),
+        temp_bytes: positive(memory.temp_bytes),
+    });
+    Ok(())
+}
+
+/// Reads libtpu's words for a program that does not fit: `... memory required for HLO temporaries (37.29G) exceeds
+/// available HBM (15.75G)`.
+fn needed_and_available(message: &str) -> (Option<u64>, Option<u64>) {
+    let mut sizes = message.split('(').skip(1).filter_map(|rest| size(rest.split_once(')')?.0));
+    (sizes.next(), sizes.next())
+}
+
+/// A number with libtpu's letter for a power of 1024.
+fn size(text: &str) -> Option<u64> {
+    let letter = text.chars().last()?;
+    let power = "BKMGTP".find(letter)?;
+    let number: f64 = text[..text.len() - letter.len_utf8()].trim().parse().ok()?;
+    let bytes = number * 1024f64.powi(i32::try_from(power).ok()?);
+    (bytes.is_finite() && bytes >= 0.0).then_some(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::{DType, Function, MatmulPrecision, TensorType};
+
+    use super::*;
+
+    /// A product, its relu and a sum of both, on one device.
+    fn step(batch: usize, width: usize) -> Step {
+        let types = [TensorType::new(DType::F32, [batch, width]), TensorType::new(DType::F32, [width, width])];
+        let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[1]).relu().sum_all()]);
+        Step { steps_per_epoch: Some(100), ..Step::new(&function, &mesh()).unwrap() }
+    }
+
+    fn mesh() -> Mesh {
+        Mesh::new([("data", 1)]).unwrap()
+    }
+
+    fn judge_all(
+        plugin: &Plugin,
+        slices: &[Slice],
+        prices: Option<&Prices>,
+        step: impl Fn(usize) -> Step,
+    ) -> Result<Report> {
+        judge(plugin, slices, prices, |devices| Ok(step(devices)))
+    }
+
+    #[test]
+    fn a_step_is_judged_without_a_tpu() {
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
+        let slices = Slice::parse_list("v5e:1x1,v6e-1").unwrap();
+        let prices = Prices::ours().unwrap();
+        let report = judge_all(&plugin, &slices, Some(&prices), |_| step(4096, 1000)).unwrap();
+        println!("{report}\n{}", report.json());
+        assert!(report.all_fit());
+        let [v5e, v6e] = &report.slices[..] else { panic!("{report}") };
+        let flops = 2.0 * 4096.0 * 1000.0 * 1000.0;
+        for judgement in [v5e, v6e] {
+            let cost = judgement.step.as_ref().unwrap();
+            assert!((1.0..1.01).contains(&(cost.flops / flops)), "{report}");
+            assert!(cost.collectives.is_empty() && cost.loops == (0, 0));
+            // The arguments are all that must be read.
+            let read = 4.0 * (4096.0 * 1000.0 + 1000.0 * 1000.0);
+            assert!((1.0..1.1).contains(&(cost.hbm_traffic / read)), "{report}");
+            assert!(cost.bytes_accessed >= read, "{report}");
+            assert!(judgement.hbm_needed_bytes.unwrap() as f64 > read, "{report}");
+            assert_eq!(judgement.epoch_hours().unwrap(), 100.0 * cost.roofline.step_s / 3600.0);
+        }
+        assert_eq!((v5e.hbm_available_bytes >> 20, v6e.usd_per_hour), (16125, Some(2.70)));
+        let texts: Vec<_> = v5e.warnings.iter().map(|w| w.message.as_str()).collect();
+        assert!(texts.iter().any(|t| t.contains("1 of 1 products take f32")), "{texts:?}");
+        let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(json["topologies"][1]["topology"], "v6e:1x1");
+        assert_eq!(
+            json["topologies"][0]["optimal_seconds"].is_null(),
+            v5e.step.as_ref().unwrap().optimal_seconds.is_none()
+        );
+        assert_eq!(json["cheapest_first"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn f32_in_higher_precision_takes_further_passes() {
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
+        let slices = Slice::parse_list("v5e:1x1").unwrap();
+        let seconds = |precision| {
+            let types = [TensorType::new(DType::F32, [4096, 1024]), TensorType::new(DType::F32, [1024, 1024])];
+            let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[1])]).matmul_precision(precision);
+            let step = Step::new(&function, &mesh()).unwrap();
+            let report = judge_all(&plugin, &slices, None, |_| step.clone()).unwrap();
+            println!("{report} {}", report.json());
+            report.slices[0].step.as_ref().unwrap().roofline.matrix_s
+        };
+        let once = seconds(MatmulPrecision::Default);
+        assert_eq!((seconds(MatmulPrecision::High) / once).round(), 3.0);
+        assert_eq!((seconds(MatmulPrecision::Highest) / once).round(), 6.0);
+    }
+
+    #[test]
+    fn a_step_that_does_not_fit_is_an_answer_with_the_largest_tensors() {
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
+        let slices = Slice::parse_list("v5e:1x1").unwrap();
+        // 10 GB of weights and 30 GB of input.
+        let report = judge_all(&plugin, &slices, None, |_| step(150_000, 50_000)).unwrap();
+        println!("{report}\n{}", report.json());
+        assert!(!report.all_fit());
+        let judgement = &report.slices[0];
+        assert_eq!(judgement.hbm_available_bytes >> 30, 15);
+        assert!(judgement.hbm_needed_bytes.unwrap() >= 40_000_000_000 * 9 / 10, "{report}");
+        let largest: Vec<_> = judgement.largest.iter().map(|t| (t.what.as_str(), t.total_bytes())).collect();
+        assert!(largest[..2].contains(&("input 0", 30_000_000_000)), "{largest:?}");
+        assert!(judgement.largest.iter().all(|t| t.source.contains("preflight")), "{report}");
+        assert!(report.to_string().contains("DOES NOT FIT: needs"), "{report}");
+    }
+
+    #[test]
+    fn what_cannot_be_judged_is_an_error() {
+        let Some(plugin) = crate::libtpu::libtpu() else { return };
+        let slices = Slice::parse_list("v5e:3x5").unwrap();
+        let error = judge_all(&plugin, &slices, None, |_| step(8, 8)).unwrap_err();
+        assert!(error.is_runtime() && error.to_string().contains("judging the step for v5e:3x5"), "{error}");
+    }
+
+    #[test]
+    fn the_words_of_a_program_that_does_not_fit_are_read() {
+        let message = "E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO temporaries \
+                       (37.29G) exceeds available HBM (15.75G). HLO module: main.";
+        let gib = 1024f64.powi(3);
+        let (needed, available) = needed_and_available(message);
+        assert_eq!((needed, available), (Some((37.29 * gib) as u64), Some((15.75 * gib) as u64)));
+        assert_eq!(needed_and_available("no sizes (here) at (all)"), (None, None));
+        assert_eq!(
+            (size("512.00M"), size("2K"), size("G"), size("-1G"), size("é")),
+            (Some(512 << 20), Some(2048), None, None, None)
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! The largest tensors of a step as it was recorded, with the user's lines: what to look at when a step does not fit.
+//! An estimate from the recorded program, because a program that does not fit is not compiled.
+
+use std::collections::BTreeMap;
+
+use fulmen_tensor::TensorType;
+
+use crate::Step;
+
+/// Tensors of one kind from one line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LargeTensor {
+    /// A parameter's name, or the operation that makes it.
+    pub what: String,
+    /// Its type, on all devices together.
+    pub ty: TensorType,
+    /// How many there are.
+    pub count: u64,
+    /// The bytes of one of them on one device.
+    pub device_bytes: u64,
+    /// The user's line that recorded it; for a parameter the first that uses it.
+    pub source: String,
+}
+
+impl LargeTensor {
+    /// The bytes of all of them on one device.
+    pub fn total_bytes(&self) -> u64 {
+        self.device_bytes.saturating_mul(self.count)
+    }
+}
+
+/// The `most` largest kinds of tensors. A value is taken to be split like what it is computed from where its first axis
+/// has the same length, as a batch's has. What was recorded in internal files is the optimizer's arithmetic,
+/// which needs no memory of its own.
+pub(crate) fn largest(step: &Step, most: usize) -> Vec<LargeTensor> {
+    let (recorded, parts) = (&step.recorded, &step.parts);
+    let mut split: Vec<usize> = Vec::with_capacity(recorded.len());
+    for value in recorded {
+        let first_axis = |i: usize| recorded.get(i)?.types.first()?.shape.first().copied();
+        let own = value.types.first().and_then(|ty| ty.shape.first().copied());
+        let inherited = value.operands.iter().filter(|&&i| own.is_some() && first_axis(i) == own);
+        let inherited = inherited.filter_map(|&i| split.get(i).copied()).max();
+        split.push(match value.parameter {
+            Some(number) => parts.get(number).copied().unwrap_or(1),
+            None => inherited.unwrap_or(1),
+        });
+    }
+    let mut found: BTreeMap<(String, String, u64), (TensorType, u64)> = BTreeMap::new();
+    let uses: BTreeMap<&str, String> = (recorded.iter().enumerate())
+        .filter_map(|(i, value)| Some((value.name.as_deref()?, first_use(step, i)?)))
+        .collect();
+    for (value, parts) in recorded.iter().zip(&split) {
+        let (what, source) = match (&value.name, value.operation) {
+            (Some(name), _) => {
+                // The optimizer's state is named after the parameter that it is for.
+                let of = (step.parameter_of)(name);
+                let line = uses.get(name.as_str()).or_else(|| uses.get(of?));
+                (name.clone(), line.cloned().unwrap_or_else(|| value.location.to_string()))
+            }
+            (None, _) if (step.is_internal)(value.location.file()) => continue,
+            (None, Some(operation)) if !is_made_anew(operation) => (operation.to_owned(), value.location.to_string()),
+            (None, None) => ("constant value".to_owned(), value.location.to_string()),
+            _ => continue,
+        };
+        for ty in &value.types {
+            let bytes = (ty.size_in_bytes() as u64).div_ceil(*parts as u64);
+            let kind = found.entry((what.clone(), source.clone(), bytes)).or_insert((ty.clone(), 0));
+            kind.1 += 1;
+        }
+    }
+    let mut tensors: Vec<LargeTensor> = found
+        .into_iter()
+        .map(|((what, source, device_bytes), (ty, count))| LargeTensor { what, ty, count, device_bytes, source })
+        .collect();
+    tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.total_bytes()));
+    tensors.truncate(most);
+    // What is a thousand times smaller than the largest is not why the step does not fit.
+    let least = tensors.first().map_or(0, |tensor| tensor.total_bytes() / 1000);
+    tensors.retain(|tensor| tensor.total_bytes() > least);
+    tensors
+}
+
+/// Operations whose result the compiler does not keep: it is made anew where it is read.
+fn is_made_anew(operation: &str) -> bool {
+    matches!(
+        operation,
+        "constant"
+            | "broadcast"
+            | "broadcast_to"
+            | "transpose"
+            | "iota"
+            | "reshape"
+            | "with_sharding"
+            | "full"
+            | "zeros"
+            | "ones"
+    )
+}
+
+/// The user's line that first computes with a value, past operations that only hand it on.
+fn first_use(step: &Step, value: usize) -> Option<String> {
+    let users =
+        |of: usize| step.recorded.iter().enumerate().skip(of + 1).filter(move |(_, user)| user.operands.contains(&of));
+    let mut at = value;
+    loop {
+        if let Some((_, user)) = users(at).find(|(_, user)| !(step.is_internal)(user.location.file())) {
+            return Some(user.location.to_string());
+        }
+        at = users(at).find(|(_, user)| matches!(user.operation, Some("with_sharding" | "to_dtype")))?.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_tensor::{DType, Function, Mesh};
+
+    use super::*;
+
+    #[test]
+    fn the_largest_come_first_with_what_one_device_has_of_them() {
+        let types = [TensorType::new(DType::F32, [64, 100]), TensorType::new(DType::F32, [100, 1000])];
+        let line = line!() + 2;
+        let function = Function::trace("f", &types, |x| {
+            let y = x[0].matmul(&x[1]).tanh();
+            vec![y.sum_all()]
+        });
+        let step = Step { parts: vec![8, 1], ..Step::new(&function, &Mesh::new([("data", 1)]).unwrap()).unwrap() };
+        let large = largest(&step, 3);
+        let of: Vec<_> = large.iter().map(|t| (t.what.as_str(), t.device_bytes, t.count)).collect();
+        assert_eq!(of[0], ("input 1", 400_000, 1), "{large:?}");
+        // Of the results each device has an eighth of the rows.
+        assert_eq!((of[1].1, of[2].1), (8 * 1000 * 4, 8 * 1000 * 4), "{large:?}");
+        assert!(large.iter().all(|t| t.source.contains(&format!("large.rs:{line}:"))), "{large:?}");
+    }
+}

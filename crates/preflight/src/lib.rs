@@ -1,0 +1,53 @@
+//! Judges a program for TPUs that are not in the room: does it fit, what does it cost, what bounds it.
+//!
+//! libtpu compiles the program for a slice by name, with no TPU here, and what it says of the result is read: memory,
+//! FLOPs and bytes, and the program itself. Times are a roofline over published peaks. Nothing runs and nothing is
+//! measured.
+//!
+//! ```
+//! use fulmen_pjrt::Plugin;
+//! use fulmen_pjrt::locate::{Platform, locate};
+//! use fulmen_preflight::{Prices, Slice, Step, judge};
+//! use fulmen_tensor::{DType, Function, Mesh, TensorType};
+//!
+//! let types = [TensorType::new(DType::Bf16, [1024, 512]), TensorType::new(DType::Bf16, [512, 256])];
+//! let product = Function::trace("product", &types, |x| vec![x[0].matmul(&x[1])]);
+//! let slices = Slice::parse_list("v5e:1x1,v6e:1x1")?;
+//! let prices = Prices::ours()?;
+//! // Where libtpu is not installed, `fulmen_pjrt::fetch::libtpu` fetches it.
+//! if let Ok(path) = locate(Platform::Tpu, None) {
+//!     let plugin = Plugin::load(path)?;
+//!     let report = judge(&plugin, &slices, Some(&prices), |devices| {
+//!         Ok::<_, Box<dyn std::error::Error>>(Step::new(&product, &Mesh::new([("data", devices)])?)?)
+//!     })?;
+//!     assert!(report.all_fit());
+//!     println!("{report}");
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Not here: how the training step of a module is recorded, which the Trainer does.
+
+mod chips;
+mod error;
+mod judge;
+mod large;
+#[cfg(test)]
+#[path = "../../pjrt/tests/it/common/libtpu.rs"]
+mod libtpu;
+mod prices;
+mod report;
+mod roofline;
+mod text;
+mod topology;
+pub mod warnings;
+
+pub use chips::{GENERATIONS, Generation, Ring};
+pub use error::{Error, Result};
+pub use judge::{Step, judge};
+pub use large::LargeTensor;
+pub use prices::{Price, Prices};
+pub use report::{Judgement, Report, StepCost, StepSetting};
+pub use roofline::{Bound, Roofline};
+pub use topology::Slice;
+pub use warnings::Warning;

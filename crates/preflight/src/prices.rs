@@ -1,0 +1,123 @@
+//! What an hour of a chip costs: a dated table, ours or the user's own.
+
+use std::path::Path;
+
+use toml_edit::{DocumentMut, TableLike};
+
+use crate::{Error, GENERATIONS, Generation, Result, Slice};
+
+const OURS: &str = include_str!("prices.toml");
+
+/// A table of prices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prices {
+    /// When they were looked up.
+    pub date: String,
+    /// Where.
+    pub source: String,
+    rows: Vec<Price>,
+}
+
+/// One price.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Price {
+    /// Of which chips.
+    pub generation: &'static str,
+    /// Where they stand.
+    pub region: String,
+    /// US dollars for an hour of one chip.
+    pub usd_per_chip_hour: f64,
+}
+
+impl Prices {
+    /// The table that comes with Fulmen: list prices, on demand. They change; [`Prices::date`] says how old they are.
+    ///
+    /// # Errors
+    /// None that a user can bring about.
+    pub fn ours() -> Result<Prices> {
+        Prices::parse(OURS, "the price table of Fulmen")
+    }
+
+    /// A user's own table, a TOML file in the form of ours, which the errors spell out.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no such table.
+    pub fn read(path: &Path) -> Result<Prices> {
+        let text = fulmen_durable::read_text(path)
+            .map_err(|e| Error::usage(format!("the price table {} cannot be read: {e}", path.display())))?;
+        Prices::parse(&text, &format!("the price table {}", path.display()))
+    }
+
+    fn parse(text: &str, whose: &str) -> Result<Prices> {
+        let wrong = |what: String| {
+            let form = "[[price]] tables with generation = \"v5e\", region = \"us-central1\" and usd_per_chip_hour = 1.20, \
+                        and before them date and source";
+            Error::usage(format!("{whose}: {what}. It must be TOML: {form}"))
+        };
+        let document: DocumentMut = text.parse().map_err(|e| wrong(format!("{e}").trim_end().to_owned()))?;
+        let text_of = |table: &dyn TableLike, key: &str| table.get(key).and_then(|v| v.as_str()).map(str::to_owned);
+        let mut rows = vec![];
+        let tables = document.get("price").and_then(|item| item.as_array_of_tables());
+        for table in tables.ok_or_else(|| wrong("there is no [[price]]".into()))? {
+            let name = text_of(table, "generation").ok_or_else(|| wrong("a price has no generation".into()))?;
+            let generation = Generation::find(&name).ok_or_else(|| {
+                let known: Vec<_> = GENERATIONS.iter().map(|g| g.name).collect();
+                wrong(format!("there is no generation `{name}`; there are {}", known.join(", ")))
+            })?;
+            let number = table.get("usd_per_chip_hour");
+            let price = number.and_then(|v| v.as_float().or_else(|| v.as_integer().map(|n| n as f64)));
+            let usd_per_chip_hour = price
+                .filter(|usd| usd.is_finite() && *usd >= 0.0)
+                .ok_or_else(|| wrong(format!("the price of {name} has no usd_per_chip_hour that is a number")))?;
+            let region = text_of(table, "region").unwrap_or_default();
+            rows.push(Price { generation: generation.name, region, usd_per_chip_hour });
+        }
+        let head = |key: &str| text_of(document.as_table(), key).unwrap_or_else(|| "not said".into());
+        Ok(Prices { date: head("date"), source: head("source"), rows })
+    }
+
+    /// The lowest price for the chips of a slice.
+    pub fn of(&self, slice: &Slice) -> Option<&Price> {
+        let rows = self.rows.iter().filter(|price| price.generation == slice.generation().name);
+        rows.min_by(|a, b| a.usd_per_chip_hour.total_cmp(&b.usd_per_chip_hour))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_table_can_be_read() {
+        let prices = Prices::ours().unwrap();
+        assert!(prices.date.starts_with("20") && prices.source.contains("pricing"));
+        let of = |slice: &str| prices.of(&slice.parse().unwrap()).map(|price| price.usd_per_chip_hour);
+        assert_eq!((of("v5e:2x4"), of("v3-8"), of("tpu7x:2x2x1")), (Some(1.20), Some(2.00), None));
+    }
+
+    #[test]
+    fn a_users_table_is_read_and_a_wrong_one_explained() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let read = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            Prices::read(file.path())
+        };
+        let two = "[[price]]\ngeneration = \"ironwood\"\nusd_per_chip_hour = 9\n\
+                   [[price]]\ngeneration = \"tpu7x\"\nregion = \"x\"\nusd_per_chip_hour = 8.5";
+        let prices = read(two).unwrap();
+        let price = prices.of(&"tpu7x-8".parse().unwrap()).unwrap();
+        assert_eq!((price.region.as_str(), price.usd_per_chip_hour), ("x", 8.5));
+        assert_eq!(prices.date, "not said");
+        let check = |text: &str, expected: &str| {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(expected) && error.contains("[[price]] tables with"), "{error}");
+        };
+        check("= 1", "TOML parse error");
+        check("date = \"2026\"", "there is no [[price]]");
+        check("[[price]]\nusd_per_chip_hour = 1", "a price has no generation");
+        check("[[price]]\ngeneration = \"v9\"\nusd_per_chip_hour = 1", "there is no generation `v9`; there are v2");
+        check("[[price]]\ngeneration = \"v5e\"\nusd_per_chip_hour = \"1\"", "no usd_per_chip_hour that is a number");
+        check("[[price]]\ngeneration = \"v5e\"\nusd_per_chip_hour = -1", "no usd_per_chip_hour that is a number");
+        assert!(Prices::read(Path::new("no/such/table.toml")).unwrap_err().to_string().contains("cannot be read"));
+    }
+}

@@ -1,0 +1,137 @@
+//! How long a step takes at least: the longest of what the matrix units, the memory and the interconnect need if each
+//! worked at its published peak and all at once. Nothing is measured, and real steps take longer.
+
+use std::fmt;
+
+use crate::Slice;
+
+/// What one device has to do in a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Work {
+    /// Arithmetic operations.
+    pub(crate) flops: f64,
+    /// Operations that are done again, because `f32` is multiplied in several passes of `bf16`.
+    pub(crate) further_passes: f64,
+    /// Bytes that instructions read and write.
+    pub(crate) bytes: f64,
+    /// Bytes sent to other devices.
+    pub(crate) sent_bytes: f64,
+}
+
+/// What a step must wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// Its arithmetic.
+    MatrixUnit,
+    /// Reading and writing HBM.
+    Memory,
+    /// What devices send each other.
+    Collectives,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MatrixUnit => "matrix unit",
+            Self::Memory => "memory",
+            Self::Collectives => "collectives",
+        })
+    }
+}
+
+/// How long a step takes at least, in seconds, and what share of the matrix units' peak that is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Roofline {
+    /// For the arithmetic.
+    pub matrix_s: f64,
+    /// For reading and writing HBM.
+    pub memory_s: f64,
+    /// For sending to other devices.
+    pub collective_s: f64,
+    /// The longest of the three: all of them at once.
+    pub step_s: f64,
+    /// Their sum: none of them at once.
+    pub serial_s: f64,
+    /// Which is the longest.
+    pub bound_by: Bound,
+    /// The arithmetic of the step over what the matrix units could do in `step_s`.
+    pub peak_share: f64,
+}
+
+impl Roofline {
+    /// Of the work of one device of a slice.
+    pub(crate) fn new(work: &Work, slice: &Slice) -> Roofline {
+        let chip = slice.generation();
+        let peak = chip.device_flops();
+        let matrix_s = (work.flops + work.further_passes) / peak;
+        let memory_s = work.bytes / chip.device_hbm_bandwidth();
+        // Devices of one chip share its links; two devices of a lone chip have none between them, only its memory.
+        let links = chip.ici_bandwidth / chip.devices as f64 * slice.links();
+        let wire = if links > 0.0 { links } else { chip.device_hbm_bandwidth() };
+        let collective_s = work.sent_bytes / wire;
+        let (step_s, bound_by) = [(memory_s, Bound::Memory), (collective_s, Bound::Collectives)]
+            .into_iter()
+            .fold((matrix_s, Bound::MatrixUnit), |most, next| if next.0 > most.0 { next } else { most });
+        let peak_share = if step_s > 0.0 { work.flops / (step_s * peak) } else { 0.0 };
+        let serial_s = matrix_s + memory_s + collective_s;
+        Roofline { matrix_s, memory_s, collective_s, step_s, serial_s, bound_by, peak_share }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn roofline(work: Work, slice: &str) -> Roofline {
+        Roofline::new(&work, &slice.parse().unwrap())
+    }
+
+    #[track_caller]
+    fn close(a: f64, b: f64) {
+        assert!((a - b).abs() <= 1e-12 * b.abs(), "{a} {b}");
+    }
+
+    #[test]
+    fn the_longest_of_three_bounds_the_step() {
+        // v5e: 197 TFLOP/s, 819 GB/s, and half of its links of 200 GB/s in a slice of 2 × 4.
+        let work = Work { flops: 197e9, bytes: 819e6, sent_bytes: 1e6, further_passes: 0.0 };
+        let matrix = roofline(work, "v5e:2x4");
+        assert_eq!(matrix.bound_by, Bound::MatrixUnit);
+        [matrix.matrix_s, matrix.memory_s, matrix.step_s].into_iter().for_each(|s| close(s, 1e-3));
+        close(matrix.collective_s, 1e-5);
+        close(matrix.peak_share, 1.0);
+        close(matrix.serial_s, 2.01e-3);
+        let memory = roofline(Work { bytes: 4.0 * 819e6, ..work }, "v5e:2x4");
+        assert_eq!(memory.bound_by, Bound::Memory);
+        close(memory.step_s, 4e-3);
+        close(memory.peak_share, 0.25);
+        let sends = roofline(Work { sent_bytes: 1e9, ..work }, "v5e:2x4");
+        assert_eq!(sends.bound_by, Bound::Collectives);
+        close(sends.step_s, 1e-2);
+        // The same in a whole pod: all four links.
+        close(roofline(Work { sent_bytes: 1e9, ..work }, "v5e:16x16").step_s, 5e-3);
+    }
+
+    #[test]
+    fn passes_take_time_but_are_no_work() {
+        let work = Work { flops: 197e9, further_passes: 5.0 * 197e9, ..Work::default() };
+        let six = roofline(work, "v5e:1x1");
+        close(six.step_s, 6e-3);
+        close(six.peak_share, 1.0 / 6.0);
+    }
+
+    #[test]
+    fn two_devices_of_a_chip_share_what_it_has() {
+        let work = Work { flops: 61.5e9, bytes: 450e6, sent_bytes: 41.5e6, further_passes: 0.0 };
+        let half = roofline(work, "v3:2x2");
+        [half.matrix_s, half.memory_s].into_iter().for_each(|s| close(s, 1e-3));
+        close(half.collective_s, 0.5e-3);
+        close(roofline(Work { sent_bytes: 450e6, ..Work::default() }, "v3:1x1").collective_s, 1e-3);
+    }
+
+    #[test]
+    fn no_work_takes_no_time() {
+        let none = roofline(Work::default(), "v5e:1x1");
+        assert_eq!((none.step_s, none.peak_share, none.bound_by), (0.0, 0.0, Bound::MatrixUnit));
+    }
+}

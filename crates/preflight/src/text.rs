@@ -1,0 +1,176 @@
+//! What a preflight found as text for people: units that are easy to read, one line a fact.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use fulmen_pjrt::hlo::Collective;
+
+use crate::{Judgement, Report, StepCost, StepSetting};
+
+impl fmt::Display for StepSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "batch of {}, {}, {} over {}", self.batch_size, self.precision, self.strategy, self.mesh)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for judgement in &self.slices {
+            writeln!(f, "{judgement}")?;
+        }
+        if let Some((date, source)) = &self.prices {
+            writeln!(
+                f,
+                "Money for the shortest epoch, cheapest first (list prices of {date}, {source}; they change):"
+            )?;
+            let priced = self.cheapest_first();
+            for (judgement, usd) in &priced {
+                let hour = judgement.usd_per_hour.unwrap_or_default();
+                let digits = if *usd < 0.1 { 6 } else { 2 };
+                writeln!(f, "  {:<14} {usd:>12.digits$} USD   ({hour:.2} USD an hour)", judgement.slice.name())?;
+            }
+            if priced.len() < self.slices.len() {
+                writeln!(f, "  not listed: slices without a price, or that the step does not fit into")?;
+            }
+            writeln!(f)?;
+        }
+        write!(
+            f,
+            "Nothing was measured: libtpu compiled the step for chips that are not here. FLOPs, bytes and memory are the \
+             compiler's; times are the least that the published peaks allow, so real steps take longer."
+        )
+    }
+}
+
+impl fmt::Display for Judgement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (slice, chips, devices) = (&self.slice, self.slice.num_chips(), self.slice.num_devices());
+        let asked = if slice.asked() == slice.name() { String::new() } else { format!(" ({})", slice.asked()) };
+        let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        writeln!(f, "{slice}{asked}: {}, {}", plural(chips, "chip"), plural(devices, "device"))?;
+        if let Some(setting) = &self.setting {
+            writeln!(f, "  step        {setting}")?;
+        }
+        if let Some(note) = &self.note {
+            writeln!(f, "  note: {note}")?;
+        }
+        let needed = self.hbm_needed_bytes.map_or("unknown".into(), gib);
+        let verdict = if self.fits() { "fits" } else { "DOES NOT FIT" };
+        writeln!(f, "  {verdict}: needs {needed} of {} HBM on each device", gib(self.hbm_available_bytes))?;
+        if let Some(step) = &self.step {
+            write_step(f, step, devices)?;
+        }
+        if let (Some(steps), Some(hours)) = (self.steps_per_epoch, self.epoch_hours()) {
+            writeln!(f, "  epoch       {steps} steps, at least {}", duration(hours * 3600.0))?;
+        }
+        if !self.largest.is_empty() {
+            writeln!(f, "  the largest tensors of the step, by what one device has of them:")?;
+            for tensor in &self.largest {
+                let (count, total) = (tensor.count, gib(tensor.total_bytes()));
+                writeln!(f, "    {total:>10}  {count} × {} {}  at {}", tensor.ty, tensor.what, tensor.source)?;
+            }
+        }
+        for warning in &self.warnings {
+            write!(f, "  warning: {}", warning.message)?;
+            match &warning.source {
+                Some(source) => writeln!(f, "\n    at {source}")?,
+                None => writeln!(f)?,
+            }
+        }
+        writeln!(f, "  compiled in {:.1} s", self.compile_s)
+    }
+}
+
+fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fmt::Result {
+    let (arguments, rest) = (gib(step.argument_bytes), gib(step.temp_bytes));
+    writeln!(f, "  memory      {arguments} for state and batch, {rest} for the step")?;
+    let all = amount(step.flops * devices as f64, "FLOP");
+    writeln!(f, "  arithmetic  {} a device, {all} in all", amount(step.flops, "FLOP"))?;
+    let hbm = amount(step.hbm_traffic, "B");
+    writeln!(f, "  moved       {} a device, of which {hbm} to or from HBM", amount(step.bytes_accessed, "B"))?;
+    let (loops, unknown) = step.loops;
+    if loops > 0 {
+        let (flops, bytes) = (amount(step.counted_once.0, "FLOP"), amount(step.counted_once.1, "B"));
+        writeln!(
+            f,
+            "              with {loops} loops by their length; the compiler counts each once: {flops}, {bytes}"
+        )?;
+    }
+    if unknown > 0 {
+        writeln!(f, "              {unknown} loops have a length that is not known and count once")?;
+    }
+    for (kind, bytes, times, group) in by_kind(&step.collectives) {
+        let bytes = amount(bytes as f64, "B");
+        writeln!(f, "  sends       {times} × {kind} over {group} devices, {bytes}")?;
+    }
+    let r = &step.roofline;
+    writeln!(
+        f,
+        "  time        at least {} ({} for the matrix unit, {} for the memory, {} for collectives)",
+        duration(r.step_s),
+        duration(r.matrix_s),
+        duration(r.memory_s),
+        duration(r.collective_s)
+    )?;
+    if let Some(seconds) = step.optimal_seconds {
+        writeln!(f, "              {} by the compiler's own estimate", duration(seconds))?;
+    }
+    writeln!(f, "  bound by    {}: at most {:.1} % of the matrix unit's peak", r.bound_by, 100.0 * r.peak_share)
+}
+
+/// Collectives of one kind and group together: kind, bytes, how many, devices.
+fn by_kind(collectives: &[Collective]) -> Vec<(&'static str, u64, u64, usize)> {
+    let mut sums: BTreeMap<_, (u64, u64)> = BTreeMap::new();
+    for collective in collectives {
+        let sum = sums.entry((collective.kind.name(), collective.group_size)).or_default();
+        sum.0 = sum.0.saturating_add(collective.total_bytes());
+        sum.1 = sum.1.saturating_add(collective.times);
+    }
+    sums.into_iter().map(|((kind, group), (bytes, times))| (kind, bytes, times, group)).collect()
+}
+
+/// Bytes of memory, in GiB or MiB.
+fn gib(bytes: u64) -> String {
+    let bytes = bytes as f64;
+    match bytes {
+        b if b >= 0.1 * 1024f64.powi(3) => format!("{:.2} GiB", b / 1024f64.powi(3)),
+        b => format!("{:.2} MiB", b / 1024f64.powi(2)),
+    }
+}
+
+/// An amount with a prefix of a thousand each.
+fn amount(value: f64, unit: &str) -> String {
+    let prefixes = ["", "k", "M", "G", "T", "P", "E"];
+    let mut scaled = value;
+    let mut i = 0;
+    while scaled >= 1000.0 && i + 1 < prefixes.len() {
+        scaled /= 1000.0;
+        i += 1;
+    }
+    format!("{scaled:.2} {}{unit}", prefixes[i])
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s >= 7200.0 => format!("{:.1} h", s / 3600.0),
+        s if s >= 120.0 => format!("{:.1} min", s / 60.0),
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.3} ms", s * 1e3),
+        s => format!("{:.2} µs", s * 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        assert_eq!((gib(16_909_332_480), gib(3 << 20)), ("15.75 GiB".into(), "3.00 MiB".into()));
+        assert_eq!((amount(3.2e9, "FLOP"), amount(7.0, "B")), ("3.20 GFLOP".into(), "7.00 B".into()));
+        let cases = [(8000.0, "2.2 h"), (130.0, "2.2 min"), (1.5, "1.50 s"), (2.5e-3, "2.500 ms"), (9e-6, "9.00 µs")];
+        for (seconds, text) in cases {
+            assert_eq!(duration(seconds), text);
+        }
+    }
+}

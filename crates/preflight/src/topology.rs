@@ -1,0 +1,230 @@
+//! Names of slices of TPUs: libtpu's (`v5e:2x4`) and the everyday ones (`v3-8`, `v5litepod-8`).
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, GENERATIONS, Generation, Result, Ring};
+
+/// A slice of TPUs to judge a program for.
+///
+/// ```
+/// use fulmen_preflight::Slice;
+///
+/// // Everyday names count TensorCores up to v5p, and chips for v5e and v6e.
+/// let v3: Slice = "v3-8".parse()?;
+/// assert_eq!((v3.name(), v3.num_chips(), v3.num_devices()), ("v3:2x2", 4, 8));
+/// let v5e: Slice = "v5litepod-8".parse()?;
+/// assert_eq!((v5e.name(), v5e.num_chips(), v5e.num_devices()), ("v5e:2x4", 8, 8));
+/// # Ok::<(), fulmen_preflight::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slice {
+    asked: String,
+    name: String,
+    generation: &'static Generation,
+    axes: Vec<usize>,
+}
+
+/// More chips than any slice has.
+const MOST_CHIPS: usize = 9216;
+
+/// The shapes of slices by their number of chips, for generations of two axes and of three.
+const FLAT: &[&[usize]] =
+    &[&[1, 1], &[2, 2], &[2, 4], &[4, 4], &[4, 8], &[8, 8], &[8, 16], &[16, 16], &[16, 32], &[32, 32]];
+const DEEP: &[&[usize]] = &[
+    &[1, 1, 1],
+    &[2, 2, 1],
+    &[2, 2, 2],
+    &[2, 2, 4],
+    &[2, 4, 4],
+    &[4, 4, 4],
+    &[4, 4, 8],
+    &[4, 8, 8],
+    &[8, 8, 8],
+    &[8, 8, 16],
+    &[8, 16, 16],
+    &[16, 16, 16],
+];
+
+impl Slice {
+    /// The name as it was asked for.
+    pub fn asked(&self) -> &str {
+        &self.asked
+    }
+
+    /// libtpu's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What is published of its chips.
+    pub fn generation(&self) -> &'static Generation {
+        self.generation
+    }
+
+    /// How many chips it has, which is what is paid for.
+    pub fn num_chips(&self) -> usize {
+        self.axes.iter().product()
+    }
+
+    /// How many devices a program on it sees.
+    pub fn num_devices(&self) -> usize {
+        self.num_chips() * self.generation.devices
+    }
+
+    /// What share of a chip's links leads to another chip of the slice.
+    pub(crate) fn links(&self) -> f64 {
+        let along = |&length: &usize| match (length, self.generation.ring) {
+            (1, _) => 0,
+            (length, Ring::Length(ring)) if length == ring => 2,
+            (length, Ring::MultipleOfFour) if length % 4 == 0 => 2,
+            _ => 1,
+        };
+        self.axes.iter().map(along).sum::<usize>() as f64 / self.generation.ici_links as f64
+    }
+
+    /// Several names, separated by commas.
+    ///
+    /// # Errors
+    /// The first name that is none; no name at all.
+    pub fn parse_list(names: &str) -> Result<Vec<Slice>> {
+        names.split(',').map(|name| name.trim().parse()).collect()
+    }
+}
+
+fn named(generation: &Generation, axes: &[usize]) -> String {
+    let axes: Vec<_> = axes.iter().map(ToString::to_string).collect();
+    format!("{}:{}", generation.name, axes.join("x"))
+}
+
+fn shapes(generation: &Generation) -> impl Iterator<Item = &'static [usize]> {
+    let most = match generation.ring {
+        Ring::Length(ring) => ring,
+        Ring::MultipleOfFour => 16,
+    };
+    let all = if generation.axes == 2 { FLAT } else { DEEP };
+    all.iter().copied().filter(move |axes| axes.iter().all(|&length| length <= most))
+}
+
+/// What the number of an everyday name counts.
+fn counted(generation: &Generation, chips: usize) -> usize {
+    if generation.named_by_cores { chips * generation.cores } else { chips }
+}
+
+impl FromStr for Slice {
+    type Err = Error;
+
+    fn from_str(asked: &str) -> Result<Slice> {
+        let wrong = |why: String| {
+            let known: Vec<_> = GENERATIONS.iter().map(|g| g.name).collect();
+            Err(Error::usage(format!(
+                "`{asked}` is no slice of TPUs: {why}. A slice is named like v5e:2x4 (the chips along each axis) or like v3-8; \
+                 there are {}",
+                known.join(", ")
+            )))
+        };
+        let Some((name, size)) = asked.split_once([':', '-']) else {
+            return wrong("it has no size".into());
+        };
+        let Some(generation) = Generation::find(name) else {
+            return wrong(format!("there is no generation `{name}`"));
+        };
+        let by_axes = asked.contains(':');
+        let axes: Vec<usize> = if by_axes {
+            let Ok(axes) = size.split('x').map(str::parse).collect::<Result<Vec<usize>, _>>() else {
+                return wrong(format!("`{size}` is no size"));
+            };
+            axes
+        } else {
+            let Ok(number) = size.parse::<usize>() else { return wrong(format!("`{size}` is not a number")) };
+            let what = if generation.named_by_cores { "TensorCores" } else { "chips" };
+            match shapes(generation).find(|axes| counted(generation, axes.iter().product()) == number) {
+                Some(axes) => axes.to_vec(),
+                None => {
+                    let there: Vec<_> = shapes(generation)
+                        .map(|axes| format!("{}-{}", generation.name, counted(generation, axes.iter().product())))
+                        .collect();
+                    return wrong(format!(
+                        "the number counts {what}, and the slices with a name of this kind are {}",
+                        there.join(", ")
+                    ));
+                }
+            }
+        };
+        if axes.len() != generation.axes {
+            return wrong(format!("slices of {} have {} axes, such as {}", generation.name, generation.axes, {
+                named(generation, if generation.axes == 2 { FLAT[1] } else { DEEP[1] })
+            }));
+        }
+        let chips = axes.iter().try_fold(1_usize, |n, &length| n.checked_mul(length));
+        if !chips.is_some_and(|chips| (1..=MOST_CHIPS).contains(&chips)) {
+            return wrong(format!("a slice has from 1 to {MOST_CHIPS} chips"));
+        }
+        Ok(Slice { asked: asked.to_owned(), name: named(generation, &axes), generation, axes })
+    }
+}
+
+impl fmt::Display for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everyday_names_count_cores_or_chips() {
+        let check = |asked: &str, name: &str, chips: usize, devices: usize| {
+            let slice: Slice = asked.parse().unwrap();
+            assert_eq!((slice.name(), slice.num_chips(), slice.num_devices()), (name, chips, devices), "{asked}");
+            assert_eq!(slice.asked(), asked);
+        };
+        check("v2-8", "v2:2x2", 4, 8);
+        check("v3-8", "v3:2x2", 4, 8);
+        check("v3-32", "v3:4x4", 16, 32);
+        check("v3-2048", "v3:32x32", 1024, 2048);
+        check("v4-8", "v4:2x2x1", 4, 4);
+        check("v5p-8", "v5p:2x2x1", 4, 4);
+        check("v5p-128", "v5p:4x4x4", 64, 64);
+        check("v5litepod-8", "v5e:2x4", 8, 8);
+        check("v5e-256", "v5e:16x16", 256, 256);
+        check("v6e-8", "v6e:2x4", 8, 8);
+        check("v6e-1", "v6e:1x1", 1, 1);
+        check("tpu7x-128", "tpu7x:4x4x4", 64, 128);
+        check("V5E:2x4", "v5e:2x4", 8, 8);
+        check("v5litepod:4x8", "v5e:4x8", 32, 32);
+        check("tpu7x:2x2x1", "tpu7x:2x2x1", 4, 8);
+    }
+
+    #[test]
+    fn a_wrong_name_is_told_what_there_is() {
+        let check = |asked: &str, expected: &str| {
+            let error = asked.parse::<Slice>().unwrap_err();
+            assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
+        };
+        check("", "it has no size");
+        check("v5e", "it has no size");
+        check("v9:2x2", "there is no generation `v9`");
+        check("v9:2x2", "there are v2, v3, v4, v5e, v5p, v6e, tpu7x");
+        check("v3-7", "counts TensorCores, and the slices with a name of this kind are v3-2, v3-8, v3-16");
+        check("v6e-9", "counts chips, and the slices with a name of this kind are v6e-1, v6e-4, v6e-8");
+        check("v5e-x", "`x` is not a number");
+        check("v5e:2x2x1", "slices of v5e have 2 axes, such as v5e:2x2");
+        check("v5p:4x4", "slices of v5p have 3 axes, such as v5p:2x2x1");
+        check("v5e:0x4", "from 1 to 9216 chips");
+        check("v5e:99999999999x99999999999", "from 1 to 9216 chips");
+        check("v5e:2y4", "`2y4` is no size");
+        assert!(Slice::parse_list("v5e:2x4, v3-8").is_ok_and(|list| list.len() == 2));
+        assert!(Slice::parse_list("v5e:2x4,").is_err());
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_do_not_count() {
+        let links = |name: &str| name.parse::<Slice>().unwrap().links();
+        assert_eq!((links("v5e:1x1"), links("v5e:2x4"), links("v5e:16x16")), (0.0, 0.5, 1.0));
+        assert_eq!((links("v5p:2x2x1"), links("v5p:4x4x4"), links("v5p:4x4x8")), (2.0 / 6.0, 1.0, 1.0));
+        assert_eq!((links("v5e:4x16"), links("v3:32x32")), (0.75, 1.0));
+    }
+}

@@ -1,0 +1,278 @@
+//! What makes a step slower than it need be: sizes that leave a part of the matrix units or of the memory's tiles empty,
+//! and `f32` where `bf16` would do.
+//!
+//! It is read from a compiled program, or, before anything is compiled, from what was recorded.
+//!
+//! ```
+//! use fulmen_preflight::{Generation, warnings};
+//! use fulmen_tensor::{DType, Function, TensorType};
+//!
+//! let types = [TensorType::new(DType::F32, [64, 16]), TensorType::new(DType::F32, [16, 24])];
+//! let narrow = Function::trace("narrow", &types, |x| vec![x[0].matmul(&x[1])]);
+//! let products = warnings::recorded_products(&narrow.recorded()?, 1);
+//! let unit = Generation::find("v5e").unwrap().matrix_unit;
+//! assert!(warnings::share_used(&products, unit).unwrap() < 0.1);
+//! assert!(warnings::matrix_unit(&products, unit)[0].message.contains("of the 128×128 matrix unit"));
+//! # Ok::<(), fulmen_tensor::Error>(())
+//! ```
+
+use std::collections::BTreeMap;
+
+use fulmen_pjrt::ElementType;
+use fulmen_pjrt::hlo::{LargeArray, PlacedProduct, Precision, Product, Source};
+use fulmen_tensor::{DType, Recorded};
+
+/// Something that costs time or memory, and where.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Warning {
+    /// What it is, and by how much.
+    pub message: String,
+    /// The line of the user's code, where it is known.
+    pub source: Option<String>,
+}
+
+/// A product that does less than this share of all work is not worth a line.
+const WORTH_A_LINE: f64 = 0.01;
+/// A matrix unit that is filled to this share is full enough.
+const FULL_ENOUGH: f64 = 0.9;
+/// Padding of fewer bytes than this is not worth a line.
+const WORTH_BYTES: u64 = 1 << 20;
+/// Warnings of one kind.
+const MOST: usize = 5;
+
+/// The share of the matrix unit's work that is not padding, at best: two of the three lengths fill its rows and
+/// columns, and the third streams through it eight at a time.
+fn used(product: &Product, unit: u64) -> f64 {
+    let share = |length: u64, whole: u64| length as f64 / length.max(1).next_multiple_of(whole) as f64;
+    let one = share(product.columns, unit) * share(product.rows, 8);
+    let other = share(product.rows, unit) * share(product.columns, 8);
+    share(product.inner, unit) * one.max(other)
+}
+
+/// The share of the matrix units' time, over all products, that is not spent on padding; `None` without products.
+pub fn share_used(products: &[PlacedProduct], unit: u64) -> Option<f64> {
+    let (mut work, mut time) = (0.0, 0.0);
+    for placed in products {
+        let (flops, used) = (placed.product.flops * placed.times as f64, used(&placed.product, unit));
+        if used > 0.0 {
+            work += flops;
+            time += flops / used;
+        }
+    }
+    (time > 0.0).then(|| work / time)
+}
+
+/// The products that a program records with `matmul` and `convolution`, as one of the devices that share a batch sees
+/// them. Their derivatives have the same lengths in another order.
+pub fn recorded_products(recorded: &[Recorded], devices: usize) -> Vec<PlacedProduct> {
+    recorded.iter().filter_map(|r| recorded_product(recorded, r, devices as u64)).collect()
+}
+
+fn recorded_product(recorded: &[Recorded], r: &Recorded, devices: u64) -> Option<PlacedProduct> {
+    let ty = |i: usize| recorded.get(*r.operands.get(i)?)?.types.first();
+    let (left, right, result) = (ty(0)?.shape.dims(), ty(1)?.shape.dims(), r.types.first()?.shape.dims());
+    let len = |dims: &[usize]| dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
+    let (batch, rows, inner, columns) = match r.operation? {
+        // The leading axes of the right side, if it has any, are those of the left, and the batch is the first of them.
+        "matmul" if right.len() > 2 => {
+            let [leading @ .., rows, inner] = left else { return None };
+            (len(leading), *rows as u64, *inner as u64, *right.last()? as u64)
+        }
+        "matmul" => {
+            let (inner, leading) = left.split_last()?;
+            (1, len(leading).div_ceil(devices), *inner as u64, len(right.get(1..)?))
+        }
+        // `[batch, in, …]` and `[out, in / groups, …]` make `[batch, out, …]`. A derivative has its axes in another order.
+        "convolution" => {
+            let ([images, made, places @ ..], [features, kernel @ ..]) = (result, right) else { return None };
+            if left.first() != Some(images) || made != features {
+                return None;
+            }
+            (1, (*images as u64 * len(places)).div_ceil(devices), len(kernel), *features as u64)
+        }
+        _ => return None,
+    };
+    let flops = 2.0 * batch as f64 * rows as f64 * inner as f64 * columns as f64;
+    let (operands, precision) = (ElementType::F32, Precision::Default);
+    Some(PlacedProduct {
+        product: Product { batch, rows, inner, columns, features: inner, operands, precision, flops },
+        name: String::new(),
+        times: 1,
+        op_name: String::new(),
+        source: Some(Source { file: r.location.file().into(), line: r.location.line() }),
+    })
+}
+
+/// Products whose sizes leave a part of the matrix unit empty, the most wasteful first.
+pub fn matrix_unit(products: &[PlacedProduct], unit: u64) -> Vec<Warning> {
+    let work = |p: &PlacedProduct| p.product.flops * p.times as f64;
+    let all: f64 = products.iter().map(work).sum();
+    // The same product on the same line is one.
+    let mut found: BTreeMap<(String, [u64; 3]), (f64, f64, u64)> = BTreeMap::new();
+    for placed in products {
+        let product = &placed.product;
+        let source = placed.source.as_ref().map(ToString::to_string).unwrap_or_default();
+        let entry = found.entry((source, [product.rows, product.inner, product.columns])).or_default();
+        entry.0 += work(placed);
+        entry.1 = used(product, unit);
+        entry.2 += placed.times.saturating_mul(product.batch);
+    }
+    let mut found: Vec<_> = found
+        .into_iter()
+        .filter(|(_, (work, used, _))| *work >= WORTH_A_LINE * all && *used < FULL_ENOUGH && *used > 0.0)
+        .collect();
+    let wasted = |(work, used, _): &(f64, f64, u64)| work * (1.0 / used - 1.0);
+    found.sort_by(|a, b| wasted(&b.1).total_cmp(&wasted(&a.1)));
+    let rest = found.len().saturating_sub(MOST);
+    let mut warnings: Vec<Warning> = found
+        .into_iter()
+        .take(MOST)
+        .map(|((source, [rows, inner, columns]), (work, used, times))| Warning {
+            message: format!(
+                "{times} × a product of {rows}×{inner} by {inner}×{columns} fills at most {:.0} % of the {unit}×{unit} matrix \
+                 unit ({:.0} % of the step's products); lengths that are multiples of {unit} fill it",
+                100.0 * used,
+                100.0 * work / all
+            ),
+            source: Some(source).filter(|source| !source.is_empty()),
+        })
+        .collect();
+    if rest > 0 {
+        let message = match rest {
+            1 => "1 more product does not fill the matrix unit".to_owned(),
+            _ => format!("{rest} more products do not fill the matrix unit"),
+        };
+        warnings.push(Warning { message, source: None });
+    }
+    warnings
+}
+
+/// Arrays that are mostly padding to tiles of 8 × 128, the most wasteful first.
+pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
+    let bytes = |array: &LargeArray| {
+        let elements = array.ty.dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
+        elements.saturating_mul(array.ty.element_type.size_in_bits() as u64).div_ceil(8)
+    };
+    // By type; of the lines the first is told.
+    let mut found: BTreeMap<String, (u64, u64, usize, Option<String>)> = BTreeMap::new();
+    for array in arrays {
+        let own = bytes(array);
+        if array.bytes.saturating_sub(own) >= WORTH_BYTES && array.bytes >= own.saturating_mul(3) / 2 {
+            let source = || array.source.as_ref().map(ToString::to_string);
+            let (count, first) = found.remove(&array.ty.to_string()).map_or((0, None), |entry| (entry.2, entry.3));
+            found.insert(array.ty.to_string(), (own, array.bytes, count + 1, first.or_else(source)));
+        }
+    }
+    let mut found: Vec<_> = found.into_iter().collect();
+    found.sort_by_key(|(_, (own, padded, n, _))| std::cmp::Reverse((padded - own).saturating_mul(*n as u64)));
+    let warning = |(ty, (own, padded, n, source)): (String, (u64, u64, usize, Option<String>))| Warning {
+        message: format!(
+            "{n} × {ty} takes {:.1} × its bytes, because its fastest axes are padded to tiles of 8×128",
+            padded as f64 / own.max(1) as f64
+        ),
+        source,
+    };
+    found.into_iter().take(MOST).map(warning).collect()
+}
+
+/// Products of `f32` in the program as it was recorded. (In the compiled program they are `bf16` already: that is how a
+/// matrix unit multiplies `f32` in default precision.)
+pub fn single_precision(recorded: &[Recorded], passes: u32) -> Option<Warning> {
+    let is_product = |r: &&Recorded| matches!(r.operation, Some("matmul" | "dot_general" | "convolution"));
+    let products: Vec<&Recorded> = recorded.iter().filter(is_product).collect();
+    let is_f32 = |r: &&&Recorded| {
+        let types: Vec<_> = r.operands.iter().filter_map(|&i| recorded.get(i)?.types.first()).collect();
+        types.iter().all(|ty| ty.dtype == DType::F32)
+    };
+    let wide: Vec<&&Recorded> = products.iter().filter(is_f32).collect();
+    let first = wide.first()?;
+    let multiplied = match passes {
+        1 => "rounds them to bf16 all the same".to_owned(),
+        n => format!("goes over them {n} times in bf16, which is what a higher matmul precision costs"),
+    };
+    Some(Warning {
+        message: format!(
+            "{} of {} products take f32, and the matrix unit {multiplied}; bf16-mixed precision halves what is read and \
+             kept for the backward pass",
+            wide.len(),
+            products.len()
+        ),
+        source: Some(first.location.to_string()),
+    })
+}
+
+/// The most passes of any product of the compiled program.
+pub(crate) fn passes(products: &[PlacedProduct]) -> u32 {
+    let wide = products.iter().filter(|p| p.product.operands == ElementType::F32);
+    wide.map(|p| p.product.passes()).max().unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_pjrt::ArrayType;
+    use fulmen_tensor::{Function, TensorType};
+
+    use super::*;
+
+    fn product(rows: u64, inner: u64, columns: u64) -> PlacedProduct {
+        let flops = 2.0 * rows as f64 * inner as f64 * columns as f64;
+        let (operands, precision) = (ElementType::Bf16, Precision::Default);
+        PlacedProduct {
+            product: Product { batch: 1, rows, inner, columns, features: inner, operands, precision, flops },
+            name: String::new(),
+            times: 1,
+            op_name: String::new(),
+            source: Some(Source { file: "m.rs".into(), line: inner as u32 }),
+        }
+    }
+
+    #[test]
+    fn a_full_matrix_unit_is_not_warned_of() {
+        assert_eq!(used(&product(1024, 256, 128).product, 128), 1.0);
+        assert_eq!(used(&product(1024, 64, 128).product, 128), 0.5);
+        // Ten columns, but the many rows can fill the unit's columns instead.
+        assert_eq!(used(&product(1024, 256, 10).product, 128), 10.0 / 16.0);
+        assert_eq!(used(&product(1024, 128, 128).product, 256), 0.5);
+        assert!(matrix_unit(&[product(1024, 256, 128)], 128).is_empty());
+        let warnings = matrix_unit(&[product(1024, 256, 128), product(4096, 100, 100), product(8, 8, 8)], 128);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert_eq!(warnings[0].source.as_deref(), Some("m.rs:100"));
+        assert!(
+            warnings[0].message.contains("1 × a product of 4096×100 by 100×100 fills at most 75 %"),
+            "{warnings:?}"
+        );
+        assert!(matrix_unit(&[product(1024, 256, 128)], 256).is_empty(), "the rows fill the unit");
+        assert_eq!(matrix_unit(&[product(1024, 128, 128)], 256).len(), 1);
+    }
+
+    #[test]
+    fn arrays_that_are_mostly_padding_are_told_by_type() {
+        let array = |dims: &[usize], bytes, line| LargeArray {
+            ty: ArrayType::new(ElementType::F32, dims),
+            bytes,
+            name: String::new(),
+            opcode: String::new(),
+            op_name: String::new(),
+            source: Some(Source { file: "m.rs".into(), line }),
+        };
+        let padded = 8192 * 128 * 4;
+        let arrays = [array(&[8192, 16], padded, 7), array(&[8192, 16], padded, 9), array(&[8192, 100], padded, 3)];
+        let warnings = tiles(&arrays);
+        let [one] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(one.message.starts_with("2 × f32[8192,16] takes 8.0 × its bytes"), "{warnings:?}");
+        assert_eq!(one.source.as_deref(), Some("m.rs:7"));
+    }
+
+    #[test]
+    fn products_of_f32_are_seen_as_recorded() {
+        let f32s = [TensorType::new(DType::F32, [4, 8]), TensorType::new(DType::F32, [8, 2])];
+        let wide = Function::trace("f", &f32s, |x| vec![x[0].matmul(&x[1])]).recorded().unwrap();
+        let warning = single_precision(&wide, 1).unwrap();
+        assert!(warning.message.starts_with("1 of 1 products take f32, and the matrix unit rounds"), "{warning:?}");
+        assert!(warning.source.unwrap().contains("warnings.rs"));
+        assert!(single_precision(&wide, 6).unwrap().message.contains("6 times in bf16"));
+        let bf16 = f32s.map(|ty| TensorType::new(DType::Bf16, ty.shape));
+        let narrow = Function::trace("f", &bf16, |x| vec![x[0].matmul(&x[1])]).recorded().unwrap();
+        assert_eq!(single_precision(&narrow, 1), None);
+    }
+}

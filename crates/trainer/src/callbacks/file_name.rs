@@ -1,0 +1,127 @@
+//! [`FileName`]: the pattern of a checkpoint's name, as Lightning's `filename`.
+
+/// Texts with named values between them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct FileName(Vec<Part>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    Text(String),
+    Value { name: String, format: Format },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Format {
+    Plain,
+    /// So many digits after the point.
+    Decimals(usize),
+    /// A whole number of at least so many digits.
+    Digits(usize),
+}
+
+impl FileName {
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(super) fn parse(pattern: &str) -> Result<FileName, String> {
+        if pattern.is_empty() {
+            return Err("a name of a file is not empty".into());
+        }
+        if ["last", "best", "exception"].contains(&pattern) {
+            return Err("the Trainer has a file of this name; choose another".into());
+        }
+        let (mut parts, mut rest) = (vec![], pattern);
+        while let Some((text, value)) = rest.split_once('{') {
+            let (value, after) = value.split_once('}').ok_or("a `{` has no `}`")?;
+            let (name, format) = value.split_once(':').unwrap_or((value, ""));
+            let format = format_of(format)
+                .ok_or_else(|| format!("`{format}` is no format; there are .2f (digits after the point) and 03d"))?;
+            if name.is_empty() {
+                return Err("`{}` names no value".into());
+            }
+            parts.push(Part::Text(text.to_owned()));
+            parts.push(Part::Value { name: name.to_owned(), format });
+            rest = after;
+        }
+        if rest.contains('}') {
+            return Err("a `}` has no `{`".into());
+        }
+        parts.push(Part::Text(rest.to_owned()));
+        if parts.iter().any(|part| matches!(part, Part::Text(text) if text.contains('/'))) {
+            return Err("a name of a file has no `/`".into());
+        }
+        Ok(FileName(parts))
+    }
+
+    /// The names of the values in it.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|part| match part {
+            Part::Text(_) => None,
+            Part::Value { name, .. } => Some(name.as_str()),
+        })
+    }
+
+    /// The name with these values. `{epoch}` and `{step}` stay where they have none.
+    pub(super) fn fill(&self, value: impl Fn(&str) -> Option<f64>) -> String {
+        let part = |part: &Part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Value { name, format } => {
+                // A name of a metric may have what a name of a file has not.
+                let shown = name.replace('/', "_");
+                match (value(name), format) {
+                    (None, _) if name == "epoch" || name == "step" => format!("{shown}={{{name}}}"),
+                    (None, _) => String::new(),
+                    (Some(value), Format::Plain) => format!("{shown}={value}"),
+                    (Some(value), Format::Decimals(digits)) => format!("{shown}={value:.digits$}"),
+                    (Some(value), Format::Digits(digits)) => format!("{shown}={value:0digits$.0}"),
+                }
+            }
+        };
+        self.0.iter().map(part).collect()
+    }
+}
+
+fn format_of(format: &str) -> Option<Format> {
+    if format.is_empty() {
+        return Some(Format::Plain);
+    }
+    if let Some(digits) = format.strip_prefix('.') {
+        return digits.strip_suffix('f').unwrap_or(digits).parse().ok().map(Format::Decimals);
+    }
+    format.strip_suffix('d')?.parse().ok().map(Format::Digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_becomes_lightnings_names() {
+        let fill = |pattern: &str| {
+            FileName::parse(pattern).unwrap().fill(|name| match name {
+                "epoch" => Some(2.0),
+                "step" => Some(300.0),
+                "val_loss/ood" => Some(0.123_456),
+                _ => Some(f64::NAN),
+            })
+        };
+        assert_eq!(fill("{epoch}-{step}"), "epoch=2-step=300");
+        assert_eq!(fill("net-{epoch:02d}-{val_loss/ood:.2f}"), "net-epoch=02-val_loss_ood=0.12");
+        assert_eq!(fill("{val_loss/ood:.3}{missing}"), "val_loss_ood=0.123missing=NaN");
+        assert_eq!(FileName::parse("a-{epoch}-{step}").unwrap().fill(|_| None), "a-epoch={epoch}-step={step}");
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_told() {
+        for (pattern, why) in [
+            ("", "not empty"),
+            ("a/b", "has no `/`"),
+            ("best", "the Trainer has a file of this name"),
+            ("{epoch", "has no `}`"),
+            ("epoch}", "has no `{`"),
+            ("{}", "names no value"),
+            ("{epoch:x}", "`x` is no format"),
+        ] {
+            assert!(FileName::parse(pattern).unwrap_err().contains(why), "{pattern}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! [`NormMonitor`]: logs how long gradients, parameters and their changes are.
+
+use crate::StepPart;
+use crate::callback::Callback;
+
+/// Which parameters [`NormMonitor`] takes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NormGroup {
+    /// Those of a group of the optimizer, by its pattern; `default` for those that no pattern fits.
+    #[default]
+    ParamGroup,
+    /// Those of a layer: `encoder.0` has `encoder.0.weight` and `encoder.0.bias`.
+    Layer,
+    /// Each by itself.
+    Parameter,
+}
+
+impl NormGroup {
+    /// The name of the group of a parameter.
+    pub(crate) fn name(self, parameter: &str, param_group: impl FnOnce() -> String) -> String {
+        match self {
+            NormGroup::ParamGroup => Some(param_group()).filter(|name| !name.is_empty()).unwrap_or("default".into()),
+            NormGroup::Layer => parameter.rsplit_once('.').map_or(parameter, |(layer, _)| layer).to_owned(),
+            NormGroup::Parameter => parameter.to_owned(),
+        }
+    }
+}
+
+/// Logs Euclidean lengths of the latest step: of the gradients before clipping (`grad_norm`), of the parameters after the
+/// step (`param_norm`), and of what the step changed of them (`update_norm`). Each is logged for all trained parameters
+/// together, and as `grad_norm/GROUP` for each group where there are several. They are computed within the step, and come
+/// with the other values of a log point.
+///
+/// ```
+/// use fulmen_trainer::Trainer;
+/// use fulmen_trainer::callbacks::{NormGroup, NormMonitor};
+/// let builder = Trainer::builder().callback(NormMonitor::new().group_by(NormGroup::Layer).parameters(false));
+/// ```
+#[derive(Debug)]
+pub struct NormMonitor {
+    gradients: bool,
+    parameters: bool,
+    updates: bool,
+    by: NormGroup,
+}
+
+impl Default for NormMonitor {
+    fn default() -> NormMonitor {
+        NormMonitor { gradients: true, parameters: true, updates: true, by: NormGroup::default() }
+    }
+}
+
+impl NormMonitor {
+    /// Logs all three lengths by the groups of the optimizer.
+    pub fn new() -> NormMonitor {
+        NormMonitor::default()
+    }
+
+    /// Whether to log the lengths of gradients.
+    pub fn gradients(mut self, log: bool) -> NormMonitor {
+        self.gradients = log;
+        self
+    }
+
+    /// Whether to log the lengths of parameters.
+    pub fn parameters(mut self, log: bool) -> NormMonitor {
+        self.parameters = log;
+        self
+    }
+
+    /// Whether to log the lengths of what a step changes. The parameters before the step are then kept until they have
+    /// been compared with those after it.
+    pub fn updates(mut self, log: bool) -> NormMonitor {
+        self.updates = log;
+        self
+    }
+
+    /// Which parameters are taken together.
+    pub fn group_by(mut self, by: NormGroup) -> NormMonitor {
+        self.by = by;
+        self
+    }
+}
+
+impl Callback for NormMonitor {
+    fn name(&self) -> &'static str {
+        "NormMonitor"
+    }
+
+    fn refusal(&self) -> Option<String> {
+        let logs = self.gradients || self.parameters || self.updates;
+        (!logs).then(|| "gradients, parameters and updates are all off, so that it logs nothing; turn one on".into())
+    }
+
+    fn step_part(&self) -> Option<StepPart> {
+        let NormMonitor { gradients, parameters, updates, by } = *self;
+        Some(StepPart::Norms { gradients, parameters, updates, by })
+    }
+}

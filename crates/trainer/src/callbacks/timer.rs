@@ -1,0 +1,130 @@
+//! [`Timer`]: measures how long a fit trains, and ends it in time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::callback::{Callback, FitStart, Progress};
+use crate::{Actions, Error, FitSummary, LogPoint};
+
+/// When [`Timer`] looks at the time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimerInterval {
+    /// After each step.
+    #[default]
+    Step,
+    /// At the end of each epoch.
+    Epoch,
+}
+
+/// Measures how long a fit trains and validates, that before a resume included, and ends it after a time: Lightning's
+/// `Timer`. A clone shows the same time. To limit the time alone, the option `max_time` is enough.
+///
+/// ```
+/// use std::time::Duration;
+/// use fulmen_trainer::{Trainer, callbacks::Timer};
+///
+/// let timer = Timer::new().duration(Duration::from_secs(12 * 3600));
+/// let builder = Trainer::builder().callback(timer.clone());
+/// assert_eq!(timer.time_elapsed(), Duration::ZERO); // nothing was trained yet
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Timer {
+    duration: Option<Duration>,
+    interval: TimerInterval,
+    clock: Arc<Mutex<Clock>>,
+}
+
+#[derive(Debug, Default)]
+struct Clock {
+    before: Duration,
+    since: Option<Instant>,
+}
+
+impl Clock {
+    fn elapsed(&self) -> Duration {
+        self.before.saturating_add(self.since.map_or(Duration::ZERO, |since| since.elapsed()))
+    }
+
+    fn stop(&mut self) {
+        *self = Clock { before: self.elapsed(), since: None };
+    }
+}
+
+impl Timer {
+    /// Measures, and ends nothing.
+    pub fn new() -> Timer {
+        Timer::default()
+    }
+
+    /// Ends training after this time.
+    pub fn duration(mut self, duration: Duration) -> Timer {
+        self.duration = Some(duration);
+        self
+    }
+
+    /// When it looks at the time; after each step by default.
+    pub fn interval(mut self, interval: TimerInterval) -> Timer {
+        self.interval = interval;
+        self
+    }
+
+    /// For how long the latest fit has trained.
+    pub fn time_elapsed(&self) -> Duration {
+        self.clock.lock().elapsed()
+    }
+
+    /// How much of the duration is left, if it has one.
+    pub fn time_remaining(&self) -> Option<Duration> {
+        Some(self.duration?.saturating_sub(self.time_elapsed()))
+    }
+
+    fn look(&self, actions: &mut Actions) {
+        if let (Some(duration), Some(Duration::ZERO)) = (self.duration, self.time_remaining()) {
+            actions.stop(format!("the Timer's {duration:?} are over"));
+        }
+    }
+}
+
+impl Callback for Timer {
+    fn name(&self) -> &'static str {
+        "Timer"
+    }
+
+    fn refusal(&self) -> Option<String> {
+        (self.duration == Some(Duration::ZERO)).then(|| "duration must be more than 0 seconds".into())
+    }
+
+    fn on_fit_start(&mut self, _: &FitStart) {
+        *self.clock.lock() = Clock { before: Duration::ZERO, since: Some(Instant::now()) };
+    }
+
+    fn on_train_batch_end(&mut self, _: &Progress, actions: &mut Actions) {
+        if self.interval == TimerInterval::Step {
+            self.look(actions);
+        }
+    }
+
+    fn on_train_epoch_end(&mut self, _: &LogPoint, actions: &mut Actions) {
+        self.look(actions);
+    }
+
+    fn on_fit_end(&mut self, _: &FitSummary) {
+        self.clock.lock().stop();
+    }
+
+    fn on_exception(&mut self, _: &Error, _: &mut Actions) {
+        self.clock.lock().stop();
+    }
+
+    fn state(&self) -> Option<Value> {
+        Some(json!({ "seconds": self.time_elapsed().as_secs_f64().to_bits() }))
+    }
+
+    fn load_state(&mut self, state: &Value) {
+        let seconds = state["seconds"].as_u64().map(f64::from_bits);
+        self.clock.lock().before = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or_default();
+    }
+}

@@ -1,0 +1,122 @@
+//! Validation in a fit: which sets are due, the passes over them, and their values.
+
+use fulmen_tensor::{DeviceArray, Literal};
+
+use super::Fit;
+use crate::callback::{EvaluationProgress, Progress};
+use crate::evaluate::{Evaluated, Evaluation};
+use crate::validation_set::Cadence;
+use crate::{BatchLimit, LogPoint, Result, Signal, hosts};
+
+/// A validation set that is ready to run.
+pub(super) struct Validation {
+    pub(super) name: String,
+    pub(super) cadence: Cadence,
+    pub(super) evaluation: Evaluation,
+}
+
+impl Fit<'_> {
+    /// The names of the sets that are due after the latest batch.
+    pub(super) fn due(&self, progress: &Progress) -> Vec<String> {
+        let stepped = self.step.stepped();
+        let due = self.validation.iter().filter(|set| set.cadence.is_due(progress, stepped));
+        due.map(|set| set.name.clone()).collect()
+    }
+
+    /// Those that are due with the end of the epoch, of which a checkpoint of an earlier version does not tell.
+    pub(super) fn due_with_the_epoch(&self) -> Vec<String> {
+        let mut due = self.due(&self.step.progress());
+        let asked =
+            self.step.position.validation.iter().filter(|name| !due.contains(name)).cloned().collect::<Vec<_>>();
+        due.extend(asked);
+        due
+    }
+
+    /// The sets of these names.
+    fn sets<'a>(&'a self, names: &'a [String]) -> impl Iterator<Item = &'a Validation> {
+        self.validation.iter().filter(|set| names.contains(&set.name))
+    }
+
+    /// Validates after a step within an epoch, if that is due. A checkpoint that is saved before all is done says so.
+    pub(super) fn validate_within_epoch(&mut self) -> Result<Option<Signal>> {
+        let due = self.step.position.validation.clone();
+        if self.sets(&due).next().is_none() {
+            self.step.position.validation.clear();
+            return Ok(None);
+        }
+        let validated = match self.validate(&due)? {
+            Ok(logged) => logged,
+            Err(signal) => return Ok(Some(signal)),
+        };
+        let pending = self.session.runtime.read(&validated.iter().collect::<Vec<_>>())?;
+        self.finish_reads()?;
+        let literals = hosts::arrive(self.step.executor.hosts(), pending)?;
+        let point = self.validation_point(&due, &literals)?;
+        self.step.position.validation.clear();
+        self.session.log(&point, &mut self.warned_of_logger);
+        self.hooks.on_validation_end(&point, &mut self.asked);
+        self.asked.asked.validate = false;
+        self.act()?;
+        Ok(None)
+    }
+
+    /// Runs the first batches of each set before anything is trained.
+    pub(super) fn try_validation(&mut self) -> Result<()> {
+        let batches @ 1.. = self.options().num_sanity_val_steps else { return Ok(()) };
+        if self.validation.is_empty() {
+            return Ok(());
+        }
+        self.hooks.on_sanity_check_start();
+        for set in &self.validation {
+            // A signal is heard again after the first step.
+            self.pass(set, BatchLimit::Count(batches), |_| {})?;
+        }
+        self.hooks.on_sanity_check_end();
+        Ok(())
+    }
+
+    /// Runs the validation steps of these sets; what they log stays on the device. A signal ends it.
+    pub(super) fn validate(&self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
+        let mut all = vec![];
+        for set in self.sets(names) {
+            let mut progress = EvaluationProgress {
+                dataset: set.name.clone(),
+                batch: 0,
+                batches: set.evaluation.loader.len() as u64,
+                epoch: self.step.position.epoch,
+                global_step: self.step.position.global_step,
+            };
+            set.evaluation.stage.tell(&self.hooks, &progress);
+            let each = |batch| {
+                progress.batch = batch;
+                set.evaluation.stage.tell(&self.hooks, &progress);
+            };
+            match self.pass(set, BatchLimit::ALL, each)? {
+                Evaluated::Logged(logged) => all.extend(logged),
+                Evaluated::Interrupted(signal) => return Ok(Err(signal)),
+            }
+        }
+        Ok(Ok(all))
+    }
+
+    fn pass(&self, set: &Validation, batches: BatchLimit, mut each: impl FnMut(u64)) -> Result<Evaluated> {
+        let each = |batch| {
+            each(batch);
+            self.step.executor.interrupted()
+        };
+        let (runtime, hosts) = (&self.session.runtime, self.step.executor.hosts());
+        self.step
+            .with_weights(self.averages.as_ref(), |weights| set.evaluation.run(runtime, hosts, weights, batches, each))
+    }
+
+    /// What these sets have logged, by what was read of it, each with the set's name behind its own.
+    pub(super) fn validation_point(&self, names: &[String], mut read: &[Literal]) -> Result<LogPoint> {
+        let (epoch, global_step) = (self.step.position.epoch, self.step.position.global_step);
+        let mut point = LogPoint { epoch, global_step, ..LogPoint::default() };
+        for set in self.sets(names) {
+            let suffix = if set.name.is_empty() { String::new() } else { format!("/{}", set.name) };
+            point.extend(&set.evaluation.step.logs().pass(&mut read, &suffix, (epoch, global_step))?);
+        }
+        Ok(point)
+    }
+}

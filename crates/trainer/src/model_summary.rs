@@ -1,0 +1,130 @@
+//! [`ModelSummary`]: what a module is made of, as a table.
+
+use std::fmt;
+
+use fulmen_nn::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
+
+/// Tensors whose types a row shows.
+const MOST_SHOWN: usize = 4;
+
+/// The parts of a module with their types, and the shapes of their parameters; it prints as a table. A fit begins with
+/// that of the outermost parts (`enable_model_summary`).
+///
+/// ```
+/// use fulmen_nn::{Linear, Module};
+/// use fulmen_trainer::ModelSummary;
+///
+/// #[derive(Module)]
+/// struct Net {
+///     hidden: Linear,
+///     out: Linear,
+/// }
+///
+/// let net = Net { hidden: Linear::new(2, 16), out: Linear::new(16, 3) };
+/// net.out.set_requires_grad(false);
+/// let table = ModelSummary::new(&net, 1).to_string();
+/// let rows: Vec<&str> = table.lines().map(str::trim_end).collect();
+/// assert_eq!(rows[0], "Name   | Type   | Parameters | Shapes");
+/// assert_eq!(rows[2], "hidden | Linear |         48 | weight f32[16, 2], bias f32[16]");
+/// assert_eq!(rows[5], "99 parameters, 51 of them frozen; 396 bytes");
+/// ```
+#[derive(Clone, Debug)]
+pub struct ModelSummary {
+    rows: Vec<[String; 4]>,
+    parameters: usize,
+    frozen: usize,
+    bytes: usize,
+}
+
+impl ModelSummary {
+    /// Of the parts that have names of at most `max_depth` words: `encoder` has one, `encoder.layers` two.
+    pub fn new<M: Module + ?Sized>(module: &M, max_depth: usize) -> ModelSummary {
+        let mut found = Found::default();
+        module.visit(&mut Visit::new(&mut found));
+        let Found { parts, parameters, others } = found;
+        let mut rows = vec![];
+        for (part, type_name) in parts {
+            let prefix = format!("{part}.");
+            let depth = part.split('.').count();
+            let within =
+                || parameters.iter().filter(|(name, _)| name.starts_with(&prefix) || depth == 1 && *name == part);
+            let holds = within().next().is_some() || others.iter().any(|name| name.starts_with(&prefix));
+            if depth > max_depth || !holds {
+                continue;
+            }
+            let mut distinct: Vec<&(String, Parameter)> = vec![];
+            for entry in within() {
+                if !distinct.iter().any(|seen| seen.1.is(&entry.1)) {
+                    distinct.push(entry);
+                }
+            }
+            let count: usize = distinct.iter().map(|(_, p)| p.ty().shape.num_elements()).sum();
+            let shape = |(name, p): &(String, Parameter)| {
+                let ty = p.ty();
+                name.strip_prefix(&prefix).map_or_else(|| ty.to_string(), |name| format!("{name} {ty}"))
+            };
+            let mut shapes: Vec<String> = distinct.iter().take(MOST_SHOWN).map(|entry| shape(entry)).collect();
+            if distinct.len() > MOST_SHOWN {
+                shapes.push(format!("… ({} tensors)", distinct.len()));
+            }
+            rows.push([part, short(type_name), count.to_string(), shapes.join(", ")]);
+        }
+        let mut summary = ModelSummary { rows, parameters: module.num_parameters(), frozen: 0, bytes: 0 };
+        for (_, parameter) in module.parameters() {
+            let ty = parameter.ty();
+            summary.bytes += ty.size_in_bytes();
+            summary.frozen += if parameter.requires_grad() { 0 } else { ty.shape.num_elements() };
+        }
+        summary
+    }
+}
+
+impl fmt::Display for ModelSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let header = ["Name", "Type", "Parameters", "Shapes"].map(str::to_owned);
+        let width = |column: usize| {
+            let cells = self.rows.iter().chain([&header]).map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0)
+        };
+        let [name, ty, count, shapes] = [0, 1, 2, 3].map(width);
+        let line = "-".repeat(name + ty + count + shapes + 9);
+        let row = |[a, b, c, d]: &[String; 4]| format!("{a:name$} | {b:ty$} | {c:>count$} | {d}\n");
+        let rows: String = self.rows.iter().map(row).collect();
+        write!(f, "{}{line}\n{rows}{line}\n", row(&header))?;
+        let frozen = if self.frozen > 0 { format!(", {} of them frozen", self.frozen) } else { String::new() };
+        write!(f, "{} parameters{frozen}; {} bytes", self.parameters, self.bytes)
+    }
+}
+
+/// A type's name without the paths in it.
+fn short(type_name: &str) -> String {
+    let pieces = type_name.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+    pieces.map(|piece| piece.rsplit("::").next().unwrap_or(piece)).collect()
+}
+
+/// What a module shows.
+#[derive(Default)]
+struct Found {
+    parts: Vec<(String, &'static str)>,
+    parameters: Vec<(String, Parameter)>,
+    /// What else a part can hold.
+    others: Vec<String>,
+}
+
+impl Visitor for Found {
+    fn part(&mut self, name: &str, type_name: &'static str) {
+        self.parts.push((name.into(), type_name));
+    }
+    fn parameter(&mut self, name: &str, parameter: &Parameter) {
+        self.parameters.push((name.into(), parameter.clone()));
+    }
+    fn buffer(&mut self, name: &str, _: &Buffer) {
+        self.others.push(name.into());
+    }
+    fn mode(&mut self, name: &str, _: &TrainingMode) {
+        self.others.push(name.into());
+    }
+    fn random_stream(&mut self, name: &str, _: &RandomStream) {
+        self.others.push(name.into());
+    }
+}

@@ -1,0 +1,215 @@
+//! [`Optimizers`]: several optimizers for one module, each with a name and parameters of its own.
+
+use std::any::Any;
+use std::fmt::Display;
+use std::panic::Location;
+
+use fulmen_nn::optim::pattern::{fits, misfit};
+use fulmen_nn::optim::{Optimizer, Step};
+use fulmen_tensor::{DType, Tensor, TensorType};
+
+use crate::{Error, Result};
+
+/// Several optimizers for one module, as a GAN needs them. Each has a name, by which
+/// [`StepContext::minimize`](crate::StepContext::minimize) steps it, and the parameters that fit one of its patterns.
+///
+/// In a pattern `*` stands for any text, dots included, and `?` for one character; it must fit the whole dotted name. A
+/// parameter belongs to one optimizer. One that belongs to none must be frozen with
+/// [`set_requires_grad`](fulmen_nn::Parameter::set_requires_grad).
+///
+/// ```
+/// use fulmen_nn::optim::{Adam, Optimizer};
+/// use fulmen_trainer::Optimizers;
+///
+/// fn configure_optimizers() -> Box<dyn Optimizer> {
+///     let optimizers = Optimizers::new()
+///         .add("discriminator", ["discriminator.*"], Adam::new(2e-4).betas(0.5, 0.999))
+///         .add("generator", ["generator.*"], Adam::new(2e-4).betas(0.5, 0.999))
+///         .every("generator", 2);
+///     Box::new(optimizers)
+/// }
+/// # configure_optimizers();
+/// ```
+#[derive(Debug)]
+pub struct Optimizers {
+    members: Vec<Member>,
+    cadences: Vec<(String, u64, &'static Location<'static>)>,
+    at: &'static Location<'static>,
+    is_single: bool,
+}
+
+/// One of the optimizers. A single one has an empty name.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) name: String,
+    patterns: Vec<String>,
+    pub(crate) optimizer: Box<dyn Optimizer>,
+    pub(crate) at: &'static Location<'static>,
+}
+
+impl Member {
+    fn has(&self, parameter: &str) -> bool {
+        self.patterns.iter().any(|pattern| fits(pattern, parameter))
+    }
+}
+
+impl Optimizers {
+    /// None yet.
+    #[track_caller]
+    #[allow(clippy::new_without_default, reason = "an empty one is refused, and its line is in the message")]
+    pub fn new() -> Optimizers {
+        Optimizers { members: vec![], cadences: vec![], at: Location::caller(), is_single: false }
+    }
+
+    /// An optimizer under this name, for the parameters that fit one of the patterns.
+    #[track_caller]
+    pub fn add(
+        mut self,
+        name: impl Into<String>,
+        patterns: impl IntoIterator<Item = impl Into<String>>,
+        optimizer: impl Optimizer,
+    ) -> Optimizers {
+        let patterns = patterns.into_iter().map(Into::into).collect();
+        let optimizer = Box::new(optimizer);
+        self.members.push(Member { name: name.into(), patterns, optimizer, at: Location::caller() });
+        self
+    }
+
+    /// Steps the optimizer of this name in the first step of the training and in every `steps`-th after it. The others
+    /// skip it: they neither compute its loss nor its gradients.
+    ///
+    /// What counts are the steps that [`Plan`](crate::Plan) counts: with `accumulate_grad_batches`, groups of batches. A
+    /// schedule counts the steps that its optimizer makes.
+    #[track_caller]
+    pub fn every(mut self, name: impl Into<String>, steps: u64) -> Optimizers {
+        self.cadences.push((name.into(), steps, Location::caller()));
+        self
+    }
+
+    /// What a module's `configure_optimizers` returned: several, or a single one.
+    pub(crate) fn from_module(mut optimizer: Box<dyn Optimizer>) -> Optimizers {
+        if let Some(several) = (&mut *optimizer as &mut dyn Any).downcast_mut::<Optimizers>() {
+            return std::mem::replace(several, Optimizers::new());
+        }
+        let member = Member { name: String::new(), patterns: vec!["*".into()], optimizer, at: Location::caller() };
+        Optimizers { members: vec![member], is_single: true, ..Optimizers::new() }
+    }
+
+    /// Whether there is only one, without a name, which minimizes what `training_step` returns.
+    pub(crate) fn is_single(&self) -> bool {
+        self.is_single
+    }
+
+    pub(crate) fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// The number of the optimizer with this name.
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        self.members.iter().position(|member| member.name == name)
+    }
+
+    /// The number of the optimizer that a parameter belongs to.
+    pub(crate) fn of(&self, parameter: &str) -> Option<usize> {
+        self.members.iter().position(|member| member.has(parameter))
+    }
+
+    /// How many steps of the training there are to one of this optimizer.
+    pub(crate) fn cadence(&self, member: usize) -> u64 {
+        let name = &self.members[member].name;
+        self.cadences.iter().rev().find(|(of, ..)| of == name).map_or(1, |(_, steps, _)| *steps)
+    }
+
+    /// The names, for messages.
+    pub(crate) fn names(&self) -> String {
+        let names: Vec<String> = self.members.iter().map(|member| format!("`{}`", member.name)).collect();
+        names.join(", ")
+    }
+
+    /// Looks whether they make sense for these parameters, of which some are frozen.
+    pub(crate) fn check_for(&self, parameters: &[(String, TensorType)], frozen: &[String]) -> Result<()> {
+        if let ([single], true) = (&self.members[..], self.is_single) {
+            return Ok(single.optimizer.check(parameters)?);
+        }
+        if self.members.is_empty() {
+            return Err(wrong(self.at, "there is none; add one with add()"));
+        }
+        for (i, member) in self.members.iter().enumerate() {
+            let name = &member.name;
+            if name.is_empty() || name.contains('/') {
+                return Err(wrong(member.at, format!("`{name}` is no name: it must not be empty and have no `/`")));
+            }
+            if self.position(name) != Some(i) {
+                return Err(wrong(member.at, format!("there are two with the name `{name}`; rename one")));
+            }
+            let names = parameters.iter().map(|(name, _)| name.as_str());
+            if let Some(message) = member.patterns.iter().find_map(|pattern| misfit(pattern, names.clone())) {
+                return Err(wrong(member.at, format!("`{name}`: {message}")));
+            }
+            let own: Vec<_> = parameters.iter().filter(|(parameter, _)| member.has(parameter)).cloned().collect();
+            for (parameter, _) in &own {
+                if let Some(other) = self.of(parameter).filter(|&other| other != i) {
+                    let other = &self.members[other].name;
+                    let message =
+                        format!("`{parameter}` belongs to `{other}` and to `{name}`; it can have one optimizer");
+                    return Err(wrong(member.at, message));
+                }
+            }
+            member.optimizer.check(&own)?;
+        }
+        if let Some((none, _)) = parameters.iter().find(|(name, _)| self.of(name).is_none() && !frozen.contains(name)) {
+            let message = format!(
+                "the parameter `{none}` belongs to none of {}; add a pattern that fits it, or freeze it with \
+                 set_requires_grad(false)",
+                self.names()
+            );
+            return Err(wrong(self.at, message));
+        }
+        for (name, steps, at) in &self.cadences {
+            if self.position(name).is_none() {
+                return Err(wrong(at, format!("every: there is no optimizer `{name}`; there are {}", self.names())));
+            }
+            if *steps == 0 {
+                return Err(wrong(at, format!("every: `{name}` must step every 1 or more steps, not every 0")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn wrong(at: &Location<'_>, message: impl Display) -> Error {
+    Error::usage(format!("Optimizers: {message}\n  at {at}"))
+}
+
+/// Each parameter by the optimizer that it belongs to.
+impl Optimizer for Optimizers {
+    fn state(&self, name: &str, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
+        self.of(name).map_or(vec![], |i| self.members[i].optimizer.state(name, parameter))
+    }
+
+    fn update(
+        &self,
+        step: &Step,
+        name: &str,
+        parameter: &Tensor,
+        gradient: &Tensor,
+        state: &[Tensor],
+    ) -> (Tensor, Vec<Tensor>) {
+        match self.of(name) {
+            Some(i) => self.members[i].optimizer.update(step, name, parameter, gradient, state),
+            None => (parameter.clone(), state.to_vec()),
+        }
+    }
+
+    /// That of the first.
+    fn learning_rate(&self, step: &Step) -> Tensor {
+        match self.members.first() {
+            Some(first) => first.optimizer.learning_rate(step),
+            None => Tensor::zeros(DType::F32, []),
+        }
+    }
+
+    fn trains(&self, name: &str, parameter: &TensorType) -> bool {
+        self.of(name).is_some_and(|i| self.members[i].optimizer.trains(name, parameter))
+    }
+}

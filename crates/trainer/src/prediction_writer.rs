@@ -1,0 +1,150 @@
+//! [`PredictionWriter`]: predictions in a file, CSV or safetensors, either whole or not there.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+
+use fulmen_durable::NewFile;
+use fulmen_nn::safetensors;
+use fulmen_tensor::{Complex, DType, Literal};
+
+use crate::{Error, Predicted, PredictedBatches, Result};
+
+/// Writes predictions to a file, which has its name once it is whole: a `.csv` with a line for each sample and a column for
+/// each number (`NAME`, or `NAME_0`, `NAME_1`, … where there are several), or a `.safetensors` with the values as they are,
+/// under their names. The lines of a CSV file are written as they come; the values of the other are kept until the end.
+///
+/// ```no_run
+/// use fulmen_trainer::{PredictionWriter, Weights};
+/// # fn f(trainer: &mut fulmen_trainer::Trainer, module: &impl fulmen_trainer::TrainingModule,
+/// #      loader: &fulmen_data::DataLoader) -> fulmen_trainer::Result<()> {
+/// let writer = PredictionWriter::new("predictions.csv")?;
+/// let samples = writer.write(trainer.predict(module, loader, Weights::Best)?)?;
+/// # let _ = samples; Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PredictionWriter {
+    path: PathBuf,
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Csv,
+    Safetensors,
+}
+
+impl PredictionWriter {
+    /// Writes to this file. What is known to fail is told before anything is predicted.
+    ///
+    /// # Errors
+    /// A name that ends in neither `.csv` nor `.safetensors`; no folder for it.
+    pub fn new(path: impl AsRef<Path>) -> Result<PredictionWriter> {
+        let path = path.as_ref();
+        PredictionWriter::of(path).map_err(|why| Error::usage(format!("PredictionWriter: {}: {why}", path.display())))
+    }
+
+    pub(crate) fn of(path: &Path) -> Result<PredictionWriter, String> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if !folder.is_dir() {
+            return Err(format!("there is no folder {}", folder.display()));
+        }
+        let format = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("csv") => Format::Csv,
+            Some("safetensors") => Format::Safetensors,
+            _ => return Err("the name must end in .csv or .safetensors".into()),
+        };
+        Ok(PredictionWriter { path: path.into(), format })
+    }
+
+    /// Reads all predictions and writes them; says of how many samples they are. Of several processes, which all must call
+    /// it, process 0 writes.
+    ///
+    /// # Errors
+    /// Those of the predictions; a file that cannot be written.
+    pub fn write(&self, batches: PredictedBatches) -> Result<usize> {
+        if !batches.is_coordinator() {
+            return batches.map(|batch| Ok(batch?.num_samples())).sum();
+        }
+        match self.format {
+            Format::Safetensors => {
+                let all = batches.concat()?;
+                let samples = all.num_samples();
+                let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+                safetensors::write(&self.path, &all.into_values(), &metadata)?;
+                Ok(samples)
+            }
+            Format::Csv => {
+                let failed = |e| Error::predictions(&self.path, fulmen_durable::explain(e, &self.path, None));
+                // Dropped before it has its name, it is removed.
+                let file = NewFile::create(&self.path).map_err(failed)?;
+                let samples = write_csv(file.file(), batches, &failed)?;
+                file.keep().map_err(failed)?;
+                Ok(samples)
+            }
+        }
+    }
+}
+
+fn write_csv(file: &File, batches: PredictedBatches, failed: &dyn Fn(io::Error) -> Error) -> Result<usize> {
+    let mut writer = csv::Writer::from_writer(BufWriter::new(file));
+    let mut samples = 0;
+    for batch in batches {
+        let batch = batch?;
+        if samples == 0 {
+            writer.write_record(header(&batch)).map_err(|e| failed(e.into()))?;
+        }
+        let columns: Vec<Vec<String>> =
+            batch.values().iter().map(|(_, literal)| texts(literal)).collect::<Result<_>>()?;
+        let rows = batch.num_samples();
+        for row in 0..rows {
+            let cells = columns.iter().flat_map(|texts| {
+                let width = texts.len() / rows;
+                &texts[row * width..][..width]
+            });
+            writer.write_record(cells).map_err(|e| failed(e.into()))?;
+        }
+        samples += rows;
+    }
+    writer.flush().map_err(failed)?;
+    Ok(samples)
+}
+
+/// A column for each number of a row: `name`, or `name_0`, `name_1`, … where there are several.
+fn header(batch: &Predicted) -> Vec<String> {
+    let mut names = vec![];
+    for (name, literal) in batch.values() {
+        let dims = &literal.ty().shape.dims()[1..];
+        match dims.iter().product() {
+            1 if dims.is_empty() => names.push(name.clone()),
+            width => names.extend((0..width).map(|i: usize| format!("{name}_{i}"))),
+        }
+    }
+    names
+}
+
+/// Each number of a value, with the digits that tell it from its neighbours and no more.
+fn texts(literal: &Literal) -> Result<Vec<String>> {
+    fn spell<T: fulmen_tensor::Element + ToString>(literal: &Literal) -> Result<Vec<String>> {
+        Ok(literal.to_vec::<T>()?.iter().map(T::to_string).collect())
+    }
+    match literal.ty().dtype {
+        DType::F32 => spell::<f32>(literal),
+        DType::F64 => spell::<f64>(literal),
+        // Exact: both are part of f32.
+        DType::F16 | DType::Bf16 => Ok(literal.to_f64().iter().map(|&x| (x as f32).to_string()).collect()),
+        DType::I8 => spell::<i8>(literal),
+        DType::I16 => spell::<i16>(literal),
+        DType::I32 => spell::<i32>(literal),
+        DType::I64 => spell::<i64>(literal),
+        DType::U8 => spell::<u8>(literal),
+        DType::U16 => spell::<u16>(literal),
+        DType::U32 => spell::<u32>(literal),
+        DType::U64 => spell::<u64>(literal),
+        DType::Bool => spell::<bool>(literal),
+        DType::C64 => spell::<Complex<f32>>(literal),
+        DType::C128 => spell::<Complex<f64>>(literal),
+    }
+}

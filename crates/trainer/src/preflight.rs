@@ -1,0 +1,262 @@
+//! Judging a training step for TPUs that are not in the room: does it fit, what does it cost, what bounds it.
+//!
+//! libtpu compiles the very step that a fit would run for a slice by name, with no TPU here, and what it says of the
+//! result is read: memory, FLOPs and bytes, and the program itself. Times are a roofline over published peaks. Nothing runs
+//! and nothing is measured; the values of the model are never computed.
+
+use fulmen_data::{DataLoader, Replicas};
+use fulmen_pjrt::Plugin;
+use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_preflight::Step;
+#[doc(inline)]
+pub use fulmen_preflight::{
+    Bound, Error, GENERATIONS, Generation, Judgement, LargeTensor, Price, Prices, Report, Ring, Roofline, Slice,
+    StepCost, StepSetting, Warning,
+};
+use fulmen_tensor::Mesh;
+
+use crate::limits::EpochSize;
+use crate::setting::Choices;
+use crate::state::names;
+use crate::{Batch, Options, Result, Strategy, TrainerBuilder, TrainingModule, prepare, program};
+
+/// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
+/// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
+///
+/// The step is the one that a fit with these options would run. On a slice whose devices do not divide the batch it is
+/// judged with the next larger batch that they divide, and the report says so. A step that does not fit is an answer,
+/// not an error: see [`Report::all_fit`].
+///
+/// It needs libtpu, which Google's licence forbids to pass on: [`fulmen_pjrt::fetch::libtpu`] fetches it.
+///
+/// # Errors
+/// No libtpu; a mistake in a step, with the user's line; a program that libtpu refuses for another reason than memory; a
+/// mesh that has another number of devices than a slice.
+pub fn training_step<M: TrainingModule>(
+    options: &Options,
+    mesh: Option<&Mesh>,
+    module: &M,
+    train: &DataLoader,
+    slices: &[Slice],
+    prices: Option<&Prices>,
+) -> Result<Report> {
+    judge(&options.clone().into(), mesh, module, train, slices, prices)
+}
+
+/// As [`training_step`], with what the options do not say.
+fn judge<M: TrainingModule>(
+    choices: &Choices,
+    mesh: Option<&Mesh>,
+    module: &M,
+    train: &DataLoader,
+    slices: &[Slice],
+    prices: Option<&Prices>,
+) -> Result<Report> {
+    let doing = "preflight";
+    let path = locate(Platform::Tpu, None).map_err(|e| Error::compiler(doing, e))?;
+    let plugin = Plugin::load(path).map_err(|e| Error::compiler(doing, e))?;
+    fulmen_preflight::judge(&plugin, slices, prices, |devices| record(choices, mesh, module, train, devices))
+}
+
+impl TrainerBuilder {
+    /// Judges the training step for slices of TPUs, as [`preflight::training_step`](crate::preflight::training_step) with the
+    /// options and the mesh of this builder. No device is opened.
+    ///
+    /// # Errors
+    /// An option that cannot be; those of [`preflight::training_step`](crate::preflight::training_step).
+    pub fn preflight<M: TrainingModule>(
+        &self,
+        module: &M,
+        train: &DataLoader,
+        slices: &[Slice],
+        prices: Option<&Prices>,
+    ) -> Result<Report> {
+        judge(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, slices, prices)
+    }
+}
+
+/// The training step for so many devices.
+fn record<M: TrainingModule>(
+    choices: &Choices,
+    mesh: Option<&Mesh>,
+    module: &M,
+    train: &DataLoader,
+    devices: usize,
+) -> Result<Step> {
+    let mesh = match mesh {
+        Some(mesh) if mesh.num_devices() == devices => mesh.clone(),
+        Some(mesh) => {
+            let has = mesh.num_devices();
+            return Err(crate::Error::usage(format!(
+                "the mesh {mesh} has {has} devices, and a slice has {devices}; give slices of {has} devices, or a mesh of \
+                 {devices}"
+            )));
+        }
+        None => Mesh::new([("data", devices)])?,
+    };
+    let replicas = Strategy::replicas(&mesh);
+    let setting = choices.on(mesh, replicas);
+    let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
+    let steps_per_epoch = setting.options.limit_train_batches.of(steps_per_epoch).max(1);
+    let samples = (train.num_samples() as u64).min(steps_per_epoch.saturating_mul(batch_size as u64));
+    let epoch = EpochSize {
+        batches: steps_per_epoch,
+        samples,
+        batch_size: batch_size as u64,
+        ..EpochSize::new(train, setting.options.max_duration)?
+    };
+    let (_, plan) = setting.plan(epoch);
+    let batch = Batch::of_size(train, batch_size, setting.options.precision.whole());
+    let program = prepare::training_step(module, &setting, &plan, (&[batch], steps_per_epoch), setting.options.seed)?.1;
+    let function = program.step.functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))?;
+    Ok(Step {
+        is_internal: |file| file.starts_with(program::folder()),
+        parameter_of: names::parameter_of,
+        steps_per_epoch: Some(steps_per_epoch),
+        setting: Some(StepSetting {
+            batch_size,
+            precision: setting.options.precision.name().into(),
+            strategy: setting.options.strategy.to_string(),
+            mesh: setting.mesh.to_string(),
+        }),
+        note,
+        ..Step::new(function, &setting.mesh)?
+    })
+}
+
+/// The batch size and the steps of an epoch where these devices share a batch, and what is to be said of it.
+fn batch_for(train: &DataLoader, replicas: Replicas) -> (usize, u64, Option<String>) {
+    let parts = replicas.devices;
+    // A loader with so many samples a device has a larger batch where there are more devices.
+    if let Ok(loader) = train.distributed(replicas) {
+        return (loader.batch_size(), loader.len() as u64, None);
+    }
+    let batch = train.batch_size().next_multiple_of(parts.max(1));
+    let steps = train.num_samples() as u64 / batch as u64;
+    let note = format!(
+        "a batch of {} cannot be split over {parts} devices, so this is a batch of {batch}",
+        train.batch_size()
+    );
+    (batch, steps.max(1), Some(note))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use fulmen_data::{LastBatch, TensorDataset};
+    use fulmen_nn::loss::{Reduction, cross_entropy};
+    use fulmen_nn::optim::{AdamW, Optimizer};
+    use fulmen_nn::{Linear, Module, Relu, Sequential};
+    use fulmen_pjrt::hlo::CollectiveKind;
+    use fulmen_tensor::Tensor;
+
+    use super::*;
+    use crate::{Plan, StepContext, Trainer};
+
+    #[derive(Module)]
+    struct Mlp(Sequential);
+
+    impl Mlp {
+        fn new(width: usize) -> Mlp {
+            Mlp(Sequential::new().add(Linear::new(784, width)).add(Relu).add(Linear::new(width, 10)))
+        }
+    }
+
+    impl TrainingModule for Mlp {
+        fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+            cross_entropy(&self.0.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean)
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            Box::new(AdamW::new(1e-3))
+        }
+    }
+
+    fn loader(batch: usize) -> DataLoader {
+        let data = TensorDataset::builder()
+            .array("x", [640, 784], vec![0.0f32; 640 * 784])
+            .array("y", [640], vec![0i32; 640])
+            .build()
+            .unwrap();
+        DataLoader::builder(data).batch_size(batch).last_batch(LastBatch::Drop).build().unwrap()
+    }
+
+    #[test]
+    fn the_same_step_is_judged_for_every_slice() {
+        if crate::libtpu::libtpu().is_none() {
+            return;
+        }
+        let slices = Slice::parse_list("v3-8,v4:2x2x1,v5e:1x1,tpu7x-8,v5e:16x16").unwrap();
+        let report = Trainer::builder().preflight(&Mlp::new(512), &loader(64), &slices, None).unwrap();
+        println!("{report}");
+        assert!(report.all_fit());
+        let devices: Vec<_> = report.slices.iter().map(|j| (j.slice.num_devices(), j.steps_per_epoch)).collect();
+        assert_eq!(devices, [(8, Some(10)), (4, Some(10)), (1, Some(10)), (8, Some(10)), (256, Some(2))]);
+        let notes: Vec<_> = report.slices.iter().map(|j| j.note.is_some()).collect();
+        assert_eq!(notes, [false, false, false, false, true]);
+        // Gradients of all parameters are summed over the devices, in f32.
+        let parameters = 784 * 512 + 512 + 512 * 10 + 10;
+        for judgement in &report.slices {
+            let step = judgement.step.as_ref().unwrap();
+            let summed: u64 = step.collectives.iter().map(|c| c.total_bytes()).sum();
+            match judgement.slice.num_devices() {
+                1 => assert_eq!(summed, 0),
+                _ => assert!((4 * parameters..4 * parameters + 4096).contains(&summed), "{summed} {report}"),
+            }
+            let lines = judgement.warnings.iter().filter_map(|w| w.source.as_ref());
+            assert!(
+                judgement.warnings.len() == lines.filter(|line| line.contains("preflight.rs:")).count(),
+                "{report}"
+            );
+            assert_ne!(step.roofline.bound_by, Bound::MatrixUnit, "batches this small leave it idle");
+        }
+    }
+
+    #[test]
+    fn under_fsdp_parameters_are_gathered() {
+        if crate::libtpu::libtpu().is_none() {
+            return;
+        }
+        let slices = Slice::parse_list("v5e:2x4").unwrap();
+        let judge = |strategy| {
+            let builder = Trainer::builder().strategy(strategy);
+            builder.preflight(&Mlp::new(2048), &loader(64), &slices, None).unwrap().slices.remove(0)
+        };
+        let (ddp, fsdp) = (judge(Strategy::Ddp), judge(Strategy::Fsdp));
+        let has =
+            |judgement: &Judgement, kind| judgement.step.as_ref().unwrap().collectives.iter().any(|c| c.kind == kind);
+        assert!(has(&fsdp, CollectiveKind::AllGather) && !has(&ddp, CollectiveKind::AllGather));
+        assert!(fsdp.hbm_needed_bytes.unwrap() * 2 < ddp.hbm_needed_bytes.unwrap(), "{ddp} {fsdp}");
+    }
+
+    #[test]
+    fn a_model_of_forty_gigabytes_is_answered_at_once() {
+        if crate::libtpu::libtpu().is_none() {
+            return;
+        }
+        // 784 × 13 million weights in f32, before gradients and the optimizer's state.
+        let width = 40_000_000_000 / 4 / 794;
+        let slices = Slice::parse_list("v5e:1x1").unwrap();
+        let start = Instant::now();
+        let report = Trainer::builder().preflight(&Mlp::new(width), &loader(64), &slices, None).unwrap();
+        println!("{report} {:?}", start.elapsed());
+        assert!(!report.all_fit());
+        let judgement = &report.slices[0];
+        assert!(judgement.hbm_needed_bytes.unwrap() > 100_000_000_000, "with two moments: {report}");
+        let names: Vec<_> = judgement.largest.iter().map(|t| t.what.as_str()).collect();
+        assert!(names.iter().any(|name| name.ends_with("weight")), "{names:?}");
+        assert!(names.iter().any(|name| name.starts_with("optimizer/")), "{names:?}");
+        assert!(judgement.largest.iter().all(|t| t.source.contains("preflight.rs:")), "{report}");
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_an_error() {
+        if crate::libtpu::libtpu().is_none() {
+            return;
+        }
+        let slices = Slice::parse_list("v5e:1x1").unwrap();
+        let mesh = Mesh::new([("data", 4)]).unwrap();
+        let error = Trainer::builder().mesh(mesh).preflight(&Mlp::new(8), &loader(64), &slices, None).unwrap_err();
+        assert!(error.to_string().contains("data=4 has 4 devices, and a slice has 1"), "{error}");
+    }
+}

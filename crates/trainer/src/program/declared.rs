@@ -1,0 +1,56 @@
+//! The programs that a module declares for callbacks to ask for. Each takes the module's values and changes none of them.
+
+use fulmen_tensor::{Function, autocast, random, recording};
+
+use crate::placeholders::Placeholders;
+use crate::setting::Setting;
+use crate::state::Entry;
+use crate::{Error, Result, TrainingModule};
+
+/// A program with the names of its results.
+pub(crate) struct DeclaredProgram {
+    pub(crate) name: &'static str,
+    pub(crate) function: Function,
+    pub(crate) outputs: Vec<String>,
+}
+
+/// Records the programs of a module.
+pub(crate) fn declared(
+    module: &dyn TrainingModule,
+    entries: &[Entry],
+    setting: &Setting,
+    seed: u64,
+) -> Result<Vec<DeclaredProgram>> {
+    let cells = Placeholders::new(module, entries);
+    module.eval();
+    module.set_random_key(&random::key(seed));
+    let advice = "to see the tensor, return it as a result of the program";
+    let programs =
+        recording("programs", advice, || autocast(setting.options.precision.autocast(), || module.programs()));
+    let state = cells.placeholders();
+    drop(cells);
+    let mut declared: Vec<DeclaredProgram> = vec![];
+    for (name, outputs) in programs {
+        let refused = |why: &str| Err(Error::usage(format!("the program `{name}` of the module {why}")));
+        if name.is_empty() || declared.iter().any(|earlier| earlier.name == name) {
+            return refused("has the name of another, or none; names differ and are not empty");
+        }
+        if outputs.0.is_empty() {
+            return refused("computes nothing; return at least one tensor");
+        }
+        let (outputs, results): (Vec<String>, Vec<_>) = outputs.0.into_iter().unzip();
+        if outputs.iter().enumerate().any(|(i, output)| outputs[..i].contains(output)) {
+            return refused("has two results of one name; names differ");
+        }
+        for result in &results {
+            result.check()?;
+        }
+        let mut function =
+            Function::new("program", state.clone(), results).matmul_precision(setting.options.matmul_precision);
+        for (i, entry) in entries.iter().enumerate() {
+            function = function.shard_parameter(i, entry.sharding.clone());
+        }
+        declared.push(DeclaredProgram { name, function, outputs });
+    }
+    Ok(declared)
+}

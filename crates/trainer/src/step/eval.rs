@@ -1,0 +1,80 @@
+//! [`EvalStep`]: a module's `validation_step`, run with the weights of a [`TrainStep`].
+
+use std::sync::Arc;
+
+use fulmen_data::DataLoader;
+use fulmen_tensor::DeviceArray;
+
+use super::TrainStep;
+use super::train::Averages;
+use crate::evaluate::{Evaluated, Evaluation};
+use crate::hosts;
+use crate::program;
+use crate::stage::Stage;
+use crate::{BatchLimit, Error, LogPoint, Progress, Result};
+
+/// A module's `validation_step`, compiled, with its loader. [`TrainStep::eval_step`] makes it.
+///
+/// ```no_run
+/// # fn f(trainer: &mut fulmen_trainer::Trainer, module: &impl fulmen_trainer::TrainingModule,
+/// #      train: &fulmen_data::DataLoader, validation: &fulmen_data::DataLoader) -> fulmen_trainer::Result<()> {
+/// let mut step = trainer.train_step(module, train)?;
+/// let validation = step.eval_step(validation)?;
+/// for batch in step.batches() {
+///     let progress = step.run(&batch?)?;
+///     if progress.global_step % 500 == 0 {
+///         println!("{}", validation.run(&step)?);
+///     }
+/// }
+/// # Ok(()) }
+/// ```
+pub struct EvalStep {
+    evaluation: Evaluation,
+    averages: Option<Averages>,
+    of: Arc<()>,
+}
+
+impl EvalStep {
+    pub(super) fn new(step: &TrainStep<'_>, loader: &DataLoader) -> Result<EvalStep> {
+        let (stage, runtime) = (Stage::Validation, &step.runtime);
+        let loader = step.setting.evaluation_loader(loader, stage)?;
+        let entries = step.state.layout().module();
+        let program = program::eval(step.module, stage, &loader, entries, &step.setting, step.position.seed)?;
+        if program.logs().is_empty() {
+            return Err(Error::nothing_logged(stage.step()));
+        }
+        step.agree("eval_step", |facts| hosts::add_program(facts, "eval_step", program.functions(), &loader, runtime))?;
+        let compiled = program.compile("validation step", &loader, |_, function| runtime.compile(function))?;
+        let averages = step.averages(|function| runtime.compile(function))?;
+        Ok(EvalStep { evaluation: Evaluation { stage, step: compiled, loader }, averages, of: step.identity.clone() })
+    }
+
+    /// Runs the step over all batches of its loader with the current weights of the training step, averages of them where
+    /// the Trainer keeps some, and waits for what it logs.
+    ///
+    /// # Errors
+    /// Another training step than that which has made it; a sample that cannot be read; what the device reports.
+    pub fn run(&self, step: &TrainStep<'_>) -> Result<LogPoint> {
+        if !Arc::ptr_eq(&self.of, &step.identity) {
+            return Err(Error::of_another_step("eval step", "eval_step"));
+        }
+        let result = self.evaluate(step);
+        step.shared(result)
+    }
+
+    fn evaluate(&self, step: &TrainStep<'_>) -> Result<LogPoint> {
+        let (evaluation, runtime, hosts) = (&self.evaluation, &step.runtime, step.executor.hosts());
+        let pass = |weights: &[&DeviceArray]| evaluation.run(runtime, hosts, weights, BatchLimit::ALL, |_| Ok(None));
+        let Evaluated::Logged(logged) = step.with_weights(self.averages.as_ref(), pass)? else {
+            return Err(Error::data("the evaluation ended before its last batch"));
+        };
+        let literals = hosts::arrive(hosts, runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
+        let Progress { epoch, global_step, .. } = step.progress();
+        evaluation.step.logs().pass(&mut &literals[..], "", (epoch, global_step))
+    }
+
+    /// How often the step was compiled: once for each shape of batches, or not at all if the program was there.
+    pub fn compilations(&self) -> u64 {
+        self.evaluation.step.compilations()
+    }
+}

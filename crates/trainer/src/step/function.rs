@@ -1,0 +1,81 @@
+//! [`StepFunction`]: a function of a user's values and the current weights of a [`TrainStep`].
+
+use std::sync::Arc;
+
+use fulmen_tensor::{DeviceArray, Jit, Literal, Tensor, autocast, random};
+
+use super::TrainStep;
+use crate::hosts;
+use crate::placeholders::Placeholders;
+use crate::state::Entry;
+use crate::{Error, Result};
+
+/// A function of values of your own and of the weights that are being trained, called often: actions by a policy in
+/// reinforcement learning, samples of a generator. [`TrainStep::function`] makes it.
+///
+/// It is compiled at the first call, and again for inputs of other shapes or dtypes, of which the first is told of; new
+/// numbers are the same program. The closure runs only when it is recorded: what changes must be an input. For random
+/// numbers give it a key.
+///
+/// ```no_run
+/// # use fulmen_nn::Linear;
+/// # use fulmen_tensor::Literal;
+/// # use fulmen_trainer::{Result, TrainStep};
+/// # fn f<'m>(step: &TrainStep<'m>, policy: &'m Linear, mut play: impl FnMut(i64) -> Literal) -> Result<()> {
+/// let mut act = step.function("act", |x| vec![policy.forward(&x[0]).argmax(-1)]);
+/// let mut observation = play(0);
+/// for _ in 0..1000 {
+///     let action = act.call(step, &[&observation])?[0].to_vec::<i64>()?[0];
+///     observation = play(action);
+/// }
+/// # Ok(()) }
+/// ```
+pub struct StepFunction<'m> {
+    name: String,
+    jit: Jit<'m>,
+    of: Arc<()>,
+}
+
+impl<'m> StepFunction<'m> {
+    pub(super) fn new(step: &TrainStep<'m>, name: &str, f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'm) -> StepFunction<'m> {
+        let (module, seed) = (step.module, step.position.seed);
+        let entries: Vec<Entry> = step.state.layout().module().to_vec();
+        let precision = step.setting.options.precision.autocast();
+        // The weights come last, so that messages number the user's inputs from 0.
+        let jit = step.runtime.jit(name, move |x| {
+            let (inputs, weights) = x.split_at(x.len() - entries.len());
+            let _cells = Placeholders::with(module, &entries, weights);
+            module.eval();
+            module.set_random_key(&random::key(seed));
+            autocast(precision, || f(inputs))
+        });
+        StepFunction { name: name.to_owned(), jit, of: step.identity.clone() }
+    }
+
+    /// Calls the function with these values and the current weights of the training step, and waits for what it gives.
+    ///
+    /// # Errors
+    /// Another training step than that which has made it; a mistake in the function, with its line; another number of inputs
+    /// than in the first call; what the device reports.
+    pub fn call(&mut self, step: &TrainStep<'_>, inputs: &[&Literal]) -> Result<Vec<Literal>> {
+        if !Arc::ptr_eq(&self.of, &step.identity) {
+            return Err(Error::of_another_step(&format!("function `{}`", self.name), "function"));
+        }
+        let result = self.compute(step, inputs);
+        step.shared(result)
+    }
+
+    fn compute(&mut self, step: &TrainStep<'_>, inputs: &[&Literal]) -> Result<Vec<Literal>> {
+        let inputs = inputs.iter().map(|input| step.runtime.to_device(input)).collect::<Result<Vec<_>, _>>()?;
+        let weights = step.state.layout().ids().take(step.state.layout().module().len());
+        let weights = weights.map(|id| step.state.array(id)).collect::<Result<Vec<_>>>()?;
+        let arrays: Vec<&DeviceArray> = inputs.iter().chain(weights).collect();
+        let outputs = self.jit.run(&arrays)?.arrays;
+        hosts::arrive(step.executor.hosts(), step.runtime.read(&outputs.iter().collect::<Vec<_>>())?)
+    }
+
+    /// How many combinations of types the function was compiled for.
+    pub fn programs(&self) -> usize {
+        self.jit.programs()
+    }
+}

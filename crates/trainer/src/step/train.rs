@@ -1,0 +1,538 @@
+//! [`TrainStep`]: a compiled training step with the state that it changes, for loops that the user writes, and for `fit`.
+
+use std::panic::Location;
+use std::path::Path;
+use std::sync::Arc;
+
+use fulmen_data::{DataLoader, DeviceBatch};
+use fulmen_tensor::{Compiled, DeviceArray, Literal, Runtime, Tensor, TensorType};
+
+use super::logs::Reads;
+use super::{EvalStep, StepFunction, StepLogs};
+use crate::bad_samples::BadCount;
+use crate::checkpoint::{self, Position};
+use crate::executor::Executor;
+use crate::hints::hints;
+use crate::hosts::{self, Facts};
+use crate::hyperparameters::Told;
+use crate::interrupt;
+use crate::limits::{Limits, NO_LIMIT};
+use crate::prepare::{Prepared, prepare};
+use crate::program::CompiledStep;
+use crate::reading::Reading;
+use crate::resume::Start;
+use crate::say::note;
+use crate::session::Session;
+use crate::setting::Setting;
+use crate::state::{self, EntryId, State, names};
+use crate::{Error, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration, TrainingModule, ValidationSets};
+
+/// A compiled training step with its state on the devices, for a loop of one's own. [`Trainer::train_step`] makes it.
+///
+/// [`run`](TrainStep::run) trains on one batch: forward, backward, clipping, optimizer, schedule, batch statistics, random
+/// keys and the sums of what is logged are one program, as in [`Trainer::fit`]. The host is a few steps ahead of the device
+/// and waits only where you read something. While the step lives it holds the values of the module; dropped, it gives them
+/// back.
+///
+/// ```
+/// # use fulmen_data::{DataLoader, TensorDataset};
+/// # use fulmen_nn::{Linear, Module, optim};
+/// # use fulmen_tensor::Accelerator;
+/// # use fulmen_trainer::{Trainer, TrainingFn};
+/// # let folder = std::env::temp_dir().join(format!("fulmen-train-step-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// # let x: Vec<f32> = (0..64).map(|i| i as f32 / 64.0).collect();
+/// # let y: Vec<f32> = x.iter().map(|x| 3.0 * x + 1.0).collect();
+/// # let data = TensorDataset::builder().array("x", [64, 1], x).array("y", [64, 1], y).build()?;
+/// # let loader = DataLoader::builder(data).batch_size(16).shuffle(true).build()?;
+/// let line = Linear::new(1, 1);
+/// let module = TrainingFn::new(
+///     &line,
+///     |line, batch, _| (line.forward(&batch.get("x")) - batch.get("y")).pow(2.0).mean_all(),
+///     |_| optim::Adam::new(0.1),
+/// );
+/// let mut trainer = Trainer::builder().accelerator(Accelerator::Cpu).max_epochs(50).build()?;
+/// let mut step = trainer.train_step(&module, &loader)?;
+/// let mut loss = f64::NAN;
+/// for batch in step.batches() {
+///     let progress = step.run(&batch?)?;
+///     if progress.batch == progress.batches {
+///         // The mean of the epoch.
+///         loss = step.logs()?.wait()?.get("train_loss").unwrap_or(f64::NAN);
+///         step.save(folder.join("last.safetensors"))?;
+///     }
+/// }
+/// drop(step);
+/// assert!(loss < 0.01, "{loss}");
+/// assert!((line.weight.get().eval()?.to_f64()[0] - 3.0).abs() < 0.3);
+/// # std::fs::remove_dir_all(folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Of several processes each makes the same step and runs it on its part of the same batches; reading, validating, saving
+/// and loading need all of them.
+///
+/// [`Trainer::train_step`]: crate::Trainer::train_step
+/// [`Trainer::fit`]: crate::Trainer::fit
+pub struct TrainStep<'m> {
+    pub(super) module: &'m dyn TrainingModule,
+    pub(super) setting: Setting,
+    pub(crate) runtime: Runtime,
+    pub(crate) executor: Executor<Reading>,
+    pub(crate) program: CompiledStep,
+    pub(crate) state: State,
+    key: DeviceArray,
+    /// The sums of what was logged since the last read; none directly after one.
+    pub(crate) sums: Option<DeviceArray>,
+    /// Pictures and their like, of the latest step.
+    pub(crate) media: Vec<DeviceArray>,
+    pub(crate) position: Position,
+    pub(crate) train: DataLoader,
+    pub(crate) limits: Limits,
+    plan: Plan,
+    pub(crate) reads: Reads,
+    pub(crate) bad: BadCount,
+    /// What is made for this step is told by it from what is made for another.
+    pub(super) identity: Arc<()>,
+    guard: Option<hosts::Guard>,
+}
+
+/// What converts averages of weights to the module's dtypes, and which those are.
+pub(crate) type Averages = (Compiled, Vec<EntryId>);
+
+impl<'m> TrainStep<'m> {
+    /// A step for a loop of the user's.
+    pub(crate) fn open(
+        session: &mut Session,
+        module: &'m dyn TrainingModule,
+        loader: &DataLoader,
+    ) -> Result<TrainStep<'m>> {
+        check_options(session)?;
+        let setting = session.setting()?;
+        let mut start = Start::new(&setting.options)?;
+        let prepared = prepare(module, &setting, start.position.seed, loader, &ValidationSets::from(None))?;
+        let Prepared { train, layout, program, limits, .. } = &prepared;
+        start.take_state(train, layout, program.step.logs(), limits, &setting)?;
+        agree(session, "train_step", module, &prepared, &start)?;
+        let mut step = TrainStep::new(session, module, &setting, prepared, start, None)?;
+        step.guard = session.hosts.as_ref().map(|hosts| hosts.guard());
+        Ok(step)
+    }
+
+    /// Moves the state to the devices and compiles the step.
+    pub(crate) fn new(
+        session: &mut Session,
+        module: &'m dyn TrainingModule,
+        setting: &Setting,
+        prepared: Prepared,
+        start: Start,
+        interrupt: Option<interrupt::Guard>,
+    ) -> Result<TrainStep<'m>> {
+        let Prepared { plan, limits, train, layout, program, .. } = prepared;
+        let Start { position, values, logs, .. } = start;
+        let runtime = session.runtime.clone();
+        let executor = Executor::new(&runtime, session.hosts.as_ref(), interrupt);
+        module.initialize(position.seed);
+        let state = State::new(layout, values, &runtime, |f| session.compile_one("starting values", f))?;
+        if session.choices.options.enable_model_summary {
+            note(&ModelSummary::new(module, 1).to_string());
+        }
+        if plan.total_steps == NO_LIMIT {
+            note(
+                "note: only max_time ends this run, so that its steps are not known: a schedule over Plan::total_steps stays \
+                 where it begins. Set max_steps or max_epochs too for one",
+            );
+        }
+        for hint in hints(&runtime, setting, &train, program.step.functions())? {
+            note(&format!("hint: {hint}"));
+        }
+        let losses = program.step.logs().losses(&program.loss);
+        let reads = Reads::new(program.loss, losses, setting.options.detect_nan);
+        let step = session.compile("training step", &train, program.step)?;
+        let position = Position {
+            data: train.description(),
+            accumulate: setting.options.accumulate_grad_batches,
+            told: Told { config: None, ..session.told.clone() },
+            ..position
+        };
+        Ok(TrainStep {
+            module,
+            setting: setting.clone(),
+            executor,
+            program: step,
+            state,
+            key: key(&runtime, position.seed)?,
+            sums: logs.map(|logs| runtime.to_device(&logs)).transpose()?,
+            media: vec![],
+            position,
+            bad: BadCount::new(&train, "training"),
+            train,
+            limits,
+            plan,
+            reads,
+            identity: Arc::default(),
+            guard: None,
+            runtime,
+        })
+    }
+
+    /// The batches that are still to come, on the devices, some of them ahead of the loop: one stream over all epochs, up to
+    /// `max_epochs` or `max_steps`. Each batch knows its epoch and its number in it.
+    pub fn batches(&self) -> impl Iterator<Item = Result<DeviceBatch>> + use<> {
+        let Position { epoch, batch, .. } = self.position;
+        let batches = self.train.epochs(epoch..self.limits.epochs, batch as usize);
+        let length = self.train.len() as u64;
+        let all = self.limits.batches(length, self.setting.options.accumulate_grad_batches);
+        let left = all.saturating_sub(epoch.saturating_mul(length).saturating_add(batch));
+        let batches = batches.prefetch_to(&self.runtime, &Strategy::batch(self.runtime.mesh()));
+        batches.take(usize::try_from(left).unwrap_or(usize::MAX)).map(|batch| Ok(batch?))
+    }
+
+    /// A batch of values that no loader has read, of a game say: for each field of the loader its values, `[batch, …]`. All
+    /// rows are real samples. Of several processes each gives the whole batch.
+    ///
+    /// # Errors
+    /// A field that is missing, unknown or of another type than the loader's.
+    #[track_caller]
+    pub fn batch(&self, fields: &[(&str, &Literal)]) -> Result<DeviceBatch> {
+        let at = Location::caller();
+        let refused = |why: String| Error::usage(format!("batch: {why}\n  at {at}"));
+        let given = |name: &str| fields.iter().find(|field| field.0 == name).map(|field| field.1);
+        let rows = self.train.batch_size();
+        let ty = |field: &fulmen_data::Field| TensorType::new(field.dtype, [&[rows], &field.shape[..]].concat());
+        let shapes = self.train.shapes();
+        if let Some((name, _)) = fields.iter().find(|(name, _)| shapes[0].iter().all(|field| field.name != *name)) {
+            let known: Vec<_> = shapes[0].iter().map(|field| format!("`{}`", field.name)).collect();
+            return Err(refused(format!("there is no field `{name}`; the loader has: {}", known.join(", "))));
+        }
+        let fits = |shape: &Vec<fulmen_data::Field>| {
+            shape.iter().all(|field| given(&field.name).is_some_and(|value| *value.ty() == ty(field)))
+        };
+        let Some(bucket) = shapes.iter().position(fits) else {
+            // Named by the last of the shapes, which is the largest.
+            let problem = shapes.iter().rev().flatten().find_map(|field| match given(&field.name) {
+                None => Some(format!("the field `{}` ({}) is missing", field.name, ty(field))),
+                Some(value) if *value.ty() != ty(field) => {
+                    Some(format!("the field `{}` is {}, expected {}", field.name, value.ty(), ty(field)))
+                }
+                Some(_) => None,
+            });
+            return Err(refused(problem.unwrap_or_else(|| "its fields are those of different shapes".into())));
+        };
+        let sharding = Strategy::batch(self.runtime.mesh());
+        let mask = Literal::from_slice(&vec![1.0f32; rows], [rows])?;
+        let values = shapes[bucket].iter().filter_map(|field| given(&field.name)).chain([&mask]);
+        let arrays = values.map(|value| self.runtime.to_devices(value, &sharding)).collect::<Result<_, _>>()?;
+        let Progress { epoch, batch, .. } = self.progress();
+        Ok(DeviceBatch { arrays, valid: self.train.local_batch_size(), epoch, index: batch as usize, bucket })
+    }
+
+    /// Trains on a batch, and says where training stands now. It returns as soon as the work is queued; values of the step
+    /// come with [`logs`](TrainStep::logs).
+    ///
+    /// Epochs are counted by the batches that were run, whatever batches they are.
+    ///
+    /// # Errors
+    /// A batch of other shapes than the loader's; what the device reports of this step or one of those before. After that
+    /// the state is lost; go on with [`load`](TrainStep::load).
+    #[track_caller]
+    pub fn run(&mut self, batch: &DeviceBatch) -> Result<Progress> {
+        let checked = self.check(batch, Location::caller());
+        let result = checked.and_then(|()| self.launch(batch));
+        self.shared(result)?;
+        self.reads.stepped();
+        Ok(self.progress())
+    }
+
+    /// Hands a step to the device, and says whether it had to wait for room there.
+    pub(crate) fn launch(&mut self, batch: &DeviceBatch) -> Result<bool> {
+        if self.position.batch >= self.train.len() as u64 {
+            self.position.epoch += 1;
+            self.position.batch = 0;
+            self.position.epoch_sums = Default::default();
+        }
+        let (busy, media) =
+            self.executor.step(&self.program, &mut self.state, &mut self.sums, Some(&self.key), batch)?;
+        self.media = media;
+        self.position.batch += 1;
+        self.position.global_step += u64::from(self.stepped());
+        Ok(busy)
+    }
+
+    /// Whether the latest batch was the last of those that the optimizer steps for.
+    pub(crate) fn stepped(&self) -> bool {
+        let batch = self.position.batch;
+        batch.is_multiple_of(self.setting.options.accumulate_grad_batches) || batch >= self.train.len() as u64
+    }
+
+    /// The batch must be one that the step was recorded for.
+    fn check(&self, batch: &DeviceBatch, at: &Location<'_>) -> Result<()> {
+        let rows = self.train.batch_size();
+        let fields = self.train.shapes().get(batch.bucket).map_or(&[][..], |fields| &fields[..]);
+        let of_field = |(field, array): (&fulmen_data::Field, &DeviceArray)| {
+            let dims = array.ty().shape.dims();
+            array.dtype() == field.dtype && dims.first() == Some(&rows) && dims[1..] == field.shape[..]
+        };
+        if batch.arrays.len() == fields.len() + 1 && fields.iter().zip(&batch.arrays).all(of_field) {
+            return Ok(());
+        }
+        let found: Vec<String> = batch.arrays.iter().map(|array| array.ty().to_string()).collect();
+        let expected: Vec<String> = fields
+            .iter()
+            .map(|field| {
+                format!("{} {}", field.name, TensorType::new(field.dtype, [&[rows], &field.shape[..]].concat()))
+            })
+            .collect();
+        Err(Error::usage(format!(
+            "run: the batch is not of the loader that the step was made with: it has [{}], expected [{}, mask f32[{rows}]]. \
+             Take batches of `batches()`, or make one with `batch()`\n  at {at}",
+            found.join(", "),
+            expected.join(", ")
+        )))
+    }
+
+    /// Where training stands.
+    pub fn progress(&self) -> Progress {
+        let Position { epoch, batch, global_step, .. } = self.position;
+        Progress { epoch, batch, batches: self.train.len() as u64, global_step }
+    }
+
+    /// How long training is going to be by the Trainer's options, as the optimizer's schedule was told.
+    pub fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// How often the step was compiled: once for each shape of batches, or not at all if the program was there.
+    pub fn compilations(&self) -> u64 {
+        self.program.compilations()
+    }
+
+    /// What was logged since the last call, as means over the steps since then: starts to read it, and does not wait. Pictures,
+    /// texts and histograms are those of the latest step, and there where `log_every_n_steps` divides its number.
+    ///
+    /// [`StepLogs::wait`] waits for the device. Where a loop does so after every step, one line on standard error says what
+    /// that costs. To go on meanwhile, keep the [`StepLogs`] for a few steps.
+    ///
+    /// # Errors
+    /// What the device reports.
+    pub fn logs(&mut self) -> Result<StepLogs> {
+        let Progress { epoch, global_step, .. } = self.progress();
+        let log_point = self.stepped() && global_step.is_multiple_of(self.setting.options.log_every_n_steps);
+        let media = std::mem::take(&mut self.media).into_iter().filter(|_| log_point);
+        let arrays: Vec<_> = self.sums.take().into_iter().chain(media).collect();
+        let (hosts, logs) = (self.executor.hosts(), self.program.logs());
+        let result = self.reads.start(&self.runtime, hosts, arrays, logs, (epoch, global_step));
+        self.shared(result)
+    }
+
+    /// Waits until the device has done all steps.
+    ///
+    /// # Errors
+    /// What the device reports of them.
+    pub fn block_until_ready(&mut self) -> Result<()> {
+        let result = self.executor.drain();
+        self.shared(result)
+    }
+
+    /// The module's `validation_step`, to be run with the weights of this step whenever you want; see [`EvalStep`]. It is
+    /// recorded and compiled now.
+    ///
+    /// # Errors
+    /// A mistake in the step, with its line; a step that logs nothing; a loader that does not fit the devices.
+    pub fn eval_step(&self, loader: &DataLoader) -> Result<EvalStep> {
+        let result = EvalStep::new(self, loader);
+        self.shared(result)
+    }
+
+    /// A function of values of your own and of the current weights, to be called often: actions by a policy, samples of a
+    /// generator. It is recorded when it is first called, in evaluation mode and with the precision of the step; the name
+    /// shows in messages. See [`StepFunction`]. A function without weights is made by
+    /// [`Runtime::jit`](fulmen_tensor::Runtime::jit).
+    pub fn function(&self, name: &str, f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'm) -> StepFunction<'m> {
+        StepFunction::new(self, name, f)
+    }
+
+    /// Writes the training state to a file, in the format of the Trainer's checkpoints: [`Trainer::fit`] and a step of the
+    /// same module and optimizer can go on with it ([`load`](TrainStep::load), option `ckpt_path`), and it loads as weights.
+    /// A file that stands there stays whole until the new one is.
+    ///
+    /// # Errors
+    /// What the device reports; a file that cannot be written; with `detect_nan`, a state that is not finite.
+    ///
+    /// [`Trainer::fit`]: crate::Trainer::fit
+    pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        let result = self.write(path.as_ref());
+        self.shared(result)
+    }
+
+    fn write(&mut self, path: &Path) -> Result<()> {
+        let mut tensors = self.values(None)?;
+        if let Some(sums) = &self.sums {
+            let pending = self.runtime.read(&[sums])?;
+            let read = hosts::arrive(self.executor.hosts(), pending)?;
+            tensors.extend(read.into_iter().map(|literal| (names::LOGS.to_owned(), literal)));
+            self.position.log_names = self.program.logs().keys();
+        }
+        if self.executor.hosts().is_none_or(|hosts| hosts.process().is_coordinator()) {
+            checkpoint::save(path, &tensors, &self.position)?;
+        }
+        // Nobody looks for a file that is not there yet.
+        self.executor.hosts().map_or(Ok(()), |hosts| hosts.meet("saved"))
+    }
+
+    /// All values of the state on the host, by their names in a file; finite with `detect_nan`. The error names the last
+    /// checkpoint.
+    pub(crate) fn values(&self, last_checkpoint: Option<&Path>) -> Result<Vec<(String, Literal)>> {
+        let tensors = self.state.read(&self.runtime, self.executor.hosts())?;
+        if self.setting.options.detect_nan {
+            let finite = |l: &Literal| !l.ty().dtype.is_float() || l.to_f64().iter().all(|v| v.is_finite());
+            // What no step changes may well be infinite, a mask say. Within a group of batches a sum of gradients may be
+            // too, where the scale of the loss is still too large: such a group changes nothing.
+            let changed = self.program.changes().iter().map(|id| &tensors[id.index()]);
+            let mut changed = changed.filter(|(name, _)| !names::is_grad_sum(name));
+            if let Some((name, _)) = changed.find(|(_, literal)| !finite(literal)) {
+                return Err(Error::not_finite(self.position.global_step, &format!("`{name}`"), last_checkpoint));
+            }
+        }
+        Ok(tensors)
+    }
+
+    /// Takes the training state of a checkpoint that this step or a fit of the same module and optimizer has written. Training
+    /// goes on where it stood there, bit for bit.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is not of such a step; nothing is changed then.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<()> {
+        let result = self.take(path.as_ref());
+        self.shared(result)
+    }
+
+    fn take(&mut self, path: &Path) -> Result<()> {
+        let mut start = Start::at(path)?;
+        start.take_state(&self.train, self.state.layout(), self.program.logs(), &self.limits, &self.setting)?;
+        let Start { position, values, logs, .. } = start;
+        let values = values.unwrap_or_default();
+        self.agree("load", |facts| {
+            hosts::add_checkpoint(facts, &position, &values);
+            Ok(())
+        })?;
+        // The outcome of what ran before does not matter any more.
+        let _ = self.executor.drain();
+        self.state.replace(&values, &self.runtime)?;
+        self.key = key(&self.runtime, position.seed)?;
+        self.sums = logs.map(|logs| self.runtime.to_device(&logs)).transpose()?;
+        self.media.clear();
+        let told = std::mem::take(&mut self.position.told);
+        let (data, accumulate) = (self.train.description(), self.setting.options.accumulate_grad_batches);
+        self.position = Position { told, data, accumulate, ..position };
+        Ok(())
+    }
+
+    /// Compares with the other processes, if there are any, what each is about to do.
+    pub(super) fn agree(&self, what: &str, facts: impl FnOnce(&mut Facts) -> Result<()>) -> Result<()> {
+        hosts::agree(self.executor.hosts(), &self.setting.options, &self.runtime, what, facts)
+    }
+
+    /// What converts averages of weights for a validation; none where there are no averages, or all fit.
+    pub(crate) fn averages(
+        &self,
+        compile: impl FnOnce(&fulmen_tensor::Function) -> fulmen_tensor::Result<Compiled>,
+    ) -> Result<Option<Averages>> {
+        let converted = self.state.to_validate_with();
+        converted.map(|(function, entries)| Ok((compile(&function)?, entries))).transpose()
+    }
+
+    /// Does something with the weights of now, averages where there are some.
+    pub(crate) fn with_weights<T>(
+        &self,
+        averages: Option<&Averages>,
+        doing: impl FnOnce(&[&DeviceArray]) -> Result<T>,
+    ) -> Result<T> {
+        let converted = match averages {
+            Some((convert, entries)) => {
+                let averages = entries.iter().map(|&id| Ok(self.state.array(id)?.into()));
+                convert.call(averages.collect::<Result<_>>()?)?.arrays
+            }
+            None => vec![],
+        };
+        doing(&self.state.validated(&converted)?)
+    }
+
+    /// Tells the other processes of an error, which would wait for this one.
+    pub(super) fn shared<T>(&self, result: Result<T>) -> Result<T> {
+        if let (Some(_), Some(hosts), Err(error)) = (&self.guard, self.executor.hosts(), &result) {
+            hosts.fail(error);
+        }
+        result
+    }
+}
+
+/// Compares with the other processes what each is about to train, and from which values.
+pub(crate) fn agree(
+    session: &Session,
+    what: &str,
+    module: &dyn TrainingModule,
+    prepared: &Prepared,
+    start: &Start,
+) -> Result<()> {
+    let (runtime, seed) = (&session.runtime, start.position.seed);
+    session.agree(what, |facts| {
+        hosts::add_program(facts, "training", prepared.program.step.functions(), &prepared.train, runtime)?;
+        for set in &prepared.validation {
+            hosts::add_program(facts, &set.title(), set.program.functions(), &set.loader, runtime)?;
+        }
+        for program in &prepared.declared {
+            facts.insert(format!("program `{}`", program.name), program.function.fingerprint(runtime.mesh())?);
+        }
+        match &start.values {
+            Some(values) => hosts::add_checkpoint(facts, &start.position, values),
+            None => {
+                module.initialize(seed);
+                let initial = state::to_compute(prepared.layout.entries()).fingerprint(runtime.mesh())?;
+                facts.insert("initial values".into(), initial);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The random key of all steps.
+fn key(runtime: &Runtime, seed: u64) -> Result<DeviceArray> {
+    Ok(runtime.to_device(&Literal::from_slice(&[(seed >> 32) as u32, seed as u32], [2])?)?)
+}
+
+/// Refuses what only a fit can do.
+fn check_options(session: &Session) -> Result<()> {
+    let options = &session.choices.options;
+    if let TrainDuration::Time(_) = options.max_time {
+        let time = options.max_time;
+        return Err(Error::option(format!(
+            "max_time: it is {time}, and train_step leaves the loop to you: end it there, and leave the option out"
+        )));
+    }
+    if !options.overfit_batches.is_zero() {
+        return Err(Error::option(
+            "overfit_batches: train_step leaves the loop to you: run the same batches again, or set limit_train_batches",
+        ));
+    }
+    if options.reload_dataloaders_every_n_epochs > 0 {
+        return Err(Error::option(
+            "reload_dataloaders_every_n_epochs: train_step leaves the loop to you: make a step for each loader, and go on with \
+             save and load",
+        ));
+    }
+    let mut other = None;
+    session.callbacks.each(|callback| {
+        // These two are there by themselves.
+        if !["ModelCheckpoint", "ProgressBar"].contains(&callback.name()) {
+            other.get_or_insert(callback.name());
+        }
+    });
+    match other {
+        Some(callback) => Err(Error::usage(format!(
+            "the Trainer has the callback {callback}, which only fit, validate, test and predict call; train_step leaves the \
+             loop to you: do there what it does"
+        ))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,93 @@
+//! [`TrainingFn`]: a model with closures for its steps, where a [`TrainingModule`] of its own is not worth a type.
+
+use fulmen_nn::optim::Optimizer;
+use fulmen_nn::{Module, Visit};
+use fulmen_tensor::Tensor;
+
+use crate::{Batch, Plan, StepContext, TrainingModule};
+
+/// A model whose training step and optimizer are closures: a [`TrainingModule`] for [`Trainer::train_step`] and
+/// [`Trainer::fit`]. The model can be any module, also one of a library.
+///
+/// ```
+/// use fulmen_nn::{Linear, loss, optim};
+/// use fulmen_trainer::TrainingFn;
+///
+/// let model = Linear::new(8, 3);
+/// let module = TrainingFn::new(
+///     &model,
+///     |model, batch, _| loss::cross_entropy(&model.forward(&batch.get("x")), &batch.get("y"), loss::Reduction::Mean),
+///     |_| optim::AdamW::new(1e-3),
+/// )
+/// .validation_step(|model, batch, cx| {
+///     let losses = loss::cross_entropy(&model.forward(&batch.get("x")), &batch.get("y"), loss::Reduction::None);
+///     cx.log("val_loss", &losses);
+/// });
+/// # let _ = module;
+/// ```
+///
+/// [`Trainer::train_step`]: crate::Trainer::train_step
+/// [`Trainer::fit`]: crate::Trainer::fit
+pub struct TrainingFn<'a, M> {
+    model: &'a M,
+    training: Train<'a, M>,
+    optimizer: MakeOptimizer<'a>,
+    validation: Evaluate<'a, M>,
+    test: Evaluate<'a, M>,
+}
+
+type Train<'a, M> = Box<dyn Fn(&M, &Batch, &mut StepContext) -> Tensor + 'a>;
+type MakeOptimizer<'a> = Box<dyn Fn(&Plan) -> Box<dyn Optimizer> + 'a>;
+type Evaluate<'a, M> = Option<Box<dyn Fn(&M, &Batch, &mut StepContext) + 'a>>;
+
+impl<'a, M: Module> TrainingFn<'a, M> {
+    /// Of a model, what [`TrainingModule::training_step`] is to record with it, and its optimizer.
+    pub fn new<O: Optimizer + 'static>(
+        model: &'a M,
+        training_step: impl Fn(&M, &Batch, &mut StepContext) -> Tensor + 'a,
+        optimizer: impl Fn(&Plan) -> O + 'a,
+    ) -> TrainingFn<'a, M> {
+        let optimizer = Box::new(move |plan: &Plan| Box::new(optimizer(plan)) as Box<dyn Optimizer>);
+        TrainingFn { model, training: Box::new(training_step), optimizer, validation: None, test: None }
+    }
+
+    /// What [`TrainingModule::validation_step`] is to record.
+    pub fn validation_step(mut self, step: impl Fn(&M, &Batch, &mut StepContext) + 'a) -> Self {
+        self.validation = Some(Box::new(step));
+        self
+    }
+
+    /// What [`TrainingModule::test_step`] is to record.
+    pub fn test_step(mut self, step: impl Fn(&M, &Batch, &mut StepContext) + 'a) -> Self {
+        self.test = Some(Box::new(step));
+        self
+    }
+}
+
+impl<M: Module> Module for TrainingFn<'_, M> {
+    fn visit(&self, visit: &mut Visit<'_>) {
+        self.model.visit(visit);
+    }
+}
+
+impl<M: Module> TrainingModule for TrainingFn<'_, M> {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        (self.training)(self.model, batch, cx)
+    }
+
+    fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+        if let Some(step) = &self.validation {
+            step(self.model, batch, cx);
+        }
+    }
+
+    fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
+        if let Some(step) = &self.test {
+            step(self.model, batch, cx);
+        }
+    }
+
+    fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
+        (self.optimizer)(plan)
+    }
+}

@@ -1,0 +1,274 @@
+//! [`LearningRateFinder`]: a short fit with a rising learning rate, and what it says of a good one.
+
+use std::sync::Arc;
+
+use fulmen_data::DataLoader;
+use parking_lot::Mutex;
+
+use super::{attempt, short};
+use crate::callback::{Callback, FitStart};
+use crate::{Actions, Error, LogPoint, Result, StepPart, Trainer, TrainingModule};
+
+/// How the learning rate rises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SweepMode {
+    /// By the same factor in each step.
+    #[default]
+    Exponential,
+    /// By the same difference in each step.
+    Linear,
+}
+
+impl SweepMode {
+    /// The rate after this share of the way.
+    fn rate(self, min: f64, max: f64, share: f64) -> f64 {
+        match self {
+            SweepMode::Exponential => min * (max / min).powf(share),
+            SweepMode::Linear => min + share * (max - min),
+        }
+    }
+}
+
+/// How much of the running mean of losses is kept each step.
+const BETA: f64 = 0.98;
+
+/// Trains for some steps with a rising learning rate: Lightning's `lr_find`, with its arguments and defaults.
+///
+/// ```no_run
+/// use fulmen_trainer::tuner::LearningRateFinder;
+/// # fn f(trainer: &mut fulmen_trainer::Trainer, module: &impl fulmen_trainer::TrainingModule,
+/// #      train: &fulmen_data::DataLoader) -> fulmen_trainer::Result<()> {
+/// let curve = trainer.lr_find(module, train, &LearningRateFinder::new().max_lr(0.1))?;
+/// println!("a good learning rate: {:?}", curve.suggestion());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct LearningRateFinder {
+    min_lr: f64,
+    max_lr: f64,
+    num_training_steps: u64,
+    mode: SweepMode,
+    early_stop_threshold: Option<f64>,
+}
+
+impl Default for LearningRateFinder {
+    fn default() -> LearningRateFinder {
+        LearningRateFinder {
+            min_lr: 1e-8,
+            max_lr: 1.0,
+            num_training_steps: 100,
+            mode: SweepMode::Exponential,
+            early_stop_threshold: Some(4.0),
+        }
+    }
+}
+
+impl LearningRateFinder {
+    /// 100 steps from 10⁻⁸ to 1.
+    pub fn new() -> LearningRateFinder {
+        LearningRateFinder::default()
+    }
+
+    /// The learning rate of the first step.
+    pub fn min_lr(mut self, rate: f64) -> LearningRateFinder {
+        self.min_lr = rate;
+        self
+    }
+
+    /// The learning rate of the last step.
+    pub fn max_lr(mut self, rate: f64) -> LearningRateFinder {
+        self.max_lr = rate;
+        self
+    }
+
+    /// How many optimizer steps are made.
+    pub fn num_training_steps(mut self, steps: u64) -> LearningRateFinder {
+        self.num_training_steps = steps;
+        self
+    }
+
+    /// How the rate rises.
+    pub fn mode(mut self, mode: SweepMode) -> LearningRateFinder {
+        self.mode = mode;
+        self
+    }
+
+    /// The curve ends where the loss is more than so many times its least value (4 by default); `None` for not at all.
+    pub fn early_stop_threshold(mut self, threshold: Option<f64>) -> LearningRateFinder {
+        self.early_stop_threshold = threshold;
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong = |message: String| Err(Error::usage(format!("LearningRateFinder: {message}")));
+        if !(self.min_lr.is_finite() && self.min_lr > 0.0) {
+            return wrong(format!("min_lr must be finite and above 0, it is {}", self.min_lr));
+        }
+        if !(self.max_lr.is_finite() && self.max_lr > self.min_lr) {
+            return wrong(format!("max_lr must be finite and above min_lr, {}; it is {}", self.min_lr, self.max_lr));
+        }
+        if !(2..=i32::MAX as u64).contains(&self.num_training_steps) {
+            return wrong(format!(
+                "num_training_steps must be from 2 to {}, it is {}",
+                i32::MAX,
+                self.num_training_steps
+            ));
+        }
+        match self.early_stop_threshold {
+            Some(threshold) if threshold.is_nan() || threshold <= 1.0 => {
+                wrong(format!("early_stop_threshold must be above 1, it is {threshold}; give None for no threshold"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The curve of the losses of the steps.
+    fn curve(&self, losses: &[f64]) -> LearningRateCurve {
+        let mut curve = LearningRateCurve { rates: vec![], losses: vec![] };
+        let (mut mean, mut best) = (0.0, f64::INFINITY);
+        for (i, loss) in losses.iter().enumerate() {
+            mean = BETA * mean + (1.0 - BETA) * loss;
+            // As if there had been losses of this size before the first.
+            let smooth = mean / (1.0 - BETA.powf(i as f64 + 1.0));
+            let diverged = self.early_stop_threshold.is_some_and(|threshold| i > 0 && smooth > threshold * best);
+            if !smooth.is_finite() || diverged {
+                break;
+            }
+            best = best.min(smooth);
+            let share = i as f64 / (self.num_training_steps - 1) as f64;
+            curve.rates.push(self.mode.rate(self.min_lr, self.max_lr, share));
+            curve.losses.push(smooth);
+        }
+        curve
+    }
+}
+
+/// How the loss went with a rising learning rate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LearningRateCurve {
+    rates: Vec<f64>,
+    losses: Vec<f64>,
+}
+
+impl LearningRateCurve {
+    /// The learning rate of each step, up to the one where the loss diverged.
+    pub fn learning_rates(&self) -> &[f64] {
+        &self.rates
+    }
+
+    /// The loss of each step, smoothed over the steps before.
+    pub fn losses(&self) -> &[f64] {
+        &self.losses
+    }
+
+    /// The learning rate where the loss falls fastest, without the first ten steps and the last one. `None` if there are
+    /// fewer than two steps besides.
+    pub fn suggestion(&self) -> Option<f64> {
+        self.suggestion_without(10, 1)
+    }
+
+    /// As [`suggestion`](LearningRateCurve::suggestion), without other numbers of steps at the beginning and the end.
+    pub fn suggestion_without(&self, skip_begin: usize, skip_end: usize) -> Option<f64> {
+        let losses = self.losses.get(skip_begin..self.losses.len().checked_sub(skip_end)?)?;
+        let last = losses.len().checked_sub(1).filter(|&last| last > 0)?;
+        // Over steps, which are even in the rate or in its logarithm: central differences, one-sided at the ends.
+        let slope = |i: usize| {
+            let (before, after) = (i.saturating_sub(1), (i + 1).min(last));
+            (losses[after] - losses[before]) / (after - before) as f64
+        };
+        let steepest = (0..=last).min_by(|&a, &b| slope(a).total_cmp(&slope(b)))?;
+        self.rates.get(skip_begin + steepest).copied()
+    }
+}
+
+/// Keeps the loss of each step.
+struct Losses {
+    /// The name under which the loss is logged.
+    loss: String,
+    part: StepPart,
+    kept: Arc<Mutex<Vec<f64>>>,
+}
+
+impl Callback for Losses {
+    fn name(&self) -> &'static str {
+        "LearningRateFinder"
+    }
+
+    fn step_part(&self) -> Option<StepPart> {
+        Some(self.part.clone())
+    }
+
+    fn on_fit_start(&mut self, start: &FitStart) {
+        self.loss.clone_from(&start.loss);
+    }
+
+    fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
+        self.kept.lock().extend(point.get(&self.loss));
+    }
+}
+
+impl Trainer {
+    /// Trains for some steps with a rising learning rate, to see from which on the loss falls and from which on it rises.
+    /// The module has its values back afterwards, and nothing is logged, validated or saved. The rates stand in the place
+    /// of the optimizer's schedule: what the Trainer or a group of parameters multiplies that by, they are multiplied by
+    /// too.
+    ///
+    /// # Errors
+    /// An argument of the finder that cannot be, by its name; those of [`Trainer::fit`]; a signal.
+    pub fn lr_find<M: TrainingModule>(
+        &mut self,
+        module: &M,
+        train: &DataLoader,
+        finder: &LearningRateFinder,
+    ) -> Result<LearningRateCurve> {
+        finder.check()?;
+        let LearningRateFinder { min_lr: min, max_lr: max, num_training_steps: steps, mode, .. } = *finder;
+        let part = StepPart::Sweep { min, max, steps, mode };
+        let mut choices = short(&self.session.choices, steps);
+        (choices.averaging, choices.scales_learning_rate) = (None, false);
+        choices.parts = vec![part.clone()];
+        let kept = Arc::new(Mutex::new(vec![]));
+        let losses = Losses { loss: String::new(), part, kept: kept.clone() };
+        let summary = attempt(self, module, train, choices, vec![Box::new(losses)])?;
+        if let Some(signal) = summary.signal {
+            return Err(Error::interrupted("finding a learning rate", signal));
+        }
+        let losses = std::mem::take(&mut *kept.lock());
+        Ok(finder.curve(&losses))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn the_curve_is_numpys() {
+        let document: Value = serde_json::from_str(include_str!("../../tests/reference/callbacks.json")).unwrap();
+        let numbers = |name: &str| -> Vec<f64> {
+            document["curve"][name].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect()
+        };
+        let finder = LearningRateFinder::new().min_lr(1e-6);
+        let (curve, expected) = (finder.curve(&numbers("losses")), numbers("smooth"));
+        assert_eq!(curve.losses().len(), expected.len());
+        for (found, expected) in curve.losses().iter().zip(&expected) {
+            assert!((found / expected - 1.0).abs() < 1e-12, "{found} is not {expected}");
+        }
+        let (found, expected) = (curve.suggestion().unwrap(), document["curve"]["rate"].as_f64().unwrap());
+        assert!((found / expected - 1.0).abs() < 1e-9, "{found} is not {expected}");
+    }
+
+    #[test]
+    fn the_curve_ends_where_the_loss_diverges() {
+        let finder = LearningRateFinder::new();
+        let steps = |losses: &[f64]| finder.curve(losses).losses().len();
+        assert_eq!((steps(&[1.0, 1.0, 1e6, 1.0]), steps(&[1.0, f64::NAN, 1.0]), steps(&[])), (2, 1, 0));
+        let finder = LearningRateFinder::new().early_stop_threshold(None);
+        assert_eq!(finder.curve(&[1.0, 1.0, 1e6, 1.0]).losses().len(), 4);
+        assert_eq!(finder.curve(&[1.0; 12]).suggestion(), None, "one step is left");
+        assert!(finder.curve(&[1.0; 13]).suggestion().is_some());
+    }
+}

@@ -1,0 +1,65 @@
+//! Finding a learning rate or a batch size before training, by short fits that leave no trace: Lightning's `Tuner`.
+
+mod batch_size;
+mod learning_rate;
+
+use fulmen_data::DataLoader;
+
+pub use batch_size::{BatchSizeFinder, BatchSizeMode, BatchSizes, Trial, Verdict};
+pub use learning_rate::{LearningRateCurve, LearningRateFinder, SweepMode};
+
+use crate::batch_limit::BatchLimit;
+use crate::callback::Callback;
+use crate::fit::fit;
+use crate::hyperparameters::Told;
+use crate::limits::NO_LIMIT;
+use crate::prepare::set_up;
+use crate::session::{Record, Session};
+use crate::setting::Choices;
+use crate::{FitSummary, Options, Result, Resume, TrainDuration, Trainer, TrainingModule};
+
+/// The choices for a fit of so many steps that reads, writes and validates nothing.
+fn short(choices: &Choices, steps: u64) -> Choices {
+    let options = Options {
+        max_epochs: NO_LIMIT,
+        max_steps: steps,
+        max_time: TrainDuration::Unlimited,
+        max_duration: TrainDuration::Unlimited,
+        min_epochs: 0,
+        min_steps: 0,
+        limit_val_batches: BatchLimit::Count(0),
+        val_check_interval: BatchLimit::ALL,
+        num_sanity_val_steps: 0,
+        log_every_n_steps: 1,
+        ckpt_path: Default::default(),
+        resume: Resume::Never,
+        detect_nan: false,
+        enable_checkpointing: false,
+        enable_progress_bar: false,
+        enable_model_summary: false,
+        // Without a folder.
+        fast_dev_run: true.into(),
+        ..choices.options.clone()
+    };
+    Choices { options, ..choices.clone() }
+}
+
+/// Runs such a fit on the Trainer's devices. The module has its values back afterwards, however it ends.
+fn attempt(
+    trainer: &Trainer,
+    module: &dyn TrainingModule,
+    train: &DataLoader,
+    choices: Choices,
+    callbacks: Vec<Box<dyn Callback>>,
+) -> Result<FitSummary> {
+    let Session { runtime, hosts, .. } = &trainer.session;
+    let (runtime, hosts) = (runtime.clone(), hosts.clone());
+    let (callbacks, told) = (callbacks.into(), Told::default());
+    let mut session = Session { choices, runtime, hosts, callbacks, loggers: vec![], told, record: Record::default() };
+    // Before its values are kept, it gets the types that they are to have.
+    set_up(module, &session.setting()?)?;
+    let values: Vec<_> = module.state().into_iter().map(|(_, cell)| (cell.get(), cell)).collect();
+    let result = session.with_hosts(|session| fit(session, module, train, &None.into()));
+    values.into_iter().for_each(|(value, cell)| cell.set(value));
+    result
+}

@@ -1,0 +1,483 @@
+//! What a step logs reaches whom it is meant for: each reduction against values by hand, over padding, devices and a resume
+//! within an epoch; pictures, texts and histograms at log points alone; and each wrong choice is one error.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use crate::common::{Record, isolated, trainer};
+use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_nn::metrics::Mean;
+use fulmen_nn::optim::{Optimizer, Sgd};
+use fulmen_nn::{Linear, Module};
+use fulmen_tensor::Tensor;
+use fulmen_trainer::loggers::{CsvLogger, Logger};
+use fulmen_trainer::{
+    Batch, Histogram, LogPoint, Media, Optimizers, Picture, Plan, ReduceFx, Sink, StepContext, TrainerBuilder,
+    TrainingModule, Weights,
+};
+
+const SAMPLES: usize = 20;
+const BATCH: usize = 8;
+
+type Log = fn(&Batch, &mut StepContext);
+
+/// Logs what the test says, in every step.
+#[derive(Module)]
+struct Logs {
+    linear: Linear,
+    #[module(skip)]
+    train: Log,
+    #[module(skip)]
+    evaluate: Log,
+}
+
+impl TrainingModule for Logs {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        (self.train)(batch, cx);
+        batch.mean(&self.linear.forward(&batch.get("x").reshape([BATCH, 1])))
+    }
+    fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+        (self.evaluate)(batch, cx);
+    }
+    fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
+        (self.evaluate)(batch, cx);
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(0.001))
+    }
+}
+
+fn module(train: Log, evaluate: Log) -> Logs {
+    Logs { linear: Linear::new(1, 1), train, evaluate }
+}
+
+/// Numbers whose largest and smallest stand in the middle.
+fn values() -> Vec<f32> {
+    (0..SAMPLES).map(|i| ((i * i * 7) % 31) as f32 - 12.5).collect()
+}
+
+/// The second pixel of each picture tells the sample; the second token is a letter.
+fn loader() -> DataLoader {
+    let pixels: Vec<u8> = (0..SAMPLES).flat_map(|i| [0, i as u8, 255, 128]).collect();
+    let ids: Vec<i32> = (0..SAMPLES).flat_map(|i| [72, 97 + i as i32]).collect();
+    let data = TensorDataset::builder()
+        .array("x", [SAMPLES], values())
+        .array("image", [SAMPLES, 1, 2, 2], pixels)
+        .array("input_ids", [SAMPLES, 2], ids);
+    DataLoader::builder(data.build().unwrap()).batch_size(BATCH).last_batch(LastBatch::Pad).build().unwrap()
+}
+
+const NAMES: [(&str, ReduceFx); 5] = [
+    ("mean", ReduceFx::Mean),
+    ("sum", ReduceFx::Sum),
+    ("min", ReduceFx::Min),
+    ("max", ReduceFx::Max),
+    ("last", ReduceFx::Last),
+];
+
+/// Each reduction of the samples, and of the mean of each batch.
+fn log_all(batch: &Batch, cx: &mut StepContext) {
+    for (name, reduce_fx) in NAMES {
+        cx.log(name, batch.get("x")).reduce_fx(reduce_fx);
+        cx.log(format!("batch_{name}"), batch.mean(batch.get("x"))).reduce_fx(reduce_fx);
+    }
+}
+
+/// What [`log_all`] logs over some batches of an epoch.
+fn by_hand(batches: std::ops::Range<usize>) -> Vec<(String, f64)> {
+    let values = values();
+    let batches: Vec<&[f32]> = values.chunks(BATCH).skip(batches.start).take(batches.len()).collect();
+    let mean = |values: &[f32]| values.iter().copied().map(f64::from).sum::<f64>() / values.len() as f64;
+    let means: Vec<f64> = batches.iter().map(|batch| mean(batch)).collect();
+    let samples: Vec<f64> = batches.concat().into_iter().map(f64::from).collect();
+    let smallest = |values: &[f64]| values.iter().copied().fold(f64::INFINITY, f64::min);
+    let largest = |values: &[f64]| values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let last = means[means.len() - 1];
+    let of_samples = [mean(&batches.concat()), samples.iter().sum(), smallest(&samples), largest(&samples), last];
+    let of_batches = [of_samples[0], means.iter().sum(), smallest(&means), largest(&means), last];
+    let pairs = NAMES.iter().zip(of_samples.iter().zip(of_batches));
+    pairs.flat_map(|((name, _), (a, b))| [(name.to_string(), *a), (format!("batch_{name}"), b)]).collect()
+}
+
+fn assert_values(point: &LogPoint, expected: &[(String, f64)], suffix: &str, what: &str) {
+    for (name, value) in expected {
+        let found = point.get(&format!("{name}{suffix}")).unwrap_or_else(|| panic!("{what}: {name}: {point:?}"));
+        assert!((found - value).abs() <= 1e-5 * value.abs().max(1.0), "{what}: {name}{suffix} is {found}, not {value}");
+    }
+}
+
+fn builder(folder: &Path, record: &Record) -> TrainerBuilder {
+    trainer(folder).max_epochs(2).callback(record.clone())
+}
+
+#[test]
+fn each_reduction_is_that_of_the_samples_on_any_number_of_devices() {
+    for devices in [1, 8] {
+        let what = format!("{devices} devices");
+        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let builder = builder(folder.path(), &record).devices(devices).log_every_n_steps(2);
+        let mut trainer = builder.enable_checkpointing(false).build().unwrap();
+        let summary = trainer.fit(&module(log_all, log_all), &loader(), Some(&loader())).unwrap();
+        assert!(summary.train_compilations <= 1, "{what}");
+        let logs = record.logs.lock().unwrap();
+        // An epoch has three batches, and what its end has told is in no log point after it.
+        let expected = [(2, by_hand(0..2)), (4, by_hand(0..1)), (6, by_hand(1..3))];
+        assert_eq!(logs.len(), expected.len());
+        for (point, (step, expected)) in logs.iter().zip(expected) {
+            assert_eq!(point.global_step, step);
+            assert_values(point, &expected, "", &what);
+        }
+        for point in record.epochs.lock().unwrap().iter() {
+            assert_values(point, &by_hand(0..3), "_epoch", &what);
+            assert_values(point, &by_hand(0..3), "", &what);
+        }
+        // Each is read once: three log points, and two ends of epochs.
+        assert_eq!((trainer.log_points(), trainer.device_to_host_transfers()), (5, 5), "{what}");
+    }
+}
+
+#[test]
+fn a_resume_within_an_epoch_goes_on_with_each_reduction() {
+    for every in [1, 100] {
+        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let run = |record: &Record| builder(folder.path(), record).log_every_n_steps(every);
+        let module = || module(log_all, |_, _| {});
+        // The largest value lies before the end, the latest after it.
+        let ended = run(&Record::default()).max_steps(2).build().unwrap().fit(&module(), &loader(), None).unwrap();
+        let checkpoint = ended.last_checkpoint.unwrap();
+        run(&record).ckpt_path(checkpoint).build().unwrap().fit(&module(), &loader(), None).unwrap();
+        let epochs = record.epochs.lock().unwrap();
+        assert_eq!(epochs.len(), 2);
+        epochs.iter().for_each(|point| assert_values(point, &by_hand(0..3), "_epoch", &format!("every {every}")));
+    }
+}
+
+#[test]
+fn what_is_shown_where_is_chosen_for_each_value() {
+    let log: Log = |batch, cx| {
+        let x = batch.get("x");
+        cx.log("a", &x).prog_bar(false).on_epoch(false);
+        cx.log("b", &x).logger(false).on_step(false);
+        cx.log_dict([("c", &x), ("d", &x)]).logger(false).reduce_fx(ReduceFx::Max);
+        cx.log_metric("e", Mean::new().update(&x)).prog_bar(false).on_step(false);
+    };
+    let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+    let builder = builder(folder.path(), &record).max_epochs(1).log_every_n_steps(1);
+    let mut trainer = builder.build().unwrap();
+    trainer.fit(&module(log, |_, _| {}), &loader(), None).unwrap();
+    let names = |point: &LogPoint| point.metrics.iter().map(|m| m.0.clone()).collect::<Vec<_>>();
+    let (logs, epochs) = (record.logs.lock().unwrap(), record.epochs.lock().unwrap());
+    assert_eq!(names(&logs[0]), ["train_loss", "a", "c", "d", "lr"]);
+    assert_eq!(names(&epochs[0]), ["train_loss_epoch", "b_epoch", "c_epoch", "d_epoch", "e_epoch"]);
+    assert_eq!(names(&logs[0].shown_by(Sink::ProgressBar)), ["train_loss", "c", "d", "lr"]);
+    assert_eq!(names(&epochs[0].shown_by(Sink::Logger)), ["train_loss_epoch", "e_epoch"]);
+    let table = std::fs::read_to_string(trainer.run_dir().unwrap().join("metrics.csv")).unwrap();
+    assert_eq!(table.lines().next().unwrap(), "epoch,step,train_loss,a,lr,train_loss_epoch,e_epoch");
+}
+
+#[test]
+fn a_wrong_choice_is_an_error_with_its_name_and_line() {
+    let nothing: Log = |_, _| {};
+    let training: [(Log, &str); 9] = [
+        (
+            |batch, cx| {
+                cx.log("a", batch.get("x")).on_step(false).on_epoch(false);
+            },
+            "on_step and on_epoch are both off",
+        ),
+        (
+            |batch, cx| {
+                cx.log_metric("a", Mean::new().update(&batch.get("x"))).reduce_fx(ReduceFx::Sum);
+            },
+            "reduce_fx: a metric computes its value by a rule of its own",
+        ),
+        (
+            |batch, cx| {
+                cx.log("a", batch.get("x").max(&[0])).reduce_fx(ReduceFx::Max);
+            },
+            "the last batch is padded",
+        ),
+        (
+            |batch, cx| {
+                cx.log("a", batch.get("image"));
+            },
+            "log a scalar or one value a sample, [8]",
+        ),
+        (|batch, cx| cx.log_image("a", batch.get("x")), "a picture is [C, H, W]"),
+        (|batch, cx| cx.log_text("a", batch.get("x"), |_| String::new()), "token ids are [T] or [N, T]"),
+        (|batch, cx| cx.log_histogram("a", batch.get("x"), 0), "a histogram has 1 to 4096 bins, not 0"),
+        (|batch, cx| cx.log_histogram("a", batch.get("x").reshape([2, 4]), 3), "padding would be counted"),
+        (
+            |batch, cx| {
+                cx.log("a", batch.get("x"));
+                cx.log_image("a", batch.get("image"));
+            },
+            "this name was logged before",
+        ),
+    ];
+    let evaluating: [(Log, &str); 2] = [
+        (
+            |batch, cx| {
+                cx.log("a", batch.get("x")).on_step(true);
+            },
+            "on_step: test_step logs once",
+        ),
+        (
+            |batch, cx| {
+                cx.log("a", batch.get("x")).on_epoch(false);
+            },
+            "on_epoch: test_step logs once",
+        ),
+    ];
+    let check = |result: Result<(), fulmen_trainer::Error>, expected: &str| {
+        let error = result.unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("log `a`: ") && text.contains(expected), "{text}");
+        assert!(text.contains("logging.rs:") && error.is_usage(), "{text}");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let trainer = || builder(folder.path(), &Record::default()).build().unwrap();
+    for (log, expected) in training {
+        check(trainer().fit(&module(log, nothing), &loader(), None).map(|_| ()), expected);
+    }
+    for (log, expected) in evaluating {
+        check(trainer().test(&module(nothing, log), &loader(), Weights::Current).map(|_| ()), expected);
+    }
+}
+
+/// Pictures of u8 and of numbers, a histogram and texts.
+fn log_media(batch: &Batch, cx: &mut StepContext) {
+    let image = batch.get("image");
+    cx.log_image("bytes", image.narrow(0, 0, 3));
+    cx.log_image("a/b", image.to_dtype(fulmen_tensor::DType::F32).narrow(0, 0, 1) / 128.0);
+    cx.log_histogram("values", batch.get("x"), 4);
+    let text = |ids: &[i64]| ids.iter().filter_map(|&id| char::from_u32(id as u32)).collect();
+    cx.log_text("texts", batch.get("input_ids").narrow(0, 0, 2), text);
+}
+
+/// What [`log_media`] gives for a batch of an epoch.
+fn media_by_hand(batch: usize) -> Vec<(String, Media)> {
+    let first = batch * BATCH;
+    let pixels = (first..first + 3).flat_map(|i| [0, i as u8, 255, 128]).collect();
+    let scaled = [0.0, first as f64 / 128.0, 255.0 / 128.0, 1.0].map(|v| (f64::min(v, 1.0) * 255.0).round() as u8);
+    let letter = |i: usize| format!("H{}", char::from(97 + i as u8));
+    let (values, bins) = (values(), 4);
+    let x: Vec<f64> = values.chunks(BATCH).nth(batch).unwrap().iter().copied().map(f64::from).collect();
+    let (low, high) = (x.iter().copied().fold(f64::MAX, f64::min), x.iter().copied().fold(f64::MIN, f64::max));
+    let mut counts = vec![0; bins];
+    for value in &x {
+        counts[(((value - low) / (high - low) * bins as f64) as usize).min(bins - 1)] += 1;
+    }
+    let (sum, sum_squares) = (x.iter().sum(), x.iter().map(|x| x * x).sum());
+    vec![
+        ("bytes".into(), Media::Image(Picture { shape: [3, 1, 2, 2], pixels })),
+        ("a/b".into(), Media::Image(Picture { shape: [1, 1, 2, 2], pixels: scaled.to_vec() })),
+        ("values".into(), Media::Histogram(Histogram { low, high, sum, sum_squares, counts, non_finite: 0 })),
+        ("texts".into(), Media::Text(vec![letter(first), letter(first + 1)])),
+    ]
+}
+
+#[test]
+fn pictures_texts_and_histograms_are_those_of_the_step_at_the_log_point() {
+    for devices in [1, 8] {
+        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let builder = builder(folder.path(), &record).devices(devices).log_every_n_steps(3).max_epochs(3);
+        let mut trainer = builder.enable_checkpointing(false).build().unwrap();
+        let summary = trainer.fit(&module(log_media, log_media), &loader(), Some(&loader())).unwrap();
+        assert!(summary.train_compilations <= 1 && summary.eval_compilations <= 1);
+        // The third step of each epoch, of the batch that is padded.
+        let logs = record.logs.lock().unwrap();
+        assert_eq!(logs.len(), 3);
+        logs.iter().for_each(|point| assert_eq!(point.media, media_by_hand(2), "{devices} devices"));
+        let epochs = record.epochs.lock().unwrap();
+        epochs.iter().for_each(|point| assert_eq!(point.media, media_by_hand(0), "the validation's first batch"));
+        assert_eq!((trainer.log_points(), trainer.device_to_host_transfers()), (6, 6));
+
+        let media = trainer.run_dir().unwrap().join("media");
+        let mut reader =
+            png::Decoder::new(std::io::BufReader::new(std::fs::File::open(media.join("bytes/6.png")).unwrap()));
+        reader.set_transformations(png::Transformations::IDENTITY);
+        let mut reader = reader.read_info().unwrap();
+        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
+        let info = reader.next_frame(&mut pixels).unwrap();
+        // Validation's pictures of the same step and name have taken the place of training's.
+        assert_eq!((info.width, info.height), (6, 6));
+        assert_eq!((pixels[1], pixels[4 + 1], pixels[4 * 6 + 1]), (0, 1, 2), "the samples beside and under each other");
+        assert_eq!(std::fs::read_to_string(media.join("texts/6.txt")).unwrap(), "Ha\n\nHb\n");
+        assert!(std::fs::read_to_string(media.join("values/6.csv")).unwrap().starts_with("low,high,count\n-12.5,"));
+        assert!(media.join("a_b/6.png").is_file());
+    }
+}
+
+/// A layer that FSDP splits.
+#[derive(Module)]
+struct Wide(Linear);
+
+impl TrainingModule for Wide {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        cx.log_histogram("weight", self.0.weight.get(), 16);
+        log_media(batch, cx);
+        let x = batch.get("x").reshape([BATCH, 1]).broadcast_to([BATCH, 64]);
+        batch.mean(self.0.forward(&x).mean(&[1]))
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(1e-6))
+    }
+}
+
+#[test]
+fn a_log_point_at_the_end_of_a_group_has_its_last_batch_and_the_whole_of_split_weights() {
+    let weights = |devices: usize, strategy: &str| {
+        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let builder = builder(folder.path(), &record).devices(devices).strategy(strategy).max_epochs(1);
+        let builder = builder.accumulate_grad_batches(2).log_every_n_steps(1).enable_checkpointing(false);
+        builder.build().unwrap().fit(&Wide(Linear::new(64, 64)), &loader(), None).unwrap();
+        let logs = record.logs.lock().unwrap();
+        assert_eq!(logs.len(), 2);
+        for (point, batch) in logs.iter().zip([1, 2]) {
+            assert_eq!(point.media[1..], media_by_hand(batch), "{devices} devices, batch {batch}");
+        }
+        match &logs[0].media[0].1 {
+            Media::Histogram(histogram) => histogram.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (one, eight) = (weights(1, "ddp"), weights(8, "fsdp"));
+    assert_eq!((one.low, one.high, &one.counts), (eight.low, eight.high, &eight.counts));
+    assert_eq!(one.counts.iter().sum::<u64>(), 64 * 64);
+    assert!((one.sum - eight.sum).abs() < 1e-3 && (one.sum_squares - eight.sum_squares).abs() < 1e-3);
+}
+
+#[test]
+fn a_histogram_counts_what_is_not_finite_apart_and_no_padding() {
+    let log: Log = |batch, cx| {
+        let x = batch.get("x");
+        cx.log_histogram("broken", x.gt(0.0).select(&x, &(&x / 0.0)), 3);
+        cx.log_histogram("same", &x.zeros_like() + 2.0, 2);
+        cx.log_histogram("none", &x.zeros_like() / 0.0, 2);
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = builder(folder.path(), &Record::default()).runtime(isolated()).build().unwrap();
+    let point = trainer.test(&module(|_, _| {}, log), &loader(), Weights::Current).unwrap();
+    let found: Vec<&Histogram> = point
+        .media
+        .iter()
+        .map(|(_, media)| match media {
+            Media::Histogram(histogram) => histogram,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let positive = values()[..BATCH].iter().filter(|&&x| x > 0.0).count() as u64;
+    assert_eq!((found[0].counts.iter().sum::<u64>(), found[0].non_finite), (positive, BATCH as u64 - positive));
+    assert_eq!((found[1].low, found[1].high, &found[1].counts[..]), (1.5, 2.5, &[0, 8][..]));
+    assert_eq!((&found[2].counts[..], found[2].non_finite, found[2].sum), (&[0, 0][..], 8, 0.0));
+}
+
+/// Two lines, of which the second is trained in every second step.
+#[derive(Module)]
+struct Two {
+    a: Linear,
+    b: Linear,
+    #[module(skip)]
+    log: Log,
+}
+
+impl TrainingModule for Two {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        let x = batch.get("x").reshape([BATCH, 1]);
+        cx.minimize("b", |cx| {
+            (self.log)(batch, cx);
+            batch.mean(self.b.forward(&x))
+        });
+        cx.minimize("a", |_| batch.mean(self.a.forward(&x)))
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        let optimizers = Optimizers::new().add("a", ["a.*"], Sgd::new(0.001)).add("b", ["b.*"], Sgd::new(0.001));
+        Box::new(optimizers.every("b", 2))
+    }
+}
+
+#[test]
+fn a_step_that_an_optimizer_skips_logs_nothing_for_it() {
+    let two = |log| Two { a: Linear::new(1, 1), b: Linear::new(1, 1), log };
+    for devices in [1, 8] {
+        let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
+        let builder = builder(folder.path(), &record).max_epochs(1).devices(devices).log_every_n_steps(1);
+        builder.build().unwrap().fit(&two(log_all), &loader(), None).unwrap();
+        let logs = record.logs.lock().unwrap();
+        for (batch, point) in [(0, &logs[0]), (2, &logs[2])] {
+            assert_values(point, &by_hand(batch..batch + 1), "", &format!("step {batch}"));
+        }
+        for (name, _) in NAMES.iter().filter(|(name, _)| *name != "sum") {
+            assert_eq!(logs[1].get(name), None, "{name}");
+        }
+        // Over the first and the last batch.
+        let (first, last, epoch) = (by_hand(0..1), by_hand(2..3), &record.epochs.lock().unwrap()[0]);
+        let of = |values: &[(String, f64)], name: &str| values.iter().find(|value| value.0 == name).unwrap().1;
+        let found = |name: &str| epoch.get(&format!("{name}_epoch")).unwrap();
+        assert_eq!(found("max"), of(&first, "max").max(of(&last, "max")));
+        assert_eq!(found("min"), of(&first, "min").min(of(&last, "min")));
+        assert_eq!(found("sum"), of(&first, "sum") + of(&last, "sum"));
+        assert_eq!(found("last"), of(&last, "last"));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = builder(folder.path(), &Record::default()).build().unwrap();
+    let error = trainer.fit(&two(log_media), &loader(), None).unwrap_err().to_string();
+    assert!(
+        error.starts_with("log `bytes`: pictures, histograms and texts cannot be logged within the loss"),
+        "{error}"
+    );
+}
+
+/// Keeps what it is told.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Logger for Told {
+    fn start(&mut self, _: &Path) -> std::io::Result<()> {
+        self.0.lock().unwrap().push("start".into());
+        Ok(())
+    }
+    fn log_hyperparams(&mut self, told: &serde_json::Map<String, serde_json::Value>) -> std::io::Result<()> {
+        self.0.lock().unwrap().push(serde_json::to_string(told).unwrap());
+        Ok(())
+    }
+    fn log(&mut self, _: &LogPoint) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn hyperparameters_go_into_checkpoints_and_to_loggers() {
+    #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+    struct Config {
+        width: usize,
+        name: String,
+    }
+    let config = Config { width: 3, name: "wide".into() };
+    let (folder, told) = (tempfile::tempdir().unwrap(), Told::default());
+    let builder = trainer(folder.path()).max_epochs(1).logger(told.clone()).logger(CsvLogger::new());
+    let mut fitted = builder.hyperparameters(&config).build().unwrap();
+    let nothing: Log = |_, _| {};
+    let summary = fitted.fit(&module(nothing, nothing), &loader(), None).unwrap();
+    assert_eq!(*told.0.lock().unwrap(), ["start", r#"{"name":"wide","width":3}"#]);
+    let checkpoint = summary.last_checkpoint.unwrap();
+    assert_eq!(fulmen_trainer::load_hyperparameters::<Config>(&checkpoint).unwrap(), config);
+
+    // The options of the run stand beside its checkpoints, as `--config` reads them.
+    let options = std::fs::read_to_string(fitted.run_dir().unwrap().join("config.toml")).unwrap();
+    assert!(options.starts_with("[trainer]\n") && options.contains("\nmax-epochs = 1\n"), "{options}");
+
+    // A run that goes on has those that it was told itself.
+    let goes_on = trainer(folder.path()).max_epochs(2).ckpt_path(&checkpoint).build().unwrap();
+    let summary = { goes_on }.fit(&module(nothing, nothing), &loader(), None).unwrap();
+    let error = fulmen_trainer::load_hyperparameters::<Config>(summary.last_checkpoint.unwrap()).unwrap_err();
+    assert!(error.is_checkpoint() && error.to_string().contains("it has no hyperparameters"), "{error}");
+    let error = fulmen_trainer::load_hyperparameters::<Vec<u8>>(&checkpoint).unwrap_err().to_string();
+    assert!(error.contains("not those that are asked for"), "{error}");
+    let error = trainer(folder.path()).hyperparameters(3).build().err().unwrap().to_string();
+    assert!(
+        error.starts_with("hyperparameters: a struct or a map is expected") && error.contains("logging.rs:"),
+        "{error}"
+    );
+}

@@ -1,0 +1,607 @@
+//! Several optimizers in one program, on a GAN: against PyTorch and against two programs of our own, their cadence, and
+//! what clipping, groups of batches, averages, precision and checkpoints make of each.
+
+use std::path::Path;
+
+use fulmen_data::{DataLoader, IdxFile, LastBatch, TensorDataset};
+use fulmen_nn::activation::leaky_relu;
+use fulmen_nn::loss::{Reduction, binary_cross_entropy_with_logits};
+use fulmen_nn::optim::{Adam, Optimizer, ParamGroups, Sgd, Step};
+use fulmen_nn::schedule::Exponential;
+use fulmen_nn::{BatchNorm1d, Linear, Module};
+use fulmen_tensor::{Argument, DType, DeviceArray, Function, Literal, Tensor, TensorType, grad};
+use fulmen_trainer::{
+    Batch, FitSummary, Optimizers, Plan, Precision, StepContext, Strategy, TrainerBuilder, TrainingModule,
+    WeightAveraging,
+};
+use serde_json::Value;
+
+use crate::common::{Record, isolated, trainer};
+
+const STEPS: usize = 50;
+const BATCH: usize = 64;
+const NOISE: usize = 16;
+const HIDDEN: usize = 64;
+const PIXELS: usize = 784;
+
+#[derive(Module)]
+struct Generator {
+    hidden: Linear,
+    out: Linear,
+}
+
+#[derive(Module)]
+struct Discriminator {
+    hidden: Linear,
+    out: Linear,
+}
+
+impl Generator {
+    fn forward(&self, noise: &Tensor) -> Tensor {
+        self.out.forward(leaky_relu(&self.hidden.forward(noise), 0.2)).tanh()
+    }
+}
+
+impl Discriminator {
+    /// The loss of images that are to be found real, or not.
+    fn loss(&self, images: &Tensor, real: bool) -> Tensor {
+        let logits = self.out.forward(leaky_relu(&self.hidden.forward(images), 0.2));
+        let target = if real { logits.ones_like() } else { logits.zeros_like() };
+        binary_cross_entropy_with_logits(&logits, &target, Reduction::None).reshape([images.size(0)])
+    }
+}
+
+#[derive(Module)]
+struct Gan {
+    generator: Generator,
+    discriminator: Discriminator,
+    #[module(skip)]
+    configure: fn() -> Box<dyn Optimizer>,
+}
+
+impl Gan {
+    /// With the weights of `reference/gan.py`.
+    fn new(configure: fn() -> Box<dyn Optimizer>) -> Gan {
+        let gan = Gan {
+            generator: Generator { hidden: Linear::new(NOISE, HIDDEN), out: Linear::new(HIDDEN, PIXELS) },
+            discriminator: Discriminator { hidden: Linear::new(PIXELS, HIDDEN), out: Linear::new(HIDDEN, 1) },
+            configure,
+        };
+        for (i, (_, parameter)) in gan.parameters().into_iter().enumerate() {
+            let shape = parameter.ty().shape;
+            let values: Vec<f32> =
+                numbers(i as u64 * 1_000_003, shape.num_elements()).iter().map(|x| x / 8.0).collect();
+            parameter.set(Tensor::from_slice(&values, shape.dims()));
+        }
+        gan
+    }
+
+    fn losses(&self, image: &Tensor, noise: &Tensor) -> [Tensor; 2] {
+        let real = image.to_dtype(DType::F32) / 127.5 - 1.0;
+        let fake = self.generator.forward(noise);
+        let of_discriminator = self.discriminator.loss(&real, true) + self.discriminator.loss(&fake.detach(), false);
+        [of_discriminator, self.discriminator.loss(&fake, true)]
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        self.parameters().iter().flat_map(|(_, p)| p.get().eval().unwrap().to_f64()).collect()
+    }
+}
+
+impl TrainingModule for Gan {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        let (image, noise) = (batch.get("image"), batch.get("noise"));
+        let loss = cx.minimize("discriminator", |_| batch.mean(&self.losses(&image, &noise)[0]));
+        cx.minimize("generator", |cx| {
+            let losses = &self.losses(&image, &noise)[1];
+            cx.log("fooled", losses.lt(std::f64::consts::LN_2).to_dtype(DType::F32));
+            batch.mean(losses)
+        });
+        loss
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        (self.configure)()
+    }
+}
+
+fn adam() -> Adam {
+    Adam::new(2e-4).betas(0.5, 0.999)
+}
+
+fn two_to_one() -> Box<dyn Optimizer> {
+    let optimizers = Optimizers::new().add("discriminator", ["discriminator.*"], adam());
+    Box::new(optimizers.add("generator", ["generator.*"], adam()).every("generator", 2))
+}
+
+/// From -1 to 1, exact in f32.
+fn numbers(start: u64, count: usize) -> Vec<f32> {
+    let number = |k: u64| ((k.wrapping_mul(2_654_435_761) % (1 << 32) / 256) as f64 / 8_388_608.0 - 1.0) as f32;
+    (start..start + count as u64).map(number).collect()
+}
+
+/// The first digits with noise for each.
+fn data(samples: usize) -> TensorDataset {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/mnist/data/train-images-idx3-ubyte.gz");
+    let images = IdxFile::open(file).unwrap().bytes()[..samples * PIXELS].to_vec();
+    let data = TensorDataset::builder().array("image", [samples, PIXELS], images);
+    data.array("noise", [samples, NOISE], numbers(9_000_000_000, samples * NOISE)).build().unwrap()
+}
+
+fn loader(batches: usize, batch: usize) -> DataLoader {
+    DataLoader::builder(data(batches * batch)).batch_size(batch).last_batch(LastBatch::Drop).build().unwrap()
+}
+
+/// Trains for an epoch, logging each step.
+fn fit(
+    folder: &Path,
+    gan: &Gan,
+    loader: &DataLoader,
+    set: impl Fn(TrainerBuilder) -> TrainerBuilder,
+) -> (FitSummary, Record) {
+    let record = Record::default();
+    let builder = trainer(folder).max_epochs(1).log_every_n_steps(1).callback(record.clone());
+    (set(builder).build().unwrap().fit(gan, loader, None).unwrap(), record)
+}
+
+/// The values under a name, of the log points that have one.
+fn logged(record: &Record, name: &str) -> Vec<f64> {
+    record.logs.lock().unwrap().iter().filter_map(|point| point.get(name)).collect()
+}
+
+#[track_caller]
+fn assert_close(found: &[f64], expected: &[f64], within: f64) {
+    assert_eq!(found.len(), expected.len());
+    for (i, (f, e)) in found.iter().zip(expected).enumerate() {
+        assert!((f - e).abs() <= within * e.abs().max(1e-3), "{i}: {f} is not {e}");
+    }
+}
+
+/// The losses of PyTorch's loop.
+fn reference() -> [Vec<f64>; 2] {
+    let json: Value = serde_json::from_str(include_str!("../reference/gan.json")).unwrap();
+    let of = |name: &str| json[name].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
+    [of("discriminator"), of("generator")]
+}
+
+#[test]
+fn the_losses_of_a_gan_are_those_of_pytorch_and_of_two_programs_of_our_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let [discriminator, generator] = reference();
+    let data = loader(STEPS, BATCH);
+    let (summary, record) = fit(folder.path(), &Gan::new(two_to_one), &data, |b| b.runtime(isolated()));
+    assert_eq!((summary.global_step, summary.train_compilations), (STEPS as u64, 1));
+    assert_close(&logged(&record, "loss-discriminator"), &discriminator, 1e-4);
+    assert_close(&logged(&record, "loss-generator"), &generator, 1e-4);
+    let steps: Vec<u64> = {
+        let logs = record.logs.lock().unwrap();
+        logs.iter().filter(|point| point.get("loss-generator").is_some()).map(|point| point.global_step).collect()
+    };
+    assert_eq!(steps, (1..=STEPS as u64).step_by(2).collect::<Vec<_>>());
+    let [own_discriminator, own_generator] = two_programs(&data);
+    assert_close(&logged(&record, "loss-discriminator"), &own_discriminator, 1e-6);
+    assert_close(&logged(&record, "loss-generator"), &own_generator, 1e-6);
+}
+
+#[test]
+fn eight_devices_train_a_gan_as_pytorch_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let [discriminator, generator] = reference();
+    for strategy in [Strategy::Ddp, Strategy::Fsdp] {
+        let data = loader(STEPS, BATCH);
+        let set = |b: TrainerBuilder| b.devices(8).strategy(strategy);
+        let (_, record) = fit(folder.path(), &Gan::new(two_to_one), &data, set);
+        assert_close(&logged(&record, "loss-discriminator"), &discriminator, 1e-4);
+        assert_close(&logged(&record, "loss-generator"), &generator, 1e-4);
+    }
+}
+
+/// The losses of a loop over two programs, one for each network.
+fn two_programs(data: &DataLoader) -> [Vec<f64>; 2] {
+    let (runtime, gan) = (isolated(), Gan::new(two_to_one));
+    let parameters = gan.parameters();
+    let to_device = |tensor: &Tensor| runtime.to_device(&tensor.eval().unwrap()).unwrap();
+    let mut weights: Vec<DeviceArray> = parameters.iter().map(|(_, p)| to_device(&p.get())).collect();
+    let slots = |i: usize| adam().state(&parameters[i].0, &parameters[i].1.ty()).into_iter().map(|(_, first)| first);
+    let mut remembered: Vec<Vec<DeviceArray>> =
+        (0..parameters.len()).map(|i| slots(i).map(|first| to_device(&first)).collect()).collect();
+
+    // The parameters of the generator come first.
+    let owned = [4..8, 0..4];
+    let programs = [0, 1].map(|which: usize| {
+        let own = owned[which].clone();
+        let input = |ty: &TensorType| Tensor::placeholder("input", ty.clone());
+        let inputs: Vec<Tensor> = parameters.iter().map(|(_, p)| input(&p.ty())).collect();
+        parameters.iter().zip(&inputs).for_each(|((_, p), input)| p.set(input.clone()));
+        let slots: Vec<Vec<Tensor>> = own.clone().map(|i| slots(i).map(|first| input(first.ty())).collect()).collect();
+        let updates = input(&TensorType::scalar(DType::I32));
+        let image = input(&TensorType::new(DType::U8, [BATCH, PIXELS]));
+        let noise = input(&TensorType::new(DType::F32, [BATCH, NOISE]));
+        let loss = gan.losses(&image, &noise)[which].mean_all();
+        let wrt: Vec<&Tensor> = inputs[own.clone()].iter().collect();
+        let mut results = vec![loss.clone()];
+        for ((i, gradient), slots) in own.zip(grad(&loss, &wrt)).zip(&slots) {
+            let step = Step::new(&updates);
+            let (weight, slots) = adam().update(&step, &parameters[i].0, &inputs[i], &gradient, slots);
+            results.extend([weight].into_iter().chain(slots));
+        }
+        let inputs = inputs.into_iter().chain(slots.into_iter().flatten()).chain([updates, image, noise]).collect();
+        runtime.compile(&Function::new("half", inputs, results)).unwrap()
+    });
+
+    let (mut losses, mut updates) = ([vec![], vec![]], [0i32; 2]);
+    for (step, batch) in data.epoch(0).enumerate() {
+        let batch = batch.unwrap();
+        let image = Literal::from_slice(batch.values::<u8>(0).unwrap(), [BATCH, PIXELS]).unwrap();
+        let noise = Literal::from_slice(batch.values::<f32>(1).unwrap(), [BATCH, NOISE]).unwrap();
+        for which in [0, 1].into_iter().filter(|which| *which == 0 || step % 2 == 0) {
+            let count = Literal::from_slice(&[updates[which]], []).unwrap();
+            let others = [&count, &image, &noise].map(|literal| runtime.to_device(literal).unwrap());
+            let own = owned[which].clone();
+            let arguments = weights.iter().chain(remembered[own.clone()].iter().flatten()).chain(&others);
+            let mut results =
+                programs[which].call(arguments.map(Argument::Borrow).collect()).unwrap().arrays.into_iter();
+            let loss = results.next().unwrap();
+            losses[which].push(runtime.read(&[&loss]).unwrap().wait().unwrap()[0].to_f64()[0]);
+            updates[which] += 1;
+            for i in own {
+                weights[i] = results.next().unwrap();
+                remembered[i].iter_mut().for_each(|slot| *slot = results.next().unwrap());
+            }
+        }
+    }
+    losses
+}
+
+fn sgd(rate: f64) -> Box<dyn Optimizer> {
+    let optimizers = Optimizers::new().add("discriminator", ["discriminator.*"], Sgd::new(rate));
+    Box::new(optimizers.add("generator", ["generator.*"], Sgd::new(rate)).every("generator", 2))
+}
+
+#[test]
+fn the_gradients_of_each_optimizer_are_clipped_by_their_own_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let configure = || sgd(1.0);
+    let moved = |set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
+        let (gan, before) = (Gan::new(configure), Gan::new(configure).parameters());
+        let (_, record) = fit(folder.path(), &gan, &loader(1, 32), |b| set(b.log_grad_norm(true)));
+        let norms = ["generator", "discriminator"].map(|name| {
+            let parameters = gan.parameters().into_iter().zip(&before).filter(|((of, _), _)| of.starts_with(name));
+            let squares = parameters.map(|((_, after), (_, before))| {
+                let moved = after.get() - before.get();
+                (&moved * &moved).sum_all().eval().unwrap().to_f64()[0]
+            });
+            squares.sum::<f64>().sqrt()
+        });
+        let logged = ["grad_norm-generator", "grad_norm-discriminator"].map(|name| logged(&record, name)[0]);
+        (norms, logged)
+    };
+    let (plain, norms) = moved(&|b| b);
+    assert_close(&norms, &plain, 1e-4);
+    assert!(plain[0] > plain[1], "{plain:?}");
+    let most = (plain[0] + plain[1]) / 2.0;
+    let (clipped, norms) = moved(&|b| b.gradient_clip_val(most));
+    assert_close(&norms, &plain, 1e-4);
+    assert_close(&clipped, &[most, plain[1]], 1e-4);
+}
+
+#[test]
+fn a_run_goes_on_bit_for_bit_between_the_steps_of_an_optimizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = loader(6, 16);
+    let (whole, resumed) = (Gan::new(two_to_one), Gan::new(two_to_one));
+    let set = |b: TrainerBuilder| b.weight_averaging(WeightAveraging::ema(0.9)).precision(Precision::Bf16Mixed);
+    let (_, record) = fit(folder.path(), &whole, &data, set);
+    let (first, _) = fit(folder.path(), &resumed, &data, |b| set(b).max_steps(3));
+    let checkpoint = first.last_checkpoint.unwrap();
+    let (_, rest) = fit(folder.path(), &Gan::new(two_to_one), &data, |b| set(b).ckpt_path(&checkpoint));
+    for name in ["train_loss", "loss-discriminator", "lr-discriminator"] {
+        assert_eq!(rest.bits(name), record.bits(name)[3..], "{name}");
+    }
+    for name in ["loss-generator", "lr-generator"] {
+        assert_eq!(logged(&rest, name), logged(&record, name)[2..], "{name}");
+    }
+    let (tensors, _) = fulmen_nn::safetensors::read(checkpoint).unwrap();
+    for (name, count) in
+        [("trainer/updates", 3.0), ("trainer/updates/discriminator", 3.0), ("trainer/updates/generator", 2.0)]
+    {
+        assert_eq!(tensors[name].to_f64(), [count], "{name}");
+    }
+    assert!(tensors.contains_key("optimizer/exp_avg/generator.hidden.weight"), "{:?}", tensors.keys());
+}
+
+#[test]
+fn averages_count_the_steps_of_the_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let configure = || sgd(0.1);
+    let after = |steps: u64, set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
+        let gan = Gan::new(configure);
+        fit(folder.path(), &gan, &loader(4, 16), |b| set(b.max_steps(steps)));
+        gan.weights()
+    };
+    let mut expected = after(1, &|b| b);
+    for steps in 2..=4 {
+        for (average, weight) in expected.iter_mut().zip(after(steps, &|b| b)) {
+            *average += 0.5 * (weight - *average);
+        }
+    }
+    assert_close(&after(4, &|b| b.weight_averaging(WeightAveraging::ema(0.5))), &expected, 1e-4);
+}
+
+/// Two layers, with a step that is what a test makes it.
+#[derive(Module)]
+struct Two {
+    a: Linear,
+    b: Linear,
+    norm: BatchNorm1d,
+    #[module(skip)]
+    step: fn(&Two, &Batch, &mut StepContext) -> Tensor,
+    #[module(skip)]
+    configure: fn() -> Box<dyn Optimizer>,
+}
+
+impl Two {
+    fn new(configure: fn() -> Box<dyn Optimizer>, step: fn(&Two, &Batch, &mut StepContext) -> Tensor) -> Two {
+        Two { a: Linear::new(NOISE, 4), b: Linear::new(4, 4), norm: BatchNorm1d::new(4), step, configure }
+    }
+
+    fn losses(&self, batch: &Batch) -> Tensor {
+        let y = self.b.forward(self.a.forward(batch.get("noise")));
+        (&y * &y).mean(&[1])
+    }
+}
+
+impl TrainingModule for Two {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        (self.step)(self, batch, cx)
+    }
+    fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
+        if batch.size() == 3 {
+            cx.minimize("a", |_| self.losses(batch).mean_all());
+        }
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        (self.configure)()
+    }
+}
+
+fn a_and_b() -> Optimizers {
+    Optimizers::new().add("a", ["a.*", "norm.*"], Sgd::new(0.1)).add("b", ["b.*"], Sgd::new(0.1))
+}
+
+fn noise(samples: usize, batch: usize, last: LastBatch) -> DataLoader {
+    let data = TensorDataset::builder().array("noise", [samples, NOISE], numbers(5, samples * NOISE)).build().unwrap();
+    DataLoader::builder(data).batch_size(batch).last_batch(last).build().unwrap()
+}
+
+#[test]
+fn each_optimizer_has_groups_of_batches_a_cadence_and_a_schedule() {
+    let folder = tempfile::tempdir().unwrap();
+    let configure = || -> Box<dyn Optimizer> {
+        let falling = |rate| Sgd::new(Exponential::new(rate, 0.5));
+        let optimizers = Optimizers::new().add("a", ["a.*", "norm.*"], falling(0.1));
+        Box::new(optimizers.add("b", ["b.*"], falling(0.2)).every("b", 2))
+    };
+    // Neither loss depends on the other's parameters: within a group these are still the old ones.
+    let step = |m: &Two, batch: &Batch, cx: &mut StepContext| {
+        let noise = batch.get("noise");
+        let loss = cx.minimize("a", |_| batch.mean((m.a.forward(&noise) - 1.0).abs()));
+        cx.minimize("b", |cx| {
+            let y = m.b.forward(noise.narrow(1, 0, 4));
+            cx.log("b_mean", y.mean(&[1]));
+            batch.mean(&y * &y)
+        });
+        loss
+    };
+    let run = |samples: usize, batch: usize, set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
+        let (two, record) = (Two::new(configure, step), Record::default());
+        let builder = trainer(folder.path()).max_epochs(1).log_every_n_steps(1).callback(record.clone());
+        let data = noise(samples, batch, LastBatch::Pad);
+        let summary = set(builder).build().unwrap().fit(&two, &data, None).unwrap();
+        assert_eq!(summary.global_step, 4);
+        assert_close(&logged(&record, "lr-a"), &[0.1, 0.05, 0.025, 0.0125], 1e-6);
+        // Of a step that it skips there is nothing to log.
+        assert_close(&logged(&record, "lr-b"), &[0.2, 0.1], 1e-6);
+        assert_eq!(logged(&record, "b_mean").len(), 2);
+        let weights = two.parameters().iter().flat_map(|(_, p)| p.get().eval().unwrap().to_f64()).collect::<Vec<_>>();
+        (weights, logged(&record, "loss-b"))
+    };
+    let whole = run(120, 32, &|b| b);
+    for devices in [1, 8] {
+        let groups = |b: TrainerBuilder| b.accumulate_grad_batches(2).devices(devices).strategy(Strategy::Fsdp);
+        let (weights, losses) = run(120, 16, &groups);
+        assert_close(&weights, &whole.0, 1e-5);
+        assert_close(&losses, &whole.1, 1e-5);
+    }
+}
+
+#[test]
+fn statistics_move_only_where_the_branch_that_they_stand_in_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let configure = || -> Box<dyn Optimizer> { Box::new(a_and_b().every("a", 3)) };
+    let after = |steps: u64| {
+        let two = Two::new(configure, |m, batch, cx| {
+            cx.minimize("b", |_| m.losses(batch).mean_all());
+            cx.minimize("a", |_| {
+                let y = m.norm.forward(m.a.forward(batch.get("noise")));
+                (&y * &y * &y).mean_all()
+            })
+        });
+        let mut trainer = trainer(folder.path()).max_steps(steps).enable_checkpointing(false).build().unwrap();
+        trainer.fit(&two, &noise(32, 8, LastBatch::Drop), None).unwrap();
+        let of = |names: &[&str]| {
+            let parameters = two.parameters().into_iter().map(|(name, p)| (name, p.get()));
+            let all = parameters.chain(two.buffers().into_iter().map(|(name, b)| (name, b.get())));
+            let of = all.filter(|(name, _)| names.iter().any(|start| name.starts_with(start)));
+            of.flat_map(|(_, value)| value.eval().unwrap().to_f64()).collect::<Vec<f64>>()
+        };
+        (of(&["a.", "norm."]), of(&["b."]))
+    };
+    let [one, three, four] = [after(1), after(3), after(4)];
+    assert_eq!(one.0, three.0);
+    assert_ne!(one.1, three.1);
+    assert_ne!(three.0, four.0);
+}
+
+#[test]
+fn a_gradient_that_overflows_is_no_step_for_its_own_optimizer_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let configure = || -> Box<dyn Optimizer> { Box::new(a_and_b()) };
+    let two = Two::new(configure, |m, batch, cx| {
+        cx.minimize("a", |_| (m.losses(batch) + m.norm.forward(m.a.forward(batch.get("noise"))).mean(&[1])).mean_all());
+        cx.minimize("b", |_| m.losses(batch).mean_all() * 1e34)
+    });
+    let mut trainer = trainer(folder.path()).max_epochs(1).precision(Precision::F16Mixed).build().unwrap();
+    let summary = trainer.fit(&two, &noise(32, 8, LastBatch::Drop), None).unwrap();
+    let (tensors, _) = fulmen_nn::safetensors::read(summary.last_checkpoint.unwrap()).unwrap();
+    for (name, value) in [
+        ("trainer/updates/a", 4.0),
+        ("trainer/updates/b", 0.0),
+        ("trainer/loss_scale/a", 65536.0),
+        ("trainer/loss_scale/b", 4096.0),
+    ] {
+        assert_eq!(tensors[name].to_f64(), [value], "{name}");
+    }
+}
+
+#[test]
+fn a_single_optimizer_with_a_name_is_the_one_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = |two: Two| {
+        let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
+        let summary = trainer.fit(&two, &noise(20, 8, LastBatch::Pad), None).unwrap();
+        let weights = two.parameters().iter().flat_map(|(_, p)| p.get().eval().unwrap().to_f64()).collect::<Vec<_>>();
+        (weights, summary.train_loss)
+    };
+    let plain = weights(Two::new(|| Box::new(Sgd::new(0.1).momentum(0.9)), |m, batch, _| batch.mean(m.losses(batch))));
+    let named = || -> Box<dyn Optimizer> { Box::new(Optimizers::new().add("all", ["*"], Sgd::new(0.1).momentum(0.9))) };
+    let step = |m: &Two, batch: &Batch, cx: &mut StepContext| cx.minimize("all", |_| batch.mean(m.losses(batch)));
+    assert_eq!(weights(Two::new(named, step)), plain);
+}
+
+/// The message of a fit that is refused; it names a line of this file.
+#[track_caller]
+fn check(configure: fn() -> Box<dyn Optimizer>, step: fn(&Two, &Batch, &mut StepContext) -> Tensor, expected: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
+    let two = Two::new(configure, step);
+    let error = trainer.fit(&two, &noise(20, 8, LastBatch::Pad), Some(&noise(6, 3, LastBatch::Pad))).unwrap_err();
+    let message = error.to_string();
+    assert!(message.starts_with(expected) && error.is_usage(), "{message}");
+    assert!(message.contains("optimizers.rs:"), "{message}");
+}
+
+#[test]
+fn what_several_optimizers_cannot_be_is_said_before_training() {
+    fn both(m: &Two, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        cx.minimize("a", |_| batch.mean(m.losses(batch)));
+        cx.minimize("b", |_| batch.mean(m.losses(batch)))
+    }
+    for (configure, expected) in [
+        (
+            (|| Box::new(Optimizers::new())) as fn() -> Box<dyn Optimizer>,
+            "Optimizers: there is none; add one with add()",
+        ),
+        (|| Box::new(a_and_b().add("", ["c.*"], Sgd::new(0.1))), "Optimizers: `` is no name"),
+        (|| Box::new(a_and_b().add("a/b", ["b.*"], Sgd::new(0.1))), "Optimizers: `a/b` is no name"),
+        (|| Box::new(a_and_b().add("a", ["b.*"], Sgd::new(0.1))), "Optimizers: there are two with the name `a`"),
+        (
+            || Box::new(a_and_b().add("c", ["d.*"], Sgd::new(0.1))),
+            "Optimizers: `c`: the pattern `d.*` fits no parameter; the nearest are ",
+        ),
+        (
+            || Box::new(a_and_b().add("c", ["b.bias"], Sgd::new(0.1))),
+            "Optimizers: `b.bias` belongs to `b` and to `c`; it can have one optimizer",
+        ),
+        (
+            || Box::new(Optimizers::new().add("a", ["a.*", "norm.*"], Sgd::new(0.1))),
+            "Optimizers: the parameter `b.weight` belongs to none of `a`; add a pattern that fits it, or freeze it",
+        ),
+        (|| Box::new(a_and_b().every("c", 2)), "Optimizers: every: there is no optimizer `c`; there are `a`, `b`"),
+        (|| Box::new(a_and_b().every("a", 0)), "Optimizers: every: `a` must step every 1 or more steps, not every 0"),
+        (
+            || Box::new(Optimizers::new().add("a", ["*"], ParamGroups::new(Sgd::new(-1.0)))),
+            "Sgd: the learning rate must be at least 0",
+        ),
+        (
+            || Box::new(Sgd::new(0.1)),
+            "minimize(\"a\"): configure_optimizers gives one optimizer without a name, which minimizes the loss",
+        ),
+        (
+            || Box::new(Optimizers::new().add("b", ["*"], Sgd::new(0.1))),
+            "minimize(\"a\"): there is no optimizer of this name; there are `b`",
+        ),
+        (
+            || Box::new(a_and_b()),
+            "minimize(\"a\"): only training_step can minimize", // the validation step does
+        ),
+    ] {
+        check(configure, both, expected);
+    }
+    let two: fn() -> Box<dyn Optimizer> = || Box::new(a_and_b());
+    let skips: fn() -> Box<dyn Optimizer> = || Box::new(a_and_b().every("b", 2));
+    check(
+        two,
+        |m, batch, _| batch.mean(m.losses(batch)),
+        "training_step: nothing is minimized by the optimizer `a`; call",
+    );
+    for configure in [two, skips] {
+        check(
+            configure,
+            |m, batch, cx| cx.minimize("b", |cx| cx.minimize("a", |_| batch.mean(m.losses(batch)))),
+            "minimize(\"a\"): it stands within minimize(\"b\"); put it before or after",
+        );
+        check(
+            configure,
+            |m, batch, cx| {
+                cx.minimize("b", |_| batch.mean(m.losses(batch)));
+                cx.minimize("b", |_| batch.mean(m.losses(batch)))
+            },
+            "minimize(\"b\"): it was minimized before in this step; minimize the sum of the losses",
+        );
+        check(
+            configure,
+            |m, batch, cx| cx.minimize("b", |_| m.losses(batch)),
+            "minimize(\"b\"): the loss must be a floating-point scalar, it is f32[8]; take its mean",
+        );
+        check(
+            configure,
+            |m, batch, cx| cx.minimize("b", |_| m.losses(batch).mean_all()),
+            "minimize(\"b\"): the last batch is padded, and the loss does not depend on the batch's mask",
+        );
+        check(
+            configure,
+            |m, batch, cx| cx.minimize("b", |_| batch.mean(m.a.forward(batch.get("noise")))),
+            "minimize(\"b\"): the loss depends on none of its parameters",
+        );
+        check(configure, |m, batch, cx| cx.minimize("b", |_| m.b.forward(batch.get("noise")).mean_all()), "Linear");
+        check(
+            configure,
+            |m, batch, cx| {
+                cx.minimize("b", |cx| {
+                    cx.log("y", m.b.forward(m.a.forward(batch.get("noise"))));
+                    batch.mean(m.losses(batch))
+                });
+                cx.minimize("a", |_| batch.mean(m.losses(batch)))
+            },
+            "log `y`: the value is f32[8, 4]; log a scalar or one value a sample, [8]",
+        );
+        check(
+            configure,
+            |m, batch, cx| {
+                cx.log("loss-b", m.losses(batch));
+                cx.minimize("b", |_| batch.mean(m.losses(batch)));
+                cx.minimize("a", |_| batch.mean(m.losses(batch)))
+            },
+            "log `loss-b`: this name was logged before in the same step; choose another",
+        );
+        check(
+            configure,
+            |m, batch, cx| {
+                cx.log("lr-b", m.losses(batch));
+                cx.minimize("b", |_| batch.mean(m.losses(batch)));
+                cx.minimize("a", |_| batch.mean(m.losses(batch)))
+            },
+            "log `lr-b`: this name is that of a value which is logged by itself; choose another",
+        );
+    }
+}

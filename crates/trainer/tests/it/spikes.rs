@@ -1,0 +1,260 @@
+//! Steps that are out of line are skipped, by NumPy's numbers, on one device and on many, in groups, and after a resume.
+
+use std::path::Path;
+
+use crate::common::{Record, isolated, trainer};
+use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_nn::optim::{Optimizer, Sgd};
+use fulmen_nn::{Init, Module, Parameter};
+use fulmen_tensor::Tensor;
+use fulmen_trainer::callbacks::{LearningRateMonitor, NormMonitor, SpikeGuard};
+use fulmen_trainer::tuner::LearningRateFinder;
+use fulmen_trainer::{
+    Batch, FitSummary, Optimizers, Plan, Precision, StepContext, Strategy, TrainerBuilder, TrainingModule,
+};
+use serde_json::Value;
+
+const SAMPLES: usize = 4;
+const FEATURES: usize = 8;
+
+/// A line through the origin, whose loss is as large as the batch.
+#[derive(Module)]
+struct Line {
+    w: Parameter,
+}
+
+impl Line {
+    fn new() -> Line {
+        Line { w: Parameter::new([FEATURES], Init::Constant(1.0)) }
+    }
+
+    fn weights(&self) -> Vec<f64> {
+        self.w.get().eval().unwrap().to_f64()
+    }
+}
+
+impl TrainingModule for Line {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        batch.mean(&((batch.get("x") * self.w.get()).sum(&[-1]) / FEATURES as f64))
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(0.01).momentum(0.9))
+    }
+}
+
+fn reference() -> Value {
+    serde_json::from_str(include_str!("../reference/callbacks.json")).unwrap()
+}
+
+/// The batches of the reference, in order, in epochs of a third of them.
+fn loader(reference: &Value) -> DataLoader {
+    let mut scales: Vec<f32> =
+        reference["scales"].as_array().unwrap().iter().map(|s| s.as_f64().unwrap() as f32).collect();
+    scales[reference["not_finite"].as_u64().unwrap() as usize] = f32::NAN;
+    let row = |i: usize| 1.0 + 0.1 * (i % 5) as f32;
+    let x: Vec<f32> = scales.iter().flat_map(|s| (0..SAMPLES * FEATURES).map(move |i| s * row(i))).collect();
+    let rows = scales.len() * SAMPLES;
+    let data = TensorDataset::builder().array("x", [rows, FEATURES], x).build().unwrap();
+    DataLoader::builder(data).batch_size(SAMPLES).last_batch(LastBatch::Drop).build().unwrap()
+}
+
+fn guard() -> SpikeGuard {
+    SpikeGuard::new().deviations(4.0).window(8).warmup(4)
+}
+
+fn fit(
+    folder: &Path,
+    loader: &DataLoader,
+    set: impl Fn(TrainerBuilder) -> TrainerBuilder,
+) -> (Line, Record, FitSummary) {
+    let (module, record) = (Line::new(), Record::default());
+    let builder = trainer(folder).max_epochs(1).log_every_n_steps(1).callback(record.clone()).callback(guard());
+    let summary = set(builder).build().unwrap().fit(&module, loader, None).unwrap();
+    (module, record, summary)
+}
+
+/// The numbers of the steps that were skipped, as log points of every step tell them.
+fn skipped(record: &Record) -> Vec<u64> {
+    let logs = record.logs.lock().unwrap();
+    let mut numbers = vec![];
+    for point in logs.iter() {
+        let count = point.get("skipped_steps").unwrap() as usize;
+        if count > numbers.len() {
+            numbers.push(point.get("last_skipped_step").unwrap() as u64);
+            assert_eq!(numbers.last(), Some(&point.global_step));
+        }
+        assert_eq!(count, numbers.len());
+    }
+    numbers
+}
+
+fn assert_is(case: &Value, module: &Line, record: &Record, what: &str) {
+    let numbers: Vec<u64> = case["skipped"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+    assert!(numbers.len() > 5, "{case}");
+    assert_eq!(skipped(record), numbers, "{what}");
+    for (found, expected) in module.weights().iter().zip(case["weights"].as_array().unwrap()) {
+        let expected = expected.as_f64().unwrap();
+        assert!((found / expected - 1.0).abs() < 1e-5, "{what}: {found} is not {expected}");
+    }
+}
+
+#[test]
+fn spikes_are_skipped_as_numpy_says() {
+    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    let data = loader(&reference);
+    let [single, pairs] = [0, 1].map(|i| &reference["spikes"][i]);
+    for (what, devices, strategy, every) in [
+        ("one device", 1, Strategy::Ddp, 1),
+        ("pairs", 1, Strategy::Ddp, 2),
+        ("pairs on many", 4, Strategy::Ddp, 2),
+        ("fully sharded", 4, Strategy::Fsdp, 1),
+    ] {
+        let (module, record, _) = fit(folder.path(), &data, |b| {
+            b.devices(devices).strategy(strategy).accumulate_grad_batches(every).gradient_clip_val(100.0)
+        });
+        assert_is(if every == 1 { single } else { pairs }, &module, &record, what);
+    }
+}
+
+/// Two lines, of which the second learns of every second batch.
+#[derive(Module)]
+struct Lines {
+    a: Line,
+    b: Line,
+}
+
+impl TrainingModule for Lines {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        let loss = |line: &Line| batch.mean(&((batch.get("x") * line.w.get()).sum(&[-1]) / FEATURES as f64));
+        let first = cx.minimize("a", |_| loss(&self.a));
+        cx.minimize("b", |_| loss(&self.b));
+        first
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        let sgd = || Sgd::new(0.01).momentum(0.9);
+        Box::new(Optimizers::new().add("a", ["a.*"], sgd()).add("b", ["b.*"], sgd()).every("b", 2))
+    }
+}
+
+#[test]
+fn each_of_several_optimizers_is_guarded_and_watched_by_itself() {
+    let (folder, reference, record) = (tempfile::tempdir().unwrap(), reference(), Record::default());
+    let module = Lines { a: Line::new(), b: Line::new() };
+    let builder = trainer(folder.path()).runtime(isolated()).max_epochs(1).log_every_n_steps(1).callback(guard());
+    let builder = builder.callback(NormMonitor::new()).callback(LearningRateMonitor::new().log_momentum(true));
+    let mut trainer = builder.callback(record.clone()).build().unwrap();
+    let summary = trainer.fit(&module, &loader(&reference), None).unwrap();
+    assert_eq!(summary.train_compilations, 1);
+    let logs = record.logs.lock().unwrap();
+    for (of, line, case, every) in [("a", &module.a, 0, 1), ("b", &module.b, 2, 2)] {
+        let case = &reference["spikes"][case];
+        let mut numbers: Vec<u64> = vec![];
+        for point in logs.iter().filter(|point| (point.global_step - 1).is_multiple_of(every)) {
+            let value =
+                |name: &str| point.get(&format!("{name}-{of}")).unwrap_or_else(|| panic!("{name}-{of}: {point}"));
+            let skips = value("skipped_steps") as usize > numbers.len();
+            if skips {
+                numbers.push(value("last_skipped_step") as u64);
+                assert_eq!(numbers.last(), Some(&point.global_step));
+            }
+            assert_eq!(value("update_norm") == 0.0, skips, "{point}");
+            assert!(value("param_norm") > 0.0 && (value("momentum") - 0.9).abs() < 1e-6, "{point}");
+            assert!(value("grad_norm") > 0.0 || value("grad_norm").is_nan(), "{point}");
+        }
+        // The step of the training, of which the optimizer makes every second.
+        let expected = case["skipped"].as_array().unwrap().iter().map(|n| (n.as_u64().unwrap() - 1) * every + 1);
+        assert_eq!(numbers, expected.collect::<Vec<_>>(), "{of}");
+        for (found, expected) in line.weights().iter().zip(case["weights"].as_array().unwrap()) {
+            assert!((found / expected.as_f64().unwrap() - 1.0).abs() < 1e-5, "{of}: {found} is not {expected}");
+        }
+    }
+    // Of a step that is not its turn an optimizer logs nothing but its rate.
+    assert!(logs[1].get("skipped_steps-b").is_none() && logs[1].get("skipped_steps-a").is_some(), "{}", logs[1]);
+    let error = trainer.lr_find(&module, &loader(&reference), &LearningRateFinder::new()).unwrap_err().to_string();
+    assert!(error.starts_with("lr_find: the module has the optimizers `a`, `b`, and one learning rate"), "{error}");
+}
+
+#[test]
+fn a_guard_costs_no_compilation_and_no_transfer() {
+    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    let data = loader(&reference);
+    let mut trainer = trainer(folder.path())
+        .runtime(isolated())
+        .max_epochs(2)
+        .log_every_n_steps(10)
+        .enable_checkpointing(false)
+        .callback(guard())
+        .build()
+        .unwrap();
+    let summary = trainer.fit(&Line::new(), &data, None).unwrap();
+    assert_eq!(summary.train_compilations, 1);
+    assert_eq!(trainer.device_to_host_transfers(), trainer.log_points());
+}
+
+#[test]
+fn a_resumed_run_skips_the_same_steps() {
+    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    let data = loader(&reference);
+    for every in [1, 2] {
+        let (module, whole, _) = fit(folder.path(), &data, |b| b.accumulate_grad_batches(every));
+        // Ended between two spikes, before a log point's worth of steps is full.
+        let stop = 32 / every - 3;
+        let (_, _, first) = fit(folder.path(), &data, |b| b.accumulate_grad_batches(every).max_steps(stop));
+        let (resumed, rest, _) = fit(folder.path(), &data, |b| {
+            b.accumulate_grad_batches(every).ckpt_path(first.last_checkpoint.as_deref().unwrap())
+        });
+        for metric in ["train_loss", "skipped_steps", "last_skipped_step"] {
+            assert_eq!(rest.bits(metric), whole.bits(metric)[stop as usize..], "{metric}");
+        }
+        let bits = |module: &Line| module.weights().iter().map(|w| w.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&resumed), bits(&module));
+    }
+}
+
+#[test]
+fn an_overflow_in_f16_is_no_spike() {
+    let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
+    // The first scale of the loss is too large for this batch.
+    let data = TensorDataset::builder().array("x", [160, FEATURES], vec![30.0f32; 160 * FEATURES]).build().unwrap();
+    let steady = DataLoader::builder(data).batch_size(SAMPLES).build().unwrap();
+    let (module, record, summary) = fit(folder.path(), &steady, |b| b.precision(Precision::F16Mixed));
+    assert_eq!((skipped(&record), summary.global_step), (vec![], 40));
+    assert!(module.weights()[0] < 1.0, "steps were made after the overflows");
+    // What is no number is never let through, whatever the scale becomes.
+    let (module, _, _) = fit(folder.path(), &loader(&reference), |b| b.precision(Precision::F16Mixed));
+    assert!(module.weights().iter().all(|w| w.is_finite()), "{:?}", module.weights());
+}
+
+#[test]
+fn what_cannot_be_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |guards: Vec<SpikeGuard>| {
+        let builder = guards.into_iter().fold(trainer(folder.path()), TrainerBuilder::callback);
+        builder.build().err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let check = |guard: SpikeGuard, expected: &str| assert_eq!(refused(vec![guard]), format!("SpikeGuard: {expected}"));
+    check(guard().deviations(0.0), "deviations must be finite and above 0, it is 0");
+    check(guard().deviations(f64::NAN), "deviations must be finite and above 0, it is NaN");
+    check(guard().window(1), "window must be from 2 to 1048576 steps, it is 1");
+    check(guard().warmup(1), "warmup must be from 2 to 2147483647 steps, it is 1");
+    assert_eq!(refused(vec![guard(), guard()]), "SpikeGuard: there are two of them; keep one");
+
+    let (reference, what) = (reference(), "skipped_steps");
+    let data = loader(&reference);
+    /// Logs a name that the guard logs.
+    #[derive(Module)]
+    struct Same(Line);
+    impl TrainingModule for Same {
+        fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+            cx.log("skipped_steps", batch.mask());
+            self.0.training_step(batch, cx)
+        }
+        fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
+            self.0.configure_optimizers(plan)
+        }
+    }
+    let mut trainer = trainer(folder.path()).max_epochs(1).callback(guard()).build().unwrap();
+    let error = trainer.fit(&Same(Line::new()), &data, None).unwrap_err().to_string();
+    let expected = format!("log `{what}`: SpikeGuard logs a value of this name; choose another\n  at ");
+    assert!(error.starts_with(&expected) && error.contains("spikes.rs:"), "{error}");
+}

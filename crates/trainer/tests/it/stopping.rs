@@ -1,0 +1,90 @@
+//! What ends a fit early: a metric that no longer gets better or is not there, and a timer.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::common::{Net, train_loader, trainer, val_loader};
+use fulmen_data::LastBatch;
+use fulmen_trainer::callbacks::{EarlyStopping, Mode, Timer, TimerInterval};
+use fulmen_trainer::{FitSummary, Result, TrainerBuilder};
+
+/// Trains on 5 batches an epoch.
+fn fit(folder: &Path, validates: bool, set: impl Fn(TrainerBuilder) -> TrainerBuilder) -> Result<FitSummary> {
+    let validation = val_loader(16);
+    let mut trainer = set(trainer(folder).max_epochs(4)).build().unwrap();
+    trainer.fit(&Net::new(), &train_loader(40, LastBatch::Drop), validates.then_some(&validation))
+}
+
+#[test]
+fn a_metric_that_is_never_there_is_an_error_or_a_warning() {
+    let folder = tempfile::tempdir().unwrap();
+    let stopping = || EarlyStopping::new("val_los", Mode::Min);
+    for validates in [true, false] {
+        let error = fit(folder.path(), validates, |b| b.callback(stopping())).unwrap_err();
+        let message = error.to_string();
+        assert!(error.is_usage() && message.starts_with("EarlyStopping monitors `val_los`, which this"), "{message}");
+        assert!(
+            message.contains("train_loss_epoch") && message.ends_with("With strict(false) it only warns"),
+            "{message}"
+        );
+        let summary = fit(folder.path(), validates, |b| b.callback(stopping().strict(false))).unwrap();
+        assert_eq!((summary.epochs, summary.stopped), (4, None));
+    }
+    // An epoch that is not validated may be without it, and a validation within an epoch has it before its end.
+    let stopping = || EarlyStopping::new("val_loss", Mode::Min).patience(100);
+    for (every, interval) in [(2, "1.0"), (1, "0.5"), (1, "7")] {
+        let summary = fit(folder.path(), true, |b| {
+            b.check_val_every_n_epoch(every).val_check_interval(interval).callback(stopping())
+        });
+        assert_eq!(summary.unwrap().epochs, 4);
+    }
+    let refused = trainer(folder.path()).callback(stopping().patience(0)).build().err().unwrap();
+    assert_eq!(refused.to_string(), "EarlyStopping: patience must be at least 1, it is 0");
+}
+
+#[test]
+fn each_validation_counts_once() {
+    let folder = tempfile::tempdir().unwrap();
+    // No value is better by so much: the first is the best, and the patience ends with the third after it.
+    let stopping = || EarlyStopping::new("val_loss", Mode::Min).min_delta(1e6).patience(3);
+    for (interval, steps) in [("1.0", 20), ("2", 8)] {
+        let summary = fit(folder.path(), true, |b| b.val_check_interval(interval).callback(stopping())).unwrap();
+        assert_eq!(summary.global_step, steps, "{interval}");
+        assert!(summary.stopped.unwrap().starts_with("val_loss has not become better 3 times in a row"));
+    }
+    // What is remembered outlives a resume.
+    let first = fit(folder.path(), true, |b| b.max_epochs(2).callback(stopping())).unwrap();
+    let path = first.last_checkpoint.unwrap();
+    let resumed = fit(folder.path(), true, |b| b.max_epochs(9).ckpt_path(&path).callback(stopping())).unwrap();
+    assert_eq!((resumed.epochs, resumed.stopped.is_some()), (4, true));
+}
+
+#[test]
+fn a_timer_ends_a_fit_after_a_step_or_an_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let short = Timer::new().duration(Duration::from_nanos(1));
+    let summary = fit(folder.path(), false, |b| b.callback(short.clone())).unwrap();
+    assert_eq!(summary.global_step, 1);
+    assert_eq!(summary.stopped.unwrap(), "the Timer's 1ns are over");
+    let summary = fit(folder.path(), false, |b| b.callback(short.clone().interval(TimerInterval::Epoch))).unwrap();
+    assert_eq!(summary.global_step, 5);
+    assert_eq!(short.time_remaining(), Some(Duration::ZERO));
+    // What goes before wins.
+    let summary = fit(folder.path(), false, |b| b.min_steps(3).callback(short.clone())).unwrap();
+    assert_eq!(summary.global_step, 3);
+
+    // The time goes on after a resume, and stands still when the fit is over.
+    let (timer, resumed) = (Timer::new(), Timer::new());
+    let first = fit(folder.path(), false, |b| b.max_epochs(2).callback(timer.clone())).unwrap();
+    assert_eq!((timer.time_elapsed(), timer.time_remaining()), (timer.time_elapsed(), None));
+    let path = first.last_checkpoint.unwrap();
+    fit(folder.path(), false, |b| b.ckpt_path(&path).callback(resumed.clone())).unwrap();
+    let saved = std::fs::read(&path).unwrap();
+    let text = String::from_utf8_lossy(&saved);
+    let seconds = text.split("seconds\\\":").find_map(|part| part.split('}').next()?.parse::<u64>().ok()).unwrap();
+    let saved = Duration::from_secs_f64(f64::from_bits(seconds));
+    assert!(saved > Duration::ZERO && saved <= timer.time_elapsed() && resumed.time_elapsed() > saved);
+
+    let refused = trainer(folder.path()).callback(Timer::new().duration(Duration::ZERO)).build().err().unwrap();
+    assert_eq!(refused.to_string(), "Timer: duration must be more than 0 seconds");
+}

@@ -1,0 +1,445 @@
+//! A loop of one's own computes what `fit` does, bit for bit; it saves, loads, validates and calls functions of the weights.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::common::{CLASSES, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader};
+use fulmen_data::{DataLoader, LastBatch, TensorDataset};
+use fulmen_nn::loss::{Reduction, cross_entropy};
+use fulmen_nn::optim::{Adam, Sgd};
+use fulmen_nn::{Linear, Module, safetensors};
+use fulmen_tensor::{DType, Literal, Tensor, random};
+use fulmen_trainer::{
+    LogPoint, Precision, Progress, Strategy, TrainDuration, TrainStep, TrainerBuilder, TrainingFn, WeightAveraging,
+};
+
+/// The values of a module, by their bits.
+fn bits(module: &impl Module) -> BTreeMap<String, Vec<u8>> {
+    module.state().into_iter().map(|(name, v)| (name, v.get().eval().unwrap().bytes().to_vec())).collect()
+}
+
+/// Names and bits of logged values.
+fn logged(point: &LogPoint) -> Vec<(String, u64)> {
+    point.columns().into_iter().map(|(name, value)| (name, value.to_bits())).collect()
+}
+
+fn builder(folder: &Path) -> TrainerBuilder {
+    trainer(folder).max_epochs(3).log_every_n_steps(1)
+}
+
+/// Runs all steps, and keeps what each update of the optimizer has logged.
+fn run(step: &mut TrainStep<'_>) -> Vec<Vec<(String, u64)>> {
+    let mut points = vec![];
+    let mut pending = vec![];
+    let mut updates = step.progress().global_step;
+    for batch in step.batches() {
+        let progress = step.run(&batch.unwrap()).unwrap();
+        if progress.global_step > updates {
+            updates = progress.global_step;
+            pending.push(step.logs().unwrap());
+        }
+        // Two are on their way while the next step runs.
+        if pending.len() > 2 {
+            points.push(logged(&pending.remove(0).wait().unwrap()));
+        }
+    }
+    points.extend(pending.into_iter().map(|values| logged(&values.wait().unwrap())));
+    points
+}
+
+/// Runs so many steps, and reads nothing.
+fn advance(step: &mut TrainStep<'_>, steps: usize) {
+    for batch in step.batches().take(steps) {
+        step.run(&batch.unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn a_loop_of_ones_own_is_fit_bit_for_bit() {
+    type Set = fn(TrainerBuilder) -> TrainerBuilder;
+    let settings: [(&str, Set); 4] = [
+        ("clipped, bf16-mixed", |b| b.gradient_clip_val(0.5).precision(Precision::Bf16Mixed).log_grad_norm(true)),
+        ("accumulated, averaged", |b| b.accumulate_grad_batches(2).weight_averaging(WeightAveraging::ema(0.9))),
+        ("8 devices", |b| b.devices(8).gradient_clip_val(0.5)),
+        ("8 devices, fsdp", |b| b.devices(8).strategy(Strategy::Fsdp).precision(Precision::Bf16Mixed)),
+    ];
+    for (name, set) in settings {
+        let folder = tempfile::tempdir().unwrap();
+        let (train, val) = (train_loader(40, LastBatch::Drop), val_loader(20));
+        let record = Record::default();
+        let fitted = Net::new();
+        let mut of_fit = set(builder(folder.path())).callback(record.clone()).build().unwrap();
+        let summary = of_fit.fit(&fitted, &train, Some(&val)).unwrap();
+
+        let net = Net::new();
+        let mut trainer = set(builder(folder.path())).build().unwrap();
+        let mut step = trainer.train_step(&net, &train).unwrap();
+        assert_eq!(step.plan().total_steps, summary.global_step, "{name}");
+        let points = run(&mut step);
+        let expected: Vec<_> = record.logs.lock().unwrap().iter().map(logged).collect();
+        assert_eq!(points, expected, "{name}");
+        assert_eq!(points.len() as u64, summary.global_step, "{name}");
+        let validation = step.eval_step(&val).unwrap().run(&step).unwrap();
+        let last = summary.last_epoch.unwrap();
+        for metric in ["val_loss", "val_acc"] {
+            assert_eq!(validation.get(metric).unwrap().to_bits(), last.get(metric).unwrap().to_bits(), "{name}");
+        }
+        // The programs of the fit were the same.
+        assert_eq!(step.compilations(), 0, "{name}");
+        drop(step);
+        assert_eq!(bits(&net), bits(&fitted), "{name}");
+    }
+}
+
+#[test]
+fn it_compiles_once_and_reads_only_where_it_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = isolated();
+    let compiled = || runtime.metrics().value("UncachedCompile");
+    let mut trainer = builder(folder.path()).runtime(runtime.clone()).build().unwrap();
+    let net = Net::new();
+    let mut step = trainer.train_step(&net, &train_loader(40, LastBatch::Drop)).unwrap();
+    let validation = step.eval_step(&val_loader(20)).unwrap();
+    assert_eq!((step.compilations(), validation.compilations()), (1, 1));
+    let before = compiled();
+    for batch in step.batches() {
+        let progress = step.run(&batch.unwrap()).unwrap();
+        if progress.batch == progress.batches {
+            validation.run(&step).unwrap();
+        }
+    }
+    assert_eq!(step.batches().count(), 0, "max_epochs is reached");
+    // All since the beginning, as one mean; then there is nothing.
+    let point = step.logs().unwrap().wait().unwrap();
+    assert_eq!((point.epoch, point.global_step), (2, 15));
+    assert_eq!(point.array("train_seen").unwrap().elements().iter().sum::<f64>(), 120.0);
+    assert!(step.logs().unwrap().wait().unwrap().metrics.is_empty());
+    drop(step);
+    assert_eq!(compiled(), before);
+    assert_eq!(trainer.device_to_host_transfers(), 4, "three validations, one read");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "there is no run folder");
+}
+
+#[test]
+fn max_steps_ends_the_batches_within_an_epoch() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = train_loader(40, LastBatch::Drop);
+    for (steps, every, batches) in [(7, 1, 7), (7, 2, 12), (6, 2, 10), (1, 4, 4)] {
+        let builder = trainer(folder.path()).max_steps(steps).accumulate_grad_batches(every);
+        let mut trainer = builder.build().unwrap();
+        let net = Net::new();
+        let mut step = trainer.train_step(&net, &train).unwrap();
+        let all = step.batches().map(|batch| step.run(&batch.unwrap()).unwrap()).collect::<Vec<_>>();
+        assert_eq!((all.len(), all.last().unwrap().global_step), (batches, steps), "{steps} steps of {every} batches");
+    }
+}
+
+/// What is logged by the rest of the steps, and the values at the end.
+type Rest = (Vec<Vec<(String, u64)>>, BTreeMap<String, Vec<u8>>);
+
+fn rest(mut step: TrainStep<'_>, net: &Net) -> Rest {
+    let points = run(&mut step);
+    drop(step);
+    (points, bits(net))
+}
+
+#[test]
+fn what_was_saved_goes_on_bit_for_bit_in_a_step_and_in_a_fit() {
+    for devices in [1, 8] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("step.safetensors");
+        let set = || builder(folder.path()).devices(devices).accumulate_grad_batches(2).gradient_clip_val(1.0).seed(7);
+        let train = train_loader(40, LastBatch::Drop);
+        let net = Net::new();
+        let mut trainer = set().build().unwrap();
+        let mut step = trainer.train_step(&net, &train).unwrap();
+        // Within the second epoch and within a group of batches; something was logged since the last read.
+        for batch in step.batches().take(8) {
+            let progress = step.run(&batch.unwrap()).unwrap();
+            if progress.global_step == 3 {
+                step.logs().unwrap().wait().unwrap();
+            }
+        }
+        step.save(&path).unwrap();
+        let at = Progress { epoch: 1, batch: 3, batches: 5, global_step: 4 };
+        assert_eq!(step.progress(), at);
+        let whole = rest(step, &net);
+
+        // The same step, back in time.
+        let net = Net::new();
+        let mut trainer = set().build().unwrap();
+        let mut step = trainer.train_step(&net, &train).unwrap();
+        run(&mut step);
+        step.load(&path).unwrap();
+        assert_eq!(step.progress(), at);
+        assert_eq!(rest(step, &net), whole, "{devices} devices");
+
+        // A new one, of a Trainer with another seed: that of the run is in the file.
+        let net = Net::new();
+        let mut trainer = set().seed(1).ckpt_path(&path).build().unwrap();
+        assert_eq!(rest(trainer.train_step(&net, &train).unwrap(), &net), whole, "{devices} devices");
+
+        // A fit.
+        let (net, record) = (Net::new(), Record::default());
+        let mut trainer = set().ckpt_path(&path).callback(record.clone()).build().unwrap();
+        let summary = trainer.fit(&net, &train, None).unwrap();
+        let points: Vec<_> = record.logs.lock().unwrap().iter().map(logged).collect();
+        assert_eq!((points, bits(&net)), whole, "{devices} devices");
+
+        // And back: a step goes on after what the fit has saved. Its last one has nothing left to do.
+        let last = summary.last_checkpoint.unwrap();
+        let longer = Net::new();
+        let mut trainer = set().max_epochs(4).build().unwrap();
+        let mut step = trainer.train_step(&longer, &train).unwrap();
+        step.load(last).unwrap();
+        assert_eq!((step.progress().epoch, step.batches().count()), (3, 5));
+        drop(step);
+        assert_eq!(bits(&longer), whole.1);
+
+        // It is a file of weights, too.
+        let (tensors, _) = safetensors::read(&path).unwrap();
+        assert!(tensors.contains_key("fc1.weight") && tensors.contains_key("optimizer/momentum_buffer/fc1.weight"));
+    }
+}
+
+#[test]
+fn a_step_that_was_saved_at_the_end_of_an_epoch_goes_on_with_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("epoch.safetensors");
+    let train = train_loader(40, LastBatch::Drop);
+    let (net, other) = (Net::new(), Net::new());
+    let mut trainer = builder(folder.path()).build().unwrap();
+    let mut step = trainer.train_step(&net, &train).unwrap();
+    advance(&mut step, 5);
+    step.logs().unwrap().wait().unwrap();
+    step.save(&path).unwrap();
+    let whole = rest(step, &net);
+    assert_eq!(whole.0.len(), 10);
+    let mut trainer = builder(folder.path()).ckpt_path(&path).build().unwrap();
+    assert_eq!(rest(trainer.train_step(&other, &train).unwrap(), &other), whole);
+    let (fitted, record) = (Net::new(), Record::default());
+    let mut trainer = builder(folder.path()).ckpt_path(&path).callback(record.clone()).build().unwrap();
+    assert_eq!(trainer.fit(&fitted, &train, None).unwrap().epochs, 3);
+    assert_eq!(bits(&fitted), whole.1);
+}
+
+#[test]
+fn a_function_sees_the_weights_of_now_and_compiles_for_each_shape_once() {
+    for (devices, strategy) in [(1, Strategy::Ddp), (8, Strategy::Fsdp)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut trainer = builder(folder.path()).devices(devices).strategy(strategy).build().unwrap();
+        let net = Net::new();
+        let mut step = trainer.train_step(&net, &train_loader(40, LastBatch::Drop)).unwrap();
+        let recorded = Cell::new(0);
+        let mut scores = step.function("scores", |x| {
+            recorded.set(recorded.get() + 1);
+            vec![net.forward(&x[0])]
+        });
+        let x = |rows: usize| {
+            let values: Vec<f32> = (0..rows * FEATURES).map(|i| (i as f32).sin()).collect();
+            Literal::from_slice(&values, [rows, FEATURES]).unwrap()
+        };
+        let before = scores.call(&step, &[&x(4)]).unwrap();
+        for batch in step.batches() {
+            step.run(&batch.unwrap()).unwrap();
+            scores.call(&step, &[&x(4)]).unwrap();
+        }
+        let after = scores.call(&step, &[&x(4)]).unwrap();
+        assert_ne!(before[0].bytes(), after[0].bytes());
+        assert_eq!((scores.programs(), recorded.get()), (1, 1));
+        assert_eq!(scores.call(&step, &[&x(2)]).unwrap()[0].ty().to_string(), "f32[2, 3]");
+        assert_eq!((scores.programs(), recorded.get()), (2, 2));
+        drop(step);
+        // In evaluation mode, by the weights that the module has got back.
+        net.eval();
+        let expected = net.forward(&x(4).to_tensor()).eval().unwrap();
+        for (value, expected) in after[0].to_f64().iter().zip(expected.to_f64()) {
+            assert!((value - expected).abs() < 1e-5, "{value} {expected}");
+        }
+    }
+}
+
+/// Policy gradients on a machine with three levers, of which the third pays: batches that no loader has read.
+#[test]
+fn a_policy_learns_from_what_it_has_played() {
+    let folder = tempfile::tempdir().unwrap();
+    let levers = Linear::new(1, 3);
+    let policy = TrainingFn::new(
+        &levers,
+        |levers, batch, _| {
+            let losses = cross_entropy(&levers.forward(&batch.get("state")), &batch.get("action"), Reduction::None);
+            (losses * batch.get("reward")).mean_all()
+        },
+        |_| Adam::new(0.1),
+    );
+    // What the batches will be like: an epoch is one of them.
+    let like = TensorDataset::builder()
+        .array("state", [16, 1], vec![0.0f32; 16])
+        .array("action", [16], vec![0i32; 16])
+        .array("reward", [16], vec![0.0f32; 16]);
+    let like = DataLoader::builder(like.build().unwrap()).batch_size(16).build().unwrap();
+    let mut trainer = trainer(folder.path()).max_steps(1000).build().unwrap();
+    let mut step = trainer.train_step(&policy, &like).unwrap();
+    let mut act =
+        step.function("act", |x| vec![random::categorical(&x[1], levers.forward(&x[0]), -1).to_dtype(DType::I32)]);
+    let state = Literal::from_slice(&[1.0f32; 16], [16, 1]).unwrap();
+    let mut paid = vec![];
+    for round in 0..100u32 {
+        let key = Literal::from_slice(&[0, round], [2]).unwrap();
+        let action = act.call(&step, &[&state, &key]).unwrap().remove(0);
+        let won: Vec<f32> = action.to_vec::<i32>().unwrap().iter().map(|&lever| (lever == 2) as u8 as f32).collect();
+        paid.push(won.iter().sum::<f32>());
+        let reward = Literal::from_slice(&won, [16]).unwrap();
+        let batch = step.batch(&[("state", &state), ("reward", &reward), ("action", &action)]).unwrap();
+        step.run(&batch).unwrap();
+    }
+    let mean = |rounds: &[f32]| rounds.iter().sum::<f32>() / rounds.len() as f32;
+    assert!(mean(&paid[..5]) < 9.0 && mean(&paid[90..]) > 14.0, "{paid:?}");
+    assert_eq!((act.programs(), step.progress().global_step), (1, 100));
+}
+
+#[test]
+fn a_batch_of_ones_own_trains_as_that_of_the_loader() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = DataLoader::builder(samples(16)).batch_size(8).build().unwrap();
+    let (net, by_hand) = (Net::new(), Net::new());
+    for devices in [1, 4] {
+        net.reinitialize(3);
+        by_hand.reinitialize(3);
+        let mut trainer = builder(folder.path()).devices(devices).build().unwrap();
+        let mut step = trainer.train_step(&net, &train).unwrap();
+        advance(&mut step, 2);
+        drop(step);
+        let mut step = trainer.train_step(&by_hand, &train).unwrap();
+        for batch in train.epoch(0) {
+            let batch = batch.unwrap();
+            let x = Literal::from_slice(batch.values::<f32>(0).unwrap(), [8, FEATURES]).unwrap();
+            let y = Literal::from_slice(batch.values::<i32>(1).unwrap(), [8]).unwrap();
+            let batch = step.batch(&[("y", &y), ("x", &x)]).unwrap();
+            step.run(&batch).unwrap();
+        }
+        drop(step);
+        assert_eq!(bits(&net), bits(&by_hand), "{devices} devices");
+    }
+}
+
+#[test]
+fn a_closure_trains_as_the_module_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, same) = (Net::new(), Net::new());
+    let closure = TrainingFn::new(
+        &same,
+        |net, batch, _| batch.mean(&cross_entropy(&net.forward(&batch.get("x")), &batch.get("y"), Reduction::None)),
+        |_| Sgd::new(0.05).momentum(0.9),
+    )
+    .validation_step(|net, batch, cx| {
+        cx.log("val_loss", &cross_entropy(&net.forward(&batch.get("x")), &batch.get("y"), Reduction::None));
+    });
+    let (train, val) = (train_loader(40, LastBatch::Drop), val_loader(20));
+    let module = builder(folder.path()).build().unwrap().fit(&net, &train, Some(&val)).unwrap().last_epoch.unwrap();
+    let of_closure = builder(folder.path()).build().unwrap().fit(&closure, &train, Some(&val)).unwrap();
+    let of_closure = of_closure.last_epoch.unwrap();
+    assert_eq!(bits(&same), bits(&net));
+    assert_eq!(of_closure.get("val_loss").unwrap().to_bits(), module.get("val_loss").unwrap().to_bits());
+}
+
+#[test]
+fn each_wrong_use_is_one_clear_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let train = train_loader(40, LastBatch::Drop);
+    let refused = |builder: TrainerBuilder, shown: &str| {
+        let net = Net::new();
+        let error = builder.build().unwrap().train_step(&net, &train).map(drop).unwrap_err();
+        assert!(error.to_string().contains(shown), "{error}");
+    };
+    let build = || trainer(folder.path());
+    refused(build().max_time("1h".parse::<TrainDuration>().unwrap()), "max_time: it is 1h");
+    refused(build().overfit_batches(2), "overfit_batches: train_step leaves the loop to you");
+    refused(
+        build().reload_dataloaders_every_n_epochs(1),
+        "reload_dataloaders_every_n_epochs: train_step leaves the loop",
+    );
+    refused(build().callback(Record::default()), "the Trainer has the callback Record");
+
+    let (net, other) = (Net::new(), Net::new());
+    let (mut one, mut two) = (build().build().unwrap(), build().build().unwrap());
+    let mut step = one.train_step(&net, &train).unwrap();
+    let another = two.train_step(&other, &train).unwrap();
+    // The values are the step's, until it is dropped.
+    let error = build().build().unwrap().train_step(&net, &train).map(drop).unwrap_err().to_string();
+    assert!(error.contains("the module is being trained"), "{error}");
+
+    let validation = another.eval_step(&val_loader(20)).unwrap();
+    let error = validation.run(&step).unwrap_err().to_string();
+    assert!(error.contains("the eval step was made by another TrainStep"), "{error}");
+    let mut scores = another.function("scores", |x| vec![other.forward(&x[0])]);
+    let x = Literal::from_slice(&[0.5f32; 2 * FEATURES], [2, FEATURES]).unwrap();
+    let error = scores.call(&step, &[&x]).unwrap_err().to_string();
+    assert!(error.contains("the function `scores` was made by another TrainStep"), "{error}");
+    scores.call(&another, &[&x]).unwrap();
+    let error = scores.call(&another, &[&x, &x]).unwrap_err().to_string();
+    assert!(error.contains("`scores` was first called with another number of inputs"), "{error}");
+    let mut wrong = another.function("wrong", |x| vec![x[0].matmul(&Tensor::ones(DType::F32, [CLASSES, 2]))]);
+    let error = wrong.call(&another, &[&x]).unwrap_err();
+    assert!(error.location().is_some_and(|line| line.file().ends_with("train_step.rs")), "{error}");
+
+    // Batches of another loader.
+    let others = DataLoader::builder(samples(40)).batch_size(4).build().unwrap();
+    let mut small_trainer = build().build().unwrap();
+    let small = Net::new();
+    let small = small_trainer.train_step(&small, &others).unwrap();
+    let batch = small.batches().next().unwrap().unwrap();
+    let error = step.run(&batch).unwrap_err().to_string();
+    assert!(
+        error.contains("it has [f32[4, 6], i32[4], f32[4]], expected [x f32[8, 6], y i32[8], mask f32[8]]"),
+        "{error}"
+    );
+    assert!(error.contains("train_step.rs:"), "{error}");
+
+    let y = Literal::from_slice(&[0i32; 8], [8]).unwrap();
+    let x = Literal::from_slice(&[0.5f32; 8 * FEATURES], [8, FEATURES]).unwrap();
+    let refused = |fields: &[(&str, &Literal)], shown: &str| {
+        let error = step.batch(fields).unwrap_err().to_string();
+        assert!(error.contains(shown) && error.contains("train_step.rs:"), "{error}");
+    };
+    refused(&[("x", &x)], "the field `y` (i32[8]) is missing");
+    refused(&[("x", &y), ("y", &y)], "the field `x` is i32[8], expected f32[8, 6]");
+    refused(&[("x", &x), ("y", &y), ("z", &y)], "there is no field `z`; the loader has: `x`, `y`");
+
+    // A module that logs nothing.
+    let layer = Linear::new(FEATURES, CLASSES);
+    let silent = TrainingFn::new(&layer, |l, batch, _| l.forward(&batch.get("x")).mean_all(), |_| Sgd::new(0.1));
+    let mut third = build().build().unwrap();
+    let mut quiet = third.train_step(&silent, &train).unwrap();
+    let error = quiet.eval_step(&val_loader(20)).map(drop).unwrap_err().to_string();
+    assert!(error.contains("validation_step logs nothing"), "{error}");
+
+    // Files.
+    let error = step.load(folder.path().join("none.safetensors")).unwrap_err().to_string();
+    assert!(error.contains("none.safetensors"), "{error}");
+    let file = folder.path().join("quiet.safetensors");
+    quiet.save(&file).unwrap();
+    let error = step.load(&file).unwrap_err();
+    assert!(error.is_checkpoint() && error.to_string().contains("`fc1.weight` (f32[64, 6]) is missing"), "{error}");
+    // Nothing was changed.
+    advance(&mut step, 2);
+    step.block_until_ready().unwrap();
+    let error = step.save(folder.path().join("no/such/folder/x.safetensors")).unwrap_err();
+    assert!(error.to_string().contains("no/such/folder"), "{error}");
+}
+
+#[test]
+fn a_loss_that_is_not_finite_is_an_error_where_it_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut net = Net::new();
+    net.learning_rate = 1e30;
+    let mut trainer = builder(folder.path()).detect_nan(true).build().unwrap();
+    let mut step = trainer.train_step(&net, &train_loader(40, LastBatch::Drop)).unwrap();
+    advance(&mut step, usize::MAX);
+    let error = step.logs().unwrap().wait().unwrap_err();
+    assert!(error.not_finite_step().is_some() && error.to_string().contains("`train_loss`"), "{error}");
+    let error = step.save(folder.path().join("bad.safetensors")).unwrap_err();
+    assert!(error.not_finite_step().is_some(), "{error}");
+    assert!(!folder.path().join("bad.safetensors").exists());
+}

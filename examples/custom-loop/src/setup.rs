@@ -1,0 +1,51 @@
+//! The model, how it is trained, and the data.
+
+use std::error::Error;
+
+use fulmen::data::{Mnist, Split};
+use fulmen::prelude::*;
+
+/// Two blocks of convolution, batch normalization and pooling, then a linear classifier.
+pub(crate) fn model() -> Sequential {
+    let block = |model: Sequential, inputs, outputs| {
+        let model = model.add(Conv2d::new(inputs, outputs, 3).padding(1)).add(BatchNorm2d::new(outputs));
+        model.add(Relu::new()).add(MaxPool2d::new(2))
+    };
+    let model = block(block(Sequential::new(), 1, 16), 16, 32);
+    model.add(Flatten::new()).add(Dropout::new(0.3)).add(Linear::new(32 * 7 * 7, 10))
+}
+
+/// What a step records of a batch, and the optimizer.
+pub(crate) fn training(model: &Sequential) -> TrainingFn<'_, Sequential> {
+    let losses = |model: &Sequential, batch: &Batch, stage: &str, cx: &mut StepContext| {
+        let logits = model.forward(&(batch.get("image").to_dtype(DType::F32) / 255.0));
+        cx.log(format!("{stage}_acc"), metrics::correct(&logits, batch.get("label")));
+        loss::cross_entropy(logits, batch.get("label"), Reduction::None)
+    };
+    let training = TrainingFn::new(
+        model,
+        move |model, batch, cx| batch.mean(losses(model, batch, "train", cx)),
+        |plan| optim::AdamW::new(schedule::OneCycle::new(4e-3, plan.total_steps)),
+    );
+    let log = move |model: &Sequential, batch: &Batch, stage: &str, cx: &mut StepContext| {
+        let losses = losses(model, batch, stage, cx);
+        cx.log(format!("{stage}_loss"), losses);
+    };
+    training
+        .validation_step(move |model, batch, cx| log(model, batch, "val", cx))
+        .test_step(move |model, batch, cx| log(model, batch, "test", cx))
+}
+
+/// Digits to train on, to choose the best epoch by, and to test with.
+pub(crate) fn loaders() -> Result<[DataLoader; 3], Box<dyn Error>> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../mnist/data");
+    let digits = Mnist::open(folder, Split::Train)?;
+    let lengths = [digits.len() - digits.len() / 10, digits.len() / 10];
+    let [train, validation] = random_split(digits, lengths, 0)?;
+    let test = Mnist::open(folder, Split::Test)?;
+    Ok([
+        DataLoader::builder(train).batch_size(32).shuffle(true).last_batch(LastBatch::Drop).build()?,
+        DataLoader::builder(validation).batch_size(100).build()?,
+        DataLoader::builder(test).batch_size(100).build()?,
+    ])
+}
