@@ -4,7 +4,10 @@
 use std::error::Error;
 
 use fulmen::prelude::*;
-use fulmen::trainer::callbacks::{Event, ProgressBar, every, on};
+use fulmen::trainer::callbacks::{
+    DeviceStatsMonitor, Event, LearningRateMonitor, NormMonitor, ProgressBar, SpikeGuard, ThroughputMonitor, Timer,
+    every, on,
+};
 use fulmen::trainer::loggers::CsvLogger;
 use serde_json::json;
 
@@ -39,16 +42,22 @@ impl Visit for Turns<'_> {
         let mut bare = builder().barebones(true).build()?;
         let mut all = builder()
             .log_every_n_steps(10)
-            .log_grad_norm(false)
             .logger(CsvLogger::new())
             .callback(ProgressBar::new())
             .callback(ModelCheckpoint::new().monitor("train_loss", Mode::Min).save_top_k(2))
             .callback(EarlyStopping::new("train_loss", Mode::Min).patience(1000))
+            .callback(ReduceLROnPlateau::new("train_loss", Mode::Min).patience(1000))
+            .callback(LearningRateMonitor::new())
+            .callback(NormMonitor::new())
+            .callback(SpikeGuard::new())
+            .callback(ThroughputMonitor::new())
+            .callback(DeviceStatsMonitor::new())
+            .callback(Timer::new())
             .callback(on(Event::TrainBatchEnd, every(1), |_, _| {}))
             .callback(on(Event::Log, every(1), |_, _| {}))
             .build()?;
         // Of the steps alone: the ends of epochs, which save, are not counted.
-        let mut milliseconds = |trainer: &mut Trainer| -> Result<f64, Box<dyn Error>> {
+        let milliseconds = |trainer: &mut Trainer| -> Result<f64, Box<dyn Error>> {
             Ok(1e3 * workload.batch as f64 / trainer.fit(model, &loader, None)?.samples_per_second)
         };
         let mut times = [vec![], vec![]];

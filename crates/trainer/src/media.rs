@@ -46,12 +46,15 @@ pub struct Histogram {
     pub non_finite: u64,
 }
 
+/// Makes a text of token ids.
+type Decode = dyn Fn(&[i64]) -> String + Send + Sync;
+
 /// Of which kind a logged tensor is.
 #[derive(Clone)]
 pub(crate) enum MediaKind {
     Image,
     Histogram(usize),
-    Text(Arc<dyn Fn(&[i64]) -> String + Send + Sync>),
+    Text(Arc<Decode>),
 }
 
 impl fmt::Debug for MediaKind {

@@ -113,8 +113,8 @@ impl StepContext {
     /// respect to its parameters: Lightning's manual optimization. What is recorded afterwards sees the new values of the
     /// parameters. Those of other optimizers get no gradient from this loss.
     ///
-    /// Each optimizer is minimized once in `training_step`. What `training_step` returns is then only logged, as
-    /// `train_loss`.
+    /// Each optimizer is minimized once in `training_step`. What `training_step` returns is then only logged: as
+    /// `train_loss`, unless it is one of these losses.
     ///
     /// What is recorded within `loss` belongs to this optimizer. With [`every`](crate::Optimizers::every) it is a branch of
     /// the program: a step that the optimizer skips does not compute it. What the branch alone needs should stand in it.

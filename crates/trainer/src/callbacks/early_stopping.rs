@@ -29,7 +29,7 @@ pub struct EarlyStopping {
     best: Option<f64>,
     waited: u64,
     /// The step of the latest value.
-    judged: u64,
+    judged: Option<u64>,
     /// The step of the latest validation, and whether there is any.
     validated: Option<u64>,
     validates: bool,
@@ -51,7 +51,7 @@ impl EarlyStopping {
             divergence_threshold: None,
             best: None,
             waited: 0,
-            judged: 0,
+            judged: None,
             validated: None,
             validates: false,
             known: false,
@@ -150,7 +150,7 @@ impl Callback for EarlyStopping {
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {
-        (self.best, self.waited, self.judged) = (None, 0, start.global_step);
+        (self.best, self.waited, self.judged) = (None, 0, None);
         (self.validated, self.validates, self.known) = (None, start.validates, false);
     }
 
@@ -165,7 +165,7 @@ impl Callback for EarlyStopping {
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        if self.judged == point.global_step {
+        if self.judged == Some(point.global_step) {
             return;
         }
         let value = match find(point, &self.metric) {
@@ -182,7 +182,7 @@ impl Callback for EarlyStopping {
                 return;
             }
         };
-        (self.known, self.judged) = (true, point.global_step);
+        (self.known, self.judged) = (true, Some(point.global_step));
         if let Some(reason) = self.judge(value) {
             actions.stop(reason);
         }

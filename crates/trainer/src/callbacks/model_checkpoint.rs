@@ -230,10 +230,10 @@ impl Callback for ModelCheckpoint {
     fn refusal(&self) -> Option<String> {
         let has_metric = || self.filename.is_some() && self.pattern().names().any(|name| !is_number(name));
         let further = self.monitor.is_some() || self.keep_all;
-        if let Some(pattern) = &self.filename {
-            if let Err(why) = FileName::parse(pattern) {
-                return Some(format!("filename `{pattern}`: {why}"));
-            }
+        if let Some(pattern) = &self.filename
+            && let Err(why) = FileName::parse(pattern)
+        {
+            return Some(format!("filename `{pattern}`: {why}"));
         }
         let refused = [
             (

@@ -81,11 +81,13 @@ pub fn on(event: Event, filter: Filter, call: impl FnMut(&Happening<'_>, &mut Ac
     On { event, filter, call: Box::new(call), changes_learning_rate: false, count: 0, epoch: 0 }
 }
 
+type Call = Box<dyn FnMut(&Happening<'_>, &mut Actions) + Send>;
+
 /// A closure as a callback. Made by [`on`].
 pub struct On {
     event: Event,
     filter: Filter,
-    call: Box<dyn FnMut(&Happening<'_>, &mut Actions) + Send>,
+    call: Call,
     changes_learning_rate: bool,
     count: u64,
     /// Of the latest event that has one.

@@ -41,6 +41,8 @@ pub(crate) struct Recorder {
 /// The step of an optimizer.
 pub(super) struct Turn {
     pub(super) loss: Tensor,
+    /// The name under which the loss is logged; of a single optimizer `forward.rs` knows it.
+    loss_name: String,
     pub(super) facts: OptimizerFacts,
     /// Whether it changed parameters, a boolean scalar; nothing where each step does.
     done: Option<Tensor>,
@@ -160,7 +162,7 @@ impl Recorder {
             turn: None,
             due: gradients.due.clone(),
         };
-        Ok(Turn { loss: loss.clone(), facts, done: gradients.updates.clone() })
+        Ok(Turn { loss: loss.clone(), loss_name: String::new(), facts, done: gradients.updates.clone() })
     }
 
     /// What [`StepContext::minimize`] does.
@@ -185,7 +187,7 @@ impl Recorder {
         if self.turns[optimizer].is_some() {
             return wrong("it was minimized before in this step; minimize the sum of the losses".into());
         }
-        let (turn, by_turn) = match self.turn_comes(optimizer) {
+        let (turn, mut by_turn) = match self.turn_comes(optimizer) {
             Some(comes) => self.turn_in_branch(optimizer, comes, loss)?,
             None => {
                 self.collect();
@@ -197,6 +199,10 @@ impl Recorder {
             }
         };
         let loss = turn.loss.detach();
+        // So it is known if training_step returns it.
+        for entry in by_turn.iter_mut().filter(|entry| entry.name == turn.loss_name) {
+            entry.value = LoggedValue::Value(loss.clone());
+        }
         logged.extend(by_turn);
         self.turns[optimizer] = Some(turn);
         Ok(loss)
@@ -218,8 +224,9 @@ impl Recorder {
         if self.batch.is_padded() {
             check_statistics(&self.values, &self.batch)?;
         }
-        log_loss(&mut logged, &logs::of_optimizer("loss", &name), &loss)?;
-        let turn = autocast(None, || self.optimize(optimizer, &loss, seen))?;
+        let loss_name = log_loss(&mut logged, &logs::of_optimizer("loss", &name), &loss)?;
+        let mut turn = autocast(None, || self.optimize(optimizer, &loss, seen))?;
+        turn.loss_name = loss_name;
         Ok((turn, logged))
     }
 

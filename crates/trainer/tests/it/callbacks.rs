@@ -205,7 +205,10 @@ fn a_module_has_the_hooks_too() {
 
 /// What came of the programs that were asked for.
 #[derive(Clone, Default)]
-struct Outputs(Arc<Mutex<Vec<(String, u64, Vec<f64>)>>>);
+struct Outputs(Arc<Mutex<Vec<Output>>>);
+
+/// Its name, its step and its first value.
+type Output = (String, u64, Vec<f64>);
 
 impl Callback for Outputs {
     fn name(&self) -> &'static str {

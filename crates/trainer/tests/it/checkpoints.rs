@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::common::{Net, Record, samples, train_loader, trainer, val_loader};
 use fulmen_data::{DataLoader, Dataset, Field, LastBatch, Sample, TensorDataset};
-use fulmen_trainer::callbacks::{Event, Mode, ModelCheckpoint, every, on};
-use fulmen_trainer::{Callback, CheckpointFile, FitSummary, Trainer, TrainerBuilder, Weights};
+use fulmen_trainer::callbacks::{EarlyStopping, Event, Mode, ModelCheckpoint, every, on, when};
+use fulmen_trainer::{Callback, CheckpointFile, CheckpointRole, FitSummary, Trainer, TrainerBuilder, Weights};
 
 fn files(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> =
@@ -87,6 +87,26 @@ fn any_of_the_states_is_one_to_go_on_from() {
         assert_eq!(rest.1, to_come.cloned().collect::<Vec<_>>(), "step {step}");
         assert!(step == 20 || rest.2 == whole.2, "step {step}");
     }
+}
+
+#[test]
+fn an_epoch_that_ends_after_a_resume_counts_for_early_stopping() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("before-the-end.safetensors");
+    let run = |from: &Path| {
+        let path = path.clone();
+        let mut trainer = trainer(folder.path())
+            .max_epochs(5)
+            .ckpt_path(from)
+            .callback(EarlyStopping::new("train_loss", Mode::Min).patience(1).min_delta(10.0))
+            .callback(on(Event::TrainBatchEnd, when(|now| now.global_step == 20), move |_, actions| {
+                actions.save_checkpoint(&path, CheckpointRole::Extra);
+            }))
+            .build()
+            .unwrap();
+        trainer.fit(&Net::new(), &train_loader(80, LastBatch::Drop), None).unwrap().global_step
+    };
+    assert_eq!((run(Path::new("")), run(&path)), (20, 20));
 }
 
 #[test]

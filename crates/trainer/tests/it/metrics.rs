@@ -304,8 +304,9 @@ fn a_metric_of_what_does_not_fit_is_refused_with_its_line() {
             && text.contains("metrics.rs:"),
         "{text}"
     );
-    let error =
-        validated(vec![1.0; 5], LastBatch::Pad, |batch, cx| drop(cx.log("x", &batch.mean(&Tensor::scalar(1.0f32)))));
+    let error = validated(vec![1.0; 5], LastBatch::Pad, |batch, cx| {
+        cx.log("x", &batch.mean(&Tensor::scalar(1.0f32)));
+    });
     let text = error.unwrap_err().to_string();
     assert!(text.contains("mean: needs one value or more a sample, [2, ..], got f32[]"), "{text}");
 }
