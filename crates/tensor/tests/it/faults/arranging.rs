@@ -113,7 +113,7 @@ fn shapes_that_cannot_be_are_refused() {
     check_words(&x.movedim(&[0, 0], &[0, 1]), "named twice");
     check_words(&x.expand(&[-1, 2, 3]), "keeps the size of an axis that is there");
     check_words(&x.split(&[1, 1], 1)[0], "add up to 2; axis 1 of [2, 3] has 3");
-    check_words(&x.chunk(0, 0)[0], "no number of chunks");
+    check_words(&x.chunk(0, 0)[0], "not a number of chunks");
     check_words(&zeros([1 << 20]).unbind(0)[0], "more than 65536 tensors");
     check_words(&x.index(0, -3), "there is no index -3");
     check_words(&x.slice_along(0, .., 0), "in steps of 0");

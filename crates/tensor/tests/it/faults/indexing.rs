@@ -107,7 +107,7 @@ fn indices_that_do_not_fit_are_refused() {
     check_words(&x.gather(1, &at), "must have the rank of f32[2, 3]");
     check_words(&x.gather(1, &zeros([2, 1])), "takes integers, not f32");
     check_words(&x.take_along_axis(0, &Tensor::zeros(DType::I32, [1, 2])), "do not go along with f32[2, 3]");
-    check_words(&x.index_select(0, &Tensor::zeros(DType::I32, [2, 2])), "are no list");
+    check_words(&x.index_select(0, &Tensor::zeros(DType::I32, [2, 2])), "are not a list");
     check_words(&x.gather_nd(&Tensor::zeros(DType::I32, [1, 3])), "first k of the 2 axes");
     check_words(&x.scatter(1, &Tensor::zeros(DType::I32, [2, 2]), &zeros([1, 2])), "name more elements than");
     check_words(&x.index_copy(0, &at, &zeros([2, 2])), "it must be [2, 3]");
