@@ -167,10 +167,10 @@ pub fn write(
     write_and(to, bytes, fill, NewFile::keep)
 }
 
-/// As [`write`], but kept by [`NewFile::keep_unsynced`].
+/// As [`write()`], but kept by [`NewFile::keep_unsynced`].
 ///
 /// # Errors
-/// Those of [`write`].
+/// Those of [`write()`].
 ///
 /// ```
 /// use std::io::Write;

@@ -81,7 +81,7 @@ impl Plugin {
     /// environment: foreign (C) code that reads a variable while this sets one is a race that cannot be prevented here.
     ///
     /// A non-empty `XLA_FLAGS` is refused, because an unknown flag in it ends the process; use
-    /// [`CompileOptions::override_flag`].
+    /// [`CompileOptions::override_flag`](crate::CompileOptions::override_flag).
     ///
     /// If an earlier process did not exit but crashed or was killed while it started a plugin that Fulmen had
     /// [fetched](crate::fetch), the file is verified first; one that turns out to be damaged is fetched again.
