@@ -7,7 +7,7 @@ mod adadelta;
 mod adafactor;
 mod adagrad;
 mod adam;
-mod group;
+mod group_step;
 mod lamb;
 mod lars;
 mod lion;
@@ -31,7 +31,7 @@ pub use adadelta::Adadelta;
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
-pub use group::GroupStep;
+pub use group_step::GroupStep;
 pub use lamb::Lamb;
 pub use lars::Lars;
 pub use lion::Lion;
@@ -106,7 +106,7 @@ pub trait Optimizer: Any + Send + Sync + Debug {
 
     /// The group of the parameter of this name and type, and what is done with it in a step. An optimizer without groups
     /// has one, without a name.
-    fn group(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
+    fn group_step(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
         let _ = (name, parameter);
         GroupStep { name: String::new(), learning_rate: self.learning_rate(step), momentum: None }
     }

@@ -181,7 +181,7 @@ impl Optimizer for ParamGroups {
     }
 
     /// A group is what has another optimizer or another learning rate; the patterns that say so are its name.
-    fn group(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
+    fn group_step(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
         let own = |is: fn(&What) -> bool| {
             let mut settings = self.settings.iter().rev();
             let setting = settings.find(|setting| is(&setting.what) && setting.whose.has(name, parameter));
@@ -190,7 +190,7 @@ impl Optimizer for ParamGroups {
                 Whose::Vectors => None,
             })
         };
-        let group = self.optimizer(name, parameter).group(&self.step(step, name, parameter), name, parameter);
+        let group = self.optimizer(name, parameter).group_step(&self.step(step, name, parameter), name, parameter);
         let patterns = [
             own(|what| matches!(what, What::Optimizer(_))),
             own(|what| matches!(what, What::LrFactor(_))),

@@ -272,7 +272,7 @@ macro_rules! optimizer {
                 $crate::optim::rule::learning_rate(self, step)
             }
 
-            fn group(
+            fn group_step(
                 &self,
                 step: &$crate::optim::Step,
                 _: &str,

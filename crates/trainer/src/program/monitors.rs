@@ -41,7 +41,7 @@ pub(super) fn monitored(
             StepPart::Norms { gradients: of_gradients, parameters, updates, by } => {
                 let groups = groups(gradients, |gradient| {
                     let entry = &values.layout[gradient.param.slots.param];
-                    by.name(&entry.name, || optimizer.group(step, &entry.name, &entry.ty).name)
+                    by.name(&entry.name, || optimizer.group_step(step, &entry.name, &entry.ty).name)
                 });
                 let whole = || ("", gradients.of.iter().collect::<Vec<_>>());
                 let named = groups.iter().map(|(name, members)| (name.as_str(), members.clone()));
@@ -85,7 +85,7 @@ fn rates(
 ) {
     let group = |gradient: &Gradient<'_>| {
         let entry = &values.layout[gradient.param.slots.param];
-        optimizer.group(step, &entry.name, &entry.ty)
+        optimizer.group_step(step, &entry.name, &entry.ty)
     };
     for (name, members) in groups(gradients, |gradient| group(gradient).name) {
         let Some(group) = members.first().map(|gradient| group(gradient)) else { continue };

@@ -10,10 +10,10 @@ use fulmen_tensor::Tensor;
 ///
 /// let optimizer = ParamGroups::new(Sgd::new(0.1).momentum(0.9)).lr_factor("head.*", 10.0);
 /// let (step, matrix) = (Step::new(&Tensor::scalar(0i32)), TensorType::new(DType::F32, [8, 8]));
-/// let head = optimizer.group(&step, "head.weight", &matrix);
+/// let head = optimizer.group_step(&step, "head.weight", &matrix);
 /// assert_eq!((head.name.as_str(), head.learning_rate.eval()?.to_vec::<f32>()?), ("head.*", vec![1.0]));
 /// assert_eq!(head.momentum.unwrap().eval()?.to_vec::<f32>()?, [0.9]);
-/// assert_eq!(optimizer.group(&step, "body.weight", &matrix).name, "");
+/// assert_eq!(optimizer.group_step(&step, "body.weight", &matrix).name, "");
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug)]
