@@ -9,11 +9,13 @@ use std::time::Duration;
 use fulmen_pjrt::diagnosis::{device_files, diagnose};
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision, Mesh, Runtime};
+use serde::Serialize;
+use serde_json::Value as Json;
 
 use crate::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
 use crate::hosts::Hosts;
-use crate::hyperparameters::Told;
+use crate::told::Told;
 use crate::loggers::{CsvLogger, Logger};
 use crate::options::{TrainerArgs, option_table};
 use crate::say::note;
@@ -68,6 +70,39 @@ impl TrainerBuilder {
     /// Averages the weights of many steps, and validates, tests and saves the average.
     pub fn weight_averaging(mut self, averaging: WeightAveraging) -> Self {
         self.averaging = Some(averaging);
+        self
+    }
+
+    /// Keeps what the run was made with, a struct or a map with names: Lightning's `save_hyperparameters`. It goes into
+    /// every checkpoint, from which [`load_hyperparameters`](crate::load_hyperparameters) reads it, and to the loggers. The
+    /// arguments of a program with a [command line](crate::cli) are kept without this.
+    ///
+    /// ```
+    /// use fulmen_trainer::Trainer;
+    ///
+    /// #[derive(serde::Serialize)]
+    /// struct Config {
+    ///     hidden: usize,
+    ///     dropout: f64,
+    /// }
+    ///
+    /// let trainer = Trainer::builder().hyperparameters(Config { hidden: 64, dropout: 0.1 }).build()?;
+    /// # drop(trainer);
+    /// # Ok::<(), fulmen_trainer::Error>(())
+    /// ```
+    ///
+    /// A value without names, a number say, is an error of [`build`](TrainerBuilder::build).
+    #[track_caller]
+    pub fn hyperparameters(mut self, hyperparameters: impl Serialize) -> Self {
+        let why = match serde_json::to_value(hyperparameters) {
+            Ok(Json::Object(named)) => {
+                self.told.hyperparameters = named;
+                return self;
+            }
+            Ok(other) => format!("a struct or a map is expected, whose values have names, not {other}"),
+            Err(error) => error.to_string(),
+        };
+        self.refuse("hyperparameters", &why, Location::caller());
         self
     }
 

@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 use fulmen_durable::NewFile;
 use fulmen_nn::safetensors;
 use fulmen_tensor::{Literal, TensorType};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
-use crate::hyperparameters::Told;
 use crate::logs::Sums;
+use crate::told::Told;
 use crate::{Error, Result};
 
 /// Where training stood.
@@ -62,6 +64,22 @@ impl Position {
         let beside = path.with_file_name(named.file_name()?);
         [named.clone(), beside].into_iter().find(|path| path.exists())
     }
+
+    /// What it says together with the values of its file, in a line, for processes to compare.
+    pub(crate) fn fingerprint(&self, values: &[Literal]) -> String {
+        let Position { epoch, batch, global_step, seed, .. } = self;
+        format!("epoch {epoch}, batch {batch}, step {global_step}, seed {seed}, values {}", digest(values))
+    }
+}
+
+/// SHA-256 of the values, in hexadecimal.
+fn digest(values: &[Literal]) -> String {
+    let mut hasher = Sha256::new();
+    for value in values {
+        hasher.update(value.ty().to_string());
+        hasher.update(value.bytes());
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The metadata key that everything but the tensors stands under.
@@ -129,6 +147,21 @@ pub(crate) fn told(path: &Path) -> Result<Told> {
         return Ok(Told::default());
     }
     position(&metadata).map(|position| position.told).map_err(|message| Error::checkpoint(path, message))
+}
+
+/// Reads the hyperparameters in a checkpoint, as [`TrainerBuilder::hyperparameters`](crate::TrainerBuilder::hyperparameters) kept them.
+///
+/// # Errors
+/// The file cannot be read, has no hyperparameters, or others than `T` has.
+pub fn load_hyperparameters<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T> {
+    let path = path.as_ref();
+    let found = told(path)?.hyperparameters;
+    if found.is_empty() {
+        let message = "it has no hyperparameters; the run that wrote it did not call TrainerBuilder::hyperparameters";
+        return Err(Error::checkpoint(path, message));
+    }
+    serde_json::from_value(Value::Object(found))
+        .map_err(|e| Error::checkpoint(path, format!("its hyperparameters are not those that are asked for: {e}")))
 }
 
 /// Where training stood with a checkpoint of this program. `None` for a file without that, and for what another program

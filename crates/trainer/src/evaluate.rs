@@ -7,7 +7,7 @@ use fulmen_data::DataLoader;
 use fulmen_tensor::{DeviceArray, Runtime};
 
 use crate::bad_samples::BadCount;
-use crate::callback::EvaluationProgress;
+use crate::events::EvaluationProgress;
 use crate::executor::Executor;
 use crate::hooks::Hooks;
 use crate::hosts::{self, Hosts};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::callback::{Callback, CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress, hook_table};
+use crate::callback::Callback;
+use crate::events::{CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress, hook_table};
 use crate::{Actions, Error, FitSummary, LogPoint, TrainingModule};
 
 /// The callbacks of a Trainer. Clones share them.

@@ -11,7 +11,7 @@ use fulmen_tensor::{Anomalies, DType, Literal, Tensor, TensorType};
 
 use crate::log_point::Sink;
 use crate::logged::{Logged, LoggedValue, refused};
-use crate::media::{self, MediaKind};
+use crate::media::{Media, MediaKind};
 use crate::stage::Stage;
 use crate::{Batch, Error, LogPoint, ReduceFx, Result};
 
@@ -555,9 +555,34 @@ impl LogLayout {
     }
 
     /// Pictures and their like, by what was read of a step's further results.
-    pub(crate) fn media(&self, read: &[Literal]) -> Result<Vec<(String, media::Media)>> {
-        media::read(&self.media, read)
+    pub(crate) fn media(&self, read: &[Literal]) -> Result<Vec<(String, Media)>> {
+        self.media.iter().zip(read).map(|((name, kind), literal)| Ok((name.clone(), kind.read(literal)?))).collect()
     }
+}
+
+/// The results of a step that the host reads at its log points. Where `at` is given it says whether the step is one: in the
+/// others nothing is computed for them.
+pub(crate) fn media(logged: &[Logged], batch: &Batch, at: Option<&Tensor>) -> Result<Vec<(String, Tensor)>> {
+    let media: Vec<(&Logged, &Tensor, &MediaKind)> = logged
+        .iter()
+        .filter_map(|entry| match &entry.value {
+            LoggedValue::Media(value, kind) => Some((entry, value, kind)),
+            _ => None,
+        })
+        .collect();
+    if media.is_empty() {
+        return Ok(vec![]);
+    }
+    let record = || media.iter().map(|(_, value, kind)| kind.record(value, batch)).collect::<Vec<_>>();
+    let tensors = match at {
+        Some(at) => cond(at, &[], |_| record(), |_| record().iter().map(Tensor::zeros_like).collect()),
+        None => record(),
+    };
+    let outputs = media.iter().zip(tensors).map(|((entry, ..), tensor)| {
+        tensor.check().map_err(|e| refused(entry, e.to_string()))?;
+        Ok((entry.name.clone(), tensor))
+    });
+    outputs.collect()
 }
 
 /// Whether a logged value has a shape for that, and padding is left out of it, or could be; else what to do.

@@ -4,9 +4,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use fulmen_tensor::{DType, Literal, Tensor, cond};
+use fulmen_tensor::{DType, Literal, Tensor};
 
-use crate::logged::{Logged, LoggedValue, refused};
 use crate::{Batch, Error, Result};
 
 /// A logged value that is no metric, as loggers and callbacks get it.
@@ -112,7 +111,7 @@ impl MediaKind {
     }
 
     /// What the host needs of a tensor.
-    fn record(&self, value: &Tensor, batch: &Batch) -> Tensor {
+    pub(crate) fn record(&self, value: &Tensor, batch: &Batch) -> Tensor {
         match self {
             MediaKind::Text(_) => value.clone(),
             MediaKind::Image if value.dtype() == DType::U8 => value.clone(),
@@ -126,7 +125,7 @@ impl MediaKind {
     }
 
     /// What it is on the host.
-    fn read(&self, literal: &Literal) -> Result<Media> {
+    pub(crate) fn read(&self, literal: &Literal) -> Result<Media> {
         let dims = literal.ty().shape.dims();
         Ok(match self {
             MediaKind::Image => {
@@ -182,36 +181,6 @@ fn histogram(value: &Tensor, batch: &Batch, bins: usize) -> Tensor {
     let [low, high] = [&low, &high].map(bits);
     let [sum, squares] = [numbers.sum_all(), numbers.square().sum_all()].map(|sum| bits(&sum));
     Tensor::concatenate(&[&low, &high, &sum, &squares, &lost, &counts], 0)
-}
-
-/// The results of a step that the host reads at its log points. Where `at` is given it says whether the step is one: in the
-/// others nothing is computed for them.
-pub(crate) fn outputs(logged: &[Logged], batch: &Batch, at: Option<&Tensor>) -> Result<Vec<(String, Tensor)>> {
-    let media: Vec<(&Logged, &Tensor, &MediaKind)> = logged
-        .iter()
-        .filter_map(|entry| match &entry.value {
-            LoggedValue::Media(value, kind) => Some((entry, value, kind)),
-            _ => None,
-        })
-        .collect();
-    if media.is_empty() {
-        return Ok(vec![]);
-    }
-    let record = || media.iter().map(|(_, value, kind)| kind.record(value, batch)).collect::<Vec<_>>();
-    let tensors = match at {
-        Some(at) => cond(at, &[], |_| record(), |_| record().iter().map(Tensor::zeros_like).collect()),
-        None => record(),
-    };
-    let outputs = media.iter().zip(tensors).map(|((entry, ..), tensor)| {
-        tensor.check().map_err(|e| refused(entry, e.to_string()))?;
-        Ok((entry.name.clone(), tensor))
-    });
-    outputs.collect()
-}
-
-/// What the host makes of what it read.
-pub(crate) fn read(kinds: &[(String, MediaKind)], literals: &[Literal]) -> Result<Vec<(String, Media)>> {
-    kinds.iter().zip(literals).map(|((name, kind), literal)| Ok((name.clone(), kind.read(literal)?))).collect()
 }
 
 impl Media {

@@ -1,16 +1,12 @@
-//! [`TrainingModule`]: what a user writes, and [`StepContext`], what its steps can say.
-
-use std::panic::Location;
+//! [`TrainingModule`]: what a user writes.
 
 use fulmen_data::DataLoader;
 use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::Tensor;
 
-use crate::callback::{CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress, hook_table};
-use crate::logged::Logged;
-use crate::program::Recorder;
-use crate::{Actions, Batch, Error, FitSummary, LogPoint, Plan, Predictions, Result};
+use crate::events::{CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress, hook_table};
+use crate::{Actions, Batch, Error, FitSummary, LogPoint, Plan, Predictions, Result, StepContext};
 
 macro_rules! module_methods {
     ($($(#[$doc:meta])* $hook:ident($($arg:ident: $ty:ty),*);)*) => {$(
@@ -94,100 +90,4 @@ pub trait TrainingModule: Module {
     }
 
     hook_table!(module_methods);
-}
-
-/// What a step can say besides its result.
-#[derive(Debug, Default)]
-pub struct StepContext {
-    pub(crate) logged: Vec<Logged>,
-    /// There while a training step is recorded.
-    recorder: Option<Box<Recorder>>,
-    /// The optimizer whose loss is being recorded.
-    within: Option<String>,
-    /// The first mistake.
-    mistake: Option<Error>,
-}
-
-impl StepContext {
-    /// Lets one of several [`Optimizers`](crate::Optimizers) step by the gradient of a loss, a floating-point scalar, with
-    /// respect to its parameters: Lightning's manual optimization. What is recorded afterwards sees the new values of the
-    /// parameters. Those of other optimizers get no gradient from this loss.
-    ///
-    /// Each optimizer is minimized once in `training_step`. What `training_step` returns is then only logged: as
-    /// `train_loss`, unless it is one of these losses.
-    ///
-    /// What is recorded within `loss` belongs to this optimizer. With [`every`](crate::Optimizers::every) it is a branch of
-    /// the program: a step that the optimizer skips does not compute it. What the branch alone needs should stand in it.
-    ///
-    /// The loss is logged as `loss-NAME`, and what `loss` logs beside it, as means over the steps that the optimizer made.
-    /// Returned is the loss of this step, or of the latest that the optimizer made; no gradient flows through it.
-    ///
-    /// ```
-    /// use fulmen_nn::{Linear, loss::{Reduction, mse_loss}};
-    /// use fulmen_tensor::Tensor;
-    /// use fulmen_trainer::{Batch, StepContext};
-    ///
-    /// fn training_step(actor: &Linear, critic: &Linear, batch: &Batch, cx: &mut StepContext) -> Tensor {
-    ///     let state = batch.get("state");
-    ///     cx.minimize("critic", |_| mse_loss(critic.forward(&state), batch.get("reward"), Reduction::Mean));
-    ///     cx.minimize("actor", |cx| {
-    ///         let value = critic.forward(actor.forward(&state)).mean_all();
-    ///         cx.log("value", &value);
-    ///         -value
-    ///     })
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// A mistake ends the fit before it begins, with this line: an optimizer that is not there, is a single one without a
-    /// name or was minimized before, a call outside of `training_step` or within another, a loss that is no scalar or
-    /// depends on none of the optimizer's parameters. The tensor that is returned is poisoned then.
-    #[track_caller]
-    pub fn minimize(&mut self, optimizer: &str, loss: impl FnOnce(&mut StepContext) -> Tensor) -> Tensor {
-        let at = Location::caller();
-        let result = match (self.recorder.take(), &self.within) {
-            (Some(mut recorder), _) => {
-                let result = recorder.minimize(optimizer, at, &mut self.logged, loss);
-                self.recorder = Some(recorder);
-                result
-            }
-            (None, within) => Err(Error::usage(match within {
-                Some(other) => format!(
-                    "minimize(\"{optimizer}\"): it stands within minimize(\"{other}\"); put it before or after\n  at {at}"
-                ),
-                None => format!("minimize(\"{optimizer}\"): only training_step can minimize\n  at {at}"),
-            })),
-        };
-        match result {
-            Ok(loss) => loss,
-            Err(mistake) => {
-                let poison = Tensor::poison("minimize", mistake.to_string());
-                self.mistake.get_or_insert(mistake);
-                poison
-            }
-        }
-    }
-
-    /// The context of a training step.
-    pub(crate) fn recording(recorder: Recorder) -> StepContext {
-        StepContext { recorder: Some(Box::new(recorder)), ..StepContext::default() }
-    }
-
-    /// The context of the loss of an optimizer.
-    pub(crate) fn within(optimizer: &str) -> StepContext {
-        StepContext { within: Some(optimizer.into()), ..StepContext::default() }
-    }
-
-    pub(crate) fn take_recorder(&mut self) -> Result<Recorder> {
-        let gone = || Error::usage("training_step must give back the StepContext that it was given");
-        self.recorder.take().map(|recorder| *recorder).ok_or_else(gone)
-    }
-
-    /// What was logged.
-    ///
-    /// # Errors
-    /// The first mistake.
-    pub(crate) fn into_logged(self) -> Result<Vec<Logged>> {
-        self.mistake.map_or(Ok(self.logged), Err)
-    }
 }

@@ -1,32 +1,11 @@
-//! [`Resume`], and which checkpoint `resume: auto` and `ckpt_path: last` or `best` mean: the newest whole one of this
+//! Which checkpoint `resume: auto` and `ckpt_path: last` or `best` mean: the newest whole one of this
 //! program's runs under the root folder.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
-use crate::named::named;
 use crate::say::note;
-use crate::{Error, Options, Result, checkpoint};
-
-/// Whether a fit goes on where an earlier run of the program ended.
-///
-/// ```
-/// use fulmen_trainer::Resume;
-/// assert_eq!("auto".parse::<Resume>()?, Resume::Auto);
-/// # Ok::<(), fulmen_trainer::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Resume {
-    /// It starts anew, unless `ckpt_path` names a checkpoint.
-    #[default]
-    Never,
-    /// It goes on with the newest whole checkpoint of this program's runs, if there is one.
-    Auto,
-}
-
-const NAMES: [(&str, Resume); 2] = [("never", Resume::Never), ("auto", Resume::Auto)];
-
-named!(Resume, "way to begin");
+use crate::{Error, Options, Result, Resume, checkpoint};
 
 /// The checkpoint that options name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

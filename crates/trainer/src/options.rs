@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, ValueParser};
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
-use crate::limits::NO_LIMIT;
+use crate::plan::NO_LIMIT;
 use crate::typed::{toml, typed};
 use crate::{
     BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Resume, Strategy,

@@ -1,9 +1,8 @@
 //! [`Placeholders`]: a module while it is being traced, with placeholders in its variables.
 
-use fulmen_nn::{TrainingMode, Visit, Visitor};
+use fulmen_nn::{Module, TrainingMode, Visit, Visitor};
 use fulmen_tensor::{Sharding, Tensor, Variable};
 
-use crate::TrainingModule;
 use crate::state::{Entry, EntryId, Origin};
 
 /// Placeholders in a module's variables. Dropped, also by a panic in a user's step, it puts the values back.
@@ -35,14 +34,14 @@ impl Cell {
 
 impl Placeholders {
     /// Puts placeholders into the variables of the entries that have one.
-    pub(crate) fn new(module: &dyn TrainingModule, entries: &[Entry]) -> Placeholders {
+    pub(crate) fn new(module: &dyn Module, entries: &[Entry]) -> Placeholders {
         let placeholder = |entry: &Entry| Tensor::placeholder(entry.name.clone(), entry.ty.clone());
         let of_module = entries.iter().filter(|entry| matches!(entry.origin, Origin::Module { .. }));
         Placeholders::with(module, entries, &of_module.map(placeholder).collect::<Vec<_>>())
     }
 
     /// Puts these placeholders, one for each entry that has a variable, into the variables.
-    pub(crate) fn with(module: &dyn TrainingModule, entries: &[Entry], placeholders: &[Tensor]) -> Placeholders {
+    pub(crate) fn with(module: &dyn Module, entries: &[Entry], placeholders: &[Tensor]) -> Placeholders {
         let mut cells = vec![];
         let variables = entries.iter().filter_map(|entry| match &entry.origin {
             Origin::Module { variable, gathered } => Some((variable, *gathered)),

@@ -5,7 +5,7 @@
 use fulmen_data::{DataLoader, DeviceBatches};
 use fulmen_tensor::{DeviceArray, Literal, TensorType};
 
-use crate::callback::EvaluationProgress;
+use crate::events::EvaluationProgress;
 use crate::evaluate::Evaluation;
 use crate::executor::Executor;
 use crate::hooks::Callbacks;
@@ -15,34 +15,7 @@ use crate::program::CompiledStep;
 use crate::session::Session;
 use crate::stage::Stage;
 use crate::state::Fixed;
-use crate::{Actions, Error, Result, Strategy, TrainingModule, Weights};
-
-/// Predictions on the host for some samples, in the order of the loader: named values, each with a row a sample.
-#[derive(Debug)]
-pub struct Predicted {
-    pub(crate) values: Vec<(String, Literal)>,
-}
-
-impl Predicted {
-    /// The values of this name.
-    pub fn get(&self, name: &str) -> Option<&Literal> {
-        self.values.iter().find(|value| value.0 == name).map(|value| &value.1)
-    }
-
-    /// Names and values, in the order in which the module gave them.
-    pub fn values(&self) -> &[(String, Literal)] {
-        &self.values
-    }
-
-    /// How many samples these are the predictions of.
-    pub fn num_samples(&self) -> usize {
-        self.values.first().and_then(|value| value.1.ty().shape.dims().first()).copied().unwrap_or(0)
-    }
-
-    pub(crate) fn into_values(self) -> Vec<(String, Literal)> {
-        self.values
-    }
-}
+use crate::{Actions, Error, Predicted, Result, Strategy, TrainingModule, Weights};
 
 /// The first rows of a value.
 fn first_rows(literal: Literal, rows: usize) -> Result<Literal> {

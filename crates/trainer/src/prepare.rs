@@ -7,7 +7,8 @@ use fulmen_data::DataLoader;
 use fulmen_nn::Parameter;
 use fulmen_tensor::DType;
 
-use crate::limits::{EpochSize, Limits, NO_LIMIT};
+use crate::limits::{EpochSize, Limits};
+use crate::plan::NO_LIMIT;
 use crate::optimizers::Optimizers;
 use crate::program::{self, DeclaredProgram, StepProgram, TrainProgram};
 use crate::say::note;

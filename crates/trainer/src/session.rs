@@ -8,10 +8,10 @@ use std::sync::Arc;
 use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_tensor::{Compiled, Function, Runtime};
 
-use crate::callback::EvaluationProgress;
+use crate::events::EvaluationProgress;
 use crate::hooks::Callbacks;
 use crate::hosts::{self, Hosts};
-use crate::hyperparameters::Told;
+use crate::told::Told;
 use crate::loggers::Logger;
 use crate::prepare::set_up;
 use crate::program::{CompiledStep, StepProgram};

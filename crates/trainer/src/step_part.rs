@@ -1,8 +1,5 @@
 //! [`StepPart`]: what the compiled step does for a callback, beside the user's step.
 
-use crate::callbacks::NormGroup;
-use crate::tuner::SweepMode;
-
 /// What the compiled step does for a callback ([`Callback::step_part`](crate::Callback::step_part)). It is recorded with
 /// the step: nothing is compiled for it later, and what it logs arrives with the other values of a log point.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,5 +46,48 @@ impl StepPart {
     /// Whether both are of one kind, of which a step has one.
     pub(crate) fn is_like(&self, other: &StepPart) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+}
+
+/// Which parameters [`NormMonitor`](crate::callbacks::NormMonitor) takes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NormGroup {
+    /// Those of a group of the optimizer, by its pattern; `default` for those that no pattern fits.
+    #[default]
+    ParamGroup,
+    /// Those of a layer: `encoder.0` has `encoder.0.weight` and `encoder.0.bias`.
+    Layer,
+    /// Each by itself.
+    Parameter,
+}
+
+impl NormGroup {
+    /// The name of the group of a parameter.
+    pub(crate) fn name(self, parameter: &str, param_group: impl FnOnce() -> String) -> String {
+        match self {
+            NormGroup::ParamGroup => Some(param_group()).filter(|name| !name.is_empty()).unwrap_or("default".into()),
+            NormGroup::Layer => parameter.rsplit_once('.').map_or(parameter, |(layer, _)| layer).to_owned(),
+            NormGroup::Parameter => parameter.to_owned(),
+        }
+    }
+}
+
+/// How the learning rate rises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SweepMode {
+    /// By the same factor in each step.
+    #[default]
+    Exponential,
+    /// By the same difference in each step.
+    Linear,
+}
+
+impl SweepMode {
+    /// The rate after this share of the way.
+    pub(crate) fn rate(self, min: f64, max: f64, share: f64) -> f64 {
+        match self {
+            SweepMode::Exponential => min * (max / min).powf(share),
+            SweepMode::Linear => min + share * (max - min),
+        }
     }
 }

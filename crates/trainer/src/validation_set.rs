@@ -4,7 +4,7 @@ use std::fmt;
 
 use fulmen_data::DataLoader;
 
-use crate::callback::Progress;
+use crate::events::Progress;
 use crate::{BatchLimit, Error, Options, Plan, Result};
 
 /// A loader that a fit validates on. What `validation_step` logs of it has the set's name behind its own: `val_loss/NAME`.

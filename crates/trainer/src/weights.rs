@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use fulmen_nn::safetensors;
+use fulmen_nn::{Module, safetensors};
 
 use crate::checkpoint::choose;
 use crate::state::names::is_of_training;
-use crate::{Error, Result, TrainingModule};
+use crate::{Error, Result};
 
 /// Which weights to test or to predict with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Weights {
 }
 
 /// Gives a module the values in a file, which must have them all; nothing is changed if it has not.
-pub(crate) fn load_values(module: &dyn TrainingModule, path: &Path) -> Result<()> {
+pub(crate) fn load_values(module: &dyn Module, path: &Path) -> Result<()> {
     let (mut tensors, _) = safetensors::read(path).map_err(Error::checkpoint_file)?;
     let state = module.state();
     let types: Vec<_> = state.iter().map(|(_, v)| v.ty()).collect();

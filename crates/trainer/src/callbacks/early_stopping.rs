@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::Mode;
 use super::monitor::find;
-use crate::callback::{Callback, FitStart};
+use crate::callback::Callback;
+use crate::events::FitStart;
 use crate::log_point::number;
 use crate::say::note;
 use crate::{Actions, LogPoint};

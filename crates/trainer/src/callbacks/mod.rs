@@ -19,7 +19,7 @@ pub use early_stopping::EarlyStopping;
 pub use learning_rate_monitor::LearningRateMonitor;
 pub use model_checkpoint::ModelCheckpoint;
 pub use monitor::Mode;
-pub use norm_monitor::{NormGroup, NormMonitor};
+pub use norm_monitor::NormMonitor;
 pub use on::{Event, Filter, Happening, On, every, on, once, when};
 pub use progress_bar::ProgressBar;
 pub(crate) use progress_bar::spell;
@@ -27,3 +27,5 @@ pub use reduce_lr_on_plateau::{ReduceLROnPlateau, ThresholdMode};
 pub use spike_guard::SpikeGuard;
 pub use throughput_monitor::ThroughputMonitor;
 pub use timer::{Timer, TimerInterval};
+
+pub use crate::step_part::NormGroup;

@@ -2,7 +2,8 @@
 
 use serde_json::Value as Json;
 
-use crate::callback::{Callback, FitStart, Progress};
+use crate::callback::Callback;
+use crate::events::{FitStart, Progress};
 use crate::{Actions, FitSummary, LogPoint};
 
 /// What a closure can be called for: the hook of [`Callback`] of that name.

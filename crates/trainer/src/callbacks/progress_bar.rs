@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
-use crate::callback::{Callback, EvaluationProgress, FitStart, Progress};
-use crate::limits::NO_LIMIT;
+use crate::callback::Callback;
+use crate::events::{EvaluationProgress, FitStart, Progress};
+use crate::plan::NO_LIMIT;
 use crate::log_point::number;
 use crate::say::say;
 use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink};

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::callback::{Callback, EvaluationProgress, FitStart, Progress};
+use crate::callback::Callback;
+use crate::events::{EvaluationProgress, FitStart, Progress};
 use crate::say::note;
 use crate::{Actions, LogPoint, TrainStart};
 

@@ -3,7 +3,7 @@
 use fulmen_tensor::Literal;
 
 use super::Fit;
-use crate::callback::ProgramOutput;
+use crate::events::ProgramOutput;
 use crate::logs::{Over, Sums};
 use crate::reading::{Reading, What};
 use crate::step::training_point;

@@ -11,7 +11,7 @@ use super::reloading;
 use super::turn::Program;
 use super::validating::Validation;
 use crate::actions::Actions;
-use crate::callback::{CheckpointFile, FitStart};
+use crate::events::{CheckpointFile, FitStart};
 use crate::checkpoint;
 use crate::evaluate::Evaluation;
 use crate::hooks::Hooks;

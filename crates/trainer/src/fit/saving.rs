@@ -8,7 +8,7 @@ use fulmen_tensor::Literal;
 
 use super::Fit;
 use crate::actions::{CheckpointRole, Save};
-use crate::callback::CheckpointFile;
+use crate::events::CheckpointFile;
 use crate::checkpoint::{self, Position};
 use crate::hosts;
 use crate::say::note;

@@ -3,7 +3,7 @@
 use fulmen_tensor::{DeviceArray, Literal};
 
 use super::Fit;
-use crate::callback::{EvaluationProgress, Progress};
+use crate::events::{EvaluationProgress, Progress};
 use crate::evaluate::{Evaluated, Evaluation};
 use crate::validation_set::Cadence;
 use crate::{BatchLimit, LogPoint, Result, Signal, hosts};

@@ -12,7 +12,8 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 
 use super::*;
-use crate::callback::{Callback, Progress};
+use crate::callback::Callback;
+use crate::events::Progress;
 use crate::callbacks::{EarlyStopping, Mode, Timer};
 use crate::predict::PredictedBatches;
 use crate::tuner::{BatchSizeFinder, LearningRateFinder};

@@ -3,11 +3,11 @@
 //! (`update.rs`), the state while they are recorded (`recorder.rs`), and what is put together of them (`train.rs`). What goes in and out of a program is known to
 //! `step_program.rs` alone.
 
-mod checks;
 mod declared;
 mod eval;
 mod forward;
 mod gradients;
+mod loss;
 mod monitors;
 mod recorder;
 mod spikes;

@@ -9,8 +9,7 @@ use super::values::Values;
 use crate::clip;
 use crate::logs::{GRAD_NORM, LEARNING_RATE, Monitored};
 use crate::setting::Setting;
-use crate::step_part::StepPart;
-use crate::tuner::SweepMode;
+use crate::step_part::{StepPart, SweepMode};
 
 /// The rate of the step after `finished` ones where rates are tried out instead of the optimizer's.
 pub(super) fn swept(setting: &Setting, finished: &Tensor) -> Option<Tensor> {

@@ -1,17 +1,17 @@
 //! [`Recorder`]: the training state while a step is being recorded, and the optimizers that change it: a single one after
-//! the user's step, several in it, where [`StepContext::minimize`] is called.
+//! the user's step, several in it, where [`StepContext::minimize`](crate::StepContext::minimize) is called.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
+use fulmen_nn::Module;
 use fulmen_nn::optim::Step;
 use fulmen_tensor::{DType, Tensor, TensorType, autocast, cond};
 
-use super::checks::{check_loss, check_statistics};
-use super::forward::log_loss;
 use super::gradients::{Param, gradients, logs_norm};
+use super::loss::{check_loss, log_loss};
 use super::monitors;
 use super::update::update;
 use super::values::Values;
@@ -23,7 +23,7 @@ use crate::optimizers::Optimizers;
 use crate::placeholders::Placeholders;
 use crate::setting::Setting;
 use crate::state::{EntryId, StateLayout};
-use crate::{Batch, Error, Result, StepContext, TrainingModule};
+use crate::{Batch, Error, Result};
 
 /// A training step that is being recorded. Dropped, it gives the module its values back.
 pub(crate) struct Recorder {
@@ -69,7 +69,7 @@ impl fmt::Debug for Recorder {
 impl Recorder {
     /// Puts placeholders into the module's variables. An epoch has so many batches.
     pub(super) fn new(
-        module: &dyn TrainingModule,
+        module: &dyn Module,
         optimizers: &Arc<Optimizers>,
         (batch, batches): (&Batch, u64),
         layout: &Arc<StateLayout>,
@@ -165,13 +165,13 @@ impl Recorder {
         Ok(Turn { loss: loss.clone(), loss_name: String::new(), facts, done: gradients.updates.clone() })
     }
 
-    /// What [`StepContext::minimize`] does.
+    /// What [`StepContext::minimize`](crate::StepContext::minimize) does; `loss` records the loss, and gives what it logs.
     pub(crate) fn minimize(
         &mut self,
         name: &str,
         at: &'static Location<'static>,
         logged: &mut Vec<Logged>,
-        loss: impl FnOnce(&mut StepContext) -> Tensor,
+        loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
     ) -> Result<Tensor> {
         let wrong = |message: String| Err(Error::usage(format!("minimize(\"{name}\"): {message}\n  at {at}")));
         if self.optimizers.is_single() {
@@ -213,16 +213,14 @@ impl Recorder {
         &mut self,
         optimizer: usize,
         seen: Vec<Seen>,
-        loss: impl FnOnce(&mut StepContext) -> Tensor,
+        loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
     ) -> Result<(Turn, Vec<Logged>)> {
         let name = self.optimizers.members()[optimizer].name.clone();
-        let mut cx = StepContext::within(&name);
-        let loss = loss(&mut cx);
-        let mut logged = cx.into_logged()?;
+        let (loss, mut logged) = loss()?;
         self.collect();
         check_loss(&loss, &format!("minimize(\"{name}\")"), &self.batch)?;
         if self.batch.is_padded() {
-            check_statistics(&self.values, &self.batch)?;
+            self.values.check_statistics(&self.batch)?;
         }
         let loss_name = log_loss(&mut logged, &logs::of_optimizer("loss", &name), &loss)?;
         let mut turn = autocast(None, || self.optimize(optimizer, &loss, seen))?;
@@ -235,7 +233,7 @@ impl Recorder {
         &mut self,
         optimizer: usize,
         comes: Tensor,
-        loss: impl FnOnce(&mut StepContext) -> Tensor,
+        loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
     ) -> Result<(Turn, Vec<Logged>)> {
         self.collect();
         let layout = self.values.layout.clone();
@@ -351,13 +349,13 @@ impl Recorder {
 mod tests {
     use fulmen_data::{DataLoader, TensorDataset};
     use fulmen_nn::optim::{Optimizer, Sgd};
-    use fulmen_nn::{Linear, Module};
+    use fulmen_nn::Linear;
     use fulmen_tensor::Mesh;
 
     use super::*;
     use crate::program::train;
     use crate::setting::Choices;
-    use crate::{Plan, Strategy, Trainer};
+    use crate::{Plan, StepContext, Strategy, Trainer, TrainingModule};
 
     #[derive(Module)]
     struct Two {

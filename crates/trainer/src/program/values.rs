@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fulmen_tensor::Tensor;
 
 use crate::state::{EntryId, StateLayout};
-use crate::{Error, Result};
+use crate::{Batch, Error, Result};
 
 /// A value for each entry of the state, before the step and after what has been recorded of it.
 pub(super) struct Values {
@@ -75,6 +75,24 @@ impl Values {
                 value.ty(),
                 value.location()
             )));
+        }
+        Ok(())
+    }
+
+    /// Padding must not get into running statistics: what a step makes of a batch must know the mask.
+    pub(super) fn check_statistics(&self, batch: &Batch) -> Result<()> {
+        let layout = &self.layout;
+        for id in layout.ids().take(layout.module().len()).filter(|&id| !layout.is_trained(id)) {
+            let value = self.after(id);
+            let from_batch = batch.inputs().any(|field| !field.is(batch.mask()) && value.depends_on(field));
+            if from_batch && !value.depends_on(batch.mask()) {
+                return Err(Error::usage(format!(
+                    "the last batch is padded, and `{}` would take padding into its statistics; let the training loader \
+                     drop the last batch\n  at {}",
+                    layout[id].name,
+                    value.location()
+                )));
+            }
         }
         Ok(())
     }

@@ -14,9 +14,10 @@ use crate::checkpoint::{self, Position};
 use crate::executor::Executor;
 use crate::hints::hints;
 use crate::hosts::{self, Facts};
-use crate::hyperparameters::Told;
+use crate::told::Told;
 use crate::interrupt;
-use crate::limits::{Limits, NO_LIMIT};
+use crate::limits::Limits;
+use crate::plan::NO_LIMIT;
 use crate::prepare::{Prepared, prepare};
 use crate::program::CompiledStep;
 use crate::reading::Reading;
@@ -413,7 +414,7 @@ impl<'m> TrainStep<'m> {
         let Start { position, values, logs, .. } = start;
         let values = values.unwrap_or_default();
         self.agree("load", |facts| {
-            hosts::add_checkpoint(facts, &position, &values);
+            facts.insert("checkpoint".into(), position.fingerprint(&values));
             Ok(())
         })?;
         // The outcome of what ran before does not matter any more.
@@ -485,7 +486,9 @@ pub(crate) fn agree(
             facts.insert(format!("program `{}`", program.name), program.function.fingerprint(runtime.mesh())?);
         }
         match &start.values {
-            Some(values) => hosts::add_checkpoint(facts, &start.position, values),
+            Some(values) => {
+                facts.insert("checkpoint".into(), start.position.fingerprint(values));
+            }
             None => {
                 module.initialize(seed);
                 let initial = state::to_compute(prepared.layout.entries()).fingerprint(runtime.mesh())?;

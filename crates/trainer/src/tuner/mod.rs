@@ -6,13 +6,15 @@ mod learning_rate;
 use fulmen_data::DataLoader;
 
 pub use batch_size::{BatchSizeFinder, BatchSizeMode, BatchSizes, Trial, Verdict};
-pub use learning_rate::{LearningRateCurve, LearningRateFinder, SweepMode};
+pub use learning_rate::{LearningRateCurve, LearningRateFinder};
+
+pub use crate::step_part::SweepMode;
 
 use crate::batch_limit::BatchLimit;
 use crate::callback::Callback;
 use crate::fit::fit;
-use crate::hyperparameters::Told;
-use crate::limits::NO_LIMIT;
+use crate::told::Told;
+use crate::plan::NO_LIMIT;
 use crate::prepare::set_up;
 use crate::session::{Record, Session};
 use crate::setting::Choices;
