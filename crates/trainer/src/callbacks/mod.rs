@@ -1,5 +1,7 @@
 //! The callbacks that come with the Trainer.
 
+pub(crate) mod callback;
+pub(crate) mod calls;
 mod device_stats_monitor;
 mod early_stopping;
 mod file_name;
@@ -13,6 +15,7 @@ mod reduce_lr_on_plateau;
 mod spike_guard;
 mod throughput_monitor;
 mod timer;
+pub(crate) mod train_start;
 
 pub use device_stats_monitor::DeviceStatsMonitor;
 pub use early_stopping::EarlyStopping;
@@ -28,4 +31,4 @@ pub use spike_guard::SpikeGuard;
 pub use throughput_monitor::ThroughputMonitor;
 pub use timer::{Timer, TimerInterval};
 
-pub use crate::step_part::NormGroup;
+pub use crate::setting::step_part::NormGroup;

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
-use crate::callback::Callback;
-use crate::events::{EvaluationProgress, FitStart, Progress};
+use crate::callbacks::callback::Callback;
+use crate::hooks::{EvaluationProgress, FitStart, Progress};
 use crate::plan::NO_LIMIT;
-use crate::log_point::number;
+use crate::logs::log_point::number;
 use crate::say::say;
 use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink};
 

@@ -14,15 +14,15 @@ use fulmen_tensor::DeviceArray;
 
 pub(crate) use open::fit;
 
-use crate::actions::Actions;
+use crate::hooks::actions::Actions;
 use crate::checkpoint::Position;
-use crate::hooks::Hooks;
+use crate::callbacks::calls::Hooks;
 use crate::hosts;
 use crate::logs::{Over, Sums};
 use crate::say::note;
-use crate::session::Session;
+use crate::run::session::Session;
 use crate::step::{Averages, TrainStep};
-use crate::summary::StepTimes;
+use crate::hooks::summary::StepTimes;
 use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
 use turn::Program;
 use validating::Validation;

@@ -10,20 +10,20 @@ use super::Fit;
 use super::reloading;
 use super::turn::Program;
 use super::validating::Validation;
-use crate::actions::Actions;
-use crate::events::{CheckpointFile, FitStart};
+use crate::hooks::actions::Actions;
+use crate::hooks::{CheckpointFile, FitStart};
 use crate::checkpoint;
-use crate::evaluate::Evaluation;
-use crate::hooks::Hooks;
+use crate::run::evaluate::Evaluation;
+use crate::callbacks::calls::Hooks;
 use crate::interrupt;
-use crate::prepare::{Prepared, prepare};
-use crate::resume::Start;
+use crate::program::prepare::{Prepared, prepare};
+use crate::checkpoint::resume::Start;
 use crate::say::note;
-use crate::session::Session;
+use crate::run::session::Session;
 use crate::setting::Setting;
 use crate::stage::Stage;
 use crate::step::{TrainStep, agree};
-use crate::summary::StepTimes;
+use crate::hooks::summary::StepTimes;
 use crate::{FitSummary, Result, TrainStart, TrainingModule, ValidationSets};
 
 /// Trains a module.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use fulmen_tensor::Literal;
 
 use super::Fit;
-use crate::actions::{CheckpointRole, Save};
-use crate::events::CheckpointFile;
+use crate::hooks::actions::{CheckpointRole, Save};
+use crate::hooks::CheckpointFile;
 use crate::checkpoint::{self, Position};
 use crate::hosts;
 use crate::say::note;

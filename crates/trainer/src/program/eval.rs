@@ -6,7 +6,7 @@ use fulmen_tensor::{Tensor, autocast, random, recording};
 use super::forward::LOG_IT;
 use super::step_program::{RecordedStep, StepProgram};
 use crate::logs::{self, LogLayout};
-use crate::placeholders::Placeholders;
+use crate::recorder::placeholders::Placeholders;
 use crate::setting::Setting;
 use crate::stage::Stage;
 use crate::state::{Entry, names};

@@ -2,9 +2,8 @@
 
 use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
-use super::loss::{check_loss, log_loss};
-use super::recorder::{Recorded, Recorder};
-use crate::logged::Logged;
+use crate::logs::logged::Logged;
+use crate::recorder::{Recorded, Recorder, check_loss, log_loss};
 use crate::setting::Setting;
 use crate::{Batch, Result, StepContext, TrainingModule};
 

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use fulmen_tensor::{Anomalies, DType, Tensor, TensorType};
 
 use super::forward::Forward;
-use super::gradients::logs_norm;
-use super::recorder::{Recorded, Recorder};
 use super::step_program::{RecordedStep, StepProgram};
-use crate::epoch::counted;
+use crate::rules::epoch::counted;
 use crate::logs::{self, LogLayout, StepFacts};
-use crate::optimizers::Optimizers;
+use crate::setting::optimizers::Optimizers;
+use crate::recorder::{Recorded, Recorder};
 use crate::setting::Setting;
 use crate::state::{Average, StateLayout, names};
 use crate::{Batch, Error, Result, TrainingModule};
@@ -65,7 +64,7 @@ fn record(
     let Recorded { mut values, epoch, turns, done } = recorded;
     let facts: Vec<_> = turns.iter().map(|turn| &turn.facts).collect();
     let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
-    let logs = LogLayout::of_training(&logged, batch, (names, &facts), logs_norm(setting))?;
+    let logs = LogLayout::of_training(&logged, batch, (names, &facts), setting.logs_grad_norm())?;
     if let (Some(ids), Some(epoch)) = (counters.epoch, &epoch) {
         values.set_all(ids, epoch.next());
     }

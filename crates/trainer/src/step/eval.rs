@@ -7,7 +7,7 @@ use fulmen_tensor::DeviceArray;
 
 use super::TrainStep;
 use super::train::Averages;
-use crate::evaluate::{Evaluated, Evaluation};
+use crate::run::evaluate::{Evaluated, Evaluation};
 use crate::hosts;
 use crate::program;
 use crate::stage::Stage;

@@ -6,7 +6,7 @@ use fulmen_tensor::{DeviceArray, Jit, Literal, Tensor, autocast, random};
 
 use super::TrainStep;
 use crate::hosts;
-use crate::placeholders::Placeholders;
+use crate::recorder::placeholders::Placeholders;
 use crate::state::Entry;
 use crate::{Error, Result};
 

@@ -6,9 +6,9 @@ use fulmen_data::DataLoader;
 use parking_lot::Mutex;
 
 use super::{attempt, short};
-use crate::callback::Callback;
-use crate::events::FitStart;
-use crate::step_part::{StepPart, SweepMode};
+use crate::callbacks::callback::Callback;
+use crate::hooks::FitStart;
+use crate::setting::step_part::{StepPart, SweepMode};
 use crate::{Actions, Error, LogPoint, Result, Trainer, TrainingModule};
 
 /// How much of the running mean of losses is kept each step.

@@ -8,15 +8,15 @@ use fulmen_data::DataLoader;
 pub use batch_size::{BatchSizeFinder, BatchSizeMode, BatchSizes, Trial, Verdict};
 pub use learning_rate::{LearningRateCurve, LearningRateFinder};
 
-pub use crate::step_part::SweepMode;
+pub use crate::setting::step_part::SweepMode;
 
-use crate::batch_limit::BatchLimit;
-use crate::callback::Callback;
+use crate::options::batch_limit::BatchLimit;
+use crate::callbacks::callback::Callback;
 use crate::fit::fit;
-use crate::told::Told;
+use crate::checkpoint::told::Told;
 use crate::plan::NO_LIMIT;
-use crate::prepare::set_up;
-use crate::session::{Record, Session};
+use crate::program::prepare::set_up;
+use crate::run::session::{Record, Session};
 use crate::setting::Choices;
 use crate::{FitSummary, Options, Result, Resume, TrainDuration, Trainer, TrainingModule};
 
