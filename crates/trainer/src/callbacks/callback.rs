@@ -1,7 +1,7 @@
 //! [`Callback`]: code that runs at the turns of a training run. It sees values that have arrived on the host, and
 //! never a device buffer; it cannot make the device wait or cause a compilation.
 //!
-//! Not here: what it is told (`events.rs`), what it can ask for (`actions.rs`), and who calls it (`hooks.rs`).
+//! Not here: what it is told (`hooks/mod.rs`), what it can ask for (`hooks/actions.rs`), and who calls it (`calls.rs`).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
 //! [`Start`]: what a fit begins with, which is nothing or the checkpoint that `ckpt_path` or `resume` names. A checkpoint must fit
-//! before anything changes. How one is read and written is not here but in `checkpoint.rs`.
+//! before anything changes. How one is read and written is not here but in `mod.rs`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -4,6 +4,7 @@ mod logging;
 mod open;
 mod reloading;
 mod saving;
+mod step_times;
 mod turn;
 mod validating;
 
@@ -22,8 +23,8 @@ use crate::logs::{Over, Sums};
 use crate::say::note;
 use crate::run::session::Session;
 use crate::step::{Averages, TrainStep};
-use crate::hooks::summary::StepTimes;
 use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
+use step_times::StepTimes;
 use turn::Program;
 use validating::Validation;
 

@@ -8,6 +8,7 @@ use fulmen_data::DataLoader;
 
 use super::Fit;
 use super::reloading;
+use super::step_times::StepTimes;
 use super::turn::Program;
 use super::validating::Validation;
 use crate::hooks::actions::Actions;
@@ -23,7 +24,6 @@ use crate::run::session::Session;
 use crate::setting::Setting;
 use crate::stage::Stage;
 use crate::step::{TrainStep, agree};
-use crate::hooks::summary::StepTimes;
 use crate::{FitSummary, Result, TrainStart, TrainingModule, ValidationSets};
 
 /// Trains a module.

@@ -1,6 +1,6 @@
 //! Checkpoints: what is written when a callback or a signal asks for it.
 //!
-//! Not here: which ones are wanted (`callbacks/model_checkpoint.rs`), and what a file looks like (`checkpoint.rs`).
+//! Not here: which ones are wanted (`callbacks/model_checkpoint.rs`), and what a file looks like (`checkpoint`).
 
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,5 @@
 //! What a step has logged, and the choices of each value. How values are added up on the device is not here but in
-//! `logs.rs`, pictures and their like in `media.rs`.
+//! `mod.rs`, pictures and their like in `media.rs`.
 
 use std::panic::Location;
 

@@ -11,7 +11,7 @@ pub(crate) mod media;
 use std::sync::Arc;
 
 use fulmen_nn::metrics::{Metric, Value};
-use fulmen_tensor::{Anomalies, DType, Literal, Tensor, TensorType};
+use fulmen_tensor::{Anomalies, DType, Literal, Tensor, TensorType, cond};
 
 use crate::logs::log_point::Sink;
 use crate::logs::logged::{Logged, LoggedValue, refused};

@@ -1,4 +1,4 @@
-//! [`Resume`]: whether a fit goes on where an earlier one ended. Which checkpoint that is, `newest.rs` knows.
+//! [`Resume`]: whether a fit goes on where an earlier one ended. Which checkpoint that is, `checkpoint/newest.rs` knows.
 
 use crate::options::named::named;
 

@@ -52,7 +52,7 @@ pub(crate) struct Recorder {
 /// The step of an optimizer.
 pub(crate) struct Turn {
     pub(crate) loss: Tensor,
-    /// The name under which the loss is logged; of a single optimizer `forward.rs` knows it.
+    /// The name under which the loss is logged; of a single optimizer `program/forward.rs` knows it.
     loss_name: String,
     pub(crate) facts: OptimizerFacts,
     /// Whether it changed parameters, a boolean scalar; nothing where each step does.

@@ -1,6 +1,6 @@
 //! [`Epoch`]: what a step on the device knows of its epoch, by two counters of the training state. They are there where
 //! something hangs on the end of an epoch: groups of batches, or averages of weights. The host's count is not here but in
-//! `checkpoint.rs`.
+//! `checkpoint`.
 
 use fulmen_tensor::Tensor;
 

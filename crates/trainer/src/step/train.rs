@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fulmen_data::{DataLoader, DeviceBatch};
-use fulmen_tensor::{Compiled, DeviceArray, Literal, Runtime, Tensor, TensorType};
+use fulmen_tensor::{Compiled, DeviceArray, Literal, Runtime, TensorType};
 
 use super::logs::Reads;
-use super::{EvalStep, StepFunction, StepLogs};
+use super::StepLogs;
 use crate::run::bad_samples::BadCount;
 use crate::checkpoint::{self, Position};
 use crate::run::executor::Executor;
@@ -333,24 +333,6 @@ impl<'m> TrainStep<'m> {
     pub fn block_until_ready(&mut self) -> Result<()> {
         let result = self.executor.drain();
         self.shared(result)
-    }
-
-    /// The module's `validation_step`, to be run with the weights of this step whenever you want; see [`EvalStep`]. It is
-    /// recorded and compiled now.
-    ///
-    /// # Errors
-    /// A mistake in the step, with its line; a step that logs nothing; a loader that does not fit the devices.
-    pub fn eval_step(&self, loader: &DataLoader) -> Result<EvalStep> {
-        let result = EvalStep::new(self, loader);
-        self.shared(result)
-    }
-
-    /// A function of values of your own and of the current weights, to be called often: actions by a policy, samples of a
-    /// generator. It is recorded when it is first called, in evaluation mode and with the precision of the step; the name
-    /// shows in messages. See [`StepFunction`]. A function without weights is made by
-    /// [`Runtime::jit`](fulmen_tensor::Runtime::jit).
-    pub fn function(&self, name: &str, f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'm) -> StepFunction<'m> {
-        StepFunction::new(self, name, f)
     }
 
     /// Writes the training state to a file, in the format of the Trainer's checkpoints: [`Trainer::fit`] and a step of the
