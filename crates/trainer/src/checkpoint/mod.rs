@@ -154,7 +154,8 @@ pub(crate) fn told(path: &Path) -> Result<Told> {
     position(&metadata).map(|position| position.told).map_err(|message| Error::checkpoint(path, message))
 }
 
-/// Reads the hyperparameters in a checkpoint, as [`TrainerBuilder::hyperparameters`](crate::TrainerBuilder::hyperparameters) kept them.
+/// Reads the hyperparameters in a checkpoint, as
+/// [`TrainerBuilder::hyperparameters`](crate::TrainerBuilder::hyperparameters) kept them.
 ///
 /// # Errors
 /// The file cannot be read, has no hyperparameters, or others than `T` has.

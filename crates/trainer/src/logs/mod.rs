@@ -566,7 +566,7 @@ impl LogLayout {
 
 /// The results of a step that the host reads at its log points. Where `at` is given it says whether the step is one: in the
 /// others nothing is computed for them.
-pub(crate) fn media(logged: &[Logged], batch: &Batch, at: Option<&Tensor>) -> Result<Vec<(String, Tensor)>> {
+pub(crate) fn media_outputs(logged: &[Logged], batch: &Batch, at: Option<&Tensor>) -> Result<Vec<(String, Tensor)>> {
     let media: Vec<(&Logged, &Tensor, &MediaKind)> = logged
         .iter()
         .filter_map(|entry| match &entry.value {

@@ -104,9 +104,7 @@ impl StepContext {
     pub(crate) fn into_logged(self) -> Result<Vec<Logged>> {
         self.mistake.map_or(Ok(self.logged), Err)
     }
-}
 
-impl StepContext {
     fn push(
         &mut self,
         name: impl Into<String>,

@@ -87,7 +87,7 @@ fn record(
     // One name for both: a test step that computes what validation computes is the same program.
     let name = if stage == Stage::Prediction { "predict_step" } else { "eval_step" };
     // Whole on every device, so that each process can read them.
-    let outputs = if stage == Stage::Prediction { predictions.0 } else { logs::media(&logged, batch, None)? };
+    let outputs = if stage == Stage::Prediction { predictions.0 } else { logs::media_outputs(&logged, batch, None)? };
     StepProgram::new(
         RecordedStep { name, entries, state, changes: vec![], logs, sums, key: None, batch, outputs },
         setting,

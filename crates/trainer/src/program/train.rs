@@ -95,7 +95,7 @@ fn record(
     let at = (facts.step + 1.0).remainder(counted(setting.options.log_every_n_steps)).eq(0.0);
     let due = turns.first().and_then(|turn| turn.facts.due.as_ref());
     let at = due.map_or(at.clone(), |due| due.and(&at));
-    let outputs = logs::media(&logged, batch, Some(&at))?;
+    let outputs = logs::media_outputs(&logged, batch, Some(&at))?;
     let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, Some(&facts))];
     let step = RecordedStep {
         name: "train_step",
