@@ -15,10 +15,10 @@ pub use fulmen_preflight::{
 };
 use fulmen_tensor::Mesh;
 
-use crate::setting::limits::EpochSize;
-use crate::setting::Choices;
-use crate::state::names;
 use crate::program::prepare;
+use crate::setting::Choices;
+use crate::setting::limits::EpochSize;
+use crate::state::names;
 use crate::{Batch, Options, Result, Strategy, TrainerBuilder, TrainingModule, program, recorder};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each

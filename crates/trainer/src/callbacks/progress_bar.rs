@@ -9,8 +9,8 @@ use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
 use crate::callbacks::callback::Callback;
 use crate::hooks::{EvaluationProgress, FitStart, Progress};
-use crate::plan::NO_LIMIT;
 use crate::logs::log_point::number;
+use crate::plan::NO_LIMIT;
 use crate::say::say;
 use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink};
 

@@ -20,8 +20,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::logs::Sums;
 use crate::checkpoint::told::Told;
+use crate::logs::Sums;
 use crate::{Error, Result};
 
 /// Where training stood.

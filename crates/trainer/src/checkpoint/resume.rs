@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use fulmen_data::DataLoader;
 use fulmen_tensor::Literal;
 
-use crate::checkpoint::{self, Position};
-use crate::setting::limits::Limits;
-use crate::logs::LogLayout;
 use crate::checkpoint::newest::Named;
+use crate::checkpoint::{self, Position};
+use crate::logs::LogLayout;
 use crate::say::note;
 use crate::setting::Setting;
+use crate::setting::limits::Limits;
 use crate::state::names::{self, LOGS, LR_FACTOR, OWN, STEP, UPDATES};
 use crate::state::{Average, StateLayout};
 use crate::{Error, Options, Result, WeightAveraging};

@@ -15,13 +15,13 @@ use fulmen_tensor::DeviceArray;
 
 pub(crate) use open::fit;
 
-use crate::hooks::actions::Actions;
-use crate::checkpoint::Position;
 use crate::callbacks::calls::Hooks;
+use crate::checkpoint::Position;
+use crate::hooks::actions::Actions;
 use crate::hosts;
 use crate::logs::{Over, Sums};
-use crate::say::note;
 use crate::run::session::Session;
+use crate::say::note;
 use crate::step::{Averages, TrainStep};
 use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
 use step_times::StepTimes;

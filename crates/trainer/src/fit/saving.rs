@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use fulmen_tensor::Literal;
 
 use super::Fit;
-use crate::hooks::actions::{CheckpointRole, Save};
-use crate::hooks::CheckpointFile;
 use crate::checkpoint::{self, Position};
+use crate::hooks::CheckpointFile;
+use crate::hooks::actions::{CheckpointRole, Save};
 use crate::hosts;
 use crate::say::note;
 use crate::state::names;

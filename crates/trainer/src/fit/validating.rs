@@ -4,8 +4,8 @@ use fulmen_tensor::{DeviceArray, Literal};
 
 use super::Fit;
 use crate::hooks::{EvaluationProgress, Progress};
-use crate::run::evaluate::{Evaluated, Evaluation};
 use crate::program::validation_set::Cadence;
+use crate::run::evaluate::{Evaluated, Evaluation};
 use crate::{BatchLimit, LogPoint, Result, Signal, hosts};
 
 /// A validation set that is ready to run.

@@ -13,8 +13,8 @@ use fulmen_tensor::Tensor;
 
 use super::*;
 use crate::callbacks::callback::Callback;
-use crate::hooks::Progress;
 use crate::callbacks::{EarlyStopping, Mode, Timer};
+use crate::hooks::Progress;
 use crate::run::predict::PredictedBatches;
 use crate::tuner::{BatchSizeFinder, LearningRateFinder};
 use crate::{

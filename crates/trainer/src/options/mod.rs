@@ -23,9 +23,12 @@ use std::time::Duration;
 use clap::builder::{BoolishValueParser, ValueParser};
 use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 
-use crate::plan::NO_LIMIT;
 use crate::options::typed::{toml, typed};
-use crate::{BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Resume, Strategy, TrainDuration};
+use crate::plan::NO_LIMIT;
+use crate::{
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Resume, Strategy,
+    TrainDuration,
+};
 
 /// One row of the table, for documents and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -33,8 +33,8 @@ mod tests {
 
     use super::*;
     use crate::Strategy;
-    use crate::setting::optimizers::Optimizers;
     use crate::setting::Choices;
+    use crate::setting::optimizers::Optimizers;
     use crate::stage::Stage;
     use crate::state::{StateLayout, of_module};
     use crate::{Batch, Plan, Precision, StepContext, Trainer, TrainingModule};

@@ -7,16 +7,16 @@ use fulmen_data::DataLoader;
 use fulmen_nn::Parameter;
 use fulmen_tensor::DType;
 
-use crate::setting::limits::{EpochSize, Limits};
 use crate::plan::NO_LIMIT;
-use crate::setting::optimizers::Optimizers;
+use crate::program::validation_set::{Cadence, ValidationSets};
 use crate::program::{self, DeclaredProgram, StepProgram, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
+use crate::setting::limits::{EpochSize, Limits};
+use crate::setting::optimizers::Optimizers;
+use crate::setting::step_part::StepPart;
 use crate::stage::Stage;
 use crate::state::{self, Entry, StateLayout};
-use crate::setting::step_part::StepPart;
-use crate::program::validation_set::{Cadence, ValidationSets};
 use crate::{Batch, Error, Plan, Result, TrainingModule};
 
 /// A fit before its first value.

@@ -6,11 +6,11 @@ use fulmen_tensor::{Anomalies, DType, Tensor, TensorType};
 
 use super::forward::Forward;
 use super::step_program::{RecordedStep, StepProgram};
-use crate::rules::epoch::counted;
 use crate::logs::{self, LogLayout, StepFacts};
-use crate::setting::optimizers::Optimizers;
 use crate::recorder::{Recorded, Recorder};
+use crate::rules::epoch::counted;
 use crate::setting::Setting;
+use crate::setting::optimizers::Optimizers;
 use crate::state::{Average, StateLayout, names};
 use crate::{Batch, Error, Result, TrainingModule};
 

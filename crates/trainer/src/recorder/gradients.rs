@@ -5,13 +5,13 @@ use fulmen_tensor::{DType, Tensor, grad};
 
 use super::spikes::Spikes;
 use super::values::Values;
+use crate::logs::Monitored;
 use crate::rules::accumulate::Group;
 use crate::rules::clip::{self, Clip};
-use crate::logs::Monitored;
 use crate::rules::loss_scale::LossScale;
 use crate::setting::Setting;
-use crate::state::{OptimizerSlots, ParamSlots};
 use crate::setting::step_part::StepPart;
+use crate::state::{OptimizerSlots, ParamSlots};
 
 /// A parameter that is to be changed.
 pub(super) struct Param<'a> {

@@ -23,13 +23,13 @@ pub(crate) use loss::{check_loss, log_loss};
 use update::update;
 use values::Values;
 
-use crate::rules::accumulate::Group;
-use crate::rules::epoch::{Epoch, counted};
 use crate::logs::logged::{Branch, Logged, LoggedValue, refused};
 use crate::logs::{self, LogLayout, OptimizerFacts};
-use crate::setting::optimizers::Optimizers;
 use crate::recorder::placeholders::Placeholders;
+use crate::rules::accumulate::Group;
+use crate::rules::epoch::{Epoch, counted};
 use crate::setting::Setting;
+use crate::setting::optimizers::Optimizers;
 use crate::state::{EntryId, StateLayout};
 use crate::{Batch, Error, Result};
 
@@ -359,8 +359,8 @@ impl Recorder {
 #[cfg(test)]
 mod tests {
     use fulmen_data::{DataLoader, TensorDataset};
-    use fulmen_nn::optim::{Optimizer, Sgd};
     use fulmen_nn::Linear;
+    use fulmen_nn::optim::{Optimizer, Sgd};
     use fulmen_tensor::Mesh;
 
     use super::*;

@@ -6,8 +6,8 @@ use fulmen_tensor::{DType, Tensor};
 
 use super::gradients::{Gradient, Gradients};
 use super::values::Values;
-use crate::rules::clip;
 use crate::logs::{GRAD_NORM, LEARNING_RATE, Monitored};
+use crate::rules::clip;
 use crate::setting::Setting;
 use crate::setting::step_part::{StepPart, SweepMode};
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use fulmen_data::DataLoader;
 use fulmen_tensor::{DeviceArray, Runtime};
 
-use crate::run::bad_samples::BadCount;
-use crate::hooks::EvaluationProgress;
-use crate::run::executor::Executor;
 use crate::callbacks::calls::Hooks;
+use crate::hooks::EvaluationProgress;
 use crate::hosts::{self, Hosts};
 use crate::program::prepare::check_shardings;
 use crate::program::{self, CompiledStep};
+use crate::run::bad_samples::BadCount;
+use crate::run::executor::Executor;
 use crate::run::session::Session;
 use crate::stage::Stage;
 use crate::state::{self, Fixed};

@@ -89,8 +89,8 @@ mod tests {
     use fulmen_tensor::{Mesh, Tensor};
 
     use super::*;
-    use crate::setting::Choices;
     use crate::program::prepare::prepare;
+    use crate::setting::Choices;
     use crate::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule};
 
     /// A module of one layer whose result is summed.

@@ -5,13 +5,13 @@
 use fulmen_data::{DataLoader, DeviceBatches};
 use fulmen_tensor::{DeviceArray, Literal, TensorType};
 
-use crate::hooks::EvaluationProgress;
-use crate::run::evaluate::Evaluation;
-use crate::run::executor::Executor;
 use crate::callbacks::calls::Callbacks;
+use crate::hooks::EvaluationProgress;
 use crate::hosts;
 use crate::interrupt;
 use crate::program::CompiledStep;
+use crate::run::evaluate::Evaluation;
+use crate::run::executor::Executor;
 use crate::run::session::Session;
 use crate::stage::Stage;
 use crate::state::Fixed;

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use fulmen_data::{DataLoader, LoaderReport, Replicas};
 use fulmen_tensor::{Compiled, Function, Runtime};
 
-use crate::hooks::EvaluationProgress;
 use crate::callbacks::calls::Callbacks;
-use crate::hosts::{self, Hosts};
 use crate::checkpoint::told::Told;
+use crate::checkpoint::weights::load_values;
+use crate::hooks::EvaluationProgress;
+use crate::hosts::{self, Hosts};
 use crate::loggers::Logger;
 use crate::program::prepare::set_up;
 use crate::program::{CompiledStep, StepProgram};
 use crate::say::note;
 use crate::setting::{Choices, Setting};
 use crate::state::{self, Entry};
-use crate::checkpoint::weights::load_values;
 use crate::{Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint};
 
 pub(crate) struct Session {

@@ -10,8 +10,8 @@ use fulmen_tensor::Mesh;
 
 use crate::rules::clip::Clip;
 use crate::setting::limits::{EpochSize, Limits};
-use crate::stage::Stage;
 use crate::setting::step_part::StepPart;
+use crate::stage::Stage;
 use crate::{Error, Options, Plan, Result, WeightAveraging};
 
 /// What a builder says of how steps are recorded.

@@ -7,10 +7,10 @@ use fulmen_nn::optim::Optimizer as _;
 use fulmen_tensor::{DType, Literal, Sharding, Tensor, TensorType, Variable};
 
 use super::names::{self, AVERAGE};
-use crate::setting::optimizers::Optimizers;
-use crate::setting::Setting;
 use crate::rules::accumulate;
 use crate::rules::loss_scale;
+use crate::setting::Setting;
+use crate::setting::optimizers::Optimizers;
 use crate::{Result, WeightAveraging};
 
 /// One tensor of the state: its number among the entries.

@@ -7,9 +7,9 @@ use fulmen_tensor::DeviceArray;
 
 use super::TrainStep;
 use super::train::Averages;
-use crate::run::evaluate::{Evaluated, Evaluation};
 use crate::hosts;
 use crate::program;
+use crate::run::evaluate::{Evaluated, Evaluation};
 use crate::stage::Stage;
 use crate::{BatchLimit, Error, LogPoint, Progress, Result};
 

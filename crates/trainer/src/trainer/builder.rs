@@ -14,16 +14,19 @@ use serde_json::Value as Json;
 
 use crate::callbacks::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
-use crate::hosts::Hosts;
 use crate::checkpoint::told::Told;
+use crate::hosts::Hosts;
 use crate::loggers::{CsvLogger, Logger};
+use crate::options::environment;
 use crate::options::{TrainerArgs, option_table};
-use crate::say::note;
 use crate::run::session::{Record, Session};
+use crate::say::note;
 use crate::setting::Choices;
 use crate::setting::step_part::StepPart;
-use crate::options::environment;
-use crate::{BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Resume, Strategy, TrainDuration, Trainer, WeightAveraging};
+use crate::{
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Options, Precision, Result, Resume,
+    Strategy, TrainDuration, Trainer, WeightAveraging,
+};
 
 /// Collects what a [`Trainer`] is made of. There is one method for each row of [`Options::table`].
 #[derive(Default)]

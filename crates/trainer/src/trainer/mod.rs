@@ -7,8 +7,8 @@ use std::path::Path;
 use fulmen_data::DataLoader;
 use fulmen_tensor::Runtime;
 
-use crate::run::evaluate::evaluate;
 use crate::fit::fit;
+use crate::run::evaluate::evaluate;
 use crate::run::predict::{PredictedBatches, predict};
 use crate::run::session::Session;
 use crate::stage::Stage;

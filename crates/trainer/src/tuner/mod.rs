@@ -10,10 +10,10 @@ pub use learning_rate::{LearningRateCurve, LearningRateFinder};
 
 pub use crate::setting::step_part::SweepMode;
 
-use crate::options::batch_limit::BatchLimit;
 use crate::callbacks::callback::Callback;
-use crate::fit::fit;
 use crate::checkpoint::told::Told;
+use crate::fit::fit;
+use crate::options::batch_limit::BatchLimit;
 use crate::plan::NO_LIMIT;
 use crate::program::prepare::set_up;
 use crate::run::session::{Record, Session};
