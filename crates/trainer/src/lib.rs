@@ -12,109 +12,100 @@
 //! [`cli`] makes a command line of a module and its data; [`preflight`] judges a training step for TPUs that are not
 //! here.
 
-mod accumulate;
-mod actions;
-mod averaging;
-mod bad_samples;
+// The floors of this crate, the lowest first: a module imports from those above it in this list.
+
+// Small things that all may use.
 mod batch;
-mod batch_limit;
-mod builder;
-mod callback;
-pub mod callbacks;
-mod checkpoint;
-pub mod cli;
-mod clip;
-mod duration;
-mod environment;
-mod epoch;
 mod error;
-mod evaluate;
-mod executor;
-mod fit;
-mod hints;
-mod hooks;
 mod host_memory;
-mod hosts;
-mod hyperparameters;
 mod interrupt;
-mod learning_rate_scaling;
+mod model_summary;
+mod plan;
+mod predictions;
+mod say;
+mod stage;
+
+// What a user chooses, the other processes, what is logged, and what happens in a run.
+mod options;
+
+mod hosts;
+
+mod logs;
+
+mod hooks;
+
+// How a step is recorded, up to the optimizer's part of it.
+mod rules;
+
+mod setting;
+
+mod state;
+
+mod recorder;
+
+// What a user writes, and its steps as programs.
+mod module;
+
+mod program;
+
+// Who is told of a run, and what is left of it.
+pub mod callbacks;
+pub mod loggers;
+
+mod checkpoint;
+
+// Running steps.
+mod run;
+
+mod step;
+
+mod fit;
+
+// The public face, and what stands on it.
+mod trainer;
+
+pub mod preflight;
+pub mod tuner;
+
+pub mod cli;
+
 #[cfg(test)]
 #[path = "../../pjrt/tests/it/common/libtpu.rs"]
 mod libtpu;
-mod limits;
-mod log_point;
-mod logged;
-pub mod loggers;
-mod logs;
-mod loss_scale;
-mod media;
-mod model_summary;
-mod module;
-mod named;
-mod nearest;
-mod newest;
-mod old_names;
-mod optimizers;
-mod options;
-mod placeholders;
-mod plan;
-mod precision;
-mod predict;
-mod prediction_writer;
-mod predictions;
-pub mod preflight;
-mod prepare;
-mod program;
-mod reading;
-mod resume;
-mod say;
-mod session;
-mod setting;
-mod stage;
-mod state;
-mod step;
-mod step_part;
-mod strategy;
-mod summary;
-mod train_start;
-mod trainer;
-mod training_fn;
-pub mod tuner;
-mod typed;
-mod validation_set;
-mod weights;
 
-pub use actions::{Actions, CheckpointRole};
-pub use averaging::WeightAveraging;
 pub use batch::Batch;
-pub use batch_limit::{BatchLimit, FastDevRun};
-pub use builder::TrainerBuilder;
-pub use callback::{Callback, CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress};
-pub use clip::GradientClipAlgorithm;
-pub use duration::TrainDuration;
+pub use callbacks::callback::Callback;
+pub use callbacks::train_start::TrainStart;
+pub use checkpoint::load_hyperparameters;
+pub use checkpoint::weights::Weights;
 pub use error::{Error, Result};
-pub use hyperparameters::load_hyperparameters;
+pub use hooks::actions::{Actions, CheckpointRole};
+pub use hooks::summary::FitSummary;
+pub use hooks::{CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress};
 pub use interrupt::Signal;
-pub use learning_rate_scaling::LearningRateScaling;
-pub use log_point::{LogPoint, Sink};
-pub use logged::{LogOptions, ReduceFx};
-pub use media::{Histogram, Media, Picture};
+pub use logs::log_point::{LogPoint, Sink};
+pub use logs::logged::{LogOptions, ReduceFx};
+pub use logs::media::{Histogram, Media, Picture};
 pub use model_summary::ModelSummary;
-pub use module::{StepContext, TrainingModule};
-pub use newest::Resume;
-pub use optimizers::Optimizers;
+pub use module::TrainingModule;
+pub use module::step_context::StepContext;
+pub use module::training_fn::TrainingFn;
+pub use options::batch_limit::{BatchLimit, FastDevRun};
+pub use options::clip_algorithm::GradientClipAlgorithm;
+pub use options::duration::TrainDuration;
+pub use options::learning_rate_scaling::LearningRateScaling;
+pub use options::precision::Precision;
+pub use options::resume::Resume;
+pub use options::strategy::Strategy;
 pub use options::{OptionRow, Options, TrainerArgs};
 pub use plan::Plan;
-pub use precision::Precision;
-pub use predict::{Predicted, PredictedBatches};
-pub use prediction_writer::PredictionWriter;
-pub use predictions::Predictions;
+pub use predictions::{Predicted, Predictions};
+pub use program::validation_set::{ValidationSet, ValidationSets};
+pub use rules::averaging::WeightAveraging;
+pub use run::predict::PredictedBatches;
+pub use run::prediction_writer::PredictionWriter;
+pub use setting::optimizers::Optimizers;
+pub use setting::step_part::StepPart;
 pub use step::{EvalStep, StepFunction, StepLogs, TrainStep};
-pub use step_part::StepPart;
-pub use strategy::Strategy;
-pub use summary::FitSummary;
-pub use train_start::TrainStart;
 pub use trainer::Trainer;
-pub use training_fn::TrainingFn;
-pub use validation_set::{ValidationSet, ValidationSets};
-pub use weights::Weights;
+pub use trainer::builder::TrainerBuilder;

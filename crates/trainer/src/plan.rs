@@ -1,5 +1,8 @@
 //! [`Plan`]: how long training is going to be.
 
+/// What a run without an end has of something.
+pub(crate) const NO_LIMIT: u64 = u64::MAX;
+
 /// How long training is going to be, for schedules that must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {

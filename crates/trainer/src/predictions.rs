@@ -1,6 +1,6 @@
-//! [`Predictions`]: what a module predicts of a batch, recorded.
+//! What a module predicts of a batch: [`Predictions`] as they are recorded, [`Predicted`] as they arrive.
 
-use fulmen_tensor::Tensor;
+use fulmen_tensor::{Literal, Tensor};
 
 use crate::{Batch, Error, Result};
 
@@ -52,5 +52,32 @@ impl Predictions {
             }
         }
         Ok(())
+    }
+}
+
+/// Predictions on the host for some samples, in the order of the loader: named values, each with a row a sample.
+#[derive(Debug)]
+pub struct Predicted {
+    pub(crate) values: Vec<(String, Literal)>,
+}
+
+impl Predicted {
+    /// The values of this name.
+    pub fn get(&self, name: &str) -> Option<&Literal> {
+        self.values.iter().find(|value| value.0 == name).map(|value| &value.1)
+    }
+
+    /// Names and values, in the order in which the module gave them.
+    pub fn values(&self) -> &[(String, Literal)] {
+        &self.values
+    }
+
+    /// How many samples these are the predictions of.
+    pub fn num_samples(&self) -> usize {
+        self.values.first().and_then(|value| value.1.ty().shape.dims().first()).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn into_values(self) -> Vec<(String, Literal)> {
+        self.values
     }
 }

@@ -15,10 +15,11 @@ pub use fulmen_preflight::{
 };
 use fulmen_tensor::Mesh;
 
-use crate::limits::EpochSize;
+use crate::program::prepare;
 use crate::setting::Choices;
+use crate::setting::limits::EpochSize;
 use crate::state::names;
-use crate::{Batch, Options, Result, Strategy, TrainerBuilder, TrainingModule, prepare, program};
+use crate::{Batch, Options, Result, Strategy, TrainerBuilder, TrainingModule, program, recorder};
 
 /// Compiles the training step of a module for slices of TPUs that need not be here, one after the other, and says of each
 /// whether the step fits, what it costs, and what bounds it. The values of the model are not computed, and nothing runs.
@@ -110,7 +111,10 @@ fn record<M: TrainingModule>(
     let program = prepare::training_step(module, &setting, &plan, (&[batch], steps_per_epoch), setting.options.seed)?.1;
     let function = program.step.functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))?;
     Ok(Step {
-        is_internal: |file| file.starts_with(program::folder()),
+        is_internal: |file| {
+            let folder = |of: &str| of.strip_suffix("mod.rs").is_some_and(|folder| file.starts_with(folder));
+            folder(program::FILE) || folder(recorder::FILE)
+        },
         parameter_of: names::parameter_of,
         steps_per_epoch: Some(steps_per_epoch),
         setting: Some(StepSetting {

@@ -2,7 +2,7 @@
 
 use fulmen_pjrt::Device;
 
-use crate::callback::Callback;
+use crate::callbacks::callback::Callback;
 use crate::host_memory;
 use crate::say::note;
 use crate::{LogPoint, TrainStart};

@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use super::Mode;
 use super::monitor::find;
-use crate::callback::{Callback, FitStart};
-use crate::log_point::number;
+use crate::callbacks::callback::Callback;
+use crate::hooks::FitStart;
+use crate::logs::log_point::number;
 use crate::say::note;
 use crate::{Actions, LogPoint};
 

@@ -1,7 +1,7 @@
 //! [`LearningRateMonitor`]: logs the learning rate and the momentum of each group of parameters.
 
 use crate::StepPart;
-use crate::callback::Callback;
+use crate::callbacks::callback::Callback;
 
 /// Logs the learning rate of each group of parameters as `lr/GROUP`, and its momentum as `momentum/GROUP` (of Adam and its
 /// kin: the first of the betas). A group has the pattern of [`ParamGroups`](fulmen_nn::optim::ParamGroups) as its name;

@@ -1,5 +1,7 @@
 //! The callbacks that come with the Trainer.
 
+pub(crate) mod callback;
+pub(crate) mod calls;
 mod device_stats_monitor;
 mod early_stopping;
 mod file_name;
@@ -13,13 +15,14 @@ mod reduce_lr_on_plateau;
 mod spike_guard;
 mod throughput_monitor;
 mod timer;
+pub(crate) mod train_start;
 
 pub use device_stats_monitor::DeviceStatsMonitor;
 pub use early_stopping::EarlyStopping;
 pub use learning_rate_monitor::LearningRateMonitor;
 pub use model_checkpoint::ModelCheckpoint;
 pub use monitor::Mode;
-pub use norm_monitor::{NormGroup, NormMonitor};
+pub use norm_monitor::NormMonitor;
 pub use on::{Event, Filter, Happening, On, every, on, once, when};
 pub use progress_bar::ProgressBar;
 pub(crate) use progress_bar::spell;
@@ -27,3 +30,5 @@ pub use reduce_lr_on_plateau::{ReduceLROnPlateau, ThresholdMode};
 pub use spike_guard::SpikeGuard;
 pub use throughput_monitor::ThroughputMonitor;
 pub use timer::{Timer, TimerInterval};
+
+pub use crate::setting::step_part::NormGroup;

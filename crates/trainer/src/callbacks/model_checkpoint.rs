@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::Mode;
 use super::file_name::FileName;
 use super::monitor::monitored;
-use crate::callback::{Callback, CheckpointFile, FitStart, Progress};
+use crate::callbacks::callback::Callback;
+use crate::hooks::{CheckpointFile, FitStart, Progress};
 use crate::{Actions, CheckpointRole, Error, LogPoint};
 
 /// How long a run goes unsaved at most, unless it is told otherwise.

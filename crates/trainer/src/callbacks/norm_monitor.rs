@@ -1,30 +1,7 @@
 //! [`NormMonitor`]: logs how long gradients, parameters and their changes are.
 
-use crate::StepPart;
-use crate::callback::Callback;
-
-/// Which parameters [`NormMonitor`] takes together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NormGroup {
-    /// Those of a group of the optimizer, by its pattern; `default` for those that no pattern fits.
-    #[default]
-    ParamGroup,
-    /// Those of a layer: `encoder.0` has `encoder.0.weight` and `encoder.0.bias`.
-    Layer,
-    /// Each by itself.
-    Parameter,
-}
-
-impl NormGroup {
-    /// The name of the group of a parameter.
-    pub(crate) fn name(self, parameter: &str, param_group: impl FnOnce() -> String) -> String {
-        match self {
-            NormGroup::ParamGroup => Some(param_group()).filter(|name| !name.is_empty()).unwrap_or("default".into()),
-            NormGroup::Layer => parameter.rsplit_once('.').map_or(parameter, |(layer, _)| layer).to_owned(),
-            NormGroup::Parameter => parameter.to_owned(),
-        }
-    }
-}
+use crate::callbacks::callback::Callback;
+use crate::setting::step_part::{NormGroup, StepPart};
 
 /// Logs Euclidean lengths of the latest step: of the gradients before clipping (`grad_norm`), of the parameters after the
 /// step (`param_norm`), and of what the step changed of them (`update_norm`). Each is logged for all trained parameters

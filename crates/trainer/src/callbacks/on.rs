@@ -2,7 +2,8 @@
 
 use serde_json::Value as Json;
 
-use crate::callback::{Callback, FitStart, Progress};
+use crate::callbacks::callback::Callback;
+use crate::hooks::{FitStart, Progress};
 use crate::{Actions, FitSummary, LogPoint};
 
 /// What a closure can be called for: the hook of [`Callback`] of that name.

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar as Bar, ProgressDrawTarget, ProgressStyle};
 
-use crate::callback::{Callback, EvaluationProgress, FitStart, Progress};
-use crate::limits::NO_LIMIT;
-use crate::log_point::number;
+use crate::callbacks::callback::Callback;
+use crate::hooks::{EvaluationProgress, FitStart, Progress};
+use crate::logs::log_point::number;
+use crate::plan::NO_LIMIT;
 use crate::say::say;
 use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink};
 

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::Mode;
 use super::monitor::monitored;
-use crate::callback::{Callback, FitStart};
+use crate::callbacks::callback::Callback;
+use crate::hooks::FitStart;
 use crate::{Actions, LogPoint};
 
 /// How much better a value must be.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::callback::{Callback, FitStart};
+use crate::callbacks::callback::Callback;
+use crate::hooks::FitStart;
 use crate::say::note;
 use crate::{Actions, LogPoint, StepPart};
 

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::callback::{Callback, EvaluationProgress, FitStart, Progress};
+use crate::callbacks::callback::Callback;
+use crate::hooks::{EvaluationProgress, FitStart, Progress};
 use crate::say::note;
 use crate::{Actions, LogPoint, TrainStart};
 

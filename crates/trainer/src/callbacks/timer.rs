@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::callback::{Callback, FitStart, Progress};
+use crate::callbacks::callback::Callback;
+use crate::hooks::{FitStart, Progress};
 use crate::{Actions, Error, FitSummary, LogPoint};
 
 /// When [`Timer`] looks at the time.

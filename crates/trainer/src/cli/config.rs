@@ -14,8 +14,8 @@ use toml_edit::{Document, Item, Key, TableLike, Value};
 
 use super::Result;
 use super::command::NOT_IN_A_FILE;
-use crate::nearest::nearest;
-use crate::old_names::instead;
+use crate::options::nearest::nearest;
+use crate::options::old_names::instead;
 
 /// A key of a file as flags.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use super::Program;
 use super::command::{self, CommonArgs, Task};
 use super::config;
 use super::fail::Failure;
-use crate::newest::Named;
-use crate::old_names::instead;
+use crate::checkpoint::newest::Named;
+use crate::options::old_names::instead;
 use crate::say::note;
 use crate::{TrainerArgs, checkpoint};
 

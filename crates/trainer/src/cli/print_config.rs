@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 use super::config::{flags, section_of, takes_many};
 use super::{Program, Result};
 use crate::Options;
-use crate::typed::{toml, typed};
+use crate::options::typed::{toml, typed};
 
 /// The options of a command: the Trainer's as they were decided, the others as they were given. Each key has the first
 /// line of its help above it; one without a value is a comment.

@@ -16,7 +16,7 @@ use super::print_config::{arguments, print_config};
 use super::report;
 use super::{FitData, Program};
 use crate::callbacks::spell;
-use crate::newest::Named;
+use crate::checkpoint::newest::Named;
 use crate::preflight::Prices;
 use crate::say::note;
 use crate::{Error, Options, PredictionWriter, Resume, Trainer, TrainerBuilder, Weights, checkpoint, interrupt};

@@ -3,9 +3,9 @@
 use fulmen_tensor::Literal;
 
 use super::Fit;
-use crate::callback::ProgramOutput;
+use crate::hooks::ProgramOutput;
 use crate::logs::{Over, Sums};
-use crate::reading::{Reading, What};
+use crate::run::reading::{Reading, What};
 use crate::step::training_point;
 use crate::{Predicted, Result};
 

@@ -4,6 +4,7 @@ mod logging;
 mod open;
 mod reloading;
 mod saving;
+mod step_times;
 mod turn;
 mod validating;
 
@@ -14,16 +15,16 @@ use fulmen_tensor::DeviceArray;
 
 pub(crate) use open::fit;
 
-use crate::actions::Actions;
+use crate::callbacks::calls::Hooks;
 use crate::checkpoint::Position;
-use crate::hooks::Hooks;
+use crate::hooks::actions::Actions;
 use crate::hosts;
 use crate::logs::{Over, Sums};
+use crate::run::session::Session;
 use crate::say::note;
-use crate::session::Session;
 use crate::step::{Averages, TrainStep};
-use crate::summary::StepTimes;
 use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
+use step_times::StepTimes;
 use turn::Program;
 use validating::Validation;
 

@@ -8,22 +8,22 @@ use fulmen_data::DataLoader;
 
 use super::Fit;
 use super::reloading;
+use super::step_times::StepTimes;
 use super::turn::Program;
 use super::validating::Validation;
-use crate::actions::Actions;
-use crate::callback::{CheckpointFile, FitStart};
+use crate::callbacks::calls::Hooks;
 use crate::checkpoint;
-use crate::evaluate::Evaluation;
-use crate::hooks::Hooks;
+use crate::checkpoint::resume::Start;
+use crate::hooks::actions::Actions;
+use crate::hooks::{CheckpointFile, FitStart};
 use crate::interrupt;
-use crate::prepare::{Prepared, prepare};
-use crate::resume::Start;
+use crate::program::prepare::{Prepared, prepare};
+use crate::run::evaluate::Evaluation;
+use crate::run::session::Session;
 use crate::say::note;
-use crate::session::Session;
 use crate::setting::Setting;
 use crate::stage::Stage;
 use crate::step::{TrainStep, agree};
-use crate::summary::StepTimes;
 use crate::{FitSummary, Result, TrainStart, TrainingModule, ValidationSets};
 
 /// Trains a module.

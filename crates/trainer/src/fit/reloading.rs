@@ -4,7 +4,7 @@
 use fulmen_data::DataLoader;
 
 use super::Fit;
-use crate::bad_samples::BadCount;
+use crate::run::bad_samples::BadCount;
 use crate::setting::Setting;
 use crate::{Error, Result, TrainingModule};
 

@@ -1,15 +1,15 @@
 //! Checkpoints: what is written when a callback or a signal asks for it.
 //!
-//! Not here: which ones are wanted (`callbacks/model_checkpoint.rs`), and what a file looks like (`checkpoint.rs`).
+//! Not here: which ones are wanted (`callbacks/model_checkpoint.rs`), and what a file looks like (`checkpoint`).
 
 use std::path::{Path, PathBuf};
 
 use fulmen_tensor::Literal;
 
 use super::Fit;
-use crate::actions::{CheckpointRole, Save};
-use crate::callback::CheckpointFile;
 use crate::checkpoint::{self, Position};
+use crate::hooks::CheckpointFile;
+use crate::hooks::actions::{CheckpointRole, Save};
 use crate::hosts;
 use crate::say::note;
 use crate::state::names;

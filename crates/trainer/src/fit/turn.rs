@@ -6,8 +6,8 @@ use std::time::Duration;
 use fulmen_tensor::{Argument, Compiled, Literal, Sharding};
 
 use super::Fit;
-use crate::actions::Asked;
-use crate::reading::What;
+use crate::hooks::actions::Asked;
+use crate::run::reading::What;
 use crate::say::note;
 use crate::state::StepState;
 use crate::{Error, Result, Signal, TrainDuration};

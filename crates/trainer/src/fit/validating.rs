@@ -3,9 +3,9 @@
 use fulmen_tensor::{DeviceArray, Literal};
 
 use super::Fit;
-use crate::callback::{EvaluationProgress, Progress};
-use crate::evaluate::{Evaluated, Evaluation};
-use crate::validation_set::Cadence;
+use crate::hooks::{EvaluationProgress, Progress};
+use crate::program::validation_set::Cadence;
+use crate::run::evaluate::{Evaluated, Evaluation};
 use crate::{BatchLimit, LogPoint, Result, Signal, hosts};
 
 /// A validation set that is ready to run.

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use fulmen_data::DataLoader;
-use fulmen_tensor::{Function, Literal, Runtime};
-use sha2::{Digest, Sha256};
+use fulmen_tensor::{Function, Runtime};
 
-use crate::checkpoint::Position;
 use crate::{Options, Result};
 
 /// Facts by name.
@@ -44,23 +42,4 @@ pub(crate) fn add_program(
     facts.insert(format!("{name} program"), of_shapes.collect::<Result<Vec<_>>>()?.join(" "));
     facts.insert(format!("{name} data"), loader.description());
     Ok(())
-}
-
-/// Adds the values of a checkpoint, and where it stands.
-pub(crate) fn add_checkpoint(facts: &mut Facts, position: &Position, values: &[Literal]) {
-    let Position { epoch, batch, global_step, seed, .. } = position;
-    facts.insert(
-        "checkpoint".into(),
-        format!("epoch {epoch}, batch {batch}, step {global_step}, seed {seed}, values {}", digest(values)),
-    );
-}
-
-/// SHA-256 of the values, in hexadecimal.
-fn digest<'a>(values: impl IntoIterator<Item = &'a Literal>) -> String {
-    let mut hasher = Sha256::new();
-    for value in values {
-        hasher.update(value.ty().to_string());
-        hasher.update(value.bytes());
-    }
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

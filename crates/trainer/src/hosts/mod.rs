@@ -16,7 +16,7 @@ use fulmen_tensor::{Accelerator, Devices, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
 use facts::of_run;
-pub(crate) use facts::{Facts, add_checkpoint, add_program};
+pub(crate) use facts::{Facts, add_program};
 
 use crate::say::{hush, say};
 use crate::{Error, Options, Result};

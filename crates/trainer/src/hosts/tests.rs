@@ -12,9 +12,10 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 
 use super::*;
-use crate::callback::{Callback, Progress};
+use crate::callbacks::callback::Callback;
 use crate::callbacks::{EarlyStopping, Mode, Timer};
-use crate::predict::PredictedBatches;
+use crate::hooks::Progress;
+use crate::run::predict::PredictedBatches;
 use crate::tuner::{BatchSizeFinder, LearningRateFinder};
 use crate::{
     Actions, Batch, CheckpointRole, LogPoint, Plan, PredictionWriter, Predictions, Signal, StepContext, Trainer,

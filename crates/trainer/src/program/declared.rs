@@ -2,7 +2,7 @@
 
 use fulmen_tensor::{Function, autocast, random, recording};
 
-use crate::placeholders::Placeholders;
+use crate::recorder::placeholders::Placeholders;
 use crate::setting::Setting;
 use crate::state::Entry;
 use crate::{Error, Result, TrainingModule};

@@ -5,12 +5,12 @@ use fulmen_tensor::{Tensor, autocast, random, recording};
 
 use super::forward::LOG_IT;
 use super::step_program::{RecordedStep, StepProgram};
-use crate::logs::LogLayout;
-use crate::placeholders::Placeholders;
+use crate::logs::{self, LogLayout};
+use crate::recorder::placeholders::Placeholders;
 use crate::setting::Setting;
 use crate::stage::Stage;
 use crate::state::{Entry, names};
-use crate::{Batch, Error, Predictions, Result, StepContext, TrainingModule, media};
+use crate::{Batch, Error, Predictions, Result, StepContext, TrainingModule};
 
 /// Records a step on a batch of each of the loader's shapes.
 pub(crate) fn eval(
@@ -87,7 +87,7 @@ fn record(
     // One name for both: a test step that computes what validation computes is the same program.
     let name = if stage == Stage::Prediction { "predict_step" } else { "eval_step" };
     // Whole on every device, so that each process can read them.
-    let outputs = if stage == Stage::Prediction { predictions.0 } else { media::outputs(&logged, batch, None)? };
+    let outputs = if stage == Stage::Prediction { predictions.0 } else { logs::media_outputs(&logged, batch, None)? };
     StepProgram::new(
         RecordedStep { name, entries, state, changes: vec![], logs, sums, key: None, batch, outputs },
         setting,

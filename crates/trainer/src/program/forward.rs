@@ -2,9 +2,8 @@
 
 use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
-use super::checks::check_loss;
-use super::recorder::{Recorded, Recorder};
-use crate::logged::{Logged, LoggedValue, refused};
+use crate::logs::logged::Logged;
+use crate::recorder::{Recorded, Recorder, check_loss, log_loss};
 use crate::setting::Setting;
 use crate::{Batch, Result, StepContext, TrainingModule};
 
@@ -50,17 +49,4 @@ impl Forward {
         let recorded = recorder.finish(&loss, seen)?;
         Ok(Forward { loss, loss_name, logged, recorded })
     }
-}
-
-/// Logs a loss under this name, unless the user logs it under another; gives the name that it has.
-pub(super) fn log_loss(logged: &mut Vec<Logged>, name: &str, loss: &Tensor) -> Result<String> {
-    if let Some(entry) = logged.iter().find(|l| l.name == name).filter(|l| !l.is(loss)) {
-        return Err(refused(entry, "this name is that of a loss, which is logged by itself; choose another"));
-    }
-    if let Some(entry) = logged.iter().find(|l| l.is(loss)) {
-        return Ok(entry.name.clone());
-    }
-    let value = LoggedValue::Value(loss.clone());
-    logged.insert(0, Logged::new(name, value, loss.location()));
-    Ok(name.into())
 }

@@ -1,31 +1,22 @@
-//! A module's steps as programs. The parts of a training
-//! step stand in files of their own: the user's step (`forward.rs`), its gradients (`gradients.rs`), the optimizer
-//! (`update.rs`), the state while they are recorded (`recorder.rs`), and what is put together of them (`train.rs`). What goes in and out of a program is known to
-//! `step_program.rs` alone.
+//! A module's steps as programs: the user's step (`forward.rs`) together with what `recorder` makes of it (`train.rs`), the
+//! steps that do not train (`eval.rs`), and what a fit needs of them (`prepare.rs`). What goes in and out of a program is
+//! known to `step_program.rs` alone.
 
-mod checks;
 mod declared;
 mod eval;
 mod forward;
-mod gradients;
-mod monitors;
-mod recorder;
-mod spikes;
+pub(crate) mod prepare;
 mod step_program;
 mod train;
-mod update;
-mod values;
+pub(crate) mod validation_set;
 
 pub(crate) use declared::{DeclaredProgram, declared};
 pub(crate) use eval::eval;
-pub(crate) use recorder::Recorder;
 pub(crate) use step_program::{CompiledStep, StepProgram};
 pub(crate) use train::{TrainProgram, train};
 
-/// The folder of these files, as locations name it: what is recorded here is not on a line of the user's.
-pub(crate) fn folder() -> &'static str {
-    file!().strip_suffix("mod.rs").unwrap_or(file!())
-}
+/// What is recorded in the folder of this file is not on a line of the user's.
+pub(crate) const FILE: &str = file!();
 
 #[cfg(test)]
 mod tests {
@@ -42,8 +33,8 @@ mod tests {
 
     use super::*;
     use crate::Strategy;
-    use crate::optimizers::Optimizers;
     use crate::setting::Choices;
+    use crate::setting::optimizers::Optimizers;
     use crate::stage::Stage;
     use crate::state::{StateLayout, of_module};
     use crate::{Batch, Plan, Precision, StepContext, Trainer, TrainingModule};

@@ -4,17 +4,15 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Anomalies, DType, Tensor, TensorType};
 
-use super::checks::check_statistics;
 use super::forward::Forward;
-use super::gradients::logs_norm;
-use super::recorder::{Recorded, Recorder};
 use super::step_program::{RecordedStep, StepProgram};
-use crate::epoch::counted;
-use crate::logs::{LogLayout, StepFacts};
-use crate::optimizers::Optimizers;
+use crate::logs::{self, LogLayout, StepFacts};
+use crate::recorder::{Recorded, Recorder};
+use crate::rules::epoch::counted;
 use crate::setting::Setting;
+use crate::setting::optimizers::Optimizers;
 use crate::state::{Average, StateLayout, names};
-use crate::{Batch, Error, Result, TrainingModule, media};
+use crate::{Batch, Error, Result, TrainingModule};
 
 /// A training step as a program.
 pub(crate) struct TrainProgram {
@@ -66,14 +64,14 @@ fn record(
     let Recorded { mut values, epoch, turns, done } = recorded;
     let facts: Vec<_> = turns.iter().map(|turn| &turn.facts).collect();
     let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
-    let logs = LogLayout::of_training(&logged, batch, (names, &facts), logs_norm(setting))?;
+    let logs = LogLayout::of_training(&logged, batch, (names, &facts), setting.logs_grad_norm())?;
     if let (Some(ids), Some(epoch)) = (counters.epoch, &epoch) {
         values.set_all(ids, epoch.next());
     }
     let step = values.before(counters.step).clone();
     values.set(counters.step, &step + 1.0);
     if batch.is_padded() {
-        check_statistics(&values, batch)?;
+        values.check_statistics(batch)?;
     }
     values.check()?;
 
@@ -97,7 +95,7 @@ fn record(
     let at = (facts.step + 1.0).remainder(counted(setting.options.log_every_n_steps)).eq(0.0);
     let due = turns.first().and_then(|turn| turn.facts.due.as_ref());
     let at = due.map_or(at.clone(), |due| due.and(&at));
-    let outputs = media::outputs(&logged, batch, Some(&at))?;
+    let outputs = logs::media_outputs(&logged, batch, Some(&at))?;
     let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, Some(&facts))];
     let step = RecordedStep {
         name: "train_step",

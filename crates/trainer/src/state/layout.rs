@@ -2,13 +2,16 @@
 
 use std::ops::Index;
 
+use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer as _;
 use fulmen_tensor::{DType, Literal, Sharding, Tensor, TensorType, Variable};
 
 use super::names::{self, AVERAGE};
-use crate::optimizers::Optimizers;
+use crate::rules::accumulate;
+use crate::rules::loss_scale;
 use crate::setting::Setting;
-use crate::{Result, TrainingModule, WeightAveraging, accumulate, loss_scale};
+use crate::setting::optimizers::Optimizers;
+use crate::{Result, WeightAveraging};
 
 /// One tensor of the state: its number among the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +146,7 @@ impl Index<EntryId> for StateLayout {
 }
 
 impl StateLayout {
-    pub(crate) fn new(module: &dyn TrainingModule, optimizers: &Optimizers, setting: &Setting) -> StateLayout {
+    pub(crate) fn new(module: &dyn Module, optimizers: &Optimizers, setting: &Setting) -> StateLayout {
         let mut entries = Entries(of_module(module, setting));
         let of_module = entries.0.len();
         let parameters = module.parameters();
@@ -299,7 +302,7 @@ fn lies(parameter: &fulmen_nn::Parameter, setting: &Setting) -> (Sharding, bool)
 }
 
 /// The entries of a module: its parameters and its buffers.
-pub(crate) fn of_module(module: &dyn TrainingModule, setting: &Setting) -> Vec<Entry> {
+pub(crate) fn of_module(module: &dyn Module, setting: &Setting) -> Vec<Entry> {
     let entry = |name, variable: Variable, (sharding, gathered)| Entry {
         name,
         ty: variable.ty(),

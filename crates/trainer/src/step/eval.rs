@@ -7,9 +7,9 @@ use fulmen_tensor::DeviceArray;
 
 use super::TrainStep;
 use super::train::Averages;
-use crate::evaluate::{Evaluated, Evaluation};
 use crate::hosts;
 use crate::program;
+use crate::run::evaluate::{Evaluated, Evaluation};
 use crate::stage::Stage;
 use crate::{BatchLimit, Error, LogPoint, Progress, Result};
 
@@ -34,8 +34,20 @@ pub struct EvalStep {
     of: Arc<()>,
 }
 
+impl TrainStep<'_> {
+    /// The module's `validation_step`, to be run with the weights of this step whenever you want; see [`EvalStep`]. It is
+    /// recorded and compiled now.
+    ///
+    /// # Errors
+    /// A mistake in the step, with its line; a step that logs nothing; a loader that does not fit the devices.
+    pub fn eval_step(&self, loader: &DataLoader) -> Result<EvalStep> {
+        let result = EvalStep::new(self, loader);
+        self.shared(result)
+    }
+}
+
 impl EvalStep {
-    pub(super) fn new(step: &TrainStep<'_>, loader: &DataLoader) -> Result<EvalStep> {
+    fn new(step: &TrainStep<'_>, loader: &DataLoader) -> Result<EvalStep> {
         let (stage, runtime) = (Stage::Validation, &step.runtime);
         let loader = step.setting.evaluation_loader(loader, stage)?;
         let entries = step.state.layout().module();

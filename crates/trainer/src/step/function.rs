@@ -6,7 +6,7 @@ use fulmen_tensor::{DeviceArray, Jit, Literal, Tensor, autocast, random};
 
 use super::TrainStep;
 use crate::hosts;
-use crate::placeholders::Placeholders;
+use crate::recorder::placeholders::Placeholders;
 use crate::state::Entry;
 use crate::{Error, Result};
 
@@ -36,22 +36,28 @@ pub struct StepFunction<'m> {
     of: Arc<()>,
 }
 
-impl<'m> StepFunction<'m> {
-    pub(super) fn new(step: &TrainStep<'m>, name: &str, f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'm) -> StepFunction<'m> {
-        let (module, seed) = (step.module, step.position.seed);
-        let entries: Vec<Entry> = step.state.layout().module().to_vec();
-        let precision = step.setting.options.precision.autocast();
+impl<'m> TrainStep<'m> {
+    /// A function of values of your own and of the current weights, to be called often: actions by a policy, samples of a
+    /// generator. It is recorded when it is first called, in evaluation mode and with the precision of the step; the name
+    /// shows in messages. See [`StepFunction`]. A function without weights is made by
+    /// [`Runtime::jit`](fulmen_tensor::Runtime::jit).
+    pub fn function(&self, name: &str, f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'm) -> StepFunction<'m> {
+        let (module, seed) = (self.module, self.position.seed);
+        let entries: Vec<Entry> = self.state.layout().module().to_vec();
+        let precision = self.setting.options.precision.autocast();
         // The weights come last, so that messages number the user's inputs from 0.
-        let jit = step.runtime.jit(name, move |x| {
+        let jit = self.runtime.jit(name, move |x| {
             let (inputs, weights) = x.split_at(x.len() - entries.len());
             let _cells = Placeholders::with(module, &entries, weights);
             module.eval();
             module.set_random_key(&random::key(seed));
             autocast(precision, || f(inputs))
         });
-        StepFunction { name: name.to_owned(), jit, of: step.identity.clone() }
+        StepFunction { name: name.to_owned(), jit, of: self.identity.clone() }
     }
+}
 
+impl StepFunction<'_> {
     /// Calls the function with these values and the current weights of the training step, and waits for what it gives.
     ///
     /// # Errors

@@ -5,25 +5,26 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fulmen_data::{DataLoader, DeviceBatch};
-use fulmen_tensor::{Compiled, DeviceArray, Literal, Runtime, Tensor, TensorType};
+use fulmen_tensor::{Compiled, DeviceArray, Literal, Runtime, TensorType};
 
+use super::StepLogs;
 use super::logs::Reads;
-use super::{EvalStep, StepFunction, StepLogs};
-use crate::bad_samples::BadCount;
+use crate::checkpoint::resume::Start;
+use crate::checkpoint::told::Told;
 use crate::checkpoint::{self, Position};
-use crate::executor::Executor;
-use crate::hints::hints;
 use crate::hosts::{self, Facts};
-use crate::hyperparameters::Told;
 use crate::interrupt;
-use crate::limits::{Limits, NO_LIMIT};
-use crate::prepare::{Prepared, prepare};
+use crate::plan::NO_LIMIT;
 use crate::program::CompiledStep;
-use crate::reading::Reading;
-use crate::resume::Start;
+use crate::program::prepare::{Prepared, prepare};
+use crate::run::bad_samples::BadCount;
+use crate::run::executor::Executor;
+use crate::run::hints::hints;
+use crate::run::reading::Reading;
+use crate::run::session::Session;
 use crate::say::note;
-use crate::session::Session;
 use crate::setting::Setting;
+use crate::setting::limits::Limits;
 use crate::state::{self, EntryId, State, names};
 use crate::{Error, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration, TrainingModule, ValidationSets};
 
@@ -334,24 +335,6 @@ impl<'m> TrainStep<'m> {
         self.shared(result)
     }
 
-    /// The module's `validation_step`, to be run with the weights of this step whenever you want; see [`EvalStep`]. It is
-    /// recorded and compiled now.
-    ///
-    /// # Errors
-    /// A mistake in the step, with its line; a step that logs nothing; a loader that does not fit the devices.
-    pub fn eval_step(&self, loader: &DataLoader) -> Result<EvalStep> {
-        let result = EvalStep::new(self, loader);
-        self.shared(result)
-    }
-
-    /// A function of values of your own and of the current weights, to be called often: actions by a policy, samples of a
-    /// generator. It is recorded when it is first called, in evaluation mode and with the precision of the step; the name
-    /// shows in messages. See [`StepFunction`]. A function without weights is made by
-    /// [`Runtime::jit`](fulmen_tensor::Runtime::jit).
-    pub fn function(&self, name: &str, f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'm) -> StepFunction<'m> {
-        StepFunction::new(self, name, f)
-    }
-
     /// Writes the training state to a file, in the format of the Trainer's checkpoints: [`Trainer::fit`] and a step of the
     /// same module and optimizer can go on with it ([`load`](TrainStep::load), option `ckpt_path`), and it loads as weights.
     /// A file that stands there stays whole until the new one is.
@@ -413,7 +396,7 @@ impl<'m> TrainStep<'m> {
         let Start { position, values, logs, .. } = start;
         let values = values.unwrap_or_default();
         self.agree("load", |facts| {
-            hosts::add_checkpoint(facts, &position, &values);
+            facts.insert("checkpoint".into(), position.fingerprint(&values));
             Ok(())
         })?;
         // The outcome of what ran before does not matter any more.
@@ -485,7 +468,9 @@ pub(crate) fn agree(
             facts.insert(format!("program `{}`", program.name), program.function.fingerprint(runtime.mesh())?);
         }
         match &start.values {
-            Some(values) => hosts::add_checkpoint(facts, &start.position, values),
+            Some(values) => {
+                facts.insert("checkpoint".into(), start.position.fingerprint(values));
+            }
             None => {
                 module.initialize(seed);
                 let initial = state::to_compute(prepared.layout.entries()).fingerprint(runtime.mesh())?;

@@ -6,7 +6,7 @@ use fulmen_pjrt::Executable;
 use fulmen_tensor::Runtime;
 
 use super::{attempt, short};
-use crate::prepare::prepare;
+use crate::program::prepare::prepare;
 use crate::setting::Choices;
 use crate::{Error, Result, Trainer, TrainingModule, host_memory};
 

@@ -6,28 +6,10 @@ use fulmen_data::DataLoader;
 use parking_lot::Mutex;
 
 use super::{attempt, short};
-use crate::callback::{Callback, FitStart};
-use crate::{Actions, Error, LogPoint, Result, StepPart, Trainer, TrainingModule};
-
-/// How the learning rate rises.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SweepMode {
-    /// By the same factor in each step.
-    #[default]
-    Exponential,
-    /// By the same difference in each step.
-    Linear,
-}
-
-impl SweepMode {
-    /// The rate after this share of the way.
-    fn rate(self, min: f64, max: f64, share: f64) -> f64 {
-        match self {
-            SweepMode::Exponential => min * (max / min).powf(share),
-            SweepMode::Linear => min + share * (max - min),
-        }
-    }
-}
+use crate::callbacks::callback::Callback;
+use crate::hooks::FitStart;
+use crate::setting::step_part::{StepPart, SweepMode};
+use crate::{Actions, Error, LogPoint, Result, Trainer, TrainingModule};
 
 /// How much of the running mean of losses is kept each step.
 const BETA: f64 = 0.98;

@@ -6,15 +6,17 @@ mod learning_rate;
 use fulmen_data::DataLoader;
 
 pub use batch_size::{BatchSizeFinder, BatchSizeMode, BatchSizes, Trial, Verdict};
-pub use learning_rate::{LearningRateCurve, LearningRateFinder, SweepMode};
+pub use learning_rate::{LearningRateCurve, LearningRateFinder};
 
-use crate::batch_limit::BatchLimit;
-use crate::callback::Callback;
+pub use crate::setting::step_part::SweepMode;
+
+use crate::callbacks::callback::Callback;
+use crate::checkpoint::told::Told;
 use crate::fit::fit;
-use crate::hyperparameters::Told;
-use crate::limits::NO_LIMIT;
-use crate::prepare::set_up;
-use crate::session::{Record, Session};
+use crate::options::batch_limit::BatchLimit;
+use crate::plan::NO_LIMIT;
+use crate::program::prepare::set_up;
+use crate::run::session::{Record, Session};
 use crate::setting::Choices;
 use crate::{FitSummary, Options, Result, Resume, TrainDuration, Trainer, TrainingModule};
 

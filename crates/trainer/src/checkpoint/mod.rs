@@ -1,0 +1,366 @@
+//! Checkpoints: one safetensors file with the whole training state, and where training stood as its metadata.
+//!
+//! The module's tensors have their own names (`conv1.weight`), so the file also loads as weights, by
+//! `load_weights` with `Strictness::Lenient` and in PyTorch with `strict=False`: optimizer state and counters stand
+//! beside them under `optimizer/…` and `trainer/…`.
+
+pub(crate) mod newest;
+pub(crate) mod resume;
+pub(crate) mod told;
+pub(crate) mod weights;
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use fulmen_durable::NewFile;
+use fulmen_nn::safetensors;
+use fulmen_tensor::{Literal, TensorType};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::checkpoint::told::Told;
+use crate::logs::Sums;
+use crate::{Error, Result};
+
+/// Where training stood.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Position {
+    /// Finished epochs.
+    pub(crate) epoch: u64,
+    /// Finished batches of the epoch that had begun.
+    pub(crate) batch: u64,
+    /// Finished optimizer steps.
+    pub(crate) global_step: u64,
+    /// The seed of the run.
+    pub(crate) seed: u64,
+    /// Batches for which the optimizer stepped once.
+    pub(crate) accumulate: u64,
+    /// The rule by which weights were averaged, in words; `None` also in files of earlier versions.
+    pub(crate) averaging: Option<String>,
+    /// What callbacks have multiplied the learning rate by, if they have.
+    pub(crate) lr_factor: Option<f64>,
+    /// Seconds of training, of a run that `max_time` limits.
+    pub(crate) seconds: Option<f64>,
+    /// What `batch` counts: the loader's description of its batches.
+    pub(crate) data: String,
+    /// What the epoch that had begun has logged up to its last log point.
+    pub(crate) epoch_sums: Sums,
+    /// What the values in the tensor [`LOGS`](crate::state::names::LOGS) are, which holds what was logged after it.
+    pub(crate) log_names: Vec<String>,
+    /// The validation sets that were due and are not done.
+    pub(crate) validation: Vec<String>,
+    /// Whether the file has the module's weights alone.
+    pub(crate) weights_only: bool,
+    /// The best checkpoint so far.
+    pub(crate) best_checkpoint: Option<PathBuf>,
+    /// The state of each callback that has one, by its name.
+    pub(crate) callbacks: BTreeMap<String, Value>,
+    /// What the run was told.
+    pub(crate) told: Told,
+}
+
+impl Position {
+    /// The best checkpoint so far, by the metadata of the one at `path`. Their folder may have been moved: then the best lies
+    /// beside it.
+    pub(crate) fn best(&self, path: &Path) -> Option<PathBuf> {
+        let named = self.best_checkpoint.as_ref()?;
+        let beside = path.with_file_name(named.file_name()?);
+        [named.clone(), beside].into_iter().find(|path| path.exists())
+    }
+
+    /// What it says together with the values of its file, in a line, for processes to compare.
+    pub(crate) fn fingerprint(&self, values: &[Literal]) -> String {
+        let Position { epoch, batch, global_step, seed, .. } = self;
+        format!("epoch {epoch}, batch {batch}, step {global_step}, seed {seed}, values {}", digest(values))
+    }
+}
+
+/// SHA-256 of the values, in hexadecimal.
+fn digest(values: &[Literal]) -> String {
+    let mut hasher = Sha256::new();
+    for value in values {
+        hasher.update(value.ty().to_string());
+        hasher.update(value.bytes());
+    }
+    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The metadata key that everything but the tensors stands under.
+const KEY: &str = "fulmen";
+
+/// Writes a checkpoint. One that stood there stays whole until the new one is.
+pub(crate) fn save(path: &Path, tensors: &[(String, Literal)], position: &Position) -> Result<()> {
+    let sums: Vec<Value> = position
+        .epoch_sums
+        .sums
+        .iter()
+        // As bits: a sum may be NaN or infinite, which JSON cannot say.
+        .map(|(key, sums)| json!([key, sums.iter().map(|sum| bits(sum)).collect::<Vec<_>>()]))
+        .collect();
+    let document = json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "checksums": true,
+        "program": program(),
+        "epoch": position.epoch,
+        "batch": position.batch,
+        "global_step": position.global_step,
+        "accumulate_grad_batches": position.accumulate,
+        "weight_averaging": position.averaging,
+        "learning_rate_factor": position.lr_factor.map(f64::to_bits),
+        "seed": position.seed,
+        "seconds": position.seconds.map(f64::to_bits),
+        "data": position.data,
+        "epoch_sums": sums,
+        "epoch_learning_rate": position.epoch_sums.learning_rate().to_bits(),
+        "epoch_bad_step": position.epoch_sums.bad_step,
+        "log_names": position.log_names,
+        "validation_due": position.validation,
+        "weights_only": position.weights_only,
+        "best_checkpoint": position.best_checkpoint.as_deref().and_then(Path::to_str),
+        "callbacks": position.callbacks,
+        "hyperparameters": position.told.hyperparameters,
+        "arguments": position.told.arguments,
+    });
+    // Python's readers look for the format.
+    let metadata = BTreeMap::from([(KEY.to_owned(), document.to_string()), ("format".to_owned(), "pt".to_owned())]);
+    safetensors::write(path, tensors, &metadata).map_err(Error::checkpoint_file)
+}
+
+fn bits(sum: &[f64]) -> Vec<u64> {
+    sum.iter().map(|v| v.to_bits()).collect()
+}
+
+/// Reads a checkpoint.
+pub(crate) fn load(path: &Path) -> Result<(BTreeMap<String, Literal>, Position)> {
+    let (tensors, metadata) = safetensors::read(path).map_err(Error::checkpoint_file)?;
+    let position = position(&metadata).map_err(|message| Error::checkpoint(path, message))?;
+    Ok((tensors, position))
+}
+
+/// Reads where training stood, without the tensors.
+pub(crate) fn load_position(path: &Path) -> Result<Position> {
+    let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
+    position(&metadata).map_err(|message| Error::checkpoint(path, message))
+}
+
+/// What the run that wrote a checkpoint was told; nothing where the file has weights alone.
+pub(crate) fn told(path: &Path) -> Result<Told> {
+    let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
+    if !metadata.contains_key(KEY) {
+        return Ok(Told::default());
+    }
+    position(&metadata).map(|position| position.told).map_err(|message| Error::checkpoint(path, message))
+}
+
+/// Reads the hyperparameters in a checkpoint, as
+/// [`TrainerBuilder::hyperparameters`](crate::TrainerBuilder::hyperparameters) kept them.
+///
+/// # Errors
+/// The file cannot be read, has no hyperparameters, or others than `T` has.
+pub fn load_hyperparameters<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T> {
+    let path = path.as_ref();
+    let found = told(path)?.hyperparameters;
+    if found.is_empty() {
+        let message = "it has no hyperparameters; the run that wrote it did not call TrainerBuilder::hyperparameters";
+        return Err(Error::checkpoint(path, message));
+    }
+    serde_json::from_value(Value::Object(found))
+        .map_err(|e| Error::checkpoint(path, format!("its hyperparameters are not those that are asked for: {e}")))
+}
+
+/// Where training stood with a checkpoint of this program. `None` for a file without that, and for what another program
+/// wrote.
+pub(crate) fn standing(path: &Path) -> Result<Option<Position>> {
+    let metadata = safetensors::read_metadata(path).map_err(Error::checkpoint_file)?;
+    let Some(document) = metadata.get(KEY) else { return Ok(None) };
+    let position = position(&metadata).map_err(|message| Error::checkpoint(path, message))?;
+    // Files of earlier versions do not say it.
+    let of = serde_json::from_str::<Value>(document)
+        .ok()
+        .and_then(|document| document["program"].as_str().map(str::to_owned));
+    Ok(of.is_none_or(|of| program() == of).then_some(position))
+}
+
+/// The name of this program, by which its checkpoints are told from those of others under the same root folder.
+fn program() -> String {
+    let path = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn position(metadata: &BTreeMap<String, String>) -> Result<Position, String> {
+    let document = metadata.get(KEY).ok_or(
+        "it has weights but no training state; load it with load_weights(), or resume from a file that the Trainer wrote",
+    )?;
+    let document: Value =
+        serde_json::from_str(document).map_err(|e| format!("its metadata `{KEY}` cannot be read: {e}"))?;
+    let field = |name, expected| Field { name, expected, value: &document[name] };
+    // Files of earlier versions have no checksums.
+    if field("checksums", "true or false").optional(Value::as_bool)? == Some(true)
+        && !metadata.contains_key(safetensors::CHECKSUMS)
+    {
+        return Err(format!("its metadata lacks `{}`, the checksums that it was written with", safetensors::CHECKSUMS));
+    }
+    let number = |name| field(name, "a whole number").required(Value::as_u64);
+    let float = |name| field(name, "the bits of a number").optional(|v| v.as_u64().map(f64::from_bits));
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let lr_factor = float("learning_rate_factor")?;
+    if let Some(factor) = lr_factor.filter(|factor| !factor.is_finite()) {
+        return Err(format!("its metadata `learning_rate_factor` is {factor}, expected a finite number"));
+    }
+    // Files of earlier versions do not say it.
+    let accumulate = field("accumulate_grad_batches", "a whole number").optional(Value::as_u64)?.unwrap_or(1);
+    if accumulate == 0 {
+        return Err("its metadata `accumulate_grad_batches` is 0, expected at least 1".into());
+    }
+    let sums = field("epoch_sums", "a list of names, each with lists of numbers");
+    let names = field("log_names", "a list of texts");
+    let object = |name| field(name, "an object").optional(|v| v.as_object().cloned());
+    let callbacks = field("callbacks", "an object with the state of each callback");
+    Ok(Position {
+        epoch: number("epoch")?,
+        batch: number("batch")?,
+        global_step: number("global_step")?,
+        accumulate,
+        averaging: field("weight_averaging", "a text").optional(text)?,
+        lr_factor,
+        seed: number("seed")?,
+        seconds: float("seconds")?.filter(|seconds| *seconds >= 0.0),
+        data: field("data", "a text").required(text)?,
+        log_names: names.optional(|v| list(v, text))?.unwrap_or_default(),
+        validation: field("validation_due", "a list of texts").optional(|v| list(v, text))?.unwrap_or_default(),
+        weights_only: field("weights_only", "true or false").optional(Value::as_bool)?.unwrap_or_default(),
+        best_checkpoint: field("best_checkpoint", "a path").optional(text)?.map(PathBuf::from),
+        epoch_sums: Sums {
+            bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
+            anomaly: None,
+            optimizers: vec![[float("epoch_learning_rate")?, None]],
+            monitored: vec![],
+            sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
+        },
+        callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),
+        told: Told {
+            hyperparameters: object("hyperparameters")?.unwrap_or_default(),
+            arguments: object("arguments")?.unwrap_or_default(),
+            config: None,
+        },
+    })
+}
+
+/// A field of the metadata.
+struct Field<'a> {
+    name: &'static str,
+    expected: &'static str,
+    value: &'a Value,
+}
+
+impl Field<'_> {
+    fn required<T>(&self, read: impl FnOnce(&Value) -> Option<T>) -> Result<T, String> {
+        if self.value.is_null() {
+            return Err(format!("its metadata lacks `{}`, {}", self.name, self.expected));
+        }
+        read(self.value).ok_or_else(|| {
+            let found: String = self.value.to_string().chars().take(80).collect();
+            format!("its metadata `{}` is {found}, expected {}", self.name, self.expected)
+        })
+    }
+
+    fn optional<T>(&self, read: impl FnOnce(&Value) -> Option<T>) -> Result<Option<T>, String> {
+        if self.value.is_null() { Ok(None) } else { self.required(read).map(Some) }
+    }
+}
+
+fn list<T>(value: &Value, element: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+    value.as_array()?.iter().map(element).collect()
+}
+
+/// A row of `epoch_sums`: a key, and the elements of each sum by their bits.
+fn row(row: &Value) -> Option<(String, Vec<Vec<f64>>)> {
+    let element = |value: &Value| value.as_u64().map(f64::from_bits);
+    Some((row[0].as_str()?.to_owned(), list(&row[1], |sum| list(sum, element))?))
+}
+
+/// Takes the value of each name out of what a file holds. A floating-point number of another width is rounded to this one.
+///
+/// # Errors
+/// All names that are missing or have another type, so that nothing need be changed before it is known that all fits.
+pub(crate) fn choose<'a>(
+    names: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
+    tensors: &mut BTreeMap<String, Literal>,
+) -> Result<Vec<Literal>> {
+    let (mut chosen, mut problems) = (vec![], vec![]);
+    for (name, ty) in names {
+        match tensors.remove(name) {
+            Some(literal) if literal.ty() == ty => chosen.push(literal),
+            Some(literal) if literal.ty().shape == ty.shape && literal.ty().dtype.is_float() && ty.dtype.is_float() => {
+                chosen.push(literal.to_dtype(ty.dtype)?);
+            }
+            Some(literal) => problems.push(format!("`{name}` is {} there and {ty} here", literal.ty())),
+            None => problems.push(format!("`{name}` ({ty}) is missing")),
+        }
+    }
+    if problems.is_empty() {
+        Ok(chosen)
+    } else {
+        Err(Error::usage(format!("it does not fit:\n  {}", problems.join("\n  "))))
+    }
+}
+
+/// Checks that checkpoints can be written into a folder, which is made if it is not there.
+pub(crate) fn check_writable(folder: &Path) -> Result<()> {
+    let written = std::fs::create_dir_all(folder).and_then(|()| {
+        // It is never given its name.
+        let mut probe = NewFile::create(&folder.join("probe"))?;
+        std::io::Write::write_all(&mut probe, b"probe")
+    });
+    written.map_err(|e| {
+        Error::checkpoint(
+            folder,
+            format!(
+                "the folder cannot be written to ({e}); choose another with default_root_dir, or turn \
+                     enable_checkpointing off"
+            ),
+        )
+    })
+}
+
+/// A new folder `version_N` under `root`, N being the number after the largest that is there. What killed runs left half
+/// written in the folders before it is removed.
+pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
+    let failed = |e: std::io::Error| {
+        Error::checkpoint(root, format!("cannot make a folder for this run ({e}); choose another default_root_dir"))
+    };
+    std::fs::create_dir_all(root).map_err(failed)?;
+    let before = runs(root)?;
+    for (_, folder) in &before {
+        for folder in [folder.join("checkpoints"), folder.clone()] {
+            // A leftover that stays, in a folder of another user say, is in nobody's way but the disk's.
+            let _ = fulmen_durable::remove_leftovers(&folder);
+        }
+    }
+    let first = before.first().map_or(Some(0), |(n, _)| n.checked_add(1));
+    for n in first.into_iter().flat_map(|first| first..=u64::MAX) {
+        let folder = root.join(format!("version_{n}"));
+        match std::fs::create_dir(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(failed(e)),
+        }
+    }
+    Err(Error::checkpoint(root, "there is no free number for a version folder"))
+}
+
+/// The folders `version_N` with their numbers, the newest first.
+pub(crate) fn runs(root: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let entries = match std::fs::read_dir(root) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
+        Err(e) => return Err(Error::checkpoint(root, format!("the folder of runs cannot be read ({e})"))),
+    };
+    let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix("version_")?.parse().ok();
+    let mut runs: Vec<(u64, PathBuf)> =
+        entries.flatten().filter_map(|entry| Some((number(&entry.path())?, entry.path()))).collect();
+    runs.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(runs)
+}

@@ -1,0 +1,86 @@
+//! Which checkpoint `resume: auto` and `ckpt_path: last` or `best` mean: the newest whole one of this
+//! program's runs under the root folder.
+
+use std::cmp::Reverse;
+use std::path::{Path, PathBuf};
+
+use crate::say::note;
+use crate::{Error, Options, Result, Resume, checkpoint};
+
+/// The checkpoint that options name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Named<'a> {
+    Path(&'a Path),
+    /// The one that is furthest in the newest run.
+    Last,
+    /// The best one of the newest run.
+    Best,
+}
+
+impl Named<'_> {
+    /// Of `ckpt_path`.
+    pub(crate) fn by_path(options: &Options) -> Option<Named<'_>> {
+        match options.ckpt_path.to_str() {
+            Some("") => None,
+            Some("last") => Some(Named::Last),
+            Some("best") => Some(Named::Best),
+            _ => Some(Named::Path(&options.ckpt_path)),
+        }
+    }
+
+    /// Of `ckpt_path` and `resume`.
+    pub(crate) fn to_resume(options: &Options) -> Result<Option<Named<'_>>> {
+        match (options.resume, Named::by_path(options)) {
+            (Resume::Never, named) => Ok(named),
+            (Resume::Auto, None | Some(Named::Last)) => Ok(Some(Named::Last)),
+            (Resume::Auto, Some(_)) => Err(Error::option(format!(
+                "resume: auto means the newest checkpoint, and ckpt_path: {} another one; give one of the two options",
+                options.ckpt_path.display()
+            ))),
+        }
+    }
+
+    /// Reads the checkpoint; `None` where there is no run to go on with. A damaged one is told of, and the one before it
+    /// taken.
+    pub(crate) fn read<T>(self, root: &Path, read: impl Fn(&Path) -> Result<T>) -> Result<Option<(PathBuf, T)>> {
+        if let Named::Path(path) = self {
+            return Ok(Some((path.to_owned(), read(path)?)));
+        }
+        for (_, run) in checkpoint::runs(root)? {
+            for path in self.checkpoints(&run.join("checkpoints")) {
+                match read(&path) {
+                    Ok(whole) => return Ok(Some((path, whole))),
+                    Err(error) => skipped(&error),
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The checkpoints of a run that this program has written, the one to take first. A run may have been killed before
+    /// its first one.
+    fn checkpoints(self, folder: &Path) -> Vec<PathBuf> {
+        let mut found = vec![];
+        for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            if path.extension().is_none_or(|of| of != "safetensors") {
+                continue;
+            }
+            match checkpoint::standing(&path) {
+                Ok(Some(position)) => found.push((position, path)),
+                // Of another program, or of none.
+                Ok(None) => {}
+                Err(error) => skipped(&error),
+            }
+        }
+        let is_last = |path: &Path| path.file_name().is_some_and(|of| of == "last.safetensors");
+        found.sort_by_key(|(at, path)| Reverse((at.epoch, at.batch, at.global_step, is_last(path), path.clone())));
+        if self == Named::Best {
+            return found.iter().filter_map(|(at, path)| at.best(path)).collect();
+        }
+        found.into_iter().filter(|(at, _)| !at.weights_only).map(|(_, path)| path).collect()
+    }
+}
+
+fn skipped(error: &Error) {
+    note(&format!("warning: {error}\nThe checkpoint before it is looked for."));
+}

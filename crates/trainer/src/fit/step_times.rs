@@ -1,0 +1,58 @@
+//! [`StepTimes`]: how long the steps of a fit take.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The times of steps: all of them summed up, the latest kept.
+#[derive(Debug, Default)]
+pub(super) struct StepTimes {
+    count: u64,
+    total: Duration,
+    /// In which the device waited for a batch.
+    pub(super) waits: Duration,
+    latest: VecDeque<Duration>,
+}
+
+impl StepTimes {
+    /// How many times the median is taken of.
+    const KEPT: usize = 1 << 16;
+
+    /// Counts a step, and the time since the one before was handed to the device. That is the time of a step only if
+    /// the device was `busy`: else the host merely filled its queue.
+    pub(super) fn push(&mut self, time: Duration, busy: bool) {
+        self.count += 1;
+        self.total += time;
+        if !busy {
+            return;
+        }
+        if self.latest.len() == Self::KEPT {
+            self.latest.pop_front();
+        }
+        self.latest.push_back(time);
+    }
+
+    /// Adds time in which the device finished steps that were counted before.
+    pub(super) fn finish(&mut self, time: Duration) {
+        self.total += time;
+    }
+
+    /// Adds time of counted steps in which the device waited for a batch.
+    pub(super) fn waited(&mut self, time: Duration) {
+        self.waits += time;
+    }
+
+    pub(super) fn wait_share(&self) -> f64 {
+        if self.total.is_zero() { 0.0 } else { (self.waits.as_secs_f64() / self.total.as_secs_f64()).min(1.0) }
+    }
+
+    pub(super) fn median(&self) -> Duration {
+        let mut sorted: Vec<Duration> = self.latest.iter().copied().collect();
+        sorted.sort_unstable();
+        let mean = || self.total.checked_div(u32::try_from(self.count).unwrap_or(u32::MAX)).unwrap_or_default();
+        sorted.get(sorted.len() / 2).copied().unwrap_or_else(mean)
+    }
+
+    pub(super) fn steps_per_second(&self) -> f64 {
+        if self.total.is_zero() { 0.0 } else { self.count as f64 / self.total.as_secs_f64() }
+    }
+}

@@ -1,0 +1,262 @@
+//! Pictures, texts and histograms: how a step gives them at its log points, and what the host makes of them.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use fulmen_tensor::{DType, Literal, Tensor};
+
+use crate::{Batch, Error, Result};
+
+/// A logged value that is no metric, as loggers and callbacks get it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Media {
+    /// One picture or several of one size.
+    Image(Picture),
+    /// A text for each row of token ids.
+    Text(Vec<String>),
+    /// How elements are distributed.
+    Histogram(Histogram),
+}
+
+/// Pictures of one size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// How many there are, their channels (1, 3 or 4), height and width.
+    pub shape: [usize; 4],
+    /// The pixels in the order of the shape, from 0 to 255.
+    pub pixels: Vec<u8>,
+}
+
+/// How many elements lie in each of some parts of the same width.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Histogram {
+    /// Where the first part begins: the smallest finite element, half a unit less where all are equal.
+    pub low: f64,
+    /// Where the last part ends: the largest finite element, half a unit more where all are equal.
+    pub high: f64,
+    /// The sum of the finite elements, and of their squares.
+    pub sum: f64,
+    /// The sum of the squares of the finite elements.
+    pub sum_squares: f64,
+    /// The finite elements in each part; one on the border of two is in the upper one.
+    pub counts: Vec<u64>,
+    /// Elements that are NaN or infinite.
+    pub non_finite: u64,
+}
+
+/// Makes a text of token ids.
+type Decode = dyn Fn(&[i64]) -> String + Send + Sync;
+
+/// Of which kind a logged tensor is.
+#[derive(Clone)]
+pub(crate) enum MediaKind {
+    Image,
+    Histogram(usize),
+    Text(Arc<Decode>),
+}
+
+impl fmt::Debug for MediaKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MediaKind::Image => f.write_str("image"),
+            MediaKind::Histogram(bins) => write!(f, "histogram of {bins}"),
+            MediaKind::Text(_) => f.write_str("text"),
+        }
+    }
+}
+
+/// Numbers that stand before the counts of a histogram: low, high, sum and sum of squares by their bits, and a count.
+const HEAD: usize = 5;
+/// More would be no histogram.
+const MOST_BINS: usize = 4096;
+
+impl MediaKind {
+    /// What is wrong with a tensor of this kind.
+    pub(crate) fn check(&self, value: &Tensor, batch: &Batch) -> Result<(), String> {
+        let ty = value.ty();
+        let dims = ty.shape.dims();
+        match self {
+            MediaKind::Image => {
+                let fits = |c: usize, h: usize, w: usize| [1, 3, 4].contains(&c) && h > 0 && w > 0;
+                match (dims, ty.dtype == DType::U8 || ty.dtype.is_float()) {
+                    (&[c, h, w], true) if fits(c, h, w) => Ok(()),
+                    (&[n, c, h, w], true) if n > 0 && fits(c, h, w) => Ok(()),
+                    _ => Err(format!(
+                        "a picture is [C, H, W], several are [N, C, H, W], with 1, 3 or 4 channels, of u8 or floating-point \
+                         numbers from 0 to 1; the value is {ty}"
+                    )),
+                }
+            }
+            MediaKind::Text(_) if ty.dtype.is_integer() && matches!(dims.len(), 1 | 2) => Ok(()),
+            MediaKind::Text(_) => Err(format!("token ids are [T] or [N, T] of an integer type; the value is {ty}")),
+            MediaKind::Histogram(bins) if !(1..=MOST_BINS).contains(bins) => {
+                Err(format!("a histogram has 1 to {MOST_BINS} bins, not {bins}"))
+            }
+            MediaKind::Histogram(_) if ty.dtype.is_complex() || ty.shape.num_elements() == 0 => {
+                Err(format!("a histogram needs real numbers, one at least; the value is {ty}"))
+            }
+            MediaKind::Histogram(_) => {
+                let of_batch = batch.inputs().any(|field| !field.is(batch.mask()) && value.depends_on(field));
+                let masked = dims.first() == Some(&batch.size()) || value.depends_on(batch.mask());
+                if batch.is_padded() && of_batch && !masked {
+                    return Err(format!(
+                        "the last batch is padded, and the value {ty} does not have the batch axis first, so padding would be \
+                         counted; log what has it, or what depends on the batch's mask"
+                    ));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What the host needs of a tensor.
+    pub(crate) fn record(&self, value: &Tensor, batch: &Batch) -> Tensor {
+        match self {
+            MediaKind::Text(_) => value.clone(),
+            MediaKind::Image if value.dtype() == DType::U8 => value.clone(),
+            MediaKind::Image => {
+                let clamped = value.to_dtype(DType::F32).clamp(0.0, 1.0);
+                let number = clamped.is_finite().select(&clamped, &clamped.zeros_like());
+                (number * 255.0).round().to_dtype(DType::U8)
+            }
+            MediaKind::Histogram(bins) => histogram(value, batch, *bins),
+        }
+    }
+
+    /// What it is on the host.
+    pub(crate) fn read(&self, literal: &Literal) -> Result<Media> {
+        let dims = literal.ty().shape.dims();
+        Ok(match self {
+            MediaKind::Image => {
+                let shape = match *dims {
+                    [n, c, h, w] => [n, c, h, w],
+                    [c, h, w] => [1, c, h, w],
+                    _ => return Err(Error::data(format!("the step gave {} for a picture", literal.ty()))),
+                };
+                Media::Image(Picture { shape, pixels: literal.to_vec::<u8>()? })
+            }
+            MediaKind::Text(decode) => {
+                let ids: Vec<i64> = literal.to_f64().into_iter().map(|id| id as i64).collect();
+                let row = dims.last().copied().unwrap_or(1).max(1);
+                Media::Text(ids.chunks(row).map(|ids| decode(ids)).collect())
+            }
+            MediaKind::Histogram(_) => {
+                let words = literal.to_vec::<i32>()?;
+                let number = |i: usize| f64::from(f32::from_bits(words[i] as u32));
+                let counts: Vec<u64> = words[HEAD..].iter().map(|&count| count as u64).collect();
+                let empty = counts.iter().all(|&count| count == 0);
+                let [low, high] = if empty { [0.0, 0.0] } else { [number(0), number(1)] };
+                let (sum, sum_squares, non_finite) = (number(2), number(3), words[4] as u64);
+                Media::Histogram(Histogram { low, high, sum, sum_squares, counts, non_finite })
+            }
+        })
+    }
+}
+
+/// A histogram as one i32 vector. Every element is compared with every bin, which no device does slowly.
+fn histogram(value: &Tensor, batch: &Batch, bins: usize) -> Tensor {
+    let x = value.to_dtype(DType::F32);
+    let finite = x.is_finite();
+    let real = match x.shape().dims().split_first() {
+        Some((rows, others)) if batch.is_padded() && *rows == batch.size() => {
+            let dims = [&[*rows], &vec![1; others.len()][..]].concat();
+            batch.mask().gt(0.0).reshape(dims).broadcast_to(x.shape())
+        }
+        _ => x.eq(&x).or(x.ne(&x)),
+    };
+    let counted = finite.and(&real);
+    let axes: Vec<isize> = (0..x.rank() as isize).collect();
+    let zeros = x.zeros_like();
+    let smallest = counted.select(&x, &(&zeros + f64::INFINITY)).min(&axes);
+    let largest = counted.select(&x, &(&zeros - f64::INFINITY)).max(&axes);
+    let half = smallest.eq(&largest).to_dtype(DType::F32) * 0.5;
+    let (low, high) = (smallest - &half, largest + &half);
+    let part = (((&x - &low) * (bins as f64 / (&high - &low))).floor()).clamp(0.0, (bins - 1) as f64);
+    let part = counted.select(&part, &(&zeros - 1.0)).to_dtype(DType::I32).reshape([value.shape().num_elements(), 1]);
+    let counts = part.eq(Tensor::iota(DType::I32, [1, bins], 1)).to_dtype(DType::I32).sum(&[0]);
+    let numbers = counted.select(&x, &zeros);
+    let bits = |number: &Tensor| number.bitcast(DType::I32).broadcast_to([1]);
+    let lost = finite.not().and(&real).to_dtype(DType::I32).sum_all().broadcast_to([1]);
+    let [low, high] = [&low, &high].map(bits);
+    let [sum, squares] = [numbers.sum_all(), numbers.square().sum_all()].map(|sum| bits(&sum));
+    Tensor::concatenate(&[&low, &high, &sum, &squares, &lost, &counts], 0)
+}
+
+impl Media {
+    /// A file with it: the ending of its name, and its bytes. A picture is a PNG, texts are separated by empty lines, a
+    /// histogram is a CSV with a row a bin.
+    ///
+    /// # Errors
+    /// The picture has another number of pixels than its shape says.
+    pub fn to_file(&self) -> io::Result<(&'static str, Vec<u8>)> {
+        Ok(match self {
+            Media::Image(picture) => ("png", picture.png()?),
+            Media::Text(texts) => ("txt", (texts.join("\n\n") + "\n").into_bytes()),
+            Media::Histogram(histogram) => {
+                let edges = histogram.edges();
+                let rows = edges.windows(2).zip(&histogram.counts);
+                let rows = rows.map(|(edges, count)| format!("{},{},{count}\n", edges[0], edges[1]));
+                ("csv", format!("low,high,count\n{}", rows.collect::<String>()).into_bytes())
+            }
+        })
+    }
+}
+
+impl Histogram {
+    /// The borders of the parts: one more than there are parts.
+    ///
+    /// ```
+    /// use fulmen_trainer::Histogram;
+    ///
+    /// let (sum, sum_squares, non_finite) = (4.0, 10.0, 0);
+    /// let histogram = Histogram { low: 0.0, high: 3.0, sum, sum_squares, counts: vec![2, 0, 1], non_finite };
+    /// assert_eq!(histogram.edges(), [0.0, 1.0, 2.0, 3.0]);
+    /// ```
+    pub fn edges(&self) -> Vec<f64> {
+        let bins = self.counts.len();
+        let edge = |i: usize| self.low + (self.high - self.low) * (i as f64 / bins as f64);
+        (0..bins).map(edge).chain([self.high]).collect()
+    }
+}
+
+impl Picture {
+    /// Space between the pictures of a grid, in pixels.
+    const BORDER: usize = 2;
+
+    /// The pictures side by side as one PNG, in a grid about as wide as high.
+    ///
+    /// # Errors
+    /// There are another number of pixels than the shape says, or more than a PNG can have.
+    pub fn png(&self) -> io::Result<Vec<u8>> {
+        let [n, channels, height, width] = self.shape;
+        if self.pixels.len() != self.shape.iter().product::<usize>() || self.pixels.is_empty() {
+            let message = format!("{} pixels do not make pictures of shape {:?}", self.pixels.len(), self.shape);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let columns = (n as f64).sqrt().ceil() as usize;
+        let side = |count: usize, size: usize| count * size + (count - 1) * Picture::BORDER;
+        let (wide, high) = (side(columns, width), side(n.div_ceil(columns), height));
+        let mut rows = vec![0; wide * high * channels];
+        for (i, planes) in self.pixels.chunks(channels * height * width).enumerate() {
+            let top = i / columns * (height + Picture::BORDER);
+            let left = i % columns * (width + Picture::BORDER);
+            for (at, &pixel) in planes.iter().enumerate() {
+                let (channel, y, x) = (at / (height * width), at / width % height, at % width);
+                rows[((top + y) * wide + left + x) * channels + channel] = pixel;
+            }
+        }
+        let size = |size: usize| u32::try_from(size).map_err(io::Error::other);
+        let mut bytes = vec![];
+        let mut encoder = png::Encoder::new(&mut bytes, size(wide)?, size(high)?);
+        encoder.set_color(match channels {
+            1 => png::ColorType::Grayscale,
+            3 => png::ColorType::Rgb,
+            _ => png::ColorType::Rgba,
+        });
+        let mut writer = encoder.write_header()?;
+        writer.write_image_data(&rows)?;
+        writer.finish()?;
+        Ok(bytes)
+    }
+}

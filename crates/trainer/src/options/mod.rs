@@ -1,0 +1,451 @@
+//! The Trainer's options: one table, from which come the builder's methods, the command line, the environment, the
+//! defaults, the checks and the help texts.
+
+pub(crate) mod batch_limit;
+pub(crate) mod clip_algorithm;
+pub(crate) mod duration;
+pub(crate) mod environment;
+pub(crate) mod learning_rate_scaling;
+pub(crate) mod named;
+pub(crate) mod nearest;
+pub(crate) mod old_names;
+pub(crate) mod precision;
+pub(crate) mod resume;
+pub(crate) mod settle;
+pub(crate) mod strategy;
+pub(crate) mod typed;
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::builder::{BoolishValueParser, ValueParser};
+use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
+
+use crate::options::typed::{toml, typed};
+use crate::plan::NO_LIMIT;
+use crate::{
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, Precision, Result, Resume, Strategy,
+    TrainDuration,
+};
+
+/// One row of the table, for documents and reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptionRow {
+    /// The name in the builder; on the command line with dashes.
+    pub name: &'static str,
+    /// The environment variable that sets it where the code does not.
+    pub env: &'static str,
+    /// The default as text.
+    pub default: String,
+    /// What it does.
+    pub doc: String,
+}
+
+macro_rules! options {
+    ($($(#[doc = $doc:literal])* $(#[arg($($arg:tt)*)])? $name:ident: $ty:ident = $default:expr, $env:literal, $check:expr;)*) => {
+        /// The options of a [`Trainer`](crate::Trainer), all of them decided.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Options {
+            $($(#[doc = $doc])* pub $name: $ty,)*
+        }
+
+        /// The options that were given, in code or on the command line; the others are `None`.
+        ///
+        /// It is a `clap` argument group: `#[command(flatten)]` it into a program's own arguments and pass it to
+        /// [`TrainerBuilder::args`](crate::TrainerBuilder::args).
+        #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
+        #[command(next_help_heading = "Trainer", about = None, long_about = None)]
+        pub struct TrainerArgs {
+            $($(#[doc = $doc])* #[arg(long, allow_negative_numbers = true, value_parser = <$ty>::parser() $(, $($arg)*)?)] pub $name: Option<$ty>,)*
+        }
+
+        impl TrainerArgs {
+            /// Takes over what `other` gives.
+            pub(crate) fn merge(&mut self, other: TrainerArgs) {
+                $(if other.$name.is_some() {
+                    self.$name = other.$name;
+                })*
+            }
+
+            /// Takes what was not given from the environment.
+            pub(crate) fn or_env(mut self, env: impl Fn(&str) -> Option<OsString>) -> Result<TrainerArgs> {
+                $(if self.$name.is_none() {
+                    if let Some(text) = env($env).filter(|text| !text.is_empty()) {
+                        self.$name = Some(<$ty>::parse_env(&text).map_err(|e| {
+                            let (name, text) = (stringify!($name), text.to_string_lossy());
+                            Error::option(format!("{name}: the environment variable {} is `{text}`: {e}", $env))
+                        })?);
+                    }
+                })*
+                Ok(self)
+            }
+
+            /// Decides every option: what was given, else the environment, else the default; then checks it.
+            pub(crate) fn resolve(self, env: impl Fn(&str) -> Option<OsString>) -> Result<Options> {
+                let given = self.or_env(env)?;
+                let options = Options { $($name: given.$name.clone().unwrap_or_else(|| $default),)* };
+                $({
+                    let check: fn(&$ty) -> Option<&'static str> = $check;
+                    if let Some(expected) = check(&options.$name) {
+                        return Err(Error::option(format!(
+                            "{}: {} is not possible, {expected}",
+                            stringify!($name), <$ty>::show(&options.$name)
+                        )));
+                    }
+                })*
+                options.settle(&given)
+            }
+        }
+
+        impl Options {
+            /// The table of all options.
+            pub fn table() -> Vec<OptionRow> {
+                vec![$(OptionRow {
+                    name: stringify!($name),
+                    env: $env,
+                    default: <$ty>::show(&$default),
+                    doc: [$($doc),*].concat().trim().to_owned(),
+                },)*]
+            }
+
+            /// The options as a file that `--config` reads.
+            pub(crate) fn to_toml(&self) -> String {
+                let values = self.values().into_iter().map(|(name, value)| match value {
+                    Some(value) => format!("{} = {}\n", name.replace('_', "-"), toml(&typed(&value))),
+                    None => format!("# {} =\n", name.replace('_', "-")),
+                });
+                values.fold("[trainer]\n".to_owned(), |text, value| text + &value)
+            }
+
+            /// Each option's name and its value as the command line takes it; none where there is nothing to say.
+            pub(crate) fn values(&self) -> Vec<(&'static str, Option<String>)> {
+                let mut values = vec![$((stringify!($name), <$ty>::given(&self.$name)),)*];
+                // Without a limit it is what it is by itself.
+                if self.max_epochs == NO_LIMIT {
+                    values.iter_mut().filter(|value| value.0 == "max_epochs").for_each(|value| value.1 = None);
+                }
+                values
+            }
+        }
+    };
+}
+
+/// How the value of an option is written in the environment and in documents.
+trait Text: Clone + Send + Sync + 'static {
+    fn parse_env(text: &OsStr) -> Result<Self, String>;
+    /// What reads it on the command line.
+    fn parser() -> ValueParser {
+        ValueParser::new(|text: &str| Self::parse_env(OsStr::new(text)))
+    }
+    fn show(value: &Self) -> String;
+    /// The value as the command line takes it.
+    fn given(value: &Self) -> Option<String> {
+        Some(Self::show(value))
+    }
+}
+
+fn parse<T: FromStr>(text: &OsStr) -> Result<T, String>
+where
+    T::Err: std::fmt::Display,
+{
+    text.to_str().ok_or("it is no UTF-8")?.parse().map_err(|e: T::Err| e.to_string())
+}
+
+impl Text for u64 {
+    fn parse_env(text: &OsStr) -> Result<u64, String> {
+        parse(text).map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
+    }
+    fn show(value: &u64) -> String {
+        value.to_string()
+    }
+}
+
+impl Text for f64 {
+    fn parse_env(text: &OsStr) -> Result<f64, String> {
+        parse(text).map_err(|_| "expected a number".into())
+    }
+    fn show(value: &f64) -> String {
+        value.to_string()
+    }
+}
+
+impl Text for bool {
+    fn parse_env(text: &OsStr) -> Result<bool, String> {
+        match text.to_str().map(str::to_lowercase).as_deref() {
+            Some("1" | "true" | "yes" | "on") => Ok(true),
+            Some("0" | "false" | "no" | "off") => Ok(false),
+            _ => Err("it is neither true nor false".into()),
+        }
+    }
+    fn parser() -> ValueParser {
+        BoolishValueParser::new().into()
+    }
+    fn show(value: &bool) -> String {
+        value.to_string()
+    }
+}
+
+/// Types that are written as they are shown.
+macro_rules! texts {
+    ($($ty:ty),*) => {$(
+        impl Text for $ty {
+            fn parse_env(text: &OsStr) -> Result<$ty, String> {
+                parse(text)
+            }
+            fn show(value: &$ty) -> String {
+                value.to_string()
+            }
+        }
+    )*};
+}
+texts!(
+    Accelerator,
+    Devices,
+    GradientClipAlgorithm,
+    LearningRateScaling,
+    MatmulPrecision,
+    Resume,
+    Strategy,
+    TrainDuration,
+    BatchLimit,
+    FastDevRun
+);
+
+impl Text for Duration {
+    fn parse_env(text: &OsStr) -> Result<Duration, String> {
+        let text = text.to_str().ok_or("it is no UTF-8")?;
+        duration::parse_time(text).map_err(|why| format!("{why}; expected a time, 25s or 1m30s say"))
+    }
+    fn show(value: &Duration) -> String {
+        duration::show_time(*value)
+    }
+}
+
+impl Text for Precision {
+    fn parse_env(text: &OsStr) -> Result<Precision, String> {
+        parse(text)
+    }
+    fn show(value: &Precision) -> String {
+        if value.refusal().is_some() { value.to_string() } else { value.name().to_owned() }
+    }
+}
+
+impl Text for PathBuf {
+    fn parse_env(text: &OsStr) -> Result<PathBuf, String> {
+        Ok(text.into())
+    }
+    fn parser() -> ValueParser {
+        ValueParser::path_buf()
+    }
+    fn show(value: &PathBuf) -> String {
+        if value.as_os_str().is_empty() { "none".into() } else { value.display().to_string() }
+    }
+    fn given(value: &PathBuf) -> Option<String> {
+        (!value.as_os_str().is_empty()).then(|| Self::show(value))
+    }
+}
+
+fn positive(value: &u64) -> Option<&'static str> {
+    (*value == 0).then_some("it must be at least 1")
+}
+
+fn limit(value: &f64) -> Option<&'static str> {
+    (!value.is_finite() || *value < 0.0).then_some("it must be finite and at least 0")
+}
+
+/// Hands the table of all options to a macro, a row an option: what it does, `name: Type = default`, the environment
+/// variable, and what says why a value cannot be.
+macro_rules! option_table {
+    ($rows:ident) => {
+        $rows! {
+            /// The kind of device to train on: auto, cpu, cuda or tpu.
+            accelerator: Accelerator = Accelerator::Auto, "FULMEN_ACCELERATOR", |_| None;
+
+            /// How many devices to train on (8), or which (`[5]` or `0,2`), or auto: all TPUs or GPUs of this machine, or one CPU
+            /// device. Of several processes it says which devices of each process.
+            devices: Devices = Devices::auto(), "FULMEN_DEVICES", |_| None;
+
+            /// How training is spread over several devices: ddp (each has all parameters) or fsdp (parameters and optimizer
+            /// state are split too).
+            strategy: Strategy = Strategy::Ddp, "FULMEN_STRATEGY", |_| None;
+
+            /// The element types of a model: 32-true, bf16-mixed (products in bf16), bf16-true or 16-mixed; a bare 16 means
+            /// bf16-mixed.
+            precision: Precision = Precision::F32, "FULMEN_PRECISION", Precision::refusal;
+
+            /// How exactly products of f32 numbers are computed: default (on a TPU one pass in bf16), high or highest.
+            matmul_precision: MatmulPrecision = MatmulPrecision::Default, "FULMEN_MATMUL_PRECISION", |_| None;
+
+            /// Whether the learning rate is multiplied by the number of devices (linear), by its square root (sqrt) or not at all
+            /// (none).
+            learning_rate_scaling: LearningRateScaling = LearningRateScaling::None, "FULMEN_LEARNING_RATE_SCALING", |_| None;
+
+            /// Batches for which the optimizer steps once, with the gradient of all their samples; the last ones of an epoch may
+            /// be fewer.
+            accumulate_grad_batches: u64 = 1, "FULMEN_ACCUMULATE_GRAD_BATCHES", positive;
+
+            /// What gradients are clipped to; 0 for not at all.
+            gradient_clip_val: f64 = 0.0, "FULMEN_GRADIENT_CLIP_VAL", limit;
+
+            /// How gradients are clipped: norm (all together, to a Euclidean length) or value (each element).
+            gradient_clip_algorithm: GradientClipAlgorithm = GradientClipAlgorithm::Norm, "FULMEN_GRADIENT_CLIP_ALGORITHM", |_| None;
+
+            /// Whether to log the Euclidean length of all gradients, before they are clipped, as `grad_norm`.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            log_grad_norm: bool = false, "FULMEN_LOG_GRAD_NORM", |_| None;
+
+            /// Epochs to train for; without a limit where another option limits training.
+            max_epochs: u64 = 10, "FULMEN_MAX_EPOCHS", positive;
+
+            /// Optimizer steps to train for; 0 for no limit.
+            max_steps: u64 = 0, "FULMEN_MAX_STEPS", |_| None;
+
+            /// Time to train and validate for, such as 2h30m or 00:12:00:00 (days, hours, minutes, seconds), that before a
+            /// resume included; none for no limit.
+            max_time: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_TIME", TrainDuration::refusal_of_time;
+
+            /// How long to train, in any unit: 10ep (epochs), 500ba (steps), 1e6sa (samples), 1e9tok (tokens) or 2h30m; none for
+            /// no limit.
+            max_duration: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_DURATION", TrainDuration::refusal;
+
+            /// Epochs that are trained before a callback or max_time can end training.
+            min_epochs: u64 = 0, "FULMEN_MIN_EPOCHS", |_| None;
+
+            /// Optimizer steps that are made before a callback or max_time can end training.
+            min_steps: u64 = 0, "FULMEN_MIN_STEPS", |_| None;
+
+            /// Batches of an epoch that are trained on: a number (10) or a share (0.1); 1.0 for all.
+            limit_train_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_TRAIN_BATCHES", BatchLimit::refusal_of_some;
+
+            /// Batches of a validation, as a number or a share; 0 for no validation in a fit.
+            limit_val_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_VAL_BATCHES", BatchLimit::refusal;
+
+            /// Batches of a test, as a number or a share.
+            limit_test_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_TEST_BATCHES", BatchLimit::refusal_of_some;
+
+            /// Batches to predict for, as a number or a share.
+            limit_predict_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_PREDICT_BATCHES", BatchLimit::refusal_of_some;
+
+            /// Train on the same few batches in every epoch, those of the first one, and validate on as many: a number or a
+            /// share; 0 for not at all.
+            overfit_batches: BatchLimit = BatchLimit::Count(0), "FULMEN_OVERFIT_BATCHES", BatchLimit::refusal;
+
+            /// Try everything out: one epoch of one batch (or of this many) for training and validation, as many for a test and
+            /// for predictions, without checkpoints and loggers.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            fast_dev_run: FastDevRun = FastDevRun::default(), "FULMEN_FAST_DEV_RUN", |_| None;
+
+            /// When a fit validates: each time after this share of an epoch (0.25), or after so many optimizer steps of the run
+            /// (500).
+            val_check_interval: BatchLimit = BatchLimit::ALL, "FULMEN_VAL_CHECK_INTERVAL", BatchLimit::refusal_of_some;
+
+            /// Validation batches that are run before the first step, so that what is wrong with them is told at once; 0 for none.
+            num_sanity_val_steps: u64 = 0, "FULMEN_NUM_SANITY_VAL_STEPS", |_| None;
+
+            /// Train and nothing else, to measure how fast that is: no log points within an epoch, loggers, checkpoints or progress
+            /// bar.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            barebones: bool = false, "FULMEN_BAREBONES", |_| None;
+
+            /// Steps between two log points: how often logged values are read from the device.
+            log_every_n_steps: u64 = 50, "FULMEN_LOG_EVERY_N_STEPS", positive;
+
+            /// Epochs between two validations.
+            check_val_every_n_epoch: u64 = 1, "FULMEN_CHECK_VAL_EVERY_N_EPOCH", positive;
+
+            /// Epochs after which the module's `train_dataloader` makes a new training loader; 0 for never.
+            reload_dataloaders_every_n_epochs: u64 = 0, "FULMEN_RELOAD_DATALOADERS_EVERY_N_EPOCHS", |_| None;
+
+            /// The seed of initial weights and of random layers.
+            seed: u64 = 0, "FULMEN_SEED", |_| None;
+
+            /// Where runs are written: each gets a folder `version_N` of its own.
+            default_root_dir: PathBuf = PathBuf::from("runs"), "FULMEN_DEFAULT_ROOT_DIR", |_| None;
+
+            /// A checkpoint to resume from; `last` or `best` for the newest run's under default_root_dir; empty to start anew.
+            ckpt_path: PathBuf = PathBuf::new(), "FULMEN_CKPT_PATH", |_| None;
+
+            /// Whether a fit goes on with the newest whole checkpoint of this program under default_root_dir, if there is one
+            /// (auto), or starts anew unless ckpt_path names one (never).
+            resume: Resume = Resume::Never, "FULMEN_RESUME", |_| None;
+
+            /// How long a fit may take to save and end after SIGTERM or SIGHUP, `25s` or `1m30s` say; the program then ends.
+            grace: Duration = Duration::from_secs(25), "FULMEN_GRACE", |_| None;
+
+            /// Whether to stop with an error when the training loss is NaN or infinite.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            detect_nan: bool = false, "FULMEN_DETECT_NAN", |_| None;
+
+            /// Whether to watch every value of the training step, and to stop with the operation and the line that made the first
+            /// NaN or infinity; slow, and takes more memory.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            detect_anomaly: bool = false, "FULMEN_DETECT_ANOMALY", |_| None;
+
+            /// Whether to write checkpoints: the last and the best.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            enable_checkpointing: bool = true, "FULMEN_ENABLE_CHECKPOINTING", |_| None;
+
+            /// Whether to begin with a table of the module's parts: type, parameters and shapes.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            enable_model_summary: bool = true, "FULMEN_ENABLE_MODEL_SUMMARY", |_| None;
+
+            /// Whether to show progress: a bar on a terminal, lines elsewhere.
+            #[arg(num_args = 0..=1, default_missing_value = "true")]
+            enable_progress_bar: bool = true, "FULMEN_ENABLE_PROGRESS_BAR", |_| None;
+        }
+    };
+}
+pub(crate) use option_table;
+
+option_table!(options);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(args: TrainerArgs, env: &[(&str, &str)]) -> Result<Options> {
+        args.resolve(|name| env.iter().find(|e| e.0 == name).map(|e| e.1.into()))
+    }
+
+    #[test]
+    fn what_was_given_wins_over_the_environment_and_that_over_the_default() {
+        let env = [("FULMEN_MAX_EPOCHS", "3"), ("FULMEN_SEED", "7")];
+        let args = TrainerArgs { max_epochs: Some(5), ..TrainerArgs::default() };
+        let options = resolve(args, &env).unwrap();
+        assert_eq!((options.max_epochs, options.seed, options.log_every_n_steps), (5, 7, 50));
+        let switched = resolve(TrainerArgs::default(), &[("FULMEN_DETECT_NAN", "1"), ("FULMEN_SEED", "")]).unwrap();
+        assert_eq!((switched.detect_nan, switched.seed), (true, 0));
+    }
+
+    #[test]
+    fn a_time_is_read_as_a_duration_is() {
+        let parse = |text: &str| Duration::parse_env(OsStr::new(text));
+        for (text, seconds, shown) in [
+            ("25s", 25, "25s"),
+            ("90s", 90, "1m30s"),
+            ("1h30m", 5400, "1h30m"),
+            ("2d", 172_800, "48h"),
+            ("0s", 0, "0s"),
+        ] {
+            let time = parse(text).unwrap();
+            assert_eq!((time, Duration::show(&time)), (Duration::from_secs(seconds), shown.to_owned()));
+        }
+        assert_eq!(parse("1s500ms"), Ok(Duration::from_millis(1500)));
+        for wrong in ["", "25", "s", "-1", "5x", "1h30", "1e99d"] {
+            assert!(parse(wrong).unwrap_err().contains("25s or 1m30s"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn impossible_values_are_refused_by_name() {
+        let args = TrainerArgs { max_epochs: Some(0), ..TrainerArgs::default() };
+        let message = resolve(args, &[]).unwrap_err().to_string();
+        assert_eq!(message, "max_epochs: 0 is not possible, it must be at least 1");
+        let message = resolve(TrainerArgs::default(), &[("FULMEN_SEED", "x")]).unwrap_err().to_string();
+        assert!(message.starts_with("seed: the environment variable FULMEN_SEED is `x`"), "{message}");
+        let message = resolve(TrainerArgs::default(), &[("FULMEN_ACCELERATOR", "tpux")]).unwrap_err().to_string();
+        assert!(message.contains("auto, cpu, cuda, tpu"), "{message}");
+    }
+}

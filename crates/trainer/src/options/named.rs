@@ -1,0 +1,37 @@
+//! Enums whose values have names, as options are written on the command line and in files.
+
+/// Reads and writes the values of an enum by the names in its `NAMES`: a row each, the name first.
+macro_rules! named {
+    ($ty:ident, $what:literal) => {
+        impl std::str::FromStr for $ty {
+            type Err = crate::Error;
+            fn from_str(name: &str) -> crate::Result<$ty> {
+                NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
+                    if let Some(instead) = crate::options::old_names::instead(name) {
+                        return crate::Error::usage(format!(concat!("`{}` is no ", $what, ": {}"), name, instead));
+                    }
+                    let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
+                    crate::Error::usage(format!(
+                        concat!("`{}` is no ", $what, "; there are: {}"),
+                        name,
+                        known.join(", ")
+                    ))
+                })
+            }
+        }
+
+        impl TryFrom<&str> for $ty {
+            type Error = crate::Error;
+            fn try_from(name: &str) -> crate::Result<$ty> {
+                name.parse()
+            }
+        }
+
+        impl std::fmt::Display for $ty {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or(stringify!($ty), |row| row.0))
+            }
+        }
+    };
+}
+pub(crate) use named;

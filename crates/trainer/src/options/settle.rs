@@ -1,0 +1,141 @@
+//! What several options say of the same thing, brought together.
+
+use crate::plan::NO_LIMIT;
+use crate::{BatchLimit, Error, Options, Result, TrainDuration, TrainerArgs};
+
+impl Options {
+    /// Brings together what options say of the same thing; `given` are those that do not have their default.
+    ///
+    /// # Errors
+    /// Options that contradict each other, by their names.
+    pub(crate) fn settle(mut self, given: &TrainerArgs) -> Result<Options> {
+        if self.barebones {
+            for (name, given) in [
+                ("enable_checkpointing", given.enable_checkpointing),
+                ("enable_progress_bar", given.enable_progress_bar),
+                ("log_grad_norm", given.log_grad_norm),
+                ("detect_nan", given.detect_nan),
+                ("detect_anomaly", given.detect_anomaly),
+                ("enable_model_summary", given.enable_model_summary),
+                ("num_sanity_val_steps", given.num_sanity_val_steps.map(|steps| steps > 0)),
+            ] {
+                if given == Some(true) {
+                    return Err(Error::option(format!(
+                        "barebones: it leaves out {name}, which is on; give one of the two"
+                    )));
+                }
+            }
+            (self.enable_checkpointing, self.enable_progress_bar, self.enable_model_summary) = (false, false, false);
+        }
+        if self.fast_dev_run.batches() > 0 {
+            return Ok(self.tried_out());
+        }
+        self.overfit(given)?;
+        if let (BatchLimit::Count(steps), 2..) = (self.val_check_interval, self.check_val_every_n_epoch) {
+            return Err(Error::option(format!(
+                "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give one of \
+                 the two, or a share of an epoch (0.25)"
+            )));
+        }
+        self.settle_limits(given)
+    }
+
+    /// Whether a run writes no file at all.
+    pub(crate) fn leaves_nothing(&self) -> bool {
+        self.fast_dev_run.batches() > 0 || self.barebones
+    }
+
+    /// With `fast_dev_run`: a batch or some of each loader, and nothing left behind.
+    fn tried_out(self) -> Options {
+        let limit = BatchLimit::Count(self.fast_dev_run.batches());
+        Options {
+            max_epochs: 1,
+            max_steps: 0,
+            max_time: TrainDuration::Unlimited,
+            max_duration: TrainDuration::Unlimited,
+            min_epochs: 0,
+            min_steps: 0,
+            limit_train_batches: limit,
+            limit_val_batches: limit,
+            limit_test_batches: limit,
+            limit_predict_batches: limit,
+            overfit_batches: BatchLimit::Count(0),
+            val_check_interval: BatchLimit::ALL,
+            check_val_every_n_epoch: 1,
+            num_sanity_val_steps: 0,
+            enable_checkpointing: false,
+            ..self
+        }
+    }
+
+    /// With `overfit_batches`: so many batches for training and validation.
+    fn overfit(&mut self, given: &TrainerArgs) -> Result<()> {
+        let overfit = self.overfit_batches;
+        if overfit.is_zero() {
+            return Ok(());
+        }
+        if self.reload_dataloaders_every_n_epochs > 0 {
+            return Err(Error::option(format!(
+                "overfit_batches: it is {overfit}, and reload_dataloaders_every_n_epochs is {}; give one of the two",
+                self.reload_dataloaders_every_n_epochs
+            )));
+        }
+        for (name, given, limit) in [
+            ("limit_train_batches", given.limit_train_batches, &mut self.limit_train_batches),
+            ("limit_val_batches", given.limit_val_batches, &mut self.limit_val_batches),
+        ] {
+            if let Some(other) = given.filter(|&other| other != overfit) {
+                return Err(Error::option(format!(
+                    "overfit_batches: it is {overfit}, and {name} is {other}; give one of the two"
+                )));
+            }
+            *limit = overfit;
+        }
+        Ok(())
+    }
+
+    fn settle_limits(mut self, given: &TrainerArgs) -> Result<Options> {
+        let limited = self.max_steps > 0
+            || self.max_time != TrainDuration::Unlimited
+            || self.max_duration != TrainDuration::Unlimited;
+        if limited && given.max_epochs.is_none() {
+            self.max_epochs = NO_LIMIT;
+        }
+        let duration = self.max_duration;
+        let twice = |other: &str, value: String| {
+            Err(Error::option(format!("max_duration: it is {duration}, and {other} is {value}; give one of the two")))
+        };
+        match duration {
+            TrainDuration::Epochs(epochs) => {
+                if let Some(other) = given.max_epochs.filter(|&other| other != epochs) {
+                    return twice("max_epochs", other.to_string());
+                }
+                self.max_epochs = epochs;
+            }
+            TrainDuration::Steps(steps) => {
+                if self.max_steps > 0 && self.max_steps != steps {
+                    return twice("max_steps", self.max_steps.to_string());
+                }
+                self.max_steps = steps;
+            }
+            TrainDuration::Time(_) => {
+                if self.max_time != TrainDuration::Unlimited && self.max_time != duration {
+                    return twice("max_time", self.max_time.to_string());
+                }
+                self.max_time = duration;
+            }
+            TrainDuration::Samples(_) | TrainDuration::Tokens(_) | TrainDuration::Unlimited => {}
+        }
+        for (least, min, most, max) in [
+            ("min_epochs", self.min_epochs, "max_epochs", self.max_epochs),
+            ("min_steps", self.min_steps, "max_steps", if self.max_steps == 0 { NO_LIMIT } else { self.max_steps }),
+        ] {
+            if min > max {
+                return Err(Error::option(format!(
+                    "{least}: it is {min}, more than {most}, which is {max}; raise {most}"
+                )));
+            }
+        }
+        Ok(self)
+    }
+}

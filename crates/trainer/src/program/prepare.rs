@@ -1,0 +1,193 @@
+//! What a fit knows before it touches a device: the loaders for its devices, the training state and the recorded steps.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use fulmen_data::DataLoader;
+use fulmen_nn::Parameter;
+use fulmen_tensor::DType;
+
+use crate::plan::NO_LIMIT;
+use crate::program::validation_set::{Cadence, ValidationSets};
+use crate::program::{self, DeclaredProgram, StepProgram, TrainProgram};
+use crate::say::note;
+use crate::setting::Setting;
+use crate::setting::limits::{EpochSize, Limits};
+use crate::setting::optimizers::Optimizers;
+use crate::setting::step_part::StepPart;
+use crate::stage::Stage;
+use crate::state::{self, Entry, StateLayout};
+use crate::{Batch, Error, Plan, Result, TrainingModule};
+
+/// A fit before its first value.
+pub(crate) struct Prepared {
+    pub(crate) plan: Plan,
+    pub(crate) limits: Limits,
+    pub(crate) train: DataLoader,
+    pub(crate) layout: Arc<StateLayout>,
+    pub(crate) program: TrainProgram,
+    /// None where the module's validation step logs nothing.
+    pub(crate) validation: Vec<Validation>,
+    /// What the module declares for callbacks to ask for.
+    pub(crate) declared: Vec<DeclaredProgram>,
+}
+
+/// A validation set with its step.
+pub(crate) struct Validation {
+    pub(crate) name: String,
+    pub(crate) cadence: Cadence,
+    pub(crate) loader: DataLoader,
+    pub(crate) program: StepProgram,
+}
+
+impl Validation {
+    /// What it is called in messages.
+    pub(crate) fn title(&self) -> String {
+        if self.name.is_empty() { "validation".into() } else { format!("validation `{}`", self.name) }
+    }
+}
+
+/// Records the steps of a module. Nothing is computed, and no device is needed.
+pub(crate) fn prepare(
+    module: &dyn TrainingModule,
+    setting: &Setting,
+    seed: u64,
+    train: &DataLoader,
+    validation: &ValidationSets<'_>,
+) -> Result<Prepared> {
+    let train = setting.training_loader(train)?;
+    let batches = train.len() as u64;
+    let (limits, plan) = setting.plan(EpochSize::new(&train, setting.options.max_duration)?);
+    if train.is_endless() && limits.steps == NO_LIMIT && limits.time.is_none() {
+        return Err(Error::usage(
+            "the training loader is endless, so that no epoch ends; set max_steps, max_time or max_duration in steps",
+        ));
+    }
+    let shapes = Batch::placeholders(&train, setting.options.precision.whole());
+    let (layout, program) = training_step(module, setting, &plan, (&shapes, batches), seed)?;
+    validation.check()?;
+    let of_module = state::of_module(module, setting);
+    let mut sets = vec![];
+    for set in validation.0.iter().filter(|_| !setting.options.limit_val_batches.is_zero()) {
+        let loader = setting.evaluation_loader(set.loader(), Stage::Validation)?;
+        let cadence = set.cadence(&setting.options, &train, &plan)?;
+        let eval = program::eval(module, Stage::Validation, &loader, &of_module, setting, seed)?;
+        check_names(&program, &eval)?;
+        if !eval.logs().is_empty() {
+            sets.push(Validation { name: set.name().to_owned(), cadence, loader, program: eval });
+        }
+    }
+    let declared = program::declared(module, &of_module, setting, seed)?;
+    Ok(Prepared { plan, limits, train, layout, program, validation: sets, declared })
+}
+
+/// Records the training step on a batch of each shape, of which an epoch has so many, and says what its state is made of.
+pub(crate) fn training_step(
+    module: &dyn TrainingModule,
+    setting: &Setting,
+    plan: &Plan,
+    (shapes, batches): (&[Batch], u64),
+    seed: u64,
+) -> Result<(Arc<StateLayout>, TrainProgram)> {
+    set_up(module, setting)?;
+    let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(plan)));
+    let parameters = module.parameters();
+    let frozen: Vec<_> = parameters.iter().filter(|(_, p)| !p.requires_grad()).map(|(name, _)| name.clone()).collect();
+    let parameters: Vec<_> = parameters.into_iter().map(|(name, p)| (name, p.ty())).collect();
+    optimizers.check_for(&parameters, &frozen)?;
+    if !optimizers.is_single() && setting.parts.iter().any(|part| matches!(part, StepPart::Sweep { .. })) {
+        return Err(Error::usage(format!(
+            "lr_find: the module has the optimizers {}, and one learning rate can be tried at a time; return one optimizer",
+            optimizers.names()
+        )));
+    }
+    check_shardings(module, setting)?;
+    let layout = Arc::new(StateLayout::new(module, &optimizers, setting));
+    check_entries(layout.entries())?;
+    let program = program::train(module, &optimizers, shapes, batches, &layout, setting, seed)?;
+    Ok((layout, program))
+}
+
+/// Brings a module into the form that it trains, is tested and predicts in: calls the user's hook, and turns the module to
+/// the element type that it is to be kept in. A second call changes nothing.
+pub(crate) fn set_up(module: &dyn TrainingModule, setting: &Setting) -> Result<()> {
+    after_setup(module)?;
+    if let Some(dtype) = setting.options.precision.whole() {
+        return Ok(module.to_dtype(dtype)?);
+    }
+    let narrow = |(name, parameter): (String, Parameter)| {
+        matches!(parameter.ty().dtype, DType::Bf16 | DType::F16).then(|| format!("`{name}` ({})", parameter.ty()))
+    };
+    let narrow: Vec<_> = module.parameters().into_iter().filter_map(narrow).collect();
+    if let Some(first) = narrow.first() {
+        note(&format!(
+            "warning: the precision is {}, and {} parameters have 16 bits, {first} first; they stay so. \
+             module.to_dtype(DType::F32) turns them to f32",
+            setting.options.precision,
+            narrow.len()
+        ));
+    }
+    Ok(())
+}
+
+/// Calls the user's hook, and says so if it tied or untied parameters.
+fn after_setup(module: &dyn TrainingModule) -> Result<()> {
+    let names = || module.parameters().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let before = names();
+    let count = module.num_parameters();
+    module.on_after_setup()?;
+    let after = names();
+    if before.len() != after.len() {
+        let differ: Vec<_> = before
+            .iter()
+            .filter(|name| !after.contains(name))
+            .chain(after.iter().filter(|name| !before.contains(name)))
+            .map(|name| format!("`{name}`"))
+            .collect();
+        note(&format!(
+            "warning: on_after_setup changed the number of parameters from {} to {} ({count} to {} elements): {}. What is \
+             tied is one parameter, in the optimizer and in checkpoints",
+            before.len(),
+            after.len(),
+            module.num_parameters(),
+            differ.join(", ")
+        ));
+    }
+    Ok(())
+}
+
+/// A sharding of the user's own must fit the mesh. On one device it says nothing.
+pub(crate) fn check_shardings(module: &dyn TrainingModule, setting: &Setting) -> Result<()> {
+    for (name, parameter) in module.parameters() {
+        let Some(sharding) = parameter.sharding().filter(|_| setting.mesh.num_devices() > 1) else { continue };
+        if let Err(why) = sharding.shard_shape(&setting.mesh, &parameter.ty().shape) {
+            let at = parameter.sharding_location().map_or(String::new(), |location| format!("\n  at {location}"));
+            return Err(Error::usage(format!("the parameter `{name}`: {why}{at}")));
+        }
+    }
+    Ok(())
+}
+
+/// A name is that of one value, in a checkpoint and for the key that it is initialized with.
+fn check_entries(entries: &[Entry]) -> Result<()> {
+    let mut names = BTreeSet::new();
+    match entries.iter().find(|entry| !names.insert(&entry.name)) {
+        Some(twice) => Err(Error::usage(format!(
+            "two tensors of the model have the name `{}`; give one of them another with #[module(rename = \"…\")]",
+            twice.name
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// In the row of an epoch, means of training and values of validation stand side by side.
+fn check_names(train: &TrainProgram, validation: &StepProgram) -> Result<()> {
+    let clash = |name: &&str| train.step.logs().names().any(|n| **name == format!("{n}_epoch"));
+    match validation.logs().names().find(clash) {
+        Some(name) => Err(Error::usage(format!(
+            "log `{name}`: validation_step logs this name, which is that of a training metric's mean over the epoch; \
+             choose another"
+        ))),
+        None => Ok(()),
+    }
+}

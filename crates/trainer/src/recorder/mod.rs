@@ -1,0 +1,416 @@
+//! [`Recorder`]: the training state while a step is being recorded, and the optimizers that change it: a single one after
+//! the user's step, several in it, where [`StepContext::minimize`](crate::StepContext::minimize) is called.
+
+mod gradients;
+mod loss;
+mod monitors;
+pub(crate) mod placeholders;
+mod spikes;
+mod update;
+mod values;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use fulmen_nn::Module;
+use fulmen_nn::optim::Step;
+use fulmen_tensor::{DType, Tensor, TensorType, autocast, cond};
+
+use gradients::{Param, gradients};
+pub(crate) use loss::{check_loss, log_loss};
+use update::update;
+use values::Values;
+
+use crate::logs::logged::{Branch, Logged, LoggedValue, refused};
+use crate::logs::{self, LogLayout, OptimizerFacts};
+use crate::recorder::placeholders::Placeholders;
+use crate::rules::accumulate::Group;
+use crate::rules::epoch::{Epoch, counted};
+use crate::setting::Setting;
+use crate::setting::optimizers::Optimizers;
+use crate::state::{EntryId, StateLayout};
+use crate::{Batch, Error, Result};
+
+/// What is recorded in the folder of this file is not on a line of the user's.
+pub(crate) const FILE: &str = file!();
+
+/// A training step that is being recorded. Dropped, it gives the module its values back.
+pub(crate) struct Recorder {
+    optimizers: Arc<Optimizers>,
+    setting: Setting,
+    batch: Batch,
+    cells: Placeholders,
+    values: Values,
+    epoch: Option<Epoch>,
+    group: Option<Group>,
+    /// One for each optimizer that has stepped.
+    turns: Vec<Option<Turn>>,
+}
+
+/// The step of an optimizer.
+pub(crate) struct Turn {
+    pub(crate) loss: Tensor,
+    /// The name under which the loss is logged; of a single optimizer `program/forward.rs` knows it.
+    loss_name: String,
+    pub(crate) facts: OptimizerFacts,
+    /// Whether it changed parameters, a boolean scalar; nothing where each step does.
+    done: Option<Tensor>,
+}
+
+/// What a step recorded.
+pub(crate) struct Recorded {
+    pub(crate) values: Values,
+    pub(crate) epoch: Option<Epoch>,
+    pub(crate) turns: Vec<Turn>,
+    /// Whether this was a step of the training, a boolean scalar; nothing where each batch is one.
+    pub(crate) done: Option<Tensor>,
+}
+
+/// A parameter's value, and what the model sees of it.
+type Seen = (Tensor, Vec<Tensor>);
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    /// Puts placeholders into the module's variables. An epoch has so many batches.
+    pub(crate) fn new(
+        module: &dyn Module,
+        optimizers: &Arc<Optimizers>,
+        (batch, batches): (&Batch, u64),
+        layout: &Arc<StateLayout>,
+        setting: &Setting,
+    ) -> Recorder {
+        let cells = Placeholders::new(module, layout.module());
+        let values = Values::new(layout, cells.placeholders());
+        let epoch = layout.counters.epoch.map(|ids| Epoch::new(values.all_of(ids), batches));
+        let group = layout.counters.group.zip(epoch.as_ref()).map(|([samples, _], epoch)| {
+            Group::new(epoch, values.before(samples), batch, setting.options.accumulate_grad_batches)
+        });
+        let (optimizers, setting, batch) = (optimizers.clone(), setting.clone(), batch.clone());
+        let turns = optimizers.members().iter().map(|_| None).collect();
+        Recorder { optimizers, setting, batch, cells, values, epoch, group, turns }
+    }
+
+    pub(crate) fn values(&self) -> &Values {
+        &self.values
+    }
+
+    /// The parameters of an optimizer as they are now.
+    pub(crate) fn seen(&self, optimizer: usize) -> Vec<Seen> {
+        let params = self.values.layout.optimizers[optimizer].params.iter();
+        params.map(|p| (self.values.after(p.param).clone(), vec![self.cells.used(p.param).clone()])).collect()
+    }
+
+    /// Takes up what the model itself has put into its variables.
+    fn collect(&mut self) {
+        for (id, value) in self.values.layout.ids().zip(self.cells.collect()) {
+            if let Some(value) = value {
+                self.values.set(id, value);
+            }
+        }
+    }
+
+    /// The step that an optimizer takes.
+    fn step(&self, optimizer: usize) -> Step {
+        let StateLayout { optimizers, counters, .. } = &*self.values.layout;
+        let updates = self.values.before(optimizers[optimizer].updates);
+        let mut step = Step::new(updates).scaled(self.setting.learning_rate_factor());
+        if let Some(rate) = monitors::swept(&self.setting, updates) {
+            step = step.with_learning_rate(&rate);
+        }
+        match counters.lr_factor {
+            Some(factor) => step.scaled_by(self.values.before(factor)),
+            None => step,
+        }
+    }
+
+    /// Whether an optimizer steps in this step of the training, a boolean scalar; nothing if it does in each.
+    fn turn_comes(&self, optimizer: usize) -> Option<Tensor> {
+        let every = self.optimizers.cadence(optimizer);
+        let steps = self.values.before(self.values.layout.counters.updates);
+        (every > 1).then(|| steps.remainder(counted(every)).eq(0.0))
+    }
+
+    /// Lets an optimizer step by the gradient of a loss with respect to its parameters, of which the loss was computed.
+    fn optimize(&mut self, optimizer: usize, loss: &Tensor, seen: Vec<Seen>) -> Result<Turn> {
+        let (layout, optimizers) = (self.values.layout.clone(), self.optimizers.clone());
+        let (slots, member) = (&layout.optimizers[optimizer], &optimizers.members()[optimizer]);
+        let params = slots.params.iter().zip(seen);
+        let params = params.map(|(slots, (value, used))| Param { slots, value, used }).collect();
+        let group = self.group.as_ref();
+        let mut gradients = gradients(slots, loss, params, &mut self.values, group, &self.setting);
+        if gradients.of.is_empty() && !optimizers.is_single() {
+            return Err(Error::usage(format!(
+                "minimize(\"{}\"): the loss depends on none of its parameters\n  at {}",
+                member.name,
+                loss.location()
+            )));
+        }
+        let step = self.step(optimizer);
+        update(&*member.optimizer, &step, &mut self.values, &gradients)?;
+        // A step that changed nothing is none for the optimizer.
+        let updates = self.values.before(slots.updates);
+        let counted = match &gradients.updates {
+            Some(done) => done.select(&(updates + 1.0), updates),
+            None => updates + 1.0,
+        };
+        self.values.set(slots.updates, counted);
+        let skipped = std::mem::take(&mut gradients.skipped);
+        let mut monitored = monitors::monitored(&*member.optimizer, &step, &self.values, &gradients, &self.setting);
+        monitored.extend(skipped);
+        monitored.iter_mut().for_each(|m| m.name = logs::of_group(&m.name, &member.name));
+        let facts = OptimizerFacts {
+            learning_rate: member.optimizer.learning_rate(&step),
+            // Of a step that overflowed too: that is what it shows.
+            grad_norm: gradients.norm.clone().filter(|_| self.setting.logs_grad_norm()),
+            monitored,
+            turn: None,
+            due: gradients.due.clone(),
+        };
+        Ok(Turn { loss: loss.clone(), loss_name: String::new(), facts, done: gradients.updates.clone() })
+    }
+
+    /// What [`StepContext::minimize`](crate::StepContext::minimize) does; `loss` records the loss, and gives what it logs.
+    pub(crate) fn minimize(
+        &mut self,
+        name: &str,
+        at: &'static Location<'static>,
+        logged: &mut Vec<Logged>,
+        loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
+    ) -> Result<Tensor> {
+        let wrong = |message: String| Err(Error::usage(format!("minimize(\"{name}\"): {message}\n  at {at}")));
+        if self.optimizers.is_single() {
+            return wrong(
+                "configure_optimizers gives one optimizer without a name, which minimizes the loss that training_step \
+                 returns; give Optimizers to minimize by name"
+                    .into(),
+            );
+        }
+        let Some(optimizer) = self.optimizers.position(name) else {
+            return wrong(format!("there is no optimizer of this name; there are {}", self.optimizers.names()));
+        };
+        if self.turns[optimizer].is_some() {
+            return wrong("it was minimized before in this step; minimize the sum of the losses".into());
+        }
+        let (turn, mut by_turn) = match self.turn_comes(optimizer) {
+            Some(comes) => self.turn_in_branch(optimizer, comes, loss)?,
+            None => {
+                self.collect();
+                let (turn, logged) = self.turn(optimizer, self.seen(optimizer), loss)?;
+                for slots in &self.values.layout.optimizers[optimizer].params {
+                    self.cells.show(slots.param, self.values.after(slots.param));
+                }
+                (turn, logged)
+            }
+        };
+        let loss = turn.loss.detach();
+        // So it is known if training_step returns it.
+        for entry in by_turn.iter_mut().filter(|entry| entry.name == turn.loss_name) {
+            entry.value = LoggedValue::Value(loss.clone());
+        }
+        logged.extend(by_turn);
+        self.turns[optimizer] = Some(turn);
+        Ok(loss)
+    }
+
+    /// Records the loss of an optimizer and its step, with what was logged for it.
+    fn turn(
+        &mut self,
+        optimizer: usize,
+        seen: Vec<Seen>,
+        loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
+    ) -> Result<(Turn, Vec<Logged>)> {
+        let name = self.optimizers.members()[optimizer].name.clone();
+        let (loss, mut logged) = loss()?;
+        self.collect();
+        check_loss(&loss, &format!("minimize(\"{name}\")"), &self.batch)?;
+        if self.batch.is_padded() {
+            self.values.check_statistics(&self.batch)?;
+        }
+        let loss_name = log_loss(&mut logged, &logs::of_optimizer("loss", &name), &loss)?;
+        let mut turn = autocast(None, || self.optimize(optimizer, &loss, seen))?;
+        turn.loss_name = loss_name;
+        Ok((turn, logged))
+    }
+
+    /// As [`Recorder::turn`], in a branch: a step that the optimizer skips computes nothing of it.
+    fn turn_in_branch(
+        &mut self,
+        optimizer: usize,
+        comes: Tensor,
+        loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
+    ) -> Result<(Turn, Vec<Logged>)> {
+        self.collect();
+        let layout = self.values.layout.clone();
+        let before = self.values.all_after().to_vec();
+        let mut seen = self.seen(optimizer);
+        let mut outside = vec![];
+        let latest_loss = layout.optimizers[optimizer].loss;
+        // Of a step that the optimizer skips: what stays as it is, and of which types there is nothing.
+        let skipped: RefCell<(Vec<Tensor>, Vec<TensorType>)> = RefCell::default();
+        let mut outcome = Err(Error::usage("minimize: the branch was not recorded"));
+        let taken = |_: &[Tensor]| {
+            outside = self.cells.gather_again(&before);
+            for ((_, used), (_, again)) in seen.iter_mut().zip(self.seen(optimizer)) {
+                used.extend(again);
+                used.dedup_by(|again, first| again.is(first));
+            }
+            let recorded = self.turn(optimizer, seen, loss).and_then(|(turn, logged)| {
+                if let Some(entry) = logged.iter().find(|entry| matches!(entry.value, LoggedValue::Media(..))) {
+                    let message = "pictures, histograms and texts cannot be logged within the loss of an optimizer that skips \
+                                   steps; log it outside of minimize";
+                    return Err(refused(entry, message));
+                }
+                LogLayout::new(&logged, &self.batch, None)?;
+                let changed: Vec<EntryId> =
+                    layout.ids().filter(|&id| !self.values.after(id).is(&before[id.index()])).collect();
+                changed.iter().try_for_each(|&id| self.values.check_one(id, self.values.after(id)))?;
+                Ok((turn, logged, changed))
+            });
+            let results = match &recorded {
+                Err(_) => vec![],
+                Ok((turn, logged, changed)) => {
+                    let sums = logged.iter().flat_map(|entry| logs::sums(entry, &self.batch));
+                    let monitored = turn.facts.monitored.iter().map(|monitored| &monitored.value);
+                    let nothing: Vec<Tensor> =
+                        turn.facts.grad_norm.iter().chain(monitored).cloned().chain(sums).collect();
+                    let kept = changed.iter().map(|id| before[id.index()].clone());
+                    let kept = kept.chain(latest_loss.map(|id| self.values.before(id).clone())).collect();
+                    *skipped.borrow_mut() = (kept, nothing.iter().map(|t| t.ty().clone()).collect());
+                    let new = changed.iter().map(|&id| self.values.after(id).clone());
+                    new.chain(latest_loss.map(|_| turn.loss.to_dtype(DType::F32))).chain(nothing).collect()
+                }
+            };
+            outcome = recorded;
+            results
+        };
+        let results = cond(&comes, &[], taken, |_| {
+            let (kept, nothing) = skipped.take();
+            kept.into_iter().chain(nothing.iter().map(|ty| Tensor::zeros(ty.dtype, &ty.shape))).collect()
+        });
+        let (mut turn, mut logged, changed) = outcome?;
+        self.cells.show_again(outside);
+        let mut results = results.into_iter();
+        for (id, value) in changed.into_iter().zip(&mut results) {
+            if id.index() < layout.module().len() {
+                self.cells.show(id, &value);
+            }
+            self.values.set(id, value);
+        }
+        if let Some((id, loss)) = latest_loss.zip(results.next()) {
+            turn.loss = loss.to_dtype(turn.loss.dtype());
+            self.values.set(id, loss);
+        }
+        turn.facts.grad_norm = turn.facts.grad_norm.and_then(|_| results.next());
+        for (monitored, value) in turn.facts.monitored.iter_mut().zip(&mut results) {
+            monitored.value = value;
+        }
+        for entry in &mut logged {
+            let count = logs::sums(entry, &self.batch).len();
+            entry.branch = Some(Branch { taken: comes.clone(), sums: results.by_ref().take(count).collect() });
+        }
+        turn.facts.learning_rate = self.optimizers.members()[optimizer].optimizer.learning_rate(&self.step(optimizer));
+        turn.facts.turn = Some(comes);
+        Ok((turn, logged))
+    }
+
+    /// Ends the step: a single optimizer steps by the loss, and of several each must have stepped. `seen` are the
+    /// parameters of the single one as the user's step found them.
+    pub(crate) fn finish(mut self, loss: &Tensor, seen: Vec<Seen>) -> Result<Recorded> {
+        self.collect();
+        if self.optimizers.is_single() {
+            self.turns[0] = Some(self.optimize(0, loss, seen)?);
+        }
+        let Recorder { optimizers, mut values, epoch, group, turns, .. } = self;
+        let mut all = vec![];
+        for (turn, member) in turns.into_iter().zip(optimizers.members()) {
+            all.push(turn.ok_or_else(|| {
+                Error::usage(format!(
+                    "training_step: nothing is minimized by the optimizer `{0}`; call cx.minimize(\"{0}\", |cx| …)\n  at {1}",
+                    member.name, member.at
+                ))
+            })?);
+        }
+        let counters = &values.layout.clone().counters;
+        let done = match (optimizers.is_single(), &all[..]) {
+            (true, [turn]) => turn.done.clone(),
+            _ => group.as_ref().map(|group| group.due().clone()),
+        };
+        if !optimizers.is_single() {
+            let steps = values.before(counters.updates);
+            let next = steps + 1.0;
+            let counted = done.as_ref().map_or(next.clone(), |done| done.select(&next, steps));
+            values.set(counters.updates, counted);
+        }
+        if let (Some(ids), Some(group)) = (counters.group, group) {
+            let [_, groups] = values.all_of(ids);
+            values.set_all(ids, group.next(&groups));
+        }
+        Ok(Recorded { values, epoch, turns: all, done })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_data::{DataLoader, TensorDataset};
+    use fulmen_nn::Linear;
+    use fulmen_nn::optim::{Optimizer, Sgd};
+    use fulmen_tensor::Mesh;
+
+    use super::*;
+    use crate::program::train;
+    use crate::setting::Choices;
+    use crate::{Plan, StepContext, Strategy, Trainer, TrainingModule};
+
+    #[derive(Module)]
+    struct Two {
+        a: Linear,
+        b: Linear,
+        minimizes_b: bool,
+    }
+
+    impl TrainingModule for Two {
+        fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+            let y = self.a.forward(batch.get("x"));
+            let loss = cx.minimize("a", |_| (&y * &y).mean_all());
+            if self.minimizes_b {
+                cx.minimize("b", |_| self.b.forward(self.a.forward(batch.get("x"))).tanh().mean_all());
+            }
+            loss
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            let a = Optimizers::new().add("a", ["a.*"], Sgd::new(0.1));
+            Box::new(if self.minimizes_b { a.add("b", ["b.*"], Sgd::new(0.1)).every("b", 2) } else { a })
+        }
+    }
+
+    #[test]
+    fn what_is_computed_for_a_skipped_optimizer_stands_in_the_branch() {
+        // Outside of branches, whose operations are not listed.
+        let operations = |minimizes_b: bool, operation: &str| {
+            let module = Two { a: Linear::new(4, 4), b: Linear::new(4, 4), minimizes_b };
+            module.b.parameters().iter().for_each(|(_, p)| p.set_requires_grad(minimizes_b));
+            let data = TensorDataset::builder().array("x", [8, 4], vec![0.5f32; 32]).build().unwrap();
+            let batch = Batch::of_size(&DataLoader::builder(data).batch_size(8).build().unwrap(), 8, None);
+            let mesh = Mesh::new([("data", 1)]).unwrap();
+            let replicas = Strategy::replicas(&mesh);
+            let setting = Choices::from(Trainer::builder().options().unwrap()).on(mesh, replicas);
+            let plan = Plan { steps_per_epoch: 1, max_epochs: 1, total_steps: 1 };
+            let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
+            let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting));
+            let program = train(&module, &optimizers, &[batch], 1, &layout, &setting, 0).unwrap();
+            let recorded = program.step.functions()[0].recorded().unwrap();
+            recorded.iter().filter(|value| value.operation == Some(operation)).count()
+        };
+        assert_eq!((operations(true, "cond"), operations(false, "cond")), (1, 0));
+        assert!(operations(false, "dot_general") > 0);
+        assert_eq!(operations(true, "dot_general"), operations(false, "dot_general"));
+        assert_eq!(operations(true, "tanh"), 0);
+    }
+}

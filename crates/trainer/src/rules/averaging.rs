@@ -1,0 +1,194 @@
+//! [`WeightAveraging`]: a second set of weights, the average of those that training has gone through. It lies in the
+//! training state, a step of the program keeps it up, and it is what is validated, tested and saved.
+
+use std::panic::Location;
+
+use fulmen_tensor::{DType, Tensor, TensorType};
+
+use crate::rules::epoch::{Epoch, counted};
+use crate::{Error, Result};
+
+/// How the weights of many steps are averaged: exponentially or evenly, as
+/// stochastic weight averaging (Izmailov et al. 2018, <https://arxiv.org/abs/1803.05407>).
+///
+/// The average is of the parameters that are trained and, unless [`WeightAveraging::use_buffers`] is turned off, of
+/// floating-point buffers, such as running statistics. It is what a fit validates with, what the module has when the fit
+/// is over, and what a checkpoint has under the module's names; the weights that training goes on with stand beside it
+/// under `trainer/current/`. Until the first step that is averaged it follows the weights.
+///
+/// ```
+/// use fulmen_trainer::{Trainer, WeightAveraging};
+/// let ema = Trainer::builder().weight_averaging(WeightAveraging::ema(0.999).warmup(true));
+/// let swa = Trainer::builder().weight_averaging(WeightAveraging::swa(8)); // epochs 8, 9, … counted from 0
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct WeightAveraging {
+    rule: Rule,
+    start: Time,
+    every: Time,
+    use_buffers: bool,
+    at: &'static Location<'static>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Rule {
+    Exponential { decay: f64, warmup: bool },
+    Even,
+}
+
+/// A number of optimizer steps or of epochs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Time {
+    Steps(u64),
+    Epochs(u64),
+}
+
+impl WeightAveraging {
+    /// After each step `a ← decay·a + (1 − decay)·w`, the first time `a ← w`.
+    #[track_caller]
+    pub fn ema(decay: f64) -> WeightAveraging {
+        let rule = Rule::Exponential { decay, warmup: false };
+        WeightAveraging {
+            rule,
+            start: Time::Steps(0),
+            every: Time::Steps(1),
+            use_buffers: true,
+            at: Location::caller(),
+        }
+    }
+
+    /// The even average of the weights at the end of each epoch from `start_epoch` on, counted from 0.
+    #[track_caller]
+    pub fn swa(start_epoch: u64) -> WeightAveraging {
+        WeightAveraging {
+            rule: Rule::Even,
+            start: Time::Epochs(start_epoch),
+            every: Time::Epochs(1),
+            use_buffers: true,
+            at: Location::caller(),
+        }
+    }
+
+    /// A smaller decay at first: `min(decay, (1 + n)/(10 + n))` after `n` averaged steps. Nothing for an even average.
+    pub fn warmup(mut self, on: bool) -> WeightAveraging {
+        if let Rule::Exponential { warmup, .. } = &mut self.rule {
+            *warmup = on;
+        }
+        self
+    }
+
+    /// Optimizer steps that go by before averaging begins.
+    pub fn start_step(mut self, step: u64) -> WeightAveraging {
+        self.start = Time::Steps(step);
+        self
+    }
+
+    /// Epochs that go by before averaging begins.
+    pub fn start_epoch(mut self, epoch: u64) -> WeightAveraging {
+        self.start = Time::Epochs(epoch);
+        self
+    }
+
+    /// Averages after every so many optimizer steps, counted from [`WeightAveraging::start_step`]: with a start of 4 and
+    /// every 2 after steps 6, 8, … (counted from 1), with a start in epochs after every so many steps of the training.
+    pub fn every_n_steps(mut self, steps: u64) -> WeightAveraging {
+        self.every = Time::Steps(steps);
+        self
+    }
+
+    /// Averages at the end of every so many epochs, counted from [`WeightAveraging::start_epoch`]: with a start of 4 and
+    /// every 2 at the end of epochs 5, 7, … (counted from 0).
+    pub fn every_n_epochs(mut self, epochs: u64) -> WeightAveraging {
+        self.every = Time::Epochs(epochs);
+        self
+    }
+
+    /// Whether buffers are averaged too; true at first. Others are those of the latest step.
+    pub fn use_buffers(mut self, use_buffers: bool) -> WeightAveraging {
+        self.use_buffers = use_buffers;
+        self
+    }
+
+    /// Says what cannot be.
+    pub(crate) fn check(&self) -> Result<()> {
+        let wrong = |message: String| Err(Error::usage(format!("WeightAveraging: {message}\n  at {}", self.at)));
+        if matches!(self.every, Time::Steps(0) | Time::Epochs(0)) {
+            return wrong("it must average every 1 or more steps or epochs, not every 0".into());
+        }
+        match self.rule {
+            Rule::Exponential { decay, .. } if !(0.0..=1.0).contains(&decay) => {
+                wrong(format!("the decay is a share between 0 and 1, not {decay}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a value of the module has an average.
+    pub(crate) fn has(&self, ty: &TensorType, trained: bool, is_buffer: bool) -> bool {
+        ty.dtype.is_float() && (trained || is_buffer && self.use_buffers)
+    }
+
+    /// Whether it goes by epochs, so that a step must know the end of one.
+    pub(crate) fn counts_epochs(&self) -> bool {
+        matches!(self.start, Time::Epochs(_)) || matches!(self.every, Time::Epochs(_))
+    }
+
+    /// How it averages, in words: averages by other words cannot be gone on with.
+    pub(crate) fn words(&self) -> String {
+        format!("{:?} from {:?} every {:?}", self.rule, self.start, self.every)
+    }
+
+    /// How a step averages after which the optimizer has made `updates`; `done` says whether it has made one now. The end
+    /// of an epoch is one also where its last step overflowed.
+    pub(crate) fn step(
+        &self,
+        updates: &Tensor,
+        count: &Tensor,
+        done: Option<&Tensor>,
+        epoch: Option<&Epoch>,
+    ) -> Averaging {
+        let begun = match (self.start, epoch) {
+            (Time::Epochs(first), Some(epoch)) => epoch.number().ge(counted(first)),
+            (Time::Steps(steps) | Time::Epochs(steps), _) => updates.gt(counted(steps)),
+        };
+        let turn = match (self.every, epoch) {
+            (Time::Epochs(every), Some(epoch)) => {
+                let first = if let Time::Epochs(first) = self.start { first } else { 0 };
+                let since = epoch.number() + 1.0 - counted(first);
+                since.remainder(counted(every.max(1))).eq(0.0).and(epoch.ends())
+            }
+            (Time::Steps(every) | Time::Epochs(every), _) => {
+                let before = if let Time::Steps(steps) = self.start { steps } else { 0 };
+                let turn = (updates - counted(before)).remainder(counted(every.max(1))).eq(0.0);
+                done.map_or(turn.clone(), |done| turn.and(done))
+            }
+        };
+        let due = begun.and(turn);
+        let n = count.to_dtype(DType::F32);
+        let share = match self.rule {
+            Rule::Exponential { decay, warmup: false } => Tensor::full(DType::F32, [], 1.0 - decay),
+            Rule::Exponential { decay, warmup: true } => 1.0 - ((&n + 1.0) / (&n + 10.0)).minimum(decay),
+            Rule::Even => 1.0 / (n + 1.0),
+        };
+        Averaging { next: due.select(&(count + 1.0), count), begun: count.gt(0.0), due, share }
+    }
+}
+
+/// How one step averages.
+pub(crate) struct Averaging {
+    /// The number of averaged steps after this one.
+    pub(crate) next: Tensor,
+    begun: Tensor,
+    due: Tensor,
+    /// How far the average goes to the new value.
+    share: Tensor,
+}
+
+impl Averaging {
+    /// The average after this step of a value that is `new` after it.
+    pub(crate) fn of(&self, average: &Tensor, new: &Tensor) -> Tensor {
+        let new = new.to_dtype(average.dtype());
+        let moved = average + (&new - average) * self.share.to_dtype(average.dtype());
+        self.begun.select(&self.due.select(&moved, average), &new)
+    }
+}

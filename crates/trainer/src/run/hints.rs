@@ -1,0 +1,182 @@
+//! Hints at the start of a fit: what the step and its data lose on this kind of device, one line each, with what to do.
+//! They are read from what was recorded, and nothing is compiled or computed for them.
+//!
+//! Not here: how a loss is found; the rules are in `fulmen_preflight::warnings`. On a CPU only padding costs time: it
+//! has neither tiles nor units for bf16.
+
+use fulmen_data::DataLoader;
+use fulmen_pjrt::locate::Platform;
+use fulmen_preflight::{Generation, Warning, warnings};
+use fulmen_tensor::{Function, MatmulPrecision, Recorded, Runtime};
+
+use crate::setting::Setting;
+use crate::{Precision, Result};
+
+/// Padding of fewer of a batch's positions is not worth a line.
+const WORTH_PADDING: f64 = 0.25;
+/// Matrix units that do useful work for a larger share of the time are used well enough.
+const FAR_BELOW: f64 = 0.5;
+/// Rows that a TPU computes at once.
+const TILE_ROWS: u64 = 8;
+
+/// What is worth a line before the first step of a fit on this runtime.
+pub(crate) fn hints(
+    runtime: &Runtime,
+    setting: &Setting,
+    train: &DataLoader,
+    steps: &[Function],
+) -> Result<Vec<String>> {
+    let mut hints: Vec<String> = padding(train).into_iter().collect();
+    if let (true, Some(step)) = (runtime.client().platform_name() == Platform::Tpu.name(), steps.first()) {
+        let kind = runtime.devices().first().map_or(String::new(), |device| device.kind().to_owned());
+        hints.extend(of_a_tpu(&kind, setting, train.per_device_batch_size(), &step.recorded()?));
+    }
+    Ok(hints)
+}
+
+/// Padding that buckets make.
+fn padding(train: &DataLoader) -> Option<String> {
+    let buckets = train.buckets()?;
+    let share = buckets.padding_share();
+    (share >= WORTH_PADDING).then(|| {
+        format!(
+            "{:.0} % of the positions in training batches are padding: the buckets end at {:?}; \
+             text::choose_boundaries() finds the ends with the least",
+            100.0 * share,
+            buckets.lengths()
+        )
+    })
+}
+
+/// What a TPU of this kind (`TPU v5 lite`) loses on a step with so many rows of the batch a device.
+fn of_a_tpu(kind: &str, setting: &Setting, rows: usize, recorded: &[Recorded]) -> Vec<String> {
+    let mut hints = vec![];
+    let mut products = warnings::recorded_products(recorded, setting.replicas.devices);
+    // A batch of few sequences or pictures has many rows.
+    if products.iter().map(|p| p.product.rows).max().is_some_and(|most| most < TILE_ROWS) {
+        hints.push(format!(
+            "the batch has {rows} rows a device, and a TPU computes {TILE_ROWS} at a time; with a batch size of {} it does \
+             more in the same time",
+            TILE_ROWS as usize * setting.replicas.devices
+        ));
+    }
+    // What few rows lose is told; here the widths count.
+    products.iter_mut().for_each(|p| p.product.rows = p.product.rows.next_multiple_of(TILE_ROWS));
+    let unit = Generation::of_kind(kind).map_or(128, |generation| generation.matrix_unit);
+    if warnings::share_used(&products, unit).is_some_and(|used| used < FAR_BELOW) {
+        hints.extend(warnings::matrix_unit(&products, unit).into_iter().next().map(line));
+    }
+    // Who asks for more exact products does not want fewer bits.
+    let exact = setting.options.matmul_precision != MatmulPrecision::Default;
+    if setting.options.precision.resolved() == Precision::F32 && !exact {
+        hints.extend(warnings::single_precision(recorded, 1).map(line));
+    }
+    hints
+}
+
+fn line(warning: Warning) -> String {
+    match warning.source {
+        Some(source) => format!("{} ({source})", warning.message),
+        None => warning.message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmen_data::{Buckets, TensorDataset};
+    use fulmen_nn::optim::{Optimizer, Sgd};
+    use fulmen_nn::{Conv2d, Linear, Module};
+    use fulmen_tensor::{Mesh, Tensor};
+
+    use super::*;
+    use crate::program::prepare::prepare;
+    use crate::setting::Choices;
+    use crate::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule};
+
+    /// A module of one layer whose result is summed.
+    #[derive(Module)]
+    struct Sum<L: Module>(L, #[module(skip)] fn(&L, Tensor) -> Tensor);
+
+    impl<L: Module> TrainingModule for Sum<L> {
+        fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+            self.1(&self.0, batch.get("x")).mean_all()
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            Box::new(Sgd::new(0.1))
+        }
+    }
+
+    /// The hints for a layer on samples of this shape, `rows` of them for each of `devices`.
+    fn hints_for<L: Module>(
+        module: &Sum<L>,
+        shape: &[usize],
+        (rows, devices): (usize, usize),
+        precision: Precision,
+    ) -> Vec<String> {
+        let batch = rows * devices;
+        let x = vec![0.5f32; batch * shape.iter().product::<usize>()];
+        let data = TensorDataset::builder().array("x", [&[batch], shape].concat(), x).build().unwrap();
+        let loader = DataLoader::builder(data).batch_size(batch).build().unwrap();
+        let options = Trainer::builder().precision(precision).options().unwrap();
+        let mesh = Mesh::new([("data", devices)]).unwrap();
+        let setting = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
+        let prepared = prepare(module, &setting, 0, &loader, &None.into()).unwrap();
+        let recorded = prepared.program.step.functions()[0].recorded().unwrap();
+        of_a_tpu("TPU v5 lite", &setting, prepared.train.per_device_batch_size(), &recorded)
+    }
+
+    fn linear(inputs: usize, outputs: usize) -> Sum<Linear> {
+        Sum(Linear::new(inputs, outputs), |layer, x| layer.forward(x))
+    }
+
+    #[test]
+    fn a_tpu_is_told_of_few_rows_of_narrow_widths_and_of_f32() {
+        let hints = hints_for(&linear(16, 24), &[16], (4, 2), Precision::F32);
+        let [rows, widths, precision] = &hints[..] else { panic!("{hints:?}") };
+        assert_eq!(
+            rows,
+            "the batch has 4 rows a device, and a TPU computes 8 at a time; with a batch size of 16 it does more in the same \
+             time"
+        );
+        assert!(
+            widths.starts_with("1 × a product of 8×16 by 16×24 fills at most 2 % of the 128×128 matrix unit"),
+            "{widths}"
+        );
+        assert!(precision.contains("bf16-mixed") && precision.contains("hints.rs:"), "{precision}");
+        assert!(hints.iter().all(|hint| !hint.contains('\n')), "{hints:?}");
+    }
+
+    #[test]
+    fn a_step_that_fills_a_tpu_gets_no_hint() {
+        let none: [&str; 0] = [];
+        assert_eq!(hints_for(&linear(256, 128), &[256], (8, 4), Precision::Bf16Mixed), none);
+        // Four samples of many positions have many rows, and so have pictures.
+        assert_eq!(hints_for(&linear(256, 128), &[64, 256], (4, 1), Precision::Bf16Mixed), none);
+        let conv = Sum(Conv2d::new(128, 128, 3), |layer, x| layer.forward(x));
+        assert_eq!(hints_for(&conv, &[128, 8, 8], (2, 1), Precision::Bf16Mixed), none);
+    }
+
+    #[test]
+    fn padding_of_buckets_is_told_on_every_device_and_the_rest_not_on_a_cpu() {
+        let loader = |lengths: [usize; 4]| {
+            let data = TensorDataset::builder().array("x", [4, 8], [0.5f32; 32]).build().unwrap();
+            let buckets = Buckets::new(lengths, &[8]).unwrap();
+            DataLoader::builder(data).batch_size(2).buckets(buckets).build().unwrap()
+        };
+        let told = |lengths| padding(&loader(lengths));
+        assert_eq!(
+            told([2, 2, 4, 8]).unwrap(),
+            "50 % of the positions in training batches are padding: the buckets end at [8]; text::choose_boundaries() finds \
+             the ends with the least"
+        );
+        assert_eq!(told([7, 7, 7, 8]), None);
+
+        let loader = loader([8; 4]);
+        let trainer = Trainer::builder().accelerator("cpu").build().unwrap();
+        let mesh = trainer.runtime().mesh().clone();
+        let setting = Choices::from(trainer.options().clone()).on(mesh.clone(), Strategy::replicas(&mesh));
+        let prepared = prepare(&linear(8, 8), &setting, 0, &loader, &None.into()).unwrap();
+        let hints = hints(trainer.runtime(), &setting, &loader, prepared.program.step.functions()).unwrap();
+        assert!(hints.is_empty(), "{hints:?}");
+    }
+}

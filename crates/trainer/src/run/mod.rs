@@ -1,0 +1,11 @@
+//! What runs compiled steps, for every loop: devices, the other processes, callbacks and loggers (`session.rs`), steps in
+//! flight (`executor.rs`), a pass that does not train (`evaluate.rs`), predictions.
+
+pub(crate) mod bad_samples;
+pub(crate) mod evaluate;
+pub(crate) mod executor;
+pub(crate) mod hints;
+pub(crate) mod predict;
+pub(crate) mod prediction_writer;
+pub(crate) mod reading;
+pub(crate) mod session;

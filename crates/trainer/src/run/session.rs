@@ -1,0 +1,197 @@
+//! [`Session`]: what a Trainer works with, whatever it does: its options, the devices, the other processes, callbacks,
+//! loggers and the folder of the run.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fulmen_data::{DataLoader, LoaderReport, Replicas};
+use fulmen_tensor::{Compiled, Function, Runtime};
+
+use crate::callbacks::calls::Callbacks;
+use crate::checkpoint::told::Told;
+use crate::checkpoint::weights::load_values;
+use crate::hooks::EvaluationProgress;
+use crate::hosts::{self, Hosts};
+use crate::loggers::Logger;
+use crate::program::prepare::set_up;
+use crate::program::{CompiledStep, StepProgram};
+use crate::say::note;
+use crate::setting::{Choices, Setting};
+use crate::state::{self, Entry};
+use crate::{Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint};
+
+pub(crate) struct Session {
+    pub(crate) choices: Choices,
+    pub(crate) runtime: Runtime,
+    /// The other processes, if there are any.
+    pub(crate) hosts: Option<Arc<Hosts>>,
+    pub(crate) callbacks: Callbacks,
+    pub(crate) loggers: Vec<Box<dyn Logger>>,
+    pub(crate) told: Told,
+    pub(crate) record: Record,
+}
+
+/// What has come of it so far.
+#[derive(Default)]
+pub(crate) struct Record {
+    /// The folder of the run, once something was run.
+    pub(crate) run_dir: Option<PathBuf>,
+    /// Of the latest fit.
+    pub(crate) best_checkpoint: Option<PathBuf>,
+    pub(crate) last_checkpoint: Option<PathBuf>,
+    /// The epoch and the step that training has reached, for what is logged after it.
+    pub(crate) reached: (u64, u64),
+    pub(crate) log_points: u64,
+    pub(crate) eval_compilations: u64,
+    /// Of the training loader in the latest fit.
+    pub(crate) loader: Option<LoaderReport>,
+}
+
+impl Session {
+    /// How steps are recorded for these devices.
+    pub(crate) fn setting(&self) -> Result<Setting> {
+        let replicas = Replicas::of(&self.runtime, &Strategy::batch(self.runtime.mesh()));
+        let replicas = replicas.map_err(|e| Error::usage(e.to_string()))?;
+        Ok(self.choices.on(self.runtime.mesh().clone(), replicas))
+    }
+
+    /// How many processes train together.
+    pub(crate) fn processes(&self) -> usize {
+        self.hosts.as_ref().map_or(1, |hosts| hosts.process().count())
+    }
+
+    /// What callbacks are told before the first batch of a loader that does not train.
+    pub(crate) fn progress(&self, loader: &DataLoader) -> EvaluationProgress {
+        let (epoch, global_step) = self.record.reached;
+        EvaluationProgress { dataset: String::new(), batch: 0, batches: loader.len() as u64, epoch, global_step }
+    }
+
+    /// Whether this process writes what is written once.
+    pub(crate) fn writes(&self) -> bool {
+        self.hosts.as_ref().is_none_or(|hosts| hosts.process().is_coordinator())
+    }
+
+    /// Makes a new folder for a run, starts the loggers in it, and writes the options there, as a file for `--config`. With
+    /// several processes, process 0 makes it for all. A run that leaves nothing behind has none.
+    pub(crate) fn start_run(&mut self) -> Result<Option<PathBuf>> {
+        if self.choices.options.leaves_nothing() {
+            return Ok(None);
+        }
+        let make = || checkpoint::new_version_folder(&self.choices.options.default_root_dir);
+        let folder = match &self.hosts {
+            Some(hosts) => hosts.broadcast("run_dir", make)?,
+            None => make()?,
+        };
+        for logger in &mut self.loggers {
+            logger.start(&folder).map_err(|e| Error::logger(&folder, e))?;
+            let told = self.told.for_loggers();
+            if !told.is_empty() {
+                logger.log_hyperparams(&told).map_err(|e| Error::logger(&folder, e))?;
+            }
+        }
+        let options = &self.choices.options;
+        if self.writes() {
+            let config = self.told.config.clone().unwrap_or_else(|| options.to_toml());
+            let written = fulmen_durable::write(&folder.join("config.toml"), Some(config.len() as u64), |file| {
+                file.write_all(config.as_bytes())
+            });
+            written.map_err(|e| Error::logger(&folder, e))?;
+        }
+        self.record.run_dir = Some(folder.clone());
+        Ok(Some(folder))
+    }
+
+    /// Compiles a step for each shape of batches.
+    pub(crate) fn compile(&mut self, step: &str, loader: &DataLoader, program: StepProgram) -> Result<CompiledStep> {
+        program.compile(step, loader, |title, function| self.compile_one(title, function))
+    }
+
+    /// Compiles a program and tells the callbacks.
+    pub(crate) fn compile_one(&mut self, program: &str, function: &Function) -> fulmen_tensor::Result<Compiled> {
+        let mut announced = false;
+        let compiled = self.runtime.compile_announced(function, |differs| {
+            announced = true;
+            if let Some(differs) = differs {
+                note(&format!("the compile cache has another `{program}`: {differs}"));
+            }
+            self.callbacks.each(|callback| callback.on_compile_start(program));
+        });
+        if announced {
+            let time = compiled.as_ref().ok().and_then(Compiled::compile_time);
+            self.callbacks.each(|callback| callback.on_compile_end(program, time));
+        }
+        compiled
+    }
+
+    /// Does something that needs the other processes, if there are any: each of them hears when it fails in one.
+    pub(crate) fn with_hosts<T>(&mut self, doing: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+        let hosts = self.hosts.clone();
+        let _guard = hosts.as_ref().map(|hosts| hosts.guard());
+        let result = doing(self);
+        if let (Some(hosts), Err(error)) = (&hosts, &result) {
+            hosts.fail(error);
+        }
+        result
+    }
+
+    /// As [`Session::with_hosts`]; callbacks and the module hear of a failure.
+    pub(crate) fn telling<T>(
+        &mut self,
+        module: &dyn TrainingModule,
+        doing: impl FnOnce(&mut Session) -> Result<T>,
+    ) -> Result<T> {
+        self.with_hosts(|session| {
+            let hooks = session.callbacks.with(module);
+            doing(session).inspect_err(|error| hooks.on_exception(error, &mut Actions::outside()))
+        })
+    }
+
+    /// Compares with the other processes what each is about to run, before any of them waits for another on a device.
+    pub(crate) fn agree(&self, what: &str, facts: impl FnOnce(&mut hosts::Facts) -> Result<()>) -> Result<()> {
+        hosts::agree(self.hosts.as_ref(), &self.choices.options, &self.runtime, what, facts)
+    }
+
+    /// As [`Session::agree`], for a program that runs with weights that do not change.
+    pub(crate) fn agree_on(
+        &self,
+        what: &str,
+        functions: &[Function],
+        loader: &DataLoader,
+        weights: &[Entry],
+    ) -> Result<()> {
+        self.agree(what, |facts| {
+            hosts::add_program(facts, what, functions, loader, &self.runtime)?;
+            facts.insert("weights".into(), state::to_compute(weights).fingerprint(self.runtime.mesh())?);
+            Ok(())
+        })
+    }
+
+    /// Gives a module the weights that were chosen.
+    pub(crate) fn load(&self, module: &dyn TrainingModule, weights: Weights) -> Result<()> {
+        set_up(module, &self.setting()?)?;
+        let none = |which: &str| Error::usage(format!("there is no {which} checkpoint: the last fit saved none"));
+        let file = match weights {
+            Weights::Current => return Ok(()),
+            Weights::Best => self.record.best_checkpoint.clone().ok_or_else(|| none("best"))?,
+            Weights::Last => self.record.last_checkpoint.clone().ok_or_else(|| none("last"))?,
+            Weights::File(path) => path,
+        };
+        load_values(module, &file)
+    }
+
+    /// Writes a log point to the loggers. A logger that fails is `warned` of once; training is worth more than its log.
+    pub(crate) fn log(&mut self, point: &LogPoint, warned: &mut bool) {
+        self.record.log_points += 1;
+        let point = point.shown_by(Sink::Logger);
+        for logger in &mut self.loggers {
+            if let Err(error) = logger.log(&point)
+                && !std::mem::replace(warned, true)
+            {
+                let folder =
+                    self.record.run_dir.iter().map(|folder| format!(" in {}", folder.display())).collect::<String>();
+                note(&format!("warning: logged values could not be written{folder}: {error}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! [`Trainer`]: the public face of training, validating and testing.
+
+pub(crate) mod builder;
+
+use std::path::Path;
+
+use fulmen_data::DataLoader;
+use fulmen_tensor::Runtime;
+
+use crate::fit::fit;
+use crate::run::evaluate::evaluate;
+use crate::run::predict::{PredictedBatches, predict};
+use crate::run::session::Session;
+use crate::stage::Stage;
+use crate::step::TrainStep;
+use crate::{
+    FitSummary, LogPoint, Options, Precision, Result, TrainerBuilder, TrainingModule, ValidationSets, Weights,
+};
+
+/// Trains, validates and tests a [`TrainingModule`].
+///
+/// ```no_run
+/// use fulmen_trainer::Trainer;
+/// let trainer = Trainer::builder().max_epochs(3).log_every_n_steps(20).build()?;
+/// # Ok::<(), fulmen_trainer::Error>(())
+/// ```
+pub struct Trainer {
+    pub(crate) session: Session,
+    transfers_before: u64,
+}
+
+impl Trainer {
+    pub(crate) fn new(session: Session) -> Trainer {
+        let transfers_before = session.runtime.metrics().value("TransferFromDeviceTime");
+        Trainer { session, transfers_before }
+    }
+
+    /// Options, callbacks and loggers, to be chosen.
+    pub fn builder() -> TrainerBuilder {
+        TrainerBuilder::default()
+    }
+
+    /// The options.
+    pub fn options(&self) -> &Options {
+        &self.session.choices.options
+    }
+
+    /// The device and the programs compiled for it.
+    pub fn runtime(&self) -> &Runtime {
+        &self.session.runtime
+    }
+
+    /// The best checkpoint of the last fit by its monitored metric.
+    pub fn best_checkpoint(&self) -> Option<&Path> {
+        self.session.record.best_checkpoint.as_deref()
+    }
+
+    /// The last checkpoint of the last fit.
+    pub fn last_checkpoint(&self) -> Option<&Path> {
+        self.session.record.last_checkpoint.as_deref()
+    }
+
+    /// Devices that a fit runs on.
+    pub fn num_devices(&self) -> usize {
+        self.session.runtime.devices().len()
+    }
+
+    /// Which process this is, from 0. Process 0 is the one that writes logs and checkpoints.
+    pub fn process_index(&self) -> usize {
+        self.session.hosts.as_ref().map_or(0, |hosts| hosts.process().index())
+    }
+
+    /// How many processes train together.
+    pub fn num_processes(&self) -> usize {
+        self.session.processes()
+    }
+
+    /// The element types that a model is kept and computed in.
+    pub fn precision(&self) -> Precision {
+        self.session.choices.options.precision.resolved()
+    }
+
+    /// The folder of this run, once something was run.
+    pub fn run_dir(&self) -> Option<&Path> {
+        self.session.record.run_dir.as_deref()
+    }
+
+    /// How many times logged values were handed to loggers: the log points of training, one for each epoch, one for
+    /// each validation or test outside of training.
+    pub fn log_points(&self) -> u64 {
+        self.session.record.log_points
+    }
+
+    /// How often validation and test steps were compiled.
+    pub fn eval_compilations(&self) -> u64 {
+        self.session.record.eval_compilations
+    }
+
+    /// How many times values were asked of the device since this Trainer was built. Values asked for together, those
+    /// of a checkpoint say, are one transfer.
+    pub fn device_to_host_transfers(&self) -> u64 {
+        self.session.runtime.metrics().value("TransferFromDeviceTime") - self.transfers_before
+    }
+
+    /// What the runtime did, in the grammar of PyTorch/XLA's `metrics_report`; behind it what the training loader did in the
+    /// latest fit, by its stages and queues, as [`LoaderReport`](fulmen_data::LoaderReport) writes it.
+    pub fn metrics_report(&self) -> String {
+        let mut text = self.session.runtime.metrics().report();
+        if let Some(loader) = &self.session.record.loader {
+            text.push_str(&format!("Data loader: {loader}\n"));
+        }
+        text
+    }
+
+    /// Trains the module on `train`, validating on `validation` if the module's `validation_step` logs something: `None`,
+    /// `Some(&loader)`, or several [sets](crate::ValidationSet) with names. The module is initialized with the Trainer's seed unless it has values, which it also gets
+    /// back when training ends, however it ends.
+    ///
+    /// # Errors
+    /// A mistake in a step, with the user's line; a sample that cannot be read; a loss that is not finite (if
+    /// `detect_nan`); a checkpoint that cannot be read or written; whatever the device reports.
+    pub fn fit<'a, M: TrainingModule>(
+        &mut self,
+        module: &M,
+        train: &DataLoader,
+        validation: impl Into<ValidationSets<'a>>,
+    ) -> Result<FitSummary> {
+        self.session.with_hosts(|session| {
+            let summary = fit(session, module, train, &validation.into())?;
+            session.callbacks.with(module).on_fit_end(&summary);
+            Ok(summary)
+        })
+    }
+
+    /// The compiled training step of a module with its state on the devices, for a loop of your own instead of
+    /// [`fit`](Trainer::fit); see [`TrainStep`]. It takes the options that say how a step is recorded and how long training
+    /// is, and begins with `ckpt_path` or `resume` if one is given. The loader says which batches there are; for batches
+    /// that it does not read ([`TrainStep::batch`]), it says what they are like.
+    ///
+    /// # Errors
+    /// As [`Trainer::fit`] before its first step; an option or a callback that only a fit can serve.
+    pub fn train_step<'m, M: TrainingModule>(&mut self, module: &'m M, loader: &DataLoader) -> Result<TrainStep<'m>> {
+        self.session.with_hosts(|session| TrainStep::open(session, module, loader))
+    }
+
+    /// Runs `validation_step` over a loader with the module's weights and returns the means of what it logs.
+    ///
+    /// # Errors
+    /// As [`Trainer::fit`]; a `validation_step` that logs nothing.
+    pub fn validate<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader) -> Result<LogPoint> {
+        self.validate_with(module, loader, Weights::Current)
+    }
+
+    pub(crate) fn validate_with<M: TrainingModule>(
+        &mut self,
+        module: &M,
+        loader: &DataLoader,
+        weights: Weights,
+    ) -> Result<LogPoint> {
+        self.session.telling(module, |session| evaluate(session, module, loader, Stage::Validation, weights))
+    }
+
+    /// Runs `test_step` over a loader and returns the means of what it logs. The module keeps the weights that were
+    /// tested.
+    ///
+    /// # Errors
+    /// As [`Trainer::fit`]; a `test_step` that logs nothing; weights that are not there.
+    pub fn test<M: TrainingModule>(&mut self, module: &M, loader: &DataLoader, weights: Weights) -> Result<LogPoint> {
+        self.session.telling(module, |session| evaluate(session, module, loader, Stage::Test, weights))
+    }
+
+    /// Runs `predict_step` over a loader and gives what it computes, a batch at a time, for the real samples and in the
+    /// loader's order. The module keeps the weights that it predicted with.
+    ///
+    /// # Errors
+    /// As [`Trainer::test`]; a module that predicts nothing, or something without a row for each sample; a loader that skips
+    /// or substitutes samples, of which nobody knows whose a prediction is. What goes wrong later is told by the batch that it went wrong in.
+    pub fn predict<M: TrainingModule>(
+        &mut self,
+        module: &M,
+        loader: &DataLoader,
+        weights: Weights,
+    ) -> Result<PredictedBatches> {
+        self.session.telling(module, |session| predict(session, module, loader, weights))
+    }
+}
