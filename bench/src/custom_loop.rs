@@ -13,7 +13,7 @@ use crate::workload::{Visit, Workload};
 /// The subcommand that starts this peer.
 pub(crate) const SUBCOMMAND: &str = "custom-loop";
 
-/// Reads what was logged every so many steps, as a fit does by default.
+/// Steps between two reads of the logged values: the default of `fit`.
 const READ_EVERY: u64 = 50;
 
 #[derive(clap::Args)]

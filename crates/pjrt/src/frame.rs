@@ -101,7 +101,7 @@ fn unwrap(bytes: &[u8]) -> Result<Stored> {
     Stored::decode(body).map_err(|_| corrupt("the stored executable was written in another form"))
 }
 
-/// Verifies that the bytes are a whole stored executable, whoever wrote it.
+/// Verifies that the bytes are a whole stored executable, of any plugin.
 pub(crate) fn verify(bytes: &[u8]) -> Result<()> {
     unwrap(bytes).map(drop)
 }

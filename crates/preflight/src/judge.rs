@@ -27,7 +27,7 @@ pub struct Step {
     pub recorded: Vec<Recorded>,
     /// Over how many devices each parameter is split.
     pub parts: Vec<usize>,
-    /// Whether a line of this file is none of the user's.
+    /// Whether a file is Fulmen's own, so that its lines are not shown as the user's.
     pub is_internal: fn(&str) -> bool,
     /// The parameter that a value is the optimizer's state for, by their names.
     pub parameter_of: fn(&str) -> Option<&str>,
@@ -63,7 +63,7 @@ impl Step {
     }
 }
 
-/// Judges a step for slices, one after the other. `step` gives the step for so many devices. A step that does not fit is
+/// Judges a step for slices, one after the other. `step` gives the step for a number of devices. A step that does not fit is
 /// an answer, not an error: see [`Report::all_fit`]. The example of the [crate](crate) judges a product.
 ///
 /// # Errors

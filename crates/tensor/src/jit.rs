@@ -38,7 +38,7 @@ pub struct Jit<'f> {
 type Record<'f> = dyn Fn(&[Tensor]) -> Vec<Tensor> + 'f;
 
 struct Program {
-    /// The types of the inputs, and how these lie over the devices.
+    /// The type and the sharding of each input.
     inputs: Vec<(TensorType, Sharding)>,
     compiled: Compiled,
 }
@@ -62,7 +62,7 @@ impl Jit<'_> {
         self.runtime.read(&outputs.arrays.iter().collect::<Vec<_>>())?.wait()
     }
 
-    /// Calls the function with values that lie on the devices; what it gives stays there. Each device has the whole of each
+    /// Calls the function with values on the devices. Its results stay there. Each device has the whole of each
     /// result.
     ///
     /// # Errors

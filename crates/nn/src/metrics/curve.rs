@@ -129,7 +129,7 @@ macro_rules! metrics {
         /// such bin count as a tie, so the area is off by at most half the share of pairs that share a bin: for scores
         /// spread evenly about `1 / (2·thresholds)`, but much for scores that all lie close to 0 or 1.
         ///
-        /// A score that is not a probability (a logit, or NaN), or a target that is none of the classes, makes the value NaN.
+        /// A score that is not a probability (a logit, or NaN), or a target outside the classes, makes the value NaN.
         /// A class without positives (or, for the ROC curve, without negatives) has none, and is left out of averages.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub struct $name(Curve);

@@ -151,7 +151,7 @@ pub(super) fn file_start(program: &str) -> String {
     format!("{}-", program.chars().take(40).map(clean).collect::<String>())
 }
 
-/// How often each operation of StableHLO stands in a text.
+/// Counts each StableHLO operation in a program's text.
 fn operations(text: &str) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
     for (start, _) in text.match_indices("stablehlo.") {

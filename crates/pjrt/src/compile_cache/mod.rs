@@ -18,7 +18,7 @@
 //! # Ok::<(), fulmen_pjrt::Error>(())
 //! ```
 //!
-//! An entry is a file, named by the [`ProgramKey`]. It appears whole or not at all, so many processes may write and read
+//! An entry is a file, named by the [`ProgramKey`]. It appears whole or not at all, so several processes may write and read
 //! one folder. It is verified before the plugin sees it; a damaged one is removed. When the entries are larger than the
 //! limit, those that were used least recently are removed.
 //!

@@ -14,7 +14,7 @@ reductions! {
     /// The derivative where the norm is 0, or of a magnitude at 0, is 0; the largest and the smallest share theirs among
     /// ties. 16-bit floats are computed as f32. The norm of nothing is 0.
     ///
-    /// Poisoned if the elements are not floats, if `p` is NaN, or if an axis is none of the tensor's; with an infinite or
+    /// Poisoned if the elements are not floats, if `p` is NaN, or if the tensor has no such axis; with an infinite or
     /// negative `p` also if there is no element.
     ///
     /// ```

@@ -8,8 +8,8 @@ impl Tensor {
     /// `start, start + step, start + 2·step, …` below `stop`, or above it where `step` is negative (PyTorch's and NumPy's
     /// `arange(start, stop, step)`): `⌈(stop − start)/step⌉` numbers. [`Tensor::arange`] counts from 0.
     ///
-    /// Poisoned if `step` is 0, if a bound is not a number, if `dtype` is an integer that `start` or `step` is none of, or
-    /// if it is `bool`.
+    /// Poisoned if `step` is 0, if a bound is not a number, if `dtype` is an integer type that cannot hold
+    /// `start` or `step`, or if it is `bool`.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
