@@ -165,7 +165,12 @@ impl PredictedBatches {
                 }
             }
         }
-        let Some((valid, literals)) = self.executor.arrived()? else {
+        let arrived = match self.executor.arrived() {
+            // The others know of this process's failure by now. To wait for them only says so once more.
+            Err(_) if self.failed.is_some() => None,
+            arrived => arrived?,
+        };
+        let Some((valid, literals)) = arrived else {
             return self.failed.take().map_or(Ok(None), Err);
         };
         let rows = literals.into_iter().map(|literal| first_rows(literal, valid)).collect::<Result<Vec<_>>>()?;
