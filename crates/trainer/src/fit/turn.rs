@@ -56,7 +56,7 @@ impl Fit<'_> {
             self.run_program(program)?;
         }
         if validate {
-            self.step.position.validation = self.validation.iter().map(|set| set.name.clone()).collect();
+            self.step.position.validation = self.validation.iter().map(|set| set.evaluation.dataset.clone()).collect();
         }
         self.save(&saves)?;
         // The best and the last one stay, whatever a callback thinks of them.

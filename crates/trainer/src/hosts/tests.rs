@@ -352,7 +352,8 @@ fn what_is_asked_for_within_an_epoch_is_done_by_all_after_the_same_step() {
         builder = builder.max_epochs(1).log_every_n_steps(1_000_000).enable_progress_bar(false);
         let (tell, told) = channel();
         let file = root.join("{step}.safetensors");
-        builder = builder.callback(AskAfter { process: hosts.process().index(), file, asked: 0, validated: vec![], tell });
+        builder =
+            builder.callback(AskAfter { process: hosts.process().index(), file, asked: 0, validated: vec![], tell });
         let choices = builder.choices(builder.options().unwrap()).unwrap();
         let mut trainer = builder.build_with(choices, Some(hosts.clone())).unwrap();
         let (train, val) = (points(1_000_000), points(8));
