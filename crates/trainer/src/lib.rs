@@ -56,6 +56,7 @@ mod newest;
 mod old_names;
 mod optimizers;
 mod options;
+mod phases;
 mod placeholders;
 mod plan;
 mod precision;

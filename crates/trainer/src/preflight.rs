@@ -108,7 +108,7 @@ fn record<M: TrainingModule>(
     let (_, plan) = setting.plan(epoch);
     let batch = Batch::of_size(train, batch_size, setting.options.precision.whole());
     let program = prepare::training_step(module, &setting, &plan, (&[batch], steps_per_epoch), setting.options.seed)?.1;
-    let function = program.step.functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))?;
+    let function = program.largest().functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))?;
     Ok(Step {
         is_internal: |file| file.starts_with(program::folder()),
         parameter_of: names::parameter_of,

@@ -9,6 +9,7 @@ use fulmen_tensor::DType;
 
 use crate::limits::{EpochSize, Limits, NO_LIMIT};
 use crate::optimizers::Optimizers;
+use crate::phases::Phases;
 use crate::program::{self, DeclaredProgram, StepProgram, TrainProgram};
 use crate::say::note;
 use crate::setting::Setting;
@@ -101,7 +102,8 @@ pub(crate) fn training_step(
         )));
     }
     check_shardings(module, setting)?;
-    let layout = Arc::new(StateLayout::new(module, &optimizers, setting));
+    let phases = Phases::new(module, &optimizers, setting, (plan, batches))?;
+    let layout = Arc::new(StateLayout::new(module, &optimizers, setting, phases));
     check_entries(layout.entries())?;
     let program = program::train(module, &optimizers, shapes, batches, &layout, setting, seed)?;
     Ok((layout, program))
@@ -181,7 +183,7 @@ fn check_entries(entries: &[Entry]) -> Result<()> {
 
 /// In the row of an epoch, means of training and values of validation stand side by side.
 fn check_names(train: &TrainProgram, validation: &StepProgram) -> Result<()> {
-    let clash = |name: &&str| train.step.logs().names().any(|n| **name == format!("{n}_epoch"));
+    let clash = |name: &&str| train.logs().names().any(|n| **name == format!("{n}_epoch"));
     match validation.logs().names().find(clash) {
         Some(name) => Err(Error::usage(format!(
             "log `{name}`: validation_step logs this name, which is that of a training metric's mean over the epoch; \

@@ -4,6 +4,7 @@
 use fulmen_data::{DataLoader, Replicas};
 use fulmen_tensor::Mesh;
 
+use crate::accumulate::Accumulation;
 use crate::clip::Clip;
 use crate::limits::{EpochSize, Limits};
 use crate::stage::Stage;
@@ -61,9 +62,13 @@ impl Setting {
             .find_map(|part| if let StepPart::SpikeGuard { window, .. } = part { Some(*window) } else { None })
     }
 
-    /// Whether the optimizer steps once for several batches.
-    pub(crate) fn accumulates(&self) -> bool {
-        self.options.accumulate_grad_batches > 1
+    /// For how many batches the optimizer steps once.
+    pub(crate) fn accumulation(&self) -> Accumulation {
+        let scheduled = self.parts.iter().find_map(|part| match part {
+            StepPart::Accumulation { scheduling } => Some(Accumulation::scheduled(scheduling)),
+            _ => None,
+        });
+        scheduled.unwrap_or_else(|| Accumulation::constant(self.options.accumulate_grad_batches))
     }
 
     /// A loader whose batches the devices of the mesh share; `which` names it.
@@ -93,8 +98,9 @@ impl Setting {
 
     /// Where training ends with such epochs, and how long it is.
     pub(crate) fn plan(&self, epoch: EpochSize) -> (Limits, Plan) {
-        let limits = Limits::new(&self.options, epoch);
-        (limits, limits.plan(epoch.batches, self.options.accumulate_grad_batches))
+        let accumulation = self.accumulation();
+        let limits = Limits::new(&self.options, &accumulation, epoch);
+        (limits, limits.plan(epoch.batches, &accumulation))
     }
 
     /// What the learning rate is multiplied by for the number of devices.

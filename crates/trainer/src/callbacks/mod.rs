@@ -1,8 +1,10 @@
 //! The callbacks that come with the Trainer.
 
+mod backbone_finetuning;
 mod device_stats_monitor;
 mod early_stopping;
 mod file_name;
+mod gradient_accumulation_scheduler;
 mod learning_rate_monitor;
 mod model_checkpoint;
 mod monitor;
@@ -14,8 +16,10 @@ mod spike_guard;
 mod throughput_monitor;
 mod timer;
 
+pub use backbone_finetuning::BackboneFinetuning;
 pub use device_stats_monitor::DeviceStatsMonitor;
 pub use early_stopping::EarlyStopping;
+pub use gradient_accumulation_scheduler::GradientAccumulationScheduler;
 pub use learning_rate_monitor::LearningRateMonitor;
 pub use model_checkpoint::ModelCheckpoint;
 pub use monitor::Mode;
