@@ -50,9 +50,10 @@ impl Accumulation {
     /// Optimizer steps of the first epochs, of so many batches each.
     pub(crate) fn steps(&self, epochs: u64, batches: u64) -> u64 {
         let ends = self.0.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);
-        let each = self.0.iter().zip(ends).map(|(&(from, every), end)| {
-            end.min(epochs).saturating_sub(from).saturating_mul(batches.div_ceil(every))
-        });
+        let each =
+            self.0.iter().zip(ends).map(|(&(from, every), end)| {
+                end.min(epochs).saturating_sub(from).saturating_mul(batches.div_ceil(every))
+            });
         each.fold(0, u64::saturating_add)
     }
 
@@ -134,10 +135,15 @@ mod tests {
                 let mut steps = 0;
                 for epoch in 0..8 {
                     assert_eq!(accumulation.steps(epoch, batches), steps, "{scheduling:?} {batches} {epoch}");
-                    let every = scheduling.iter().filter(|(from, _)| *from <= epoch).last().map_or(1, |(_, every)| *every);
+                    let every =
+                        scheduling.iter().filter(|(from, _)| *from <= epoch).last().map_or(1, |(_, every)| *every);
                     for batch in 0..batches {
                         if batch % every == 0 {
-                            assert_eq!(accumulation.position(steps, batches), (epoch, batch), "{scheduling:?} {batches}");
+                            assert_eq!(
+                                accumulation.position(steps, batches),
+                                (epoch, batch),
+                                "{scheduling:?} {batches}"
+                            );
                             steps += 1;
                         }
                     }

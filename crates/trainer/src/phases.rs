@@ -1,8 +1,8 @@
 //! [`Phases`]: the stretches of a fit that differ in what is trained. Each has a training step of its own, over the same
 //! state. Where the next one begins is known before the first step.
 
-use fulmen_nn::optim::Step;
 use fulmen_nn::optim::pattern::{fits, misfit};
+use fulmen_nn::optim::{Optimizer as _, Step};
 use fulmen_nn::{TrainingMode, Visit, Visitor};
 use fulmen_tensor::{DType, Tensor};
 
@@ -52,8 +52,11 @@ impl Phases {
         let parameters = module.parameters();
         let names: Vec<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
         let buffers = module.buffers();
-        let batch_norms: Vec<&str> =
-            buffers.iter().filter_map(|(name, _)| name.strip_suffix("running_mean")).map(|n| n.trim_end_matches('.')).collect();
+        let batch_norms: Vec<&str> = buffers
+            .iter()
+            .filter_map(|(name, _)| name.strip_suffix("running_mean"))
+            .map(|n| n.trim_end_matches('.'))
+            .collect();
         let mut unfreezings: Vec<Unfreezing> = vec![];
         for part in &setting.parts {
             let StepPart::Unfreeze { pattern, at, initial_ratio, multiplier, should_align, train_bn } = part else {
@@ -62,7 +65,11 @@ impl Phases {
             let begins = match *at {
                 TrainDuration::Epochs(epochs) => (epochs, 0),
                 TrainDuration::Steps(steps) => accumulation.position(steps, batches),
-                _ => return wrong(format!("`{pattern}` is unfrozen after epochs (2ep) or steps (500ba), not after {at}")),
+                _ => {
+                    return wrong(format!(
+                        "`{pattern}` is unfrozen after epochs (2ep) or steps (500ba), not after {at}"
+                    ));
+                }
             };
             if unfreezings.iter().any(|earlier| earlier.pattern == *pattern) {
                 return wrong(format!("there are two for `{pattern}`; keep one"));
@@ -103,7 +110,8 @@ impl Phases {
             // The first phase has the least to train.
             let frozen = |name: &&str| phases.unfreezing_of(name).is_some_and(|number| phases.is_frozen(number, 0));
             if !own.is_empty() && own.iter().all(frozen) {
-                let whose = if member.name.is_empty() { String::new() } else { format!(" of the optimizer `{}`", member.name) };
+                let whose =
+                    if member.name.is_empty() { String::new() } else { format!(" of the optimizer `{}`", member.name) };
                 let patterns: Vec<_> = phases.unfreezings.iter().map(|u| format!("`{}`", u.pattern)).collect();
                 return wrong(format!(
                     "all parameters{whose} are frozen at first by {}; leave some to train, such as a head",

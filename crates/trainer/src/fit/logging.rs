@@ -61,7 +61,7 @@ impl Fit<'_> {
         let Some(literal) = literals.first() else { return Ok(Sums::default()) };
         let sums = self.step.program().logs().read(literal)?;
         self.check_finite(&sums)?;
-        self.step.program().logs().add(&mut self.step.position.epoch_sums, &sums);
+        self.step.steps[0].logs().add(&mut self.step.position.epoch_sums, &sums);
         Ok(sums)
     }
 

@@ -81,9 +81,11 @@ impl Recorder {
         let cells = Placeholders::new(module, layout.module());
         let values = Values::new(layout, cells.placeholders());
         let epoch = layout.counters.epoch.map(|ids| Epoch::new(values.all_of(ids), batches));
-        let group = layout.counters.group.zip(epoch.as_ref()).map(|([samples, _], epoch)| {
-            Group::new(epoch, values.before(samples), batch, &setting.accumulation())
-        });
+        let group = layout
+            .counters
+            .group
+            .zip(epoch.as_ref())
+            .map(|([samples, _], epoch)| Group::new(epoch, values.before(samples), batch, &setting.accumulation()));
         let (optimizers, setting, batch) = (optimizers.clone(), setting.clone(), batch.clone());
         let turns = optimizers.members().iter().map(|_| None).collect();
         Recorder { optimizers, setting, batch, cells, values, epoch, group, phase, turns }
@@ -323,7 +325,8 @@ impl Recorder {
             let count = logs::sums(entry, &self.batch).len();
             entry.branch = Some(Branch { taken: comes.clone(), sums: results.by_ref().take(count).collect() });
         }
-        turn.facts.learning_rate = self.optimizers.members()[optimizer].optimizer.learning_rate(&self.steps(optimizer).own);
+        turn.facts.learning_rate =
+            self.optimizers.members()[optimizer].optimizer.learning_rate(&self.steps(optimizer).own);
         turn.facts.turn = Some(comes);
         Ok((turn, logged))
     }

@@ -79,8 +79,8 @@ pub struct TrainStep<'m> {
     pub(super) setting: Setting,
     pub(crate) runtime: Runtime,
     pub(crate) executor: Executor<Reading>,
-    /// The step of each phase that is not over.
-    steps: Vec<CompiledStep>,
+    /// The step of each phase that is not over. What is logged is the same in all of them.
+    pub(crate) steps: Vec<CompiledStep>,
     pub(crate) state: State,
     key: DeviceArray,
     /// The sums of what was logged since the last read; none directly after one.
@@ -272,7 +272,7 @@ impl<'m> TrainStep<'m> {
         (phases.at(*epoch, *batch) + self.steps.len()).saturating_sub(phases.count())
     }
 
-    /// The step that the next batch runs. What is logged is the same in all of them.
+    /// The step that the next batch runs.
     pub(crate) fn program(&self) -> &CompiledStep {
         &self.steps[self.phase()]
     }
@@ -338,7 +338,7 @@ impl<'m> TrainStep<'m> {
         let log_point = self.stepped() && global_step.is_multiple_of(self.setting.options.log_every_n_steps);
         let media = std::mem::take(&mut self.media).into_iter().filter(|_| log_point);
         let arrays: Vec<_> = self.sums.take().into_iter().chain(media).collect();
-        let (hosts, logs) = (self.executor.hosts(), self.program().logs());
+        let (hosts, logs) = (self.executor.hosts(), self.steps[0].logs());
         let result = self.reads.start(&self.runtime, hosts, arrays, logs, (epoch, global_step));
         self.shared(result)
     }

@@ -245,7 +245,8 @@ fn batch_norm_of_a_frozen_backbone_trains_or_rests() {
     let after = |train_bn: bool, epochs: u64| {
         let net = Net::new();
         net.initialize(0);
-        let state = || net.state().iter().map(|(n, v)| (n.clone(), v.get().eval().unwrap().to_f64())).collect::<Vec<_>>();
+        let state =
+            || net.state().iter().map(|(n, v)| (n.clone(), v.get().eval().unwrap().to_f64())).collect::<Vec<_>>();
         let before = state();
         let frozen = |pattern: &str| BackboneFinetuning::new(pattern, ep(1)).train_bn(train_bn);
         let builder = trainer(folder.path()).max_epochs(epochs).callback(frozen("fc1.*")).callback(frozen("bn.*"));
@@ -300,7 +301,10 @@ fn what_makes_no_sense_is_refused() {
     for (callback, why) in [
         (BackboneFinetuning::new("fist.*", ep(1)), "`fist.*` fits no parameter; the nearest are `first."),
         (BackboneFinetuning::new("*", ep(1)), "all parameters are frozen at first by `*`"),
-        (BackboneFinetuning::new("first.*", "2h".parse().unwrap()), "after epochs (2ep) or steps (500ba), not after 2h"),
+        (
+            BackboneFinetuning::new("first.*", "2h".parse().unwrap()),
+            "after epochs (2ep) or steps (500ba), not after 2h",
+        ),
         (BackboneFinetuning::new("first.*", ep(1)).initial_ratio(-1.0), "initial_ratio must be finite and above 0"),
         (BackboneFinetuning::new("first.*", ep(1)).multiplier(f64::NAN), "multiplier must be finite and above 0"),
     ] {
@@ -318,9 +322,7 @@ fn what_makes_no_sense_is_refused() {
         let message = refused(&|b| b.callback(GradientAccumulationScheduler::new(scheduling.clone())), &three());
         assert!(message.contains("GradientAccumulationScheduler: ") && message.contains(why), "{message}");
     }
-    let both = |b: TrainerBuilder| {
-        b.accumulate_grad_batches(2).callback(GradientAccumulationScheduler::new([(1, 4)]))
-    };
+    let both = |b: TrainerBuilder| b.accumulate_grad_batches(2).callback(GradientAccumulationScheduler::new([(1, 4)]));
     let message = refused(&both, &three());
     assert!(message.contains("accumulate_grad_batches: it is 2, and there is a Gradient"), "{message}");
     let mut trainer = in_turn(trainer(folder.path())).build().unwrap();
