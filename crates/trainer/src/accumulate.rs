@@ -135,8 +135,7 @@ mod tests {
                 let mut steps = 0;
                 for epoch in 0..8 {
                     assert_eq!(accumulation.steps(epoch, batches), steps, "{scheduling:?} {batches} {epoch}");
-                    let every =
-                        scheduling.iter().filter(|(from, _)| *from <= epoch).last().map_or(1, |(_, every)| *every);
+                    let every = scheduling.iter().rfind(|(from, _)| *from <= epoch).map_or(1, |(_, every)| *every);
                     for batch in 0..batches {
                         if batch % every == 0 {
                             assert_eq!(

@@ -195,3 +195,66 @@ impl Visitor for Resting<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fulmen_data::{DataLoader, TensorDataset};
+    use fulmen_nn::optim::{Adam, Optimizer};
+    use fulmen_nn::{Linear, Module};
+    use fulmen_tensor::Mesh;
+
+    use super::*;
+    use crate::callbacks::BackboneFinetuning;
+    use crate::setting::Choices;
+    use crate::state::StateLayout;
+    use crate::{Batch, Callback, StepContext, Strategy, Trainer, program};
+
+    #[derive(Module)]
+    struct Two {
+        body: Linear,
+        head: Linear,
+    }
+
+    impl TrainingModule for Two {
+        fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+            self.head.forward(self.body.forward(batch.get("x")).tanh()).pow(2.0).mean_all()
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            Box::new(Adam::new(0.1))
+        }
+    }
+
+    #[test]
+    fn nothing_is_computed_or_written_for_what_is_frozen() {
+        let module = Two { body: Linear::new(4, 4), head: Linear::new(4, 2) };
+        let data = TensorDataset::builder().array("x", [8, 4], vec![0.5f32; 32]).build().unwrap();
+        let batch = Batch::of_size(&DataLoader::builder(data).batch_size(8).build().unwrap(), 8, None);
+        let mesh = Mesh::new([("data", 1)]).unwrap();
+        let replicas = Strategy::replicas(&mesh);
+        let mut choices = Choices::from(Trainer::builder().options().unwrap());
+        choices.parts.extend(BackboneFinetuning::new("body.*", TrainDuration::Steps(3)).step_part());
+        let setting = choices.on(mesh, replicas);
+        let plan = Plan { steps_per_epoch: 2, max_epochs: 3, total_steps: 6 };
+        let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
+        let phases = Phases::new(&module, &optimizers, &setting, (&plan, 2)).unwrap();
+        assert_eq!(phases.begins, [(0, 0), (1, 1)]);
+        assert_eq!([phases.at(0, 2), phases.at(1, 0), phases.at(1, 1), phases.at(2, 0)], [0, 0, 1, 1]);
+        assert_eq!(phases.title(1), "training step from epoch 1, batch 1 on");
+        let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting, phases));
+        let program = program::train(&module, &optimizers, &[batch], 2, &layout, &setting, 0).unwrap();
+        let of_each = |count: fn(&fulmen_tensor::Function) -> usize| {
+            program.steps.iter().map(|step| count(&step.functions()[0])).collect::<Vec<_>>()
+        };
+        let products = |function: &fulmen_tensor::Function| {
+            let recorded = function.recorded().unwrap();
+            recorded.iter().filter(|value| value.operation == Some("dot_general")).count()
+        };
+        // Forward two, and one for each weight; one more leads through the head.
+        assert_eq!(of_each(products), [3, 5]);
+        // The weight and the bias of the body, two moments of each, and their count of steps.
+        let results = of_each(|function| function.results().len());
+        assert_eq!(results[1] - results[0], 2 * 3 + 1);
+    }
+}
