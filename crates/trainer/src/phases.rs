@@ -251,8 +251,8 @@ mod tests {
             let recorded = function.recorded().unwrap();
             recorded.iter().filter(|value| value.operation == Some("dot_general")).count()
         };
-        // Forward two, and one for each weight; one more leads through the head.
-        assert_eq!(of_each(products), [3, 5]);
+        // Of the gradients: one for each weight; one more leads through the head.
+        assert_eq!(of_each(products), [1, 3]);
         // The weight and the bias of the body, two moments of each, and their count of steps.
         let results = of_each(|function| function.results().len());
         assert_eq!(results[1] - results[0], 2 * 3 + 1);
