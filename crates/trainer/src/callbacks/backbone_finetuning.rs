@@ -1,6 +1,8 @@
 //! [`BackboneFinetuning`]: leaves parameters as they are at first, and trains them from some epoch or step on.
 
 use crate::callbacks::callback::Callback;
+use crate::hooks::{FitStart, Progress};
+use crate::say::note;
 use crate::{StepPart, TrainDuration};
 
 /// Leaves the parameters that fit a pattern as they are at first, and trains them from some epoch or step on. In a pattern
@@ -19,6 +21,8 @@ use crate::{StepPart, TrainDuration};
 /// Several of these callbacks unfreeze a model bit by bit. Of two that fit a parameter, the later holds. What the optimizer
 /// or [`set_requires_grad`](fulmen_nn::Parameter::set_requires_grad) freezes stays so.
 ///
+/// A line on standard error tells that a phase begins: `Epoch 6: training backbone.* too`.
+///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::BackboneFinetuning};
 /// let builder = Trainer::builder()
@@ -34,6 +38,8 @@ pub struct BackboneFinetuning {
     multiplier: f64,
     should_align: bool,
     train_bn: bool,
+    /// Whether there is nothing more to tell of it.
+    told: bool,
 }
 
 impl BackboneFinetuning {
@@ -46,6 +52,7 @@ impl BackboneFinetuning {
             multiplier: 2.0,
             should_align: true,
             train_bn: true,
+            told: false,
         }
     }
 
@@ -73,6 +80,18 @@ impl BackboneFinetuning {
         self.train_bn = train;
         self
     }
+
+    /// What to tell before a batch, if these parameters are trained from it on.
+    fn line(&mut self, progress: &Progress) -> Option<String> {
+        let Progress { epoch, global_step, .. } = *progress;
+        let (begun, when) = match self.at {
+            TrainDuration::Epochs(at) => (epoch >= at, format!("Epoch {}", epoch + 1)),
+            TrainDuration::Steps(at) => (global_step >= at, format!("Step {}", global_step + 1)),
+            _ => return None,
+        };
+        let first = begun && !std::mem::replace(&mut self.told, true);
+        first.then(|| format!("{when}: training {} too", self.pattern))
+    }
 }
 
 impl Callback for BackboneFinetuning {
@@ -92,7 +111,44 @@ impl Callback for BackboneFinetuning {
     }
 
     fn step_part(&self) -> Option<StepPart> {
-        let BackboneFinetuning { pattern, at, initial_ratio, multiplier, should_align, train_bn } = self.clone();
+        let BackboneFinetuning { pattern, at, initial_ratio, multiplier, should_align, train_bn, .. } = self.clone();
         Some(StepPart::Unfreeze { pattern, at, initial_ratio, multiplier, should_align, train_bn })
+    }
+
+    fn on_fit_start(&mut self, start: &FitStart) {
+        // A resumed run may have told it before.
+        self.told = match self.at {
+            TrainDuration::Epochs(at) => at == 0 || start.epoch > at,
+            TrainDuration::Steps(at) => at == 0 || start.global_step > at,
+            _ => true,
+        };
+    }
+
+    fn on_train_batch_start(&mut self, progress: &Progress) {
+        if let Some(line) = self.line(progress) {
+            note(&line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_tells_once_from_where_on_more_is_trained() {
+        let lines = |at: &str| {
+            let mut callback = BackboneFinetuning::new("body.*", at.parse().unwrap());
+            // Three steps an epoch, of two batches each.
+            let batches = (0..4).flat_map(|epoch| (0..6).map(move |batch| (epoch, batch)));
+            let of_each = batches.filter_map(|(epoch, batch)| {
+                let global_step = 3 * epoch + batch / 2;
+                callback.line(&Progress { epoch, batch, batches: 6, global_step })
+            });
+            of_each.collect::<Vec<_>>()
+        };
+        assert_eq!(lines("2ep"), ["Epoch 3: training body.* too"]);
+        assert_eq!(lines("7ba"), ["Step 8: training body.* too"]);
+        assert!(lines("9ep").is_empty());
     }
 }

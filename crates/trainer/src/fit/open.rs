@@ -120,7 +120,8 @@ impl<'a> Fit<'a> {
             eval_compilations: validation.iter().map(|set| set.evaluation.step.compilations()).sum(),
             ..FitSummary::default()
         };
-        hooks.callbacks.each(|callback| callback.on_train_start(&TrainStart::new(step.program(), &session.runtime)));
+        let start = TrainStart::new(&step.steps, &step.state.layout().phases, &session.runtime);
+        hooks.callbacks.each(|callback| callback.on_train_start(&start));
         session.record.eval_compilations += summary.eval_compilations;
         Ok(Fit {
             hooks,

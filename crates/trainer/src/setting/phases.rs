@@ -13,7 +13,7 @@ use crate::setting::step_part::StepPart;
 use crate::{Error, Plan, Result, TrainDuration};
 
 /// Finished epochs, and batches of the next one.
-type Position = (u64, u64);
+pub(crate) type Position = (u64, u64);
 
 /// What is frozen at first, and when that changes.
 #[derive(Clone, Debug)]
@@ -132,12 +132,17 @@ impl Phases {
         self.begins.iter().rposition(|&begins| begins <= (epoch, batch)).unwrap_or(0)
     }
 
-    /// What the training step of a phase is called in messages.
+    /// Where the last of them begin, so many.
+    pub(crate) fn last(&self, count: usize) -> &[Position] {
+        &self.begins[self.begins.len().saturating_sub(count)..]
+    }
+
+    /// What the training step of a phase is called in messages, which count from 1.
     pub(crate) fn title(&self, phase: usize) -> String {
         match self.begins[phase] {
             (0, 0) => "training step".into(),
-            (epoch, 0) => format!("training step from epoch {epoch} on"),
-            (epoch, batch) => format!("training step from epoch {epoch}, batch {batch} on"),
+            (epoch, 0) => format!("training step from epoch {} on", epoch + 1),
+            (epoch, batch) => format!("training step from epoch {}, batch {} on", epoch + 1, batch + 1),
         }
     }
 
@@ -241,7 +246,7 @@ mod tests {
         let phases = Phases::new(&module, &optimizers, &setting, (&plan, 2)).unwrap();
         assert_eq!(phases.begins, [(0, 0), (1, 1)]);
         assert_eq!([phases.at(0, 2), phases.at(1, 0), phases.at(1, 1), phases.at(2, 0)], [0, 0, 1, 1]);
-        assert_eq!(phases.title(1), "training step from epoch 1, batch 1 on");
+        assert_eq!(phases.title(1), "training step from epoch 2, batch 2 on");
         let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting, phases));
         let program = program::train(&module, &optimizers, &[batch], 2, &layout, &setting, 0).unwrap();
         let of_each = |count: fn(&fulmen_tensor::Function) -> usize| {

@@ -9,6 +9,7 @@ use fulmen_nn::{Linear, Module, safetensors};
 use fulmen_tensor::{Devices, Tensor};
 use fulmen_trainer::callbacks::{
     BackboneFinetuning, GradientAccumulationScheduler, LearningRateMonitor, ModelCheckpoint, NormGroup, NormMonitor,
+    ThroughputMonitor,
 };
 use fulmen_trainer::{
     Batch, FitSummary, Optimizers, Plan, StepContext, Strategy, TrainDuration, TrainerBuilder, TrainingModule,
@@ -137,7 +138,8 @@ fn the_losses_of_a_finetuning_are_those_of_pytorch() {
     let expected: Vec<f64> = json["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
     let monitors = |b: TrainerBuilder| {
         let norms = NormMonitor::new().group_by(NormGroup::Layer);
-        in_turn(b.runtime(isolated())).callback(LearningRateMonitor::new()).callback(norms)
+        let b = in_turn(b.runtime(isolated())).callback(LearningRateMonitor::new()).callback(norms);
+        b.callback(ThroughputMonitor::new())
     };
     let (summary, record) = fit(folder.path(), &three(), 7, monitors);
     assert_close(&logged(&record, "train_loss"), &expected, 2e-4);
@@ -148,6 +150,14 @@ fn the_losses_of_a_finetuning_are_those_of_pytorch() {
     assert_close(&of_epochs, &ratios, 1e-5);
     let norms = logged(&record, "grad_norm/first");
     assert!(norms[..6].iter().all(|&norm| norm == 0.0) && norms[6..].iter().all(|&norm| norm > 0.0), "{norms:?}");
+    // Products on the way forward, of the gradients of weights, and of those of what the layers above got.
+    let [first, second, head] = [6 * 5, 5 * 4, 4 * 2].map(|weights| (2 * BATCH * weights) as f64);
+    let forward = first + second + head;
+    let phases = [forward + head, forward + 2.0 * head + second, forward + 2.0 * (head + second) + first];
+    let expected: Vec<f64> = (1..21).map(|step| phases[(step / BATCHES).min(2)]).collect();
+    let [tflops, rates] = ["tflops_per_device", "batches_per_second"].map(|name| format!("throughput/{name}"));
+    let found = logged(&record, &tflops).into_iter().zip(logged(&record, &rates));
+    assert_close(&found.map(|(tflops, rate)| tflops * 1e12 / rate).collect::<Vec<_>>(), &expected, 1e-6);
 }
 
 #[test]
