@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Arg, Args as _, Command};
+use fulmen_trainer::preflight::Slice;
+use fulmen_trainer::{Options, TrainerArgs};
 
-use super::{Program, Result};
-use crate::preflight::Slice;
-use crate::{Options, TrainerArgs};
+use crate::{Program, Result};
 
 /// The flags that every program has besides its own and the Trainer's.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
