@@ -15,6 +15,13 @@ pub mod coordination {
     pub use fulmen_coordination::*;
 }
 
+/// The models of the field, with the parameter names of torchvision, transformers and diffusers.
+#[cfg(feature = "models")]
+pub mod models {
+    #[doc(inline)]
+    pub use fulmen_models::*;
+}
+
 /// Modules, layers, losses, metrics, optimizers, schedules, and weights in and out.
 pub mod nn {
     #[doc(inline)]
