@@ -1,9 +1,12 @@
 //! What the Python library gave for the models in `reference`: read by the tests.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use fulmen_nn::weights::StateDict;
 use fulmen_tensor::{Runtime, Tensor};
+
+use crate::Pretrained;
 
 /// `reference/NAME`, the folder of a model that a script of `reference` wrote.
 pub(crate) fn folder(name: &str) -> PathBuf {
@@ -31,7 +34,8 @@ impl Expected {
     #[track_caller]
     pub(crate) fn check(&self, found: &[(&str, &Tensor)]) {
         let tensors: Vec<&Tensor> = found.iter().map(|(_, tensor)| *tensor).collect();
-        let values = Runtime::global().and_then(|runtime| runtime.eval_many(&tensors)).unwrap_or_else(|e| panic!("{e}"));
+        let values =
+            Runtime::global().and_then(|runtime| runtime.eval_many(&tensors)).unwrap_or_else(|e| panic!("{e}"));
         for ((name, tensor), value) in found.iter().zip(values) {
             let expected = self.0.get(name).ok().flatten().unwrap_or_else(|| panic!("no `{name}` is expected"));
             assert_eq!(tensor.shape(), &expected.ty().shape, "{name}: shape");
@@ -41,4 +45,15 @@ impl Expected {
             assert!(largest > 0.0 && off <= 1e-4 * largest, "{name} is {off:e} off; its largest number is {largest:e}");
         }
     }
+}
+
+/// Saves a model that was loaded from `reference/NAME`, and asks Python whether it gives there what is expected.
+pub(crate) fn compare_in_python(model: &impl Pretrained, name: &str, script: &str) {
+    let saved = tempfile::tempdir().unwrap();
+    model.save_pretrained(saved.path()).unwrap();
+    let expected = "expected.safetensors";
+    std::fs::copy(folder(name).join(expected), saved.path().join(expected)).unwrap();
+    let python = std::env::var("FULMEN_PYTHON").expect("FULMEN_PYTHON is the python to ask");
+    let status = Command::new(python).arg(folder(script)).arg(saved.path()).status().unwrap();
+    assert!(status.success(), "{name}: {script} {status}");
 }
