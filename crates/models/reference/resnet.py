@@ -1,4 +1,5 @@
-"""ResNets with basic blocks and with bottlenecks, as timm and torchvision write them."""
+"""ResNets with basic blocks and with bottlenecks, as timm writes them, and one as training loops of torchvision write it: the
+state dict of a wrapped model under a name, beside other things."""
 
 import json
 import sys
@@ -34,6 +35,8 @@ def write(name, architecture, args):
         setattr(same, f"layer{i + 1}", same._make_layer(block, planes, blocks, stride=1 if i == 0 else 2))
     same.fc = torch.nn.Linear(same.inplanes, 5)
     same.load_state_dict(model.state_dict())
+    if name == "resnet_basic":
+        torch.save({"epoch": 3, "state_dict": {f"module.{k}": v for k, v in same.state_dict().items()}}, folder / "checkpoint.pth")
     assert torch.allclose(same.eval()(x), logits, atol=1e-5)
     model.train()
     expect(folder, pixel_values=x, logits=logits, train_logits=model(x), running_mean=model.state_dict()["layer4.0.bn2.running_mean"])

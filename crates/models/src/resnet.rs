@@ -24,6 +24,7 @@ use fulmen_nn::init::{Fan, Nonlinearity};
 use fulmen_nn::{AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Init, Linear, MaxPool2d, Module};
 use fulmen_tensor::{AsTensor, Tensor};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{MODELS, Pretrained, Result};
 
@@ -46,6 +47,8 @@ pub struct Config {
     pub small_pictures: bool,
     /// Whether the last normalization of each block begins with zeros, so that the block first passes on what comes in.
     pub zero_init_last: bool,
+    /// What timm says of the weights and the pictures, such as their mean; it is kept.
+    pub pretrained_cfg: Map<String, Value>,
 }
 
 /// The ResNets of the paper, with the numbers of parameters for 1000 classes.
@@ -73,9 +76,16 @@ impl Config {
             Architecture::ResNet101 => [3, 4, 23, 3],
             Architecture::ResNet152 => [3, 8, 36, 3],
         };
-        let (num_classes, in_chans, channels) = (1000, 3, [64, 128, 256, 512]);
-        let (small_pictures, zero_init_last) = (false, false);
-        Config { architecture, num_classes, in_chans, channels, layers, small_pictures, zero_init_last }
+        Config {
+            architecture,
+            num_classes: 1000,
+            in_chans: 3,
+            channels: [64, 128, 256, 512],
+            layers,
+            small_pictures: false,
+            zero_init_last: false,
+            pretrained_cfg: Map::new(),
+        }
     }
 
     /// ResNet-18 for ImageNet.
@@ -102,21 +112,24 @@ struct TimmConfig {
     model_args: ModelArgs,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     small_pictures: bool,
+    pretrained_cfg: Map<String, Value>,
 }
 
 /// Other arguments of timm's would make another model: they are refused.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 struct ModelArgs {
+    #[serde(skip_serializing)]
     num_classes: Option<usize>,
     in_chans: Option<usize>,
     channels: Option<[usize; 4]>,
     layers: Option<[usize; 4]>,
     zero_init_last: Option<bool>,
+    #[serde(skip_serializing)]
     global_pool: Option<GlobalPool>,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum GlobalPool {
     Avg,
@@ -139,22 +152,23 @@ impl From<TimmConfig> for Config {
             layers: args.layers.unwrap_or(usual.layers),
             small_pictures: timm.small_pictures,
             zero_init_last: args.zero_init_last.unwrap_or(usual.zero_init_last),
+            pretrained_cfg: timm.pretrained_cfg,
         }
     }
 }
 
 impl From<Config> for TimmConfig {
     fn from(config: Config) -> TimmConfig {
-        let Config { architecture, num_classes, in_chans, channels, layers, small_pictures, zero_init_last } = config;
         let model_args = ModelArgs {
             num_classes: None,
-            in_chans: Some(in_chans),
-            channels: Some(channels),
-            layers: Some(layers),
-            zero_init_last: Some(zero_init_last),
+            in_chans: Some(config.in_chans),
+            channels: Some(config.channels),
+            layers: Some(config.layers),
+            zero_init_last: Some(config.zero_init_last),
             global_pool: None,
         };
-        TimmConfig { architecture, num_classes, model_args, small_pictures }
+        let Config { architecture, num_classes, small_pictures, pretrained_cfg, .. } = config;
+        TimmConfig { architecture, num_classes, model_args, small_pictures, pretrained_cfg }
     }
 }
 

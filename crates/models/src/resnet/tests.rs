@@ -1,4 +1,6 @@
-//! What timm and torchvision gave for the same folders.
+//! What timm gave for the same folders; torchvision gave the same for the checkpoint in one of them.
+
+use fulmen_nn::weights::{StateDict, Strictness};
 
 use super::*;
 use crate::reference::{Expected, compare_in_python, folder};
@@ -6,7 +8,14 @@ use crate::reference::{Expected, compare_in_python, folder};
 #[test]
 fn folders_of_timm_give_its_logits() {
     for name in ["resnet_basic", "resnet_bottleneck"] {
-        let (model, expected) = (ResNet::from_folder(folder(name)).unwrap(), Expected::read(name));
+        let (mut model, expected) = (ResNet::from_folder(folder(name)).unwrap(), Expected::read(name));
+        let checkpoint = folder(name).join("checkpoint.pth");
+        if checkpoint.exists() {
+            model = ResNet::new(model.config().clone()).unwrap();
+            let weights = StateDict::read(checkpoint).unwrap().part("state_dict").unwrap();
+            weights.rename("module.", "").unwrap().load_into(&model, Strictness::Strict).unwrap();
+            model.eval();
+        }
         let pictures = expected.tensor("pixel_values");
         let logits = model.forward(&pictures);
         model.train();
