@@ -7,7 +7,7 @@ writes it, and beside it `expected.safetensors`: inputs, and what the model make
 With the name of a folder that Fulmen saved, a script loads it and compares what it gives with `expected.safetensors`.
 """
 
-import json
+import inspect
 import sys
 from pathlib import Path
 
@@ -35,9 +35,11 @@ def expect(folder, **tensors):
 
 def compare(folder, model):
     """Whether a model gives what is expected, and how far it is off."""
-    expected = load_file(folder / "expected.safetensors")
+    values = load_file(folder / "expected.safetensors")
+    inputs = {name: values[name] for name in inspect.signature(model).parameters}
+    expected = values["prediction" if "prediction" in values else "logits"]
     with torch.no_grad():
-        found = model(expected["pixel_values"])
-    off = ((found - expected["logits"]).abs().max() / expected["logits"].abs().max()).item()
+        found = model(**inputs)
+    off = ((found - expected).abs().max() / expected.abs().max()).item()
     print(f"{folder.name}: {off:.1e} off")
     sys.exit(off > 1e-4)

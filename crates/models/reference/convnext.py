@@ -23,5 +23,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         folder = Path(sys.argv[1])
         model = transformers.ConvNextForImageClassification.from_pretrained(folder)
-        compare(folder, lambda x: model(x).logits)
+        compare(folder, lambda pixel_values: model(pixel_values).logits)
     write()

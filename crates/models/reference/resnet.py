@@ -45,6 +45,7 @@ def write(name, architecture, args):
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         folder = Path(sys.argv[1])
-        compare(folder, timm.create_model(f"local-dir:{folder}", pretrained=True).eval())
+        model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+        compare(folder, lambda pixel_values: model(pixel_values))
     write("resnet_basic", "resnet18", BASIC)
     write("resnet_bottleneck", "resnet50", BOTTLENECK)

@@ -21,13 +21,23 @@ def write():
         up_block_types=("AttnUpBlock2D", "UpBlock2D"),
         attention_head_dim=4,
         norm_num_groups=2,
+        num_class_embeds=3,
+        # The settings of the first published ones.
+        downsample_padding=0,
+        flip_sin_to_cos=False,
+        freq_shift=1,
     )
     model = randomize(model.eval())
     folder = FOLDER / "unet"
     model.save_pretrained(folder)
     x, timesteps = torch.rand(2, 1, 8, 8) - 0.5, torch.tensor([3, 700])
-    expect(folder, sample=x, timesteps=timesteps.int(), prediction=model(x, timesteps).sample)
+    classes = torch.tensor([2, 0])
+    expect(folder, sample=x, timesteps=timesteps.int(), class_labels=classes.int(), prediction=model(x, timesteps, classes).sample)
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        folder = Path(sys.argv[1])
+        model = diffusers.UNet2DModel.from_pretrained(folder)
+        compare(folder, lambda sample, timesteps, class_labels: model(sample, timesteps, class_labels).sample)
     write()

@@ -24,5 +24,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         folder = Path(sys.argv[1])
         model = transformers.ViTForImageClassification.from_pretrained(folder)
-        compare(folder, lambda x: model(x).logits)
+        compare(folder, lambda pixel_values: model(pixel_values).logits)
     write()

@@ -31,6 +31,9 @@ pub trait Pretrained: Module + Sized {
     /// The values of that key that this is the model for.
     const MODEL_TYPES: &'static [&'static str];
 
+    /// The file that the weights are saved in.
+    const WEIGHTS: &'static str = "model.safetensors";
+
     /// Settings that would make it another model, with the only value, in JSON, that is built here.
     const FIXED: &'static [(&'static str, &'static str)] = &[];
 
@@ -130,7 +133,7 @@ pub trait Pretrained: Module + Sized {
                     return Err(Error::io("write", folder, error));
                 }
             }
-            save_weights(self, folder.join("model.safetensors"))?;
+            save_weights(self, folder.join(Self::WEIGHTS))?;
         }
         let (file, text) = (folder.join(CONFIG), format!("{:#}\n", Value::Object(config)));
         fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes())).map_err(|e| Error::io("write", &file, e))

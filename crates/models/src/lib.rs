@@ -6,6 +6,7 @@
 //! | --- | --- | --- |
 //! | `convnext` | ConvNeXt | transformers |
 //! | `resnet` | ResNet-18, 34, 50, 101, 152 | torchvision, timm |
+//! | `unet` | UNet for diffusion | diffusers |
 //! | `vit` | Vision Transformer | transformers |
 
 mod activation;
@@ -20,6 +21,8 @@ mod labels;
 mod reference;
 #[cfg(feature = "resnet")]
 pub mod resnet;
+#[cfg(feature = "unet")]
+pub mod unet;
 #[cfg(feature = "vit")]
 pub mod vit;
 
