@@ -5,6 +5,7 @@
 //! | module | models | names of |
 //! | --- | --- | --- |
 //! | `convnext` | ConvNeXt | transformers |
+//! | `dcgan` | DCGAN | PyTorch's example |
 //! | `resnet` | ResNet-18, 34, 50, 101, 152 | torchvision, timm |
 //! | `unet` | UNet for diffusion | diffusers |
 //! | `vit` | Vision Transformer | transformers |
@@ -13,6 +14,8 @@ mod activation;
 mod attention;
 #[cfg(feature = "convnext")]
 pub mod convnext;
+#[cfg(feature = "dcgan")]
+pub mod dcgan;
 mod error;
 mod folder;
 mod init;
