@@ -4,9 +4,30 @@
 //!
 //! | module | models | names of |
 //! | --- | --- | --- |
+//! | [`decoder`] | Llama, Mistral, Qwen, Gemma | transformers |
+//! | [`gpt2`] | GPT-2 | transformers |
 
+mod activation;
+mod attention;
+#[cfg(feature = "decoder")]
+pub mod decoder;
+mod error;
+mod folder;
+mod generate;
+#[cfg(feature = "gpt2")]
+pub mod gpt2;
 #[cfg(test)]
 mod reference;
+
+pub use activation::Activation;
+pub use error::{Error, Result};
+pub use folder::Pretrained;
+pub use generate::{CausalLm, GenerationConfig, Prompt, StaticCache, generate};
+
+use fulmen_tensor::Library;
+
+/// This crate, whose lines stand for its users'.
+const MODELS: Library = Library::new(file!());
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
