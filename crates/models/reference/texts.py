@@ -153,7 +153,42 @@ def gemma3():
     write("gemma3", model, decoded(model, 13))
 
 
-FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3]
+def encoder(config, **more):
+    sizes = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, max_position_embeddings=12)
+    return config(**{**sizes, **more})
+
+
+def encoded(model, padding, kinds):
+    """The logits of two sequences, of which the second has padding behind it."""
+    tokens, mask = ids(21), torch.ones(2, 7, dtype=torch.int64)
+    tokens[1, 4:], mask[1, 4:] = padding, 0
+    values = {"input_ids": tokens, "attention_mask": mask}
+    if kinds:
+        values["token_type_ids"] = (torch.arange(7) > 3).long().repeat(2, 1)
+    return values | {"logits": model(**values).logits}
+
+
+def bert():
+    """A pickle, whose normalizations have the names that BERT's first files have."""
+    model = settle(transformers.BertForMaskedLM(encoder(transformers.BertConfig)), 16)
+    folder = write("bert", model, encoded(model, 0, kinds=True))
+    as_bin(folder)
+    weights = torch.load(folder / "pytorch_model.bin")
+    old = lambda name: name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+    torch.save({old(name): value for name, value in weights.items()}, folder / "pytorch_model.bin")
+    model = settle(transformers.BertForSequenceClassification(encoder(transformers.BertConfig, num_labels=3)), 17)
+    write("bert-classifier", model, encoded(model, 0, kinds=True))
+
+
+def roberta():
+    more = dict(type_vocab_size=1, layer_norm_eps=1e-5)
+    model = settle(transformers.RobertaForMaskedLM(encoder(transformers.RobertaConfig, **more)), 18)
+    write("roberta", model, encoded(model, 1, kinds=False))
+    model = settle(transformers.RobertaForSequenceClassification(encoder(transformers.RobertaConfig, num_labels=3, **more)), 19)
+    write("roberta-classifier", model, encoded(model, 1, kinds=False))
+
+
+FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta]
 
 
 def check(folder):

@@ -4,11 +4,14 @@
 //!
 //! | module | models | names of |
 //! | --- | --- | --- |
+//! | [`bert`], [`roberta`] | BERT, RoBERTa: masked tokens, classification | transformers |
 //! | [`decoder`] | Llama, Mistral, Qwen, Gemma | transformers |
 //! | [`gpt2`] | GPT-2 | transformers |
 
 mod activation;
 mod attention;
+#[cfg(feature = "bert")]
+pub mod bert;
 #[cfg(feature = "decoder")]
 pub mod decoder;
 mod error;
@@ -18,6 +21,8 @@ mod generate;
 pub mod gpt2;
 #[cfg(test)]
 mod reference;
+#[cfg(feature = "bert")]
+pub mod roberta;
 
 pub use activation::Activation;
 pub use error::{Error, Result};
