@@ -6,14 +6,12 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
 use fulmen_nn::{Conv2d, DropPath, Init, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, Tensor, checkpoint};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{Activation, MODELS, Pretrained, Result, init, labels};
+use crate::{Activation, Labels, MODELS, Pretrained, Result, init};
 
 /// The settings, with the names of `config.json`; by default ConvNeXt-T, of 29 million parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -37,8 +35,9 @@ pub struct Config {
     pub layer_scale_init_value: f64,
     /// With which probability the last block is left out while training; those before it less, in equal steps from 0.
     pub drop_path_rate: f64,
-    /// The classes, by their numbers.
-    pub id2label: BTreeMap<String, String>,
+    /// The classes.
+    #[serde(flatten)]
+    pub labels: Labels,
     /// What else the file says; it is kept.
     #[serde(flatten)]
     pub other: Map<String, Value>,
@@ -56,7 +55,7 @@ impl Default for Config {
             layer_norm_eps: 1e-12,
             layer_scale_init_value: 1e-6,
             drop_path_rate: 0.0,
-            id2label: labels(2),
+            labels: Labels::default(),
             other: Map::new(),
         }
     }
@@ -66,11 +65,12 @@ impl Default for Config {
 ///
 /// ```
 /// use fulmen_models::convnext::{Config, ConvNext};
-/// use fulmen_models::{Pretrained, labels};
+/// use fulmen_models::{Labels, Pretrained};
 /// use fulmen_nn::Module;
 /// use fulmen_tensor::{DType, Tensor};
 ///
-/// let config = Config { hidden_sizes: [4, 8, 12, 16], depths: [1; 4], id2label: labels(10), ..Config::default() };
+/// let labels = Labels::numbered(10);
+/// let config = Config { hidden_sizes: [4, 8, 12, 16], depths: [1; 4], labels, ..Config::default() };
 /// let model = ConvNext::new(config)?;
 /// model.initialize(0);
 /// let logits = model.forward(Tensor::zeros(DType::F32, [8, 3, 32, 32]));
@@ -224,7 +224,7 @@ impl Pretrained for ConvNext {
             },
             layernorm: LayerNorm::new([hidden_sizes[3]]).eps(config.layer_norm_eps),
         };
-        let classifier = Linear::new(hidden_sizes[3], config.id2label.len());
+        let classifier = Linear::new(hidden_sizes[3], config.labels.len());
         let model = ConvNext { convnext, classifier, gradient_checkpointing: false, config };
         init::normal(&model, model.config.initializer_range);
         Ok(model)
@@ -234,7 +234,7 @@ impl Pretrained for ConvNext {
         &self.config
     }
 
-    fn architecture(&self) -> Option<String> {
-        Some("ConvNextForImageClassification".into())
+    fn architecture(&self) -> String {
+        "ConvNextForImageClassification".into()
     }
 }

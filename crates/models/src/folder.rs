@@ -21,6 +21,22 @@ const CONFIG: &str = "config.json";
 const MAX_SHARD_BYTES: u64 = 5_000_000_000;
 
 /// A model that Hugging Face's transformers knows, with its names of parameters and settings.
+///
+/// ```
+/// use fulmen_models::Pretrained;
+/// use fulmen_models::gpt2::{Config, Gpt2};
+/// use fulmen_nn::Module;
+///
+/// let config = Config { vocab_size: 50, n_positions: 16, n_embd: 8, n_layer: 1, n_head: 2, ..Config::default() };
+/// let model = Gpt2::new(config)?;
+/// model.initialize(0);
+///
+/// let folder = tempfile::tempdir()?;
+/// model.save_pretrained(folder.path())?; // transformers: GPT2LMHeadModel.from_pretrained(folder)
+/// let again = Gpt2::from_folder(folder.path())?;
+/// assert_eq!(again.config().n_embd, 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Pretrained: Module + Sized {
     /// What `config.json` says: its names and, for what it leaves out, its defaults.
     type Config: Serialize + DeserializeOwned;
@@ -55,9 +71,9 @@ pub trait Pretrained: Module + Sized {
     /// The settings.
     fn config(&self) -> &Self::Config;
 
-    /// transformers' name of the class, for `config.json`.
-    fn architecture(&self) -> Option<String> {
-        None
+    /// transformers' name of the class, for `config.json`; empty for models of other libraries.
+    fn architecture(&self) -> String {
+        String::new()
     }
 
     /// Loads a folder as it is downloaded from Hugging Face: `config.json`, and the weights as `model.safetensors`,
@@ -111,12 +127,13 @@ pub trait Pretrained: Module + Sized {
         let folder = folder.as_ref();
         let mut config = json_of(self.config())?;
         config.entry(Self::MODEL_TYPE_KEY).or_insert_with(|| Self::MODEL_TYPES[0].into());
-        if let Some(architecture) = self.architecture() {
+        let architecture = self.architecture();
+        if !architecture.is_empty() {
             config.insert("architectures".into(), json!([architecture]));
         }
         let parameters = self.parameters();
         let dtype = parameters.first().map(|(_, parameter)| parameter.ty().dtype);
-        if let Some(name) = dtype.and_then(torch_dtype) {
+        if let Some(name) = dtype.filter(|_| !architecture.is_empty()).and_then(torch_dtype) {
             config.remove("torch_dtype");
             config.insert("dtype".into(), name.into());
         }

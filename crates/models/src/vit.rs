@@ -7,8 +7,6 @@
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-
 use fulmen_nn::attention::Attention;
 use fulmen_nn::{Conv2d, Dropout, Init, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, Interpolation, Refusal, Tensor, checkpoint};
@@ -16,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::attention::{join_heads, split_heads};
-use crate::{Activation, Error, MODELS, Pretrained, Result, init, labels};
+use crate::{Activation, Error, Labels, MODELS, Pretrained, Result, init};
 
 /// The settings, with the names of `config.json`; by default ViT-Base with patches of 16 × 16, of 86 million parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,8 +46,9 @@ pub struct Config {
     pub num_channels: usize,
     /// Whether queries, keys and values have biases.
     pub qkv_bias: bool,
-    /// The classes, by their numbers.
-    pub id2label: BTreeMap<String, String>,
+    /// The classes.
+    #[serde(flatten)]
+    pub labels: Labels,
     /// What else the file says; it is kept.
     #[serde(flatten)]
     pub other: Map<String, Value>,
@@ -71,7 +70,7 @@ impl Default for Config {
             patch_size: 16,
             num_channels: 3,
             qkv_bias: true,
-            id2label: labels(2),
+            labels: Labels::default(),
             other: Map::new(),
         }
     }
@@ -81,12 +80,19 @@ impl Default for Config {
 ///
 /// ```
 /// use fulmen_models::vit::{Config, ViT};
-/// use fulmen_models::{Pretrained, labels};
+/// use fulmen_models::{Labels, Pretrained};
 /// use fulmen_nn::Module;
 /// use fulmen_tensor::{DType, Tensor};
 ///
-/// let config = Config { hidden_size: 48, num_hidden_layers: 2, num_attention_heads: 4, image_size: 32, patch_size: 8,
-///     id2label: labels(10), ..Config::default() };
+/// let config = Config {
+///     hidden_size: 48,
+///     num_hidden_layers: 2,
+///     num_attention_heads: 4,
+///     image_size: 32,
+///     patch_size: 8,
+///     labels: Labels::numbered(10),
+///     ..Config::default()
+/// };
 /// let model = ViT::new(config)?;
 /// model.initialize(0);
 /// let logits = model.forward(Tensor::zeros(DType::F32, [8, 3, 32, 32]));
@@ -292,7 +298,7 @@ impl Pretrained for ViT {
             encoder: Encoder { layer: (0..config.num_hidden_layers).map(|_| Block::new(&config)).collect() },
             layernorm: LayerNorm::new([hidden_size]).eps(config.layer_norm_eps),
         };
-        let classifier = Linear::new(hidden_size, config.id2label.len());
+        let classifier = Linear::new(hidden_size, config.labels.len());
         let model = ViT { vit, classifier, gradient_checkpointing: false, config };
         init::normal(&model, model.config.initializer_range);
         Ok(model)
@@ -302,7 +308,7 @@ impl Pretrained for ViT {
         &self.config
     }
 
-    fn architecture(&self) -> Option<String> {
-        Some("ViTForImageClassification".into())
+    fn architecture(&self) -> String {
+        "ViTForImageClassification".into()
     }
 }

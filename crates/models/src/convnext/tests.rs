@@ -12,6 +12,6 @@ fn a_folder_of_transformers_gives_its_logits() {
 
 #[test]
 #[ignore = "asks Python: FULMEN_PYTHON=python cargo test -p fulmen-models --lib in_python -- --ignored"]
-fn what_is_saved_gives_its_logits_in_python() {
+fn written_weights_give_the_same_in_python() {
     compare_in_python(&ConvNext::from_folder(folder("convnext")).unwrap(), "convnext", "convnext.py");
 }

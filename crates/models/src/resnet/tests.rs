@@ -27,7 +27,7 @@ fn folders_of_timm_give_its_logits() {
 
 #[test]
 #[ignore = "asks Python: FULMEN_PYTHON=python cargo test -p fulmen-models --lib in_python -- --ignored"]
-fn what_is_saved_gives_its_logits_in_python() {
+fn written_weights_give_the_same_in_python() {
     for name in ["resnet_basic", "resnet_bottleneck"] {
         compare_in_python(&ResNet::from_folder(folder(name)).unwrap(), name, "resnet.py");
     }

@@ -13,6 +13,6 @@ fn folders_of_diffusers_give_their_predictions() {
 
 #[test]
 #[ignore = "asks Python: FULMEN_PYTHON=python cargo test -p fulmen-models --lib in_python -- --ignored"]
-fn what_is_saved_gives_its_predictions_in_python() {
+fn written_weights_give_the_same_in_python() {
     compare_in_python(&UNet::from_folder(folder("unet")).unwrap(), "unet", "unet.py");
 }
