@@ -5,6 +5,7 @@
 //! | module | models | names of |
 //! | --- | --- | --- |
 //! | [`bert`], [`roberta`] | BERT, RoBERTa: masked tokens, classification | transformers |
+//! | [`biggan`] | BigGAN | its paper |
 //! | [`convnext`] | ConvNeXt | transformers |
 //! | [`dcgan`] | DCGAN | PyTorch's example |
 //! | [`decoder`] | Llama, Mistral, Qwen, Gemma | transformers |
@@ -15,10 +16,25 @@
 //!
 //! [`Pretrained`] loads a downloaded folder, with a new head if the task is another, and saves one.
 
+// One family alone leaves some of what they share unused.
+#![cfg_attr(
+    not(all(
+        feature = "bert",
+        feature = "convnext",
+        feature = "decoder",
+        feature = "gpt2",
+        feature = "unet",
+        feature = "vit"
+    )),
+    allow(dead_code, unused_imports)
+)]
+
 mod activation;
 mod attention;
 #[cfg(feature = "bert")]
 pub mod bert;
+#[cfg(feature = "biggan")]
+pub mod biggan;
 #[cfg(feature = "convnext")]
 pub mod convnext;
 #[cfg(feature = "dcgan")]

@@ -32,3 +32,12 @@ fn written_weights_give_the_same_in_python() {
         compare_in_python(&ResNet::from_folder(folder(name)).unwrap(), name, "resnet.py");
     }
 }
+
+#[test]
+fn an_argument_of_timm_that_makes_another_model_is_refused() {
+    let saved = tempfile::tempdir().unwrap();
+    let config = r#"{ "architecture": "resnet18", "num_classes": 5, "model_args": { "output_stride": 8 } }"#;
+    std::fs::write(saved.path().join("config.json"), config).unwrap();
+    let text = ResNet::from_folder(saved.path()).err().unwrap().to_string();
+    assert!(text.contains("config.json: `model_args`: unknown field `output_stride`"), "{text}");
+}
