@@ -1,6 +1,6 @@
 """Tiny random models of texts as transformers writes them, and what they give: the folders beside this file.
 
-    pip install torch==2.15.0 transformers==5.23.0 && python texts.py
+    pip install torch==2.15.0 transformers==5.23.0 peft==0.21.2 && python texts.py
 
 Each folder has the model, as `from_pretrained` reads it, and `expected.safetensors`: inputs, logits, generated tokens. The
 other way, folders that `cargo test -p fulmen-models -- --ignored saved` wrote are compared with
@@ -13,6 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import peft
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -188,7 +189,25 @@ def roberta():
     write("roberta-classifier", model, encoded(model, 1, kinds=False))
 
 
-FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta]
+def gpt2_lora():
+    """An adapter for the GPT-2 of this folder, as peft writes it."""
+    model = transformers.GPT2LMHeadModel.from_pretrained(HERE / "gpt2").eval()
+    tokens = ids(22)
+    base = model(tokens).logits
+    config = peft.LoraConfig(r=2, lora_alpha=6, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
+    model = peft.get_peft_model(model, config)
+    generator = torch.Generator().manual_seed(23)
+    for name, parameter in model.named_parameters():
+        if "lora" in name:
+            parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator)
+    write("gpt2-lora", model.eval(), {"input_ids": tokens, "base": base, "logits": model(tokens).logits})
+    (HERE / "gpt2-lora" / "README.md").unlink()
+    # The folder of the base is not the same everywhere.
+    file = HERE / "gpt2-lora" / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": "gpt2"}, indent=2, sort_keys=True) + "\n")
+
+
+FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, gpt2_lora]
 
 
 def check(folder):

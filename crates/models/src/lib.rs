@@ -19,6 +19,7 @@ mod folder;
 mod generate;
 #[cfg(feature = "gpt2")]
 pub mod gpt2;
+mod lora;
 #[cfg(test)]
 mod reference;
 #[cfg(feature = "bert")]
@@ -27,6 +28,7 @@ pub mod roberta;
 pub use activation::Activation;
 pub use error::{Error, Result};
 pub use folder::Pretrained;
+pub use lora::Lora;
 pub use generate::{CausalLm, GenerationConfig, Prompt, StaticCache, generate};
 
 use fulmen_tensor::Library;
