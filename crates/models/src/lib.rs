@@ -7,6 +7,7 @@
 //! | [`bert`], [`roberta`] | BERT, RoBERTa: masked tokens, classification | transformers |
 //! | [`decoder`] | Llama, Mistral, Qwen, Gemma | transformers |
 //! | [`gpt2`] | GPT-2 | transformers |
+//! | [`t5`] | T5, T5 1.1, Flan-T5 | transformers |
 
 mod activation;
 mod attention;
@@ -24,6 +25,8 @@ mod lora;
 mod reference;
 #[cfg(feature = "bert")]
 pub mod roberta;
+#[cfg(feature = "t5")]
+pub mod t5;
 
 pub use activation::Activation;
 pub use error::{Error, Result};
