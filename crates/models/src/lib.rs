@@ -11,6 +11,7 @@
 //! | [`decoder`] | Llama, Mistral, Qwen, Gemma | transformers |
 //! | [`gpt2`] | GPT-2 | transformers |
 //! | [`resnet`] | ResNet-18, 34, 50, 101, 152 | torchvision, timm |
+//! | [`t5`] | T5, T5 1.1, Flan-T5 | transformers |
 //! | [`unet`] | UNet for diffusion | diffusers |
 //! | [`vit`] | Vision Transformer | transformers |
 //!
@@ -48,12 +49,15 @@ mod generate;
 pub mod gpt2;
 mod init;
 mod labels;
+mod lora;
 #[cfg(test)]
 mod reference;
 #[cfg(feature = "resnet")]
 pub mod resnet;
 #[cfg(feature = "bert")]
 pub mod roberta;
+#[cfg(feature = "t5")]
+pub mod t5;
 #[cfg(feature = "unet")]
 pub mod unet;
 #[cfg(feature = "vit")]
@@ -64,6 +68,7 @@ pub use error::{Error, Result};
 pub use folder::Pretrained;
 pub use generate::{CausalLm, GenerationConfig, Prompt, StaticCache, generate};
 pub use labels::Labels;
+pub use lora::Lora;
 
 use fulmen_tensor::Library;
 
