@@ -133,6 +133,9 @@ mod book {
     mod operations {}
     #[doc = include_str!("../../../docs/src/models.md")]
     mod models {}
+    #[cfg(feature = "models")]
+    #[doc = include_str!("../../../docs/src/ready-made.md")]
+    mod ready_made {}
     #[doc = include_str!("../../../docs/src/data.md")]
     mod data {}
     #[cfg(all(feature = "cloud", feature = "images", feature = "parquet", feature = "shards"))]

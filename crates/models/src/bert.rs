@@ -4,8 +4,6 @@
 //! Embeddings of tokens, positions and segments are added; each layer mixes into a token what attention finds in all
 //! others, and then what a network of two layers makes of it, each with a normalization behind the sum.
 
-use std::collections::BTreeMap;
-
 use fulmen_nn::attention::Attention;
 use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
@@ -13,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::attention::{attend, padding_mask, run_layers, split_heads};
-use crate::{Activation, Error, MODELS, Pretrained, Result};
+use crate::{Activation, Error, Labels, MODELS, Pretrained, Result};
 
 /// The settings, with the names of `config.json`; by default BERT-base's, of 110 million parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,10 +49,9 @@ pub struct Config {
     pub pad_token_id: Option<usize>,
     /// Whether the head of the masked language model is the token embedding.
     pub tie_word_embeddings: bool,
-    /// The names of the classes, by number.
-    pub id2label: BTreeMap<String, String>,
-    /// The numbers of the classes, by name.
-    pub label2id: BTreeMap<String, usize>,
+    /// The classes.
+    #[serde(flatten)]
+    pub labels: Labels,
     /// What else the file says; it is kept.
     #[serde(flatten)]
     pub other: Map<String, Value>,
@@ -62,7 +59,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        let config = Config {
+        Config {
             model_type: "bert".into(),
             vocab_size: 30522,
             hidden_size: 768,
@@ -79,11 +76,9 @@ impl Default for Config {
             initializer_range: 0.02,
             pad_token_id: None,
             tie_word_embeddings: true,
-            id2label: BTreeMap::new(),
-            label2id: BTreeMap::new(),
+            labels: Labels::default(),
             other: Map::new(),
-        };
-        config.labels(&["LABEL_0", "LABEL_1"])
+        }
     }
 }
 
@@ -98,23 +93,6 @@ impl Config {
             layer_norm_eps: 1e-5,
             ..Config::default()
         }
-    }
-
-    /// The same with these classes.
-    ///
-    /// ```
-    /// let config = fulmen_models::bert::Config::default().labels(&["bad", "good", "mixed"]);
-    /// assert_eq!(config.num_labels(), 3);
-    /// ```
-    pub fn labels(mut self, names: &[&str]) -> Config {
-        self.id2label = names.iter().enumerate().map(|(id, name)| (id.to_string(), (*name).into())).collect();
-        self.label2id = names.iter().enumerate().map(|(id, name)| ((*name).into(), id)).collect();
-        self
-    }
-
-    /// How many classes there are.
-    pub fn num_labels(&self) -> usize {
-        self.id2label.len()
     }
 
     fn is_roberta(&self) -> bool {
@@ -450,12 +428,12 @@ impl Pretrained for BertForMaskedLm {
 /// BERT that tells the class of a text by its first token.
 ///
 /// ```no_run
-/// use fulmen_models::Pretrained;
 /// use fulmen_models::bert::BertForSequenceClassification;
+/// use fulmen_models::{Labels, Pretrained};
 ///
 /// // The classifier is new. The Trainer gives it its first values.
 /// let model = BertForSequenceClassification::from_folder_with("bert-base-uncased", |config| {
-///     *config = config.clone().labels(&["negative", "positive"]);
+///     config.labels = Labels::new(["negative", "positive"]);
 /// })?;
 /// # Ok::<(), fulmen_models::Error>(())
 /// ```
@@ -515,7 +493,7 @@ impl Pretrained for BertForSequenceClassification {
         Ok(BertForSequenceClassification {
             bert: Pooled { encoder: Encoder::new(&config)?, pooler },
             dropout: config.head_dropout(),
-            classifier: config.linear(features, config.num_labels()),
+            classifier: config.linear(features, config.labels.len()),
             config,
         })
     }
@@ -564,11 +542,15 @@ mod tests {
 
     #[test]
     fn a_new_head_is_begun_anew_and_nothing_else_may_be_missing() {
-        let labels = |config: &mut Config| *config = config.clone().labels(&["a", "b", "c", "d"]);
-        let model = BertForSequenceClassification::from_folder_with(folder("bert"), labels).unwrap_or_else(|e| panic!("{e}"));
+        let labels = |config: &mut Config| config.labels = Labels::numbered(4);
+        let model =
+            BertForSequenceClassification::from_folder_with(folder("bert"), labels).unwrap_or_else(|e| panic!("{e}"));
         let unset = model.parameters().into_iter().filter(|(_, parameter)| !parameter.is_set()).map(|(name, _)| name);
         let unset: Vec<String> = unset.collect();
-        assert_eq!(unset, ["bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"]);
+        assert_eq!(
+            unset,
+            ["bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"]
+        );
         assert_eq!(model.classifier.out_features(), 4);
 
         let text = match BertForSequenceClassification::from_folder(folder("bert")) {

@@ -41,14 +41,20 @@ pub trait Pretrained: Module + Sized {
     /// What `config.json` says: its names and, for what it leaves out, its defaults.
     type Config: Serialize + DeserializeOwned;
 
-    /// The values of `model_type` that this is the model for.
+    /// The key of `config.json` that says of which model it is: `model_type` in transformers.
+    const MODEL_TYPE_KEY: &'static str = "model_type";
+
+    /// The values of that key that this is the model for.
     const MODEL_TYPES: &'static [&'static str];
+
+    /// The file that the weights are saved in.
+    const WEIGHTS: &'static str = "model.safetensors";
 
     /// Settings that would make it another model, with the only value, in JSON, that is built here.
     const FIXED: &'static [(&'static str, &'static str)] = &[];
 
     /// The first part of most names: files of the model without a head leave it out.
-    const BASE_MODEL_PREFIX: &'static str;
+    const BASE_MODEL_PREFIX: &'static str = "";
 
     /// Beginnings of the names of the head, which a model that is trained for another task begins anew.
     const HEAD: &'static [&'static str];
@@ -65,8 +71,10 @@ pub trait Pretrained: Module + Sized {
     /// The settings.
     fn config(&self) -> &Self::Config;
 
-    /// transformers' name of the class, for `config.json`.
-    fn architecture(&self) -> String;
+    /// transformers' name of the class, for `config.json`; empty for models of other libraries.
+    fn architecture(&self) -> String {
+        String::new()
+    }
 
     /// Loads a folder as it is downloaded from Hugging Face: `config.json`, and the weights as `model.safetensors`,
     /// `pytorch_model.bin`, or an index of several such files.
@@ -118,10 +126,14 @@ pub trait Pretrained: Module + Sized {
     fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
         let mut config = json_of(self.config())?;
-        config.insert("architectures".into(), json!([self.architecture()]));
+        config.entry(Self::MODEL_TYPE_KEY).or_insert_with(|| Self::MODEL_TYPES[0].into());
+        let architecture = self.architecture();
+        if !architecture.is_empty() {
+            config.insert("architectures".into(), json!([architecture]));
+        }
         let parameters = self.parameters();
         let dtype = parameters.first().map(|(_, parameter)| parameter.ty().dtype);
-        if let Some(name) = dtype.and_then(torch_dtype) {
+        if let Some(name) = dtype.filter(|_| !architecture.is_empty()).and_then(torch_dtype) {
             config.remove("torch_dtype");
             config.insert("dtype".into(), name.into());
         }
@@ -138,7 +150,7 @@ pub trait Pretrained: Module + Sized {
                     return Err(Error::io("write", folder, error));
                 }
             }
-            save_weights(self, folder.join("model.safetensors"))?;
+            save_weights(self, folder.join(Self::WEIGHTS))?;
         }
         let (file, text) = (folder.join(CONFIG), format!("{:#}\n", Value::Object(config)));
         fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes())).map_err(|e| Error::io("write", &file, e))
@@ -149,10 +161,11 @@ pub trait Pretrained: Module + Sized {
 fn read_config<M: Pretrained>(folder: &Path) -> Result<M::Config> {
     let file = folder.join(CONFIG);
     let json = read_object(&file)?;
-    let model_type = json.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    let key = M::MODEL_TYPE_KEY;
+    let model_type = json.get(key).and_then(Value::as_str).unwrap_or_default();
     if !M::MODEL_TYPES.contains(&model_type) {
         let expected = M::MODEL_TYPES.join("`, `");
-        let message = format!("`model_type` is `{model_type}`, expected `{expected}`");
+        let message = format!("`{key}` is `{model_type}`, expected `{expected}`");
         return Err(Error::config(message).in_file(&file));
     }
     let fixed = [M::FIXED, &[("quantization_config", "null"), ("pruned_heads", "{}")]].concat();
@@ -286,9 +299,17 @@ mod tests {
     fn a_config_that_asks_for_another_model_is_refused_with_the_key() {
         for (key, value, expected) in [
             ("model_type", json!("gpt_neo"), "`model_type` is `gpt_neo`, expected `gpt2`"),
-            ("scale_attn_by_inverse_layer_idx", json!(true), "`scale_attn_by_inverse_layer_idx` is true; only false is built here"),
+            (
+                "scale_attn_by_inverse_layer_idx",
+                json!(true),
+                "`scale_attn_by_inverse_layer_idx` is true; only false is built here",
+            ),
             ("quantization_config", json!({"bits": 4}), "`quantization_config` is {\"bits\":4}"),
-            ("activation_function", json!("quick_gelu"), "`activation_function`: unknown variant `quick_gelu`, expected one of `gelu`"),
+            (
+                "activation_function",
+                json!("quick_gelu"),
+                "`activation_function`: unknown variant `quick_gelu`, expected one of `gelu`",
+            ),
             ("n_layer", json!("two"), "`n_layer`: invalid type: string \"two\", expected usize"),
             ("n_head", json!(3), "`n_head` is 3, which does not divide `n_embd`, 16"),
         ] {
@@ -297,10 +318,15 @@ mod tests {
             assert!(text.contains(expected), "{text}");
         }
         let yarn = changed("llama", |config| config["rope_parameters"]["rope_type"] = json!("yarn"));
-        assert!(refusal::<Decoder>(yarn.path()).contains("`rope_type` is `yarn`, expected `default`, `linear` or `llama3`"));
+        assert!(
+            refusal::<Decoder>(yarn.path()).contains("`rope_type` is `yarn`, expected `default`, `linear` or `llama3`")
+        );
         let copy = changed("gpt2", |config| _ = config.insert("n_inner".into(), json!(7)));
         let text = refusal::<Gpt2>(copy.path());
-        assert!(text.contains("transformer.h.0.mlp.c_fc.weight: the model has f32[16, 7], the file f32[16, 64]"), "{text}");
+        assert!(
+            text.contains("transformer.h.0.mlp.c_fc.weight: the model has f32[16, 7], the file f32[16, 64]"),
+            "{text}"
+        );
         let text = refusal::<Gpt2>(Path::new("no-such-folder"));
         assert!(text.starts_with("cannot read no-such-folder"), "{text}");
     }
@@ -335,13 +361,15 @@ mod tests {
         let tensors: Vec<Tensor> = inputs.iter().map(|name| expected.tensor(name)).chain([logits]).collect();
         let values = Runtime::global().and_then(|runtime| runtime.eval_many(&tensors.iter().collect::<Vec<_>>()));
         let values: Vec<_> = names.map(str::to_owned).zip(values.unwrap_or_else(|e| panic!("{e}"))).collect();
-        safetensors::write(to.join("expected.safetensors"), &values, &BTreeMap::new()).unwrap_or_else(|e| panic!("{e}"));
+        safetensors::write(to.join("expected.safetensors"), &values, &BTreeMap::new())
+            .unwrap_or_else(|e| panic!("{e}"));
     }
 
     #[test]
     #[ignore = "for Python: FULMEN_SAVED=FOLDER cargo test -p fulmen-models -- --ignored saved, then reference/texts.py check FOLDER"]
     fn saved_folders_for_transformers() {
-        let to = PathBuf::from(std::env::var_os("FULMEN_SAVED").unwrap_or_else(|| panic!("FULMEN_SAVED names no folder")));
+        let to =
+            PathBuf::from(std::env::var_os("FULMEN_SAVED").unwrap_or_else(|| panic!("FULMEN_SAVED names no folder")));
         save::<Gpt2>("gpt2", &to, |model, expected| (model.forward(expected.tensor("ids")), vec!["ids"]));
         for name in ["llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3"] {
             save::<Decoder>(name, &to, |model, expected| (model.forward(expected.tensor("ids")), vec!["ids"]));

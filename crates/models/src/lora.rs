@@ -283,6 +283,9 @@ mod tests {
         let text = Lora::new(gpt2(), &["*.q_proj.weight"], 2, 1.0).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(text.contains("the pattern `*.q_proj.weight` fits no parameter"), "{text}");
         let text = Lora::new(gpt2(), &["*.ln_1.weight"], 2, 1.0).err().map(|e| e.to_string()).unwrap_or_default();
-        assert!(text.contains("`transformer.h.0.ln_1.weight` is f32[16], expected the weight of a linear layer"), "{text}");
+        assert!(
+            text.contains("`transformer.h.0.ln_1.weight` is f32[16], expected the weight of a linear layer"),
+            "{text}"
+        );
     }
 }

@@ -1,11 +1,12 @@
 //! What the Python library gave for the models in `reference`: read by the tests.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use fulmen_nn::weights::StateDict;
 use fulmen_tensor::{Runtime, Tensor};
 
-use crate::{CausalLm, GenerationConfig, Prompt, generate};
+use crate::{CausalLm, GenerationConfig, Pretrained, Prompt, generate};
 
 /// `reference/NAME`, the folder of a model that a script of `reference` wrote.
 pub(crate) fn folder(name: &str) -> PathBuf {
@@ -95,4 +96,15 @@ pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&
 
 pub(crate) fn borrowed<'a>(found: &'a [(&'a str, Tensor)]) -> Vec<(&'a str, &'a Tensor)> {
     found.iter().map(|(name, tensor)| (*name, tensor)).collect()
+}
+
+/// Saves a model that was loaded from `reference/NAME`, and asks Python whether it gives there what is expected.
+pub(crate) fn compare_in_python(model: &impl Pretrained, name: &str, script: &str) {
+    let saved = tempfile::tempdir().unwrap();
+    model.save_pretrained(saved.path()).unwrap();
+    let expected = "expected.safetensors";
+    std::fs::copy(folder(name).join(expected), saved.path().join(expected)).unwrap();
+    let python = std::env::var("FULMEN_PYTHON").expect("FULMEN_PYTHON is the python to ask");
+    let status = Command::new(python).arg(folder(script)).arg(saved.path()).status().unwrap();
+    assert!(status.success(), "{name}: {script} {status}");
 }

@@ -91,12 +91,12 @@ impl Pretrained for RobertaForMaskedLm {
 /// RoBERTa that tells the class of a text by its first token.
 ///
 /// ```no_run
-/// use fulmen_models::Pretrained;
 /// use fulmen_models::roberta::RobertaForSequenceClassification;
+/// use fulmen_models::{Labels, Pretrained};
 ///
 /// // The classifier is new. The Trainer gives it its first values.
 /// let model = RobertaForSequenceClassification::from_folder_with("roberta-base", |config| {
-///     *config = config.clone().labels(&["negative", "positive"]);
+///     config.labels = Labels::new(["negative", "positive"]);
 /// })?;
 /// # Ok::<(), fulmen_models::Error>(())
 /// ```
@@ -148,7 +148,7 @@ impl Pretrained for RobertaForSequenceClassification {
         let classifier = ClassificationHead {
             dense: config.linear(features, features),
             dropout: config.head_dropout(),
-            out_proj: config.linear(features, config.num_labels()),
+            out_proj: config.linear(features, config.labels.len()),
         };
         Ok(RobertaForSequenceClassification { roberta: Encoder::new(&config)?, classifier, config })
     }

@@ -479,7 +479,9 @@ impl Decoding<'_> {
             keys.live()?;
         }
         if ids.rank() != 2 || self.batch == 0 || !ids.size(0).is_multiple_of(self.batch) {
-            return Err(format!("the decoder's ids {} are not [batch, length] of {} texts", ids.ty(), self.batch).into());
+            return Err(
+                format!("the decoder's ids {} are not [batch, length] of {} texts", ids.ty(), self.batch).into()
+            );
         }
         let span = Span::new(ids, cache);
         let memory = Some((self.memory.as_slice(), self.mask.as_ref()));
