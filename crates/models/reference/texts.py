@@ -220,10 +220,16 @@ def t5():
     tokens, mask = ids(25, length=9), torch.ones(2, 9, dtype=torch.int64)
     mask[1, 5:] = 0
     write("t5", model, decoded(model, 26, beams={}, input_ids=tokens, attention_mask=mask))
-    config = transformers.T5Config(feed_forward_proj="gated-gelu", **sizes)
-    model = settle(transformers.T5ForConditionalGeneration(config), 27)
+    # T5 1.1, with a head of its own.
+    config = transformers.T5Config(feed_forward_proj="gated-gelu", tie_word_embeddings=False, **sizes)
+    model = transformers.T5ForConditionalGeneration(config)
+    model.lm_head.weight = torch.nn.Parameter(torch.zeros(VOCABULARY, 16))
+    settle(model, 27)
     values = {"input_ids": tokens, "decoder_input_ids": ids(28)}
-    write("t5-gated", model, values | {"logits": model(**values).logits})
+    folder = write("t5-gated", model, values | {"logits": model(**values).logits})
+    config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": False}
+    del config["scale_decoder_outputs"]
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta, gpt2_lora, t5]

@@ -47,7 +47,8 @@ pub struct Config {
     pub feed_forward_proj: String,
     /// Whether the head is the token embedding; T5 1.1's is not.
     pub tie_word_embeddings: bool,
-    /// Whether the features are divided by the root of `d_model` before the head; if it is not said, where that is tied.
+    /// Whether the features are divided by the root of `d_model` before the head, as T5's are and T5 1.1's are not; if it is
+    /// not said, `tie_word_embeddings`. transformers 5 says it, and says of T5 1.1, too, that its head is tied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_decoder_outputs: Option<bool>,
     /// The token that a decoder begins with.
@@ -92,6 +93,11 @@ impl Config {
         };
         let activation = serde_json::from_value(json!(name));
         Ok((activation.map_err(|error| Error::config(format!("`feed_forward_proj`: {error}")))?, gated))
+    }
+
+    /// Whether the head is tied, and so the features are scaled before it.
+    fn is_tied(&self) -> bool {
+        self.scale_decoder_outputs.unwrap_or(self.tie_word_embeddings)
     }
 
     fn norm(&self) -> RmsNorm {
@@ -464,8 +470,7 @@ impl Decoding<'_> {
 
     fn head(&self, x: Tensor) -> Tensor {
         let T5 { config, lm_head, .. } = self.model;
-        let scaled = config.scale_decoder_outputs.unwrap_or(config.tie_word_embeddings);
-        lm_head.forward(if scaled { x * (config.d_model as f64).powf(-0.5) } else { x })
+        lm_head.forward(if config.is_tied() { x * (config.d_model as f64).powf(-0.5) } else { x })
     }
 
     fn features(&self, ids: &Tensor, cache: Option<&StaticCache>) -> Result<(Tensor, Option<StaticCache>), Refusal> {
@@ -530,7 +535,7 @@ impl Pretrained for T5 {
         shared.weight.set_init(Init::normal(0.0, config.initializer_factor));
         let (encoder, decoder) = (Stack::new(&config, &shared, false)?, Stack::new(&config, &shared, true)?);
         let mut lm_head = config.linear(d_model, vocab_size, 1.0);
-        if config.tie_word_embeddings {
+        if config.is_tied() {
             lm_head.weight = Parameter::clone(&shared.weight);
         }
         Ok(T5 { shared, encoder, decoder, lm_head, gradient_checkpointing: false, config })
