@@ -96,16 +96,15 @@ impl SavedPrograms {
         let refuse = |why: String| Err(Error::new(Kind::Corrupt, format!("{}: {why}", path.display())));
         let split = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(DIGEST));
         let Some((digest, body)) = split else {
-            return refuse("this is not a file of compiled programs; give one that was saved by fulmen".to_owned());
+            return refuse("it is not a file of compiled programs, or cut off; save the programs again".to_owned());
         };
         if hash::of_bytes(body) != digest {
             return refuse(
-                "the file is damaged: its checksum does not match; copy it again, or save the programs again"
-                    .to_owned(),
+                "it is damaged: its checksum does not match; copy it again, or save the programs again".to_owned(),
             );
         }
         let Ok(programs) = Programs::decode(body) else {
-            return refuse("another version of fulmen wrote this file; save the programs again".to_owned());
+            return refuse("another version of Fulmen wrote it; save the programs again".to_owned());
         };
         let now = key::of_machine(&client.topology()?)?;
         let differ = programs.all.iter().map(|program| key::differences(&now, &program.header.machine()));
