@@ -39,11 +39,6 @@ impl Header {
             facts: key.facts().to_vec(),
         }
     }
-
-    /// What is known of the machine that the program was compiled for.
-    pub(super) fn machine(&self) -> Vec<Fact> {
-        self.facts.iter().filter(|fact| fact.is_of_machine()).cloned().collect()
-    }
 }
 
 pub(super) fn encode(header: &Header, executable: &[u8]) -> Vec<u8> {

@@ -44,12 +44,6 @@ pub struct ProgramKey {
     digest: String,
 }
 
-impl Fact {
-    pub(super) fn is_of_machine(&self) -> bool {
-        self.machine
-    }
-}
-
 impl ProgramKey {
     /// The key of a program for devices, which need not be here. The first key of a process may have to wait until the plugin's file is hashed;
     /// see [`CompileCache::prepare`](super::CompileCache::prepare).
@@ -94,13 +88,15 @@ impl ProgramKey {
     /// How the most similar of the stored programs differs, where it has the same name and is similar.
     pub(super) fn nearest<H: Borrow<Header>>(&self, stored: impl Iterator<Item = H>) -> Option<Vec<String>> {
         let named = stored.filter(|header| header.borrow().program == self.program);
-        let lines = named.map(|header| differences(&self.facts, &header.borrow().facts));
-        lines.filter(|lines| self.is_near(lines)).min_by_key(Vec::len).map(shorten)
+        let near = named.filter(|header| self.is_near(&header.borrow().facts));
+        near.map(|header| differences(&self.facts, &header.borrow().facts)).min_by_key(Vec::len).map(shorten)
     }
 
-    /// Whether a program with these differences is similar enough to be compared with: that of another project is not.
-    fn is_near(&self, differences: &[String]) -> bool {
-        (1..=self.facts.len() * 2 / 3).contains(&differences.len())
+    /// Whether another program is similar enough to be compared with: that of another project is not, though it was compiled on
+    /// this machine.
+    fn is_near(&self, stored: &[Fact]) -> bool {
+        let (now, then) = (part(&self.facts, false), part(stored, false));
+        self.facts != stored && differences(&now, &then).len() <= now.len() * 2 / 3
     }
 }
 
@@ -122,6 +118,11 @@ pub(super) fn of_machine(topology: &Topology) -> Result<Vec<Fact>> {
         fact("LIBTPU_INIT_ARGS", flags.to_string_lossy().into_owned());
     }
     Ok(facts)
+}
+
+/// The facts of the machine alone, or those of the program.
+pub(super) fn part(facts: &[Fact], machine: bool) -> Vec<Fact> {
+    facts.iter().filter(|fact| fact.machine == machine).cloned().collect()
 }
 
 /// What a stored program has otherwise, a line a difference.
@@ -229,7 +230,10 @@ mod tests {
         let many: Vec<(String, String)> = (0..9).map(|i| (i.to_string(), "x".repeat(100))).collect();
         let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let (many, all) = (key(&many), differences(&key(&many).facts, &[]));
-        assert!(!many.is_near(&all) && many.is_near(&all[..6]) && !many.is_near(&[]));
+        let machine = Fact { name: "the CPU".into(), value: "b".into(), machine: true };
+        let (elsewhere, of_others) = ([&many.facts[..], std::slice::from_ref(&machine)].concat(), [machine]);
+        assert!(many.is_near(&many.facts[..3]) && !many.is_near(&many.facts[..2]) && !many.is_near(&many.facts));
+        assert!(many.is_near(&elsewhere) && !many.is_near(&of_others));
         let lines = shorten(all);
         assert_eq!((lines.len(), lines[3].as_str()), (4, "and 6 more"));
         assert_eq!(lines[0].chars().count(), "0: none then, ".len() + 61 + " now".len());

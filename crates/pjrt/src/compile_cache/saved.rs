@@ -107,7 +107,7 @@ impl SavedPrograms {
             return refuse("another version of Fulmen wrote it; save the programs again".to_owned());
         };
         let now = key::of_machine(&client.topology()?)?;
-        let differ = programs.all.iter().map(|program| key::differences(&now, &program.header.machine()));
+        let differ = programs.all.iter().map(|program| key::differences(&now, &key::part(&program.header.facts, true)));
         if let Some(lines) = differ.into_iter().find(|lines| !lines.is_empty()) {
             return refuse(format!(
                 "its programs were compiled for another machine: {}; save them again for this one",
