@@ -128,6 +128,7 @@ impl Visit for FirstStep {
             .default_root_dir(folder.path())
             .enable_checkpointing(false)
             .enable_progress_bar(false)
+            .enable_model_summary(false)
             .build()?;
         trainer.fit(model, &self.workload.loader(1)?, None)?;
         let seconds = first.0.lock().unwrap_or_else(PoisonError::into_inner).ok_or("no loss arrived")?;

@@ -42,10 +42,10 @@ impl Fit<'_> {
         if let Some(sums) = &self.step.sums {
             let pending = self.session.runtime.read(&[sums])?;
             for literal in hosts::arrive(self.step.executor.hosts(), pending)? {
-                self.check_finite(&self.step.program.logs().read(&literal)?)?;
+                self.check_finite(&self.step.program().logs().read(&literal)?)?;
                 logs.push((names::LOGS.to_owned(), literal));
             }
-            self.step.position.log_names = self.step.program.logs().keys();
+            self.step.position.log_names = self.step.program().logs().keys();
         }
         Ok(logs)
     }
