@@ -131,7 +131,7 @@ impl TrainerBuilder {
             prepare::prepare(module, &setting, setting.options.seed, train, &validation.into())?;
         module.initialize(setting.options.seed);
         let start = to_initialize(layout.entries());
-        let steps = validation.iter().map(|set| &set.program).chain([&program.step]).flat_map(StepProgram::functions);
+        let steps = validation.iter().map(|set| &set.program).chain(&program.steps).flat_map(StepProgram::functions);
         let functions = steps.chain(declared.iter().map(|program| &program.function)).chain([&start]);
         fulmen_preflight::save(&topology, &mesh, functions, file)
     }
