@@ -135,7 +135,8 @@ impl<P: Program> Job<P> {
             fetch::libtpu()?;
         }
         if args.save.is_some() && args.topology.len() > 1 {
-            return Err(Error::option("--save keeps the programs of one slice; give one with --topology").into());
+            let why = "--save keeps the programs of one slice; give one with --topology";
+            return Err(Failure::Option(why.to_owned()));
         }
         let FitData { train, validation } = self.program().fit_data(&builder.options()?)?;
         let module = self.program().module()?;
