@@ -2,17 +2,27 @@
 //!
 #![doc = include_str!("../README.md")]
 
-#[doc(inline)]
-pub use fulmen_trainer::cli;
-
 // Modules, not the crates under other names: so the documentation shows what is in them, and the compiler's messages name
 // a type by a path that a user can write.
+
+/// A command line for a user's program: subcommands, a configuration file, and a flag for every option of the Trainer.
+pub mod cli {
+    #[doc(inline)]
+    pub use fulmen_trainer_cli::*;
+}
 
 /// Several processes that train one model: joining, barriers, agreement, a key-value store.
 #[cfg(feature = "multi-host")]
 pub mod coordination {
     #[doc(inline)]
     pub use fulmen_coordination::*;
+}
+
+/// The models of the field, with the parameter names of torchvision, transformers and diffusers.
+#[cfg(feature = "models")]
+pub mod models {
+    #[doc(inline)]
+    pub use fulmen_models::*;
 }
 
 /// Modules, layers, losses, metrics, optimizers, schedules, and weights in and out.
@@ -103,9 +113,9 @@ pub mod prelude {
     pub use fulmen_tensor::{Accelerator, AsTensor, DType, Devices, Literal, Runtime, Shape, Tensor, TensorType, grad};
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau};
     pub use fulmen_trainer::{
-        Actions, Batch, Callback, EvaluationSet, FitStart, FitSummary, LogPoint, Optimizers, Options, Plan, Precision,
-        Predictions, Progress, ReduceFx, StepContext, Strategy, TrainStep, Trainer, TrainerArgs, TrainerBuilder,
-        TrainingFn, TrainingModule, WeightAveraging, Weights,
+        Actions, Batch, Callback, EvaluationSet, EvaluationSets, FitStart, FitSummary, LogPoint, Optimizers, Options,
+        Plan, Precision, Predictions, Progress, ReduceFx, StepContext, Strategy, TrainStep, Trainer, TrainerArgs,
+        TrainerBuilder, TrainingFn, TrainingModule, WeightAveraging, Weights,
     };
 }
 
@@ -126,6 +136,9 @@ mod book {
     mod operations {}
     #[doc = include_str!("../../../docs/src/models.md")]
     mod models {}
+    #[cfg(feature = "models")]
+    #[doc = include_str!("../../../docs/src/ready-made.md")]
+    mod ready_made {}
     #[doc = include_str!("../../../docs/src/data.md")]
     mod data {}
     #[cfg(all(feature = "cloud", feature = "images", feature = "parquet", feature = "shards"))]

@@ -152,7 +152,11 @@ impl Trainer {
         self.validate_with(module, sets, Weights::Current)
     }
 
-    pub(crate) fn validate_with<M: TrainingModule>(
+    /// As [`Trainer::validate`], with these weights, which the module keeps.
+    ///
+    /// # Errors
+    /// As [`Trainer::validate`]; weights that are not there.
+    pub fn validate_with<M: TrainingModule>(
         &mut self,
         module: &M,
         sets: impl Into<EvaluationSets>,

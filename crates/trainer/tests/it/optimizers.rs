@@ -209,7 +209,7 @@ fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f
     let split = Sharding::new([Some("data")]);
     let lies = |ty: &TensorType| {
         let dims = ty.shape.dims();
-        let splits = |axis: &usize| strategy == Strategy::Fsdp && dims[*axis] % devices == 0;
+        let splits = |axis: &usize| strategy == Strategy::Fsdp && dims[*axis].is_multiple_of(devices);
         let largest = (0..dims.len()).rev().filter(splits).max_by_key(|&axis| dims[axis]);
         largest.map_or(Sharding::replicated(), |axis| Sharding::new((0..=axis).map(|i| (i == axis).then_some("data"))))
     };

@@ -1,0 +1,145 @@
+//! A program's arguments go into its checkpoints: `test` with one builds the model that was trained.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use fulmen::cli::{self, FitData, Program, clap};
+use fulmen::nn::safetensors;
+use fulmen::prelude::*;
+
+const FEATURES: usize = 6;
+const CLASSES: usize = 3;
+
+fn samples(n: usize) -> fulmen::data::Result<TensorDataset> {
+    let x: Vec<f32> = (0..n * FEATURES).map(|i| (i * i % 23) as f32 / 23.0).collect();
+    let y: Vec<i32> = (0..n).map(|i| (i % CLASSES) as i32).collect();
+    TensorDataset::builder().array("x", [n, FEATURES], x).array("y", [n], y).build()
+}
+
+#[derive(Module)]
+struct Net {
+    hidden: Linear,
+    out: Linear,
+}
+
+impl Net {
+    fn losses(&self, batch: &Batch) -> Tensor {
+        let logits = self.out.forward(self.hidden.forward(batch.get("x")).relu());
+        loss::cross_entropy(&logits, batch.get("y"), Reduction::None)
+    }
+}
+
+impl TrainingModule for Net {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        batch.mean(self.losses(batch))
+    }
+    fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
+        cx.log("test_loss", self.losses(batch));
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(optim::Sgd::new(0.1))
+    }
+}
+
+/// A program whose model its arguments decide.
+#[derive(clap::Args)]
+struct Wide {
+    /// Neurons of the hidden layer; without it there is no model.
+    #[arg(long)]
+    width: usize,
+    #[arg(long, default_value_t = 8)]
+    batch_size: usize,
+}
+
+impl Program for Wide {
+    type Module = Net;
+    fn module(&self) -> cli::Result<Net> {
+        Ok(Net { hidden: Linear::new(FEATURES, self.width), out: Linear::new(self.width, CLASSES) })
+    }
+    fn fit_data(&self, _: &Options) -> cli::Result<FitData> {
+        let train = DataLoader::builder(samples(32)?).batch_size(self.batch_size).build()?;
+        Ok(FitData { train, validation: None.into() })
+    }
+    fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
+        Ok((&DataLoader::builder(samples(16)?).batch_size(self.batch_size).build()?).into())
+    }
+}
+
+/// The same program after a change: it has no `--width`.
+#[derive(clap::Args)]
+struct Renamed {
+    #[arg(long, default_value_t = 5)]
+    with: usize,
+    #[arg(long, default_value_t = 8)]
+    batch_size: usize,
+}
+
+impl Program for Renamed {
+    type Module = Net;
+    fn module(&self) -> cli::Result<Net> {
+        Wide { width: self.with, batch_size: self.batch_size }.module()
+    }
+    fn fit_data(&self, _: &Options) -> cli::Result<FitData> {
+        Err("not in this test".into())
+    }
+    fn test_data(&self, options: &Options) -> cli::Result<EvaluationSets> {
+        Wide { width: self.with, batch_size: self.batch_size }.test_data(options)
+    }
+}
+
+fn run<P: Program>(root: &Path, args: &[&str]) -> String {
+    let root = root.to_str().unwrap();
+    let common = ["--accelerator", "cpu", "--enable-progress-bar", "false", "--default-root-dir", root];
+    format!("{:?}", cli::main_from::<P>(["wide"].iter().chain(args).chain(&common)))
+}
+
+#[test]
+fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
+    let [well, wrong, failed] = [0, 2, 1].map(|code| format!("{:?}", ExitCode::from(code)));
+    let folder = tempfile::tempdir().unwrap();
+    let run_dir = |n: usize| folder.path().join(format!("version_{n}"));
+    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--max-epochs", "1"]), well);
+    let checkpoint = run_dir(0).join("checkpoints/last.safetensors");
+    let checkpoint = checkpoint.to_str().unwrap();
+
+    // Neither width nor batch size is said again.
+    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint]), well);
+    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--batch-size", "4"]), well);
+    // The command line wins, and the weights do not fit another model.
+    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--width", "6"]), failed);
+    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--ignore-saved-arguments"]), wrong);
+    // A program that has changed since.
+    assert_eq!(run::<Renamed>(folder.path(), &["test", "--ckpt-path", checkpoint]), wrong);
+    assert_eq!(run::<Renamed>(folder.path(), &["test", "--ckpt-path", checkpoint, "--ignore-saved-arguments"]), well);
+
+    // What the run's folder says of its options makes the same run again.
+    let config = std::fs::read_to_string(run_dir(0).join("config.toml")).unwrap();
+    for line in ["width = 5", "batch-size = 8", "max-epochs = 1"] {
+        assert!(config.lines().any(|l| l == line), "{line}: {config}");
+    }
+    let config = run_dir(0).join("config.toml");
+    let again = tempfile::tempdir().unwrap();
+    assert_eq!(run::<Wide>(again.path(), &["fit", "--config", config.to_str().unwrap()]), well);
+    let bytes = |root: &Path| {
+        let path = root.join("version_0/checkpoints/last.safetensors");
+        safetensors::read(&path).unwrap().0["hidden.weight"].bytes().to_vec()
+    };
+    assert_eq!(bytes(again.path()), bytes(folder.path()));
+}
+
+#[test]
+fn what_preflight_saves_is_what_a_fit_takes() {
+    let [well, wrong, failed] = [0, 2, 1].map(|code| format!("{:?}", ExitCode::from(code)));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("step.fulmen");
+    let path = file.to_str().unwrap();
+    assert_eq!(run::<Wide>(folder.path(), &["preflight", "--width", "5"]), wrong);
+    assert_eq!(
+        run::<Wide>(folder.path(), &["preflight", "--width", "5", "--topology", "v5e:1x1,v6e:1x1", "--save", path]),
+        wrong
+    );
+    assert_eq!(run::<Wide>(folder.path(), &["preflight", "--width", "5", "--save", path]), well);
+    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]), well);
+    std::fs::write(&file, "something else").unwrap();
+    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]), failed);
+}

@@ -1,0 +1,262 @@
+//! The file of `--config`: TOML whose keys are the names of flags.
+//!
+//! A key stands at the top or in the section that `--help` shows its flag in, `[trainer]` for the Trainer's options, and
+//! is written with dashes or underscores. What is wrong is told with file, line and key.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+use clap::{Arg, ArgAction, Command};
+use fulmen_trainer::internal::{instead, nearest};
+use serde_json::{Map, Value as Json};
+use toml_edit::{Document, Item, Key, TableLike, Value};
+
+use crate::Result;
+use crate::command::NOT_IN_A_FILE;
+
+/// A key of a file as flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileKey {
+    /// The argument's name in clap.
+    pub(crate) id: String,
+    pub(crate) flags: Vec<OsString>,
+}
+
+/// A place in a file, or a checkpoint.
+struct At<'a> {
+    path: &'a Path,
+    line: Option<usize>,
+}
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            Some(line) => write!(f, "{}:{line}", self.path.display()),
+            None => write!(f, "{}: the arguments that it was written with", self.path.display()),
+        }
+    }
+}
+
+/// Reads files; what a later one sets wins. What a file sets for another subcommand is checked, and left out.
+pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
+    let mut settings: Vec<FileKey> = vec![];
+    for path in files {
+        let text = fulmen_durable::read_text(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
+        for setting in read_text(path, &text, command, subcommand)? {
+            settings.retain(|earlier| earlier.id != setting.id);
+            settings.push(setting);
+        }
+    }
+    Ok(settings)
+}
+
+fn read_text(path: &Path, text: &str, command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
+    let line = |at: usize| 1 + text.as_bytes().iter().take(at).filter(|&&byte| byte == b'\n').count();
+    let document = Document::parse(text).map_err(|e| {
+        let at = At { path, line: Some(line(e.span().map_or(0, |span| span.start))) };
+        format!("{at}: {}", e.message())
+    })?;
+    let mut reader = Reader { path, command, subcommand, settings: vec![] };
+    let start = |key: Option<&Key>| line(key.and_then(Key::span).map_or(0, |span| span.start));
+    for (name, item) in document.iter() {
+        let at = At { path, line: Some(start(document.key(name))) };
+        match item.as_table_like() {
+            Some(table) => reader.section(&at, name, table, &start)?,
+            None if item.is_array_of_tables() => return Err(format!("{at}: write [{name}] for [[{name}]]").into()),
+            None => reader.key(&at, None, name, item)?,
+        }
+    }
+    Ok(reader.settings)
+}
+
+/// The arguments that a checkpoint was written with, as flags; what is none of this command's is left out.
+pub(crate) fn saved(
+    path: &Path,
+    arguments: &Map<String, Json>,
+    command: &Command,
+    subcommand: Option<&str>,
+) -> Result<Vec<FileKey>> {
+    let mut reader = Reader { path, command, subcommand, settings: vec![] };
+    for (name, value) in arguments {
+        let Some(value) = to_toml(value) else { continue };
+        let read = reader.key(&At { path, line: None }, None, name, &Item::Value(value));
+        read.map_err(|e| format!("{e}\n--ignore-saved-arguments leaves them out"))?;
+    }
+    Ok(reader.settings)
+}
+
+fn to_toml(value: &Json) -> Option<Value> {
+    Some(match value {
+        Json::Bool(value) => (*value).into(),
+        Json::Number(number) => number.as_i64().map(Value::from).or(number.as_f64().map(Value::from))?,
+        Json::String(text) => text.into(),
+        Json::Array(values) => Value::Array(values.iter().filter_map(to_toml).collect()),
+        Json::Null | Json::Object(_) => return None,
+    })
+}
+
+struct Reader<'a> {
+    path: &'a Path,
+    command: &'a Command,
+    subcommand: Option<&'a str>,
+    settings: Vec<FileKey>,
+}
+
+impl Reader<'_> {
+    fn section(
+        &mut self,
+        at: &At<'_>,
+        section: &str,
+        table: &dyn TableLike,
+        line: &impl Fn(Option<&Key>) -> usize,
+    ) -> Result<()> {
+        let known = sections(self.command);
+        if !known.iter().any(|name| name == section) {
+            let all = || std::iter::once(self.command).chain(self.command.get_subcommands());
+            if all().flat_map(flags).any(|arg| arg.get_long() == Some(&section.replace('_', "-"))) {
+                return Err(format!("{at}: `{section}`: a value is expected, not a table").into());
+            }
+            let near = did_you_mean(section, known.iter().map(String::as_str));
+            return Err(format!("{at}: there is no section [{section}]{near} The sections are {}", list(&known)).into());
+        }
+        for (name, item) in table.iter() {
+            let at = At { path: self.path, line: Some(line(table.key(name))) };
+            self.key(&at, Some(section), name, item)?;
+        }
+        Ok(())
+    }
+
+    fn key(&mut self, at: &At<'_>, section: Option<&str>, name: &str, item: &Item) -> Result<()> {
+        let long = name.replace('_', "-");
+        // A flag of this subcommand, or else one of another.
+        let mine = self.subcommand.and_then(|name| self.command.find_subcommand(name)).unwrap_or(self.command);
+        let find = |command: &Command| flags(command).find(|arg| arg.get_long() == Some(&long)).cloned();
+        let all = || std::iter::once(self.command).chain(self.command.get_subcommands());
+        let found = find(mine).map(|arg| (mine, arg)).or_else(|| all().find_map(|c| Some((c, find(c)?))));
+        let Some((command, arg)) = found else {
+            if NOT_IN_A_FILE.contains(&long.as_str()) {
+                return Err(format!("{at}: `{name}` is given on the command line, not in a file").into());
+            }
+            if let Some(instead) = instead(&long) {
+                return Err(format!("{at}: there is no option `{name}`: {instead}").into());
+            }
+            let near = did_you_mean(&long, all().flat_map(flags).filter_map(Arg::get_long));
+            return Err(format!("{at}: there is no option `{name}`{near} --help lists all").into());
+        };
+        if let Some(section) = section.filter(|section| section_of(&arg).as_deref() != Some(section)) {
+            let place = section_of(&arg).map_or("at the top of the file".to_owned(), |name| format!("in [{name}]"));
+            return Err(format!("{at}: `{name}` is not in [{section}] but {place}").into());
+        }
+        let id = arg.get_id().to_string();
+        if self.settings.iter().any(|earlier| earlier.id == id) {
+            return Err(format!("{at}: `{name}` is set a second time").into());
+        }
+        let flags = to_flags(&arg, &long, item).map_err(|problem| format!("{at}: `{name}`: {problem}"))?;
+        check(command, &flags).map_err(|problem| format!("{at}: `{name}`: {problem}"))?;
+        if std::ptr::eq(command, mine) {
+            self.settings.push(FileKey { id, flags });
+        }
+        Ok(())
+    }
+}
+
+/// The flags of a command that a file may set.
+pub(crate) fn flags(command: &Command) -> impl Iterator<Item = &Arg> {
+    let settable = |arg: &&Arg| arg.get_long().is_some_and(|long| !NOT_IN_A_FILE.contains(&long));
+    command.get_arguments().filter(settable)
+}
+
+/// The section that a flag stands in: its heading in `--help`.
+pub(crate) fn section_of(arg: &Arg) -> Option<String> {
+    arg.get_help_heading().map(|heading| heading.to_lowercase().replace(' ', "-"))
+}
+
+fn sections(command: &Command) -> Vec<String> {
+    let mut names: Vec<String> = vec![];
+    for name in std::iter::once(command).chain(command.get_subcommands()).flat_map(flags).filter_map(section_of) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// Whether a flag takes more than one value.
+pub(crate) fn takes_many(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Append) || arg.get_num_args().is_some_and(|range| range.max_values() > 1)
+}
+
+/// A key's value as the user would give it on the command line.
+fn to_flags(arg: &Arg, long: &str, item: &Item) -> Result<Vec<OsString>, String> {
+    let value = item.as_value().ok_or_else(|| format!("a value is expected, not {}", item.type_name()))?;
+    let flag = |value: String| OsString::from(format!("--{long}={value}"));
+    let number = |value: &Value| value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|&n| n <= 100);
+    match (arg.get_action(), value) {
+        (ArgAction::SetTrue | ArgAction::SetFalse, Value::Boolean(value)) => {
+            Ok(if *value.value() { vec![format!("--{long}").into()] } else { vec![] })
+        }
+        (ArgAction::SetTrue | ArgAction::SetFalse, _) => Err("true or false is expected".into()),
+        (ArgAction::Count, value) => {
+            let times = number(value).ok_or("a number of times is expected")?;
+            Ok(vec![format!("--{long}").into(); times])
+        }
+        (_, Value::Array(array)) if takes_many(arg) => {
+            let values: Vec<String> = array.iter().map(text).collect::<Result<_, _>>()?;
+            let at_once = arg.get_num_args().map_or(1, |range| range.max_values());
+            if at_once <= 1 {
+                return Ok(values.into_iter().map(flag).collect());
+            }
+            // `--sizes 1 2 3 4` where two are taken at once is `--sizes 1 2 --sizes 3 4`.
+            let groups = values.chunks(at_once);
+            Ok(groups
+                .flat_map(|group| {
+                    std::iter::once(&format!("--{long}")).chain(group).map(OsString::from).collect::<Vec<_>>()
+                })
+                .collect())
+        }
+        (_, value) => Ok(vec![flag(text(value)?)]),
+    }
+}
+
+/// A value as text; an array as it stands in TOML.
+fn text(value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(value) => Ok(value.value().clone()),
+        Value::Integer(value) => Ok(value.value().to_string()),
+        // With its point: 1.0 is a share of an epoch, 1 a number of batches.
+        Value::Float(value) => Ok(format!("{:?}", value.value())),
+        Value::Boolean(value) => Ok(value.value().to_string()),
+        Value::Datetime(value) => Ok(value.value().to_string()),
+        Value::Array(values) => {
+            let values: Vec<String> = values.iter().map(text).collect::<Result<_, _>>()?;
+            Ok(format!("[{}]", values.join(", ")))
+        }
+        Value::InlineTable(_) => Err("a value is expected, not a table".into()),
+    }
+}
+
+/// Lets clap read the flags by themselves.
+fn check(command: &Command, flags: &[OsString]) -> Result<(), String> {
+    let Err(error) = command.clone().no_binary_name(true).try_get_matches_from(flags) else {
+        return Ok(());
+    };
+    // That others are missing is not these flags' fault.
+    if [ErrorKind::MissingRequiredArgument, ErrorKind::MissingSubcommand].contains(&error.kind()) {
+        return Ok(());
+    }
+    let text = error.render().to_string();
+    let text = text.split("\n\nFor more information").next().unwrap_or_default();
+    let text = text.split("\n\nUsage:").next().unwrap_or_default();
+    Err(text.trim().trim_start_matches("error: ").to_owned())
+}
+
+/// The end of a sentence: whether a known name is near.
+fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    nearest(name, known).map_or_else(|| ".".to_owned(), |known| format!("; did you mean `{known}`?"))
+}
+
+fn list(names: &[String]) -> String {
+    names.iter().map(|name| format!("[{name}]")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,105 @@
+//! A command line for a user's program: `fit`, `validate`, `test`, `predict`, `preflight`, a configuration file, and a flag
+//! for every option of the Trainer. What `LightningCLI` is to Lightning.
+//!
+//! A program is a [`clap::Args`] struct of its own arguments that implements [`Program`]; [`main`] does the rest:
+//!
+//! ```
+//! use std::process::ExitCode;
+//!
+//! use fulmen_data::{DataLoader, TensorDataset};
+//! use fulmen_nn::optim::{Optimizer, Sgd};
+//! use fulmen_nn::{Linear, Module, loss};
+//! use fulmen_tensor::Tensor;
+//! use fulmen_trainer_cli::{self as cli, FitData, Program, clap};
+//! use fulmen_trainer::{Batch, Options, Plan, StepContext, TrainingModule};
+//!
+//! #[derive(Module)]
+//! struct Line(Linear);
+//!
+//! impl TrainingModule for Line {
+//!     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+//!         loss::mse_loss(&self.0.forward(&batch.get("x")), &batch.get("y"), loss::Reduction::Mean)
+//!     }
+//!     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+//!         Box::new(Sgd::new(0.1))
+//!     }
+//! }
+//!
+//! /// Fits a line through some points.
+//! #[derive(clap::Args)]
+//! struct Fitting {
+//!     /// Samples a step.
+//!     #[arg(long, default_value_t = 10)]
+//!     batch_size: usize,
+//! }
+//!
+//! impl Program for Fitting {
+//!     type Module = Line;
+//!
+//!     fn module(&self) -> cli::Result<Line> {
+//!         Ok(Line(Linear::new(1, 1)))
+//!     }
+//!
+//!     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
+//!         let x: Vec<f32> = (0..50).map(|i| i as f32 / 50.0).collect();
+//!         let y: Vec<f32> = x.iter().map(|x| 3.0 * x + 1.0).collect();
+//!         let data = TensorDataset::builder().array("x", [50, 1], x).array("y", [50, 1], y).build()?;
+//!         let train = DataLoader::builder(data).batch_size(self.batch_size).shuffle(true).seed(options.seed).build()?;
+//!         Ok(FitData { train, validation: None.into() })
+//!     }
+//! }
+//!
+//! fn main() -> ExitCode {
+//!     # if true { return cli::main_from::<Fitting>(["line", "fit", "--print-config", "--max-epochs", "2"]) }
+//!     cli::main::<Fitting>()
+//! }
+//! ```
+//!
+//! # Where a value comes from
+//!
+//! A flag on the command line wins over the file that `--config` names, the file over the environment, the environment
+//! over the program's own defaults ([`Program::trainer`]), those over the Trainer's.
+//!
+//! # What the process answers
+//!
+//! 0 when all went well; 1 for an error, told on standard error after `error:`, or when `preflight` finds that the step
+//! does not fit; 2 for wrong usage, of a flag, a file of `--config` or the environment; 75 when SIGTERM or SIGHUP ended
+//! it before its work was done, and 130 when Ctrl-C did. A fit has then saved its state, if it had made a step.
+//!
+//! Not here: the training itself. Everything that a subcommand does, a program can do with [`Trainer`](fulmen_trainer::Trainer).
+
+mod command;
+mod config;
+mod fail;
+mod output;
+mod parse;
+mod print_config;
+mod program;
+mod report;
+mod run;
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+#[path = "../../pjrt/tests/it/common/libtpu.rs"]
+mod libtpu;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+pub use clap;
+
+pub use program::{FitData, Program, Result};
+
+/// Runs a program with the arguments of this process.
+pub fn main<P: Program>() -> ExitCode {
+    main_from::<P>(std::env::args_os())
+}
+
+/// Runs a program with these arguments, the first being the program's name.
+pub fn main_from<P: Program>(args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
+    match run::run::<P>(args.into_iter().map(Into::into).collect()) {
+        Ok(code) => code,
+        Err(failure) => failure.tell(),
+    }
+}

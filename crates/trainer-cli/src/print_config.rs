@@ -1,0 +1,76 @@
+//! `--print-config`: all options of a command as TOML that `--config` takes back.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use fulmen_trainer::Options;
+use fulmen_trainer::internal::{toml, typed};
+use serde_json::{Map, Value as Json};
+
+use crate::config::{flags, section_of, takes_many};
+use crate::{Program, Result};
+
+/// The options of a command: the Trainer's as they were decided, the others as they were given. Each key has the first
+/// line of its help above it; one without a value is a comment.
+pub(crate) fn print_config(command: &Command, matches: &ArgMatches, options: &Options) -> Result<String> {
+    let decided: BTreeMap<&str, Option<String>> = options.values().into_iter().collect();
+    let mut sections: Vec<(Option<String>, String)> = vec![(None, String::new())];
+    for arg in flags(command) {
+        let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
+        let value = match decided.get(id) {
+            Some(value) => value.as_deref().map(|text| toml(&typed(text))),
+            None => given(arg, matches).map_err(|problem| format!("--{long}: {problem}"))?.as_ref().map(toml),
+        };
+        let section = section_of(arg);
+        if !sections.iter().any(|known| known.0 == section) {
+            sections.push((section.clone(), String::new()));
+        }
+        for (_, text) in sections.iter_mut().filter(|known| known.0 == section) {
+            if let Some(help) = arg.get_help() {
+                text.push_str(&format!("# {}\n", help.to_string().lines().next().unwrap_or_default()));
+            }
+            text.push_str(&match value {
+                Some(ref value) => format!("{long} = {value}\n"),
+                None => format!("# {long} =\n"),
+            });
+        }
+    }
+    let sections = sections.into_iter().filter(|section| !section.1.is_empty());
+    let texts = sections.map(|(name, text)| name.map(|name| format!("[{name}]\n")).unwrap_or_default() + &text);
+    Ok(texts.collect::<Vec<_>>().join("\n"))
+}
+
+/// The program's own arguments as they were given, or their defaults, by their flags; none for those without a value.
+pub(crate) fn arguments<P: Program>(matches: &ArgMatches) -> Result<Map<String, Json>> {
+    let mut arguments = Map::new();
+    for arg in flags(&P::augment_args(Command::new(""))) {
+        let long = arg.get_long().unwrap_or_default();
+        if let Some(value) = given(arg, matches).map_err(|problem| format!("--{long}: {problem}"))? {
+            arguments.insert(long.to_owned(), value);
+        }
+    }
+    Ok(arguments)
+}
+
+/// What was given for an argument, or its default.
+fn given(arg: &Arg, matches: &ArgMatches) -> Result<Option<Json>> {
+    let id = arg.get_id().as_str();
+    match arg.get_action() {
+        ArgAction::SetTrue => return Ok(Some(matches.get_flag(id).into())),
+        ArgAction::SetFalse => return Ok(Some((!matches.get_flag(id)).into())),
+        ArgAction::Count => return Ok(Some(matches.get_count(id).into())),
+        _ => {}
+    }
+    let Some(raw) = matches.get_raw(id) else {
+        return Ok(None);
+    };
+    let texts: Vec<&str> = raw
+        .map(|text: &OsStr| text.to_str().ok_or("the value is no UTF-8, so TOML cannot hold it"))
+        .collect::<Result<_, _>>()?;
+    Ok(match texts[..] {
+        [text] if !takes_many(arg) => Some(typed(text)),
+        [] => None,
+        _ => Some(texts.into_iter().map(typed).collect()),
+    })
+}

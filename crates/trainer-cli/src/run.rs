@@ -1,0 +1,183 @@
+//! What the subcommands do.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::FromArgMatches as _;
+use fulmen_pjrt::fetch;
+use fulmen_pjrt::locate::{Platform, locate};
+use fulmen_trainer::internal::spell;
+use fulmen_trainer::preflight::Prices;
+use fulmen_trainer::{PredictionWriter, Resume, Signal, Trainer, TrainerBuilder, Weights};
+
+use crate::command::{OUR_PRICES, PredictArgs, PreflightArgs, Task};
+use crate::fail::Failure;
+use crate::output::{line, line_of};
+use crate::parse::{Invocation, parse};
+use crate::print_config::{arguments, print_config};
+use crate::report;
+use crate::{FitData, Program};
+
+/// Does what the arguments say.
+pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> {
+    let started = Instant::now();
+    Signal::install_handlers();
+    let mut invocation = parse::<P>(args)?;
+    let given = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
+    let mut builder = invocation.program.trainer(Trainer::builder()).args(given);
+    let config = print_config(&invocation.command, &invocation.matches, &builder.options()?);
+    if invocation.common.print_config {
+        line(config?.trim_end())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // A value that is no UTF-8 cannot be kept, but runs.
+    let own = arguments::<P>(&invocation.matches).unwrap_or_default();
+    builder = builder.program_arguments(own, config.ok());
+    let job = Job { invocation, started };
+    match job.invocation.task {
+        Task::FitAndTest => job.fit(builder, true),
+        Task::Fit => job.fit(builder, false),
+        Task::Validate | Task::Test => job.evaluate(builder),
+        Task::Predict => job.predict(builder),
+        Task::Preflight => job.preflight(&builder),
+    }
+}
+
+/// One run of a program.
+struct Job<P> {
+    invocation: Invocation<P>,
+    started: Instant,
+}
+
+impl<P: Program> Job<P> {
+    fn program(&self) -> &P {
+        &self.invocation.program
+    }
+
+    fn fit(&self, builder: TrainerBuilder, then_test: bool) -> Result<ExitCode, Failure> {
+        let mut trainer = builder.build()?;
+        let options = trainer.options().clone();
+        let FitData { train, validation } = self.program().fit_data(&options)?;
+        let test = if then_test { self.program().test_data(&options)? } else { None.into() };
+        let module = self.program().module()?;
+
+        let before_fit = self.started.elapsed();
+        let fit = trainer.fit(&module, &train, validation)?;
+        if let Some(signal) = fit.signal {
+            // A terminal that has gone, which SIGHUP tells, cannot be written to.
+            let _ = how_to_go_on(&trainer)
+                .map_err(Failure::from)
+                .and_then(|()| self.finish(&trainer, || report::fit(&trainer, &fit, None, before_fit)));
+            return Ok(ExitCode::from(signal.exit_code()));
+        }
+        let mut tested = None;
+        if !test.is_empty() {
+            let weights = if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
+            let point = trainer.test(&module, test, weights)?;
+            line_of(&trainer, format_args!("Test: {}", spell(&point.metrics)))?;
+            tested = Some(point);
+        }
+        match (trainer.best_checkpoint(), trainer.last_checkpoint()) {
+            (Some(best), _) => line_of(&trainer, format_args!("best checkpoint: {}", best.display()))?,
+            (None, Some(last)) => line_of(&trainer, format_args!("last checkpoint: {}", last.display()))?,
+            (None, None) => {}
+        }
+        self.finish(&trainer, || report::fit(&trainer, &fit, tested.as_ref(), before_fit))
+    }
+
+    fn evaluate(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {
+        let mut trainer = builder.build()?;
+        let options = trainer.options().clone();
+        let (sets, none) = match self.invocation.task {
+            Task::Validate => {
+                (self.program().fit_data(&options)?.validation, "validation data: its fit_data() gives none")
+            }
+            _ => (self.program().test_data(&options)?, "test data: its test_data() gives none"),
+        };
+        if sets.is_empty() {
+            return Err(Failure::Option(format!("this program has no {none}")));
+        }
+        let module = self.program().module()?;
+        let (point, title) = match self.invocation.task {
+            Task::Validate => (trainer.validate_with(&module, sets, Weights::from_options(&options)?)?, "Validation"),
+            _ => (trainer.test(&module, sets, Weights::from_options(&options)?)?, "Test"),
+        };
+        line_of(&trainer, format_args!("{title}: {}", spell(&point.metrics)))?;
+        self.finish(&trainer, || report::evaluation(&trainer, &point))
+    }
+
+    fn predict(&self, builder: TrainerBuilder) -> Result<ExitCode, Failure> {
+        let args = PredictArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
+        let writer = PredictionWriter::new(&args.output);
+        let writer = writer.map_err(|e| Failure::Option(format!("--output {e}")))?;
+        let mut trainer = builder.build()?;
+        let options = trainer.options().clone();
+        let loader = self.program().predict_data(&options)?.ok_or_else(|| {
+            Failure::Option("this program has no data to predict for: its predict_data() gives none".into())
+        })?;
+        let module = self.program().module()?;
+        let batches = trainer.predict(&module, &loader, Weights::from_options(&options)?)?;
+        let samples = writer.write(batches)?;
+        line_of(&trainer, format_args!("predictions: {} for {samples} samples", args.output.display()))?;
+        self.finish(&trainer, || report::predictions(&trainer, samples, &args.output))
+    }
+
+    /// Opens no device and computes no value.
+    fn preflight(&self, builder: &TrainerBuilder) -> Result<ExitCode, Failure> {
+        let args = PreflightArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
+        let prices = match &args.price {
+            None => None,
+            Some(ours) if ours.as_os_str() == OUR_PRICES => Some(Prices::ours()?),
+            Some(path) => Some(Prices::read(path)?),
+        };
+        if args.fetch_libtpu && locate(Platform::Tpu, None).is_err_and(|e| e.is_not_found()) {
+            fetch::libtpu()?;
+        }
+        if args.save.is_some() && args.topology.len() > 1 {
+            let why = "--save keeps the programs of one slice; give one with --topology";
+            return Err(Failure::Option(why.to_owned()));
+        }
+        let FitData { train, validation } = self.program().fit_data(&builder.options()?)?;
+        let module = self.program().module()?;
+        if !args.topology.is_empty() {
+            let report = builder.preflight(&module, &train, &args.topology, prices.as_ref())?;
+            line(report.to_string().trim_end())?;
+            if self.invocation.common.json {
+                line(report.json())?;
+            }
+            if !report.all_fit() {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        if let Some(file) = &args.save {
+            builder.save_programs(&module, &train, validation, args.topology.first(), file)?;
+            line(format_args!("programs: {}; `--aot {0}` takes them", file.display()))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// What stands at the end of every output.
+    fn finish(&self, trainer: &Trainer, json: impl FnOnce() -> serde_json::Value) -> Result<ExitCode, Failure> {
+        // A program with loggers of its own may have no such file.
+        if let Some(file) = trainer.run_dir().map(|folder| folder.join("metrics.csv")).filter(|file| file.is_file()) {
+            line_of(trainer, format_args!("metrics: {}", file.display()))?;
+        }
+        if self.invocation.common.metrics {
+            line_of(trainer, trainer.metrics_report().trim_end())?;
+        }
+        if self.invocation.common.json {
+            line_of(trainer, json())?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Tells what to do after a fit that was interrupted.
+fn how_to_go_on(trainer: &Trainer) -> std::io::Result<()> {
+    match trainer.last_checkpoint() {
+        Some(_) if trainer.options().resume == Resume::Auto => line_of(trainer, "to go on: the same command"),
+        Some(path) => line_of(trainer, format_args!("to go on: the same command with --ckpt-path {}", path.display())),
+        None => Ok(()),
+    }
+}

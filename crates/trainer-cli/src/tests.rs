@@ -1,0 +1,507 @@
+//! Command lines and configuration files, without a device.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use expect_test::expect;
+use fulmen_data::{DataLoader, TensorDataset};
+use fulmen_nn::optim::Sgd;
+use fulmen_nn::{Linear, Module, optim::Optimizer};
+use fulmen_tensor::Tensor;
+use fulmen_trainer::preflight::Slice;
+use fulmen_trainer::{Batch, Options, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
+
+use super::fail::Failure;
+use super::parse::{Invocation, parse};
+use super::print_config::print_config;
+use super::*;
+
+#[derive(Module)]
+struct Line(Linear);
+
+impl TrainingModule for Line {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        batch.mean(&self.0.forward(&batch.get("x")).sum(&[-1]))
+    }
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(Sgd::new(0.1))
+    }
+}
+
+/// Fits a line
+#[derive(Debug, PartialEq, clap::Args)]
+struct Fitting {
+    /// The folder of the data
+    #[arg(long)]
+    data_dir: String,
+    /// Sizes of hidden layers
+    #[arg(long, help_heading = "Model")]
+    hidden: Vec<usize>,
+    /// Rates, two of them
+    #[arg(long, num_args = 2, help_heading = "Model")]
+    rates: Option<Vec<f64>>,
+    /// A number
+    #[arg(long, default_value_t = 0.0, help_heading = "Model")]
+    shift: f64,
+    /// Say more
+    #[arg(long, short, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Shuffle
+    #[arg(long, conflicts_with = "sorted")]
+    shuffle: bool,
+    /// Sort
+    #[arg(long)]
+    sorted: bool,
+}
+
+impl Program for Fitting {
+    type Module = Line;
+    fn module(&self) -> Result<Line> {
+        Ok(Line(Linear::new(1, 1)))
+    }
+    fn fit_data(&self, _: &Options) -> Result<FitData> {
+        Err("not in this test".into())
+    }
+    fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
+        builder.max_epochs(77).seed(5)
+    }
+}
+
+fn read<P: Program>(args: &[&str]) -> std::result::Result<Invocation<P>, Failure> {
+    parse(std::iter::once("prog").chain(args.iter().copied()).map(OsString::from).collect())
+}
+
+/// The options that a program ends up with.
+fn options<P: Program>(invocation: &Invocation<P>) -> Options {
+    invocation.program.trainer(Trainer::builder()).args(invocation.trainer.clone()).options().unwrap()
+}
+
+fn message(failure: &Failure) -> String {
+    match failure {
+        Failure::Usage(error) => error.render().to_string(),
+        Failure::Option(why) => why.clone(),
+        Failure::Error(error) => error.to_string(),
+    }
+}
+
+/// A file in a folder of its own.
+struct File(tempfile::TempDir);
+
+impl File {
+    fn new(text: &str) -> File {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("run.toml"), text).unwrap();
+        File(folder)
+    }
+    fn path(&self) -> String {
+        self.0.path().join("run.toml").to_str().unwrap().to_owned()
+    }
+}
+
+/// A file is answered with this message, after its name.
+fn refused(text: &str, expected: &str) {
+    let file = File::new(text);
+    let path = file.path();
+    let failure = read::<Fitting>(&["fit", "--data-dir", "d", "--config", &path]).unwrap_err();
+    assert!(matches!(failure, Failure::Option(_)), "{failure:?}");
+    assert_eq!(message(&failure).strip_prefix(&format!("{path}:")), Some(expected));
+}
+
+#[test]
+fn a_flag_wins_over_the_file_and_the_file_over_the_programs_defaults() {
+    let file = File::new(
+        "data_dir = \"there\"\nhidden = [3, 4]\nverbose = 2\n[trainer]\nmax_epochs = 3\nlog-every-n-steps = 7\n",
+    );
+    let (path, later) = (file.path(), File::new("trainer.max-epochs = 4"));
+    let read = |args: &[&str]| read::<Fitting>(args).map_err(|f| message(&f)).unwrap();
+
+    let plain = read(&["--config", &path]);
+    let (given, decided) = (&plain.program, options(&plain));
+    assert_eq!((given.data_dir.as_str(), &given.hidden[..], given.verbose), ("there", &[3, 4][..], 2));
+    assert_eq!((decided.max_epochs, decided.log_every_n_steps, decided.seed), (3, 7, 5));
+
+    let flags = read(&["fit", "--max-epochs=9", "--hidden", "8", "--config", &path, "-v", "--seed", "6"]);
+    let (given, decided) = (&flags.program, options(&flags));
+    assert_eq!((given.data_dir.as_str(), &given.hidden[..], given.verbose), ("there", &[8][..], 1));
+    assert_eq!((decided.max_epochs, decided.log_every_n_steps, decided.seed), (9, 7, 6));
+
+    let two = read(&["fit", "--config", &path, "--config", &later.path()]);
+    assert_eq!((options(&two).max_epochs, options(&two).log_every_n_steps), (4, 7), "the later file wins");
+    assert_eq!(options(&read(&["fit", "--data-dir", "d"])).max_epochs, 77);
+}
+
+#[test]
+fn what_is_printed_gives_the_same_options_again() {
+    let args: [&[&str]; 7] = [
+        &[
+            "fit",
+            "--data-dir",
+            "a \"b\" \\c",
+            "--hidden",
+            "1",
+            "--hidden=2",
+            "--rates",
+            "0.5",
+            "1e-9",
+            "--shuffle",
+            "-vv",
+        ],
+        &["--data-dir", "007", "--ckpt-path", "1.10", "--detect-nan", "--seed", "18446744073709551615", "--json"],
+        &["fit", "--data-dir", "d", "--devices", "[5]", "--strategy=fsdp"],
+        &["preflight", "--data-dir", "d", "--topology", "v5e:2x4,v3-8", "--price", "--fetch-libtpu"],
+        &["predict", "--data-dir", "d", "--output", "x.csv"],
+        &["fit", "--data-dir", "d", "--devices", "8", "--strategy", "ddp", "--precision", "bf16-mixed"],
+        &[
+            "test",
+            "--data-dir",
+            "true",
+            "--enable-progress-bar=false",
+            "--default-root-dir",
+            "[5]",
+            "--accelerator=cpu",
+        ],
+    ];
+    for args in args {
+        let first = read::<Fitting>(args).map_err(|f| message(&f)).unwrap();
+        let text = print_config(&first.command, &first.matches, &options(&first)).unwrap();
+        let file = File::new(&text);
+        let subcommand: Vec<&str> = args.iter().copied().take_while(|arg| !arg.starts_with('-')).collect();
+        let again = read::<Fitting>(&[&subcommand[..], &["--config", &file.path()]].concat());
+        let again = again.map_err(|f| message(&f)).unwrap();
+        assert_eq!(again.program, first.program, "{text}");
+        assert_eq!(options(&again), options(&first), "{text}");
+        assert_eq!((again.common.json, again.task), (first.common.json, first.task), "{text}");
+        let twice = print_config(&again.command, &again.matches, &options(&again)).unwrap();
+        assert_eq!(twice, text);
+    }
+}
+
+#[test]
+fn a_list_in_a_file_is_a_list_on_the_command_line() {
+    for (toml, expected) in [("[0, 2]", "[0,2]"), ("'[5]'", "[5]"), ("8", "8"), ("'auto'", "auto")] {
+        let file = File::new(&format!("data-dir = 'd'\ndevices = {toml}"));
+        let invocation = read::<Fitting>(&["--config", &file.path()]).map_err(|f| message(&f)).unwrap();
+        assert_eq!(options(&invocation).devices, expected.parse().unwrap(), "{toml}");
+    }
+}
+
+#[test]
+fn each_option_of_the_table_is_a_flag_and_is_printed() {
+    let invocation = read::<Fitting>(&["fit", "--data-dir", "d"]).map_err(|f| message(&f)).unwrap();
+    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation)).unwrap();
+    let trainer = text.split("[trainer]\n").nth(1).unwrap();
+    for row in Options::table() {
+        let long = row.name.replace('_', "-");
+        let flag = invocation.command.get_arguments().find(|arg| arg.get_long() == Some(&long));
+        assert_eq!(flag.and_then(clap::Arg::get_help_heading), Some("Trainer"), "--{long}");
+        let is_printed = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{long} ="));
+        assert_eq!(trainer.lines().filter(|line| is_printed(line)).count(), 1, "{long} in\n{text}");
+    }
+}
+
+#[test]
+fn what_is_printed_says_what_each_key_is() {
+    let invocation = read::<Fitting>(&["fit", "--data-dir", "d", "--hidden", "3"]).map_err(|f| message(&f)).unwrap();
+    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation)).unwrap();
+    let own = text.split("\n[trainer]").next().unwrap();
+    expect![[r#"
+        # The folder of the data
+        data-dir = "d"
+        # Say more
+        verbose = 0
+        # Shuffle
+        shuffle = false
+        # Sort
+        sorted = false
+
+        [model]
+        # Sizes of hidden layers
+        hidden = [3]
+        # Rates, two of them
+        # rates =
+        # A number
+        shift = 0
+
+        [output]
+        # End the output with one line of JSON
+        json = false
+        # Print the runtime's metrics at the end
+        metrics = false
+    "#]]
+    .assert_eq(own);
+    assert!(
+        text.contains(
+            "\n# Steps between two log points: how often logged values are read from the device [env: FULMEN_LOG"
+        ) && text.contains(" [env: FULMEN_MAX_EPOCHS] [default: 10]\nmax-epochs = 77\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn mistakes_in_a_file_are_told_with_line_and_key() {
+    refused("\nmax-epoch = 3", "2: there is no option `max-epoch`; did you mean `max-epochs`? --help lists all");
+    refused("[trainer]\nseed = 1\n\nxyz = 3", "4: there is no option `xyz`. --help lists all");
+    let sections = "The sections are [model], [output], [trainer], [preflight]";
+    refused("[trianer]\nx = 1", &format!("1: there is no section [trianer]; did you mean `trainer`? {sections}"));
+    refused("seed = { x = 1 }", "1: `seed`: a value is expected, not a table");
+    refused("[[trainer]]\nseed = 1", "1: write [trainer] for [[trainer]]");
+    refused("[trainer]\ndata-dir = 'x'", "2: `data-dir` is not in [trainer] but at the top of the file");
+    refused("[model]\nseed = 1", "2: `seed` is not in [model] but in [trainer]");
+    refused("seed = 1\n[trainer]\nseed = 2", "3: `seed` is set a second time");
+    refused("max_epochs = 1\nmax-epochs = 2", "2: `max-epochs` is set a second time");
+    refused("config = 'x.toml'", "1: `config` is given on the command line, not in a file");
+    refused("seed = 1\nseed ==", "2: extra `=`, expected nothing");
+
+    let digit = "for '--seed <SEED>': expected a whole number from 0 to 18446744073709551615";
+    refused("seed = 'many'", &format!("1: `seed`: invalid value 'many' {digit}"));
+    refused("seed = -1", &format!("1: `seed`: invalid value '-1' {digit}"));
+    let accelerators = "`tpux` is not an accelerator; there are: auto, cpu, cuda, tpu";
+    let message = format!("2: `accelerator`: invalid value 'tpux' for '--accelerator <ACCELERATOR>': {accelerators}");
+    refused("[trainer]\naccelerator = 'tpux'", &message);
+    let message = "1: `rates`: 2 values required for '--rates <RATES> <RATES>' but 1 was provided";
+    refused("rates = [1.0]", message);
+    let message = "invalid value 'perhaps' for '--detect-nan [<DETECT_NAN>]': value was not a boolean";
+    refused("detect-nan = 'perhaps'", &format!("1: `detect-nan`: {message}"));
+    refused("shuffle = 'yes'", "1: `shuffle`: true or false is expected");
+    refused("verbose = 'very'", "1: `verbose`: a number of times is expected");
+}
+
+#[test]
+fn one_file_serves_all_subcommands() {
+    let file = File::new("data-dir = 'd'\n[output]\noutput = 'x.csv'\n[preflight]\ntopology = ['v5e:2x4', 'v3-8']\n");
+    let on = |subcommand| read::<Fitting>(&[subcommand, "--config", &file.path()]).map_err(|f| message(&f)).unwrap();
+    assert!(on("fit").matches.try_contains_id("output").is_err(), "fit has no such flag");
+    assert_eq!(on("predict").matches.get_one::<PathBuf>("output"), Some(&PathBuf::from("x.csv")));
+    let slices: Vec<String> =
+        on("preflight").matches.get_many::<Slice>("topology").unwrap().map(|s| s.asked().to_owned()).collect();
+    assert_eq!(slices, ["v5e:2x4", "v3-8"]);
+    refused("[output]\ntopology = 'v5e:2x4'", "2: `topology` is not in [output] but in [preflight]");
+    // Checked, though fit does without.
+    let wrong = File::new("topology = 'v9'");
+    let failure = read::<Fitting>(&["fit", "--data-dir", "d", "--config", &wrong.path()]).unwrap_err();
+    assert!(message(&failure).contains("invalid value 'v9' for '--topology <SLICES>'"));
+}
+
+#[test]
+fn a_file_and_a_flag_that_contradict_each_other_are_wrong_usage() {
+    let file = File::new("sorted = true");
+    let failure = read::<Fitting>(&["--data-dir", "d", "--config", &file.path(), "--shuffle"]).unwrap_err();
+    assert!(message(&failure).contains("cannot be used with"), "{}", message(&failure));
+    let missing = read::<Fitting>(&["--config", "/nowhere/run.toml"]).unwrap_err();
+    assert!(message(&missing).starts_with("--config /nowhere/run.toml: "), "{}", message(&missing));
+}
+
+#[test]
+fn wrong_usage_is_claps_to_tell() {
+    let usage = |args: &[&str], expected: &str| match read::<Fitting>(args).unwrap_err() {
+        Failure::Usage(error) => {
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+        other => panic!("{other:?}"),
+    };
+    usage(&["fit"], "--data-dir");
+    usage(&["fitt", "--data-dir", "d"], "unrecognized subcommand 'fitt'");
+    usage(&["--data-dir", "d", "--max-epoch", "3"], "a similar argument exists: '--max-epochs'");
+    usage(&["--data-dir", "d", "fit"], "cannot be used with");
+    usage(&["fit", "--data-dir", "d", "--accelerator", "tpux"], "auto, cpu, cuda, tpu");
+    let Failure::Usage(help) = read::<Fitting>(&["--help"]).unwrap_err() else { panic!("no help") };
+    assert_eq!(help.exit_code(), 0);
+    assert!(help.to_string().starts_with("Fits a line\n\nUsage: prog [OPTIONS]"), "{help}");
+}
+
+#[test]
+fn old_names_are_answered_with_ours() {
+    for (args, expected) in [
+        (&["--tpu_cores=8"][..], "there is no option --tpu_cores: give accelerator tpu, and devices"),
+        (&["--gpus", "2"], "there is no option --gpus: give accelerator cuda"),
+        (&["--strategy", "xla_debug"], "`xla_debug` is no strategy: give ddp"),
+        (&["--precision", "64"], "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true"),
+    ] {
+        let (message, code) = told(&[&["fit", "--data-dir", "d", "--print-config"], args].concat());
+        assert!(message.contains(expected), "{message}");
+        assert_eq!(code, format!("{:?}", ExitCode::from(2)));
+    }
+    refused(
+        "[trainer]\nresume_from_checkpoint = 'x'",
+        "2: there is no option `resume_from_checkpoint`: give ckpt_path",
+    );
+}
+
+/// What a command that is not understood, or whose options cannot be, tells, and its exit code.
+fn told(args: &[&str]) -> (String, String) {
+    let args = std::iter::once("prog").chain(args.iter().copied()).map(OsString::from).collect();
+    let failure = run::run::<Fitting>(args).unwrap_err();
+    (message(&failure), format!("{:?}", failure.tell()))
+}
+
+#[test]
+fn a_negative_number_is_a_value_and_what_is_wrong_with_it_names_the_option() {
+    for row in Options::table() {
+        let long = format!("--{}", row.name.replace('_', "-"));
+        if ["--default-root-dir", "--ckpt-path", "--devices"].contains(&long.as_str()) {
+            continue;
+        }
+        let (message, code) = told(&["fit", "--data-dir", "d", &long, "-1", "--print-config"]);
+        let names_it =
+            message.contains(&long) && message.contains("'-1'") || message.contains(&format!("{}: -1", row.name));
+        assert!(names_it && !message.contains("unexpected argument"), "{long}: {message}");
+        assert_eq!(code, format!("{:?}", ExitCode::from(2)), "{long}");
+    }
+    let given = read::<Fitting>(&["--data-dir", "d", "--rates", "-1", "-0.5", "--shift", "-5e-4"]).unwrap();
+    assert_eq!((given.program.rates, given.program.shift), (Some(vec![-1.0, -0.5]), -5e-4));
+    let infinite = read::<Fitting>(&["--data-dir", "d", "--shift", "-inf"]).unwrap();
+    assert_eq!(infinite.program.shift, f64::NEG_INFINITY);
+    let two = read::<Fitting>(&["--data-dir", "d", "--shift", "-1e-3", "-5e-4"]).unwrap_err();
+    assert!(message(&two).contains("unexpected argument"), "{}", message(&two));
+    let file = File::new("data-dir = 'd'\nrates = [1.5, -2.0]");
+    assert_eq!(read::<Fitting>(&["--config", &file.path()]).unwrap().program.rates, Some(vec![1.5, -2.0]));
+}
+
+#[test]
+fn options_that_cannot_be_end_with_2_wherever_they_are_found() {
+    let wrong = File::new("max-epoch = 3");
+    let cases: [(&[&str], &str); 7] = [
+        (&["fit", "--devices", "two"], "'--devices <DEVICES>': `two` names no devices"),
+        (&["fit", "--devices", "1000"], "devices: "),
+        (&["fit", "--max-epochs", "0", "--print-config"], "max_epochs: 0 is not possible"),
+        (&["fit", "--config", &wrong.path()], "there is no option `max-epoch`"),
+        (&["fit", "--config", "/nowhere/run.toml"], "--config /nowhere/run.toml: "),
+        (&["predict", "--output", "x.txt"], "--output x.txt: the name must end in .csv or .safetensors"),
+        (&["predict", "--output", "/nowhere/x.csv"], "there is no folder /nowhere"),
+    ];
+    for (args, expected) in cases {
+        let (message, code) = told(&[args, &["--data-dir", "d", "--accelerator", "cpu"]].concat());
+        assert!(message.contains(expected), "{message}");
+        assert_eq!(code, format!("{:?}", ExitCode::from(2)), "{message}");
+    }
+    let (message, code) = told(&["fit", "--data-dir", "d", "--accelerator", "cpu"]);
+    assert_eq!((message.as_str(), code), ("not in this test", format!("{:?}", ExitCode::from(1))));
+}
+
+#[test]
+fn a_very_long_value_is_told_by_its_beginning() {
+    let long = "long".repeat(25_000);
+    let flag = format!("--{long}");
+    let seed = File::new(&format!("seed = '{long}'"));
+    let unknown = File::new(&format!("'{long}' = 1"));
+    let cases: [&[&str]; 5] = [
+        &["--seed", &long],
+        &["--accelerator", &long],
+        &[&flag],
+        &["--config", &seed.path()],
+        &["--config", &unknown.path()],
+    ];
+    for args in cases {
+        let failure = read::<Fitting>(&[&["fit", "--data-dir", "d"], args].concat()).unwrap_err();
+        let told = failure.short().unwrap_or_else(|| message(&failure));
+        assert!(
+            told.len() < 1000 && told.contains("longlong") && told.contains("… (1000"),
+            "{} bytes: {told}",
+            told.len()
+        );
+    }
+}
+
+/// Has a flag of the Trainer's.
+#[derive(Debug, clap::Args)]
+struct Clash {
+    /// Not that seed.
+    #[arg(long)]
+    seed: u8,
+}
+
+impl Program for Clash {
+    type Module = Line;
+    fn module(&self) -> Result<Line> {
+        Ok(Line(Linear::new(1, self.seed.into())))
+    }
+    fn fit_data(&self, _: &Options) -> Result<FitData> {
+        Err("not in this test".into())
+    }
+}
+
+/// A model of 40 GB, which is never made.
+#[derive(Debug, clap::Args)]
+struct Large {}
+
+impl Program for Large {
+    type Module = Line;
+    fn module(&self) -> Result<Line> {
+        Ok(Line(Linear::new(100_000, 100_000)))
+    }
+    fn fit_data(&self, _: &Options) -> Result<FitData> {
+        let x = TensorDataset::builder().array("x", [8, 100_000], vec![0.0f32; 800_000]).build()?;
+        Ok(FitData { train: DataLoader::builder(x).batch_size(8).build()?, validation: None.into() })
+    }
+}
+
+#[test]
+fn preflight_of_a_model_that_does_not_fit_ends_with_1_and_no_error() {
+    let Some(_) = crate::libtpu::libtpu() else { return };
+    let args = ["prog", "preflight", "--topology", "v5e:1x1", "--json"].map(OsString::from);
+    let code = run::run::<Large>(args.to_vec()).map_err(|f| message(&f)).unwrap();
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
+}
+
+/// Has a subcommand.
+#[derive(Debug, clap::Args)]
+struct Nested {
+    #[command(subcommand)]
+    _inner: Inner,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Inner {
+    Export,
+}
+
+impl Program for Nested {
+    type Module = Line;
+    fn module(&self) -> Result<Line> {
+        Err("not in this test".into())
+    }
+    fn fit_data(&self, _: &Options) -> Result<FitData> {
+        Err("not in this test".into())
+    }
+}
+
+#[test]
+fn a_program_cannot_take_a_name_that_is_taken() {
+    let failure = read::<Clash>(&["--seed", "1"]).unwrap_err();
+    assert!(message(&failure).contains("argument `seed` has the name of one that every program has"));
+    let failure = read::<Nested>(&["export"]).unwrap_err();
+    assert!(message(&failure).contains("a subcommand of their own, `export`"));
+}
+
+#[test]
+fn a_configuration_that_is_not_a_small_text_file_is_refused_before_it_is_read() {
+    let refused = |path: &str, expected: &str| {
+        let failure = read::<Fitting>(&["fit", "--data-dir", "x", "--config", path]).unwrap_err();
+        let message = message(&failure);
+        assert!(message.contains(&format!("--config {path}: ")) && message.contains(expected), "{message}");
+    };
+    let file = File::new("");
+    refused("/dev/zero", "not a regular file");
+    refused(file.0.path().to_str().unwrap(), "a folder");
+    // A terabyte of which nothing is on the disk.
+    std::fs::OpenOptions::new().write(true).open(file.path()).unwrap().set_len(1 << 40).unwrap();
+    refused(&file.path(), "larger than 1 MB");
+    std::fs::write(file.path(), b"max-epochs = 3 # \xff").unwrap();
+    refused(&file.path(), "not UTF-8 text");
+}
+
+#[test]
+fn a_configuration_may_come_through_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let writer = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::write(pipe, "max-epochs = 3\n").unwrap()
+    });
+    let read = read::<Fitting>(&["fit", "--data-dir", "x", "--config", pipe.to_str().unwrap()]).unwrap();
+    writer.join().unwrap();
+    assert_eq!(options(&read).max_epochs, 3);
+}
