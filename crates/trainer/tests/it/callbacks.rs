@@ -339,6 +339,42 @@ fn a_filter_counts_over_a_resume() {
     assert_eq!(*seen.lock().unwrap(), [(1, 1), (3, 3), (3, 6), (3, 9)]);
 }
 
+/// Logs how long the name of its set is.
+#[derive(Module)]
+struct Named(Net);
+
+impl TrainingModule for Named {
+    fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
+        self.0.training_step(batch, cx)
+    }
+    fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
+        let length = cx.dataset().len() as f64;
+        cx.log("length", batch.mask() * length);
+        self.0.test_step(batch, cx);
+    }
+    fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
+        self.0.configure_optimizers(plan)
+    }
+}
+
+#[test]
+fn a_test_of_several_sets_says_of_each_what_it_says_of_it_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, [short, longer]) = (Named(Net::new()), [16, 24].map(val_loader));
+    let mut trainer = trainer(folder.path()).build().unwrap();
+    let sets = [EvaluationSet::new("short", &short), EvaluationSet::new("longer", &longer)];
+    let point = trainer.test(&net, sets, Weights::Current).unwrap();
+    assert_eq!([point.get("length/short"), point.get("length/longer")], [Some(5.0), Some(6.0)]);
+    for (name, loader) in [("test_acc/short", &short), ("test_acc/longer", &longer)] {
+        let alone = trainer.test(&net, loader, Weights::Current).unwrap();
+        assert_eq!((alone.get("test_acc"), alone.get("length")), (point.get(name), Some(0.0)));
+    }
+    let twice = trainer.validate(&net, vec![EvaluationSet::new("a", &short); 2]).unwrap_err().to_string();
+    assert!(twice.contains("two validation sets have the name `a`"), "{twice}");
+    let none = trainer.test(&net, None, Weights::Current).unwrap_err().to_string();
+    assert!(none.contains("there is no loader to test on"), "{none}");
+}
+
 #[test]
 fn several_validation_sets_have_names_and_cadences() {
     let folder = tempfile::tempdir().unwrap();
