@@ -38,7 +38,7 @@ impl Weights {
     /// `last` or `best`, where no run of this program has such a checkpoint.
     pub fn from_options(options: &Options) -> Result<Weights> {
         let Some(named) = Named::by_path(options) else {
-            note("note: without --ckpt-path the weights are those that the module begins with");
+            note("note: without ckpt_path the weights are those that the module begins with");
             return Ok(Weights::Current);
         };
         if let Named::Path(path) = named {
