@@ -134,14 +134,27 @@ impl<P: Program> Job<P> {
         if args.fetch_libtpu && locate(Platform::Tpu, None).is_err_and(|e| e.is_not_found()) {
             fetch::libtpu()?;
         }
-        let FitData { train, .. } = self.program().fit_data(&builder.options()?)?;
-        let module = self.program().module()?;
-        let report = builder.preflight(&module, &train, &args.topology, prices.as_ref())?;
-        line(report.to_string().trim_end())?;
-        if self.invocation.common.json {
-            line(report.json())?;
+        if args.save.is_some() && args.topology.len() > 1 {
+            let why = "--save keeps the programs of one slice; give one with --topology";
+            return Err(Failure::Option(why.to_owned()));
         }
-        Ok(if report.all_fit() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        let FitData { train, validation } = self.program().fit_data(&builder.options()?)?;
+        let module = self.program().module()?;
+        if !args.topology.is_empty() {
+            let report = builder.preflight(&module, &train, &args.topology, prices.as_ref())?;
+            line(report.to_string().trim_end())?;
+            if self.invocation.common.json {
+                line(report.json())?;
+            }
+            if !report.all_fit() {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        if let Some(file) = &args.save {
+            builder.save_programs(&module, &train, validation.as_ref(), args.topology.first(), file)?;
+            line(format_args!("programs: {}; `--aot {0}` takes them", file.display()))?;
+        }
+        Ok(ExitCode::SUCCESS)
     }
 
     /// What stands at the end of every output.

@@ -216,6 +216,7 @@ impl Error {
         match &self.source {
             Some(Source::Nn(source)) => source.is_disk_full(),
             Some(Source::Data(source)) => source.is_disk_full(),
+            Some(Source::Preflight(source)) => source.is_disk_full(),
             Some(Source::Io(source)) => fulmen_durable::is_full(source),
             _ => false,
         }

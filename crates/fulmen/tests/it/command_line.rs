@@ -126,3 +126,20 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
     };
     assert_eq!(bytes(again.path()), bytes(folder.path()));
 }
+
+#[test]
+fn what_preflight_saves_is_what_a_fit_takes() {
+    let [well, wrong, failed] = [0, 2, 1].map(|code| format!("{:?}", ExitCode::from(code)));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("step.fulmen");
+    let path = file.to_str().unwrap();
+    assert_eq!(run::<Wide>(folder.path(), &["preflight", "--width", "5"]), wrong);
+    assert_eq!(
+        run::<Wide>(folder.path(), &["preflight", "--width", "5", "--topology", "v5e:1x1,v6e:1x1", "--save", path]),
+        wrong
+    );
+    assert_eq!(run::<Wide>(folder.path(), &["preflight", "--width", "5", "--save", path]), well);
+    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]), well);
+    std::fs::write(&file, "something else").unwrap();
+    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]), failed);
+}

@@ -382,6 +382,9 @@ macro_rules! option_table {
             /// (auto), or starts anew unless ckpt_path names one (never).
             resume: Resume = Resume::Never, "FULMEN_RESUME", |_| None;
 
+            /// A file of compiled programs, which `preflight --save` wrote; what is not in it is compiled. Empty for none.
+            aot: PathBuf = PathBuf::new(), "FULMEN_AOT", |_| None;
+
             /// How long a fit may take to save and end after SIGTERM or SIGHUP, `25s` or `1m30s` say; the program then ends.
             grace: Duration = Duration::from_secs(25), "FULMEN_GRACE", |_| None;
 

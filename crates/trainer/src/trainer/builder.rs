@@ -202,6 +202,10 @@ impl TrainerBuilder {
             Some(mesh) => runtime.with_mesh(mesh)?,
             None => runtime,
         };
+        let runtime = match options.aot.as_os_str().is_empty() {
+            true => runtime,
+            false => runtime.with_saved_programs(&options.aot).map_err(|e| Error::doing("aot", e))?,
+        };
         let mut callbacks = self.callbacks;
         let has = |callbacks: &[Box<dyn Callback>], name| callbacks.iter().any(|c| c.name() == name);
         if options.enable_progress_bar && !has(&callbacks, "ProgressBar") {
