@@ -174,7 +174,7 @@ fn what_is_not_a_checkpoint_is_refused_before_it_is_read() {
     start.extend(header);
     std::os::unix::fs::FileExt::write_all_at(&sparse, &start, 0).unwrap();
     refused(&path("sparse.safetensors"), "1099511627776");
-    let pickle = concat!(env!("CARGO_MANIFEST_DIR"), "/../nn/tests/reference/pretrained");
+    let pickle = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/reference/mistral");
     let pt = std::fs::read_dir(pickle).unwrap().map(|entry| entry.unwrap().path());
     let pt: Vec<PathBuf> = pt.filter(|path| path.extension().is_some_and(|e| e == "bin" || e == "pth")).collect();
     assert!(!pt.is_empty());
