@@ -62,6 +62,11 @@ pub trait Pretrained: Module + Sized {
     /// Parts of names, in files, of what the model does without: heads of other tasks, masks, tables of positions.
     const IGNORED: &'static [&'static str] = &[];
 
+    /// What a parameter is called here that older files call `name`.
+    fn current_name(name: &str) -> String {
+        name.into()
+    }
+
     /// Builds the model. Its parameters have no values yet.
     ///
     /// # Errors
@@ -215,11 +220,12 @@ fn load<M: Pretrained>(model: &M, folder: &Path, strictness: Strictness) -> Resu
         }
     }
     let values = values.rename_with(|name| {
+        let name = M::current_name(name);
         // What TensorFlow called the parameters of LayerNorm stands in BERT's first files.
         let name = match name.rsplit_once('.') {
             Some((layer, "gamma")) => format!("{layer}.weight"),
             Some((layer, "beta")) => format!("{layer}.bias"),
-            _ => name.to_owned(),
+            _ => name,
         };
         let prefixed = format!("{}.{name}", M::BASE_MODEL_PREFIX);
         match (has(&name), has(&prefixed)) {
