@@ -265,7 +265,7 @@ fn torch_dtype(dtype: fulmen_tensor::DType) -> Option<&'static str> {
     }
 }
 
-#[cfg(all(test, feature = "bert", feature = "decoder", feature = "gpt2"))]
+#[cfg(all(test, feature = "bert", feature = "decoder", feature = "gpt2", feature = "t5"))]
 mod tests {
     use std::collections::BTreeMap;
     use std::path::PathBuf;
@@ -279,6 +279,7 @@ mod tests {
     use crate::gpt2::Gpt2;
     use crate::reference::{Expected, folder};
     use crate::roberta::RobertaForMaskedLm;
+    use crate::t5::T5;
 
     /// A copy of a reference folder, whose config is changed.
     fn changed(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> tempfile::TempDir {
@@ -380,6 +381,11 @@ mod tests {
         for name in ["llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3"] {
             save::<Decoder>(name, &to, |model, expected| (model.forward(expected.tensor("ids")), vec!["ids"]));
         }
+        save::<T5>("t5-gated", &to, |model, expected| {
+            let names = ["input_ids", "decoder_input_ids"];
+            let [ids, decoder_ids] = names.map(|name| expected.tensor(name));
+            (model.forward(ids, None, decoder_ids), names.to_vec())
+        });
         save::<BertForSequenceClassification>("bert-classifier", &to, |model, expected| {
             let names = ["input_ids", "token_type_ids", "attention_mask"];
             let [ids, kinds, mask] = names.map(|name| expected.tensor(name));
