@@ -168,9 +168,10 @@ impl Manifest {
 
     /// The parts in a file with their tensors, in the order in which they lie there.
     pub(crate) fn parts_in(&self, file: &str) -> Vec<(&str, &TensorEntry, &PartEntry)> {
-        let tensors = self.tensors.iter().flat_map(|(name, tensor)| {
-            tensor.parts.iter().map(move |part| (name.as_str(), tensor, part))
-        });
+        let tensors = self
+            .tensors
+            .iter()
+            .flat_map(|(name, tensor)| tensor.parts.iter().map(move |part| (name.as_str(), tensor, part)));
         let mut parts: Vec<_> = tensors.filter(|(_, _, part)| part.file == file).collect();
         parts.sort_by_key(|(_, tensor, part)| (part.start, bytes_of(tensor.dtype, &part.rectangle.extent)));
         parts
@@ -228,7 +229,8 @@ fn check_cover(tensor: &TensorEntry) -> Result<(), String> {
     for (i, part) in parts.iter().enumerate() {
         // Those that begin after the end of this one along the first axis lie beside it.
         let end = part.offset.first().map_or(u64::MAX, |offset| offset + part.extent[0]);
-        let mut near = parts[i + 1..].iter().take_while(|other| other.offset.first().is_none_or(|offset| *offset < end));
+        let mut near =
+            parts[i + 1..].iter().take_while(|other| other.offset.first().is_none_or(|offset| *offset < end));
         if let Some(other) = near.find(|other| part.intersection(other).is_some()) {
             return Err(format!("has elements twice, in the parts {part} and {other}"));
         }

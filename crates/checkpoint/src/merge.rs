@@ -5,9 +5,9 @@ use std::io::Write;
 
 use serde_json::json;
 
+use crate::read::join;
 use crate::shard::bytes_of;
 use crate::store::Store;
-use crate::read::join;
 use crate::{Checkpoint, Error, Part, Result, ShardWriter};
 
 /// What a merge writes.

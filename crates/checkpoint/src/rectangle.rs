@@ -62,7 +62,8 @@ impl Rectangle {
             let (start, end) = (*a.max(c), *b.min(d));
             (start < end).then(|| (start, end - start))
         };
-        let axes = if a.len() == b.len() { a.iter().zip(&b).map(axis).collect::<Option<Vec<_>>>()? } else { return None };
+        let axes =
+            if a.len() == b.len() { a.iter().zip(&b).map(axis).collect::<Option<Vec<_>>>()? } else { return None };
         let (offset, extent) = axes.into_iter().unzip();
         Some(Rectangle { offset, extent })
     }
@@ -83,9 +84,8 @@ impl Rectangle {
     ) -> Result<()> {
         let rank = common.extent.len();
         // The axes after this one are whole in both.
-        let whole = |axis: &usize| {
-            common.extent[*axis] == self.extent[*axis] && common.extent[*axis] == other.extent[*axis]
-        };
+        let whole =
+            |axis: &usize| common.extent[*axis] == self.extent[*axis] && common.extent[*axis] == other.extent[*axis];
         let split = (0..rank).rev().find(|axis| !whole(axis)).unwrap_or(0);
         let run: u64 = common.extent[split.min(rank)..].iter().product();
         let mut index = common.offset.clone();
@@ -150,7 +150,8 @@ pub(crate) fn elements(shape: &[u64]) -> Option<u64> {
 impl fmt::Display for Rectangle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let axes = self.offset.iter().zip(&self.extent);
-        let axes: Vec<String> = axes.map(|(offset, extent)| format!("{offset}:{}", offset.saturating_add(*extent))).collect();
+        let axes: Vec<String> =
+            axes.map(|(offset, extent)| format!("{offset}:{}", offset.saturating_add(*extent))).collect();
         write!(f, "[{}]", axes.join(", "))
     }
 }

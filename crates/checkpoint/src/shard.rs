@@ -128,8 +128,7 @@ impl ShardWriter {
         let mut start = header.len() as u64;
         let mut placed = vec![];
         for part in parts {
-            let entry =
-                PartEntry { rectangle: part.rectangle.clone(), file: file.to_owned(), start, crc32c: vec![] };
+            let entry = PartEntry { rectangle: part.rectangle.clone(), file: file.to_owned(), start, crc32c: vec![] };
             start += part.bytes();
             placed.push((part, entry));
         }
@@ -219,7 +218,9 @@ fn header(parts: &[Part]) -> Result<Vec<u8>> {
         }
         let sized = bytes_of(part.dtype, &part.rectangle.extent).and_then(|bytes| usize::try_from(bytes).ok());
         let Some(end) = sized.and_then(|bytes| start.checked_add(bytes)) else {
-            return Err(Error::usage(format!("`{key}` cannot be written: its elements are not whole bytes, or too many")));
+            return Err(Error::usage(format!(
+                "`{key}` cannot be written: its elements are not whole bytes, or too many"
+            )));
         };
         let shape = part.rectangle.extent.iter().map(|size| *size as usize).collect();
         infos.push((key, TensorInfo { dtype: part.dtype, shape, data_offsets: (start, end) }));

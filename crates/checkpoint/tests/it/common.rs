@@ -88,14 +88,10 @@ pub(crate) fn write_process(
     shard.commit()
 }
 
-pub(crate) fn write(
-    store: &Arc<dyn Store>,
-    step: u64,
-    tensors: &[Divided<'_>],
-    processes: usize,
-) -> Result<Manifest> {
+pub(crate) fn write(store: &Arc<dyn Store>, step: u64, tensors: &[Divided<'_>], processes: usize) -> Result<Manifest> {
     let writer = CheckpointWriter::new(store.clone(), &format!("step_{step}"))?;
-    let shards: Result<Vec<_>> = (0..processes).map(|process| write_process(&writer, tensors, process, processes)).collect();
+    let shards: Result<Vec<_>> =
+        (0..processes).map(|process| write_process(&writer, tensors, process, processes)).collect();
     writer.commit(Run { step, ..Run::default() }, shards?)
 }
 

@@ -77,7 +77,8 @@ fn a_write_that_fails_at_any_byte_leaves_the_older_checkpoint_and_no_file_behind
             let text = error.to_string();
             assert!(text.contains("step_2") && text.contains("cannot write") && text.contains(advice), "{text}");
             assert_eq!(error.is_disk_full(), kind == ErrorKind::StorageFull);
-            let (step, _) = newest(&store, |found| read_all(found, &SMALL).map(|()| found.manifest().run.step)).unwrap();
+            let (step, _) =
+                newest(&store, |found| read_all(found, &SMALL).map(|()| found.manifest().run.step)).unwrap();
             assert_eq!(step, Some(1));
             let left = std::fs::read_dir(folder.path().join("step_2")).unwrap();
             assert!(left.flatten().all(|entry| !fulmen_durable::is_temporary(&entry.path())));

@@ -69,7 +69,9 @@ fn merged_files_and_shards_open_with_every_reader_of_the_format() {
         .collect();
     let names: Vec<String> = shards
         .iter()
-        .flat_map(|shard| SafeTensors::deserialize(shard).unwrap().names().into_iter().map(str::to_owned).collect::<Vec<_>>())
+        .flat_map(|shard| {
+            SafeTensors::deserialize(shard).unwrap().names().into_iter().map(str::to_owned).collect::<Vec<_>>()
+        })
         .collect();
     assert!(names.contains(&"rows[0:234, 0:1000]".to_owned()) && names.contains(&"scalar".to_owned()), "{names:?}");
 }
@@ -83,7 +85,8 @@ fn weights_alone_leave_out_what_is_of_training() {
     read_all(&checkpoint, &SMALL).unwrap();
     merge(&checkpoint, &*store, "weights", &Merge { weights_only: true, ..Merge::default() }).unwrap();
     let file = fs::read(folder.path().join("weights/model.safetensors")).unwrap();
-    let mut names: Vec<String> = SafeTensors::deserialize(&file).unwrap().names().into_iter().map(str::to_owned).collect();
+    let mut names: Vec<String> =
+        SafeTensors::deserialize(&file).unwrap().names().into_iter().map(str::to_owned).collect();
     names.sort();
     assert_eq!(names, ["empty", "fc.bias", "fc.weight"]);
 }
@@ -133,7 +136,12 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
     assert!(Checkpoint::open(store.clone(), "step_1").unwrap_err().is_not_found());
     // And parts that no shard holds.
     let writer = fulmen_checkpoint::CheckpointWriter::new(store, "step_1").unwrap();
-    for parts in [vec![row(3)], vec![row(0), row(0)], vec![Part::whole("", Dtype::U8, [1])], vec![Part::whole("w", Dtype::F4, [2])]] {
+    for parts in [
+        vec![row(3)],
+        vec![row(0), row(0)],
+        vec![Part::whole("", Dtype::U8, [1])],
+        vec![Part::whole("w", Dtype::F4, [2])],
+    ] {
         assert!(writer.shard("c", parts).unwrap_err().is_usage());
     }
     for name in ["../c", "", ".c", "manifest.json"] {

@@ -43,12 +43,18 @@ fn the_program_shows_verifies_merges_and_compares_checkpoints() {
     write(folder.path(), 2, 8.5);
 
     let (done, text) = fulmen(&["show"], &[&first]);
-    assert!(done && text.contains("step 1") && text.contains("w: F32 [4], 2 parts") && text.contains("data=2"), "{text}");
+    assert!(
+        done && text.contains("step 1") && text.contains("w: F32 [4], 2 parts") && text.contains("data=2"),
+        "{text}"
+    );
     let (done, text) = fulmen(&["show"], &[folder.path()]);
     assert!(done && text.find("step_2") < text.find("step_1"), "{text}");
 
     let (done, text) = fulmen(&["diff"], &[&first, &second]);
-    assert!(!done && text.contains("step: 1 and 2") && text.contains("w: 1 of 4 elements differ, by at most 5e-1"), "{text}");
+    assert!(
+        !done && text.contains("step: 1 and 2") && text.contains("w: 1 of 4 elements differ, by at most 5e-1"),
+        "{text}"
+    );
     let (done, text) = fulmen(&["diff"], &[&first, &first]);
     assert!(done && text.contains("no differences"), "{text}");
 

@@ -59,7 +59,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             let damaged = verify(&open(&path)?);
             damaged.iter().for_each(|error| say!("{error}"));
             if !damaged.is_empty() {
-                return Err(Error::file(&path, format!("{} places are damaged; use another checkpoint", damaged.len())));
+                return Err(Error::file(
+                    &path,
+                    format!("{} places are damaged; use another checkpoint", damaged.len()),
+                ));
             }
             say!("{}: every byte is as it was written", path.display());
             Ok(())
