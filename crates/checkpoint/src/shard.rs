@@ -66,7 +66,7 @@ impl Part {
 
 /// The bytes of an element, unless several share one.
 pub(crate) fn size_of(dtype: Dtype) -> Option<u64> {
-    (dtype.bitsize() % 8 == 0).then_some(dtype.bitsize() as u64 / 8)
+    dtype.bitsize().is_multiple_of(8).then_some(dtype.bitsize() as u64 / 8)
 }
 
 /// The bytes of a tensor of this shape.

@@ -1,6 +1,7 @@
 //! A disk that is full and a permission that is lost, at any byte.
 
 use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +15,12 @@ struct Failing {
     inner: LocalStore,
     left: Arc<AtomicU64>,
     kind: ErrorKind,
+    /// A folder of which nothing can be read.
+    unreadable: &'static str,
+}
+
+fn failing(folder: &Path, bytes: u64, kind: ErrorKind, unreadable: &'static str) -> Failing {
+    Failing { inner: LocalStore::new(folder), left: Arc::new(AtomicU64::new(bytes)), kind, unreadable }
 }
 
 impl Failing {
@@ -28,7 +35,10 @@ impl Store for Failing {
         Ok(Box::new(FailingFile { inner: self.inner.create(name, bytes)?, store: self.clone() }))
     }
     fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
-        self.inner.read(name, start, into)
+        match name.split_once('/') {
+            Some((folder, _)) if folder == self.unreadable => Err(self.kind.into()),
+            _ => self.inner.read(name, start, into),
+        }
     }
     fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
         self.inner.list(folder)
@@ -71,8 +81,7 @@ fn a_write_that_fails_at_any_byte_leaves_the_older_checkpoint_and_no_file_behind
     for (kind, advice) in [(ErrorKind::StorageFull, "free some room"), (ErrorKind::PermissionDenied, "permissions")] {
         let (mut failed, mut limit) = (0, 0);
         loop {
-            let left = Arc::new(AtomicU64::new(limit));
-            let failing: Arc<dyn Store> = Arc::new(Failing { inner: LocalStore::new(folder.path()), left, kind });
+            let failing: Arc<dyn Store> = Arc::new(failing(folder.path(), limit, kind, ""));
             let Err(error) = write(&failing, 2, &SMALL, 2) else { break };
             let text = error.to_string();
             assert!(text.contains("step_2") && text.contains("cannot write") && text.contains(advice), "{text}");
@@ -96,4 +105,17 @@ fn a_disk_without_room_refuses_before_anything_is_written() {
     let writer = CheckpointWriter::new(local(folder.path()), "step_1").unwrap();
     let error = writer.shard("s.safetensors", vec![Part::whole("w", Dtype::U8, [1 << 55])]).unwrap_err();
     assert!(error.is_disk_full() && error.to_string().contains("needs"), "{error}");
+}
+
+#[test]
+fn a_checkpoint_that_may_no_longer_be_read_is_named_and_an_older_one_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = local(folder.path());
+    write(&store, 1, &SMALL, 2).unwrap();
+    write(&store, 2, &SMALL, 2).unwrap();
+    let store: Arc<dyn Store> = Arc::new(failing(folder.path(), 0, ErrorKind::PermissionDenied, "step_2"));
+    let (step, skipped) = newest(&store, |found| read_all(found, &SMALL).map(|()| found.manifest().run.step)).unwrap();
+    assert_eq!((step, skipped.len()), (Some(1), 1));
+    let text = skipped[0].to_string();
+    assert!(text.contains("step_2") && text.contains("cannot read") && text.contains("permissions"), "{text}");
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use fulmen_checkpoint::{Checkpoint, Listed, LocalStore, Merge, Store, diff, list, merge, verify};
+use fulmen_checkpoint::{Checkpoint, Listed, LocalStore, MANIFEST, Merge, Store, diff, list, merge, verify};
 use fulmen_data::{Error, Result};
 
 use crate::size::parse_size;
@@ -96,14 +96,19 @@ fn open(path: &Path) -> Result<Checkpoint> {
     // The name of `.` is known only then.
     let whole = path.canonicalize().map_err(|e| Error::io(path, "open", e))?;
     match (whole.parent(), whole.file_name().and_then(|name| name.to_str())) {
-        (Some(parent), Some(name)) => Checkpoint::open(Arc::new(LocalStore::new(parent)), name).map_err(failed),
-        _ => Err(Error::usage(format!("{}: name the folder of a checkpoint", path.display()))),
+        (Some(parent), Some(name)) if whole.is_dir() => {
+            Checkpoint::open(Arc::new(LocalStore::new(parent)), name).map_err(failed)
+        }
+        _ => Err(Error::usage(format!(
+            "{}: not the folder of a checkpoint; name the one that has a {MANIFEST}",
+            path.display()
+        ))),
     }
 }
 
 fn show(path: &Path) -> Result<()> {
     let store: Arc<dyn Store> = Arc::new(LocalStore::new(path));
-    let listed = if path.join(fulmen_checkpoint::MANIFEST).exists() { vec![] } else { list(&store).map_err(failed)? };
+    let listed = if path.join(MANIFEST).exists() { vec![] } else { list(&store).map_err(failed)? };
     for Listed { name, checkpoint } in &listed {
         match checkpoint {
             Ok(checkpoint) => say!("{name}: {}", summary(checkpoint)),
