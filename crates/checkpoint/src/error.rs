@@ -30,6 +30,7 @@ enum Kind {
     NotFound,
     Damaged,
     Newer,
+    Late,
     Io,
 }
 
@@ -50,6 +51,10 @@ impl Error {
 
     pub(crate) fn newer(message: impl Into<String>) -> Error {
         Error { kind: Kind::Newer, message: message.into(), source: None }
+    }
+
+    pub(crate) fn late(message: impl Into<String>) -> Error {
+        Error { kind: Kind::Late, message: message.into(), source: None }
     }
 
     pub(crate) fn io(doing: &str, place: &str, source: io::Error) -> Error {
@@ -80,6 +85,11 @@ impl Error {
     /// Whether a newer version of Fulmen wrote the checkpoint.
     pub fn is_newer(&self) -> bool {
         self.kind == Kind::Newer
+    }
+
+    /// Whether checkpoints were not copied in time. They are where they were written.
+    pub fn is_late(&self) -> bool {
+        self.kind == Kind::Late
     }
 
     /// Whether a disk or a quota is full.

@@ -33,6 +33,9 @@
 //!
 //! Not here: devices, models, and when a checkpoint is written.
 
+#[cfg(feature = "cloud")]
+mod cloud;
+mod copy;
 mod diff;
 mod error;
 mod keep;
@@ -42,18 +45,26 @@ mod read;
 mod rectangle;
 mod shard;
 mod store;
+mod tiered;
 mod verify;
 mod write;
 
+#[cfg(test)]
+mod tests;
+
+#[cfg(feature = "cloud")]
+pub use cloud::CloudStore;
+pub use copy::copy;
 pub use diff::{Difference, diff};
 pub use error::{Error, Result};
-pub use keep::{Keep, Listed, Mode, list, newest, prune};
+pub use keep::{Keep, Listed, Mode, list, newest, prune, remove, remove_unfinished};
 pub use manifest::{FORMAT_VERSION, MANIFEST, Manifest, PartEntry, Run, ShardEntry, TensorEntry};
-pub use merge::{Merge, merge};
+pub use merge::{Merge, OPTIMIZER, TRAINER, is_of_training, merge};
 pub use read::Checkpoint;
 pub use rectangle::Rectangle;
 pub use safetensors::Dtype;
 pub use shard::{Part, ShardWriter, WrittenShard};
-pub use store::{Entry, LocalStore, NewObject, Store};
+pub use store::{Entry, LocalStore, NewObject, Store, open_store};
+pub use tiered::TieredStore;
 pub use verify::verify;
 pub use write::CheckpointWriter;

@@ -5,8 +5,9 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crc32c::crc32c;
+use sha2::{Digest, Sha256};
 
-use crate::manifest::BLOCK;
+use crate::manifest::{BLOCK, hex};
 use crate::shard::{bytes_of, size_of};
 use crate::store::Store;
 use crate::{Error, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry};
@@ -23,6 +24,7 @@ pub struct Checkpoint {
     store: Arc<dyn Store>,
     name: String,
     manifest: Manifest,
+    sha256: String,
     /// The shards whose header was compared.
     compared: Mutex<BTreeSet<String>>,
 }
@@ -63,7 +65,13 @@ impl Checkpoint {
                 None => return Err(Error::damaged(format_args!("{folder}: the shard {} is missing", shard.file))),
             }
         }
-        Ok(Checkpoint { store, name: name.to_owned(), manifest, compared: Mutex::default() })
+        let sha256 = hex(Sha256::digest(&content).as_ref());
+        Ok(Checkpoint { store, name: name.to_owned(), manifest, sha256, compared: Mutex::default() })
+    }
+
+    /// The SHA-256 of the file of the manifest. Two checkpoints that have the same hold the same.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
     }
 
     /// The name within the store.
@@ -176,28 +184,33 @@ pub(crate) fn join(folder: &str, file: &str) -> String {
     if folder.is_empty() { file.to_owned() } else { format!("{folder}/{file}") }
 }
 
-/// The bytes of a part, by blocks that match their checksums. It holds one block.
+/// The bytes of a part, by blocks that match their checksums. It holds 16 blocks at most.
 pub(crate) struct Blocks<'a> {
     checkpoint: &'a Checkpoint,
     name: &'a str,
     part: &'a PartEntry,
     /// The length of the part.
     bytes: u64,
-    block: Vec<u8>,
-    number: Option<u64>,
+    /// Blocks that follow each other, the number of the first, and which of them were compared.
+    window: Vec<u8>,
+    first: u64,
+    compared: Vec<bool>,
 }
+
+/// The most blocks that are read at once: each read of an object store waits for an answer.
+const WINDOW: u64 = 16;
 
 impl<'a> Blocks<'a> {
     pub(crate) fn new(checkpoint: &'a Checkpoint, name: &'a str, tensor: &TensorEntry, part: &'a PartEntry) -> Self {
         let bytes = bytes_of(tensor.dtype, &part.rectangle.extent).unwrap_or_default();
-        Blocks { checkpoint, name, part, bytes, block: vec![], number: None }
+        Blocks { checkpoint, name, part, bytes, window: vec![], first: 0, compared: vec![] }
     }
 
     /// Fills `into` with the bytes of the part from `start` on.
     fn copy(&mut self, mut start: u64, mut into: &mut [u8]) -> Result<()> {
         while !into.is_empty() {
             let from = (start % BLOCK) as usize;
-            let block = self.read(start / BLOCK)?;
+            let block = self.read(start / BLOCK, ((from + into.len()) as u64).div_ceil(BLOCK))?;
             let count = into.len().min(block.len() - from);
             let (now, rest) = into.split_at_mut(count);
             now.copy_from_slice(&block[from..from + count]);
@@ -206,29 +219,40 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    /// A block of the part.
-    pub(crate) fn read(&mut self, number: u64) -> Result<&[u8]> {
-        if self.number != Some(number) {
-            let (checkpoint, part) = (self.checkpoint, self.part);
-            let start = number * BLOCK;
-            self.number = None;
-            self.block.resize((self.bytes - start).min(BLOCK) as usize, 0);
-            checkpoint.read_file(&part.file, part.start + start, &mut self.block)?;
-            if part.crc32c.get(number as usize) != Some(&crc32c(&self.block)) {
-                let (first, end) = (part.start + start, part.start + start + self.block.len() as u64);
+    /// A block of the part. So many from this one on will be wanted.
+    pub(crate) fn read(&mut self, number: u64, wanted: u64) -> Result<&[u8]> {
+        let (checkpoint, part) = (self.checkpoint, self.part);
+        if number < self.first || number - self.first >= self.compared.len() as u64 {
+            let (start, count) = (number * BLOCK, wanted.clamp(1, WINDOW).min(self.count() - number));
+            self.compared.clear();
+            self.window.resize((self.bytes - start).min(count * BLOCK) as usize, 0);
+            checkpoint.read_file(&part.file, part.start + start, &mut self.window)?;
+            (self.first, self.compared) = (number, vec![false; count as usize]);
+        }
+        let index = (number - self.first) as usize;
+        let from = index * BLOCK as usize;
+        let block = &self.window[from..self.window.len().min(from + BLOCK as usize)];
+        if !self.compared[index] {
+            if part.crc32c.get(number as usize) != Some(&crc32c(block)) {
+                let first = part.start + number * BLOCK;
                 return Err(Error::damaged(format_args!(
-                    "{}: bytes {first} to {end}, of the tensor `{}`, do not match their checksum",
+                    "{}: bytes {first} to {}, of the tensor `{}`, do not match their checksum",
                     checkpoint.place(&part.file),
+                    first + block.len() as u64,
                     self.name
                 )));
             }
-            self.number = Some(number);
+            self.compared[index] = true;
         }
-        Ok(&self.block)
+        Ok(block)
     }
 
-    /// The number of blocks.
-    pub(crate) fn count(&self) -> u64 {
+    /// Gives all blocks to `take`, in order, until it fails.
+    pub(crate) fn try_each(mut self, mut take: impl FnMut(Result<&[u8]>) -> Result<()>) -> Result<()> {
+        (0..self.count()).try_for_each(|number| take(self.read(number, WINDOW)))
+    }
+
+    fn count(&self) -> u64 {
         self.bytes.div_ceil(BLOCK)
     }
 }

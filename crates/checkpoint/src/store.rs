@@ -7,8 +7,11 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fulmen_durable::NewFile;
+
+use crate::{Error, Result};
 
 /// What is in a folder of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +50,39 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// The name as a user knows it, with the place of the store.
     fn describe(&self, name: &str) -> String;
+
+    /// The stores that it consists of, the nearest first; none if it is one.
+    fn levels(&self) -> Vec<Arc<dyn Store>> {
+        vec![]
+    }
+}
+
+/// The store at a place: `gs://bucket/path` or `s3://bucket/path` (feature `cloud`), else a folder.
+///
+/// # Errors
+/// The place is an address of another kind, or one that this program was built without.
+///
+/// ```
+/// let store = fulmen_checkpoint::open_store("/dev/shm/run_7")?;
+/// assert_eq!(store.describe("step_10"), "/dev/shm/run_7/step_10");
+/// # Ok::<(), fulmen_checkpoint::Error>(())
+/// ```
+pub fn open_store(place: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
+    let place = place.as_ref();
+    let text = place.to_string_lossy();
+    match text.split_once("://") {
+        #[cfg(feature = "cloud")]
+        Some(("gs" | "s3", _)) => Ok(Arc::new(crate::CloudStore::new(&*text))),
+        #[cfg(not(feature = "cloud"))]
+        Some(("gs" | "s3", _)) => Err(Error::usage(format!(
+            "{text}: this program was built without object stores; build fulmen with its feature `cloud`"
+        ))),
+        Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Err(Error::usage(format!(
+            "{text}: checkpoints lie in a folder, or below gs://bucket/path or s3://bucket/path"
+        ))),
+        _ if text.is_empty() => Err(Error::usage("the folder for checkpoints is empty text; name one")),
+        _ => Ok(Arc::new(LocalStore::new(place))),
+    }
 }
 
 /// A file that is being written. It does not exist before [`NewObject::commit`]; dropped before, it never does.

@@ -2,10 +2,12 @@
 
 use std::fs;
 
-use fulmen_checkpoint::{Checkpoint, Difference, Dtype, Merge, Part, Rectangle, WrittenShard, diff, merge, verify};
+use crate::{
+    Checkpoint, CheckpointWriter, Difference, Dtype, Merge, Part, Rectangle, WrittenShard, diff, merge, verify,
+};
 use safetensors::SafeTensors;
 
-use crate::common::{Divided, SMALL, element, expected, local, pieces, read_all, write};
+use super::common::{Divided, SMALL, element, expected, local, pieces, read_all, write};
 
 /// Divided along each axis; the parts of `rows` have more than one block.
 const TENSORS: [Divided<'static>; 6] = [
@@ -96,7 +98,7 @@ fn values_that_differ_are_counted_and_measured() {
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     let write = |name: &str, values: [f32; 4]| {
-        let writer = fulmen_checkpoint::CheckpointWriter::new(store.clone(), name).unwrap();
+        let writer = CheckpointWriter::new(store.clone(), name).unwrap();
         let mut shard = writer.shard("s.safetensors", vec![Part::whole("w", Dtype::F32, [4])]).unwrap();
         shard.write(&values.map(f32::to_le_bytes).concat()).unwrap();
         let shards = vec![shard.commit().unwrap()];
@@ -114,7 +116,7 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
     let store = local(folder.path());
     let row = |row: u64| Part::slice("w", Dtype::U8, [3, 2], Rectangle::new([row, 0], [1, 2]));
     let check = |shards: &[(&str, Vec<Part>)], expected: &str| {
-        let writer = fulmen_checkpoint::CheckpointWriter::new(store.clone(), "step_1").unwrap();
+        let writer = CheckpointWriter::new(store.clone(), "step_1").unwrap();
         let written: Vec<WrittenShard> = shards
             .iter()
             .map(|(file, parts)| {
@@ -135,7 +137,7 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
     check(&[("a", vec![row(0)]), ("b", vec![Part::whole("w", Dtype::U8, [2])])], "the same tensors");
     assert!(Checkpoint::open(store.clone(), "step_1").unwrap_err().is_not_found());
     // And parts that no shard holds.
-    let writer = fulmen_checkpoint::CheckpointWriter::new(store, "step_1").unwrap();
+    let writer = CheckpointWriter::new(store, "step_1").unwrap();
     for parts in [
         vec![row(3)],
         vec![row(0), row(0)],

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fulmen_checkpoint::{
+use crate::{
     Checkpoint, CheckpointWriter, Dtype, LocalStore, Manifest, Part, Rectangle, Result, Run, Store, WrittenShard,
 };
 

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use fulmen_checkpoint::{Checkpoint, CheckpointWriter, Dtype, Merge, Part, Rectangle, Run, merge, verify};
+use crate::{Checkpoint, CheckpointWriter, Dtype, Merge, Part, Rectangle, Run, merge, verify};
 
-use crate::common::local;
+use super::common::local;
 
 /// The most memory that this process ever had, in MB.
 fn peak() -> u64 {

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fulmen_checkpoint::{CheckpointWriter, Dtype, Entry, LocalStore, NewObject, Part, Store, list, newest};
+use crate::{CheckpointWriter, Dtype, Entry, LocalStore, NewObject, Part, Store, list, newest};
 
-use crate::common::{SMALL, local, read_all, write};
+use super::common::{SMALL, local, read_all, write};
 
 /// A local store that refuses all after so many bytes; a commit counts as one.
 #[derive(Clone, Debug)]
