@@ -1,0 +1,234 @@
+//! [`Checkpoint`]: reading any rectangle of any tensor, from whatever parts hold it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crc32c::crc32c;
+
+use crate::manifest::BLOCK;
+use crate::shard::{bytes_of, size_of};
+use crate::store::Store;
+use crate::{Error, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry};
+
+/// A manifest names the parts of millions of tensors within this.
+const MOST_MANIFEST: u64 = 1 << 30;
+
+/// What is read at once where a whole tensor is not wanted.
+const SLAB: u64 = 32 << 20;
+
+/// A checkpoint whose manifest is whole and whose shards are all there.
+#[derive(Debug)]
+pub struct Checkpoint {
+    store: Arc<dyn Store>,
+    name: String,
+    manifest: Manifest,
+    /// The shards whose header was compared.
+    compared: Mutex<BTreeSet<String>>,
+}
+
+impl Checkpoint {
+    /// Opens the checkpoint `name` of a store. The values are compared with their checksums when they are read.
+    ///
+    /// # Errors
+    /// There is no checkpoint of that name, or it was not finished; its manifest is damaged or of a newer version; a shard is
+    /// missing or has another length.
+    pub fn open(store: Arc<dyn Store>, name: &str) -> Result<Checkpoint> {
+        let folder = store.describe(name);
+        let entries = store.list(name).map_err(|e| Error::io("read", &folder, e))?;
+        let length = |file: &str| entries.iter().find(|entry| entry.name == file).and_then(|entry| entry.bytes);
+        let Some(bytes) = length(MANIFEST) else {
+            return Err(Error::not_found(format!(
+                "{folder}: there is no {MANIFEST}, so it is no checkpoint, or one that was not finished; use another one"
+            )));
+        };
+        let file = join(name, MANIFEST);
+        let place = store.describe(&file);
+        if bytes > MOST_MANIFEST {
+            return Err(Error::damaged(format_args!("{place}: {bytes} bytes are too many for a manifest")));
+        }
+        let mut content = vec![0; bytes as usize];
+        store.read(&file, 0, &mut content).map_err(|e| Error::io("read", &place, e))?;
+        let manifest = Manifest::from_bytes(&content, &place)?;
+        for shard in &manifest.shards {
+            match length(&shard.file) {
+                Some(bytes) if bytes == shard.bytes => {}
+                Some(bytes) => {
+                    let expected = shard.bytes;
+                    return Err(Error::damaged(format_args!(
+                        "{folder}: the shard {} has {bytes} bytes instead of {expected}",
+                        shard.file
+                    )));
+                }
+                None => return Err(Error::damaged(format_args!("{folder}: the shard {} is missing", shard.file))),
+            }
+        }
+        Ok(Checkpoint { store, name: name.to_owned(), manifest, compared: Mutex::default() })
+    }
+
+    /// The name within the store.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is of, and where everything lies.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Reads a rectangle of a tensor: its elements, little-endian and row-major.
+    ///
+    /// # Errors
+    /// There is no such tensor; the rectangle does not lie within it; what is read does not match its checksum; the store
+    /// cannot be read, or there is no memory for so much.
+    pub fn read(&self, tensor: &str, rectangle: &Rectangle) -> Result<Vec<u8>> {
+        let entry = self.tensor(tensor)?;
+        rectangle.check_within(&entry.shape)?;
+        let mut bytes = vec![];
+        let size = bytes_of(entry.dtype, &rectangle.extent).and_then(|size| usize::try_from(size).ok());
+        let reserved = size.is_some_and(|size| bytes.try_reserve_exact(size).is_ok());
+        if !reserved {
+            let cause = io::ErrorKind::OutOfMemory.into();
+            return Err(Error::io(&format!("read `{tensor}`{rectangle}"), &self.store.describe(&self.name), cause));
+        }
+        bytes.resize(size.unwrap_or_default(), 0);
+        self.read_into(tensor, entry, rectangle, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Reads a tensor slab after slab, in row-major order, and gives each to `take`. At most 32 MiB are held.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::read`] and of `take`.
+    pub fn stream(&self, tensor: &str, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let entry = self.tensor(tensor)?;
+        let mut bytes = vec![];
+        for slab in self.slabs(tensor)? {
+            bytes.resize(bytes_of(entry.dtype, &slab.extent).unwrap_or_default() as usize, 0);
+            self.read_into(tensor, entry, &slab, &mut bytes)?;
+            take(&bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Rectangles that cover a tensor in row-major order, of 32 MiB at most.
+    pub(crate) fn slabs(&self, tensor: &str) -> Result<Vec<Rectangle>> {
+        let entry = self.tensor(tensor)?;
+        Ok(Rectangle::slabs(&entry.shape, SLAB / size_of(entry.dtype).unwrap_or(1)))
+    }
+
+    pub(crate) fn tensor(&self, name: &str) -> Result<&TensorEntry> {
+        self.manifest.tensors.get(name).ok_or_else(|| {
+            Error::not_found(format!("{}: there is no tensor `{name}` in it", self.store.describe(&self.name)))
+        })
+    }
+
+    fn read_into(&self, name: &str, tensor: &TensorEntry, wanted: &Rectangle, into: &mut [u8]) -> Result<()> {
+        let size = size_of(tensor.dtype).unwrap_or(1);
+        for part in &tensor.parts {
+            let Some(common) = part.rectangle.intersection(wanted) else { continue };
+            self.compare_header(&part.file)?;
+            let mut blocks = Blocks::new(self, name, tensor, part);
+            part.rectangle.runs(wanted, &common, |from, to, run| {
+                let to = (to * size) as usize;
+                blocks.copy(from * size, &mut into[to..to + (run * size) as usize])
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Compares the header of a shard with its checksum, once.
+    pub(crate) fn compare_header(&self, file: &str) -> Result<()> {
+        if self.compared.lock().unwrap_or_else(PoisonError::into_inner).contains(file) {
+            return Ok(());
+        }
+        self.header(file)?;
+        self.compared.lock().unwrap_or_else(PoisonError::into_inner).insert(file.to_owned());
+        Ok(())
+    }
+
+    /// The header of a shard, which matches its checksum.
+    pub(crate) fn header(&self, file: &str) -> Result<Vec<u8>> {
+        let place = self.place(file);
+        let Some(shard) = self.manifest.shard(file) else {
+            return Err(Error::damaged(format_args!("{place}: not a shard of the manifest")));
+        };
+        let mut header = vec![0; shard.header_bytes as usize];
+        self.read_file(file, 0, &mut header)?;
+        if crc32c(&header) != shard.header_crc32c {
+            return Err(Error::damaged(format_args!("{place}: the header does not match its checksum")));
+        }
+        Ok(header)
+    }
+
+    /// How a user knows a file of the checkpoint.
+    pub(crate) fn place(&self, file: &str) -> String {
+        self.store.describe(&join(&self.name, file))
+    }
+
+    fn read_file(&self, file: &str, start: u64, into: &mut [u8]) -> Result<()> {
+        self.store.read(&join(&self.name, file), start, into).map_err(|e| Error::io("read", &self.place(file), e))
+    }
+}
+
+/// The name of a file in a folder of a store.
+pub(crate) fn join(folder: &str, file: &str) -> String {
+    if folder.is_empty() { file.to_owned() } else { format!("{folder}/{file}") }
+}
+
+/// The bytes of a part, by blocks that match their checksums. It holds one block.
+pub(crate) struct Blocks<'a> {
+    checkpoint: &'a Checkpoint,
+    name: &'a str,
+    part: &'a PartEntry,
+    /// The length of the part.
+    bytes: u64,
+    block: Vec<u8>,
+    number: Option<u64>,
+}
+
+impl<'a> Blocks<'a> {
+    pub(crate) fn new(checkpoint: &'a Checkpoint, name: &'a str, tensor: &TensorEntry, part: &'a PartEntry) -> Self {
+        let bytes = bytes_of(tensor.dtype, &part.rectangle.extent).unwrap_or_default();
+        Blocks { checkpoint, name, part, bytes, block: vec![], number: None }
+    }
+
+    /// Fills `into` with the bytes of the part from `start` on.
+    fn copy(&mut self, mut start: u64, mut into: &mut [u8]) -> Result<()> {
+        while !into.is_empty() {
+            let from = (start % BLOCK) as usize;
+            let block = self.read(start / BLOCK)?;
+            let count = into.len().min(block.len() - from);
+            let (now, rest) = into.split_at_mut(count);
+            now.copy_from_slice(&block[from..from + count]);
+            (start, into) = (start + count as u64, rest);
+        }
+        Ok(())
+    }
+
+    /// A block of the part.
+    pub(crate) fn read(&mut self, number: u64) -> Result<&[u8]> {
+        if self.number != Some(number) {
+            let (checkpoint, part) = (self.checkpoint, self.part);
+            let start = number * BLOCK;
+            self.number = None;
+            self.block.resize((self.bytes - start).min(BLOCK) as usize, 0);
+            checkpoint.read_file(&part.file, part.start + start, &mut self.block)?;
+            if part.crc32c.get(number as usize) != Some(&crc32c(&self.block)) {
+                let (first, end) = (part.start + start, part.start + start + self.block.len() as u64);
+                return Err(Error::damaged(format_args!(
+                    "{}: bytes {first} to {end}, of the tensor `{}`, do not match their checksum",
+                    checkpoint.place(&part.file),
+                    self.name
+                )));
+            }
+            self.number = Some(number);
+        }
+        Ok(&self.block)
+    }
+
+    /// The number of blocks.
+    pub(crate) fn count(&self) -> u64 {
+        self.bytes.div_ceil(BLOCK)
+    }
+}

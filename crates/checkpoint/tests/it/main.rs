@@ -1,0 +1,8 @@
+//! The integration tests of the crate, in one binary: linking is most of what a test costs to build.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+mod damage;
+mod faults;
+mod memory;
+mod reshard;
