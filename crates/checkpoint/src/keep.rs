@@ -124,14 +124,77 @@ pub fn prune(store: &Arc<dyn Store>, keep: &Keep) -> Result<Vec<String>> {
     let kept = keep.choose(&runs);
     let mut removed = vec![];
     for (_, checkpoint) in whole.iter().enumerate().filter(|(i, _)| !kept.contains(i)) {
-        let shards = checkpoint.manifest().shards.iter().map(|shard| shard.file.as_str());
-        for file in [MANIFEST].into_iter().chain(shards) {
-            let name = join(checkpoint.name(), file);
-            store.remove(&name).map_err(|e| Error::io("remove", &store.describe(&name), e))?;
-        }
+        remove(&**store, checkpoint.name())?;
         removed.push(checkpoint.name().to_owned());
     }
     Ok(removed)
+}
+
+/// The end of the names of shards.
+pub(crate) const SHARD: &str = ".safetensors";
+
+/// Removes a checkpoint, its manifest first. Nothing happens where there is none.
+///
+/// # Errors
+/// The store cannot be read, or a file cannot be removed.
+pub fn remove(store: &dyn Store, name: &str) -> Result<()> {
+    if files(store, name)?.iter().any(|file| file == MANIFEST) {
+        remove_file(store, name, MANIFEST)?;
+    }
+    remove_shards(store, name, |_| true)
+}
+
+/// Removes the shards that no manifest names: those of killed writers. Call it where nothing else writes to the store. Where a
+/// manifest is damaged, all stays.
+///
+/// # Errors
+/// The store cannot be read, or a file cannot be removed.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use fulmen_checkpoint::{CheckpointWriter, LocalStore, Store, remove_unfinished};
+/// # let folder = tempfile::tempdir()?;
+/// let store: Arc<dyn Store> = Arc::new(LocalStore::new(folder.path()));
+/// CheckpointWriter::new(store.clone(), "step_1")?.shard("shard_0.safetensors", vec![])?.commit()?;
+/// // No manifest was written.
+/// remove_unfinished(&store)?;
+/// assert!(store.list("")?.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn remove_unfinished(store: &Arc<dyn Store>) -> Result<()> {
+    for Listed { name, checkpoint } in list(store)? {
+        match checkpoint {
+            Ok(whole) => remove_shards(&**store, &name, |file| whole.manifest().shard(file).is_none())?,
+            Err(_) if files(&**store, &name)?.iter().any(|file| file == MANIFEST) => {}
+            Err(_) => remove_shards(&**store, &name, |_| true)?,
+        }
+    }
+    Ok(())
+}
+
+/// The names of the files in a folder; none where there is no folder.
+pub(crate) fn files(store: &dyn Store, folder: &str) -> Result<Vec<String>> {
+    match store.list(folder) {
+        Ok(entries) => Ok(entries.into_iter().filter(|entry| entry.bytes.is_some()).map(|entry| entry.name).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+        Err(error) => Err(Error::io("read", &store.describe(folder), error)),
+    }
+}
+
+/// Removes the shards in a folder that are `unused`.
+pub(crate) fn remove_shards(store: &dyn Store, folder: &str, unused: impl Fn(&str) -> bool) -> Result<()> {
+    let shards = files(store, folder)?.into_iter().filter(|file| file.ends_with(SHARD) && unused(file));
+    shards.into_iter().try_for_each(|file| remove_file(store, folder, &file))
+}
+
+fn remove_file(store: &dyn Store, folder: &str, file: &str) -> Result<()> {
+    let name = join(folder, file);
+    match store.remove(&name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io("remove", &store.describe(&name), error))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

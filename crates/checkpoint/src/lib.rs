@@ -47,9 +47,9 @@ mod write;
 
 pub use diff::{Difference, diff};
 pub use error::{Error, Result};
-pub use keep::{Keep, Listed, Mode, list, newest, prune};
+pub use keep::{Keep, Listed, Mode, list, newest, prune, remove, remove_unfinished};
 pub use manifest::{FORMAT_VERSION, MANIFEST, Manifest, PartEntry, Run, ShardEntry, TensorEntry};
-pub use merge::{Merge, merge};
+pub use merge::{Merge, OPTIMIZER, TRAINER, is_of_training, merge};
 pub use read::Checkpoint;
 pub use rectangle::Rectangle;
 pub use safetensors::Dtype;

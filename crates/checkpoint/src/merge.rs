@@ -10,10 +10,20 @@ use crate::shard::bytes_of;
 use crate::store::Store;
 use crate::{Checkpoint, Error, Part, Result, ShardWriter};
 
+/// The beginning of the names of what optimizers remember.
+pub const OPTIMIZER: &str = "optimizer/";
+/// The beginning of the names of what is the Trainer's own.
+pub const TRAINER: &str = "trainer/";
+
+/// Whether a name is none of a module's: an optimizer's or the Trainer's own.
+pub fn is_of_training(name: &str) -> bool {
+    name.starts_with(OPTIMIZER) || name.starts_with(TRAINER)
+}
+
 /// What a merge writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Merge {
-    /// Only the module's tensors, without those of optimizers and of the Trainer, `optimizer/…` and `trainer/…`.
+    /// Only the module's tensors, without those of [training](is_of_training).
     pub weights_only: bool,
     /// The tensors of one file, in bytes; a larger tensor has a file of its own. `None` is one file.
     pub max_shard_bytes: Option<u64>,
@@ -21,7 +31,7 @@ pub struct Merge {
 
 impl Merge {
     fn takes(&self, name: &str) -> bool {
-        !self.weights_only || !(name.starts_with("optimizer/") || name.starts_with("trainer/"))
+        !self.weights_only || !is_of_training(name)
     }
 }
 

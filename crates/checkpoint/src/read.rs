@@ -5,8 +5,9 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crc32c::crc32c;
+use sha2::{Digest, Sha256};
 
-use crate::manifest::BLOCK;
+use crate::manifest::{BLOCK, hex};
 use crate::shard::{bytes_of, size_of};
 use crate::store::Store;
 use crate::{Error, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry};
@@ -23,6 +24,7 @@ pub struct Checkpoint {
     store: Arc<dyn Store>,
     name: String,
     manifest: Manifest,
+    sha256: String,
     /// The shards whose header was compared.
     compared: Mutex<BTreeSet<String>>,
 }
@@ -63,7 +65,13 @@ impl Checkpoint {
                 None => return Err(Error::damaged(format_args!("{folder}: the shard {} is missing", shard.file))),
             }
         }
-        Ok(Checkpoint { store, name: name.to_owned(), manifest, compared: Mutex::default() })
+        let sha256 = hex(Sha256::digest(&content).as_ref());
+        Ok(Checkpoint { store, name: name.to_owned(), manifest, sha256, compared: Mutex::default() })
+    }
+
+    /// The SHA-256 of the file of the manifest. Two checkpoints that have the same hold the same.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
     }
 
     /// The name within the store.

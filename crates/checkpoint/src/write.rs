@@ -1,8 +1,10 @@
 //! [`CheckpointWriter`]: shards of many processes, and the manifest that makes them a checkpoint.
 
-use std::io::{self, Write};
+use std::io::Write;
+use std::iter;
 use std::sync::Arc;
 
+use crate::keep::{SHARD, files, remove_shards};
 use crate::manifest::is_plain;
 use crate::store::Store;
 use crate::{Error, MANIFEST, Manifest, Part, Result, Run, ShardWriter, WrittenShard};
@@ -15,40 +17,36 @@ pub struct CheckpointWriter {
 }
 
 impl CheckpointWriter {
-    /// Begins the checkpoint `name` of a store. What a killed run left under the name is written over.
+    /// Begins the checkpoint `name` of a store. One that has the name stays as it is until [`commit`](Self::commit).
     ///
     /// # Errors
-    /// The name is not that of a folder; there is a checkpoint of that name.
+    /// The name is not that of a folder.
     pub fn new(store: Arc<dyn Store>, name: &str) -> Result<CheckpointWriter> {
         if !is_plain(name) {
             return Err(Error::usage(format!(
                 "`{name}` cannot name a checkpoint: use letters, digits, `-`, `_` and `=`, as in step_100"
             )));
         }
-        let taken = match store.list(name) {
-            Ok(entries) => entries.iter().any(|entry| entry.name == MANIFEST),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-            Err(error) => return Err(Error::io("read", &store.describe(name), error)),
-        };
-        if taken {
-            let place = store.describe(name);
-            return Err(Error::usage(format!("{place}: there is a checkpoint of that name; use another name")));
-        }
         Ok(CheckpointWriter { store, name: name.to_owned() })
     }
 
-    /// Begins a shard of these parts. No other process may use the name `file`.
+    /// Begins a shard of these parts. No other process may use the name `file`. If the folder has a file of that name, of the
+    /// checkpoint that is replaced say, a number is added to it.
     ///
     /// # Errors
     /// A part that is twice there or does not lie within its tensor; the store cannot be written to, or is full.
     pub fn shard(&self, file: &str, parts: Vec<Part>) -> Result<ShardWriter> {
-        if !is_plain(file) || file == MANIFEST {
-            return Err(Error::usage(format!("`{file}` cannot name a shard; name it as in shard_0.safetensors")));
-        }
-        ShardWriter::new(&*self.store, &self.name, file, parts)
+        let Some(stem) = file.strip_suffix(SHARD).filter(|_| is_plain(file)) else {
+            return Err(Error::usage(format!("`{file}` cannot name a shard; name it as in shard_0{SHARD}")));
+        };
+        let taken = files(&*self.store, &self.name)?;
+        let names = iter::once(file.to_owned()).chain((1..).map(|n: u64| format!("{stem}-{n}{SHARD}")));
+        let free = names.filter(|name| !taken.contains(name)).take(1).collect::<String>();
+        ShardWriter::new(&*self.store, &self.name, &free, parts)
     }
 
-    /// Writes the manifest, from the shards of all processes. From now on there is a checkpoint.
+    /// Writes the manifest, from the shards of all processes. From now on this is the checkpoint of the name, and the shards
+    /// of the one before are removed.
     ///
     /// # Errors
     /// The shards do not hold each element of each tensor once; the store cannot be written to, or is full.
@@ -62,6 +60,8 @@ impl CheckpointWriter {
             file.commit()
         };
         write().map_err(|e| Error::io("write", &self.store.describe(&name), e))?;
+        // The checkpoint is whole. A shard that stays takes room until the next one.
+        let _ = remove_shards(&*self.store, &self.name, |file| manifest.shard(file).is_none());
         Ok(manifest)
     }
 }

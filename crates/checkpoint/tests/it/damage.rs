@@ -112,7 +112,28 @@ fn shards_without_a_manifest_do_not_count_and_are_written_over() {
     assert!(older_loads(&store).is_not_found());
     write(&store, 2, &SMALL, 1).unwrap();
     read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &SMALL).unwrap();
-    // One that is whole is not written over.
-    let error = write(&store, 2, &SMALL, 1).unwrap_err();
-    assert!(error.is_usage() && error.to_string().contains("another name"), "{error}");
+    let files = || fs::read_dir(folder.path().join("step_2")).unwrap().count();
+    assert_eq!(files(), 2, "the shard that was left over is removed");
+}
+
+#[test]
+fn a_checkpoint_is_replaced_at_once_or_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = two(folder.path());
+    let other = [("fc.weight", Dtype::F32, &[2u64, 3][..], &[1u64, 1][..])];
+    let writer = CheckpointWriter::new(store.clone(), "step_2").unwrap();
+    let shard = write_process(&writer, &other, 0, 1).unwrap();
+    read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &SMALL).unwrap();
+    // What a writer leaves that is killed here is in nobody's way, and goes.
+    remove_unfinished(&store).unwrap();
+    read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &SMALL).unwrap();
+    let error = writer.clone().commit(Run::default(), vec![shard.clone()]).map(drop);
+    assert!(error.is_ok() && Checkpoint::open(store.clone(), "step_2").unwrap_err().is_damaged(), "its shard is gone");
+    let shards = vec![write_process(&writer, &other, 0, 1).unwrap()];
+    writer.commit(Run { step: 2, ..Run::default() }, shards).unwrap();
+    read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &other).unwrap();
+    assert_eq!(fs::read_dir(folder.path().join("step_2")).unwrap().count(), 2);
+    remove(&*store, "step_2").unwrap();
+    remove(&*store, "step_2").unwrap();
+    assert!(!folder.path().join("step_2").exists());
 }
