@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use fulmen_checkpoint::{Checkpoint, Error, Keep, Store, list, newest, prune, verify};
+use fulmen_checkpoint::{
+    Checkpoint, CheckpointWriter, Dtype, Error, Keep, Run, Store, list, newest, prune, remove, remove_unfinished, verify,
+};
 use sha2::{Digest, Sha256};
 
 use crate::common::{SMALL, local, read_all, write, write_process};
