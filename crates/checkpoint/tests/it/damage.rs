@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fulmen_checkpoint::{
-    Checkpoint, CheckpointWriter, Dtype, Error, Keep, Run, Store, list, newest, prune, remove, remove_unfinished, verify,
+    Checkpoint, CheckpointWriter, Dtype, Error, Keep, Run, Store, list, newest, prune, remove, remove_unfinished,
+    verify,
 };
 use sha2::{Digest, Sha256};
 

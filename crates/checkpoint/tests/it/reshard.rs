@@ -129,9 +129,15 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
         let error = writer.commit(Default::default(), written).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
     };
-    check(&[("a.safetensors", vec![row(0)]), ("b.safetensors", vec![row(1)])], "`w` has 6 elements, of which its parts hold 4");
+    check(
+        &[("a.safetensors", vec![row(0)]), ("b.safetensors", vec![row(1)])],
+        "`w` has 6 elements, of which its parts hold 4",
+    );
     check(&[("a.safetensors", vec![row(0), row(1)]), ("b.safetensors", vec![row(1), row(2)])], "has elements twice");
-    check(&[("a.safetensors", vec![row(0)]), ("b.safetensors", vec![Part::whole("w", Dtype::U8, [2])])], "the same tensors");
+    check(
+        &[("a.safetensors", vec![row(0)]), ("b.safetensors", vec![Part::whole("w", Dtype::U8, [2])])],
+        "the same tensors",
+    );
     assert!(Checkpoint::open(store.clone(), "step_1").unwrap_err().is_not_found());
     // And parts that no shard holds.
     let writer = fulmen_checkpoint::CheckpointWriter::new(store, "step_1").unwrap();

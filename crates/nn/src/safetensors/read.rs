@@ -8,8 +8,8 @@ use std::path::Path;
 use fulmen_tensor::{DType, Literal, TensorType};
 use safetensors::tensor::Metadata;
 
-use super::from_format;
 use super::checksums::Checksums;
+use super::from_format;
 use crate::{Error, Result};
 
 /// What an error calls the format.

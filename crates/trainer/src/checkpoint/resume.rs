@@ -57,9 +57,9 @@ impl Start {
                 }
                 let unreadable = begun.as_ref().is_err_and(Error::is_unreadable);
                 match hosts.map_or(Ok(unreadable), |hosts| hosts.any("unreadable checkpoint", unreadable)) {
-                    Ok(true) => Err(begun.err().unwrap_or_else(|| {
-                        Error::checkpoint(path, "another process cannot read it")
-                    })),
+                    Ok(true) => {
+                        Err(begun.err().unwrap_or_else(|| Error::checkpoint(path, "another process cannot read it")))
+                    }
                     Ok(false) => Ok(begun),
                     Err(error) => Ok(Err(error)),
                 }
@@ -141,7 +141,8 @@ impl Start {
                 format!("it has `{name}`, which this module and optimizer have not; resume with those of that run");
             return Err(Error::checkpoint(path, message));
         }
-        let restored = chosen.iter().zip(layout.entries()).map(|(value, entry)| value.restore(checkpoint, entry, runtime));
+        let restored =
+            chosen.iter().zip(layout.entries()).map(|(value, entry)| value.restore(checkpoint, entry, runtime));
         self.values = Some(restored.collect::<Result<_>>()?);
         Ok(())
     }
@@ -189,8 +190,8 @@ fn check_counts(
         return Err(format!("its metadata `batch` is {batch}, and an epoch of this loader has {batches} batches"));
     }
     // A counter of 32 bits says nothing beyond its largest number.
-    let [steps, updates] = counts
-        .map(|count| count.filter(|count| (0.0..f64::from(i32::MAX)).contains(count)).map(|count| count as u64));
+    let [steps, updates] =
+        counts.map(|count| count.filter(|count| (0.0..f64::from(i32::MAX)).contains(count)).map(|count| count as u64));
     let (steps, updates) = (steps.unwrap_or(u64::MAX), updates.unwrap_or(0));
     for (name, count) in [("epoch", epoch), ("batch", batch), ("global_step", position.global_step)] {
         if count > steps {

@@ -179,13 +179,16 @@ impl Job {
         }
         let process = self.hosts.as_ref().map(|hosts| hosts.process().index());
         let (mut parts, mut sources) = (vec![], BTreeMap::new());
-        for Saved { name, ty, values } in self.tensors.iter().filter(|saved| !weights_only || !is_of_training(&saved.name))
+        for Saved { name, ty, values } in
+            self.tensors.iter().filter(|saved| !weights_only || !is_of_training(&saved.name))
         {
             let Some(dtype) = to_format(ty.dtype) else {
                 return Err(Error::usage(format!("`{name}` is {ty}, and checkpoints have no such elements")));
             };
             let of_tensor: Vec<(Block, Source<'_>)> = match values {
-                Values::Host(parts) => parts.iter().map(|(block, bytes)| (block.clone(), Source::Host(bytes))).collect(),
+                Values::Host(parts) => {
+                    parts.iter().map(|(block, bytes)| (block.clone(), Source::Host(bytes))).collect()
+                }
                 Values::Device(array) => {
                     array.own_parts(process).into_iter().map(|(block, part)| (block, Source::Device(part))).collect()
                 }

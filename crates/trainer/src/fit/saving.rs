@@ -146,7 +146,8 @@ pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Resul
     let room = session.runtime.local_devices().filter_map(|device| device.memory_stats().ok()?.bytes_limit).min();
     let programs = step.program.programs().iter();
     let of_step = programs.filter_map(|program| Some(program.executable().memory_analysis().ok()?.total_bytes())).max();
-    let needed = step.state.bytes().into_iter().max().unwrap_or_default() as i64 + of_step.unwrap_or_default();
+    let copied = step.state.layout().device_bytes(session.runtime.mesh()) as i64;
+    let needed = of_step.unwrap_or_default().saturating_add(copied);
     let fits = room.is_some_and(|room| needed <= room);
     if room.is_some() && !fits {
         note(
@@ -165,3 +166,6 @@ pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Resul
     let copied = session.compile_one("checkpoint", &step.state.to_copy())?;
     Ok(Some(copied))
 }
+
+#[cfg(test)]
+mod tests;

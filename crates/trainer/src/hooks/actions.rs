@@ -216,7 +216,12 @@ impl hosts::Shared for Asked {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let save = |save: &Value| {
             let role = ROLES.iter().find(|role| Some(role.1) == save[1].as_str())?.0;
-            Some(Save { path: text(&save[0])?.into(), role, weights_only: save[2].as_bool()?, score: save[3].as_u64().map(f64::from_bits) })
+            Some(Save {
+                path: text(&save[0])?.into(),
+                role,
+                weights_only: save[2].as_bool()?,
+                score: save[3].as_u64().map(f64::from_bits),
+            })
         };
         let list = |name: &str| document[name].as_array();
         Some(Asked {

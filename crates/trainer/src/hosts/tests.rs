@@ -279,7 +279,11 @@ fn a_signal_ends_all_after_the_same_step() {
         let mut trainer = builder.build_with(choices, Some(hosts.clone())).unwrap();
         let loader = DataLoader::builder(points(1_000_000)).batch_size(1).build().unwrap();
         let summary = trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap();
-        (summary.signal, summary.global_step, summary.last_checkpoint.is_some_and(|path| path.join("manifest.json").is_file()))
+        (
+            summary.signal,
+            summary.global_step,
+            summary.last_checkpoint.is_some_and(|path| path.join("manifest.json").is_file()),
+        )
     });
     assert_eq!(ends, [ends[0]; 3]);
     let (signal, step, saved) = ends[0];

@@ -80,7 +80,7 @@ use crate::{Error, ModelSummary, Plan, Progress, Result, Strategy, TrainDuration
 /// [`Trainer::fit`]: crate::Trainer::fit
 pub struct TrainStep<'m> {
     pub(super) module: &'m dyn TrainingModule,
-    pub(super) setting: Setting,
+    pub(crate) setting: Setting,
     pub(crate) runtime: Runtime,
     pub(crate) executor: Executor<Reading>,
     pub(crate) program: CompiledStep,

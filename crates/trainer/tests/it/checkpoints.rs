@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{Net, Record, samples, train_loader, trainer, val_loader};
+use crate::common::{Net, Record, samples, tensors, train_loader, trainer, val_loader};
 use fulmen_data::{DataLoader, Dataset, Field, LastBatch, Sample, TensorDataset};
+use fulmen_nn::Module;
+use fulmen_nn::weights::{Strictness, load_weights};
 use fulmen_trainer::callbacks::{EarlyStopping, Event, Mode, ModelCheckpoint, every, on, when};
 use fulmen_trainer::{Callback, CheckpointFile, CheckpointRole, FitSummary, Trainer, TrainerBuilder, Weights};
 
@@ -121,6 +123,17 @@ fn the_best_states_are_kept_and_the_others_removed() {
     assert_eq!(files(&checkpoints), expected);
     let best = summary.best_checkpoint.unwrap();
     assert_eq!(best.file_name().unwrap().to_str(), Some(name(&losses[0]).as_str()));
+
+    // It is a file of weights, too.
+    let loaded = Net::new();
+    let report = load_weights(&loaded, &best, Strictness::Strict).unwrap();
+    assert_eq!(report.loaded.len(), loaded.state().len());
+    let report = load_weights(&loaded, checkpoints.join("last"), Strictness::Lenient).unwrap();
+    assert!(report.unexpected.iter().all(|name| name.starts_with("optimizer/") || name.starts_with("trainer/")));
+    assert_eq!(
+        loaded.state()[0].1.get().eval().unwrap().to_f64(),
+        tensors(checkpoints.join("last"))["fc1.weight"].to_f64()
+    );
 
     // Weights alone are enough to test with, and not to go on from.
     let tested = trainer.test(&Net::new(), &val_loader(16), Weights::Best).unwrap();

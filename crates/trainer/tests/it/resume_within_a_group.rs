@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::common::{Net, Record, has_a_process_of_its_own, train_loader, trainer};
 use fulmen_data::LastBatch;
-use fulmen_nn::optim::Optimizer;
 use fulmen_nn::Module;
+use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::Tensor;
 use fulmen_trainer::callbacks::{Mode, ReduceLROnPlateau, ThresholdMode};
 use fulmen_trainer::{
