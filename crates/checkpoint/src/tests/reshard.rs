@@ -131,10 +131,15 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
         let error = writer.commit(Default::default(), written).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
     };
-    check(&[("a", vec![row(0)]), ("b", vec![row(1)])], "`w` has 6 elements, of which its parts hold 4");
-    check(&[("a", vec![row(0), row(1)]), ("b", vec![row(1), row(2)])], "has elements twice");
-    check(&[("a", vec![row(0)]), ("a", vec![row(1)])], "names two");
-    check(&[("a", vec![row(0)]), ("b", vec![Part::whole("w", Dtype::U8, [2])])], "the same tensors");
+    check(
+        &[("a.safetensors", vec![row(0)]), ("b.safetensors", vec![row(1)])],
+        "`w` has 6 elements, of which its parts hold 4",
+    );
+    check(&[("a.safetensors", vec![row(0), row(1)]), ("b.safetensors", vec![row(1), row(2)])], "has elements twice");
+    check(
+        &[("a.safetensors", vec![row(0)]), ("b.safetensors", vec![Part::whole("w", Dtype::U8, [2])])],
+        "the same tensors",
+    );
     assert!(Checkpoint::open(store.clone(), "step_1").unwrap_err().is_not_found());
     // And parts that no shard holds.
     let writer = CheckpointWriter::new(store, "step_1").unwrap();
@@ -144,9 +149,9 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
         vec![Part::whole("", Dtype::U8, [1])],
         vec![Part::whole("w", Dtype::F4, [2])],
     ] {
-        assert!(writer.shard("c", parts).unwrap_err().is_usage());
+        assert!(writer.shard("c.safetensors", parts).unwrap_err().is_usage());
     }
-    for name in ["../c", "", ".c", "manifest.json"] {
+    for name in ["../c.safetensors", "", ".c.safetensors", "c", "manifest.json"] {
         assert!(writer.shard(name, vec![]).unwrap_err().is_usage());
     }
 }

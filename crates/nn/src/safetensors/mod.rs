@@ -31,5 +31,15 @@ const NAMES: [(DType, &str, ::safetensors::Dtype); 14] = [
     (DType::C64, "C64", ::safetensors::Dtype::C64),
 ];
 
+/// The format's name of a dtype; `None` if it has no such elements.
+pub fn to_format(dtype: DType) -> Option<::safetensors::Dtype> {
+    NAMES.iter().find(|row| row.0 == dtype).map(|row| row.2)
+}
+
+/// The dtype that a name of the format means; `None` if no tensor here has such elements.
+pub fn from_format(dtype: ::safetensors::Dtype) -> Option<DType> {
+    NAMES.iter().find(|row| row.2 == dtype).map(|row| row.0)
+}
+
 /// The key of the header that is not a tensor.
 const METADATA: &str = "__metadata__";

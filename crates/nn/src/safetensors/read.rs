@@ -8,8 +8,8 @@ use std::path::Path;
 use fulmen_tensor::{DType, Literal, TensorType};
 use safetensors::tensor::Metadata;
 
-use super::NAMES;
 use super::checksums::Checksums;
+use super::from_format;
 use crate::{Error, Result};
 
 /// What an error calls the format.
@@ -32,7 +32,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<(BTreeMap<String, Literal>, BTreeM
     // The header was checked: the values follow each other in this order, to the end of the file.
     for name in header.offset_keys() {
         let Some(info) = header.info(&name) else { continue };
-        let Some(dtype) = NAMES.iter().find(|row| row.2 == info.dtype).map(|row| row.0) else {
+        let Some(dtype) = from_format(info.dtype) else {
             return Err(refuse(format!("`{name}` has elements of type {:?}, which no tensor here has", info.dtype)));
         };
         let ty = TensorType::new(dtype, info.shape.as_slice());

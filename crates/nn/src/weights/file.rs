@@ -7,10 +7,15 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use fulmen_checkpoint::{Checkpoint, LocalStore, MANIFEST, Rectangle, TensorEntry};
 use fulmen_tensor::{Literal, TensorType};
 
 use super::{index, pytorch};
-use crate::{Error, Result, safetensors};
+use crate::safetensors::{self, from_format};
+use crate::{Error, Result};
+
+/// What a folder of the Trainer is, in errors.
+const CHECKPOINT: &str = "checkpoint";
 
 /// The files that a folder is searched for, in this order: Hugging Face's names.
 const IN_A_FOLDER: [&str; 4] =
@@ -21,6 +26,8 @@ const IN_A_FOLDER: [&str; 4] =
 pub(super) enum Value {
     Read(Arc<Literal>),
     Stored(pytorch::Stored),
+    /// A tensor of a checkpoint, by its name.
+    Saved(Arc<Checkpoint>, String, TensorType),
 }
 
 impl Value {
@@ -28,6 +35,7 @@ impl Value {
         match self {
             Value::Read(literal) => literal.ty(),
             Value::Stored(stored) => stored.ty(),
+            Value::Saved(_, _, ty) => ty,
         }
     }
 
@@ -35,6 +43,13 @@ impl Value {
         match self {
             Value::Read(literal) => Ok(literal.clone()),
             Value::Stored(stored) => stored.read().map(Arc::new),
+            Value::Saved(checkpoint, name, ty) => {
+                let whole: Vec<u64> = ty.shape.dims().iter().map(|&size| size as u64).collect();
+                let bytes = checkpoint.read(name, &Rectangle::whole(&whole));
+                let bytes =
+                    bytes.map_err(|e| Error::format(Path::new(checkpoint.name()), CHECKPOINT, e.to_string()))?;
+                Ok(Arc::new(Literal::from_bytes(ty.clone(), &bytes)?))
+            }
         }
     }
 }
@@ -42,6 +57,9 @@ impl Value {
 /// The values at a path, by name.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     let metadata = std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?;
+    if metadata.is_dir() && path.join(MANIFEST).is_file() {
+        return checkpoint(path);
+    }
     if metadata.is_dir() {
         return match IN_A_FOLDER.iter().map(|name| path.join(name)).find(|file| file.is_file()) {
             Some(file) => read(&file),
@@ -58,6 +76,26 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
         Kind::Index => index::read(path),
         kind => of_kind(kind, path),
     }
+}
+
+/// The tensors of a checkpoint, whatever parts they lie in.
+fn checkpoint(path: &Path) -> Result<BTreeMap<String, Value>> {
+    // `.` has a name of its own.
+    let whole = path.canonicalize().map_err(|e| Error::io("read", path, e))?;
+    let refuse = |why: String| Error::format(path, CHECKPOINT, why);
+    let (Some(folder), Some(name)) = (whole.parent(), whole.file_name().and_then(|name| name.to_str())) else {
+        return Err(refuse("its name is not UTF-8".into()));
+    };
+    let opened = Checkpoint::open(Arc::new(LocalStore::new(folder)), name).map_err(|e| refuse(e.to_string()))?;
+    let opened = Arc::new(opened);
+    let value = |(name, entry): (&String, &TensorEntry)| {
+        let Some(dtype) = from_format(entry.dtype) else {
+            return Err(refuse(format!("`{name}` has elements of type {}, which no tensor here has", entry.dtype)));
+        };
+        let shape: Vec<usize> = entry.shape.iter().map(|&size| size as usize).collect();
+        Ok((name.clone(), Value::Saved(opened.clone(), name.clone(), TensorType::new(dtype, shape))))
+    };
+    opened.manifest().tensors.iter().map(value).collect()
 }
 
 /// The values of a shard, which is a file of values itself: an index in its place could lead in a circle.

@@ -4,6 +4,8 @@
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
+use fulmen_checkpoint::MANIFEST;
+
 use crate::say::note;
 use crate::{Error, Options, Result, Resume, checkpoint};
 
@@ -40,9 +42,9 @@ impl Named<'_> {
         }
     }
 
-    /// Reads the checkpoint; `None` where there is no run to go on with. A damaged one is told of, and the one before it
-    /// taken.
-    pub(crate) fn read<T>(self, root: &Path, read: impl Fn(&Path) -> Result<T>) -> Result<Option<(PathBuf, T)>> {
+    /// Reads the checkpoint; `None` where there is no run to go on with. One that cannot be read is told of, and the one
+    /// before it taken.
+    pub(crate) fn read<T>(self, root: &Path, mut read: impl FnMut(&Path) -> Result<T>) -> Result<Option<(PathBuf, T)>> {
         if let Named::Path(path) = self {
             return Ok(Some((path.to_owned(), read(path)?)));
         }
@@ -62,17 +64,17 @@ impl Named<'_> {
     fn checkpoints(self, folder: &Path) -> Vec<PathBuf> {
         let mut found = vec![];
         for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            if path.extension().is_none_or(|of| of != "safetensors") {
+            // One that was not finished has none.
+            if !path.join(MANIFEST).exists() {
                 continue;
             }
-            match checkpoint::standing(&path) {
-                Ok(Some(position)) => found.push((position, path)),
-                // Of another program, or of none.
-                Ok(None) => {}
+            match checkpoint::open(&path) {
+                Ok((_, position)) if position.program == checkpoint::program() => found.push((position, path)),
+                Ok(_) => {}
                 Err(error) => skipped(&error),
             }
         }
-        let is_last = |path: &Path| path.file_name().is_some_and(|of| of == "last.safetensors");
+        let is_last = |path: &Path| path.file_name().is_some_and(|of| of == "last");
         found.sort_by_key(|(at, path)| Reverse((at.epoch, at.batch, at.global_step, is_last(path), path.clone())));
         if self == Named::Best {
             return found.iter().filter_map(|(at, path)| at.best(path)).collect();

@@ -180,7 +180,7 @@ fn weights(options: &Options) -> crate::Result<Weights> {
         return Ok(Weights::File(path.to_owned()));
     }
     let root = &options.default_root_dir;
-    let (path, _) = named.read(root, checkpoint::load)?.ok_or_else(|| {
+    let (path, _) = named.read(root, checkpoint::verified)?.ok_or_else(|| {
         let which = options.ckpt_path.display();
         Error::option(format!(
             "ckpt_path: {which}: no run of this program under {} has such a checkpoint",

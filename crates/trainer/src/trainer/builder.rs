@@ -14,6 +14,7 @@ use serde_json::Value as Json;
 
 use crate::callbacks::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
+use crate::checkpoint::local;
 use crate::checkpoint::told::Told;
 use crate::hosts::Hosts;
 use crate::loggers::{CsvLogger, Logger};
@@ -212,6 +213,7 @@ impl TrainerBuilder {
             callbacks: callbacks.into(),
             loggers,
             told: self.told,
+            open_store: Arc::new(local),
             record: Record::default(),
         }))
     }

@@ -95,7 +95,7 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
     let folder = tempfile::tempdir().unwrap();
     let run_dir = |n: usize| folder.path().join(format!("version_{n}"));
     assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--max-epochs", "1"]), well);
-    let checkpoint = run_dir(0).join("checkpoints/last.safetensors");
+    let checkpoint = run_dir(0).join("checkpoints/last");
     let checkpoint = checkpoint.to_str().unwrap();
 
     // Neither width nor batch size is said again.
@@ -117,8 +117,8 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
     let again = tempfile::tempdir().unwrap();
     assert_eq!(run::<Wide>(again.path(), &["fit", "--config", config.to_str().unwrap()]), well);
     let bytes = |root: &Path| {
-        let path = root.join("version_0/checkpoints/last.safetensors");
-        fulmen_nn::safetensors::read(&path).unwrap().0["hidden.weight"].bytes().to_vec()
+        let path = root.join("version_0/checkpoints/last");
+        crate::common::tensors(&path)["hidden.weight"].bytes().to_vec()
     };
     assert_eq!(bytes(again.path()), bytes(folder.path()));
 }
