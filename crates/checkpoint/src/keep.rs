@@ -156,7 +156,7 @@ pub fn remove(store: &dyn Store, name: &str) -> Result<()> {
 }
 
 /// Removes the shards that no manifest names: those of killed writers. Call it where nothing else writes to the store. Where a
-/// manifest is damaged, all stays.
+/// manifest is damaged, all stays. In a folder without one, the files are removed whose names begin with `shard_`.
 ///
 /// # Errors
 /// The store cannot be read, or a file cannot be removed.
@@ -177,7 +177,8 @@ pub fn remove_unfinished(store: &Arc<dyn Store>) -> Result<()> {
         match checkpoint {
             Ok(whole) => remove_shards(&**store, &name, |file| whole.manifest().shard(file).is_none())?,
             Err(_) if files(&**store, &name)?.iter().any(|file| file == MANIFEST) => {}
-            Err(_) => remove_shards(&**store, &name, |_| true)?,
+            // Other folders may have files of the format.
+            Err(_) => remove_shards(&**store, &name, |file| file.starts_with("shard_"))?,
         }
     }
     Ok(())

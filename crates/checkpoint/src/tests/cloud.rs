@@ -5,28 +5,28 @@ use std::time::Duration;
 
 use fulmen_files::{Location, StoreOptions};
 
-use super::common::{Divided, SMALL, read_all, write};
+use super::common::{Divided, SMALL, local, read_all, write, write_process};
 use super::s3::{Answer, Request, S3};
 use crate::{
-    Checkpoint, CloudStore, Dtype, Keep, Merge, Store, copy, list, merge, newest, prune, remove_unfinished,
-    verify,
+    Checkpoint, CheckpointWriter, CloudStore, Dtype, Keep, Merge, Store, copy, list, merge, newest, prune,
+    remove_unfinished, verify,
 };
 
 /// A shard that is sent in two parts.
 const LARGE: [Divided<'static>; 1] = [("embedding", Dtype::U64, &[700, 1000], &[1, 1])];
 
-fn store(server: &S3, place: &str, give_up_after: Duration) -> Arc<dyn Store> {
-    let options = StoreOptions::new()
-        .set("aws_endpoint_url", &server.url())
-        .set("aws_skip_signature", "true")
-        .read_ahead(2, 5 << 20)
-        .give_up_after(give_up_after);
-    let google = StoreOptions::new()
-        .set("google_base_url", &server.url())
-        .set("google_skip_signature", "true")
-        .read_ahead(2, 5 << 20)
-        .give_up_after(give_up_after);
-    let options = if place.starts_with("gs://") { google } else { options };
+/// A place in a bucket of a server that asks for no keys.
+pub(super) fn store(url: &str, place: &str, give_up_after: Duration) -> Arc<dyn Store> {
+    let options = StoreOptions::new().read_ahead(2, 5 << 20).give_up_after(give_up_after);
+    let options = if place.starts_with("gs://") {
+        // The library's own way around keys: without a signature it only reads.
+        let key = serde_json::json!({
+            "gcs_base_url": url, "disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": "",
+        });
+        options.set("google_base_url", url).set("google_service_account_key", &key.to_string())
+    } else {
+        options.set("aws_endpoint_url", url).set("aws_skip_signature", "true")
+    };
     Arc::new(CloudStore::new(Location::from(place).with_options(options)))
 }
 
@@ -34,29 +34,37 @@ fn newest_step(store: &Arc<dyn Store>, tensors: &[Divided<'_>]) -> Option<u64> {
     newest(store, |found| read_all(found, tensors).map(|()| found.manifest().run.step)).unwrap().0
 }
 
+/// All that is done with checkpoints, at an empty place in a bucket.
+pub(super) fn check_place(store: &Arc<dyn Store>, place: &str) {
+    assert!(list(store).unwrap().is_empty());
+    for step in 1..=3 {
+        let tensors: &[Divided<'_>] = if step == 3 { &LARGE } else { &SMALL };
+        write(store, step, tensors, 2).unwrap();
+    }
+    let (step, skipped) = newest(store, |found| read_all(found, &LARGE).map(|()| found.manifest().run.step)).unwrap();
+    assert_eq!(step, Some(3), "{skipped:?}");
+    let checkpoint = Checkpoint::open(store.clone(), "step_3").unwrap();
+    assert!(verify(&checkpoint).is_empty());
+    merge(&checkpoint, &**store, "merged", &Merge::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    copy(&checkpoint, local(folder.path())).unwrap();
+    copy(&Checkpoint::open(local(folder.path()), "step_3").unwrap(), store.clone()).unwrap();
+    read_all(&Checkpoint::open(store.clone(), "step_3").unwrap(), &LARGE).unwrap();
+    assert_eq!(prune(store, &Keep { last: 2, ..Keep::default() }).unwrap(), ["step_1"]);
+    let writer = CheckpointWriter::new(store.clone(), "step_4").unwrap();
+    write_process(&writer, &SMALL, 0, 2).unwrap();
+    remove_unfinished(store).unwrap();
+    let names: Vec<String> = list(store).unwrap().into_iter().map(|one| one.name).collect();
+    assert_eq!(names, ["step_3", "step_2", "merged"]);
+    let error = Checkpoint::open(store.clone(), "step_1").unwrap_err();
+    assert!(error.is_not_found() && error.to_string().starts_with(&format!("{place}/step_1: ")), "{error}");
+}
+
 #[test]
 fn checkpoints_are_written_read_merged_copied_and_removed_in_a_bucket() {
     let server = S3::start(|_| Answer::Serve);
     for place in ["s3://b/run", "gs://g/deep/run"] {
-        let store = store(&server, place, Duration::from_secs(60));
-        assert!(list(&store).unwrap().is_empty());
-        for step in 1..=3 {
-            let tensors: &[Divided<'_>] = if step == 3 { &LARGE } else { &SMALL };
-            write(&store, step, tensors, 2).unwrap();
-        }
-        assert_eq!(newest_step(&store, &LARGE), Some(3));
-        let checkpoint = Checkpoint::open(store.clone(), "step_3").unwrap();
-        assert!(verify(&checkpoint).is_empty());
-        merge(&checkpoint, &*store, "merged", &Merge::default()).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        copy(&checkpoint, super::common::local(folder.path())).unwrap();
-        read_all(&Checkpoint::open(super::common::local(folder.path()), "step_3").unwrap(), &LARGE).unwrap();
-        assert_eq!(prune(&store, &Keep { last: 2, ..Keep::default() }).unwrap(), ["step_1"]);
-        remove_unfinished(&store).unwrap();
-        let names: Vec<String> = list(&store).unwrap().into_iter().map(|one| one.name).collect();
-        assert_eq!(names, ["step_3", "step_2"]);
-        let error = Checkpoint::open(store.clone(), "step_1").unwrap_err();
-        assert!(error.is_not_found() && error.to_string().starts_with(&format!("{place}/step_1: ")), "{error}");
+        check_place(&store(&server.url(), place, Duration::from_secs(60)), place);
     }
     assert_eq!(server.uploads(), 0);
     assert!(server.seen().iter().any(|request| request.query("partNumber").is_some()));
@@ -110,7 +118,7 @@ fn for_each(answers: &[Answer], check: impl Fn(Answer, &S3, &Mutex<Option<Faults
 #[test]
 fn a_request_that_fails_once_is_made_again() {
     for_each(&ANSWERS, |answer, server, faults| {
-        let store = store(server, "s3://b/run", Duration::from_secs(60));
+        let store = store(&server.url(), "s3://b/run", Duration::from_secs(60));
         for first in 0.. {
             *faults.lock().unwrap() = Some(Faults { answer, first, all: false, seen: 0 });
             write(&store, first as u64, &SMALL, 1).unwrap_or_else(|error| panic!("{answer:?} {first}: {error}"));
@@ -127,7 +135,7 @@ fn a_request_that_fails_once_is_made_again() {
 /// Lets all requests from a number on fail, for each number, while step 2 is written.
 fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<Faults>>, tensors: &[Divided<'_>]) {
     let place = "s3://b/run";
-    let [store, patient] = [20, 60_000].map(|ms| store(server, place, Duration::from_millis(ms)));
+    let [store, patient] = [20, 60_000].map(|ms| store(&server.url(), place, Duration::from_millis(ms)));
     write(&patient, 1, tensors, 1).unwrap();
     let mut failed = 0;
     for first in 0.. {
@@ -151,7 +159,8 @@ fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<
         crate::remove(&*patient, "step_2").unwrap();
         failed += 1;
     }
-    assert!(failed > 2, "{answer:?}: {failed}");
+    // Most answers have no body that could be cut.
+    assert!(failed > 2 || failed > 0 && answer == ANSWERS[2], "{answer:?}: {failed}");
 }
 
 #[test]

@@ -11,4 +11,6 @@ mod reshard;
 #[allow(dead_code, unreachable_pub, reason = "some of it is for other crates")]
 #[path = "../../../files/tests/it/common/s3.rs"]
 mod s3;
+#[cfg(feature = "cloud")]
+mod servers;
 mod tiered;
