@@ -1,22 +1,19 @@
 //! [`ShardWriter`]: one safetensors file, written part after part.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use crc32c::{crc32c, crc32c_append};
 use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::header::header;
 use crate::manifest::{BLOCK, hex};
 use crate::rectangle::elements;
 use crate::store::{NewObject, Store};
 use crate::{Error, PartEntry, Rectangle, Result, ShardEntry, TensorEntry};
-
-/// The format's own limit.
-const MOST_HEADER: usize = 100_000_000;
 
 /// A part of a tensor that a shard is to hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +121,7 @@ impl ShardWriter {
         let place = store.describe(&name);
         // Larger elements first keeps each value aligned to its element, as readers that map the file want it.
         parts.sort_by_key(|part| Reverse(part.dtype));
-        let header = header(&parts)?;
+        let header = header_of(&parts)?;
         let mut start = header.len() as u64;
         let mut placed = vec![];
         for part in parts {
@@ -205,40 +202,13 @@ impl ShardWriter {
     }
 }
 
-/// The header of a file of these parts, with the 8 bytes of its length.
-fn header(parts: &[Part]) -> Result<Vec<u8>> {
-    let (mut keys, mut start, mut infos) = (BTreeSet::new(), 0usize, vec![]);
+/// The header of a file of these parts.
+fn header_of(parts: &[Part]) -> Result<Vec<u8>> {
     for part in parts {
-        let key = part.key();
         part.rectangle.check_within(&part.shape).map_err(|e| Error::usage(format!("`{}`: {e}", part.name)))?;
-        if part.name.is_empty() || part.name == "__metadata__" || !keys.insert(key.clone()) {
-            return Err(Error::usage(format!(
-                "`{key}` cannot name a part: names are not empty, not __metadata__, and differ"
-            )));
-        }
-        let sized = bytes_of(part.dtype, &part.rectangle.extent).and_then(|bytes| usize::try_from(bytes).ok());
-        let Some(end) = sized.and_then(|bytes| start.checked_add(bytes)) else {
-            return Err(Error::usage(format!(
-                "`{key}` cannot be written: its elements are not whole bytes, or too many"
-            )));
-        };
-        let shape = part.rectangle.extent.iter().map(|size| *size as usize).collect();
-        infos.push((key, TensorInfo { dtype: part.dtype, shape, data_offsets: (start, end) }));
-        start = end;
     }
+    let keyed = |part: &Part| (part.key(), part.dtype, part.rectangle.extent.clone());
     // Python's readers look for this key to know whose layout the values have.
-    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
-    let metadata = Metadata::new(Some(metadata), infos).map_err(|e| Error::usage(e.to_string()))?;
-    let mut text = serde_json::to_vec(&metadata).map_err(|e| Error::usage(e.to_string()))?;
-    text.resize(text.len().next_multiple_of(8), b' ');
-    if text.len() > MOST_HEADER {
-        return Err(Error::usage(format!(
-            "the names of {} parts take {} bytes, and a safetensors header holds {MOST_HEADER}; write more shards",
-            parts.len(),
-            text.len()
-        )));
-    }
-    let mut header = (text.len() as u64).to_le_bytes().to_vec();
-    header.extend(text);
-    Ok(header)
+    let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+    header(&parts.iter().map(keyed).collect::<Vec<_>>(), &metadata).map_err(Error::usage)
 }

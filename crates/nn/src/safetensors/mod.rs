@@ -7,9 +7,10 @@ mod read;
 mod write;
 
 pub use checksums::CHECKSUMS;
+pub(crate) use read::Reader;
 pub use read::{read, read_metadata};
-pub(crate) use write::try_write;
 pub use write::write;
+pub(crate) use write::write_each;
 
 use fulmen_tensor::DType;
 
@@ -40,6 +41,3 @@ pub fn to_format(dtype: DType) -> Option<::safetensors::Dtype> {
 pub fn from_format(dtype: ::safetensors::Dtype) -> Option<DType> {
     NAMES.iter().find(|row| row.2 == dtype).map(|row| row.0)
 }
-
-/// The key of the header that is not a tensor.
-const METADATA: &str = "__metadata__";

@@ -11,7 +11,7 @@ use fulmen_checkpoint::{Checkpoint, LocalStore, MANIFEST, Rectangle, TensorEntry
 use fulmen_tensor::{Literal, TensorType};
 
 use super::{index, pytorch};
-use crate::safetensors::{self, from_format};
+use crate::safetensors::{Reader, from_format};
 use crate::{Error, Result};
 
 /// What a folder of the Trainer is, in errors.
@@ -24,7 +24,8 @@ const IN_A_FOLDER: [&str; 4] =
 /// A value of a file, or the way to it.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
-    Read(Arc<Literal>),
+    /// A value of a safetensors file, by its name.
+    Safetensors(Arc<Reader>, String, TensorType),
     Stored(pytorch::Stored),
     /// A tensor of a checkpoint, by its name.
     Saved(Arc<Checkpoint>, String, TensorType),
@@ -33,7 +34,7 @@ pub(super) enum Value {
 impl Value {
     pub(super) fn ty(&self) -> &TensorType {
         match self {
-            Value::Read(literal) => literal.ty(),
+            Value::Safetensors(_, _, ty) => ty,
             Value::Stored(stored) => stored.ty(),
             Value::Saved(_, _, ty) => ty,
         }
@@ -41,7 +42,7 @@ impl Value {
 
     pub(super) fn read(&self) -> Result<Arc<Literal>> {
         match self {
-            Value::Read(literal) => Ok(literal.clone()),
+            Value::Safetensors(file, name, ty) => file.value(name, ty).map(Arc::new),
             Value::Stored(stored) => stored.read().map(Arc::new),
             Value::Saved(checkpoint, name, ty) => {
                 let whole: Vec<u64> = ty.shape.dims().iter().map(|&size| size as u64).collect();
@@ -138,6 +139,7 @@ impl Kind {
 }
 
 fn safetensors_values(path: &Path) -> Result<BTreeMap<String, Value>> {
-    let (values, _) = safetensors::read(path)?;
-    Ok(values.into_iter().map(|(name, literal)| (name, Value::Read(Arc::new(literal)))).collect())
+    let file = Arc::new(Reader::open(path)?);
+    let value = |(name, ty): (String, TensorType)| (name.clone(), Value::Safetensors(file.clone(), name, ty));
+    Ok(file.types()?.into_iter().map(value).collect())
 }
