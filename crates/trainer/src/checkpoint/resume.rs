@@ -244,7 +244,7 @@ fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
 
 /// A position within a group of batches means something only for groups as long.
 fn check_group(position: &Position, setting: &Setting) -> Result<()> {
-    let (there, here) = (position.accumulate, setting.options.accumulate_grad_batches);
+    let (there, here) = (position.accumulate, setting.accumulation().every(position.epoch));
     if position.batch > 0 && there != here {
         return Err(Error::usage(format!(
             "it was saved within an epoch of a run with accumulate_grad_batches {there}, and here it is {here}. Resume with \
@@ -291,7 +291,8 @@ fn adapt(
         let count = |count: u64| Literal::from_slice(&[count.min(i32::MAX as u64) as i32], []);
         let first = match entry.name.as_str() {
             names::GROUPS => count(position.global_step)?,
-            name if name.starts_with(UPDATES) => count(position.global_step)?,
+            // Of a run that did not freeze them.
+            name if name.starts_with(UPDATES) || name.starts_with(names::UNFROZEN) => count(position.global_step)?,
             names::BATCH => count(position.batch)?,
             names::EPOCHS => count(position.epoch)?,
             _ => entry.first()?,
