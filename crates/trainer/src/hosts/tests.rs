@@ -258,8 +258,8 @@ fn a_phase_begins_in_all_after_the_same_step() {
         (summary.global_step, values().collect::<Vec<_>>())
     });
     assert_eq!(ends, vec![ends[0].clone(); 3]);
-    let saved = folder.path().join("version_0/checkpoints/last.safetensors");
-    let counts = |name: &str| fulmen_nn::safetensors::read(&saved).unwrap().0[name].to_f64()[0];
+    let saved = fulmen_nn::weights::StateDict::read(folder.path().join("version_0/checkpoints/last")).unwrap();
+    let counts = |name: &str| saved.get(name).unwrap().unwrap().to_f64()[0];
     assert_eq!((ends[0].0, counts("trainer/unfrozen_updates/0.weight")), (20, 10.0));
 }
 
@@ -399,11 +399,7 @@ fn what_is_asked_for_within_an_epoch_is_done_by_all_after_the_same_step() {
     let saved = |step: u64| folder.path().join(format!("{step}"));
     assert!(saved(first).is_dir() && saved(second).is_dir());
     // The rate was 0 from the first of them on, in all.
-    let weight = |path: PathBuf| {
-        let net = Line(Linear::new(1, 1));
-        crate::checkpoint::weights::load_values(&net, &path).unwrap();
-        net.0.weight.get().eval().unwrap().to_f64()
-    };
+    let weight = |path: PathBuf| fulmen_nn::weights::StateDict::read(path).unwrap().get("0.weight").unwrap().unwrap().to_f64();
     assert_eq!(weight(saved(first)), ends[1].2);
 }
 
