@@ -117,7 +117,7 @@ impl Start {
         let mut tensors = values(checkpoint)?;
         // What counts is small.
         let number = |tensors: &BTreeMap<String, Value>, name: &str| -> Result<Option<f64>> {
-            let read = tensors.get(name).map(|value| value.read(Some(checkpoint), value.ty())).transpose()?;
+            let read = tensors.get(name).map(|value| value.read(checkpoint, value.ty())).transpose()?;
             Ok(read.and_then(|number| number.to_f64().first().copied()))
         };
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
@@ -128,7 +128,7 @@ impl Start {
         check_group(&self.position, setting).map_err(|e| Error::checkpoint(path, e))?;
         let same = |saved: &Value| self.position.log_names == logs.keys() && *saved.ty() == logs.ty();
         let saved = tensors.remove(LOGS).filter(same);
-        self.logs = saved.map(|logs| logs.read(Some(checkpoint), logs.ty())).transpose()?;
+        self.logs = saved.map(|logs| logs.read(checkpoint, logs.ty())).transpose()?;
         adapt(&mut tensors, layout, &self.position, setting)?;
         self.position.averaging = averaging;
         // The factor is in the state of a run in which a callback changes it.

@@ -399,7 +399,8 @@ fn what_is_asked_for_within_an_epoch_is_done_by_all_after_the_same_step() {
     let saved = |step: u64| folder.path().join(format!("{step}"));
     assert!(saved(first).is_dir() && saved(second).is_dir());
     // The rate was 0 from the first of them on, in all.
-    let weight = |path: PathBuf| fulmen_nn::weights::StateDict::read(path).unwrap().get("0.weight").unwrap().unwrap().to_f64();
+    let weight =
+        |path: PathBuf| fulmen_nn::weights::StateDict::read(path).unwrap().get("0.weight").unwrap().unwrap().to_f64();
     assert_eq!(weight(saved(first)), ends[1].2);
 }
 
