@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crc32c::crc32c;
@@ -10,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::manifest::{BLOCK, hex};
 use crate::shard::{bytes_of, size_of};
 use crate::store::Store;
-use crate::{Error, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry};
+use crate::{Error, LocalStore, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry};
 
 /// A manifest names the parts of millions of tensors within this.
 const MOST_MANIFEST: u64 = 1 << 30;
@@ -67,6 +68,24 @@ impl Checkpoint {
         }
         let sha256 = hex(Sha256::digest(&content).as_ref());
         Ok(Checkpoint { store, name: name.to_owned(), manifest, sha256, compared: Mutex::default() })
+    }
+
+    /// Opens the checkpoint in a folder of this machine.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoint::open`]; a path that is no folder.
+    pub fn at(folder: impl AsRef<Path>) -> Result<Checkpoint> {
+        let folder = folder.as_ref();
+        let place = folder.display().to_string();
+        // The name of `.` is known only then.
+        let whole = folder.canonicalize().map_err(|e| Error::io("open", &place, e))?;
+        match (whole.parent(), whole.file_name().and_then(|name| name.to_str())) {
+            (Some(parent), Some(name)) if whole.is_dir() => Checkpoint::open(Arc::new(LocalStore::new(parent)), name),
+            _ => Err(Error::usage(format!(
+                "{place}: not the folder of a checkpoint; name the one that has a {MANIFEST}. Weights alone are loaded with \
+                 load_weights"
+            ))),
+        }
     }
 
     /// The SHA-256 of the file of the manifest. Two checkpoints that have the same hold the same.

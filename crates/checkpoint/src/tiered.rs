@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::copy::copy_while;
-use crate::keep::{list, remove};
+use crate::keep::{list, remove, remove_shards};
 use crate::store::{Entry, NewObject, Store};
 use crate::{Checkpoint, Error, MANIFEST, Manifest, Result};
 
@@ -184,7 +184,7 @@ impl Shared {
         let is_copied = |one: &Checkpoint| copied.get(one.name()).is_some_and(|sha256| sha256 == one.sha256());
         // The first is the newest.
         for old in whole.iter().skip(1).filter(|old| is_copied(old)) {
-            remove(&*self.near, old.name())?;
+            remove(&self.near, old.name())?;
         }
         let Some(next) = whole.iter().find(|one| !is_copied(one)) else { return Ok(false) };
         let done = match Checkpoint::open(self.far.clone(), next.name()) {
@@ -193,7 +193,10 @@ impl Shared {
         };
         match Checkpoint::open(self.near.clone(), next.name()) {
             // Whoever removed it may not have found all of the copy.
-            Err(error) if error.is_not_found() => remove(&*self.far, next.name())?,
+            Err(error) if error.is_not_found() => {
+                remove(&self.far, next.name())?;
+                remove_shards(&*self.far, next.name(), |_| true)?;
+            }
             // Another one has the name now.
             Ok(now) if now.sha256() != next.sha256() => {}
             _ => {

@@ -127,7 +127,7 @@ impl Judgement {
             .collect();
         let warnings: Vec<Value> =
             self.warnings.iter().map(|w| json!({ "message": w.message, "at": w.source })).collect();
-        json!({
+        let mut report = json!({
             "topology": self.slice.name(),
             "asked": self.slice.asked(),
             "chips": self.slice.num_chips(),
@@ -140,8 +140,6 @@ impl Judgement {
             "fits": self.fits(),
             "hbm_needed_bytes": self.hbm_needed_bytes,
             "hbm_available_bytes": self.hbm_available_bytes,
-            "checkpoint_copy_bytes": self.copied_bytes,
-            "checkpoint_copy_fits": self.copy_fits(),
             "argument_bytes": step.map(|s| s.argument_bytes),
             "temp_bytes": step.map(|s| s.temp_bytes),
             "flops": step.map(|s| s.flops),
@@ -171,7 +169,10 @@ impl Judgement {
             "warnings": warnings,
             "largest": largest,
             "sources": self.slice.generation().sources,
-        })
+        });
+        report["checkpoint_copy"] =
+            self.copied_bytes.map(|bytes| json!({ "bytes": bytes, "fits": self.copy_fits() })).into();
+        report
     }
 }
 

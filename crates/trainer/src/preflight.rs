@@ -110,7 +110,7 @@ fn record<M: TrainingModule>(
     let batch = Batch::of_size(train, batch_size, setting.options.precision.whole());
     let shapes = (&[batch][..], steps_per_epoch);
     let (layout, program) = prepare::training_step(module, &setting, &plan, shapes, setting.options.seed)?;
-    let function = program.step.functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))?;
+    let function = program.largest().functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))?;
     Ok(Step {
         is_internal: |file| {
             let folder = |of: &str| of.strip_suffix("mod.rs").is_some_and(|folder| file.starts_with(folder));

@@ -150,13 +150,13 @@ fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<
             if seen <= first {
                 break;
             }
-            crate::remove(&*patient, "step_2").unwrap();
+            crate::remove(&patient, "step_2").unwrap();
             continue;
         };
         let text = error.to_string();
         assert!(step == Some(1) || answer == Answer::Lose && step == Some(2), "{answer:?} {first}: {step:?} {text}");
         assert!(text.starts_with(place) && text.contains("given up after") && text.contains("check that"), "{text}");
-        crate::remove(&*patient, "step_2").unwrap();
+        crate::remove(&patient, "step_2").unwrap();
         failed += 1;
     }
     // Most answers have no body that could be cut.

@@ -198,7 +198,7 @@ fn a_checkpoint_that_is_removed_while_it_is_copied_is_gone_from_both() {
     let tiers = Tiers::new(Mode::Waits);
     write(&tiers.store(), 1, &SMALL, 2).unwrap();
     tiers.far.until_one_waits();
-    remove(&*tiers.tiered, "step_1").unwrap();
+    remove(&tiers.store(), "step_1").unwrap();
     tiers.far.set(Mode::Works);
     tiers.tiered.finish(LONG).unwrap();
     assert!(tiers.names("near").is_empty() && tiers.names("far").is_empty());

@@ -45,9 +45,9 @@ pub(super) struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// The number of this step, counted from 1.
+    /// The number of this step of the parameter, counted from 1.
     pub(super) fn t(&self) -> Tensor {
-        (self.step.finished() + 1.0).to_dtype(self.p.dtype())
+        (self.step.finished_of_parameter() + 1.0).to_dtype(self.p.dtype())
     }
 
     /// `g + λp`.

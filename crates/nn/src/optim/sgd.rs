@@ -85,7 +85,7 @@ impl Rule for Sgd {
             let momentum = work.value("momentum", momentum);
             let mut b = &*buffer * &momentum + &g * (1.0 - self.dampening);
             if self.dampening != 0.0 {
-                b = work.step.finished().eq(0.0).select(&g, &b);
+                b = work.step.finished_of_parameter().eq(0.0).select(&g, &b);
             }
             g = if self.nesterov { g + &b * &momentum } else { b.clone() };
             *buffer = b;

@@ -21,6 +21,8 @@ use crate::schedule::Schedule;
 #[derive(Clone, Debug)]
 pub struct Step {
     finished: Tensor,
+    /// The steps that the parameter has made, where it joined later.
+    of_parameter: Option<Tensor>,
     factor: f64,
     scale: Option<Tensor>,
     weight_decay: Option<f64>,
@@ -33,7 +35,21 @@ impl Step {
     /// The step after `finished` ones, an i32 scalar. What optimizers record for it stands on this line.
     #[track_caller]
     pub fn new(finished: &Tensor) -> Step {
-        Step { finished: finished.clone(), factor: 1.0, scale: None, weight_decay: None, rate: None, at: Scope::line() }
+        Step {
+            finished: finished.clone(),
+            of_parameter: None,
+            factor: 1.0,
+            scale: None,
+            weight_decay: None,
+            rate: None,
+            at: Scope::line(),
+        }
+    }
+
+    /// For a parameter that joined later and has made `finished` steps, an i32 scalar. Bias corrections count them, as
+    /// PyTorch does; schedules count those of the optimizer.
+    pub fn of_parameter(&self, finished: &Tensor) -> Step {
+        Step { of_parameter: Some(finished.clone()), ..self.clone() }
     }
 
     /// With a learning rate that is multiplied by a number.
@@ -64,6 +80,12 @@ impl Step {
     /// The steps finished before this one, an i32 scalar.
     pub fn finished(&self) -> &Tensor {
         &self.finished
+    }
+
+    /// The steps that the parameter has made before this one, an i32 scalar: all, or those since it
+    /// [joined](Step::of_parameter).
+    pub fn finished_of_parameter(&self) -> &Tensor {
+        self.of_parameter.as_ref().unwrap_or(&self.finished)
     }
 
     /// The learning rate that a schedule gives for this step: an f32 scalar.

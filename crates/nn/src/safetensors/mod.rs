@@ -12,7 +12,7 @@ pub use read::{read, read_metadata};
 pub use write::write;
 pub(crate) use write::write_each;
 
-use fulmen_tensor::DType;
+use fulmen_tensor::{DType, TensorType};
 
 /// The format's name of each dtype that it has: it has no `c128`.
 const NAMES: [(DType, &str, ::safetensors::Dtype); 14] = [
@@ -37,7 +37,17 @@ pub fn to_format(dtype: DType) -> Option<::safetensors::Dtype> {
     NAMES.iter().find(|row| row.0 == dtype).map(|row| row.2)
 }
 
+/// The type of a tensor of a checkpoint.
+///
+/// # Errors
+/// The end of a sentence, if no tensor here has such elements.
+pub fn type_of(entry: &fulmen_checkpoint::TensorEntry) -> Result<TensorType, String> {
+    let dtype = from_format(entry.dtype)
+        .ok_or_else(|| format!("has elements of type {}, which no tensor here has", entry.dtype))?;
+    Ok(TensorType::new(dtype, entry.shape.iter().map(|&size| size as usize).collect::<Vec<_>>()))
+}
+
 /// The dtype that a name of the format means; `None` if no tensor here has such elements.
-pub fn from_format(dtype: ::safetensors::Dtype) -> Option<DType> {
+fn from_format(dtype: ::safetensors::Dtype) -> Option<DType> {
     NAMES.iter().find(|row| row.2 == dtype).map(|row| row.0)
 }

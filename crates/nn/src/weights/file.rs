@@ -7,11 +7,11 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-use fulmen_checkpoint::{Checkpoint, LocalStore, MANIFEST, Rectangle, TensorEntry};
+use fulmen_checkpoint::{Checkpoint, MANIFEST, Rectangle};
 use fulmen_tensor::{Literal, TensorType};
 
 use super::{index, pytorch};
-use crate::safetensors::{Reader, from_format};
+use crate::safetensors::{Reader, type_of};
 use crate::{Error, Result};
 
 /// What a folder of the Trainer is, in errors.
@@ -81,20 +81,11 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
 
 /// The tensors of a checkpoint, whatever parts they lie in.
 fn checkpoint(path: &Path) -> Result<BTreeMap<String, Value>> {
-    // `.` has a name of its own.
-    let whole = path.canonicalize().map_err(|e| Error::io("read", path, e))?;
     let refuse = |why: String| Error::format(path, CHECKPOINT, why);
-    let (Some(folder), Some(name)) = (whole.parent(), whole.file_name().and_then(|name| name.to_str())) else {
-        return Err(refuse("its name is not UTF-8".into()));
-    };
-    let opened = Checkpoint::open(Arc::new(LocalStore::new(folder)), name).map_err(|e| refuse(e.to_string()))?;
-    let opened = Arc::new(opened);
-    let value = |(name, entry): (&String, &TensorEntry)| {
-        let Some(dtype) = from_format(entry.dtype) else {
-            return Err(refuse(format!("`{name}` has elements of type {}, which no tensor here has", entry.dtype)));
-        };
-        let shape: Vec<usize> = entry.shape.iter().map(|&size| size as usize).collect();
-        Ok((name.clone(), Value::Saved(opened.clone(), name.clone(), TensorType::new(dtype, shape))))
+    let opened = Arc::new(Checkpoint::at(path).map_err(|e| refuse(e.to_string()))?);
+    let value = |(name, entry)| {
+        let ty = type_of(entry).map_err(|why| refuse(format!("`{name}` {why}")))?;
+        Ok((String::clone(name), Value::Saved(opened.clone(), name.clone(), ty)))
     };
     opened.manifest().tensors.iter().map(value).collect()
 }

@@ -35,7 +35,8 @@ pub trait Callback: Send {
         false
     }
 
-    /// What the compiled step does for it, if anything. A Trainer has one callback for each kind of part.
+    /// What the compiled step does for it, if anything. A Trainer has one callback for each kind of part, but
+    /// for [`StepPart::Unfreeze`].
     fn step_part(&self) -> Option<StepPart> {
         None
     }

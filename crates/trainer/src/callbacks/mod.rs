@@ -1,10 +1,12 @@
 //! The callbacks that come with the Trainer.
 
+mod backbone_finetuning;
 pub(crate) mod callback;
 pub(crate) mod calls;
 mod device_stats_monitor;
 mod early_stopping;
 mod file_name;
+mod gradient_accumulation_scheduler;
 mod learning_rate_monitor;
 mod model_checkpoint;
 mod monitor;
@@ -17,8 +19,10 @@ mod throughput_monitor;
 mod timer;
 pub(crate) mod train_start;
 
+pub use backbone_finetuning::BackboneFinetuning;
 pub use device_stats_monitor::DeviceStatsMonitor;
 pub use early_stopping::EarlyStopping;
+pub use gradient_accumulation_scheduler::GradientAccumulationScheduler;
 pub use learning_rate_monitor::LearningRateMonitor;
 pub use model_checkpoint::ModelCheckpoint;
 pub use monitor::Mode;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::callbacks::callback::Callback;
 use crate::hooks::{EvaluationProgress, FitStart, Progress};
 use crate::say::note;
+use crate::setting::phases::Position;
 use crate::{Actions, LogPoint, TrainStart};
 
 /// Steps that may be handed out between a log point and the arrival of its values.
@@ -20,7 +21,7 @@ const MOST_KEPT: usize = 1 << 16;
 /// | `throughput/tflops_per_device` | 10¹² floating-point operations a second on each device |
 /// | `throughput/mfu` | the share of the device's peak in bf16, from 0 to 1 (model FLOPs utilization) |
 ///
-/// Operations are counted by the compiler ([`TrainStart::flops`]), and peaks are those that the maker publishes: on a CPU
+/// Operations are counted by the compiler ([`TrainStart::flops`]), where parameters are frozen at first for each phase, and peaks are those that the maker publishes: on a CPU
 /// there is none, so no `mfu`, which is said once. Validation and the turn of an epoch are left out. It asks the device for
 /// nothing.
 ///
@@ -31,10 +32,13 @@ const MOST_KEPT: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub struct ThroughputMonitor {
     batch_size: usize,
-    flops: Option<f64>,
+    /// Operations of a batch on each device, and from where on in the training; none where they are not known.
+    flops: Vec<(Position, f64)>,
     peak: Option<f64>,
     /// Batches that were handed to the device.
     batches: u64,
+    /// Operations of these batches.
+    operations: f64,
     /// Time that is no training.
     paused: Duration,
     paused_since: Option<Instant>,
@@ -48,6 +52,7 @@ pub struct ThroughputMonitor {
 struct Stand {
     global_step: u64,
     batches: u64,
+    operations: f64,
     at: Instant,
     paused: Duration,
 }
@@ -58,10 +63,10 @@ impl ThroughputMonitor {
         ThroughputMonitor::default()
     }
 
-    /// What is logged where so many batches took this time.
-    fn values(&self, batches: u64, time: Duration) -> Vec<(String, f64)> {
+    /// What is logged where so many batches, with so many operations, took this time.
+    fn values(&self, batches: u64, operations: f64, time: Duration) -> Vec<(String, f64)> {
         let rate = batches as f64 / time.as_secs_f64();
-        let flops = self.flops.map(|flops| flops * rate);
+        let flops = (!self.flops.is_empty()).then(|| operations / time.as_secs_f64());
         let values = [
             ("batches_per_second", Some(rate)),
             ("samples_per_second", Some(rate * self.batch_size as f64)),
@@ -86,9 +91,9 @@ impl Callback for ThroughputMonitor {
     }
 
     fn on_train_start(&mut self, start: &TrainStart<'_>) {
-        (self.flops, self.peak) = (start.flops(), start.peak_flops());
-        let lacks = match (self.flops, self.peak) {
-            (None, _) => "the batches have several shapes, or the compiler tells nothing of the step",
+        (self.flops, self.peak) = (start.flops_of_phases().unwrap_or_default(), start.peak_flops());
+        let lacks = match (self.flops.is_empty(), self.peak) {
+            (true, _) => "the batches have several shapes, or the compiler tells nothing of the step",
             (_, None) => "the peak of this kind of device is not known",
             _ => return,
         };
@@ -105,10 +110,13 @@ impl Callback for ThroughputMonitor {
 
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         self.batches += 1;
+        // `progress` counts this batch already.
+        let at = (progress.epoch, progress.batch.saturating_sub(1));
+        self.operations += self.flops.iter().rfind(|(begins, _)| *begins <= at).map_or(0.0, |(_, flops)| *flops);
         let global_step = progress.global_step;
         if self.steps.back().is_none_or(|last| last.global_step < global_step) {
-            let (batches, paused) = (self.batches, self.paused);
-            self.steps.push_back(Stand { global_step, batches, at: Instant::now(), paused });
+            let (batches, operations, paused) = (self.batches, self.operations, self.paused);
+            self.steps.push_back(Stand { global_step, batches, operations, at: Instant::now(), paused });
         }
         if self.steps.len() > MOST_KEPT {
             self.steps.pop_front();
@@ -135,7 +143,7 @@ impl Callback for ThroughputMonitor {
         match self.steps.front() {
             Some(step) => {
                 let time = step.at.duration_since(first.at).saturating_sub(step.paused - first.paused);
-                self.values(step.batches - first.batches, time)
+                self.values(step.batches - first.batches, step.operations - first.operations, time)
             }
             None => {
                 self.steps.push_front(first);
@@ -151,10 +159,10 @@ mod tests {
 
     #[test]
     fn rates_are_counts_by_time() {
-        let flops = Some(2e12);
+        let flops = vec![((0, 0), 2e12)];
         let mut monitor = ThroughputMonitor { batch_size: 32, flops, peak: Some(1e14), ..ThroughputMonitor::new() };
         let value = |monitor: &ThroughputMonitor, name: &str| {
-            let values = monitor.values(50, Duration::from_secs(10));
+            let values = monitor.values(50, 1e14, Duration::from_secs(10));
             values.into_iter().find(|value| value.0 == format!("throughput/{name}")).map(|value| value.1)
         };
         let names = ["batches_per_second", "samples_per_second", "tflops_per_device", "mfu"];
@@ -171,7 +179,7 @@ mod tests {
         for step in 1..=4u64 {
             let paused = Duration::from_secs(if step > 2 { 10 } else { 0 });
             let at = start + Duration::from_secs(2 * step) + paused;
-            monitor.steps.push_back(Stand { global_step: step, batches: 2 * step, at, paused });
+            monitor.steps.push_back(Stand { global_step: step, batches: 2 * step, operations: 0.0, at, paused });
         }
         let mut rate = |global_step| {
             let point = LogPoint { global_step, ..LogPoint::default() };

@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fulmen_checkpoint::{Checkpoint, LocalStore, MANIFEST, Run, Store, remove_unfinished, verify};
+use fulmen_checkpoint::{Checkpoint, LocalStore, Run, Store, remove_unfinished, verify};
 use fulmen_durable::NewFile;
 use fulmen_tensor::Mesh;
 use serde::de::DeserializeOwned;
@@ -137,20 +137,7 @@ fn bits(sum: &[f64]) -> Vec<u64> {
 
 /// Opens a checkpoint, of which the values are not read yet.
 pub(crate) fn open(path: &Path) -> Result<(Checkpoint, Position)> {
-    if !path.join(MANIFEST).is_file() {
-        let why = match std::fs::metadata(path) {
-            Err(e) => format!("{e}"),
-            Ok(of) if of.is_dir() => format!(
-                "the folder has no {MANIFEST}, so it is no checkpoint, or one that was not finished; use another one"
-            ),
-            Ok(_) => "it is not the folder of a checkpoint; weights alone are loaded with load_weights()".to_owned(),
-        };
-        return Err(Error::unreadable(path, why));
-    }
-    // `.` has a name of its own.
-    let whole = path.canonicalize().map_err(|e| Error::unreadable(path, e))?;
-    let (store, name) = place(local, &whole)?;
-    let checkpoint = Checkpoint::open(store, &name).map_err(Error::checkpoint_file)?;
+    let checkpoint = Checkpoint::at(path).map_err(Error::checkpoint_file)?;
     let position = position(&checkpoint.manifest().run).map_err(|why| Error::unreadable(path, why))?;
     Ok((checkpoint, position))
 }

@@ -1,10 +1,9 @@
 //! [`Value`]: a tensor of a checkpoint, of which each process reads what its devices need.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use fulmen_checkpoint::{Checkpoint, Rectangle};
-use fulmen_nn::safetensors::from_format;
+use fulmen_nn::safetensors::type_of;
 use fulmen_tensor::{Block, Literal, Runtime, TensorType};
 
 use super::save::wide;
@@ -37,20 +36,19 @@ impl Value {
     }
 
     /// The whole value, as a floating-point number of this width.
-    pub(crate) fn read(&self, from: Option<&Checkpoint>, ty: &TensorType) -> Result<Literal> {
-        match (self, from) {
-            (Value::Stored(name, stored), Some(from)) => {
+    pub(crate) fn read(&self, from: &Checkpoint, ty: &TensorType) -> Result<Literal> {
+        match self {
+            Value::Stored(name, stored) => {
                 let start = vec![0; ty.shape.rank()];
                 read_block(from, name, stored, ty, &Block { start, size: ty.shape.dims().to_vec() })
             }
-            (Value::Stored(name, _), None) => Err(Error::usage(format!("`{name}` is in no checkpoint"))),
-            (Value::Made(literal), _) => Ok(literal.to_dtype(ty.dtype)?),
+            Value::Made(literal) => Ok(literal.to_dtype(ty.dtype)?),
         }
     }
 
     /// What the devices of this process have of an entry of the state. What several of them have is read once.
     pub(crate) fn restore(&self, from: &Checkpoint, entry: &Entry, runtime: &Runtime) -> Result<Restored> {
-        let Value::Stored(name, stored) = self else { return Ok(Restored::Whole(self.read(None, &entry.ty)?)) };
+        let Value::Stored(name, stored) = self else { return Ok(Restored::Whole(self.read(from, &entry.ty)?)) };
         let mut parts = BTreeMap::new();
         for block in runtime.blocks(&entry.ty, &entry.sharding)? {
             if !parts.contains_key(&block.start) {
@@ -70,13 +68,10 @@ fn read_block(from: &Checkpoint, name: &str, stored: &TensorType, ty: &TensorTyp
 
 /// The tensors of a checkpoint.
 pub(crate) fn values(checkpoint: &Checkpoint) -> Result<BTreeMap<String, Value>> {
-    let value = |(name, entry): (&String, &fulmen_checkpoint::TensorEntry)| {
-        let Some(dtype) = from_format(entry.dtype) else {
-            let message = format!("`{name}` has elements of type {}, which no tensor here has", entry.dtype);
-            return Err(Error::checkpoint(Path::new(checkpoint.name()), message));
-        };
-        let shape: Vec<usize> = entry.shape.iter().map(|&size| size as usize).collect();
-        Ok((name.clone(), Value::Stored(name.clone(), TensorType::new(dtype, shape))))
+    let value = |(name, entry)| {
+        let ty =
+            type_of(entry).map_err(|why| Error::checkpoint(checkpoint.name().as_ref(), format!("`{name}` {why}")))?;
+        Ok((String::clone(name), Value::Stored(name.clone(), ty)))
     };
     checkpoint.manifest().tensors.iter().map(value).collect()
 }

@@ -117,7 +117,7 @@ impl Start {
         let mut tensors = values(checkpoint)?;
         // What counts is small.
         let number = |tensors: &BTreeMap<String, Value>, name: &str| -> Result<Option<f64>> {
-            let read = tensors.get(name).map(|value| value.read(Some(checkpoint), value.ty())).transpose()?;
+            let read = tensors.get(name).map(|value| value.read(checkpoint, value.ty())).transpose()?;
             Ok(read.and_then(|number| number.to_f64().first().copied()))
         };
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
@@ -128,7 +128,7 @@ impl Start {
         check_group(&self.position, setting).map_err(|e| Error::checkpoint(path, e))?;
         let same = |saved: &Value| self.position.log_names == logs.keys() && *saved.ty() == logs.ty();
         let saved = tensors.remove(LOGS).filter(same);
-        self.logs = saved.map(|logs| logs.read(Some(checkpoint), logs.ty())).transpose()?;
+        self.logs = saved.map(|logs| logs.read(checkpoint, logs.ty())).transpose()?;
         adapt(&mut tensors, layout, &self.position, setting)?;
         self.position.averaging = averaging;
         // The factor is in the state of a run in which a callback changes it.
@@ -244,7 +244,7 @@ fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
 
 /// A position within a group of batches means something only for groups as long.
 fn check_group(position: &Position, setting: &Setting) -> Result<()> {
-    let (there, here) = (position.accumulate, setting.options.accumulate_grad_batches);
+    let (there, here) = (position.accumulate, setting.accumulation().every(position.epoch));
     if position.batch > 0 && there != here {
         return Err(Error::usage(format!(
             "it was saved within an epoch of a run with accumulate_grad_batches {there}, and here it is {here}. Resume with \
@@ -291,7 +291,8 @@ fn adapt(
         let count = |count: u64| Literal::from_slice(&[count.min(i32::MAX as u64) as i32], []);
         let first = match entry.name.as_str() {
             names::GROUPS => count(position.global_step)?,
-            name if name.starts_with(UPDATES) => count(position.global_step)?,
+            // Of a run that did not freeze them.
+            name if name.starts_with(UPDATES) || name.starts_with(names::UNFROZEN) => count(position.global_step)?,
             names::BATCH => count(position.batch)?,
             names::EPOCHS => count(position.epoch)?,
             _ => entry.first()?,

@@ -32,7 +32,7 @@ impl Fit<'_> {
             What::Log { factor } => {
                 let sums = self.take_in(&values)?;
                 self.asked.set_read(sums.learning_rate(), factor);
-                let (logs, media) = (self.step.program.logs(), values.get(1..).unwrap_or_default());
+                let (logs, media) = (self.step.program().logs(), values.get(1..).unwrap_or_default());
                 let mut point = training_point(logs, &sums, media, Over::Steps, (epoch, global_step))?;
                 self.hooks.callbacks.each(|callback| {
                     let own = callback.log_values(&point);
@@ -59,9 +59,9 @@ impl Fit<'_> {
     /// Adds what a stretch of steps has logged to the epoch, and looks whether the loss was finite.
     pub(super) fn take_in(&mut self, literals: &[Literal]) -> Result<Sums> {
         let Some(literal) = literals.first() else { return Ok(Sums::default()) };
-        let sums = self.step.program.logs().read(literal)?;
+        let sums = self.step.program().logs().read(literal)?;
         self.check_finite(&sums)?;
-        self.step.program.logs().add(&mut self.step.position.epoch_sums, &sums);
+        self.step.steps[0].logs().add(&mut self.step.position.epoch_sums, &sums);
         Ok(sums)
     }
 

@@ -272,7 +272,7 @@ impl Fit<'_> {
         let logs = self.open_logs()?;
         let mut sums = self.step.position.epoch_sums.clone();
         if let Some((_, literal)) = logs.first() {
-            self.step.program.logs().add(&mut sums, &self.step.program.logs().read(literal)?);
+            self.step.program().logs().add(&mut sums, &self.step.program().logs().read(literal)?);
         }
         let point = self.epoch_point(&sums);
         self.session.log(&point, &mut self.warned_of_logger);
@@ -283,7 +283,7 @@ impl Fit<'_> {
     /// Means over an epoch, of what it has logged so far.
     fn epoch_point(&mut self, sums: &Sums) -> LogPoint {
         let Position { epoch, global_step, .. } = self.step.position;
-        let point = self.step.program.logs().point(sums, Over::Epoch, (epoch, global_step));
+        let point = self.step.program().logs().point(sums, Over::Epoch, (epoch, global_step));
         self.summary.train_loss = point.get(&format!("{}_epoch", self.step.reads.loss()));
         point
     }

@@ -62,7 +62,7 @@ fn open<'a>(
         let prepared = prepare(module, &setting, start.position.seed, reloaded.as_ref().unwrap_or(train), validation)?;
         reloading::check(module, &setting, &prepared.train, prepared.limits.epochs)?;
         let Prepared { train, layout, program, limits, .. } = &prepared;
-        start.take_state(train, layout, program.step.logs(), limits, &setting, &session.runtime)?;
+        start.take_state(train, layout, program.logs(), limits, &setting, &session.runtime)?;
         Ok(prepared)
     })?;
     agree(session, "fit", module, &prepared, &start)?;
@@ -127,7 +127,8 @@ impl<'a> Fit<'a> {
             eval_compilations: validation.iter().map(|set| set.evaluation.step.compilations()).sum(),
             ..FitSummary::default()
         };
-        hooks.callbacks.each(|callback| callback.on_train_start(&TrainStart::new(&step.program, &session.runtime)));
+        let start = TrainStart::new(&step.steps, &step.state.layout().phases, &session.runtime);
+        hooks.callbacks.each(|callback| callback.on_train_start(&start));
         session.record.eval_compilations += summary.eval_compilations;
         Ok(Fit {
             hooks,

@@ -58,10 +58,10 @@ impl Fit<'_> {
         if let Some(sums) = &self.step.sums {
             let pending = self.session.runtime.read(&[sums])?;
             for literal in hosts::arrive(self.step.executor.hosts(), pending)? {
-                self.check_finite(&self.step.program.logs().read(&literal)?)?;
+                self.check_finite(&self.step.program().logs().read(&literal)?)?;
                 logs.push((names::LOGS.to_owned(), literal));
             }
-            self.step.position.log_names = self.step.program.logs().keys();
+            self.step.position.log_names = self.step.program().logs().keys();
         }
         Ok(logs)
     }
@@ -144,7 +144,7 @@ pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Resul
         return Ok(None);
     }
     let room = session.runtime.local_devices().filter_map(|device| device.memory_stats().ok()?.bytes_limit).min();
-    let programs = step.program.programs().iter();
+    let programs = step.steps.iter().flat_map(|step| step.programs());
     let of_step = programs.filter_map(|program| Some(program.executable().memory_analysis().ok()?.total_bytes())).max();
     let copied = step.state.layout().device_bytes(session.runtime.mesh()) as i64;
     let needed = of_step.unwrap_or_default().saturating_add(copied);

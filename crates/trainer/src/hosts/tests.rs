@@ -13,7 +13,7 @@ use fulmen_tensor::Tensor;
 
 use super::*;
 use crate::callbacks::callback::Callback;
-use crate::callbacks::{EarlyStopping, Mode, Timer};
+use crate::callbacks::{BackboneFinetuning, EarlyStopping, Mode, Timer};
 use crate::hooks::Progress;
 use crate::run::predict::PredictedBatches;
 use crate::tuner::{BatchSizeFinder, LearningRateFinder};
@@ -236,6 +236,48 @@ fn all_stop_together_and_the_first_process_writes() {
     assert_eq!(rows.lines().count(), 1 + 6 + 2, "{rows}");
 }
 
+/// A Trainer that unfreezes the weight of a [`Line`] when an epoch has passed, in which one process stops.
+fn unfreezing(hosts: &Arc<Hosts>, folder: &Path, pattern: &str) -> Trainer {
+    let stops = hosts.process().index() == 1;
+    let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_epochs(50).default_root_dir(folder);
+    let builder = builder.callback(StopAfter(if stops { 2 } else { u64::MAX }, None));
+    let builder = builder.callback(BackboneFinetuning::new(pattern, "1ep".parse().unwrap()));
+    let choices = builder.choices(builder.options().unwrap()).unwrap();
+    builder.build_with(choices, Some(hosts.clone())).unwrap()
+}
+
+#[test]
+fn a_phase_begins_in_all_after_the_same_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let ends = in_three(move |hosts| {
+        let loader = DataLoader::builder(points(40)).batch_size(4).build().unwrap();
+        let line = Line(Linear::new(1, 1));
+        let summary = unfreezing(hosts, &root, "0.weight").fit(&line, &loader, None).unwrap();
+        let values = || [&line.0.weight].into_iter().chain(&line.0.bias).map(|p| p.get().eval().unwrap().to_f64());
+        (summary.global_step, values().collect::<Vec<_>>())
+    });
+    assert_eq!(ends, vec![ends[0].clone(); 3]);
+    let saved = fulmen_nn::weights::StateDict::read(folder.path().join("version_0/checkpoints/last")).unwrap();
+    let counts = |name: &str| saved.get(name).unwrap().unwrap().to_f64()[0];
+    assert_eq!((ends[0].0, counts("trainer/unfrozen_updates/0.weight")), (20, 10.0));
+}
+
+#[test]
+fn a_process_that_unfreezes_something_else_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().to_owned();
+    let ends = in_three(move |hosts| {
+        let pattern = if hosts.process().index() == 2 { "0.bias" } else { "0.weight" };
+        let loader = DataLoader::builder(points(40)).batch_size(4).build().unwrap();
+        let fit = unfreezing(hosts, &root, pattern).fit(&Line(Linear::new(1, 1)), &loader, None);
+        fit.unwrap_err().to_string()
+    });
+    for end in ends {
+        assert!(end.contains("`training program`: process 2 ("), "{end}");
+    }
+}
+
 /// Sets the pace of a process; the slowest sends SIGTERM to this test program after some steps.
 struct Terminate {
     slowest: bool,
@@ -357,11 +399,8 @@ fn what_is_asked_for_within_an_epoch_is_done_by_all_after_the_same_step() {
     let saved = |step: u64| folder.path().join(format!("{step}"));
     assert!(saved(first).is_dir() && saved(second).is_dir());
     // The rate was 0 from the first of them on, in all.
-    let weight = |path: PathBuf| {
-        let net = Line(Linear::new(1, 1));
-        crate::checkpoint::weights::load_values(&net, &path).unwrap();
-        net.0.weight.get().eval().unwrap().to_f64()
-    };
+    let weight =
+        |path: PathBuf| fulmen_nn::weights::StateDict::read(path).unwrap().get("0.weight").unwrap().unwrap().to_f64();
     assert_eq!(weight(saved(first)), ends[1].2);
 }
 

@@ -285,7 +285,7 @@ impl LogLayout {
     }
 
     /// Checks that a step logs the same values for batches of another length.
-    pub(crate) fn check_same(&self, other: &LogLayout, step: &str) -> Result<()> {
+    pub(crate) fn check_same(&self, other: &LogLayout, step: &str, of: &str) -> Result<()> {
         let keys = |layout: &LogLayout| -> Vec<String> {
             let media = layout.media.iter().map(|(name, kind)| format!("{name} {kind:?}"));
             layout.keys().into_iter().chain(media).collect()
@@ -293,8 +293,7 @@ impl LogLayout {
         match keys(self) == keys(other) && self.ty() == other.ty() {
             true => Ok(()),
             false => Err(Error::usage(format!(
-                "{step} logs [{}] for batches of one length and [{}] for those of another; what it logs must not depend on \
-                 the length",
+                "{step} logs [{}] in one case and [{}] in another; what it logs must not depend on the {of}",
                 self.keys().join(", "),
                 other.keys().join(", ")
             ))),

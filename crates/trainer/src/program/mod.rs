@@ -35,6 +35,7 @@ mod tests {
     use crate::Strategy;
     use crate::setting::Choices;
     use crate::setting::optimizers::Optimizers;
+    use crate::setting::phases::Phases;
     use crate::stage::Stage;
     use crate::state::{StateLayout, of_module};
     use crate::{Batch, Plan, Precision, StepContext, Trainer, TrainingModule};
@@ -93,12 +94,13 @@ mod tests {
         let mesh = Mesh::new([("data", 4)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
         let setting = Choices::from(options).on(mesh, replicas);
-        let layout = Arc::new(StateLayout::new(&net, &optimizers, &setting));
+        let phases = Phases::new(&net, &optimizers, &setting, (&plan, 2)).unwrap();
+        let layout = Arc::new(StateLayout::new(&net, &optimizers, &setting, phases));
         let train = train(&net, &optimizers, &Batch::placeholders(&loader, None), 2, &layout, &setting, 0).unwrap();
         let eval = eval(&net, Stage::Validation, &loader, &of_module(&net, &setting), &setting, 0).unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();
-        for function in train.step.functions().iter().chain(eval.functions()) {
+        for function in train.largest().functions().iter().chain(eval.functions()) {
             let text = function.stablehlo_for(&setting.mesh).unwrap();
             let compiled = plugin.compile(&topology, &text, &CompileOptions::new().partitions(4)).unwrap();
             let signature = compiled.signature();

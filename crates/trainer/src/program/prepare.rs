@@ -14,6 +14,7 @@ use crate::say::note;
 use crate::setting::Setting;
 use crate::setting::limits::{EpochSize, Limits};
 use crate::setting::optimizers::Optimizers;
+use crate::setting::phases::Phases;
 use crate::setting::step_part::StepPart;
 use crate::stage::Stage;
 use crate::state::{self, Entry, StateLayout};
@@ -102,7 +103,8 @@ pub(crate) fn training_step(
         )));
     }
     check_shardings(module, setting)?;
-    let layout = Arc::new(StateLayout::new(module, &optimizers, setting));
+    let phases = Phases::new(module, &optimizers, setting, (plan, batches))?;
+    let layout = Arc::new(StateLayout::new(module, &optimizers, setting, phases));
     check_entries(layout.entries())?;
     let program = program::train(module, &optimizers, shapes, batches, &layout, setting, seed)?;
     Ok((layout, program))
@@ -182,7 +184,7 @@ fn check_entries(entries: &[Entry]) -> Result<()> {
 
 /// In the row of an epoch, means of training and values of validation stand side by side.
 fn check_names(train: &TrainProgram, validation: &StepProgram) -> Result<()> {
-    let clash = |name: &&str| train.step.logs().names().any(|n| **name == format!("{n}_epoch"));
+    let clash = |name: &&str| train.logs().names().any(|n| **name == format!("{n}_epoch"));
     match validation.logs().names().find(clash) {
         Some(name) => Err(Error::usage(format!(
             "log `{name}`: validation_step logs this name, which is that of a training metric's mean over the epoch; \

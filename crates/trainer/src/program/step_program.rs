@@ -57,7 +57,7 @@ impl StepProgram {
         let mut program = record(first)?;
         for batch in others {
             let other = record(batch)?;
-            program.signature.logs.check_same(&other.signature.logs, step)?;
+            program.signature.logs.check_same(&other.signature.logs, step, "length of the batch")?;
             if program.signature.changes != other.signature.changes {
                 return Err(Error::usage(format!(
                     "{step} changes other values of the module for batches of one length than for those of another; which \

@@ -14,14 +14,26 @@ use crate::setting::optimizers::Optimizers;
 use crate::state::{Average, StateLayout, names};
 use crate::{Batch, Error, Result, TrainingModule};
 
-/// A training step as a program.
+/// The training step of each phase of a fit, as programs.
 pub(crate) struct TrainProgram {
-    pub(crate) step: StepProgram,
+    pub(crate) steps: Vec<StepProgram>,
     /// The name under which the loss is logged.
     pub(crate) loss: String,
 }
 
-/// Records the training step on a batch of each shape; an epoch has so many of all of them together.
+impl TrainProgram {
+    /// What all of them log.
+    pub(crate) fn logs(&self) -> &LogLayout {
+        self.steps[0].logs()
+    }
+
+    /// That of the phase that trains the most.
+    pub(crate) fn largest(&self) -> &StepProgram {
+        &self.steps[self.steps.len() - 1]
+    }
+}
+
+/// Records the training step of each phase on a batch of each shape; an epoch has so many of all of them together.
 pub(crate) fn train(
     module: &dyn TrainingModule,
     optimizers: &Arc<Optimizers>,
@@ -37,12 +49,19 @@ pub(crate) fn train(
         return Err(Error::option(message));
     }
     let mut loss = None;
-    let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
-        let (step, name) = record(module, optimizers, (batch, batches), layout, setting, seed)?;
-        loss.get_or_insert(name);
-        Ok(step)
-    })?;
-    Ok(TrainProgram { step, loss: loss.unwrap_or_default() })
+    let mut steps: Vec<StepProgram> = vec![];
+    for phase in 0..layout.phases.count() {
+        let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
+            let (step, name) = record(module, optimizers, (batch, batches), layout, setting, (seed, phase))?;
+            loss.get_or_insert(name);
+            Ok(step)
+        })?;
+        if let Some(first) = steps.first() {
+            first.logs().check_same(step.logs(), "training_step", "phase")?;
+        }
+        steps.push(step);
+    }
+    Ok(TrainProgram { steps, loss: loss.unwrap_or_default() })
 }
 
 /// Records the training step on a batch, with the name under which its loss is logged.
@@ -52,11 +71,11 @@ fn record(
     (batch, batches): (&Batch, u64),
     layout: &Arc<StateLayout>,
     setting: &Setting,
-    seed: u64,
+    (seed, phase): (u64, usize),
 ) -> Result<(StepProgram, String)> {
     let counters = &layout.counters;
     let key = Tensor::placeholder(names::KEY, TensorType::new(DType::U32, [2]));
-    let recorder = Recorder::new(module, optimizers, (batch, batches), layout, setting);
+    let recorder = Recorder::new(module, optimizers, (batch, batches), layout, setting, phase);
     let forward = Forward::record(module, batch, recorder, &key, setting, seed)?;
     let (mut recorded, logged) = (forward.recorded, forward.logged);
 

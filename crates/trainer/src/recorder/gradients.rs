@@ -34,6 +34,8 @@ pub(super) struct Gradient<'a> {
 pub(super) struct Gradients<'a> {
     /// Of each parameter that the loss depends on.
     pub(super) of: Vec<Gradient<'a>>,
+    /// The parameters that are frozen in this phase.
+    pub(super) frozen: Vec<Param<'a>>,
     /// Whether this step changes parameters, a boolean scalar; nothing where each does.
     pub(super) updates: Option<Tensor>,
     /// Whether a group of batches ends here, whatever its gradient.
@@ -79,12 +81,12 @@ fn norm<'a>(of: impl IntoIterator<Item = &'a Gradient<'a>>, samples: Option<&Ten
     }
 }
 
-/// Differentiates the loss of an optimizer with respect to its parameters. `group` is there where it steps once for a group
+/// Differentiates the loss of an optimizer with respect to its parameters, of which some are frozen. `group` is there where it steps once for a group
 /// of batches.
 pub(super) fn gradients<'a>(
     optimizer: &OptimizerSlots,
     loss: &Tensor,
-    params: Vec<Param<'a>>,
+    (params, frozen): (Vec<Param<'a>>, Vec<Param<'a>>),
     values: &mut Values,
     group: Option<&Group>,
     setting: &Setting,
@@ -143,5 +145,5 @@ pub(super) fn gradients<'a>(
         let (passes, latest) = guard.skip(values, [&loss, norm], updates.as_ref(), &number);
         (updates, skipped) = (Some(passes), latest);
     }
-    Gradients { of, updates, due, samples, clip: setting.clip(), norm, skipped }
+    Gradients { of, frozen, updates, due, samples, clip: setting.clip(), norm, skipped }
 }

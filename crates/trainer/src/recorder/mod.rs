@@ -20,7 +20,7 @@ use fulmen_tensor::{DType, Tensor, TensorType, autocast, cond};
 
 use gradients::{Param, gradients};
 pub(crate) use loss::{check_loss, log_loss};
-use update::update;
+use update::{Steps, update};
 use values::Values;
 
 use crate::logs::logged::{Branch, Logged, LoggedValue, refused};
@@ -45,6 +45,8 @@ pub(crate) struct Recorder {
     values: Values,
     epoch: Option<Epoch>,
     group: Option<Group>,
+    /// Of the fit.
+    phase: usize,
     /// One for each optimizer that has stepped.
     turns: Vec<Option<Turn>>,
 }
@@ -78,23 +80,31 @@ impl fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Puts placeholders into the module's variables. An epoch has so many batches.
+    /// Puts placeholders into the module's variables, for the step of a phase. An epoch has so many batches.
     pub(crate) fn new(
         module: &dyn Module,
         optimizers: &Arc<Optimizers>,
         (batch, batches): (&Batch, u64),
         layout: &Arc<StateLayout>,
         setting: &Setting,
+        phase: usize,
     ) -> Recorder {
         let cells = Placeholders::new(module, layout.module());
         let values = Values::new(layout, cells.placeholders());
         let epoch = layout.counters.epoch.map(|ids| Epoch::new(values.all_of(ids), batches));
-        let group = layout.counters.group.zip(epoch.as_ref()).map(|([samples, _], epoch)| {
-            Group::new(epoch, values.before(samples), batch, setting.options.accumulate_grad_batches)
-        });
+        let group = layout
+            .counters
+            .group
+            .zip(epoch.as_ref())
+            .map(|([samples, _], epoch)| Group::new(epoch, values.before(samples), batch, &setting.accumulation()));
         let (optimizers, setting, batch) = (optimizers.clone(), setting.clone(), batch.clone());
         let turns = optimizers.members().iter().map(|_| None).collect();
-        Recorder { optimizers, setting, batch, cells, values, epoch, group, turns }
+        Recorder { optimizers, setting, batch, cells, values, epoch, group, phase, turns }
+    }
+
+    /// Lets the layers of batch norm that are frozen in this phase compute with their running statistics.
+    pub(crate) fn rest_batch_norms(&self, module: &dyn Module) {
+        self.values.layout.phases.rest_batch_norms(self.phase, module);
     }
 
     pub(crate) fn values(&self) -> &Values {
@@ -117,17 +127,21 @@ impl Recorder {
     }
 
     /// The step that an optimizer takes.
-    fn step(&self, optimizer: usize) -> Step {
-        let StateLayout { optimizers, counters, .. } = &*self.values.layout;
-        let updates = self.values.before(optimizers[optimizer].updates);
-        let mut step = Step::new(updates).scaled(self.setting.learning_rate_factor());
+    fn steps(&self, optimizer: usize) -> Steps {
+        let StateLayout { optimizers, counters, phases, .. } = &*self.values.layout;
+        let slots = &optimizers[optimizer];
+        let updates = self.values.before(slots.updates);
+        let mut own = Step::new(updates).scaled(self.setting.learning_rate_factor());
         if let Some(rate) = monitors::swept(&self.setting, updates) {
-            step = step.with_learning_rate(&rate);
+            own = own.with_learning_rate(&rate);
         }
-        match counters.lr_factor {
-            Some(factor) => step.scaled_by(self.values.before(factor)),
-            None => step,
+        if let Some(factor) = counters.lr_factor {
+            own = own.scaled_by(self.values.before(factor));
         }
+        let epoch = counters.epoch.map(|[_, epochs]| self.values.before(epochs));
+        let of_each = phases.unfreezings().iter().zip(&slots.unfrozen).zip(epoch.into_iter().cycle());
+        let unfrozen = of_each.map(|((u, &made), epoch)| u.step(&own, self.values.before(made), epoch)).collect();
+        Steps { own, unfrozen }
     }
 
     /// Whether an optimizer steps in this step of the training, a boolean scalar; nothing if it does in each.
@@ -142,7 +156,9 @@ impl Recorder {
         let (layout, optimizers) = (self.values.layout.clone(), self.optimizers.clone());
         let (slots, member) = (&layout.optimizers[optimizer], &optimizers.members()[optimizer]);
         let params = slots.params.iter().zip(seen);
-        let params = params.map(|(slots, (value, used))| Param { slots, value, used }).collect();
+        let params = params.map(|(slots, (value, used))| Param { slots, value, used });
+        let is_frozen = |unfreezing: usize| layout.phases.is_frozen(unfreezing, self.phase);
+        let params = params.partition(|param| !param.slots.unfreezing.is_some_and(is_frozen));
         let group = self.group.as_ref();
         let mut gradients = gradients(slots, loss, params, &mut self.values, group, &self.setting);
         if gradients.of.is_empty() && !optimizers.is_single() {
@@ -152,21 +168,24 @@ impl Recorder {
                 loss.location()
             )));
         }
-        let step = self.step(optimizer);
-        update(&*member.optimizer, &step, &mut self.values, &gradients)?;
-        // A step that changed nothing is none for the optimizer.
-        let updates = self.values.before(slots.updates);
-        let counted = match &gradients.updates {
-            Some(done) => done.select(&(updates + 1.0), updates),
-            None => updates + 1.0,
-        };
-        self.values.set(slots.updates, counted);
+        let steps = self.steps(optimizer);
+        update(&*member.optimizer, &steps, &mut self.values, &gradients)?;
+        let trained = (0..slots.unfrozen.len()).filter(|&number| !layout.phases.is_frozen(number, self.phase));
+        for count in trained.map(|number| slots.unfrozen[number]).chain([slots.updates]) {
+            // A step that changed nothing is none for the optimizer.
+            let before = self.values.before(count);
+            let counted = match &gradients.updates {
+                Some(done) => done.select(&(before + 1.0), before),
+                None => before + 1.0,
+            };
+            self.values.set(count, counted);
+        }
         let skipped = std::mem::take(&mut gradients.skipped);
-        let mut monitored = monitors::monitored(&*member.optimizer, &step, &self.values, &gradients, &self.setting);
+        let mut monitored = monitors::monitored(&*member.optimizer, &steps, &self.values, &gradients, &self.setting);
         monitored.extend(skipped);
         monitored.iter_mut().for_each(|m| m.name = logs::of_group(&m.name, &member.name));
         let facts = OptimizerFacts {
-            learning_rate: member.optimizer.learning_rate(&step),
+            learning_rate: member.optimizer.learning_rate(&steps.own),
             // Of a step that overflowed too: that is what it shows.
             grad_norm: gradients.norm.clone().filter(|_| self.setting.logs_grad_norm()),
             monitored,
@@ -315,7 +334,8 @@ impl Recorder {
             let count = logs::sums(entry, &self.batch).len();
             entry.branch = Some(Branch { taken: comes.clone(), sums: results.by_ref().take(count).collect() });
         }
-        turn.facts.learning_rate = self.optimizers.members()[optimizer].optimizer.learning_rate(&self.step(optimizer));
+        turn.facts.learning_rate =
+            self.optimizers.members()[optimizer].optimizer.learning_rate(&self.steps(optimizer).own);
         turn.facts.turn = Some(comes);
         Ok((turn, logged))
     }
@@ -366,6 +386,7 @@ mod tests {
     use super::*;
     use crate::program::train;
     use crate::setting::Choices;
+    use crate::setting::phases::Phases;
     use crate::{Plan, StepContext, Strategy, Trainer, TrainingModule};
 
     #[derive(Module)]
@@ -403,9 +424,10 @@ mod tests {
             let setting = Choices::from(Trainer::builder().options().unwrap()).on(mesh, replicas);
             let plan = Plan { steps_per_epoch: 1, max_epochs: 1, total_steps: 1 };
             let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
-            let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting));
+            let phases = Phases::new(&module, &optimizers, &setting, (&plan, 1)).unwrap();
+            let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting, phases));
             let program = train(&module, &optimizers, &[batch], 1, &layout, &setting, 0).unwrap();
-            let recorded = program.step.functions()[0].recorded().unwrap();
+            let recorded = program.steps[0].functions()[0].recorded().unwrap();
             recorded.iter().filter(|value| value.operation == Some(operation)).count()
         };
         assert_eq!((operations(true, "cond"), operations(false, "cond")), (1, 0));

@@ -5,8 +5,23 @@ use fulmen_tensor::{Tensor, cond};
 
 use super::gradients::{Gradients, Param};
 use super::values::Values;
-use crate::state::EntryId;
+use crate::state::{EntryId, ParamSlots};
 use crate::{Error, Result};
+
+/// The step that an optimizer takes.
+pub(super) struct Steps {
+    /// As its schedule knows it.
+    pub(super) own: Step,
+    /// Of parameters that were frozen at first, one for each unfreezing.
+    pub(super) unfrozen: Vec<Step>,
+}
+
+impl Steps {
+    /// Of one parameter.
+    pub(super) fn of(&self, param: &ParamSlots) -> &Step {
+        param.unfreezing.map_or(&self.own, |number| &self.unfrozen[number])
+    }
+}
 
 /// Lets the optimizer change the parameters that have a gradient. A step that is none for it, because a group of batches
 /// goes on or gradients overflowed, changes nothing of theirs. Within a group, which is most steps, nothing is computed
@@ -14,7 +29,7 @@ use crate::{Error, Result};
 /// parameters than a selection would; under FSDP it keeps none.
 pub(super) fn update(
     optimizer: &dyn Optimizer,
-    step: &Step,
+    steps: &Steps,
     values: &mut Values,
     gradients: &Gradients<'_>,
 ) -> Result<()> {
@@ -23,7 +38,7 @@ pub(super) fn update(
     let before: Vec<Tensor> = params.flat_map(|param| before(param, values)).collect();
     let mut outcome = Ok(());
     let mut after = || {
-        all(optimizer, step, values, gradients).unwrap_or_else(|error| {
+        all(optimizer, steps, values, gradients).unwrap_or_else(|error| {
             outcome = Err(error);
             before.clone()
         })
@@ -52,7 +67,7 @@ fn before(param: &Param<'_>, values: &Values) -> Vec<Tensor> {
 }
 
 /// The new values of all that changes, of the types that they had.
-fn all(optimizer: &dyn Optimizer, step: &Step, values: &Values, gradients: &Gradients<'_>) -> Result<Vec<Tensor>> {
+fn all(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, gradients: &Gradients<'_>) -> Result<Vec<Tensor>> {
     let mut all = vec![];
     let norm = gradients.norm_to_clip();
     for gradient in &gradients.of {
@@ -61,7 +76,7 @@ fn all(optimizer: &dyn Optimizer, step: &Step, values: &Values, gradients: &Grad
         let before = before(&gradient.param, values);
         let (value, before) = (&gradient.param.value, &before[1..]);
         let ready = gradients.ready(gradient, norm.as_ref());
-        let (parameter, state) = optimizer.update(step, &entry.name, value, &ready, before);
+        let (parameter, state) = optimizer.update(steps.of(slots), &entry.name, value, &ready, before);
         // A gradient may be wider than its parameter, that of a group of batches say, and so what is made of both.
         let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
         let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };

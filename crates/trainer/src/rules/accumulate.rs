@@ -3,7 +3,8 @@
 //!
 //! A group ends after `accumulate_grad_batches` batches and with the epoch, as Lightning's do. A batch counts by its real
 //! samples, so that a group is worth one batch as large, also the short one at the end of an epoch; Lightning divides
-//! that by the whole number of batches.
+//! that by the whole number of batches. How many batches a group has may change with the epoch: the program takes the
+//! number from the epoch's, so that nothing is compiled for it.
 
 use fulmen_tensor::{DType, Tensor};
 
@@ -15,9 +16,68 @@ pub(crate) fn dtype(of: DType) -> DType {
     if of == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// Optimizer steps of an epoch of so many batches.
-pub(crate) fn steps_per_epoch(batches: u64, every: u64) -> u64 {
-    batches.div_ceil(every.max(1))
+/// For how many batches the optimizer steps once: from each of these epochs on, which rise from 0.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Accumulation(Vec<(u64, u64)>);
+
+impl Accumulation {
+    /// The same in all epochs.
+    pub(crate) fn constant(every: u64) -> Accumulation {
+        Accumulation(vec![(0, every.max(1))])
+    }
+
+    /// By epochs that rise; 1 before the first of them.
+    pub(crate) fn scheduled(scheduling: &[(u64, u64)]) -> Accumulation {
+        let first = scheduling.first().filter(|(epoch, _)| *epoch > 0).map(|_| (0, 1));
+        Accumulation(first.into_iter().chain(scheduling.iter().map(|&(epoch, every)| (epoch, every.max(1)))).collect())
+    }
+
+    /// In this epoch.
+    pub(crate) fn every(&self, epoch: u64) -> u64 {
+        self.0.iter().rev().find(|(from, _)| *from <= epoch).map_or(1, |(_, every)| *every)
+    }
+
+    /// Whether any step takes more than one batch.
+    pub(crate) fn accumulates(&self) -> bool {
+        self.0.iter().any(|(_, every)| *every > 1)
+    }
+
+    /// Optimizer steps of an epoch of so many batches, or of its first ones.
+    pub(crate) fn steps_of(&self, epoch: u64, batches: u64) -> u64 {
+        batches.div_ceil(self.every(epoch))
+    }
+
+    /// Optimizer steps of the first epochs, of so many batches each.
+    pub(crate) fn steps(&self, epochs: u64, batches: u64) -> u64 {
+        let ends = self.0.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);
+        let each =
+            self.0.iter().zip(ends).map(|(&(from, every), end)| {
+                end.min(epochs).saturating_sub(from).saturating_mul(batches.div_ceil(every))
+            });
+        each.fold(0, u64::saturating_add)
+    }
+
+    /// The epoch and the batches of it after which so many optimizer steps were made.
+    pub(crate) fn position(&self, steps: u64, batches: u64) -> (u64, u64) {
+        let mut left = steps;
+        let ends = self.0.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);
+        for (&(from, every), end) in self.0.iter().zip(ends) {
+            let each = batches.div_ceil(every).max(1);
+            if left / each < end - from {
+                return (from + left / each, (left % each).saturating_mul(every));
+            }
+            left = left.saturating_sub((end - from).saturating_mul(each));
+        }
+        (u64::MAX, 0)
+    }
+
+    /// As [`Accumulation::every`], on the device.
+    fn counted_every(&self, epoch: &Epoch) -> Tensor {
+        let count = |every: u64| Tensor::full(DType::I32, [], counted(every));
+        self.0.iter().skip(1).fold(count(self.every(0)), |every, &(from, next)| {
+            epoch.number().ge(counted(from)).select(&count(next), &every)
+        })
+    }
 }
 
 /// A group of batches as one batch of it finds it.
@@ -29,10 +89,15 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Ends after so many batches, and with the epoch. `samples` are those that the sums of gradients hold.
-    pub(crate) fn new(epoch: &Epoch, samples: &Tensor, data: &Batch, every: u64) -> Group {
+    /// Ends after as many batches as are accumulated, and with the epoch. `samples` are those that the sums of gradients
+    /// hold.
+    pub(crate) fn new(epoch: &Epoch, samples: &Tensor, data: &Batch, accumulation: &Accumulation) -> Group {
         let count = data.mask().sum_all();
-        let due = epoch.done().remainder(counted(every)).eq(0.0).or(epoch.ends());
+        let rest = match &accumulation.0[..] {
+            [(_, every)] => epoch.done().remainder(counted(*every)),
+            _ => epoch.done().remainder(accumulation.counted_every(epoch)),
+        };
+        let due = rest.eq(0.0).or(epoch.ends());
         Group { samples: samples + &count, count, due }
     }
 
@@ -54,5 +119,38 @@ impl Group {
     /// The samples that the sums hold and the groups that have ended, for the next batch.
     pub(crate) fn next(&self, groups: &Tensor) -> [Tensor; 2] {
         [self.due.select(&self.samples.zeros_like(), &self.samples), self.due.select(&(groups + 1.0), groups)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_and_positions_are_those_of_a_loop() {
+        for scheduling in [&[][..], &[(0, 3)], &[(2, 4)], &[(0, 2), (1, 5), (4, 1)]] {
+            let accumulation =
+                if scheduling.is_empty() { Accumulation::constant(1) } else { Accumulation::scheduled(scheduling) };
+            for batches in [1, 4, 7] {
+                let mut steps = 0;
+                for epoch in 0..8 {
+                    assert_eq!(accumulation.steps(epoch, batches), steps, "{scheduling:?} {batches} {epoch}");
+                    let every = scheduling.iter().rfind(|(from, _)| *from <= epoch).map_or(1, |(_, every)| *every);
+                    for batch in 0..batches {
+                        if batch % every == 0 {
+                            assert_eq!(
+                                accumulation.position(steps, batches),
+                                (epoch, batch),
+                                "{scheduling:?} {batches}"
+                            );
+                            steps += 1;
+                        }
+                    }
+                }
+            }
+        }
+        // An endless loader, an endless run.
+        assert_eq!(Accumulation::constant(2).position(5, u64::MAX), (0, 10));
+        assert_eq!(Accumulation::constant(2).steps(u64::MAX, u64::MAX), u64::MAX);
     }
 }

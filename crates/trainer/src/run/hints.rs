@@ -121,7 +121,7 @@ mod tests {
         let mesh = Mesh::new([("data", devices)]).unwrap();
         let setting = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
         let prepared = prepare(module, &setting, 0, &loader, &None.into()).unwrap();
-        let recorded = prepared.program.step.functions()[0].recorded().unwrap();
+        let recorded = prepared.program.largest().functions()[0].recorded().unwrap();
         of_a_tpu("TPU v5 lite", &setting, prepared.train.per_device_batch_size(), &recorded)
     }
 
@@ -176,7 +176,7 @@ mod tests {
         let mesh = trainer.runtime().mesh().clone();
         let setting = Choices::from(trainer.options().clone()).on(mesh.clone(), Strategy::replicas(&mesh));
         let prepared = prepare(&linear(8, 8), &setting, 0, &loader, &None.into()).unwrap();
-        let hints = hints(trainer.runtime(), &setting, &loader, prepared.program.step.functions()).unwrap();
+        let hints = hints(trainer.runtime(), &setting, &loader, prepared.program.largest().functions()).unwrap();
         assert!(hints.is_empty(), "{hints:?}");
     }
 }

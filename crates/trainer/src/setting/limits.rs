@@ -5,7 +5,7 @@ use std::time::Duration;
 use fulmen_data::DataLoader;
 
 use crate::plan::NO_LIMIT;
-use crate::rules::accumulate;
+use crate::rules::accumulate::Accumulation;
 use crate::{Error, Options, Plan, Result, TrainDuration};
 
 /// The field whose elements are tokens.
@@ -55,7 +55,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(crate) fn new(options: &Options, epoch: EpochSize) -> Limits {
+    pub(crate) fn new(options: &Options, accumulation: &Accumulation, epoch: EpochSize) -> Limits {
         let mut steps = if options.max_steps == 0 { NO_LIMIT } else { options.max_steps };
         let samples = match options.max_duration {
             TrainDuration::Samples(samples) => Some(samples),
@@ -63,11 +63,10 @@ impl Limits {
             _ => None,
         };
         if let Some(samples) = samples {
-            let every = options.accumulate_grad_batches;
-            let whole =
-                (samples / epoch.samples.max(1)).saturating_mul(accumulate::steps_per_epoch(epoch.batches, every));
+            let whole = samples / epoch.samples.max(1);
             let rest = (samples % epoch.samples.max(1)).div_ceil(epoch.batch_size.max(1));
-            steps = steps.min(whole.saturating_add(accumulate::steps_per_epoch(rest, every)));
+            let of_whole = accumulation.steps(whole, epoch.batches);
+            steps = steps.min(of_whole.saturating_add(accumulation.steps_of(whole, rest)));
         }
         let time = match options.max_time {
             TrainDuration::Time(time) => Some(time),
@@ -77,29 +76,29 @@ impl Limits {
         Limits { epochs, steps, time, min_epochs, min_steps }
     }
 
-    /// How long training is, with epochs of so many batches, of which the optimizer steps once for `every`.
-    pub(crate) fn plan(&self, batches: u64, every: u64) -> Plan {
-        let steps_per_epoch = accumulate::steps_per_epoch(batches, every);
-        let total_steps = steps_per_epoch.saturating_mul(self.epochs).min(self.steps);
+    /// How long training is, with epochs of so many batches.
+    pub(crate) fn plan(&self, batches: u64, accumulation: &Accumulation) -> Plan {
+        let total_steps = accumulation.steps(self.epochs, batches).min(self.steps);
         // An epoch without an end is as long as the run.
-        let steps_per_epoch = steps_per_epoch.min(total_steps);
-        let max_epochs = match total_steps.checked_div(steps_per_epoch) {
-            Some(_) if self.epochs < NO_LIMIT || self.steps < NO_LIMIT => {
-                self.epochs.min(total_steps.div_ceil(steps_per_epoch))
-            }
+        let steps_per_epoch = accumulation.steps_of(0, batches).min(total_steps);
+        let limited = self.epochs < NO_LIMIT || self.steps < NO_LIMIT;
+        let max_epochs = match accumulation.position(total_steps, batches) {
+            (whole, rest) if limited && total_steps > 0 => self.epochs.min(whole + u64::from(rest > 0)),
             _ => self.epochs,
         };
-        let total_steps = if self.epochs == NO_LIMIT && self.steps == NO_LIMIT { NO_LIMIT } else { total_steps };
+        let total_steps = if limited { total_steps } else { NO_LIMIT };
         Plan { steps_per_epoch, max_epochs, total_steps }
     }
 
-    /// After how many batches a run ends, with epochs of so many of which the optimizer steps once for `every`; time aside.
-    pub(crate) fn batches(&self, batches: u64, every: u64) -> u64 {
+    /// After how many batches a run ends, with epochs of so many; time aside.
+    pub(crate) fn batches(&self, batches: u64, accumulation: &Accumulation) -> u64 {
         let of_epochs = self.epochs.saturating_mul(batches);
-        let each = accumulate::steps_per_epoch(batches, every).max(1);
         let of_steps = match self.steps {
             NO_LIMIT => NO_LIMIT,
-            steps => (steps / each).saturating_mul(batches).saturating_add((steps % each).saturating_mul(every)),
+            steps => {
+                let (epochs, rest) = accumulation.position(steps, batches);
+                epochs.saturating_mul(batches).saturating_add(rest)
+            }
         };
         of_epochs.min(of_steps)
     }

@@ -3,11 +3,13 @@
 
 pub(crate) mod limits;
 pub(crate) mod optimizers;
+pub(crate) mod phases;
 pub(crate) mod step_part;
 
 use fulmen_data::{DataLoader, Replicas};
 use fulmen_tensor::Mesh;
 
+use crate::rules::accumulate::Accumulation;
 use crate::rules::clip::Clip;
 use crate::setting::limits::{EpochSize, Limits};
 use crate::setting::step_part::StepPart;
@@ -71,9 +73,13 @@ impl Setting {
         self.options.log_grad_norm || self.parts.iter().any(norms)
     }
 
-    /// Whether the optimizer steps once for several batches.
-    pub(crate) fn accumulates(&self) -> bool {
-        self.options.accumulate_grad_batches > 1
+    /// For how many batches the optimizer steps once.
+    pub(crate) fn accumulation(&self) -> Accumulation {
+        let scheduled = self.parts.iter().find_map(|part| match part {
+            StepPart::Accumulation { scheduling } => Some(Accumulation::scheduled(scheduling)),
+            _ => None,
+        });
+        scheduled.unwrap_or_else(|| Accumulation::constant(self.options.accumulate_grad_batches))
     }
 
     /// A loader whose batches the devices of the mesh share; `which` names it.
@@ -103,8 +109,9 @@ impl Setting {
 
     /// Where training ends with such epochs, and how long it is.
     pub(crate) fn plan(&self, epoch: EpochSize) -> (Limits, Plan) {
-        let limits = Limits::new(&self.options, epoch);
-        (limits, limits.plan(epoch.batches, self.options.accumulate_grad_batches))
+        let accumulation = self.accumulation();
+        let limits = Limits::new(&self.options, &accumulation, epoch);
+        (limits, limits.plan(epoch.batches, &accumulation))
     }
 
     /// What the learning rate is multiplied by for the number of devices.

@@ -1,5 +1,7 @@
 //! [`StepPart`]: what the compiled step does for a callback, beside the user's step.
 
+use crate::TrainDuration;
+
 /// What the compiled step does for a callback ([`Callback::step_part`](crate::Callback::step_part)). It is recorded with
 /// the step: nothing is compiled for it later, and what it logs arrives with the other values of a log point.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,12 +42,33 @@ pub enum StepPart {
         /// How the rate rises.
         mode: SweepMode,
     },
+    /// Accumulate gradients over another number of batches from some epochs on.
+    Accumulation {
+        /// The epochs, which rise, with the number of batches; 1 before the first of them.
+        scheduling: Vec<(u64, u64)>,
+    },
+    /// Leave parameters as they are at first. Each time at which some are unfrozen begins a phase with a program of its
+    /// own. A Trainer may have several of these parts; of two that fit a parameter, the later holds.
+    Unfreeze {
+        /// The parameters whose dotted names fit.
+        pattern: String,
+        /// When: epochs or steps.
+        at: TrainDuration,
+        /// What their learning rate is at first, as a share of the optimizer's.
+        initial_ratio: f64,
+        /// What that share is multiplied by after each epoch.
+        multiplier: f64,
+        /// Whether the share stays at most 1.
+        should_align: bool,
+        /// Whether batch norm is trained from the beginning.
+        train_bn: bool,
+    },
 }
 
 impl StepPart {
-    /// Whether both are of one kind, of which a step has one.
+    /// Whether both are of one kind of which a step has one.
     pub(crate) fn is_like(&self, other: &StepPart) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other)
+        !matches!(self, StepPart::Unfreeze { .. }) && std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 

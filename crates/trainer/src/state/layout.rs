@@ -11,6 +11,7 @@ use crate::rules::accumulate;
 use crate::rules::loss_scale;
 use crate::setting::Setting;
 use crate::setting::optimizers::Optimizers;
+use crate::setting::phases::Phases;
 use crate::{Result, WeightAveraging};
 
 /// One tensor of the state: its number among the entries.
@@ -72,6 +73,7 @@ pub(crate) struct StateLayout {
     pub(crate) optimizers: Vec<OptimizerSlots>,
     pub(crate) averages: Vec<Average>,
     pub(crate) counters: Counters,
+    pub(crate) phases: Phases,
 }
 
 /// What belongs to an optimizer. A parameter belongs to one optimizer.
@@ -80,6 +82,8 @@ pub(crate) struct OptimizerSlots {
     pub(crate) params: Vec<ParamSlots>,
     /// Its steps.
     pub(crate) updates: EntryId,
+    /// Those that parameters made which were frozen at first, one for each unfreezing.
+    pub(crate) unfrozen: Vec<EntryId>,
     /// The loss scale of f16, and the good steps since it changed.
     pub(crate) loss_scale: Option<[EntryId; 2]>,
     /// The loss of its latest step, where it skips some.
@@ -95,6 +99,8 @@ pub(crate) struct ParamSlots {
     pub(crate) slots: Vec<EntryId>,
     /// The sum of its gradients over a group of batches.
     pub(crate) grad_sum: Option<EntryId>,
+    /// Which of the unfreezings it waits for.
+    pub(crate) unfreezing: Option<usize>,
 }
 
 impl ParamSlots {
@@ -146,7 +152,8 @@ impl Index<EntryId> for StateLayout {
 }
 
 impl StateLayout {
-    pub(crate) fn new(module: &dyn Module, optimizers: &Optimizers, setting: &Setting) -> StateLayout {
+    pub(crate) fn new(module: &dyn Module, optimizers: &Optimizers, setting: &Setting, phases: Phases) -> StateLayout {
+        let accumulates = setting.accumulation().accumulates();
         let mut entries = Entries(of_module(module, setting));
         let of_module = entries.0.len();
         let parameters = module.parameters();
@@ -164,9 +171,10 @@ impl StateLayout {
                 entries.own(names::slot(slot, name), first, sharding)
             };
             let slots = optimizers.state(name, &ty).into_iter().map(slot).collect();
-            params[whose].push(ParamSlots { param: EntryId(i), slots, grad_sum: None });
+            let unfreezing = phases.unfreezing_of(name);
+            params[whose].push(ParamSlots { param: EntryId(i), slots, grad_sum: None, unfreezing });
         }
-        for slots in params.iter_mut().flatten().filter(|_| setting.accumulates()) {
+        for slots in params.iter_mut().flatten().filter(|_| accumulates) {
             let Entry { name, ty, sharding, .. } = &entries.0[slots.param.0];
             let first = Tensor::zeros(accumulate::dtype(ty.dtype), &ty.shape);
             let (name, sharding) = (names::grad_sum(name), sharding.clone());
@@ -185,10 +193,11 @@ impl StateLayout {
         let updates = entries.scalar(names::UPDATES, zero());
         let members = optimizers.members().iter().zip(params).enumerate();
         let optimizers = members.map(|(i, (member, params))| {
-            let mut own = |name, first| entries.scalar(&names::of_optimizer(name, &member.name), first);
+            let mut own = |name: &str, first| entries.scalar(&names::of_optimizer(name, &member.name), first);
             OptimizerSlots {
                 params,
                 updates: if optimizers.is_single() { updates } else { own(names::UPDATES, zero()) },
+                unfrozen: phases.unfreezings().iter().map(|u| own(&names::unfrozen(&u.pattern), zero())).collect(),
                 loss_scale: setting.options.precision.scales_loss().then(|| {
                     let [scale, good_steps] = names::LOSS_SCALE;
                     [own(scale, Tensor::scalar(loss_scale::FIRST)), own(good_steps, zero())]
@@ -197,16 +206,17 @@ impl StateLayout {
                 spikes: setting.spike_window().map(|window| SpikeSlots {
                     windows: names::SPIKE_WINDOWS.map(|name| own(name, Tensor::zeros(DType::F32, [window]))),
                     counts: names::SPIKE_COUNTS.map(|name| own(name, zero())),
-                    loss_sum: setting.accumulates().then(|| own(names::SPIKE_LOSS_SUM, Tensor::zeros(DType::F32, []))),
+                    loss_sum: accumulates.then(|| own(names::SPIKE_LOSS_SUM, Tensor::zeros(DType::F32, []))),
                 }),
             }
         });
         let optimizers = optimizers.collect();
-        let group = setting.accumulates().then(|| {
+        let group = accumulates.then(|| {
             [entries.scalar(names::SAMPLES, Tensor::zeros(DType::F32, [])), entries.scalar(names::GROUPS, zero())]
         });
-        let counts_epochs =
-            setting.accumulates() || setting.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs);
+        let counts_epochs = accumulates
+            || !phases.unfreezings().is_empty()
+            || setting.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs);
         let epoch = counts_epochs.then(|| [names::BATCH, names::EPOCHS].map(|name| entries.scalar(name, zero())));
         let averaged = setting.averaging.is_some().then(|| entries.scalar(names::AVERAGED, zero()));
         let lr_factor = setting.scales_learning_rate.then(|| entries.scalar(names::LR_FACTOR, Tensor::scalar(1.0f32)));
@@ -217,6 +227,7 @@ impl StateLayout {
             optimizers,
             averages,
             counters: Counters { step, epoch, updates, group, lr_factor, averaged },
+            phases,
         }
     }
 

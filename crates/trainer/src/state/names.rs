@@ -8,6 +8,8 @@ pub(crate) use fulmen_checkpoint::{TRAINER as OWN, is_of_training};
 pub(crate) const STEP: &str = "trainer/step";
 /// Steps of the optimizer; of several, those of the training: i32.
 pub(crate) const UPDATES: &str = "trainer/updates";
+/// The prefix of the steps of parameters that were frozen at first: i32.
+pub(crate) const UNFROZEN: &str = "trainer/unfrozen_updates/";
 /// What the host multiplies the learning rate by, where a callback does: f32.
 pub(crate) const LR_FACTOR: &str = "trainer/lr_factor";
 /// The loss scale, f32, and the good steps since it changed, i32.
@@ -50,6 +52,11 @@ pub(super) fn slot(slot: &str, parameter: &str) -> String {
 /// What belongs to one of several optimizers: `trainer/updates/generator`. A single one has no name.
 pub(super) fn of_optimizer(name: &str, optimizer: &str) -> String {
     if optimizer.is_empty() { name.to_owned() } else { format!("{name}/{optimizer}") }
+}
+
+/// The steps of the parameters that fit a pattern and were frozen at first.
+pub(super) fn unfrozen(pattern: &str) -> String {
+    format!("{UNFROZEN}{pattern}")
 }
 
 /// The parameter of which a name is a slot.

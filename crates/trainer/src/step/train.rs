@@ -83,7 +83,8 @@ pub struct TrainStep<'m> {
     pub(crate) setting: Setting,
     pub(crate) runtime: Runtime,
     pub(crate) executor: Executor<Reading>,
-    pub(crate) program: CompiledStep,
+    /// The step of each phase that is not over. What is logged is the same in all of them.
+    pub(crate) steps: Vec<CompiledStep>,
     pub(crate) state: State,
     key: DeviceArray,
     /// The sums of what was logged since the last read; none directly after one.
@@ -116,7 +117,7 @@ impl<'m> TrainStep<'m> {
         let (start, prepared) = Start::find(&setting.options, session.hosts.as_ref(), |start| {
             let prepared = prepare(module, &setting, start.position.seed, loader, &ValidationSets::from(None))?;
             let Prepared { train, layout, program, limits, .. } = &prepared;
-            start.take_state(train, layout, program.step.logs(), limits, &setting, &session.runtime)?;
+            start.take_state(train, layout, program.logs(), limits, &setting, &session.runtime)?;
             Ok(prepared)
         })?;
         agree(session, "train_step", module, &prepared, &start)?;
@@ -149,15 +150,19 @@ impl<'m> TrainStep<'m> {
                  where it begins. Set max_steps or max_epochs too for one",
             );
         }
-        for hint in hints(&runtime, setting, &train, program.step.functions())? {
+        for hint in hints(&runtime, setting, &train, program.largest().functions())? {
             note(&format!("hint: {hint}"));
         }
-        let losses = program.step.logs().losses(&program.loss);
+        let losses = program.logs().losses(&program.loss);
         let reads = Reads::new(program.loss, losses, setting.options.detect_nan);
-        let step = session.compile("training step", &train, program.step)?;
+        let phases = &state.layout().phases;
+        let mut steps = vec![];
+        for (phase, step) in program.steps.into_iter().enumerate().skip(phases.at(position.epoch, position.batch)) {
+            steps.push(session.compile(&phases.title(phase), &train, step)?);
+        }
         let position = Position {
             data: train.description(),
-            accumulate: setting.options.accumulate_grad_batches,
+            accumulate: setting.accumulation().every(position.epoch),
             told: Told { config: None, ..session.told.clone() },
             ..position
         };
@@ -165,7 +170,7 @@ impl<'m> TrainStep<'m> {
             module,
             setting: setting.clone(),
             executor,
-            program: step,
+            steps,
             state,
             key: key(&runtime, position.seed)?,
             sums: logs.map(|logs| runtime.to_device(&logs)).transpose()?,
@@ -188,7 +193,7 @@ impl<'m> TrainStep<'m> {
         let Position { epoch, batch, .. } = self.position;
         let batches = self.train.epochs(epoch..self.limits.epochs, batch as usize);
         let length = self.train.len() as u64;
-        let all = self.limits.batches(length, self.setting.options.accumulate_grad_batches);
+        let all = self.limits.batches(length, &self.setting.accumulation());
         let left = all.saturating_sub(epoch.saturating_mul(length).saturating_add(batch));
         let batches = batches.prefetch_to(&self.runtime, &Strategy::batch(self.runtime.mesh()));
         batches.take(usize::try_from(left).unwrap_or(usize::MAX)).map(|batch| Ok(batch?))
@@ -257,18 +262,31 @@ impl<'m> TrainStep<'m> {
             self.position.batch = 0;
             self.position.epoch_sums = Default::default();
         }
+        let phase = self.phase();
         let (busy, media) =
-            self.executor.step(&self.program, &mut self.state, &mut self.sums, Some(&self.key), batch)?;
+            self.executor.step(&self.steps[phase], &mut self.state, &mut self.sums, Some(&self.key), batch)?;
         self.media = media;
         self.position.batch += 1;
+        self.position.accumulate = self.setting.accumulation().every(self.position.epoch);
         self.position.global_step += u64::from(self.stepped());
         Ok(busy)
+    }
+
+    /// The number among the compiled steps of the one that the next batch runs.
+    fn phase(&self) -> usize {
+        let (phases, Position { epoch, batch, .. }) = (&self.state.layout().phases, &self.position);
+        (phases.at(*epoch, *batch) + self.steps.len()).saturating_sub(phases.count())
+    }
+
+    /// The step that the next batch runs.
+    pub(crate) fn program(&self) -> &CompiledStep {
+        &self.steps[self.phase()]
     }
 
     /// Whether the latest batch was the last of those that the optimizer steps for.
     pub(crate) fn stepped(&self) -> bool {
         let batch = self.position.batch;
-        batch.is_multiple_of(self.setting.options.accumulate_grad_batches) || batch >= self.train.len() as u64
+        batch.is_multiple_of(self.setting.accumulation().every(self.position.epoch)) || batch >= self.train.len() as u64
     }
 
     /// The batch must be one that the step was recorded for.
@@ -310,7 +328,7 @@ impl<'m> TrainStep<'m> {
 
     /// How often the step was compiled: once for each shape of batches, or not at all if the program was there.
     pub fn compilations(&self) -> u64 {
-        self.program.compilations()
+        self.steps.iter().map(CompiledStep::compilations).sum()
     }
 
     /// What was logged since the last call, as means over the steps since then: starts to read it, and does not wait. Pictures,
@@ -326,7 +344,7 @@ impl<'m> TrainStep<'m> {
         let log_point = self.stepped() && global_step.is_multiple_of(self.setting.options.log_every_n_steps);
         let media = std::mem::take(&mut self.media).into_iter().filter(|_| log_point);
         let arrays: Vec<_> = self.sums.take().into_iter().chain(media).collect();
-        let (hosts, logs) = (self.executor.hosts(), self.program.logs());
+        let (hosts, logs) = (self.executor.hosts(), self.steps[0].logs());
         let result = self.reads.start(&self.runtime, hosts, arrays, logs, (epoch, global_step));
         self.shared(result)
     }
@@ -360,7 +378,7 @@ impl<'m> TrainStep<'m> {
             for literal in hosts::arrive(self.executor.hosts(), pending)? {
                 tensors.push(Saved::whole(names::LOGS, &literal, self.executor.hosts())?);
             }
-            self.position.log_names = self.program.logs().keys();
+            self.position.log_names = self.program().logs().keys();
         }
         let run = checkpoint::run(&self.position, &self.setting.options, self.runtime.mesh());
         let save = Save { path: path.to_owned(), role: CheckpointRole::Extra, weights_only: false, score: None };
@@ -388,7 +406,7 @@ impl<'m> TrainStep<'m> {
         let names = self.state.layout().names_in_file();
         // What no step changes may well be infinite, a mask say. Within a group of batches a sum of gradients may be too,
         // where the scale of the loss is still too large: such a group changes nothing.
-        let changed = self.program.changes().iter().filter(|_| self.setting.options.detect_nan);
+        let changed = self.program().changes().iter().filter(|_| self.setting.options.detect_nan);
         let changed = changed.map(|id| names[id.index()].clone()).filter(|name| !names::is_grad_sum(name));
         let finite = (self.position.global_step, changed.collect());
         let (runtime, hosts) = (self.runtime.clone(), self.executor.hosts().cloned());
@@ -407,7 +425,7 @@ impl<'m> TrainStep<'m> {
 
     fn take(&mut self, path: &Path) -> Result<()> {
         let mut start = Start::at(path)?;
-        let (layout, logs) = (self.state.layout(), self.program.logs());
+        let (layout, logs) = (self.state.layout(), self.program().logs());
         start.take_state(&self.train, layout, logs, &self.limits, &self.setting, &self.runtime)?;
         self.agree("load", |facts| {
             facts.extend(start.fingerprint().map(|it| ("checkpoint".into(), it)));
@@ -421,7 +439,7 @@ impl<'m> TrainStep<'m> {
         self.sums = logs.map(|logs| self.runtime.to_device(&logs)).transpose()?;
         self.media.clear();
         let told = std::mem::take(&mut self.position.told);
-        let (data, accumulate) = (self.train.description(), self.setting.options.accumulate_grad_batches);
+        let (data, accumulate) = (self.train.description(), self.setting.accumulation().every(position.epoch));
         self.position = Position { told, data, accumulate, ..position };
         Ok(())
     }
@@ -475,7 +493,10 @@ pub(crate) fn agree(
 ) -> Result<()> {
     let (runtime, seed) = (&session.runtime, start.position.seed);
     session.agree(what, |facts| {
-        hosts::add_program(facts, "training", prepared.program.step.functions(), &prepared.train, runtime)?;
+        for (phase, step) in prepared.program.steps.iter().enumerate() {
+            let name = if phase == 0 { "training".into() } else { prepared.layout.phases.title(phase) };
+            hosts::add_program(facts, &name, step.functions(), &prepared.train, runtime)?;
+        }
         for set in &prepared.validation {
             hosts::add_program(facts, &set.title(), set.program.functions(), &set.loader, runtime)?;
         }

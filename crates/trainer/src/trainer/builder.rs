@@ -124,6 +124,12 @@ impl TrainerBuilder {
             if parts.iter().any(|other| other.is_like(&part)) {
                 return Err(Error::usage(format!("{}: there are two of them; keep one", callback.name())));
             }
+            if let (StepPart::Accumulation { .. }, every @ 2..) = (&part, options.accumulate_grad_batches) {
+                return Err(Error::option(format!(
+                    "accumulate_grad_batches: it is {every}, and there is a {}; give one of the two",
+                    callback.name()
+                )));
+            }
             parts.push(part);
         }
         let scales_learning_rate = self.callbacks.iter().any(|callback| callback.changes_learning_rate());

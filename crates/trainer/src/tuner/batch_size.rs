@@ -224,7 +224,8 @@ impl Trainer {
         let prepared = prepare(module, &setting, choices.options.seed, loader, &None.into())?;
         let available = finder.memory_limit.or_else(|| available(&session.runtime));
         let (mut needs, mut refused) = (None, false);
-        for function in prepared.program.step.functions() {
+        // A fit over all phases comes to the one that trains the most.
+        for function in prepared.program.largest().functions() {
             match session.runtime.compile(function) {
                 Ok(program) => needs = needs.max(needed(program.executable())),
                 Err(error) if error.is_out_of_memory() => refused = true,

@@ -209,7 +209,8 @@ impl Trainer {
         let part = StepPart::Sweep { min, max, steps, mode };
         let mut choices = short(&self.session.choices, steps);
         (choices.averaging, choices.scales_learning_rate) = (None, false);
-        choices.parts = vec![part.clone()];
+        choices.parts.retain(|part| matches!(part, StepPart::Accumulation { .. } | StepPart::Unfreeze { .. }));
+        choices.parts.push(part.clone());
         let kept = Arc::new(Mutex::new(vec![]));
         let losses = Losses { loss: String::new(), part, kept: kept.clone() };
         let summary = attempt(self, module, train, choices, vec![Box::new(losses)])?;

@@ -187,7 +187,7 @@ fn what_is_not_a_checkpoint_is_refused_before_it_is_read() {
     refused(Path::new("/dev/zero"), "not the folder of a checkpoint");
     assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
     refused(&path("pipe"), "not the folder of a checkpoint");
-    refused(folder.path(), "the folder has no manifest.json");
+    refused(folder.path(), "there is no manifest.json");
     // A terabyte of which nothing is on the disk.
     std::fs::create_dir(path("sparse")).unwrap();
     std::fs::File::create(path("sparse/manifest.json")).unwrap().set_len(1 << 40).unwrap();

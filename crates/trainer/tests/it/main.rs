@@ -21,6 +21,7 @@ mod metrics;
 mod mistakes;
 mod monitors;
 mod optimizers;
+mod phases;
 mod plateau;
 mod precision;
 mod predict;

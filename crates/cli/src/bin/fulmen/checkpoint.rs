@@ -93,17 +93,7 @@ fn failed(error: fulmen_checkpoint::Error) -> Error {
 
 /// The checkpoint in a folder.
 fn open(path: &Path) -> Result<Checkpoint> {
-    // The name of `.` is known only then.
-    let whole = path.canonicalize().map_err(|e| Error::io(path, "open", e))?;
-    match (whole.parent(), whole.file_name().and_then(|name| name.to_str())) {
-        (Some(parent), Some(name)) if whole.is_dir() => {
-            Checkpoint::open(Arc::new(LocalStore::new(parent)), name).map_err(failed)
-        }
-        _ => Err(Error::usage(format!(
-            "{}: not the folder of a checkpoint; name the one that has a {MANIFEST}",
-            path.display()
-        ))),
-    }
+    Checkpoint::at(path).map_err(failed)
 }
 
 fn show(path: &Path) -> Result<()> {

@@ -171,7 +171,9 @@ fn a_copy_on_the_devices_stays_what_it_was_while_steps_change_the_state() {
         step.logs().unwrap().wait().unwrap();
         step.save(folder.path().join("at once")).unwrap();
         let taken = step.take_state(Some(&copy)).unwrap();
-        batches[1..].iter().for_each(|batch| drop(step.run(batch).unwrap()));
+        for batch in &batches[1..] {
+            step.run(batch).unwrap();
+        }
         step.block_until_ready().unwrap();
         let run = checkpoint::run(&step.position, &step.setting.options, step.runtime.mesh());
         let path = folder.path().join("later");

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use fulmen_checkpoint::{Checkpoint, LocalStore, Rectangle, TensorEntry};
 use fulmen_data::{DataLoader, LastBatch, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
+use fulmen_nn::weights::StateDict;
 use fulmen_nn::{BatchNorm2d, Dropout, Linear, Module, metrics};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Plugin, Value};
-use fulmen_tensor::{Devices, Literal, Runtime, Tensor, TensorType};
+use fulmen_tensor::{Devices, Literal, Runtime, Tensor};
 use fulmen_trainer::{Actions, Batch, Callback, LogPoint, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
 
 pub(crate) const FEATURES: usize = 6;
@@ -160,17 +160,9 @@ pub(crate) fn has_a_process_of_its_own(test: &str) -> bool {
 }
 
 /// The tensors of a checkpoint.
-pub(crate) fn tensors(path: impl AsRef<Path>) -> BTreeMap<String, Literal> {
-    let (path, store) = (path.as_ref(), |folder: &Path| Arc::new(LocalStore::new(folder)));
-    let name = path.file_name().unwrap().to_str().unwrap();
-    let checkpoint = Checkpoint::open(store(path.parent().unwrap()), name).unwrap();
-    let read = |(name, tensor): (&String, &TensorEntry)| {
-        let bytes = checkpoint.read(name, &Rectangle::whole(&tensor.shape)).unwrap();
-        let shape: Vec<usize> = tensor.shape.iter().map(|&size| size as usize).collect();
-        let dtype = fulmen_nn::safetensors::from_format(tensor.dtype).unwrap();
-        (name.clone(), Literal::from_bytes(TensorType::new(dtype, shape), &bytes).unwrap())
-    };
-    checkpoint.manifest().tensors.iter().map(read).collect()
+pub(crate) fn tensors(path: impl AsRef<Path>) -> BTreeMap<String, Arc<Literal>> {
+    let read = StateDict::read(path).unwrap();
+    read.iter().map(|(name, _)| (name.to_owned(), read.get(name).unwrap().unwrap())).collect()
 }
 
 /// The shard of a checkpoint that one process wrote.

@@ -1,0 +1,265 @@
+//! [`Phases`]: the stretches of a fit that differ in what is trained. Each has a training step of its own, over the same
+//! state. Where the next one begins is known before the first step.
+
+use fulmen_nn::optim::pattern::{fits, misfit};
+use fulmen_nn::optim::{Optimizer as _, Step};
+use fulmen_nn::{Module, TrainingMode, Visit, Visitor};
+use fulmen_tensor::{DType, Tensor};
+
+use crate::rules::epoch::counted;
+use crate::setting::Setting;
+use crate::setting::optimizers::Optimizers;
+use crate::setting::step_part::StepPart;
+use crate::{Error, Plan, Result, TrainDuration};
+
+/// Finished epochs, and batches of the next one.
+pub(crate) type Position = (u64, u64);
+
+/// What is frozen at first, and when that changes.
+#[derive(Clone, Debug)]
+pub(crate) struct Phases {
+    unfreezings: Vec<Unfreezing>,
+    /// Where each phase begins, in order; the first at the start.
+    begins: Vec<Position>,
+}
+
+/// Parameters that are frozen at first.
+#[derive(Clone, Debug)]
+pub(crate) struct Unfreezing {
+    pub(crate) pattern: String,
+    begins: Position,
+    initial_ratio: f64,
+    multiplier: f64,
+    should_align: bool,
+    parameters: Vec<String>,
+    /// The layers of batch norm among them, if they are frozen too.
+    batch_norms: Vec<String>,
+}
+
+impl Phases {
+    /// Those of a fit whose epochs have so many batches.
+    ///
+    /// # Errors
+    /// A pattern that fits no parameter; an optimizer that has nothing to train in a phase.
+    pub(crate) fn new(
+        module: &dyn Module,
+        optimizers: &Optimizers,
+        setting: &Setting,
+        (plan, batches): (&Plan, u64),
+    ) -> Result<Phases> {
+        let accumulation = setting.accumulation();
+        let wrong = |why: String| Err(Error::usage(format!("BackboneFinetuning: {why}")));
+        let parameters = module.parameters();
+        let names: Vec<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
+        let buffers = module.buffers();
+        let batch_norms: Vec<&str> = buffers
+            .iter()
+            .filter_map(|(name, _)| name.strip_suffix("running_mean"))
+            .map(|n| n.trim_end_matches('.'))
+            .collect();
+        let mut unfreezings: Vec<Unfreezing> = vec![];
+        for part in &setting.parts {
+            let StepPart::Unfreeze { pattern, at, initial_ratio, multiplier, should_align, train_bn } = part else {
+                continue;
+            };
+            let begins = match *at {
+                TrainDuration::Epochs(epochs) => (epochs, 0),
+                TrainDuration::Steps(steps) => accumulation.position(steps, batches),
+                _ => {
+                    return wrong(format!(
+                        "`{pattern}` is unfrozen after epochs (2ep) or steps (500ba), not after {at}"
+                    ));
+                }
+            };
+            if unfreezings.iter().any(|earlier| earlier.pattern == *pattern) {
+                return wrong(format!("there are two for `{pattern}`; keep one"));
+            }
+            if let Some(why) = misfit(pattern, names.iter().copied()) {
+                return wrong(why);
+            }
+            let own = |name: &&str| fits(pattern, name) && !(*train_bn && batch_norms.iter().any(|bn| is_in(name, bn)));
+            let own: Vec<String> = names.iter().copied().filter(own).map(str::to_owned).collect();
+            // Of two that fit a parameter, the later holds.
+            unfreezings.iter_mut().for_each(|earlier| earlier.parameters.retain(|name| !own.contains(name)));
+            let resting = |bn: &&str| own.iter().any(|name| is_in(name, bn));
+            let resting: Vec<String> = batch_norms.iter().copied().filter(resting).map(str::to_owned).collect();
+            unfreezings.iter_mut().for_each(|earlier| earlier.batch_norms.retain(|bn| !resting.contains(bn)));
+            unfreezings.push(Unfreezing {
+                pattern: pattern.clone(),
+                begins,
+                initial_ratio: *initial_ratio,
+                multiplier: *multiplier,
+                should_align: *should_align,
+                parameters: own,
+                batch_norms: resting,
+            });
+        }
+        // What begins when the run is over never does.
+        let end = accumulation.position(plan.total_steps, batches);
+        let of_each = unfreezings.iter().filter(|unfreezing| !unfreezing.parameters.is_empty());
+        let mut begins: Vec<Position> = of_each.map(|unfreezing| unfreezing.begins).filter(|at| *at < end).collect();
+        begins.push((0, 0));
+        begins.sort_unstable();
+        begins.dedup();
+        let phases = Phases { unfreezings, begins };
+        for (i, member) in optimizers.members().iter().enumerate() {
+            let own = parameters.iter().filter(|(name, parameter)| {
+                parameter.requires_grad() && optimizers.of(name) == Some(i) && optimizers.trains(name, &parameter.ty())
+            });
+            let own: Vec<&str> = own.map(|(name, _)| name.as_str()).collect();
+            // The first phase has the least to train.
+            let frozen = |name: &&str| phases.unfreezing_of(name).is_some_and(|number| phases.is_frozen(number, 0));
+            if !own.is_empty() && own.iter().all(frozen) {
+                let whose =
+                    if member.name.is_empty() { String::new() } else { format!(" of the optimizer `{}`", member.name) };
+                let patterns: Vec<_> = phases.unfreezings.iter().map(|u| format!("`{}`", u.pattern)).collect();
+                return wrong(format!(
+                    "all parameters{whose} are frozen at first by {}; leave some to train, such as a head",
+                    patterns.join(", ")
+                ));
+            }
+        }
+        Ok(phases)
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.begins.len()
+    }
+
+    /// The one that the next batch belongs to, after so many epochs and batches.
+    pub(crate) fn at(&self, epoch: u64, batch: u64) -> usize {
+        self.begins.iter().rposition(|&begins| begins <= (epoch, batch)).unwrap_or(0)
+    }
+
+    /// Where the last of them begin, so many.
+    pub(crate) fn last(&self, count: usize) -> &[Position] {
+        &self.begins[self.begins.len().saturating_sub(count)..]
+    }
+
+    /// What the training step of a phase is called in messages, which count from 1.
+    pub(crate) fn title(&self, phase: usize) -> String {
+        match self.begins[phase] {
+            (0, 0) => "training step".into(),
+            (epoch, 0) => format!("training step from epoch {} on", epoch + 1),
+            (epoch, batch) => format!("training step from epoch {}, batch {} on", epoch + 1, batch + 1),
+        }
+    }
+
+    pub(crate) fn unfreezings(&self) -> &[Unfreezing] {
+        &self.unfreezings
+    }
+
+    /// Which of the unfreezings a parameter has to wait for.
+    pub(crate) fn unfreezing_of(&self, parameter: &str) -> Option<usize> {
+        self.unfreezings.iter().position(|unfreezing| unfreezing.parameters.iter().any(|name| name == parameter))
+    }
+
+    /// Whether what one of the unfreezings names is still frozen in a phase.
+    pub(crate) fn is_frozen(&self, unfreezing: usize, phase: usize) -> bool {
+        self.unfreezings[unfreezing].begins > self.begins[phase]
+    }
+
+    /// Lets the layers of batch norm that are frozen in a phase compute with their running statistics.
+    pub(crate) fn rest_batch_norms(&self, phase: usize, module: &dyn Module) {
+        let frozen = (0..self.unfreezings.len()).filter(|&unfreezing| self.is_frozen(unfreezing, phase));
+        let layers: Vec<&str> =
+            frozen.flat_map(|number| &self.unfreezings[number].batch_norms).map(String::as_str).collect();
+        if !layers.is_empty() {
+            module.visit(&mut Visit::new(&mut Resting(layers)));
+        }
+    }
+}
+
+impl Unfreezing {
+    /// The step of one of its parameters, which have made so many; `epoch` is the number of the epoch.
+    pub(crate) fn step(&self, step: &Step, made: &Tensor, epoch: &Tensor) -> Step {
+        let step = step.of_parameter(made);
+        if self.multiplier == 1.0 {
+            let ratio = if self.should_align { self.initial_ratio.min(1.0) } else { self.initial_ratio };
+            return step.scaled(ratio);
+        }
+        let epochs = (epoch - counted(self.begins.0)).to_dtype(DType::F32);
+        let ratio = (epochs * self.multiplier.ln()).exp() * self.initial_ratio;
+        step.scaled_by(&if self.should_align { ratio.minimum(1.0) } else { ratio })
+    }
+}
+
+/// Whether a name is that of a layer, or of something in it.
+fn is_in(name: &str, layer: &str) -> bool {
+    layer.is_empty() || name.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Turns layers to evaluation mode.
+struct Resting<'a>(Vec<&'a str>);
+
+impl Visitor for Resting<'_> {
+    fn mode(&mut self, name: &str, mode: &TrainingMode) {
+        if self.0.iter().any(|layer| is_in(name, layer)) {
+            mode.set_training(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use fulmen_data::{DataLoader, TensorDataset};
+    use fulmen_nn::Linear;
+    use fulmen_nn::optim::{Adam, Optimizer};
+    use fulmen_tensor::Mesh;
+
+    use super::*;
+    use crate::callbacks::BackboneFinetuning;
+    use crate::setting::Choices;
+    use crate::state::StateLayout;
+    use crate::{Batch, Callback, StepContext, Strategy, Trainer, TrainingModule, program};
+
+    #[derive(Module)]
+    struct Two {
+        body: Linear,
+        head: Linear,
+    }
+
+    impl TrainingModule for Two {
+        fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+            self.head.forward(self.body.forward(batch.get("x")).tanh()).pow(2.0).mean_all()
+        }
+        fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+            Box::new(Adam::new(0.1))
+        }
+    }
+
+    #[test]
+    fn nothing_is_computed_or_written_for_what_is_frozen() {
+        let module = Two { body: Linear::new(4, 4), head: Linear::new(4, 2) };
+        let data = TensorDataset::builder().array("x", [8, 4], vec![0.5f32; 32]).build().unwrap();
+        let batch = Batch::of_size(&DataLoader::builder(data).batch_size(8).build().unwrap(), 8, None);
+        let mesh = Mesh::new([("data", 1)]).unwrap();
+        let replicas = Strategy::replicas(&mesh);
+        let mut choices = Choices::from(Trainer::builder().options().unwrap());
+        choices.parts.extend(BackboneFinetuning::new("body.*", TrainDuration::Steps(3)).step_part());
+        let setting = choices.on(mesh, replicas);
+        let plan = Plan { steps_per_epoch: 2, max_epochs: 3, total_steps: 6 };
+        let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
+        let phases = Phases::new(&module, &optimizers, &setting, (&plan, 2)).unwrap();
+        assert_eq!(phases.begins, [(0, 0), (1, 1)]);
+        assert_eq!([phases.at(0, 2), phases.at(1, 0), phases.at(1, 1), phases.at(2, 0)], [0, 0, 1, 1]);
+        assert_eq!(phases.title(1), "training step from epoch 2, batch 2 on");
+        let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting, phases));
+        let program = program::train(&module, &optimizers, &[batch], 2, &layout, &setting, 0).unwrap();
+        let of_each = |count: fn(&fulmen_tensor::Function) -> usize| {
+            program.steps.iter().map(|step| count(&step.functions()[0])).collect::<Vec<_>>()
+        };
+        let products = |function: &fulmen_tensor::Function| {
+            let recorded = function.recorded().unwrap();
+            recorded.iter().filter(|value| value.operation == Some("dot_general")).count()
+        };
+        // Of the gradients: one for each weight; one more leads through the head.
+        assert_eq!(of_each(products), [1, 3]);
+        // The weight and the bias of the body, two moments of each, and their count of steps.
+        let results = of_each(|function| function.results().len());
+        assert_eq!(results[1] - results[0], 2 * 3 + 1);
+    }
+}
