@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::manifest::{BLOCK, hex};
 use crate::shard::{bytes_of, size_of};
 use crate::store::Store;
-use crate::{Error, LocalStore, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry};
+use crate::{Error, LocalStore, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry, open_store};
 
 /// A manifest names the parts of millions of tensors within this.
 const MOST_MANIFEST: u64 = 1 << 30;
@@ -70,13 +70,19 @@ impl Checkpoint {
         Ok(Checkpoint { store, name: name.to_owned(), manifest, sha256, compared: Mutex::default() })
     }
 
-    /// Opens the checkpoint in a folder of this machine.
+    /// Opens the checkpoint in a folder of this machine, or below `gs://bucket/path` or `s3://bucket/path`.
     ///
     /// # Errors
-    /// Those of [`Checkpoint::open`]; a path that is no folder.
+    /// Those of [`Checkpoint::open`] and [`open_store`]; a path that is no folder.
     pub fn at(folder: impl AsRef<Path>) -> Result<Checkpoint> {
         let folder = folder.as_ref();
         let place = folder.display().to_string();
+        if let Some((scheme, path)) = place.split_once("://") {
+            let Some((parent, name)) = path.trim_end_matches('/').rsplit_once('/') else {
+                return Err(Error::usage(format!("{place}: this is a bucket; name a checkpoint in it")));
+            };
+            return Checkpoint::open(open_store(format!("{scheme}://{parent}"))?, name);
+        }
         // The name of `.` is known only then.
         let whole = folder.canonicalize().map_err(|e| Error::io("open", &place, e))?;
         match (whole.parent(), whole.file_name().and_then(|name| name.to_str())) {

@@ -8,6 +8,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use fulmen_durable::NewFile;
 
@@ -50,6 +51,15 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// The name as a user knows it, with the place of the store.
     fn describe(&self, name: &str) -> String;
+
+    /// Waits until what was committed is where it is to stay, if it is not yet.
+    ///
+    /// # Errors
+    /// That took longer than `grace`.
+    fn finish(&self, grace: Duration) -> Result<()> {
+        let _ = grace;
+        Ok(())
+    }
 
     /// The stores that it consists of, the nearest first; none if it is one.
     fn levels(&self) -> Vec<Arc<dyn Store>> {

@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(1 << 32);
 ///
 /// A checkpoint is read from the near store if its manifest is there, else from the far one. It is removed from both. After a
 /// checkpoint was copied, the near store keeps it only if none is newer. The newest is copied first. A far store that
-/// fails is tried again until [`finish`](TieredStore::finish) gives up; `tell` is given each failure.
+/// fails is tried again until [`finish`](Store::finish) gives up; `tell` is given each failure.
 ///
 /// The process that commits checkpoints copies them. All processes must see the near store's files, so it is for one
 /// machine, or for a folder that all machines mount.
@@ -30,7 +30,7 @@ const LONGEST: Duration = Duration::from_secs(1 << 32);
 /// ```
 /// # use std::sync::Arc;
 /// # use std::time::Duration;
-/// # use fulmen_checkpoint::{Checkpoint, CheckpointWriter, LocalStore, Run, TieredStore};
+/// # use fulmen_checkpoint::{Checkpoint, CheckpointWriter, LocalStore, Run, Store, TieredStore};
 /// # let folder = tempfile::tempdir()?;
 /// let near = Arc::new(LocalStore::new(folder.path().join("memory")));
 /// let far = Arc::new(LocalStore::new(folder.path().join("disk")));
@@ -77,7 +77,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl TieredStore {
-    /// Two stores as one. Copies begin at least `every` apart, until [`finish`](TieredStore::finish).
+    /// Two stores as one. Copies begin at least `every` apart, until [`finish`](Store::finish).
     pub fn new(
         near: Arc<dyn Store>,
         far: Arc<dyn Store>,
@@ -86,31 +86,6 @@ impl TieredStore {
     ) -> TieredStore {
         let (every, state, changed) = (every.min(LONGEST), Mutex::default(), Condvar::new());
         TieredStore { shared: Arc::new(Shared { near, far, every, tell: Box::new(tell), state, changed }) }
-    }
-
-    /// Waits until all checkpoints that this process committed, and that were not removed since, are in the far store.
-    ///
-    /// # Errors
-    /// That took longer than `grace`. The checkpoints are in the near store, and the copying goes on while this lives.
-    pub fn finish(&self, grace: Duration) -> Result<()> {
-        let deadline = Instant::now().checked_add(grace);
-        let mut state = self.shared.lock();
-        state.finishing = true;
-        self.shared.changed.notify_all();
-        while state.pending || state.copying {
-            let left = deadline.map_or(grace, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                let why = state.failure.clone().unwrap_or_else(|| "the copy takes longer".into());
-                let (near, far) = (self.shared.near.describe(""), self.shared.far.describe(""));
-                return Err(Error::late(format!(
-                    "{far}: the last checkpoints were not copied there within {grace:?}: {why}; they are in {near}: copy \
-                     them from there, or start the run again with the same options"
-                )));
-            }
-            state = self.shared.wait(state, left);
-        }
-        state.finishing = false;
-        Ok(())
     }
 }
 
@@ -292,6 +267,31 @@ impl Store for TieredStore {
 
     fn describe(&self, name: &str) -> String {
         self.shared.near.describe(name)
+    }
+
+    /// Waits until all checkpoints that this process committed, and that were not removed since, are in the far store.
+    ///
+    /// # Errors
+    /// That took longer than `grace`. The checkpoints are in the near store, and the copying goes on while this lives.
+    fn finish(&self, grace: Duration) -> Result<()> {
+        let deadline = Instant::now().checked_add(grace);
+        let mut state = self.shared.lock();
+        state.finishing = true;
+        self.shared.changed.notify_all();
+        while state.pending || state.copying {
+            let left = deadline.map_or(grace, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                let why = state.failure.clone().unwrap_or_else(|| "the copy takes longer".into());
+                let (near, far) = (self.shared.near.describe(""), self.shared.far.describe(""));
+                return Err(Error::late(format!(
+                    "{far}: the last checkpoints were not copied there within {grace:?}: {why}; they are in {near}: copy \
+                     them from there, or start the run again with the same options"
+                )));
+            }
+            state = self.shared.wait(state, left);
+        }
+        state.finishing = false;
+        Ok(())
     }
 
     fn levels(&self) -> Vec<Arc<dyn Store>> {

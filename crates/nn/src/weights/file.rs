@@ -57,6 +57,9 @@ impl Value {
 
 /// The values at a path, by name.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
+    if path.to_string_lossy().contains("://") {
+        return checkpoint(path);
+    }
     let metadata = std::fs::metadata(path).map_err(|e| Error::io("read", path, e))?;
     if metadata.is_dir() && path.join(MANIFEST).is_file() {
         return checkpoint(path);

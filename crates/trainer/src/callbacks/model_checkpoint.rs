@@ -266,7 +266,7 @@ impl Callback for ModelCheckpoint {
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {
-        self.folder = start.run_dir.clone().unwrap_or_default().join("checkpoints");
+        self.folder = start.checkpoint_dir.clone().unwrap_or_default();
         self.within_epoch = start.resumes_within_epoch;
         self.best.clear();
         (self.judged, self.step) = (None, start.global_step);

@@ -4,6 +4,7 @@
 //! `optimizer/…` and `trainer/…`.
 
 pub(crate) mod newest;
+pub(crate) mod places;
 pub(crate) mod restore;
 pub(crate) mod resume;
 pub(crate) mod save;
@@ -86,7 +87,7 @@ impl Position {
     pub(crate) fn best(&self, path: &Path) -> Option<PathBuf> {
         let named = self.best_checkpoint.as_ref()?;
         let beside = path.with_file_name(named.file_name()?);
-        [named.clone(), beside].into_iter().find(|path| path.exists())
+        [named.clone(), beside].into_iter().find(|path| path.exists() || places::is_address(path) && open(path).is_ok())
     }
 }
 

@@ -4,8 +4,9 @@
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
-use fulmen_checkpoint::MANIFEST;
+use fulmen_checkpoint::{Listed, list, open_store};
 
+use crate::checkpoint::places;
 use crate::say::note;
 use crate::{Error, Options, Result, Resume, checkpoint};
 
@@ -44,12 +45,16 @@ impl Named<'_> {
 
     /// Reads the checkpoint; `None` where there is no run to go on with. One that cannot be read is told of, and the one
     /// before it taken.
-    pub(crate) fn read<T>(self, root: &Path, mut read: impl FnMut(&Path) -> Result<T>) -> Result<Option<(PathBuf, T)>> {
+    pub(crate) fn read<T>(
+        self,
+        options: &Options,
+        mut read: impl FnMut(&Path) -> Result<T>,
+    ) -> Result<Option<(PathBuf, T)>> {
         if let Named::Path(path) = self {
             return Ok(Some((path.to_owned(), read(path)?)));
         }
-        for (_, run) in checkpoint::runs(root)? {
-            for path in self.checkpoints(&run.join("checkpoints")) {
+        for folders in places::all(options)? {
+            for path in self.checkpoints(&folders)? {
                 match read(&path) {
                     Ok(whole) => return Ok(Some((path, whole))),
                     Err(error) => skipped(&error),
@@ -61,25 +66,33 @@ impl Named<'_> {
 
     /// The checkpoints of a run that this program has written, the one to take first. A run may have been killed before
     /// its first one.
-    fn checkpoints(self, folder: &Path) -> Vec<PathBuf> {
+    fn checkpoints(self, folders: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let mut found = vec![];
-        for path in std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
-            // One that was not finished has none.
-            if !path.join(MANIFEST).exists() {
-                continue;
-            }
-            match checkpoint::open(&path) {
-                Ok((_, position)) if position.program == checkpoint::program() => found.push((position, path)),
-                Ok(_) => {}
-                Err(error) => skipped(&error),
+        for folder in folders {
+            let store = open_store(folder).map_err(Error::checkpoint_file)?;
+            for Listed { name, checkpoint } in list(&store).map_err(Error::checkpoint_file)? {
+                let path = folder.join(name);
+                let position = match checkpoint {
+                    Ok(checkpoint) => {
+                        checkpoint::position(&checkpoint.manifest().run).map_err(|why| Error::unreadable(&path, why))
+                    }
+                    // One that was not finished.
+                    Err(error) if error.is_not_found() => continue,
+                    Err(error) => Err(Error::checkpoint_file(error)),
+                };
+                match position {
+                    Ok(position) if position.program == checkpoint::program() => found.push((position, path)),
+                    Ok(_) => {}
+                    Err(error) => skipped(&error),
+                }
             }
         }
         let is_last = |path: &Path| path.file_name().is_some_and(|of| of == "last");
         found.sort_by_key(|(at, path)| Reverse((at.epoch, at.batch, at.global_step, is_last(path), path.clone())));
         if self == Named::Best {
-            return found.iter().filter_map(|(at, path)| at.best(path)).collect();
+            return Ok(found.iter().filter_map(|(at, path)| at.best(path)).collect());
         }
-        found.into_iter().filter(|(at, _)| !at.weights_only).map(|(_, path)| path).collect()
+        Ok(found.into_iter().filter(|(at, _)| !at.weights_only).map(|(_, path)| path).collect())
     }
 }
 

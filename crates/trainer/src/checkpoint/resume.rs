@@ -10,6 +10,7 @@ use fulmen_data::DataLoader;
 use fulmen_tensor::{Literal, Runtime};
 
 use crate::checkpoint::newest::Named;
+use crate::checkpoint::places;
 use crate::checkpoint::restore::{Value, choose, values};
 use crate::checkpoint::{self, Position};
 use crate::hosts::Hosts;
@@ -42,14 +43,14 @@ impl Start {
         hosts: Option<&Arc<Hosts>>,
         mut begin: impl FnMut(&mut Start) -> Result<T>,
     ) -> Result<(Start, T)> {
-        let root = &options.default_root_dir;
+        let root = places::root(options);
         let mut begun = |start: Result<Start>| {
             let mut start = start?;
             begin(&mut start).map(|begun| (start, begun))
         };
         let named = Named::to_resume(options)?;
         let read = named.map(|named| {
-            named.read(root, |path| {
+            named.read(options, |path| {
                 let begun = begun(Start::at(path));
                 // One path is the only one.
                 if matches!(named, Named::Path(_)) {

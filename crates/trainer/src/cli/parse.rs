@@ -85,7 +85,7 @@ fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<OsString>
         Task::FitAndTest | Task::Fit => Named::to_resume(&options).ok().flatten(),
         Task::Validate | Task::Test | Task::Predict => Named::by_path(&options),
     };
-    let found = named.and_then(|named| named.read(&options.default_root_dir, checkpoint::told).ok().flatten());
+    let found = named.and_then(|named| named.read(&options, checkpoint::told).ok().flatten());
     let Some((path, told)) = found else { return Ok(vec![]) };
     let saved = config::saved(&path, &told.arguments, command, subcommand);
     let saved = saved.map_err(|error| crate::Error::option(error.to_string()))?;

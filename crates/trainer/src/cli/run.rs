@@ -17,6 +17,7 @@ use super::report;
 use super::{FitData, Program};
 use crate::callbacks::spell;
 use crate::checkpoint::newest::Named;
+use crate::checkpoint::places;
 use crate::preflight::Prices;
 use crate::say::note;
 use crate::{Error, Options, PredictionWriter, Resume, Trainer, TrainerBuilder, Weights, checkpoint, interrupt};
@@ -179,8 +180,8 @@ fn weights(options: &Options) -> crate::Result<Weights> {
     if let Named::Path(path) = named {
         return Ok(Weights::File(path.to_owned()));
     }
-    let root = &options.default_root_dir;
-    let (path, _) = named.read(root, checkpoint::verified)?.ok_or_else(|| {
+    let root = places::root(options);
+    let (path, _) = named.read(options, checkpoint::verified)?.ok_or_else(|| {
         let which = options.ckpt_path.display();
         Error::option(format!(
             "ckpt_path: {which}: no run of this program under {} has such a checkpoint",

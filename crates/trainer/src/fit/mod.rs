@@ -68,7 +68,7 @@ impl Fit<'_> {
 
     /// Trains, and keeps what outlives a fit that fails.
     fn run(mut self) -> Result<FitSummary> {
-        let result = self.epochs().and_then(|()| self.finish_saving());
+        let result = self.epochs().and_then(|()| self.finish_saving()).and_then(|()| self.finish_copies());
         if let Err(error) = &result {
             self.hooks.on_exception(error, &mut self.asked);
             self.save_after_exception();

@@ -14,7 +14,7 @@ use super::step_times::StepTimes;
 use super::turn::Program;
 use super::validating::Validation;
 use crate::callbacks::calls::Hooks;
-use crate::checkpoint;
+use crate::checkpoint::places;
 use crate::checkpoint::resume::Start;
 use crate::hooks::actions::Actions;
 use crate::hooks::{CheckpointFile, FitStart};
@@ -66,12 +66,12 @@ fn open<'a>(
         Ok(prepared)
     })?;
     agree(session, "fit", module, &prepared, &start)?;
-    let alive = open_run(session, &prepared.train)?;
+    let alive = open_run(session, &prepared.train, start.checkpoint().is_some())?;
     Fit::compile((session, hooks.clone()), module, &setting, prepared, start, (interrupt, started, alive))
 }
 
 /// Makes the folder of the run, to which checkpoints must be writable.
-fn open_run(session: &mut Session, train: &DataLoader) -> Result<Option<NewFile>> {
+fn open_run(session: &mut Session, train: &DataLoader, resumed: bool) -> Result<Option<NewFile>> {
     let checkpoints = session.choices.options.enable_checkpointing;
     if checkpoints && !train.is_ordered() {
         note(
@@ -81,7 +81,7 @@ fn open_run(session: &mut Session, train: &DataLoader) -> Result<Option<NewFile>
     }
     match session.start_run()? {
         Some(run_dir) if checkpoints && session.writes() => {
-            checkpoint::check_writable(&run_dir.join("checkpoints")).map(Some)
+            places::check(&session.choices.options, &session.open_store, &run_dir, resumed)
         }
         _ => Ok(None),
     }
@@ -177,6 +177,7 @@ fn fit_start(
     let Prepared { plan, train, program, validation, .. } = prepared;
     FitStart {
         run_dir: session.record.run_dir.clone(),
+        checkpoint_dir: session.record.run_dir.as_ref().map(|run| places::folder(&session.choices.options, run)),
         plan: *plan,
         epoch: start.position.epoch,
         global_step: start.position.global_step,

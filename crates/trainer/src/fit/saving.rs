@@ -9,7 +9,7 @@ use fulmen_tensor::{Compiled, Literal};
 
 use super::Fit;
 use crate::checkpoint::save::{Outcome, Saved};
-use crate::checkpoint::{self, Position};
+use crate::checkpoint::{self, Position, places};
 use crate::hooks::CheckpointFile;
 use crate::hooks::actions::{CheckpointRole, Save};
 use crate::hosts;
@@ -17,7 +17,7 @@ use crate::run::session::Session;
 use crate::say::note;
 use crate::state::names;
 use crate::step::TrainStep;
-use crate::{Result, Signal};
+use crate::{Error, Options, Result, Signal};
 
 impl Fit<'_> {
     /// After a signal: saves the state in the middle of the epoch.
@@ -37,7 +37,7 @@ impl Fit<'_> {
         if self.step.executor.hosts().is_none() {
             saved = saved.and_then(|()| self.save(&saves, vec![])).and_then(|()| self.finish_saving());
         }
-        if let Err(error) = saved {
+        if let Err(error) = saved.and_then(|()| self.finish_copies()) {
             note(&format!("warning: the state could not be saved after the failure: {error}"));
         }
     }
@@ -49,6 +49,12 @@ impl Fit<'_> {
         self.summary.last_checkpoint = last.or(self.summary.last_checkpoint.take());
         self.summary.best_checkpoint = best.or(self.summary.best_checkpoint.take());
         failure.map_or(Ok(()), Err)
+    }
+
+    /// Waits until the checkpoints are where they are to stay.
+    pub(super) fn finish_copies(&self) -> Result<()> {
+        let Options { checkpoint_dir, grace, .. } = self.options();
+        (self.session.open_store)(checkpoint_dir).finish(*grace).map_err(Error::checkpoint_file)
     }
 
     /// What was logged since the last log point, for a checkpoint within an epoch. All log points arrive before.
@@ -70,7 +76,7 @@ impl Fit<'_> {
     pub(super) fn save_last(&mut self, logs: Vec<(String, Literal)>) -> Result<()> {
         match self.session.record.run_dir.as_ref().filter(|_| self.options().enable_checkpointing) {
             Some(folder) => {
-                let path = folder.join("checkpoints").join("last");
+                let path = places::folder(self.options(), folder).join("last");
                 let save = Save { path, role: CheckpointRole::Last, weights_only: false, score: None };
                 self.save_with(&[save], vec![], logs)
             }

@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 
 use crate::callbacks::callback::Callback;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
-use crate::checkpoint::local;
+use crate::checkpoint::places;
 use crate::checkpoint::told::Told;
 use crate::hosts::Hosts;
 use crate::loggers::{CsvLogger, Logger};
@@ -212,6 +212,7 @@ impl TrainerBuilder {
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
+        let open_store = places::opener(&choices.options)?;
         Ok(Trainer::new(Session {
             choices,
             runtime,
@@ -219,7 +220,7 @@ impl TrainerBuilder {
             callbacks: callbacks.into(),
             loggers,
             told: self.told,
-            open_store: Arc::new(local),
+            open_store,
             record: Record::default(),
         }))
     }

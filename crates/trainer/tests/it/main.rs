@@ -22,6 +22,7 @@ mod mistakes;
 mod monitors;
 mod optimizers;
 mod phases;
+mod places;
 mod plateau;
 mod precision;
 mod predict;

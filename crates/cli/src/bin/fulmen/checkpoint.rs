@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use fulmen_checkpoint::{Checkpoint, Listed, LocalStore, MANIFEST, Merge, Store, diff, list, merge, verify};
+use fulmen_checkpoint::{Checkpoint, Listed, MANIFEST, Merge, diff, list, merge, open_store, verify};
 use fulmen_data::{Error, Result};
 
 use crate::size::parse_size;
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Shows the run and the tensors of a checkpoint, or the checkpoints of a folder
+    /// Shows the run and the tensors of a checkpoint, or the checkpoints of a folder. Folders may be gs:// and s3:// addresses
     Show {
         /// The folder of a checkpoint, or a folder of checkpoints
         path: PathBuf,
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
         }
         Command::Merge { path, output, weights_only, max_shard_size } => {
             let options = Merge { weights_only, max_shard_bytes: max_shard_size };
-            let files = merge(&open(&path)?, &LocalStore::new(&output), "", &options).map_err(failed)?;
+            let files = merge(&open(&path)?, &*open_store(&output).map_err(failed)?, "", &options).map_err(failed)?;
             files.iter().for_each(|file| say!("{}", output.join(file).display()));
             Ok(())
         }
@@ -97,8 +97,9 @@ fn open(path: &Path) -> Result<Checkpoint> {
 }
 
 fn show(path: &Path) -> Result<()> {
-    let store: Arc<dyn Store> = Arc::new(LocalStore::new(path));
-    let listed = if path.join(MANIFEST).exists() { vec![] } else { list(&store).map_err(failed)? };
+    let store = open_store(path).map_err(failed)?;
+    let is_one = store.list("").is_ok_and(|entries| entries.iter().any(|entry| entry.name == MANIFEST));
+    let listed = if is_one { vec![] } else { list(&store).map_err(failed)? };
     for Listed { name, checkpoint } in &listed {
         match checkpoint {
             Ok(checkpoint) => say!("{name}: {}", summary(checkpoint)),
