@@ -124,7 +124,7 @@ pub fn prune(store: &Arc<dyn Store>, keep: &Keep) -> Result<Vec<String>> {
     let kept = keep.choose(&runs);
     let mut removed = vec![];
     for (_, checkpoint) in whole.iter().enumerate().filter(|(i, _)| !kept.contains(i)) {
-        remove(&**store, checkpoint.name())?;
+        remove(store, checkpoint.name())?;
         removed.push(checkpoint.name().to_owned());
     }
     Ok(removed)
@@ -133,18 +133,30 @@ pub fn prune(store: &Arc<dyn Store>, keep: &Keep) -> Result<Vec<String>> {
 /// The end of the names of shards.
 pub(crate) const SHARD: &str = ".safetensors";
 
+/// Whether a file has the name of a shard that a process writes, such as `shard_0.safetensors` or `shard_12-3.safetensors`.
+/// Files of other names in the folder of a checkpoint are the user's.
+fn is_shard(file: &str) -> bool {
+    let number = file.strip_prefix("shard_").and_then(|rest| rest.strip_suffix(SHARD));
+    number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-'))
+}
+
 /// Removes a checkpoint, its manifest first. Nothing happens where there is none.
 ///
 /// # Errors
 /// The store cannot be read, or a file cannot be removed.
-pub fn remove(store: &dyn Store, name: &str) -> Result<()> {
-    if files(store, name)?.iter().any(|file| file == MANIFEST) {
-        remove_file(store, name, MANIFEST)?;
+pub fn remove(store: &Arc<dyn Store>, name: &str) -> Result<()> {
+    if !files(&**store, name)?.iter().any(|file| file == MANIFEST) {
+        return Ok(());
     }
-    remove_shards(store, name, |_| true)
+    let whole = Checkpoint::open(store.clone(), name);
+    let shards = whole.iter().flat_map(|whole| whole.manifest().shards.iter().map(|shard| shard.file.clone()));
+    let shards: Vec<String> = shards.collect();
+    remove_file(&**store, name, MANIFEST)?;
+    remove_shards(&**store, name, |_| true)?;
+    shards.iter().try_for_each(|file| remove_file(&**store, name, file))
 }
 
-/// Removes the shards that no manifest names: those of killed writers. Call it where nothing else writes to the store. Where a
+/// Removes the shards (`shard_0.safetensors` and its like) that no manifest names: those of killed writers. Call it where nothing else writes to the store. Where a
 /// manifest is damaged, all stays.
 ///
 /// # Errors
@@ -183,7 +195,7 @@ pub(crate) fn files(store: &dyn Store, folder: &str) -> Result<Vec<String>> {
 
 /// Removes the shards in a folder that are `unused`.
 pub(crate) fn remove_shards(store: &dyn Store, folder: &str, unused: impl Fn(&str) -> bool) -> Result<()> {
-    let shards = files(store, folder)?.into_iter().filter(|file| file.ends_with(SHARD) && unused(file));
+    let shards = files(store, folder)?.into_iter().filter(|file| is_shard(file) && unused(file));
     shards.into_iter().try_for_each(|file| remove_file(store, folder, &file))
 }
 

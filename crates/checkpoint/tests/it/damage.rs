@@ -136,7 +136,13 @@ fn a_checkpoint_is_replaced_at_once_or_stays() {
     writer.commit(Run { step: 2, ..Run::default() }, shards).unwrap();
     read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &other).unwrap();
     assert_eq!(fs::read_dir(folder.path().join("step_2")).unwrap().count(), 2);
-    remove(&*store, "step_2").unwrap();
-    remove(&*store, "step_2").unwrap();
+    remove(&store, "step_2").unwrap();
+    remove(&store, "step_2").unwrap();
     assert!(!folder.path().join("step_2").exists());
+    // What is no shard of a checkpoint is the user's.
+    fs::create_dir(folder.path().join("merged")).unwrap();
+    fs::write(folder.path().join("merged/model.safetensors"), "mine").unwrap();
+    remove_unfinished(&store).unwrap();
+    remove(&store, "merged").unwrap();
+    assert!(folder.path().join("merged/model.safetensors").exists());
 }

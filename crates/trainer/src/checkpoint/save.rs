@@ -141,7 +141,7 @@ impl Job {
         let unused = self.removals.iter().filter(|path| !kept.iter().any(|kept| kept.as_ref() == Some(*path)));
         for path in unused.filter(|_| self.hosts.as_ref().is_none_or(|hosts| hosts.process().is_coordinator())) {
             let removed = place(&*self.open, path)
-                .and_then(|(store, name)| remove(&*store, &name).map_err(Error::checkpoint_file));
+                .and_then(|(store, name)| remove(&store, &name).map_err(Error::checkpoint_file));
             if let Err(error) = removed {
                 note(&format!("warning: a checkpoint could not be removed: {error}"));
             }
