@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use fulmen::data::TensorDataset;
+use fulmen::models::resnet::Config;
 use fulmen::prelude::*;
 use fulmen::trainer::Precision;
 use fulmen::trainer::preflight::{Judgement, Slice};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::models::{Gpt, Mlp, ResNet50};
+use crate::models::{Gpt, Mlp, ResNetClassifier};
 use crate::peer::{PEERS, python};
 
 #[derive(clap::Args)]
@@ -96,7 +97,7 @@ fn ours(workload: &str, batch: usize, slice: &Slice) -> Result<Cost, Box<dyn Err
     match workload {
         "mlp" => judge(&Mlp::new(), &[784], false, batch, slice),
         "gpt" => judge(&Gpt::new(DType::Bf16), &[Gpt::LENGTH], true, batch, slice),
-        _ => judge(&ResNet50::new(), &[3, 224, 224], false, batch, slice),
+        _ => judge(&ResNetClassifier::new(Config::resnet50(), 0.1), &[3, 224, 224], false, batch, slice),
     }
 }
 

@@ -3,11 +3,12 @@
 use std::error::Error;
 
 use fulmen::data::TensorDataset;
+use fulmen::models::resnet::Config;
 use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::nn::{Conv2d, Flatten, Linear, MaxPool2d, Relu, Sequential};
 use fulmen::prelude::*;
 
-use crate::models::{Gpt, ResNet18};
+use crate::models::{Gpt, ResNetClassifier};
 
 /// A workload's name and sizes.
 #[derive(Clone, Copy, Debug)]
@@ -105,7 +106,10 @@ impl Workload {
                     .add(Linear::new(500, 10)),
                 optimizer: || Box::new(optim::Adam::new(1e-3)),
             }),
-            "W3" => visit.visit(&SmallPictures(ResNet18::small(10))),
+            "W3" => visit.visit(&ResNetClassifier::new(
+                Config { num_classes: 10, small_pictures: true, ..Config::resnet18() },
+                0.01,
+            )),
             _ => visit.visit(&Gpt::new(DType::F32)),
         }
     }
@@ -126,20 +130,6 @@ impl TrainingModule for Row {
 
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         (self.optimizer)()
-    }
-}
-
-/// ResNet-18 on pictures that are numbers already.
-#[derive(Module)]
-struct SmallPictures(ResNet18);
-
-impl TrainingModule for SmallPictures {
-    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        cross_entropy(&self.0.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean)
-    }
-
-    fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
-        self.0.configure_optimizers(plan)
     }
 }
 

@@ -10,12 +10,13 @@ use std::path::Path;
 use fulmen::data::cache::CacheExt;
 use fulmen::data::images::{ImageFolder, Pictures};
 use fulmen::data::{DataLoader, Dataset, Subset};
+use fulmen::models::resnet::Config;
 use fulmen::prelude::*;
 use fulmen::trainer::FitSummary;
 use serde_json::{Value, json};
 
 use super::Args;
-use crate::models::ResNet18;
+use crate::models::ResNetClassifier;
 
 const BATCH: usize = 32;
 
@@ -52,5 +53,20 @@ fn train(data: impl Dataset, workers: usize, steps: usize, classes: usize) -> Re
         .enable_checkpointing(false)
         .enable_progress_bar(false)
         .build()?;
-    Ok(trainer.fit(&ResNet18::new(classes), &loader, None)?)
+    let config = Config { num_classes: classes, ..Config::resnet18() };
+    Ok(trainer.fit(&Bytes(ResNetClassifier::new(config, 0.01)), &loader, None)?)
+}
+
+/// Bytes come over the link, and become numbers from -1 to 1 on the device.
+#[derive(Module)]
+struct Bytes(ResNetClassifier);
+
+impl TrainingModule for Bytes {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        self.0.loss(&(batch.get("image").to_dtype(DType::F32) * (2.0 / 255.0) - 1.0), &batch.get("label"))
+    }
+
+    fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
+        self.0.configure_optimizers(plan)
+    }
 }

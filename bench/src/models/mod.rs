@@ -3,10 +3,7 @@
 mod gpt;
 mod mlp;
 mod resnet;
-mod resnet18;
-mod resnet50;
 
 pub(crate) use gpt::Gpt;
 pub(crate) use mlp::Mlp;
-pub(crate) use resnet18::ResNet18;
-pub(crate) use resnet50::ResNet50;
+pub(crate) use resnet::ResNetClassifier;

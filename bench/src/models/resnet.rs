@@ -1,32 +1,33 @@
-//! What ResNets of any depth are made of.
+//! The ResNets of the library, trained as the peers train them.
 
-use fulmen::nn::{BatchNorm2d, Conv2d};
+use fulmen::models::Pretrained;
+use fulmen::models::resnet::{Config, ResNet};
+use fulmen::nn::loss::{Reduction, cross_entropy};
 use fulmen::prelude::*;
 
-/// A convolution that keeps height and width, but for its stride.
-pub(super) fn conv(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> Conv2d {
-    Conv2d::new(inputs, outputs, kernel).stride(stride).padding(kernel / 2).bias(false)
-}
-
-/// The way past a block that changes the shape.
+/// A ResNet on pictures `x` that are numbers already, with classes `y`.
 #[derive(Module)]
-pub(super) struct Shortcut {
-    conv: Conv2d,
-    bn: BatchNorm2d,
+pub(crate) struct ResNetClassifier {
+    resnet: ResNet,
+    lr: f64,
 }
 
-impl Shortcut {
-    /// None where the block keeps the shape.
-    pub(super) fn new(inputs: usize, outputs: usize, stride: usize) -> Option<Shortcut> {
-        (stride != 1 || inputs != outputs)
-            .then(|| Shortcut { conv: conv(inputs, outputs, 1, stride), bn: BatchNorm2d::new(outputs) })
+impl ResNetClassifier {
+    pub(crate) fn new(config: Config, lr: f64) -> ResNetClassifier {
+        ResNetClassifier { resnet: ResNet::new(config).expect("a ResNet can be built of any config"), lr }
+    }
+
+    pub(crate) fn loss(&self, pictures: &Tensor, classes: &Tensor) -> Tensor {
+        cross_entropy(self.resnet.forward(pictures), classes, Reduction::Mean)
     }
 }
 
-/// What a block made of `x`, and `x` itself.
-pub(super) fn join(y: &Tensor, x: &Tensor, shortcut: Option<&Shortcut>) -> Tensor {
-    match shortcut {
-        Some(shortcut) => (y + shortcut.bn.forward(&shortcut.conv.forward(x))).relu(),
-        None => (y + x).relu(),
+impl TrainingModule for ResNetClassifier {
+    fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
+        self.loss(&batch.get("x"), &batch.get("y"))
+    }
+
+    fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
+        Box::new(optim::Sgd::new(self.lr).momentum(0.9))
     }
 }

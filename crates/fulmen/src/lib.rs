@@ -15,6 +15,13 @@ pub mod coordination {
     pub use fulmen_coordination::*;
 }
 
+/// The models of the field, with the parameter names of torchvision, transformers and diffusers.
+#[cfg(feature = "models")]
+pub mod models {
+    #[doc(inline)]
+    pub use fulmen_models::*;
+}
+
 /// Modules, layers, losses, metrics, optimizers, schedules, and weights in and out.
 pub mod nn {
     #[doc(inline)]
@@ -126,6 +133,9 @@ mod book {
     mod operations {}
     #[doc = include_str!("../../../docs/src/models.md")]
     mod models {}
+    #[cfg(feature = "models")]
+    #[doc = include_str!("../../../docs/src/ready-made.md")]
+    mod ready_made {}
     #[doc = include_str!("../../../docs/src/data.md")]
     mod data {}
     #[cfg(all(feature = "cloud", feature = "images", feature = "parquet", feature = "shards"))]

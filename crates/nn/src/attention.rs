@@ -55,6 +55,7 @@ pub fn scaled_dot_product_attention(q: impl AsTensor, k: impl AsTensor, v: impl 
 pub struct Attention {
     causal: bool,
     scale: Option<f64>,
+    softcap: Option<f64>,
     mask: Option<Tensor>,
     dropout: Option<Dropout>,
     grouped: bool,
@@ -75,6 +76,12 @@ impl Attention {
     /// The factor on the products, instead of `1/√width`.
     pub fn scale(mut self, scale: f64) -> Attention {
         self.scale = Some(scale);
+        self
+    }
+
+    /// Keeps the products `x`, times the factor, between `−cap` and `cap`, as `cap·tanh(x/cap)`. Gemma 2's.
+    pub fn softcap(mut self, cap: f64) -> Attention {
+        self.softcap = Some(cap);
         self
     }
 
@@ -184,6 +191,9 @@ impl Attention {
         }
         let wide = precision(product.dtype());
         let mut scores = product.to_dtype(wide) * scale;
+        if let Some(cap) = self.softcap {
+            scores = (scores / cap).tanh() * cap;
+        }
         let mut seen = None;
         match &self.mask {
             Some(mask) if mask.dtype() == DType::Bool => seen = Some(mask.clone()),

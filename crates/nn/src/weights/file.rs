@@ -18,8 +18,15 @@ use crate::{Error, Result};
 const CHECKPOINT: &str = "checkpoint";
 
 /// The files that a folder is searched for, in this order: Hugging Face's names.
-const IN_A_FOLDER: [&str; 4] =
-    ["model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"];
+const IN_A_FOLDER: [&str; 7] = [
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+    "diffusion_pytorch_model.safetensors.index.json",
+    "diffusion_pytorch_model.safetensors",
+    "diffusion_pytorch_model.bin",
+];
 
 /// A value of a file, or the way to it.
 #[derive(Clone, Debug)]

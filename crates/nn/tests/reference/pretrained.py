@@ -1,10 +1,10 @@
-"""Weights as PyTorch, torchvision and Hugging Face write them, and the logits that they give there. `generate.py` runs
+"""Weights as PyTorch and Hugging Face write them, and the logits that they give there. `generate.py` runs
 it: small models of the real architectures, whose files are committed. With full-sized ones, into a folder:
 
-    pip install torch torchvision transformers && python pretrained.py FOLDER
+    pip install torch transformers && python pretrained.py FOLDER
     FULMEN_PRETRAINED=FOLDER cargo test --release -p fulmen-nn --test pretrained -- --ignored
 
-The weights are random, as no file of trained ones can be made here; running statistics are those of some batches.
+The weights are random, as no file of trained ones can be made here.
 """
 
 import json
@@ -13,37 +13,9 @@ import sys
 from pathlib import Path
 
 import torch
-import torchvision
 import transformers
-from torch import nn
 
 from common import FOLDER, MADE_WITH, draw, labels, tensor
-
-
-class ResNet(torchvision.models.ResNet):
-    """torchvision's, with `width` channels where it has 64."""
-
-    def __init__(self, width, classes):
-        super().__init__(torchvision.models.resnet.BasicBlock, [2, 2, 2, 2], num_classes=classes)
-        self.inplanes = width
-        self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
-        for i, planes in enumerate([width, 2 * width, 4 * width, 8 * width]):
-            setattr(self, f"layer{i + 1}", self._make_layer(torchvision.models.resnet.BasicBlock, planes, 2, stride=1 if i == 0 else 2))
-        self.fc = nn.Linear(8 * width, classes)
-
-
-def resnet18(folder, width, classes, size):
-    """A checkpoint as training loops write it: the state dict of a wrapped model under a name, beside other things."""
-    model = ResNet(width, classes)
-    model.train()
-    for i in range(3):
-        model(draw(f"resnet/{i}", (4, 3, size, size)))
-    model.eval()
-    x = draw("resnet/x", (2, 3, size, size))
-    state = {f"module.{k}": v for k, v in model.state_dict().items()}
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    torch.save({"epoch": 3, "arch": "resnet18", "state_dict": state, "optimizer": optimizer.state_dict()}, folder / "resnet18.pth")
-    return {"width": width, "classes": classes, "inputs": [tensor(x)], "outputs": [tensor(model(x))]}
 
 
 def bert(folder, hidden, heads, vocabulary, positions):
@@ -80,10 +52,9 @@ def gpt2(folder, width, heads, vocabulary, positions, shard):
 def write_all(folder, full):
     torch.manual_seed(0)
     folder.mkdir(exist_ok=True)
-    versions = MADE_WITH | {"torchvision": torchvision.__version__, "transformers": transformers.__version__}
+    versions = MADE_WITH | {"transformers": transformers.__version__}
     with torch.no_grad():
         cases = {
-            "resnet18": resnet18(folder, *((64, 1000, 224) if full else (4, 5, 64))),
             "bert": bert(folder, *((768, 12, 30522, 512) if full else (16, 4, 40, 8))),
             "gpt2": gpt2(folder, *((768, 12, 50257, 1024, "100MB") if full else (16, 4, 40, 8, "10KB"))),
         }

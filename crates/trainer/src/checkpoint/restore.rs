@@ -1,6 +1,7 @@
 //! [`Value`]: a tensor of a checkpoint, of which each process reads what its devices need.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
 
 use fulmen_checkpoint::{Checkpoint, Rectangle};
 use fulmen_nn::safetensors::type_of;
@@ -51,9 +52,8 @@ impl Value {
         let Value::Stored(name, stored) = self else { return Ok(Restored::Whole(self.read(from, &entry.ty)?)) };
         let mut parts = BTreeMap::new();
         for block in runtime.blocks(&entry.ty, &entry.sharding)? {
-            if !parts.contains_key(&block.start) {
-                let literal = read_block(from, name, stored, &entry.ty, &block)?;
-                parts.insert(block.start, literal);
+            if let Slot::Vacant(part) = parts.entry(block.start.clone()) {
+                part.insert(read_block(from, name, stored, &entry.ty, &block)?);
             }
         }
         Ok(Restored::Parts(parts))

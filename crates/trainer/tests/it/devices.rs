@@ -373,23 +373,15 @@ fn a_tied_model_is_tested_from_its_checkpoint_by_another_trainer() {
 fn a_checkpoint_of_eight_devices_goes_on_with_any_number_under_another_strategy() {
     let folder = tempfile::tempdir().unwrap();
     let fit = |devices: usize, strategy, from: &Path, epochs: u64| {
-        let losses = Losses::default();
-        let mut trainer = Trainer::builder()
-            .accelerator(Accelerator::Cpu)
-            .devices(devices)
-            .strategy(strategy)
-            .max_epochs(epochs)
-            .log_every_n_steps(1)
-            .enable_progress_bar(false)
-            .default_root_dir(folder.path())
-            .ckpt_path(from)
-            .callback(losses.clone())
-            .build()
-            .unwrap();
-        let (module, train) = (mlp(), loader());
+        let builder = || {
+            let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(devices).strategy(strategy);
+            let builder = builder.max_epochs(epochs).log_every_n_steps(1).enable_progress_bar(false);
+            builder.default_root_dir(folder.path()).ckpt_path(from)
+        };
+        let (module, train, losses) = (mlp(), loader(), Losses::default());
         // What a step begins with, bit for bit.
-        let step = trainer.train_step(&module, &train).unwrap();
-        drop(step);
+        drop(builder().build().unwrap().train_step(&module, &train).unwrap());
+        let mut trainer = builder().callback(losses.clone()).build().unwrap();
         let begun: BTreeMap<String, Vec<u8>> = module
             .state()
             .into_iter()

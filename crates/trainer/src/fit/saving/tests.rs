@@ -38,7 +38,7 @@ impl TrainingModule for Line {
 /// Eight steps an epoch.
 fn loader() -> DataLoader {
     let x: Vec<f32> = (0..64 * 16).map(|i| (i as f32).sin()).collect();
-    let data = TensorDataset::builder().array("y", [64, 8], x[..64 * 8].to_vec()).array("x", [64, 16], x);
+    let data = TensorDataset::builder().array("y", [64, 8], &x[..64 * 8]).array("x", [64, 16], x);
     DataLoader::builder(data.build().unwrap()).batch_size(8).build().unwrap()
 }
 

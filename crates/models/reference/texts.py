@@ -1,0 +1,213 @@
+"""Tiny random models of texts as transformers writes them, and what they give: the folders beside this file.
+
+    pip install torch==2.15.0 transformers==5.23.0 && python texts.py
+
+Each folder has the model, as `from_pretrained` reads it, and `expected.safetensors`: inputs, logits, generated tokens. The
+other way, folders that `cargo test -p fulmen-models -- --ignored saved` wrote are compared with
+
+    python texts.py check FOLDER
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+HERE = Path(__file__).parent
+VOCABULARY = 40
+
+
+def settle(model, seed):
+    """Random values that are large enough for tokens to differ."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in sorted(model.named_parameters()):
+        noise = torch.randn(parameter.shape, generator=generator)
+        if "norm" in name.lower() or ".ln_" in name:
+            parameter.data += 0.2 * noise
+        else:
+            parameter.data = noise * (0.2 if parameter.dim() == 1 else 2.0 * parameter.shape[-1] ** -0.5)
+    return model.eval()
+
+
+def ids(seed, batch=2, length=7):
+    return torch.randint(3, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def save(folder, values):
+    values = {key: (value.int() if value.dtype == torch.int64 else value.float()).contiguous() for key, value in values.items()}
+    save_file(values, folder / "expected.safetensors")
+
+
+def write(name, model, values, **how):
+    """The folder NAME: the model, then inputs and outputs."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model.save_pretrained(folder, **how)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    save(folder, values)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    return folder
+
+
+def as_bin(folder, prefix=""):
+    """The weights as `torch.save` writes them, under names that begin with `prefix`."""
+    weights = {prefix + name: value for name, value in load_file(folder / "model.safetensors").items()}
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+
+
+def decoded(model, seed, padded=False, beams=None):
+    """Logits of two sequences and 32 greedy tokens; of a prompt that is padded, until one ends; of a beam search."""
+    tokens = ids(seed)
+    config = model.generation_config
+    config.eos_token_id = config.pad_token_id = config.bos_token_id = None
+    plain, length = dict(do_sample=False, use_cache=True), tokens.shape[1]
+    every, some = torch.ones_like(tokens), torch.ones_like(tokens)
+    some[1, :3] = 0
+    greedy = model.generate(tokens, attention_mask=every, max_new_tokens=32, **plain)[:, length:]
+    values = {"ids": tokens, "logits": model(tokens).logits, "greedy": greedy}
+    # A token that the first greedy search finds early.
+    end = int(greedy[0, 4])
+    ending = dict(max_new_tokens=8, eos_token_id=end, pad_token_id=1, **plain)
+
+    def found(**how):
+        tail = model.generate(tokens, **how, **ending)[:, length:]
+        return torch.nn.functional.pad(tail, (0, 8 - tail.shape[1]), value=1)
+
+    values["end"] = torch.tensor([end])
+    if padded:
+        values["padded"] = found(attention_mask=some)
+    if beams is not None:
+        values["beams"] = found(attention_mask=every, num_beams=3, **beams)
+    return values
+
+
+def gpt2():
+    config = transformers.GPT2Config(vocab_size=VOCABULARY, n_positions=48, n_embd=16, n_layer=1, n_head=4)
+    model = settle(transformers.GPT2LMHeadModel(config), 0)
+    write("gpt2", model, decoded(model, 1, padded=True, beams={}), max_shard_size="10KB")
+
+
+def small(config, **more):
+    """A config of one layer, or of as many as it says."""
+    sizes = dict(vocab_size=VOCABULARY, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
+    return config(**{**sizes, **more})
+
+
+def llama():
+    """Llama 3: scaled rotations, grouped queries, a head of its own. The weights are bf16."""
+    rope = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+    model = settle(transformers.LlamaForCausalLM(small(transformers.LlamaConfig, rope_parameters=rope)), 2).bfloat16()
+    # Read again, because `bfloat16()` rounds the angles too.
+    folder = write("llama", model, {})
+    model = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    save(folder, decoded(model, 3, padded=True))
+
+
+def qwen2():
+    """Biases of queries, keys and values."""
+    model = settle(transformers.Qwen2ForCausalLM(small(transformers.Qwen2Config)), 14)
+    write("qwen2", model, decoded(model, 15))
+
+
+def qwen3():
+    """Normalized queries and keys, a tied head; as downloaded folders say it, with `rope_theta` apart."""
+    model = settle(transformers.Qwen3ForCausalLM(small(transformers.Qwen3Config, head_dim=8, tie_word_embeddings=True)), 4)
+    folder = write("qwen3", model, decoded(model, 5))
+    config = json.loads((folder / "config.json").read_text())
+    del config["rope_parameters"]
+    config |= {"rope_theta": 10000.0, "rope_scaling": None}
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def mistral():
+    """A sliding window. The weights are a pickle of a wrapped model."""
+    model = settle(transformers.MistralForCausalLM(small(transformers.MistralConfig, head_dim=4, sliding_window=4)), 6)
+    as_bin(write("mistral", model, decoded(model, 7)), "module.")
+
+
+def gemma():
+    """The first Gemma: normalizations by 1 + weight, scaled embeddings."""
+    model = settle(transformers.GemmaForCausalLM(small(transformers.GemmaConfig, head_dim=8)), 8)
+    write("gemma", model, decoded(model, 9))
+
+
+def gemma2():
+    """Logits between bounds, four normalizations, every other layer with a sliding window."""
+    config = small(transformers.Gemma2Config, num_hidden_layers=2, head_dim=8, sliding_window=4, query_pre_attn_scalar=6, attn_logit_softcapping=3.0, final_logit_softcapping=4.0)
+    model = settle(transformers.Gemma2ForCausalLM._from_config(config, attn_implementation="eager"), 10)
+    write("gemma2", model, decoded(model, 11))
+
+
+def gemma3():
+    """Normalized queries and keys, and rotations of their own for the layers with a sliding window."""
+    kinds = ["sliding_attention", "full_attention"]
+    rope = {"sliding_attention": {"rope_type": "default", "rope_theta": 100.0}, "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}}
+    config = small(transformers.Gemma3TextConfig, num_hidden_layers=2, head_dim=8, sliding_window=4, query_pre_attn_scalar=6, layer_types=kinds, rope_parameters=rope)
+    model = settle(transformers.Gemma3ForCausalLM(config), 12)
+    write("gemma3", model, decoded(model, 13))
+
+
+def encoder(config, **more):
+    sizes = dict(vocab_size=VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24, max_position_embeddings=12)
+    return config(**{**sizes, **more})
+
+
+def encoded(model, padding, kinds):
+    """The logits of two sequences, of which the second has padding behind it."""
+    tokens, mask = ids(21), torch.ones(2, 7, dtype=torch.int64)
+    tokens[1, 4:], mask[1, 4:] = padding, 0
+    values = {"input_ids": tokens, "attention_mask": mask}
+    if kinds:
+        values["token_type_ids"] = (torch.arange(7) > 3).long().repeat(2, 1)
+    return values | {"logits": model(**values).logits}
+
+
+def bert():
+    """A pickle, whose normalizations have the names that BERT's first files have."""
+    model = settle(transformers.BertForMaskedLM(encoder(transformers.BertConfig)), 16)
+    folder = write("bert", model, encoded(model, 0, kinds=True))
+    as_bin(folder)
+    weights = torch.load(folder / "pytorch_model.bin")
+    old = lambda name: name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+    torch.save({old(name): value for name, value in weights.items()}, folder / "pytorch_model.bin")
+    model = settle(transformers.BertForSequenceClassification(encoder(transformers.BertConfig, num_labels=3)), 17)
+    write("bert-classifier", model, encoded(model, 0, kinds=True))
+
+
+def roberta():
+    more = dict(type_vocab_size=1, layer_norm_eps=1e-5)
+    model = settle(transformers.RobertaForMaskedLM(encoder(transformers.RobertaConfig, **more)), 18)
+    write("roberta", model, encoded(model, 1, kinds=False))
+    model = settle(transformers.RobertaForSequenceClassification(encoder(transformers.RobertaConfig, num_labels=3, **more)), 19)
+    write("roberta-classifier", model, encoded(model, 1, kinds=False))
+
+
+FAMILIES = [gpt2, llama, qwen2, qwen3, mistral, gemma, gemma2, gemma3, bert, roberta]
+
+
+def check(folder):
+    """Whether transformers gives the logits that stand in `expected.safetensors` of a folder which Rust saved."""
+    config = json.loads((folder / "config.json").read_text())
+    model = getattr(transformers, config["architectures"][0]).from_pretrained(folder).eval()
+    expected = load_file(folder / "expected.safetensors")
+    inputs = {name: value.long() for name, value in expected.items() if name != "logits"}
+    logits = model(**inputs).logits
+    off = ((logits - expected["logits"]).abs().max() / expected["logits"].abs().max()).item()
+    print(f"{folder.name}: {config['architectures'][0]}, off by {off:.1e} of the largest logit")
+    return off < 1e-4
+
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        if sys.argv[1:2] == ["check"]:
+            sys.exit(not all([check(folder) for folder in sorted(Path(sys.argv[2]).iterdir())]))
+        for family in FAMILIES:
+            family()
+    for path in sorted(HERE.glob("*/*")):
+        print(path.relative_to(HERE), path.stat().st_size)

@@ -1,0 +1,38 @@
+//! [`Activation`]: the functions between layers, by the names that configs of transformers give them.
+
+use fulmen_nn::activation;
+use fulmen_tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+/// What `hidden_act` and settings like it can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Activation {
+    /// `x·Φ(x)`.
+    Gelu,
+    /// The same with `tanh` for `Φ`; as [`Activation::GeluPytorchTanh`].
+    GeluNew,
+    /// The same with `tanh` for `Φ`.
+    GeluPytorchTanh,
+    /// `max(x, 0)`.
+    Relu,
+    /// `x·sigmoid(x)`.
+    #[serde(alias = "swish")]
+    Silu,
+    /// The hyperbolic tangent.
+    Tanh,
+}
+
+impl Activation {
+    /// The function of each element.
+    pub(crate) fn forward(self, x: &Tensor) -> Tensor {
+        match self {
+            Activation::Gelu => activation::gelu(x),
+            Activation::GeluNew | Activation::GeluPytorchTanh => activation::gelu_tanh(x),
+            Activation::Relu => activation::relu(x),
+            Activation::Silu => activation::silu(x),
+            Activation::Tanh => activation::tanh(x),
+        }
+    }
+}

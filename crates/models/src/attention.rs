@@ -1,0 +1,120 @@
+//! What the attention of all these models shares: heads split and joined, and which token sees which.
+
+use fulmen_nn::attention::{Attention, KeyValueCache};
+use fulmen_tensor::{DType, Tensor, checkpoint};
+
+use crate::StaticCache;
+
+/// `[batch, length, heads·width]` to `[batch, heads, length, width]`.
+pub(crate) fn split_heads(x: &Tensor, heads: usize) -> Tensor {
+    x.unflatten(-1, &[heads as isize, -1]).transpose(1, 2)
+}
+
+/// `[batch, heads, length, width]` to `[batch, length, heads·width]`.
+pub(crate) fn join_heads(x: &Tensor) -> Tensor {
+    x.transpose(1, 2).flatten(-2, -1)
+}
+
+/// The mask `[batch, 1, 1, length]` for attention, of one `[batch, length]` that is not 0 at the tokens and 0 at padding.
+pub(crate) fn padding_mask(attention_mask: &Tensor) -> Tensor {
+    attention_mask.ne(0.0).unsqueeze(1).unsqueeze(1)
+}
+
+/// The next tokens of causal sequences: where they stand, and what they see.
+pub(crate) struct Span {
+    /// The places of the tokens in the sequence, i32 `[count, 1]`.
+    pub(crate) queries: Tensor,
+    /// How many places there are.
+    pub(crate) keys: usize,
+    /// How many places at the front of each sequence are padding, i32 `[batch]`.
+    padding: Option<Tensor>,
+}
+
+impl Span {
+    /// Tokens `[batch, count]`: the whole sequences, or what follows those in the cache.
+    pub(crate) fn new(ids: &Tensor, cache: Option<&StaticCache>) -> Span {
+        let count = ids.size(1);
+        let queries = Tensor::arange(DType::I32, count).unsqueeze(-1);
+        match cache.and_then(|cache| Some((cache, cache.layers().first()?))) {
+            Some((cache, first)) => Span {
+                queries: queries + first.position(),
+                keys: first.keys().size(-2),
+                padding: cache.padding().cloned(),
+            },
+            None => Span { queries, keys: count, padding: None },
+        }
+    }
+
+    /// The positions, which count from the first token that is not padding: `[count]`, or `[batch, count]` with padding.
+    pub(crate) fn positions(&self) -> Tensor {
+        let places = self.queries.squeeze(-1);
+        match &self.padding {
+            Some(padding) => (places - padding.unsqueeze(-1)).clamp(0.0, f64::from(i32::MAX)),
+            None => places,
+        }
+    }
+
+    /// [`positions`](Span::positions) beside `[batch, heads, count, width]`.
+    pub(crate) fn positions_of_heads(&self) -> Tensor {
+        match &self.padding {
+            Some(_) => self.positions().unsqueeze(1),
+            None => self.positions(),
+        }
+    }
+
+    /// Which keys each token sees: itself and those before it, of a `window` the last so many, but no padding. Booleans
+    /// `[count, keys]`, or `[batch, 1, count, keys]` with padding.
+    pub(crate) fn mask(&self, window: Option<usize>) -> Tensor {
+        let keys = Tensor::arange(DType::I32, self.keys);
+        let mut seen = keys.le(&self.queries);
+        if let Some(window) = window {
+            seen = seen.and(keys.gt(&self.queries - window as f64));
+        }
+        match &self.padding {
+            Some(padding) => seen.and(keys.ge(padding.reshape([padding.size(0), 1, 1, 1]))),
+            None => seen,
+        }
+    }
+}
+
+/// Runs `layer` over the row of layers, each with its number and its cache if there is one, and gathers what they made of
+/// the caches. With `checkpointing`, and no cache, the backward pass keeps only what goes into each layer.
+pub(crate) fn run_layers(
+    x: Tensor,
+    layers: usize,
+    cache: Option<&StaticCache>,
+    checkpointing: bool,
+    layer: impl Fn(usize, &Tensor, Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>),
+) -> (Tensor, Option<StaticCache>) {
+    let Some(cache) = cache else {
+        let forward = |i: usize, x: &Tensor| layer(i, x, None).0;
+        let all = (0..layers).fold(x, |x, i| match checkpointing {
+            true => checkpoint(|x| vec![forward(i, &x[0])], &[&x]).swap_remove(0),
+            false => forward(i, &x),
+        });
+        return (all, None);
+    };
+    let (mut x, mut next) = (x, vec![]);
+    for (i, before) in cache.layers().iter().enumerate() {
+        let after;
+        (x, after) = layer(i, &x, Some(before));
+        next.extend(after);
+    }
+    (x, Some(cache.with_layers(next)))
+}
+
+/// Attention of the queries, `[batch, heads, count, width]`, to the keys and values of `[batch, key heads, …]`: to their
+/// own, or to those in the cache, where they are put first.
+pub(crate) fn attend(
+    how: Attention,
+    [q, k, v]: [&Tensor; 3],
+    cache: Option<&KeyValueCache>,
+) -> (Tensor, Option<KeyValueCache>) {
+    match cache {
+        None => (join_heads(&how.forward(q, k, v)), None),
+        Some(cache) => {
+            let cache = cache.append(k, v);
+            (join_heads(&how.forward(q, cache.keys(), cache.values())), Some(cache))
+        }
+    }
+}

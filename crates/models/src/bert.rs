@@ -1,0 +1,568 @@
+//! BERT: transformers' `BertForMaskedLM` and `BertForSequenceClassification`, Devlin et al. 2018. RoBERTa has the same
+//! encoder, and heads of its own ([`roberta`](crate::roberta)).
+//!
+//! Embeddings of tokens, positions and segments are added; each layer mixes into a token what attention finds in all
+//! others, and then what a network of two layers makes of it, each with a normalization behind the sum.
+
+use fulmen_nn::attention::Attention;
+use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::attention::{attend, padding_mask, run_layers, split_heads};
+use crate::{Activation, Error, Labels, MODELS, Pretrained, Result};
+
+/// The settings, with the names of `config.json`; by default BERT-base's, of 110 million parameters.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// `bert` or `roberta`.
+    pub model_type: String,
+    /// How many tokens there are.
+    pub vocab_size: usize,
+    /// Features of a token.
+    pub hidden_size: usize,
+    /// Layers.
+    pub num_hidden_layers: usize,
+    /// Heads of attention, which divide the features.
+    pub num_attention_heads: usize,
+    /// Features within the network of a layer.
+    pub intermediate_size: usize,
+    /// The function within the network of a layer.
+    pub hidden_act: Activation,
+    /// Dropout of embeddings and of what a layer adds.
+    pub hidden_dropout_prob: f64,
+    /// Dropout of the weights of attention.
+    pub attention_probs_dropout_prob: f64,
+    /// Dropout before the classifier; `hidden_dropout_prob` if it is not said.
+    pub classifier_dropout: Option<f64>,
+    /// Rows of the table of positions. RoBERTa's first ones, up to the padding's, are no position.
+    pub max_position_embeddings: usize,
+    /// Kinds of segments.
+    pub type_vocab_size: usize,
+    /// What the normalizations add to the variance.
+    pub layer_norm_eps: f64,
+    /// The standard deviation of the first values.
+    pub initializer_range: f64,
+    /// The token that stands for padding; RoBERTa counts no positions for it.
+    pub pad_token_id: Option<usize>,
+    /// Whether the head of the masked language model is the token embedding.
+    pub tie_word_embeddings: bool,
+    /// The classes.
+    #[serde(flatten)]
+    pub labels: Labels,
+    /// What else the file says; it is kept.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            model_type: "bert".into(),
+            vocab_size: 30522,
+            hidden_size: 768,
+            num_hidden_layers: 12,
+            num_attention_heads: 12,
+            intermediate_size: 3072,
+            hidden_act: Activation::Gelu,
+            hidden_dropout_prob: 0.1,
+            attention_probs_dropout_prob: 0.1,
+            classifier_dropout: None,
+            max_position_embeddings: 512,
+            type_vocab_size: 2,
+            layer_norm_eps: 1e-12,
+            initializer_range: 0.02,
+            pad_token_id: None,
+            tie_word_embeddings: true,
+            labels: Labels::default(),
+            other: Map::new(),
+        }
+    }
+}
+
+impl Config {
+    /// RoBERTa-base's settings.
+    pub fn roberta() -> Config {
+        Config {
+            model_type: "roberta".into(),
+            vocab_size: 50265,
+            max_position_embeddings: 514,
+            type_vocab_size: 1,
+            layer_norm_eps: 1e-5,
+            ..Config::default()
+        }
+    }
+
+    fn is_roberta(&self) -> bool {
+        self.model_type == "roberta"
+    }
+
+    /// The dropout before a classifier.
+    pub(crate) fn head_dropout(&self) -> Dropout {
+        Dropout::new(self.classifier_dropout.unwrap_or(self.hidden_dropout_prob))
+    }
+
+    /// A linear layer with the first values of these models.
+    pub(crate) fn linear(&self, from: usize, to: usize) -> Linear {
+        let layer = Linear::new(from, to);
+        layer.weight.set_init(Init::normal(0.0, self.initializer_range));
+        if let Some(bias) = &layer.bias {
+            bias.set_init(Init::zeros());
+        }
+        layer
+    }
+
+    pub(crate) fn norm(&self) -> LayerNorm {
+        LayerNorm::new([self.hidden_size]).eps(self.layer_norm_eps)
+    }
+
+    /// From features to the vocabulary: its weight is that of the embedding where they are tied, its bias is `bias`.
+    pub(crate) fn decoder(&self, embedding: &Embedding, bias: &Parameter) -> Linear {
+        let mut decoder = self.linear(self.hidden_size, self.vocab_size);
+        if self.tie_word_embeddings {
+            decoder.weight = embedding.weight.clone();
+        }
+        decoder.bias = Some(bias.clone());
+        decoder
+    }
+}
+
+/// Embeddings and layers, without a head: what transformers calls `bert` or `roberta` in its models.
+#[derive(Module)]
+pub struct Encoder {
+    /// What goes into the first layer.
+    pub embeddings: Embeddings,
+    /// The layers.
+    pub encoder: Layers,
+    #[module(skip)]
+    first_position: Option<usize>,
+}
+
+/// Embeddings of tokens, positions and segments, added and normalized.
+#[derive(Module)]
+pub struct Embeddings {
+    /// `[vocabulary, features]`.
+    pub word_embeddings: Embedding,
+    /// `[positions, features]`.
+    pub position_embeddings: Embedding,
+    /// `[segments, features]`.
+    pub token_type_embeddings: Embedding,
+    /// Of the sum.
+    #[module(rename = "LayerNorm")]
+    pub layer_norm: LayerNorm,
+    dropout: Dropout,
+    max_positions: usize,
+}
+
+/// The row of layers.
+#[derive(Module)]
+pub struct Layers {
+    /// The layers.
+    pub layer: Vec<Layer>,
+    /// Whether the backward pass computes each layer again, for a fraction of the memory; false at first.
+    pub gradient_checkpointing: bool,
+}
+
+/// A layer.
+#[derive(Module)]
+pub struct Layer {
+    /// Attention to all tokens.
+    pub attention: SelfAttention,
+    /// Into the network.
+    pub intermediate: Dense,
+    /// Out of the network.
+    pub output: Output,
+    #[module(skip)]
+    activation: Activation,
+}
+
+/// Attention and what adds its result.
+#[derive(Module)]
+pub struct SelfAttention {
+    /// Queries, keys and values.
+    #[module(rename = "self")]
+    pub projections: Projections,
+    /// From what the heads found.
+    pub output: Output,
+    dropout: Dropout,
+    heads: usize,
+}
+
+/// The layers that make queries, keys and values.
+#[derive(Module)]
+pub struct Projections {
+    /// `[features, features]`.
+    pub query: Linear,
+    /// `[features, features]`.
+    pub key: Linear,
+    /// `[features, features]`.
+    pub value: Linear,
+}
+
+/// A linear layer under the name `dense`.
+#[derive(Module)]
+pub struct Dense {
+    /// `[out, in]`.
+    pub dense: Linear,
+}
+
+/// A linear layer whose result is added and normalized.
+#[derive(Module)]
+pub struct Output {
+    /// `[out, in]`.
+    pub dense: Linear,
+    /// Of the sum.
+    #[module(rename = "LayerNorm")]
+    pub layer_norm: LayerNorm,
+    dropout: Dropout,
+}
+
+impl Output {
+    fn new(config: &Config, from: usize) -> Output {
+        let dropout = Dropout::new(config.hidden_dropout_prob);
+        Output { dense: config.linear(from, config.hidden_size), layer_norm: config.norm(), dropout }
+    }
+
+    fn forward(&self, x: &Tensor, residual: &Tensor) -> Tensor {
+        self.layer_norm.forward(self.dropout.forward(self.dense.forward(x)) + residual)
+    }
+}
+
+impl Layer {
+    fn new(config: &Config) -> Layer {
+        let Config { hidden_size: features, intermediate_size: inner, .. } = *config;
+        let projection = || config.linear(features, features);
+        Layer {
+            attention: SelfAttention {
+                projections: Projections { query: projection(), key: projection(), value: projection() },
+                output: Output::new(config, features),
+                dropout: Dropout::new(config.attention_probs_dropout_prob),
+                heads: config.num_attention_heads,
+            },
+            intermediate: Dense { dense: config.linear(features, inner) },
+            output: Output::new(config, inner),
+            activation: config.hidden_act,
+        }
+    }
+
+    fn forward(&self, x: &Tensor, how: &Attention) -> Tensor {
+        let SelfAttention { projections, output, dropout, heads } = &self.attention;
+        let Projections { query, key, value } = projections;
+        let [q, k, v] = [query, key, value].map(|projection| split_heads(&projection.forward(x), *heads));
+        let (found, _) = attend(how.clone().dropout(dropout), [&q, &k, &v], None);
+        let x = output.forward(&found, x);
+        let inner = self.activation.forward(&self.intermediate.dense.forward(&x));
+        self.output.forward(&inner, &x)
+    }
+}
+
+impl Encoder {
+    pub(crate) fn new(config: &Config) -> Result<Encoder> {
+        let Config { hidden_size: features, num_attention_heads: heads, .. } = *config;
+        if heads == 0 || features % heads != 0 {
+            let message = format!("`num_attention_heads` is {heads}, which does not divide `hidden_size`, {features}");
+            return Err(Error::config(message));
+        }
+        let first_position = config.is_roberta().then(|| config.pad_token_id.unwrap_or(1) + 1);
+        let max_positions = config.max_position_embeddings.saturating_sub(first_position.unwrap_or(0));
+        let embedding = |rows| {
+            let embedding = Embedding::new(rows, features);
+            embedding.weight.set_init(Init::normal(0.0, config.initializer_range));
+            embedding
+        };
+        let embeddings = Embeddings {
+            word_embeddings: embedding(config.vocab_size),
+            position_embeddings: embedding(config.max_position_embeddings),
+            token_type_embeddings: embedding(config.type_vocab_size),
+            layer_norm: config.norm(),
+            dropout: Dropout::new(config.hidden_dropout_prob),
+            max_positions,
+        };
+        let layer = (0..config.num_hidden_layers).map(|_| Layer::new(config)).collect();
+        Ok(Encoder { embeddings, encoder: Layers { layer, gradient_checkpointing: false }, first_position })
+    }
+
+    /// The features `[batch, length, features]` of the ids, integers `[batch, length]`; the segments of the tokens are all
+    /// 0 if they are not given, and without a mask no token is padding.
+    pub(crate) fn forward(
+        &self,
+        ids: &Tensor,
+        token_type_ids: Option<&Tensor>,
+        attention_mask: Option<&Tensor>,
+    ) -> Result<Tensor, Refusal> {
+        let ids = ids.live()?;
+        let Embeddings { word_embeddings, position_embeddings, token_type_embeddings, .. } = &self.embeddings;
+        let most = self.embeddings.max_positions;
+        if ids.rank() != 2 || ids.size(1) > most {
+            return Err(format!("the ids {} are not [batch, length] with a length of at most {most}", ids.ty()).into());
+        }
+        for (what, other) in [("segments", token_type_ids), ("mask", attention_mask)] {
+            if let Some(other) = other.filter(|other| other.shape() != ids.shape()) {
+                return Err(format!("the {what} {} have not the shape of the ids, {}", other.ty(), ids.ty()).into());
+            }
+        }
+        let positions = match self.first_position {
+            None => Tensor::arange(DType::I32, ids.size(1)),
+            // Counted over the tokens that are not padding, whose own is the one before the first.
+            Some(first) => {
+                let is_token = ids.ne((first - 1) as f64).to_dtype(DType::I32);
+                is_token.cumsum(1) * is_token + (first - 1) as f64
+            }
+        };
+        let segments = token_type_ids.cloned().unwrap_or_else(|| Tensor::zeros(DType::I32, ids.shape()));
+        let x = word_embeddings.forward(ids) + token_type_embeddings.forward(segments);
+        let x = self.embeddings.layer_norm.forward(x + position_embeddings.forward(positions));
+        let x = self.embeddings.dropout.forward(x);
+        let how = attention_mask.map_or(Attention::new(), |mask| Attention::new().mask(padding_mask(mask)));
+        let Layers { layer, gradient_checkpointing } = &self.encoder;
+        let forward = |i: usize, x: &Tensor, _: Option<&_>| (layer[i].forward(x, &how), None);
+        Ok(run_layers(x, layer.len(), None, *gradient_checkpointing, forward).0)
+    }
+}
+
+/// BERT that finds masked tokens.
+///
+/// ```
+/// use fulmen_models::Pretrained;
+/// use fulmen_models::bert::{BertForMaskedLm, Config};
+/// use fulmen_nn::Module;
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let config = Config { vocab_size: 50, hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 2, ..Config::default() };
+/// let model = BertForMaskedLm::new(config)?;
+/// model.initialize(0);
+/// model.eval();
+/// let ids = Tensor::zeros(DType::I32, [4, 16]);
+/// let mask = Tensor::ones(DType::I32, [4, 16]); // 0 at padding
+/// assert_eq!(model.forward(&ids, None, Some(&mask)).ty().to_string(), "f32[4, 16, 50]");
+/// # Ok::<(), fulmen_models::Error>(())
+/// ```
+#[derive(Module)]
+pub struct BertForMaskedLm {
+    /// Embeddings and layers.
+    pub bert: Encoder,
+    /// From features to logits.
+    pub cls: MaskedLmHead,
+    #[module(skip)]
+    config: Config,
+}
+
+/// The head of a [`BertForMaskedLm`].
+#[derive(Module)]
+pub struct MaskedLmHead {
+    /// All of it.
+    pub predictions: Predictions,
+}
+
+/// A linear layer, a normalization, and the token embedding again with a bias.
+#[derive(Module)]
+pub struct Predictions {
+    /// `[vocabulary]`.
+    pub bias: Parameter,
+    /// The layer and the normalization.
+    pub transform: Transform,
+    /// `[vocabulary, features]`.
+    pub decoder: Linear,
+}
+
+/// A linear layer and a normalization, with a function between.
+#[derive(Module)]
+pub struct Transform {
+    /// `[features, features]`.
+    pub dense: Linear,
+    /// Of the result.
+    #[module(rename = "LayerNorm")]
+    pub layer_norm: LayerNorm,
+}
+
+impl BertForMaskedLm {
+    /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`; `token_type_ids`, the
+    /// same shape, says which segment a token is of, all 0 without; `attention_mask`, the same shape, is 0 at padding.
+    ///
+    /// Poisoned for other shapes, and for more tokens than there are positions.
+    #[track_caller]
+    pub fn forward(
+        &self,
+        ids: impl AsTensor,
+        token_type_ids: Option<&Tensor>,
+        attention_mask: Option<&Tensor>,
+    ) -> Tensor {
+        MODELS.record("BertForMaskedLm", || {
+            let x = self.bert.forward(ids.as_tensor(), token_type_ids, attention_mask)?;
+            let Predictions { transform, decoder, .. } = &self.cls.predictions;
+            let x = self.config.hidden_act.forward(&transform.dense.forward(x));
+            Ok(decoder.forward(transform.layer_norm.forward(x)))
+        })
+    }
+}
+
+impl Pretrained for BertForMaskedLm {
+    type Config = Config;
+    const MODEL_TYPES: &'static [&'static str] = &["bert"];
+    const FIXED: &'static [(&'static str, &'static str)] = FIXED;
+    const BASE_MODEL_PREFIX: &'static str = "bert";
+    const HEAD: &'static [&'static str] = &["cls."];
+    const IGNORED: &'static [&'static str] = &["pooler.", "cls.seq_relationship.", "classifier.", "position_ids"];
+
+    fn new(config: Config) -> Result<BertForMaskedLm> {
+        let bert = Encoder::new(&config)?;
+        let bias = Parameter::new([config.vocab_size], Init::zeros());
+        let decoder = config.decoder(&bert.embeddings.word_embeddings, &bias);
+        let dense = config.linear(config.hidden_size, config.hidden_size);
+        let transform = Transform { dense, layer_norm: config.norm() };
+        let cls = MaskedLmHead { predictions: Predictions { bias, transform, decoder } };
+        Ok(BertForMaskedLm { bert, cls, config })
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn architecture(&self) -> String {
+        "BertForMaskedLM".into()
+    }
+}
+
+/// BERT that tells the class of a text by its first token.
+///
+/// ```no_run
+/// use fulmen_models::bert::BertForSequenceClassification;
+/// use fulmen_models::{Labels, Pretrained};
+///
+/// // The classifier is new. The Trainer gives it its first values.
+/// let model = BertForSequenceClassification::from_folder_with("bert-base-uncased", |config| {
+///     config.labels = Labels::new(["negative", "positive"]);
+/// })?;
+/// # Ok::<(), fulmen_models::Error>(())
+/// ```
+#[derive(Module)]
+pub struct BertForSequenceClassification {
+    /// Embeddings, layers and pooler.
+    pub bert: Pooled,
+    dropout: Dropout,
+    /// `[classes, features]`.
+    pub classifier: Linear,
+    #[module(skip)]
+    config: Config,
+}
+
+/// An encoder and a layer over its first token.
+#[derive(Module)]
+pub struct Pooled {
+    /// Embeddings and layers.
+    #[module(flatten)]
+    pub encoder: Encoder,
+    /// Of the first token.
+    pub pooler: Dense,
+}
+
+impl BertForSequenceClassification {
+    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `token_type_ids`, the same shape, says which
+    /// segment a token is of, all 0 without; `attention_mask`, the same shape, is 0 at padding.
+    ///
+    /// Poisoned for other shapes, and for more tokens than there are positions.
+    #[track_caller]
+    pub fn forward(
+        &self,
+        ids: impl AsTensor,
+        token_type_ids: Option<&Tensor>,
+        attention_mask: Option<&Tensor>,
+    ) -> Tensor {
+        MODELS.record("BertForSequenceClassification", || {
+            let x = self.bert.encoder.forward(ids.as_tensor(), token_type_ids, attention_mask)?;
+            let pooled = self.bert.pooler.dense.forward(x.index(1, 0)).tanh();
+            Ok(self.classifier.forward(self.dropout.forward(pooled)))
+        })
+    }
+}
+
+impl Pretrained for BertForSequenceClassification {
+    type Config = Config;
+    const MODEL_TYPES: &'static [&'static str] = &["bert"];
+    const FIXED: &'static [(&'static str, &'static str)] = FIXED;
+    const BASE_MODEL_PREFIX: &'static str = "bert";
+    /// The pooler too: files of masked language models have none.
+    const HEAD: &'static [&'static str] = &["classifier.", "bert.pooler."];
+    const IGNORED: &'static [&'static str] = &["cls.", "position_ids"];
+
+    fn new(config: Config) -> Result<BertForSequenceClassification> {
+        let features = config.hidden_size;
+        let pooler = Dense { dense: config.linear(features, features) };
+        Ok(BertForSequenceClassification {
+            bert: Pooled { encoder: Encoder::new(&config)?, pooler },
+            dropout: config.head_dropout(),
+            classifier: config.linear(features, config.labels.len()),
+            config,
+        })
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn architecture(&self) -> String {
+        "BertForSequenceClassification".into()
+    }
+}
+
+/// What would make a BERT or a RoBERTa another model.
+pub(crate) const FIXED: &[(&str, &str)] =
+    &[("is_decoder", "false"), ("add_cross_attention", "false"), ("position_embedding_type", "\"absolute\"")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference::{Expected, borrowed, folder};
+    use crate::roberta::{RobertaForMaskedLm, RobertaForSequenceClassification};
+
+    fn load<M: Pretrained>(name: &str) -> (M, Expected) {
+        (M::from_folder(folder(name)).unwrap_or_else(|e| panic!("{e}")), Expected::read(name))
+    }
+
+    /// The masked language model of BERT is a pickle with the names of its first files.
+    #[test]
+    fn berts_and_robertas_of_transformers_give_its_logits() {
+        let (model, expected) = load::<BertForMaskedLm>("bert");
+        let [ids, kinds, mask] = ["input_ids", "token_type_ids", "attention_mask"].map(|name| expected.tensor(name));
+        expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&kinds), Some(&mask)))]));
+
+        let (model, expected) = load::<BertForSequenceClassification>("bert-classifier");
+        expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&kinds), Some(&mask)))]));
+
+        // Padding is seen from the ids too.
+        let (model, expected) = load::<RobertaForMaskedLm>("roberta");
+        let [ids, mask] = ["input_ids", "attention_mask"].map(|name| expected.tensor(name));
+        expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&mask)))]));
+
+        let (model, expected) = load::<RobertaForSequenceClassification>("roberta-classifier");
+        expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&mask)))]));
+    }
+
+    #[test]
+    fn a_new_head_is_begun_anew_and_nothing_else_may_be_missing() {
+        let labels = |config: &mut Config| config.labels = Labels::numbered(4);
+        let model =
+            BertForSequenceClassification::from_folder_with(folder("bert"), labels).unwrap_or_else(|e| panic!("{e}"));
+        let unset = model.parameters().into_iter().filter(|(_, parameter)| !parameter.is_set()).map(|(name, _)| name);
+        let unset: Vec<String> = unset.collect();
+        assert_eq!(
+            unset,
+            ["bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"]
+        );
+        assert_eq!(model.classifier.out_features(), 4);
+
+        let text = match BertForSequenceClassification::from_folder(folder("bert")) {
+            Ok(_) => panic!("it has no classifier"),
+            Err(error) => error.to_string(),
+        };
+        assert!(text.contains("missing in the file: bert.pooler.dense.weight"), "{text}");
+        let wider = |config: &mut Config| config.intermediate_size += 1;
+        let text = match BertForSequenceClassification::from_folder_with(folder("bert"), wider) {
+            Ok(_) => panic!("the files are narrower"),
+            Err(error) => error.to_string(),
+        };
+        assert!(text.contains("bert.encoder.layer.0.intermediate.dense.weight: the model has"), "{text}");
+    }
+}

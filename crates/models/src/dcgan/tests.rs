@@ -1,0 +1,24 @@
+//! What PyTorch gave for the same state dicts.
+
+use fulmen_nn::weights::{Strictness, load_weights};
+
+use super::*;
+use crate::reference::{Expected, folder};
+
+#[test]
+fn state_dicts_of_pytorchs_example_give_its_pictures() {
+    let expected = Expected::read("dcgan");
+    let config = Config { image_size: 16, nc: 1, nz: 5, ngf: 2, ndf: 2 };
+    let (generator, discriminator) = (Generator::new(&config).unwrap(), Discriminator::new(&config).unwrap());
+    load_weights(&generator, folder("dcgan").join("netG.pth"), Strictness::Strict).unwrap();
+    load_weights(&discriminator, folder("dcgan").join("netD.pth"), Strictness::Strict).unwrap();
+    let pictures = generator.forward(expected.tensor("z"));
+    let logits = discriminator.forward(&pictures);
+    expected.check(&[("pictures", &pictures), ("logits", &logits)]);
+}
+
+#[test]
+fn a_size_that_cannot_be_halved_to_4_is_refused() {
+    let error = Generator::new(&Config { image_size: 28, ..Config::default() }).unwrap_err();
+    assert_eq!(error.to_string(), "config: `image_size` is 28, not a power of 2 from 8 to 4096");
+}

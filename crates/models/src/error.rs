@@ -1,0 +1,94 @@
+//! The crate's error: what is wrong with a config, with a folder, or with the weights in it. Mistakes in what is recorded
+//! are faults of the tensors instead.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The result type of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a model could not be built, loaded or saved.
+///
+/// The kind is private; ask with the methods. The message is whole.
+#[derive(Clone)]
+pub struct Error(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Io { doing: &'static str, path: PathBuf, source: Arc<io::Error> },
+    Config { path: Option<PathBuf>, message: String },
+    Weights(fulmen_nn::Error),
+}
+
+impl Error {
+    pub(crate) fn io(doing: &'static str, path: &Path, source: io::Error) -> Error {
+        Error(Kind::Io { doing, path: path.into(), source: Arc::new(source) })
+    }
+
+    /// `message` names the key, what was found there and what was expected.
+    pub(crate) fn config(message: impl Into<String>) -> Error {
+        Error(Kind::Config { path: None, message: message.into() })
+    }
+
+    /// The same, of this file.
+    pub(crate) fn in_file(self, file: &Path) -> Error {
+        match self.0 {
+            Kind::Config { path: None, message } => Error(Kind::Config { path: Some(file.into()), message }),
+            kind => Error(kind),
+        }
+    }
+
+    /// Whether a config is of another model, or says what cannot be built.
+    pub fn is_config(&self) -> bool {
+        matches!(self.0, Kind::Config { .. })
+    }
+
+    /// Whether the file system refused: no such file, no permission, a full disk.
+    pub fn is_io(&self) -> bool {
+        matches!(self.0, Kind::Io { .. }) || self.get_ref().is_some_and(fulmen_nn::Error::is_io)
+    }
+
+    /// The error of the weights, if it is about them.
+    pub fn get_ref(&self) -> Option<&fulmen_nn::Error> {
+        match &self.0 {
+            Kind::Weights(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<fulmen_nn::Error> for Error {
+    fn from(error: fulmen_nn::Error) -> Error {
+        Error(Kind::Weights(error))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Io { doing, path, source } => write!(f, "cannot {doing} {}: {source}", path.display()),
+            Kind::Config { path: Some(path), message } => write!(f, "{}: {message}", path.display()),
+            Kind::Config { path: None, message } => write!(f, "config: {message}"),
+            Kind::Weights(error) => error.fmt(f),
+        }
+    }
+}
+
+/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0 {
+            Kind::Io { source, .. } => source.source(),
+            Kind::Config { .. } => None,
+            Kind::Weights(error) => error.source(),
+        }
+    }
+}

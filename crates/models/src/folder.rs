@@ -1,0 +1,260 @@
+//! [`Pretrained`]: models as folders of Hugging Face, a `config.json` beside weights; loaded from them, and saved so that
+//! transformers loads them in turn.
+//!
+//! Not here: the weight files themselves, `fulmen_nn::weights`; tokenizers, `fulmen-text`.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use fulmen_nn::Module;
+use fulmen_nn::weights::{LoadReport, StateDict, Strictness, save_sharded_weights, save_weights};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use crate::{Error, Result};
+
+/// The file that says what the model is.
+const CONFIG: &str = "config.json";
+
+/// What one file of weights holds at most, as transformers has it by default.
+const MAX_SHARD_BYTES: u64 = 5_000_000_000;
+
+/// A model that Hugging Face's transformers knows, with its names of parameters and settings.
+///
+/// ```
+/// use fulmen_models::Pretrained;
+/// use fulmen_models::gpt2::{Config, Gpt2};
+/// use fulmen_nn::Module;
+///
+/// let config = Config { vocab_size: 50, n_positions: 16, n_embd: 8, n_layer: 1, n_head: 2, ..Config::default() };
+/// let model = Gpt2::new(config)?;
+/// model.initialize(0);
+///
+/// let folder = tempfile::tempdir()?;
+/// model.save_pretrained(folder.path())?; // transformers: GPT2LMHeadModel.from_pretrained(folder)
+/// let again = Gpt2::from_folder(folder.path())?;
+/// assert_eq!(again.config().n_embd, 8);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait Pretrained: Module + Sized {
+    /// What `config.json` says: its names and, for what it leaves out, its defaults.
+    type Config: Serialize + DeserializeOwned;
+
+    /// The key of `config.json` that says of which model it is: `model_type` in transformers.
+    const MODEL_TYPE_KEY: &'static str = "model_type";
+
+    /// The values of that key that this is the model for.
+    const MODEL_TYPES: &'static [&'static str];
+
+    /// The file that the weights are saved in.
+    const WEIGHTS: &'static str = "model.safetensors";
+
+    /// Settings that would make it another model, with the only value, in JSON, that is built here.
+    const FIXED: &'static [(&'static str, &'static str)] = &[];
+
+    /// The first part of most names: files of the model without a head leave it out.
+    const BASE_MODEL_PREFIX: &'static str = "";
+
+    /// Beginnings of the names of the head, which a model that is trained for another task begins anew.
+    const HEAD: &'static [&'static str];
+
+    /// Parts of names, in files, of what the model does without: heads of other tasks, masks, tables of positions.
+    const IGNORED: &'static [&'static str] = &[];
+
+    /// Builds the model. Its parameters have no values yet.
+    ///
+    /// # Errors
+    /// The settings contradict each other; the message names them.
+    fn new(config: Self::Config) -> Result<Self>;
+
+    /// The settings.
+    fn config(&self) -> &Self::Config;
+
+    /// transformers' name of the class, for `config.json`; empty for models of other libraries.
+    fn architecture(&self) -> String {
+        String::new()
+    }
+
+    /// Loads a folder as it is downloaded from Hugging Face: `config.json`, and the weights as `model.safetensors`,
+    /// `pytorch_model.bin`, or an index of several such files.
+    ///
+    /// Parameters are f32, whatever the files have; [`Module::to_dtype`] changes that. The model comes in evaluation
+    /// mode, as in transformers; the Trainer switches it. The names may begin with `module.` (DistributedDataParallel)
+    /// or `_orig_mod.` (`torch.compile`).
+    ///
+    /// # Errors
+    /// A file is missing or damaged. The config is of another model, or asks for what is not built here: the message
+    /// names the key. A parameter is missing in the files, unexpected there, or of another shape: the message lists all.
+    #[track_caller]
+    fn from_folder(folder: impl AsRef<Path>) -> Result<Self> {
+        let folder = folder.as_ref();
+        let model = Self::new(read_config::<Self>(folder)?)?;
+        load(&model, folder, Strictness::Strict)?;
+        model.eval();
+        Ok(model)
+    }
+
+    /// [`from_folder`](Pretrained::from_folder) for another task: `change` sets, say, the number of labels. A head that
+    /// the files do not have, or have in another shape, gets its first values from `initialize`, which the Trainer calls.
+    ///
+    /// # Errors
+    /// Those of [`from_folder`](Pretrained::from_folder), but for the head's parameters.
+    #[track_caller]
+    fn from_folder_with(folder: impl AsRef<Path>, change: impl FnOnce(&mut Self::Config)) -> Result<Self> {
+        let folder = folder.as_ref();
+        let mut config = read_config::<Self>(folder)?;
+        change(&mut config);
+        let model = Self::new(config)?;
+        let report = load(&model, folder, Strictness::Lenient)?;
+        let in_head = |name: &str| Self::HEAD.iter().any(|head| name.starts_with(head));
+        let misshapen = report.misshapen.iter().map(|misfit| &misfit.name);
+        let mut others = report.missing.iter().chain(&report.unexpected).chain(misshapen).filter(|name| !in_head(name));
+        if others.next().is_some() || !report.conflicting.is_empty() {
+            load(&model, folder, Strictness::Strict)?;
+        }
+        model.eval();
+        Ok(model)
+    }
+
+    /// Writes `config.json` and the weights into a folder, which is made if it is not there: `model.safetensors`, or
+    /// several files of at most 5 GB with an index. transformers' `from_pretrained` loads it.
+    ///
+    /// # Errors
+    /// The folder cannot be written to, or has weights of another form already; a parameter has no value.
+    #[track_caller]
+    fn save_pretrained(&self, folder: impl AsRef<Path>) -> Result<()> {
+        let folder = folder.as_ref();
+        let mut config = json_of(self.config())?;
+        config.entry(Self::MODEL_TYPE_KEY).or_insert_with(|| Self::MODEL_TYPES[0].into());
+        let architecture = self.architecture();
+        if !architecture.is_empty() {
+            config.insert("architectures".into(), json!([architecture]));
+        }
+        let parameters = self.parameters();
+        let dtype = parameters.first().map(|(_, parameter)| parameter.ty().dtype);
+        if let Some(name) = dtype.filter(|_| !architecture.is_empty()).and_then(torch_dtype) {
+            config.remove("torch_dtype");
+            config.insert("dtype".into(), name.into());
+        }
+        let bytes: usize =
+            parameters.iter().map(|(_, p)| p.ty().shape.num_elements() * p.ty().dtype.size_in_bytes()).sum();
+        if bytes as u64 > MAX_SHARD_BYTES {
+            save_sharded_weights(self, folder, MAX_SHARD_BYTES)?;
+        } else {
+            std::fs::create_dir_all(folder).map_err(|e| Error::io("create", folder, e))?;
+            for other in ["model.safetensors.index.json", "pytorch_model.bin.index.json"] {
+                if folder.join(other).exists() {
+                    let message = format!("the folder has another model in it ({other}); name a new one");
+                    let error = io::Error::new(io::ErrorKind::AlreadyExists, message);
+                    return Err(Error::io("write", folder, error));
+                }
+            }
+            save_weights(self, folder.join(Self::WEIGHTS))?;
+        }
+        let (file, text) = (folder.join(CONFIG), format!("{:#}\n", Value::Object(config)));
+        fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes())).map_err(|e| Error::io("write", &file, e))
+    }
+}
+
+/// The config of a folder.
+fn read_config<M: Pretrained>(folder: &Path) -> Result<M::Config> {
+    let file = folder.join(CONFIG);
+    let json = read_object(&file)?;
+    let key = M::MODEL_TYPE_KEY;
+    let model_type = json.get(key).and_then(Value::as_str).unwrap_or_default();
+    if !M::MODEL_TYPES.contains(&model_type) {
+        let expected = M::MODEL_TYPES.join("`, `");
+        let message = format!("`{key}` is `{model_type}`, expected `{expected}`");
+        return Err(Error::config(message).in_file(&file));
+    }
+    let fixed = [M::FIXED, &[("quantization_config", "null"), ("pruned_heads", "{}")]].concat();
+    read_json(&json, &fixed).map_err(|e| e.in_file(&file))
+}
+
+/// The JSON object in a file.
+pub(crate) fn read_object(file: &Path) -> Result<Map<String, Value>> {
+    let text = std::fs::read_to_string(file).map_err(|e| Error::io("read", file, e))?;
+    serde_json::from_str(&text).map_err(|e| Error::config(format!("not a valid config: {e}")).in_file(file))
+}
+
+/// Settings that all have defaults. Of those that are `fixed`, a key and JSON, no other value is allowed.
+pub(crate) fn read_json<C: DeserializeOwned>(json: &Map<String, Value>, fixed: &[(&str, &str)]) -> Result<C> {
+    for (key, expected) in fixed {
+        let found = json.get(*key).map(Value::to_string);
+        if let Some(found) = found.filter(|found| found != expected && found != "null") {
+            return Err(Error::config(format!("`{key}` is {found}; only {expected} is built here")));
+        }
+    }
+    serde_json::from_value(Value::Object(json.clone())).map_err(|error| {
+        // serde's error does not name the key: it is the one that fails by itself.
+        let alone = |(key, value): (&String, &Value)| {
+            serde_json::from_value::<C>(json!({ key: value })).err().map(|error| format!("`{key}`: {error}"))
+        };
+        Error::config(json.iter().find_map(alone).unwrap_or_else(|| error.to_string()))
+    })
+}
+
+fn json_of(config: &impl Serialize) -> Result<Map<String, Value>> {
+    match serde_json::to_value(config) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(other) => Err(Error::config(format!("it is {other}, not a table"))),
+        Err(error) => Err(Error::config(error.to_string())),
+    }
+}
+
+/// Gives the model the values of the folder's files.
+#[track_caller]
+fn load<M: Pretrained>(model: &M, folder: &Path, strictness: Strictness) -> Result<LoadReport> {
+    let names: Vec<String> = all_names(model);
+    let has = |name: &str| names.iter().any(|own| own == name);
+    let mut values = StateDict::read(folder)?;
+    for wrapper in ["module.", "_orig_mod."] {
+        if values.iter().all(|(name, _)| name.starts_with(wrapper)) && !values.is_empty() {
+            values = values.rename(wrapper, "")?;
+        }
+    }
+    let values = values.rename_with(|name| {
+        // What TensorFlow called the parameters of LayerNorm stands in BERT's first files.
+        let name = match name.rsplit_once('.') {
+            Some((layer, "gamma")) => format!("{layer}.weight"),
+            Some((layer, "beta")) => format!("{layer}.bias"),
+            _ => name.to_owned(),
+        };
+        let prefixed = format!("{}.{name}", M::BASE_MODEL_PREFIX);
+        match (has(&name), has(&prefixed)) {
+            (false, true) => Some(prefixed),
+            (false, false) if M::IGNORED.iter().any(|part| name.contains(part)) => None,
+            _ => Some(name),
+        }
+    })?;
+    Ok(values.load_into(model, strictness)?)
+}
+
+/// The names of all parameters and buffers, each of those that a tied one has.
+fn all_names(module: &impl Module) -> Vec<String> {
+    struct Names(Vec<String>);
+    impl fulmen_nn::Visitor for Names {
+        fn parameter(&mut self, name: &str, _: &fulmen_nn::Parameter) {
+            self.0.push(name.into());
+        }
+        fn buffer(&mut self, name: &str, _: &fulmen_nn::Buffer) {
+            self.0.push(name.into());
+        }
+    }
+    let mut names = Names(vec![]);
+    module.visit(&mut fulmen_nn::Visit::new(&mut names));
+    names.0
+}
+
+/// PyTorch's name of a dtype that parameters have.
+fn torch_dtype(dtype: fulmen_tensor::DType) -> Option<&'static str> {
+    use fulmen_tensor::DType;
+    match dtype {
+        DType::F32 => Some("float32"),
+        DType::Bf16 => Some("bfloat16"),
+        DType::F16 => Some("float16"),
+        DType::F64 => Some("float64"),
+        _ => None,
+    }
+}

@@ -1,0 +1,148 @@
+//! Beam search, as transformers does it: `num_beams` sequences are kept open, each step makes the likeliest continuations
+//! of all of them, and those that end compete by their log-probability over a power of their length.
+
+use fulmen_tensor::{DType, Refusal, Scope, Tensor, while_loop};
+
+use super::{CausalLm, GenerationConfig, StaticCache};
+use crate::MODELS;
+
+/// The score of a sequence that is out of the race.
+const OUT: f64 = -1e9;
+
+/// What the loop carries, beside the cache.
+struct Beams {
+    /// How many tokens there are, an i32 scalar.
+    step: Tensor,
+    /// Whether the search goes on, a bool scalar.
+    goes_on: Tensor,
+    /// The open sequences, i32 `[batch, beams, new]`.
+    open: Tensor,
+    /// Their log-probabilities, f32 `[batch, beams]`.
+    open_scores: Tensor,
+    /// The best that ended, i32 `[batch, beams, new]`.
+    ended: Tensor,
+    /// Their scores, f32 `[batch, beams]`.
+    ended_scores: Tensor,
+    /// Which of them there are, bool `[batch, beams]`.
+    is_ended: Tensor,
+    /// Whether an open one can still become better than one that ended, bool `[batch, 1]`.
+    improvable: Tensor,
+    /// The logits of what follows the open ones, f32 `[batch·beams, vocabulary]`.
+    logits: Tensor,
+}
+
+/// How many tensors [`Beams`] are.
+const CARRIED: usize = 9;
+
+impl Beams {
+    fn from_carry(carry: &[Tensor]) -> Beams {
+        let [step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits] =
+            std::array::from_fn::<Tensor, CARRIED, _>(|i| carry[i].clone());
+        Beams { step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits }
+    }
+
+    fn carry(self, cache: &StaticCache) -> Vec<Tensor> {
+        let Beams { step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits } = self;
+        let own = [step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits];
+        own.into_iter().chain(cache.tensors()).collect()
+    }
+}
+
+/// The best sequence of each row, i32 `[batch, new]`.
+pub(super) fn search<M: CausalLm + ?Sized>(
+    model: &M,
+    logits: &Tensor,
+    cache: &StaticCache,
+    how: &GenerationConfig,
+) -> Result<Tensor, Refusal> {
+    let (batch, beams, new) = (logits.size(0), how.num_beams, how.max_new_tokens);
+    let empty = Tensor::full(DType::I32, [batch, beams, new], how.padding());
+    // All beams begin alike, so only the first is open.
+    let first = Tensor::arange(DType::I32, beams).gt(0.0).to_dtype(DType::F32) * OUT;
+    let cache = cache.map_rows(|rows| rows.repeat_interleave(beams, 0));
+    let start = Beams {
+        step: Tensor::zeros(DType::I32, []),
+        goes_on: Tensor::ones(DType::Bool, []),
+        open: empty.clone(),
+        open_scores: first.broadcast_to([batch, beams]),
+        ended: empty,
+        ended_scores: Tensor::full(DType::F32, [batch, beams], OUT),
+        is_ended: Tensor::zeros(DType::Bool, [batch, beams]),
+        improvable: Tensor::ones(DType::Bool, [batch, 1]),
+        logits: logits.to_dtype(DType::F32).repeat_interleave(beams, 0),
+    };
+    let start = start.carry(&cache);
+    let line = Scope::line();
+    let end = while_loop(
+        &start.iter().collect::<Vec<_>>(),
+        |carry| carry[1].clone(),
+        |carry| {
+            let _scope = MODELS.at(line);
+            let (beams, cache) = (Beams::from_carry(carry), cache.from_tensors(&carry[CARRIED..]));
+            step(model, beams, &cache, how)
+        },
+    );
+    end[0].live()?;
+    Ok(Beams::from_carry(&end).ended.index(1, 0))
+}
+
+/// One more token.
+fn step<M: CausalLm + ?Sized>(model: &M, at: Beams, cache: &StaticCache, how: &GenerationConfig) -> Vec<Tensor> {
+    let [batch, beams, new] = [0, 1, 2].map(|axis| at.open.size(axis));
+    let vocabulary = at.logits.size(-1);
+    // The likeliest continuations; enough of them that `beams` stay open, whichever end.
+    let candidates = beams * (1 + how.eos_token_id.len()).max(2);
+    let scores = at.logits.log_softmax(-1).reshape([batch, beams, vocabulary]) + at.open_scores.unsqueeze(-1);
+    let (scores, places) = scores.flatten(1, 2).topk(candidates, -1, true);
+    let beam = &places / vocabulary as f64;
+    let token = &places - &beam * vocabulary as f64;
+    let column = [Tensor::zeros(DType::I32, []), Tensor::zeros(DType::I32, []), at.step.clone()];
+    let sequences = pick(&at.open, &beam).dynamic_update_slice(token.unsqueeze(-1), &column);
+    let length = &at.step + 1.0;
+    let ends = how.ends(&token).or(length.ge(new as f64));
+
+    // Those that go on.
+    let (open_scores, chosen) = (&scores + out(&ends)).topk(beams, -1, true);
+    let (open, parent, next) = (pick(&sequences, &chosen), pick(&beam, &chosen), pick(&token, &chosen));
+
+    // Those that end: only of the first so many, the others are there to go on.
+    let first = Tensor::arange(DType::I32, candidates).lt(beams as f64);
+    let ends_now = ends.and(first);
+    let over = |length: &Tensor| (length.to_dtype(DType::F32).log() * how.length_penalty).exp();
+    let mut final_scores = scores / over(&length) + out(&ends_now.not()) + out(&at.improvable.not());
+    if how.early_stopping {
+        final_scores = final_scores + out(&at.is_ended.all_keepdim(&[-1]));
+    }
+    let join = |a: &Tensor, b: &Tensor| Tensor::concatenate(&[a, b], 1);
+    let (ended_scores, best) = join(&at.ended_scores, &final_scores).topk(beams, -1, true);
+    let ended = pick(&join(&at.ended, &sequences), &best);
+    let is_ended = pick(&join(&at.is_ended, &ends_now), &best);
+
+    // Whether there is anything to be gained.
+    let hope = open_scores.narrow(-1, 0, 1) / over(&length);
+    let worst = is_ended.select(&ended_scores.min_keepdim(&[-1]), &Tensor::full(DType::F32, [], OUT));
+    let improvable = at.improvable.and(hope.gt(&worst).any_keepdim(&[-1]));
+    let mut goes_on = improvable.any(&[0, 1]).and(ends.all(&[0, 1]).not());
+    if how.early_stopping {
+        goes_on = goes_on.and(is_ended.all(&[0, 1]).not());
+    }
+
+    let rows = (Tensor::arange(DType::I32, batch).unsqueeze(-1) * beams as f64 + parent).flatten(0, 1);
+    let (logits, cache) =
+        model.next_token_logits(&next.reshape([batch * beams, 1]), &cache.map_rows(|t| t.take(0, &rows)));
+    let logits = logits.to_dtype(DType::F32);
+    Beams { step: length, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits }.carry(&cache)
+}
+
+/// The rows `[batch, n, …]` of `[batch, m, …]` at the places `[batch, n]`.
+fn pick(x: &Tensor, places: &Tensor) -> Tensor {
+    match x.rank() {
+        2 => x.gather(1, places),
+        _ => x.take_along_axis(1, places.unsqueeze(-1)),
+    }
+}
+
+/// What takes those out of the race for which this is true.
+fn out(which: &Tensor) -> Tensor {
+    which.to_dtype(DType::F32) * OUT
+}

@@ -1,0 +1,65 @@
+//! [`StaticCache`]: what a whole model keeps of the tokens so far.
+
+use fulmen_nn::attention::KeyValueCache;
+use fulmen_tensor::{Fault, FromFault, Tensor};
+
+/// The keys and values of all layers, and how many tokens at the front of each sequence are padding.
+#[derive(Clone, Debug)]
+pub struct StaticCache {
+    layers: Vec<KeyValueCache>,
+    padding: Option<Tensor>,
+}
+
+impl StaticCache {
+    /// The caches of the layers, of sequences without padding.
+    pub fn new(layers: impl IntoIterator<Item = KeyValueCache>) -> StaticCache {
+        StaticCache { layers: layers.into_iter().collect(), padding: None }
+    }
+
+    /// The cache of each layer.
+    pub fn layers(&self) -> &[KeyValueCache] {
+        &self.layers
+    }
+
+    /// How many tokens at the front of each sequence are padding, i32 `[batch]`.
+    pub fn padding(&self) -> Option<&Tensor> {
+        self.padding.as_ref()
+    }
+
+    /// The same with this padding.
+    pub(crate) fn with_padding(self, padding: Option<Tensor>) -> StaticCache {
+        StaticCache { padding, ..self }
+    }
+
+    /// The same padding with other layers.
+    pub(crate) fn with_layers(&self, layers: Vec<KeyValueCache>) -> StaticCache {
+        StaticCache { layers, padding: self.padding.clone() }
+    }
+
+    /// What a loop carries.
+    pub(super) fn tensors(&self) -> Vec<Tensor> {
+        self.layers.iter().flat_map(KeyValueCache::tensors).collect()
+    }
+
+    /// The cache of what a loop carries.
+    pub(super) fn from_tensors(&self, tensors: &[Tensor]) -> StaticCache {
+        let layers = tensors.chunks_exact(3).map(|t| KeyValueCache::from_tensors([0, 1, 2].map(|i| t[i].clone())));
+        self.with_layers(layers.collect())
+    }
+
+    /// What `f` makes of everything that has a row for each sequence.
+    pub(super) fn map_rows(&self, f: impl Fn(&Tensor) -> Tensor) -> StaticCache {
+        let layers = self.layers.iter().map(|layer| {
+            let [keys, values, position] = layer.tensors();
+            KeyValueCache::from_tensors([f(&keys), f(&values), position])
+        });
+        StaticCache { layers: layers.collect(), padding: self.padding.as_ref().map(&f) }
+    }
+}
+
+/// One layer, which poisons what comes after.
+impl FromFault for StaticCache {
+    fn from_fault(fault: Fault) -> StaticCache {
+        StaticCache::new([KeyValueCache::from_fault(fault)])
+    }
+}

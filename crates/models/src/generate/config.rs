@@ -1,0 +1,152 @@
+//! [`GenerationConfig`]: how tokens are chosen, with the names of `generation_config.json`.
+
+use std::path::Path;
+
+use fulmen_tensor::{DType, Tensor, random};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::Result;
+use crate::folder::{read_json, read_object};
+
+/// How [`generate`](crate::generate()) chooses tokens; transformers' names and defaults.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GenerationConfig {
+    /// How many tokens follow the prompt at most.
+    pub max_new_tokens: usize,
+    /// Whether tokens are drawn, and not the likeliest.
+    pub do_sample: bool,
+    /// What logits are divided by before a token is drawn: below 1, the likely become likelier.
+    pub temperature: f64,
+    /// A token is drawn from the likeliest so many; 0 means from all.
+    pub top_k: usize,
+    /// A token is drawn from the fewest, the likeliest first, that have this probability together.
+    pub top_p: f64,
+    /// How many sequences a beam search keeps; 1 means none is made.
+    pub num_beams: usize,
+    /// The power of its length that a sequence's log-probability is divided by in a beam search: above 0, longer
+    /// sequences are preferred.
+    pub length_penalty: f64,
+    /// Whether a beam search ends as soon as it has `num_beams` sequences that ended, and not when none can become better.
+    pub early_stopping: bool,
+    /// The tokens that end a sequence.
+    #[serde(deserialize_with = "one_or_many")]
+    pub eos_token_id: Vec<i32>,
+    /// What stands behind the end; the first that ends if it is not said.
+    pub pad_token_id: Option<i32>,
+    /// The first token of a decoder behind an encoder.
+    pub decoder_start_token_id: Option<i32>,
+    /// The same seed draws the same tokens.
+    pub seed: u64,
+}
+
+impl Default for GenerationConfig {
+    fn default() -> GenerationConfig {
+        GenerationConfig {
+            max_new_tokens: 20,
+            do_sample: false,
+            temperature: 1.0,
+            top_k: 50,
+            top_p: 1.0,
+            num_beams: 1,
+            length_penalty: 1.0,
+            early_stopping: false,
+            eos_token_id: vec![],
+            pad_token_id: None,
+            decoder_start_token_id: None,
+            seed: 0,
+        }
+    }
+}
+
+/// Settings that change what is chosen, with the only value that is built here.
+const FIXED: [(&str, &str); 8] = [
+    ("repetition_penalty", "1.0"),
+    ("no_repeat_ngram_size", "0"),
+    ("typical_p", "1.0"),
+    ("num_beam_groups", "1"),
+    ("penalty_alpha", "0.0"),
+    ("suppress_tokens", "[]"),
+    ("bad_words_ids", "[]"),
+    ("min_length", "0"),
+];
+
+impl GenerationConfig {
+    /// Reads the `generation_config.json` of a folder, or what its `config.json` says of it if there is none.
+    ///
+    /// # Errors
+    /// Neither can be read; a setting is of another type, or asks for what is not built here.
+    pub fn from_folder(folder: impl AsRef<Path>) -> Result<GenerationConfig> {
+        let own = folder.as_ref().join("generation_config.json");
+        let file = if own.exists() { own } else { folder.as_ref().join("config.json") };
+        let mut json = read_object(&file)?;
+        json.retain(|_, value| !value.is_null());
+        read_json(&json, &FIXED).map_err(|e| e.in_file(&file))
+    }
+
+    /// Why there can be no such generation, if there cannot.
+    pub(super) fn misfit(&self) -> Option<String> {
+        if self.max_new_tokens == 0 || self.num_beams == 0 {
+            return Some("`max_new_tokens` and `num_beams` are at least 1".into());
+        }
+        if self.num_beams > 1 && self.do_sample {
+            return Some("a beam search draws nothing: set `num_beams` to 1, or `do_sample` to false".into());
+        }
+        if self.temperature.is_nan() || self.temperature <= 0.0 || !(0.0..=1.0).contains(&self.top_p) {
+            let Self { temperature, top_p, .. } = self;
+            let message =
+                format!("`temperature` is above 0 and `top_p` from 0 to 1; they are {temperature} and {top_p}");
+            return Some(message);
+        }
+        None
+    }
+
+    /// What stands behind the end of a sequence.
+    pub(super) fn padding(&self) -> f64 {
+        f64::from(self.pad_token_id.or(self.eos_token_id.first().copied()).unwrap_or(0))
+    }
+
+    /// Whether each token ends its sequence.
+    pub(super) fn ends(&self, tokens: &Tensor) -> Tensor {
+        let none = Tensor::zeros(DType::Bool, tokens.shape());
+        self.eos_token_id.iter().fold(none, |ends, &id| ends.or(tokens.eq(f64::from(id))))
+    }
+
+    /// A token for each row of logits `[batch, vocabulary]`.
+    pub(super) fn sample(&self, key: &Tensor, logits: &Tensor) -> Tensor {
+        let mut logits = logits / self.temperature;
+        let vocabulary = logits.size(-1);
+        if (1..vocabulary).contains(&self.top_k) {
+            let (largest, _) = logits.topk(self.top_k, -1, true);
+            let least = largest.narrow(-1, self.top_k - 1, 1);
+            logits = logits.masked_fill(logits.lt(least), f64::NEG_INFINITY);
+        }
+        if self.top_p < 1.0 {
+            let (sorted, _) = logits.sort(-1, true);
+            let probabilities = sorted.softmax(-1);
+            let before = probabilities.cumsum(-1) - &probabilities;
+            // The likeliest always stays.
+            let rank = Tensor::arange(DType::I32, vocabulary);
+            let out = before.ge(self.top_p).and(rank.gt(0.0));
+            let least = sorted.masked_fill(out, f64::INFINITY).min_keepdim(&[-1]);
+            logits = logits.masked_fill(logits.lt(least), f64::NEG_INFINITY);
+        }
+        random::categorical(key, &logits, -1)
+    }
+}
+
+/// A number, or a list of them.
+fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<i32>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Ids {
+        One(i32),
+        Many(Vec<i32>),
+        None(()),
+    }
+    Ok(match Ids::deserialize(deserializer)? {
+        Ids::One(id) => vec![id],
+        Ids::Many(ids) => ids,
+        Ids::None(()) => vec![],
+    })
+}

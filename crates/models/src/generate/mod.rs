@@ -1,0 +1,109 @@
+//! [`generate`]: tokens that follow a prompt, by any model that knows the next one ([`CausalLm`]). The whole generation is
+//! one expression, with a loop on the device, so it is compiled once for each shape of the prompt.
+
+mod beam;
+mod cache;
+mod config;
+mod prompt;
+
+pub use cache::StaticCache;
+pub use config::GenerationConfig;
+pub use prompt::Prompt;
+
+use fulmen_tensor::{DType, Refusal, Scope, Tensor, random, while_loop};
+
+use crate::MODELS;
+
+/// A model that says what token comes next: a decoder, or the decoder of an encoder-decoder for some input.
+pub trait CausalLm {
+    /// A cache for `batch` sequences of up to `max_len` tokens, with none in it.
+    fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache;
+
+    /// The logits `[batch, vocabulary]` of what follows the last of `ids`, the i32 `[batch, count]` tokens that come after
+    /// those in the cache; and the cache with theirs.
+    fn next_token_logits(&self, ids: &Tensor, cache: &StaticCache) -> (Tensor, StaticCache);
+
+    /// How many tokens a sequence may have; none where there is no limit.
+    fn max_positions(&self) -> Option<usize>;
+}
+
+/// The tokens, i32 `[batch, max_new_tokens]`, that follow the prompts; behind the end of one, padding.
+///
+/// What is chosen is transformers' `generate`: the likeliest token at each step, one that is drawn (`do_sample`), or the
+/// likeliest sequences of a beam search (`num_beams`). The loop ends early when all sequences have.
+///
+/// Poisoned for a setting that is out of its range, and where prompt and new tokens are more than the model has positions.
+///
+/// ```
+/// use fulmen_models::gpt2::{Config, Gpt2};
+/// use fulmen_models::{GenerationConfig, Pretrained, Prompt, generate};
+/// use fulmen_nn::Module;
+///
+/// let model = Gpt2::new(Config { vocab_size: 50, n_positions: 16, n_embd: 8, n_layer: 1, n_head: 2, ..Config::default() })?;
+/// model.initialize(0);
+/// model.eval();
+/// let how = GenerationConfig { max_new_tokens: 5, ..GenerationConfig::default() };
+/// let tokens = generate(&model, &Prompt::new(&[vec![1, 2, 3], vec![7]]), &how).eval()?;
+/// assert_eq!(tokens.ty().to_string(), "i32[2, 5]");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[track_caller]
+pub fn generate<M: CausalLm + ?Sized>(model: &M, prompt: &Prompt, how: &GenerationConfig) -> Tensor {
+    MODELS.record("generate", || {
+        let ids = prompt.ids().live()?;
+        if let Some(message) = how.misfit() {
+            return Err(message.into());
+        }
+        let (length, new) = (ids.size(1), how.max_new_tokens);
+        if let Some(most) = model.max_positions().filter(|most| length + new > *most) {
+            let message =
+                format!("a prompt of {length} tokens and {new} new ones exceed the {most} positions of the model");
+            return Err(message.into());
+        }
+        let cache = model.empty_cache(ids.size(0), length + new).with_padding(prompt.padding().cloned());
+        let (logits, cache) = model.next_token_logits(ids, &cache);
+        logits.live()?;
+        match how.num_beams {
+            1 => token_by_token(model, logits, &cache, how),
+            _ => beam::search(model, &logits, &cache, how),
+        }
+    })
+}
+
+/// Greedy, or sampling.
+fn token_by_token<M: CausalLm + ?Sized>(
+    model: &M,
+    logits: Tensor,
+    cache: &StaticCache,
+    how: &GenerationConfig,
+) -> Result<Tensor, Refusal> {
+    let (batch, new) = (logits.size(0), how.max_new_tokens);
+    let key = random::key(how.seed);
+    let start = [
+        Tensor::full(DType::I32, [batch, new], how.padding()),
+        Tensor::zeros(DType::Bool, [batch]),
+        Tensor::zeros(DType::I32, []),
+        logits.to_dtype(DType::F32),
+    ];
+    let start: Vec<Tensor> = start.into_iter().chain(cache.tensors()).collect();
+    let line = Scope::line();
+    let end = while_loop(
+        &start.iter().collect::<Vec<_>>(),
+        |carry| carry[2].lt(new as f64).and(carry[1].all(&[-1]).not()),
+        |carry| {
+            let _scope = MODELS.at(line);
+            let [tokens, ended, step, logits, inner @ ..] = carry else { return vec![] };
+            let next = match how.do_sample {
+                true => how.sample(&random::fold_in_tensor(&key, step.to_dtype(DType::U32)), logits),
+                false => logits.argmax(-1),
+            };
+            let next = ended.select(&Tensor::full(DType::I32, [], how.padding()), &next);
+            let column = next.unsqueeze(-1);
+            let tokens = tokens.dynamic_update_slice(&column, &[Tensor::zeros(DType::I32, []), step.clone()]);
+            let (logits, cache) = model.next_token_logits(&column, &cache.from_tensors(inner));
+            let carry = [tokens, ended.or(how.ends(&next)), step + 1.0, logits.to_dtype(DType::F32)];
+            carry.into_iter().chain(cache.tensors()).collect()
+        },
+    );
+    Ok(end[0].live()?.clone())
+}

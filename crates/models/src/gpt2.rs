@@ -1,0 +1,333 @@
+//! GPT-2: transformers' `GPT2LMHeadModel`, Radford et al. 2019.
+//!
+//! Token and position embeddings are added; each block adds to them what attention finds in earlier tokens, and then what
+//! a network of two layers makes of each token; the head, which is the token embedding again, turns the last
+//! normalization into logits.
+
+use fulmen_nn::attention::{Attention, KeyValueCache};
+use fulmen_nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, Parameter};
+use fulmen_tensor::{AsTensor, DType, Refusal, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::attention::{Span, attend, run_layers, split_heads};
+use crate::{Activation, CausalLm, Error, MODELS, Pretrained, Result, StaticCache};
+
+/// The settings, with the names of `config.json`; by default the smallest GPT-2, of 124 million parameters.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// `gpt2`.
+    pub model_type: String,
+    /// How many tokens there are.
+    pub vocab_size: usize,
+    /// How many tokens a sequence may have.
+    pub n_positions: usize,
+    /// Features of a token.
+    pub n_embd: usize,
+    /// Blocks.
+    pub n_layer: usize,
+    /// Heads of attention, which divide the features.
+    pub n_head: usize,
+    /// Features within the network of a block; four times `n_embd` if it is not said.
+    pub n_inner: Option<usize>,
+    /// The function within the network of a block.
+    pub activation_function: Activation,
+    /// Dropout of what a block adds.
+    pub resid_pdrop: f64,
+    /// Dropout of the embeddings.
+    pub embd_pdrop: f64,
+    /// Dropout of the weights of attention.
+    pub attn_pdrop: f64,
+    /// What the normalizations add to the variance.
+    pub layer_norm_epsilon: f64,
+    /// The standard deviation of the first values.
+    pub initializer_range: f64,
+    /// Whether the head is the token embedding.
+    pub tie_word_embeddings: bool,
+    /// What else the file says; it is kept.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            model_type: "gpt2".into(),
+            vocab_size: 50257,
+            n_positions: 1024,
+            n_embd: 768,
+            n_layer: 12,
+            n_head: 12,
+            n_inner: None,
+            activation_function: Activation::GeluNew,
+            resid_pdrop: 0.1,
+            embd_pdrop: 0.1,
+            attn_pdrop: 0.1,
+            layer_norm_epsilon: 1e-5,
+            initializer_range: 0.02,
+            tie_word_embeddings: true,
+            other: Map::new(),
+        }
+    }
+}
+
+/// GPT-2 with its head.
+///
+/// ```
+/// use fulmen_models::Pretrained;
+/// use fulmen_models::gpt2::{Config, Gpt2};
+/// use fulmen_nn::Module;
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let config = Config { vocab_size: 50, n_positions: 16, n_embd: 8, n_layer: 2, n_head: 2, ..Config::default() };
+/// let model = Gpt2::new(config)?;
+/// model.initialize(0);
+/// model.eval();
+/// let logits = model.forward(Tensor::zeros(DType::I32, [4, 16])); // ids [batch, length]
+/// assert_eq!(logits.ty().to_string(), "f32[4, 16, 50]");
+/// assert_eq!(model.parameters()[2].0, "transformer.h.0.ln_1.weight");
+/// # Ok::<(), fulmen_models::Error>(())
+/// ```
+#[derive(Module)]
+pub struct Gpt2 {
+    /// The embeddings and the blocks.
+    pub transformer: Transformer,
+    /// From features to logits, `[vocabulary, features]`.
+    pub lm_head: Linear,
+    /// Whether the backward pass computes each block again, for a fraction of the memory; false at first.
+    pub gradient_checkpointing: bool,
+    #[module(skip)]
+    config: Config,
+}
+
+/// All but the head: transformers' `GPT2Model`.
+#[derive(Module)]
+pub struct Transformer {
+    /// The tokens' embedding, `[vocabulary, features]`.
+    pub wte: Embedding,
+    /// The positions' embedding, `[positions, features]`.
+    pub wpe: Embedding,
+    drop: Dropout,
+    /// The blocks.
+    pub h: Vec<Block>,
+    /// The last normalization.
+    pub ln_f: LayerNorm,
+}
+
+/// A block: `x + attn(ln_1(x))`, and of that `x + mlp(ln_2(x))`.
+#[derive(Module)]
+pub struct Block {
+    /// Before attention.
+    pub ln_1: LayerNorm,
+    /// Attention to earlier tokens.
+    pub attn: SelfAttention,
+    /// Before the network.
+    pub ln_2: LayerNorm,
+    /// The network of two layers.
+    pub mlp: Mlp,
+}
+
+/// Attention whose queries, keys and values are one product.
+#[derive(Module)]
+pub struct SelfAttention {
+    /// To queries, keys and values, `[features, 3·features]`.
+    pub c_attn: Conv1D,
+    /// From what the heads found, `[features, features]`.
+    pub c_proj: Conv1D,
+    attn_dropout: Dropout,
+    resid_dropout: Dropout,
+    n_head: usize,
+}
+
+/// The network of a block.
+#[derive(Module)]
+pub struct Mlp {
+    /// `[features, inner]`.
+    pub c_fc: Conv1D,
+    /// `[inner, features]`.
+    pub c_proj: Conv1D,
+    dropout: Dropout,
+    #[module(skip)]
+    activation: Activation,
+}
+
+/// transformers' `Conv1D`: a linear layer whose weight lies the other way round, `[in, out]`.
+#[derive(Module)]
+pub struct Conv1D {
+    /// `[in, out]`.
+    pub weight: Parameter,
+    /// `[out]`.
+    pub bias: Parameter,
+}
+
+impl Conv1D {
+    fn new(from: usize, to: usize, std: f64) -> Conv1D {
+        let weight = Parameter::new([from, to], Init::normal(0.0, std));
+        Conv1D { weight, bias: Parameter::new([to], Init::zeros()) }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let product = x.matmul(self.weight.get());
+        &product + self.bias.get().to_dtype(product.dtype())
+    }
+}
+
+impl Block {
+    fn new(config: &Config) -> Block {
+        let Config { n_embd, initializer_range: std, resid_pdrop, .. } = *config;
+        let norm = || LayerNorm::new([n_embd]).eps(config.layer_norm_epsilon);
+        // What is added to the residual stream is smaller, the more blocks add to it.
+        let added = std / ((2 * config.n_layer) as f64).sqrt();
+        let inner = config.n_inner.unwrap_or(4 * n_embd);
+        Block {
+            ln_1: norm(),
+            attn: SelfAttention {
+                c_attn: Conv1D::new(n_embd, 3 * n_embd, std),
+                c_proj: Conv1D::new(n_embd, n_embd, added),
+                attn_dropout: Dropout::new(config.attn_pdrop),
+                resid_dropout: Dropout::new(resid_pdrop),
+                n_head: config.n_head,
+            },
+            ln_2: norm(),
+            mlp: Mlp {
+                c_fc: Conv1D::new(n_embd, inner, std),
+                c_proj: Conv1D::new(inner, n_embd, added),
+                dropout: Dropout::new(resid_pdrop),
+                activation: config.activation_function,
+            },
+        }
+    }
+
+    fn forward(&self, x: &Tensor, mask: &Tensor, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
+        let (found, cache) = self.attn.forward(&self.ln_1.forward(x), mask, cache);
+        let x = x + found;
+        let made = self.mlp.forward(&self.ln_2.forward(&x));
+        (x + made, cache)
+    }
+}
+
+impl SelfAttention {
+    fn forward(&self, x: &Tensor, mask: &Tensor, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
+        let qkv = self.c_attn.forward(x);
+        let width = x.size(-1);
+        let [q, k, v] = [0, 1, 2].map(|i| split_heads(&qkv.narrow(-1, i * width, width), self.n_head));
+        let how = Attention::new().mask(mask).dropout(&self.attn_dropout);
+        let (found, cache) = attend(how, [&q, &k, &v], cache);
+        (self.resid_dropout.forward(self.c_proj.forward(&found)), cache)
+    }
+}
+
+impl Mlp {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        self.dropout.forward(self.c_proj.forward(&self.activation.forward(&self.c_fc.forward(x))))
+    }
+}
+
+impl Gpt2 {
+    /// The logits `[batch, length, vocabulary]` of the token after each of the ids, integers `[batch, length]`.
+    ///
+    /// Poisoned for ids of another rank or type, and for more of them than there are positions.
+    #[track_caller]
+    pub fn forward(&self, ids: impl AsTensor) -> Tensor {
+        MODELS.record("Gpt2", || {
+            let (x, _) = self.features(ids.as_tensor(), None)?;
+            Ok(self.lm_head.forward(x))
+        })
+    }
+
+    /// The features `[batch, length, features]` that the head takes.
+    fn features(&self, ids: &Tensor, cache: Option<&StaticCache>) -> Result<(Tensor, Option<StaticCache>), Refusal> {
+        let ids = ids.live()?;
+        if ids.rank() != 2 || ids.size(1) > self.config.n_positions {
+            let most = self.config.n_positions;
+            return Err(format!("the ids {} are not [batch, length] with a length of at most {most}", ids.ty()).into());
+        }
+        let Transformer { wte, wpe, drop, h, ln_f } = &self.transformer;
+        let span = Span::new(ids, cache);
+        let mask = span.mask(None);
+        let x = drop.forward(wte.forward(ids) + wpe.forward(span.positions()));
+        let (x, cache) =
+            run_layers(x, h.len(), cache, self.gradient_checkpointing, |i, x, cache| h[i].forward(x, &mask, cache));
+        Ok((ln_f.forward(x), cache))
+    }
+}
+
+impl CausalLm for Gpt2 {
+    fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
+        let Config { n_layer, n_head, n_embd, .. } = self.config;
+        let dtype: DType = self.transformer.wte.weight.ty().dtype;
+        StaticCache::new((0..n_layer).map(|_| KeyValueCache::new(dtype, batch, n_head, max_len, n_embd / n_head)))
+    }
+
+    #[track_caller]
+    fn next_token_logits(&self, ids: &Tensor, cache: &StaticCache) -> (Tensor, StaticCache) {
+        MODELS.record("Gpt2", || {
+            let (x, after) = self.features(ids, Some(cache))?;
+            Ok((self.lm_head.forward(x.index(1, -1)), after.unwrap_or_else(|| cache.clone())))
+        })
+    }
+
+    fn max_positions(&self) -> Option<usize> {
+        Some(self.config.n_positions)
+    }
+}
+
+impl Pretrained for Gpt2 {
+    type Config = Config;
+    const MODEL_TYPES: &'static [&'static str] = &["gpt2"];
+    const FIXED: &'static [(&'static str, &'static str)] = &[
+        ("scale_attn_weights", "true"),
+        ("scale_attn_by_inverse_layer_idx", "false"),
+        ("add_cross_attention", "false"),
+    ];
+    const BASE_MODEL_PREFIX: &'static str = "transformer";
+    const HEAD: &'static [&'static str] = &["lm_head"];
+    /// The masks that old files have.
+    const IGNORED: &'static [&'static str] = &["attn.bias", "attn.masked_bias"];
+
+    fn new(config: Config) -> Result<Gpt2> {
+        let Config { vocab_size, n_positions, n_embd, n_head, initializer_range, .. } = config;
+        if n_head == 0 || n_embd % n_head != 0 {
+            return Err(Error::config(format!("`n_head` is {n_head}, which does not divide `n_embd`, {n_embd}")));
+        }
+        let embedding = |rows| {
+            let mut embedding = Embedding::new(rows, n_embd);
+            embedding.weight = Parameter::new([rows, n_embd], Init::normal(0.0, initializer_range));
+            embedding
+        };
+        let wte = embedding(vocab_size);
+        let mut lm_head = Linear::new(n_embd, vocab_size).bias(false);
+        if config.tie_word_embeddings {
+            lm_head.weight = wte.weight.clone();
+        }
+        let transformer = Transformer {
+            wte,
+            wpe: embedding(n_positions),
+            drop: Dropout::new(config.embd_pdrop),
+            h: (0..config.n_layer).map(|_| Block::new(&config)).collect(),
+            ln_f: LayerNorm::new([n_embd]).eps(config.layer_norm_epsilon),
+        };
+        Ok(Gpt2 { transformer, lm_head, gradient_checkpointing: false, config })
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn architecture(&self) -> String {
+        "GPT2LMHeadModel".into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference::{check_decoder, folder};
+
+    #[test]
+    fn shards_of_transformers_give_its_logits_and_tokens() {
+        let model = Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"));
+        check_decoder("gpt2", &model, |ids| model.forward(ids));
+    }
+}

@@ -1,0 +1,15 @@
+//! First values as transformers draws them.
+
+use fulmen_nn::{Init, Module};
+
+/// Weights, embeddings and tokens begin with a normal distribution of this standard deviation, biases with zeros;
+/// normalizations and scales stay as they are.
+pub(crate) fn normal(module: &impl Module, std: f64) {
+    for (name, parameter) in module.parameters() {
+        if parameter.ty().shape.rank() > 1 {
+            parameter.set_init(Init::normal(0.0, std));
+        } else if name.ends_with("bias") {
+            parameter.set_init(Init::zeros());
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The models of the field, with the parameter names of the Python library that people load them from.
+//!
+//! Each family is one file and one feature:
+//!
+//! | module | models | names of |
+//! | --- | --- | --- |
+//! | [`bert`], [`roberta`] | BERT, RoBERTa: masked tokens, classification | transformers |
+//! | [`convnext`] | ConvNeXt | transformers |
+//! | [`dcgan`] | DCGAN | PyTorch's example |
+//! | [`decoder`] | Llama, Mistral, Qwen, Gemma | transformers |
+//! | [`gpt2`] | GPT-2 | transformers |
+//! | [`resnet`] | ResNet-18, 34, 50, 101, 152 | torchvision, timm |
+//! | [`unet`] | UNet for diffusion | diffusers |
+//! | [`vit`] | Vision Transformer | transformers |
+//!
+//! [`Pretrained`] loads a downloaded folder, with a new head if the task is another, and saves one.
+
+mod activation;
+mod attention;
+#[cfg(feature = "bert")]
+pub mod bert;
+#[cfg(feature = "convnext")]
+pub mod convnext;
+#[cfg(feature = "dcgan")]
+pub mod dcgan;
+#[cfg(feature = "decoder")]
+pub mod decoder;
+mod error;
+mod folder;
+mod generate;
+#[cfg(feature = "gpt2")]
+pub mod gpt2;
+mod init;
+mod labels;
+#[cfg(test)]
+mod reference;
+#[cfg(feature = "resnet")]
+pub mod resnet;
+#[cfg(feature = "bert")]
+pub mod roberta;
+#[cfg(feature = "unet")]
+pub mod unet;
+#[cfg(feature = "vit")]
+pub mod vit;
+
+pub use activation::Activation;
+pub use error::{Error, Result};
+pub use folder::Pretrained;
+pub use generate::{CausalLm, GenerationConfig, Prompt, StaticCache, generate};
+pub use labels::Labels;
+
+use fulmen_tensor::Library;
+
+/// This crate, whose lines stand for its users'.
+const MODELS: Library = Library::new(file!());
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -1,0 +1,110 @@
+//! What the Python library gave for the models in `reference`: read by the tests.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fulmen_nn::weights::StateDict;
+use fulmen_tensor::{Runtime, Tensor};
+
+use crate::{CausalLm, GenerationConfig, Pretrained, Prompt, generate};
+
+/// `reference/NAME`, the folder of a model that a script of `reference` wrote.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("reference").join(name)
+}
+
+/// The inputs and outputs of a model: the folder's `expected.safetensors`.
+pub(crate) struct Expected(StateDict);
+
+impl Expected {
+    #[track_caller]
+    pub(crate) fn read(name: &str) -> Expected {
+        Expected(StateDict::read(folder(name).join("expected.safetensors")).unwrap_or_else(|e| panic!("{e}")))
+    }
+
+    /// A value of the file.
+    #[track_caller]
+    pub(crate) fn tensor(&self, name: &str) -> Tensor {
+        let value = self.0.get(name).unwrap_or_else(|e| panic!("{e}"));
+        value.unwrap_or_else(|| panic!("expected.safetensors has no `{name}`")).to_tensor()
+    }
+
+    /// Whether the file has such a value.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|(own, _)| own == name)
+    }
+
+    /// The token ids of a value, by rows.
+    #[track_caller]
+    pub(crate) fn rows(&self, name: &str) -> Vec<Vec<u32>> {
+        let ids = self.0.get(name).ok().flatten().unwrap_or_else(|| panic!("no `{name}`"));
+        let length = ids.ty().shape.dims().last().copied().unwrap_or(1);
+        let all: Vec<u32> = ids.to_f64().into_iter().map(|id| id as u32).collect();
+        all.chunks(length).map(<[u32]>::to_vec).collect()
+    }
+
+    /// Computes all as one program and compares each with the file's value of that name: at most `1e-4` off, measured
+    /// by the largest expected number.
+    #[track_caller]
+    pub(crate) fn check(&self, found: &[(&str, &Tensor)]) {
+        let tensors: Vec<&Tensor> = found.iter().map(|(_, tensor)| *tensor).collect();
+        let values =
+            Runtime::global().and_then(|runtime| runtime.eval_many(&tensors)).unwrap_or_else(|e| panic!("{e}"));
+        for ((name, tensor), value) in found.iter().zip(values) {
+            let expected = self.0.get(name).ok().flatten().unwrap_or_else(|| panic!("no `{name}` is expected"));
+            assert_eq!(tensor.shape(), &expected.ty().shape, "{name}: shape");
+            let (value, expected) = (value.to_f64(), expected.to_f64());
+            let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+            let off = value.iter().zip(&expected).fold(0.0f64, |off, (x, y)| off.max((x - y).abs()));
+            assert!(largest > 0.0 && off <= 1e-4 * largest, "{name} is {off:e} off; its largest number is {largest:e}");
+        }
+    }
+}
+
+/// What a decoder that transformers wrote gives without a cache, with the names of what is expected: logits, and greedy
+/// tokens, each of which is what the whole sequence before it makes likeliest.
+#[track_caller]
+pub(crate) fn without_cache(expected: &Expected, forward: impl Fn(&Tensor) -> Tensor) -> Vec<(&'static str, Tensor)> {
+    let (ids, greedy) = (expected.tensor("ids"), expected.tensor("greedy"));
+    assert!(expected.rows("greedy")[0].windows(2).any(|two| two[0] != two[1]), "all tokens are the same");
+    let logits = forward(&Tensor::concatenate(&[&ids, &greedy], 1));
+    let tokens = logits.argmax(-1).narrow(1, ids.size(1) - 1, greedy.size(1));
+    vec![("logits", logits.narrow(1, 0, ids.size(1))), ("greedy", tokens)]
+}
+
+/// Checks what a decoder gives without a cache and with it: greedy tokens, those of a padded prompt, those of a beam
+/// search.
+#[track_caller]
+pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&Tensor) -> Tensor) {
+    let expected = Expected::read(name);
+    let mut found = without_cache(&expected, forward);
+    let ids = expected.tensor("ids");
+    let plain = GenerationConfig { max_new_tokens: 32, ..GenerationConfig::default() };
+    found.push(("greedy", generate(model, &Prompt::from(&ids), &plain)));
+    let end = expected.rows("end")[0][0] as i32;
+    let ending = GenerationConfig { max_new_tokens: 8, eos_token_id: vec![end], pad_token_id: Some(1), ..plain };
+    if expected.has("padded") {
+        let rows = expected.rows("ids");
+        found.push(("padded", generate(model, &Prompt::new(&[&rows[0][..], &rows[1][3..]]), &ending)));
+    }
+    if expected.has("beams") {
+        let beams = GenerationConfig { num_beams: 3, ..ending };
+        found.push(("beams", generate(model, &Prompt::from(&ids), &beams)));
+    }
+    expected.check(&borrowed(&found));
+}
+
+pub(crate) fn borrowed<'a>(found: &'a [(&'a str, Tensor)]) -> Vec<(&'a str, &'a Tensor)> {
+    found.iter().map(|(name, tensor)| (*name, tensor)).collect()
+}
+
+/// Saves a model that was loaded from `reference/NAME`, and asks Python whether it gives there what is expected.
+pub(crate) fn compare_in_python(model: &impl Pretrained, name: &str, script: &str) {
+    let saved = tempfile::tempdir().unwrap();
+    model.save_pretrained(saved.path()).unwrap();
+    let expected = "expected.safetensors";
+    std::fs::copy(folder(name).join(expected), saved.path().join(expected)).unwrap();
+    let python = std::env::var("FULMEN_PYTHON").expect("FULMEN_PYTHON is the python to ask");
+    let status = Command::new(python).arg(folder(script)).arg(saved.path()).status().unwrap();
+    assert!(status.success(), "{name}: {script} {status}");
+}

@@ -1,0 +1,314 @@
+//! ResNet: convolutions with a way past them. He et al. 2015, "Deep Residual Learning for Image Recognition".
+//!
+//! Modules and parameters have the names that torchvision and timm give them, so `resnet50-….pth` and timm's folders load
+//! as they are. A bottleneck has its stride in the 3 × 3 convolution (v1.5), as there.
+//!
+//! ```
+//! use fulmen_models::Pretrained;
+//! use fulmen_models::resnet::{Config, ResNet};
+//! use fulmen_nn::Module;
+//! use fulmen_tensor::{DType, Tensor};
+//!
+//! let model = ResNet::new(Config { num_classes: 10, ..Config::resnet18() })?;
+//! model.initialize(0);
+//! let logits = model.forward(Tensor::zeros(DType::F32, [8, 3, 224, 224]));
+//! assert_eq!(logits.ty().to_string(), "f32[8, 10]");
+//! assert_eq!(model.parameters()[3].0, "layer1.0.conv1.weight");
+//! # Ok::<(), fulmen_models::Error>(())
+//! ```
+
+#[cfg(test)]
+mod tests;
+
+use fulmen_nn::init::{Fan, Nonlinearity};
+use fulmen_nn::{AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Init, Linear, MaxPool2d, Module};
+use fulmen_tensor::{AsTensor, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::{MODELS, Pretrained, Result};
+
+/// The settings; `config.json` has them as timm writes them.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(from = "TimmConfig", into = "TimmConfig")]
+pub struct Config {
+    /// Which ResNet.
+    pub architecture: Architecture,
+    /// Classes of the head.
+    pub num_classes: usize,
+    /// Channels of a picture.
+    pub in_chans: usize,
+    /// Channels of the four stages, `[64, 128, 256, 512]`. A bottleneck gives four times as many.
+    pub channels: [usize; 4],
+    /// Blocks in each of the four stages, which the architecture says.
+    pub layers: [usize; 4],
+    /// For pictures of about 32 × 32: a 3 × 3 convolution of stride 1 comes first, and no pooling behind it. Neither
+    /// torchvision nor timm has such a form.
+    pub small_pictures: bool,
+    /// Whether the last normalization of each block begins with zeros, so that the block first passes on what comes in.
+    pub zero_init_last: bool,
+    /// What timm says of the weights and the pictures, such as their mean; it is kept.
+    pub pretrained_cfg: Map<String, Value>,
+}
+
+/// The ResNets of the paper, with the numbers of parameters for 1000 classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Architecture {
+    /// Basic blocks, 11.7 million parameters.
+    ResNet18,
+    /// Basic blocks, 21.8 million parameters.
+    ResNet34,
+    /// Bottlenecks, 25.6 million parameters.
+    ResNet50,
+    /// Bottlenecks, 44.5 million parameters.
+    ResNet101,
+    /// Bottlenecks, 60.2 million parameters.
+    ResNet152,
+}
+
+impl Config {
+    /// For ImageNet: three channels, 1000 classes.
+    pub fn new(architecture: Architecture) -> Config {
+        let layers = match architecture {
+            Architecture::ResNet18 => [2, 2, 2, 2],
+            Architecture::ResNet34 | Architecture::ResNet50 => [3, 4, 6, 3],
+            Architecture::ResNet101 => [3, 4, 23, 3],
+            Architecture::ResNet152 => [3, 8, 36, 3],
+        };
+        Config {
+            architecture,
+            num_classes: 1000,
+            in_chans: 3,
+            channels: [64, 128, 256, 512],
+            layers,
+            small_pictures: false,
+            zero_init_last: false,
+            pretrained_cfg: Map::new(),
+        }
+    }
+
+    /// ResNet-18 for ImageNet.
+    pub fn resnet18() -> Config {
+        Config::new(Architecture::ResNet18)
+    }
+
+    /// ResNet-50 for ImageNet.
+    pub fn resnet50() -> Config {
+        Config::new(Architecture::ResNet50)
+    }
+
+    fn has_bottlenecks(&self) -> bool {
+        !matches!(self.architecture, Architecture::ResNet18 | Architecture::ResNet34)
+    }
+}
+
+/// timm's `config.json`: what differs from the architecture stands in `model_args`.
+#[derive(Deserialize, Serialize)]
+#[serde(default)]
+struct TimmConfig {
+    architecture: Architecture,
+    num_classes: usize,
+    model_args: ModelArgs,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    small_pictures: bool,
+    pretrained_cfg: Map<String, Value>,
+}
+
+/// Other arguments of timm's would make another model: they are refused.
+#[derive(Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+struct ModelArgs {
+    #[serde(skip_serializing)]
+    num_classes: Option<usize>,
+    in_chans: Option<usize>,
+    channels: Option<[usize; 4]>,
+    layers: Option<[usize; 4]>,
+    zero_init_last: Option<bool>,
+    #[serde(skip_serializing)]
+    global_pool: Option<GlobalPool>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum GlobalPool {
+    Avg,
+}
+
+impl Default for TimmConfig {
+    fn default() -> TimmConfig {
+        Config::resnet50().into()
+    }
+}
+
+impl From<TimmConfig> for Config {
+    fn from(timm: TimmConfig) -> Config {
+        let (usual, args) = (Config::new(timm.architecture), timm.model_args);
+        Config {
+            architecture: timm.architecture,
+            num_classes: timm.num_classes,
+            in_chans: args.in_chans.unwrap_or(usual.in_chans),
+            channels: args.channels.unwrap_or(usual.channels),
+            layers: args.layers.unwrap_or(usual.layers),
+            small_pictures: timm.small_pictures,
+            zero_init_last: args.zero_init_last.unwrap_or(usual.zero_init_last),
+            pretrained_cfg: timm.pretrained_cfg,
+        }
+    }
+}
+
+impl From<Config> for TimmConfig {
+    fn from(config: Config) -> TimmConfig {
+        let model_args = ModelArgs {
+            num_classes: None,
+            in_chans: Some(config.in_chans),
+            channels: Some(config.channels),
+            layers: Some(config.layers),
+            zero_init_last: Some(config.zero_init_last),
+            global_pool: None,
+        };
+        let Config { architecture, num_classes, small_pictures, pretrained_cfg, .. } = config;
+        TimmConfig { architecture, num_classes, model_args, small_pictures, pretrained_cfg }
+    }
+}
+
+/// A classifier of pictures: `[batch, channels, height, width]` to logits `[batch, classes]`, for any height and width.
+#[derive(Clone, Debug, Module)]
+pub struct ResNet {
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+    maxpool: Option<MaxPool2d>,
+    layer1: Vec<Block>,
+    layer2: Vec<Block>,
+    layer3: Vec<Block>,
+    layer4: Vec<Block>,
+    /// From the features to logits.
+    pub fc: Linear,
+    #[module(skip)]
+    config: Config,
+}
+
+impl ResNet {
+    /// Pictures `[batch, channels, height, width]` to logits `[batch, classes]`.
+    #[track_caller]
+    pub fn forward(&self, pictures: impl AsTensor) -> Tensor {
+        let _scope = MODELS.open();
+        self.fc.forward(AdaptiveAvgPool2d::new(1).forward(self.forward_features(pictures)).flatten(1, -1))
+    }
+
+    /// Pictures `[batch, channels, height, width]` to what the last stage makes of them, `[batch, features, height / 32,
+    /// width / 32]`; for small pictures `/ 8`.
+    #[track_caller]
+    pub fn forward_features(&self, pictures: impl AsTensor) -> Tensor {
+        let _scope = MODELS.open();
+        let mut x = self.bn1.forward(self.conv1.forward(pictures)).relu();
+        if let Some(maxpool) = &self.maxpool {
+            x = maxpool.forward(x);
+        }
+        for block in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().flatten() {
+            x = block.forward(&x);
+        }
+        x
+    }
+}
+
+/// Two or three convolutions and the way past them. torchvision has a `BasicBlock` and a `Bottleneck`; they have the same
+/// names, so one struct is both.
+#[derive(Clone, Debug, Module)]
+struct Block {
+    conv1: Conv2d,
+    bn1: BatchNorm2d,
+    conv2: Conv2d,
+    bn2: BatchNorm2d,
+    /// In a bottleneck.
+    conv3: Option<Conv2d>,
+    bn3: Option<BatchNorm2d>,
+    /// Where the block changes the shape.
+    downsample: Option<(Conv2d, BatchNorm2d)>,
+    outputs: usize,
+}
+
+impl Block {
+    fn new(inputs: usize, channels: usize, stride: usize, bottleneck: bool) -> Block {
+        let outputs = if bottleneck { 4 * channels } else { channels };
+        let norm = BatchNorm2d::new;
+        let [conv1, conv2] = match bottleneck {
+            false => [conv(inputs, channels, 3, stride), conv(channels, channels, 3, 1)],
+            true => [conv(inputs, channels, 1, 1), conv(channels, channels, 3, stride)],
+        };
+        Block {
+            conv1,
+            bn1: norm(channels),
+            conv2,
+            bn2: norm(channels),
+            conv3: bottleneck.then(|| conv(channels, outputs, 1, 1)),
+            bn3: bottleneck.then(|| norm(outputs)),
+            downsample: (stride != 1 || inputs != outputs).then(|| (conv(inputs, outputs, 1, stride), norm(outputs))),
+            outputs,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let mut y = self.bn1.forward(self.conv1.forward(x)).relu();
+        y = self.bn2.forward(self.conv2.forward(y));
+        if let (Some(conv3), Some(bn3)) = (&self.conv3, &self.bn3) {
+            y = bn3.forward(conv3.forward(y.relu()));
+        }
+        match &self.downsample {
+            Some((conv, bn)) => (y + bn.forward(conv.forward(x))).relu(),
+            None => (y + x).relu(),
+        }
+    }
+}
+
+impl Pretrained for ResNet {
+    type Config = Config;
+    const MODEL_TYPE_KEY: &'static str = "architecture";
+    const MODEL_TYPES: &'static [&'static str] = &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"];
+    const FIXED: &'static [(&'static str, &'static str)] = &[("global_pool", "\"avg\"")];
+    const HEAD: &'static [&'static str] = &["fc."];
+
+    fn new(config: Config) -> Result<ResNet> {
+        let bottleneck = config.has_bottlenecks();
+        let stem = 64;
+        let mut inputs = stem;
+        let [layer1, layer2, layer3, layer4] = [0, 1, 2, 3].map(|stage| {
+            let blocks = (0..config.layers[stage]).map(|i| {
+                let stride = if stage > 0 && i == 0 { 2 } else { 1 };
+                let block = Block::new(inputs, config.channels[stage], stride, bottleneck);
+                inputs = block.outputs;
+                block
+            });
+            blocks.collect::<Vec<_>>()
+        });
+        if config.zero_init_last {
+            for block in [&layer1, &layer2, &layer3, &layer4].into_iter().flatten() {
+                let last = block.bn3.as_ref().unwrap_or(&block.bn2);
+                last.weight.iter().for_each(|weight| weight.set_init(Init::zeros()));
+            }
+        }
+        let (kernel, stride) = if config.small_pictures { (3, 1) } else { (7, 2) };
+        Ok(ResNet {
+            conv1: conv(config.in_chans, stem, kernel, stride),
+            bn1: BatchNorm2d::new(stem),
+            maxpool: (!config.small_pictures).then(|| MaxPool2d::new(3).stride(2).padding(1)),
+            layer1,
+            layer2,
+            layer3,
+            layer4,
+            fc: Linear::new(inputs, config.num_classes),
+            config,
+        })
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+}
+
+/// A convolution that keeps height and width, but for its stride, with torchvision's first values.
+fn conv(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> Conv2d {
+    let conv = Conv2d::new(inputs, outputs, kernel).stride(stride).padding(kernel / 2).bias(false);
+    conv.weight.set_init(Init::kaiming_normal(Nonlinearity::Relu, Fan::Out));
+    conv
+}

@@ -1,0 +1,445 @@
+//! UNet for diffusion: diffusers' `UNet2DModel`, after Ho et al. 2020, "Denoising Diffusion Probabilistic Models".
+//!
+//! On the way down, blocks make pictures smaller and their channels more; on the way up, the same in reverse, and each block
+//! there also sees what its opposite on the way down made. Each block is told how noisy the picture is.
+
+#[cfg(test)]
+mod tests;
+
+use fulmen_nn::attention::Attention;
+use fulmen_nn::{Conv2d, Dropout, Embedding, GroupNorm, Linear, Module};
+use fulmen_tensor::{AsTensor, DType, Interpolation, PadMode, Refusal, Tensor, checkpoint};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::attention::{join_heads, split_heads};
+use crate::{Activation, Error, MODELS, Pretrained, Result};
+
+/// The settings, with the names and the defaults of diffusers' `config.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// Channels of the noisy picture.
+    pub in_channels: usize,
+    /// Channels of the prediction.
+    pub out_channels: usize,
+    /// Whether the cosines of a time step's embedding come before the sines.
+    pub flip_sin_to_cos: bool,
+    /// How many frequencies fewer than there are the highest and the lowest of the embedding are apart.
+    pub freq_shift: f64,
+    /// The blocks on the way down. All but the last halve height and width.
+    pub down_block_types: Vec<DownBlockType>,
+    /// The blocks on the way up, as many. All but the last double height and width.
+    pub up_block_types: Vec<UpBlockType>,
+    /// Channels of each block on the way down; those on the way up have them in reverse.
+    pub block_out_channels: Vec<usize>,
+    /// Residual blocks in each block on the way down; on the way up it is one more.
+    pub layers_per_block: usize,
+    /// What the halving convolutions add on each side; with 0, only on the right and below.
+    pub downsample_padding: usize,
+    /// Dropout within the residual blocks.
+    pub dropout: f64,
+    /// The function before the convolutions.
+    pub act_fn: Activation,
+    /// Features of a head of attention; none for one head of all features.
+    pub attention_head_dim: Option<usize>,
+    /// Groups of channels that are normalized together.
+    pub norm_num_groups: usize,
+    /// What the normalizations add to the variance.
+    pub norm_eps: f64,
+    /// How many classes there are, if the model is told the class of a picture.
+    pub num_class_embeds: Option<usize>,
+    /// What else the file says; it is kept.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+/// The kinds of block on the way down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DownBlockType {
+    /// Residual blocks.
+    #[serde(rename = "DownBlock2D")]
+    Down,
+    /// Residual blocks with attention behind each.
+    #[serde(rename = "AttnDownBlock2D")]
+    AttnDown,
+}
+
+/// The kinds of block on the way up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UpBlockType {
+    /// Residual blocks.
+    #[serde(rename = "UpBlock2D")]
+    Up,
+    /// Residual blocks with attention behind each.
+    #[serde(rename = "AttnUpBlock2D")]
+    AttnUp,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        use {DownBlockType::*, UpBlockType::*};
+        Config {
+            in_channels: 3,
+            out_channels: 3,
+            flip_sin_to_cos: true,
+            freq_shift: 0.0,
+            down_block_types: vec![Down, AttnDown, AttnDown, AttnDown],
+            up_block_types: vec![AttnUp, AttnUp, AttnUp, Up],
+            block_out_channels: vec![224, 448, 672, 896],
+            layers_per_block: 2,
+            downsample_padding: 1,
+            dropout: 0.0,
+            act_fn: Activation::Silu,
+            attention_head_dim: Some(8),
+            norm_num_groups: 32,
+            norm_eps: 1e-5,
+            num_class_embeds: None,
+            other: Map::new(),
+        }
+    }
+}
+
+/// A UNet: noisy pictures `[batch, channels, height, width]` and time steps `[batch]` to a prediction, usually of the noise.
+///
+/// ```
+/// use fulmen_models::Pretrained;
+/// use fulmen_models::unet::{Config, DownBlockType::*, UNet, UpBlockType::*};
+/// use fulmen_nn::Module;
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let config = Config {
+///     in_channels: 1,
+///     out_channels: 1,
+///     down_block_types: vec![Down, AttnDown],
+///     up_block_types: vec![AttnUp, Up],
+///     block_out_channels: vec![8, 16],
+///     norm_num_groups: 4,
+///     ..Config::default()
+/// };
+/// let model = UNet::new(config)?;
+/// model.initialize(0);
+/// let (noisy, timesteps) = (Tensor::zeros(DType::F32, [4, 1, 28, 28]), Tensor::zeros(DType::I32, [4]));
+/// assert_eq!(model.forward(&noisy, timesteps, None).ty(), noisy.ty());
+/// # Ok::<(), fulmen_models::Error>(())
+/// ```
+#[derive(Module)]
+pub struct UNet {
+    conv_in: Conv2d,
+    time_embedding: TimestepEmbedding,
+    class_embedding: Option<Embedding>,
+    down_blocks: Vec<DownBlock>,
+    mid_block: MidBlock,
+    up_blocks: Vec<UpBlock>,
+    conv_norm_out: GroupNorm,
+    conv_out: Conv2d,
+    /// Whether the backward pass computes each residual block again, for a fraction of the memory; false at first.
+    pub gradient_checkpointing: bool,
+    #[module(skip)]
+    config: Config,
+}
+
+#[derive(Module)]
+struct TimestepEmbedding {
+    linear_1: Linear,
+    linear_2: Linear,
+}
+
+#[derive(Module)]
+struct DownBlock {
+    resnets: Vec<ResnetBlock>,
+    /// One a residual block, or none.
+    attentions: Vec<SpatialAttention>,
+    downsamplers: Option<(Downsample,)>,
+}
+
+#[derive(Module)]
+struct MidBlock {
+    resnets: [ResnetBlock; 2],
+    attentions: [SpatialAttention; 1],
+}
+
+#[derive(Module)]
+struct UpBlock {
+    resnets: Vec<ResnetBlock>,
+    /// One a residual block, or none.
+    attentions: Vec<SpatialAttention>,
+    upsamplers: Option<(Upsample,)>,
+}
+
+/// Two convolutions, with the time step's embedding added between them, and the way past them.
+#[derive(Module)]
+struct ResnetBlock {
+    norm1: GroupNorm,
+    conv1: Conv2d,
+    time_emb_proj: Linear,
+    norm2: GroupNorm,
+    dropout: Dropout,
+    conv2: Conv2d,
+    conv_shortcut: Option<Conv2d>,
+    #[module(skip)]
+    activation: Activation,
+}
+
+/// Attention of all places of a picture to each other, and the way past it.
+#[derive(Module)]
+struct SpatialAttention {
+    group_norm: GroupNorm,
+    to_q: Linear,
+    to_k: Linear,
+    to_v: Linear,
+    to_out: (Linear,),
+    heads: usize,
+}
+
+#[derive(Module)]
+struct Downsample {
+    conv: Conv2d,
+    padding: usize,
+}
+
+#[derive(Module)]
+struct Upsample {
+    conv: Conv2d,
+}
+
+impl UNet {
+    /// The prediction `[batch, out_channels, height, width]` for noisy pictures `[batch, in_channels, height, width]` at
+    /// integer time steps `[batch]`, and for classes `[batch]` if the config says how many there are.
+    ///
+    /// Height and width are multiples of `2^(blocks - 1)`. Poisoned for others, and for classes where there are none.
+    #[track_caller]
+    pub fn forward(&self, sample: impl AsTensor, timesteps: impl AsTensor, class_labels: Option<&Tensor>) -> Tensor {
+        MODELS.record("UNet", || self.predict(sample.as_tensor(), timesteps.as_tensor(), class_labels))
+    }
+
+    fn predict(&self, sample: &Tensor, timesteps: &Tensor, classes: Option<&Tensor>) -> Result<Tensor, Refusal> {
+        let (x, timesteps) = (sample.live()?, timesteps.live()?);
+        let halved = 1 << (self.down_blocks.len() - 1);
+        let [batch, _, height, width] = *x.shape().dims() else {
+            return Err(format!("the sample {} is not [batch, channels, height, width]", x.ty()).into());
+        };
+        if height % halved != 0 || width % halved != 0 {
+            return Err(format!("height and width of the sample {} are not multiples of {halved}", x.ty()).into());
+        }
+        if timesteps.shape().dims() != [batch] {
+            return Err(format!("the time steps {} are not one for each sample of {}", timesteps.ty(), x.ty()).into());
+        }
+        let mut emb = self.time_embedding.forward(&self.sinusoids(timesteps).to_dtype(x.dtype()));
+        match (&self.class_embedding, classes) {
+            (Some(embedding), Some(classes)) => emb = emb + embedding.forward(classes),
+            (None, None) => {}
+            (Some(_), None) => return Err("the model needs classes: its config has `num_class_embeds`".into()),
+            (None, Some(_)) => return Err("the model takes no classes: its config has no `num_class_embeds`".into()),
+        }
+        let emb = self.config.act_fn.forward(&emb);
+
+        let mut x = self.conv_in.forward(x);
+        let mut seen = vec![x.clone()];
+        for block in &self.down_blocks {
+            for (i, resnet) in block.resnets.iter().enumerate() {
+                x = self.residual(resnet, block.attentions.get(i), &x, &emb);
+                seen.push(x.clone());
+            }
+            if let Some((downsample,)) = &block.downsamplers {
+                x = downsample.forward(&x);
+                seen.push(x.clone());
+            }
+        }
+        let MidBlock { resnets: [first, last], attentions: [attention] } = &self.mid_block;
+        x = self.residual(first, Some(attention), &x, &emb);
+        x = self.residual(last, None, &x, &emb);
+        for block in &self.up_blocks {
+            for (i, resnet) in block.resnets.iter().enumerate() {
+                let opposite = seen.pop().unwrap_or_else(|| x.clone());
+                x = Tensor::concatenate(&[&x, &opposite], 1);
+                x = self.residual(resnet, block.attentions.get(i), &x, &emb);
+            }
+            if let Some((upsample,)) = &block.upsamplers {
+                x = upsample.conv.forward(x.interpolate_by(&[2.0, 2.0], Interpolation::Nearest));
+            }
+        }
+        Ok(self.conv_out.forward(self.config.act_fn.forward(&self.conv_norm_out.forward(x))))
+    }
+
+    /// A residual block, and attention behind it.
+    fn residual(&self, resnet: &ResnetBlock, attention: Option<&SpatialAttention>, x: &Tensor, emb: &Tensor) -> Tensor {
+        let forward = |x: &Tensor| {
+            let x = resnet.forward(x, emb);
+            attention.map_or_else(|| x.clone(), |attention| attention.forward(&x))
+        };
+        match self.gradient_checkpointing {
+            true => checkpoint(|x| vec![forward(&x[0])], &[x]).swap_remove(0),
+            false => forward(x),
+        }
+    }
+
+    /// Sines and cosines of the time steps `[batch]`, at frequencies from 1 down to 1/10000: `[batch, channels]`.
+    fn sinusoids(&self, timesteps: &Tensor) -> Tensor {
+        let half = self.config.block_out_channels[0] / 2;
+        let step = -10_000f64.ln() / (half as f64 - self.config.freq_shift);
+        let frequencies = (Tensor::arange(DType::F32, half) * step).exp();
+        let angles = timesteps.to_dtype(DType::F32).unsqueeze(1) * frequencies;
+        let (sin, cos) = (angles.sin(), angles.cos());
+        Tensor::concatenate(&if self.config.flip_sin_to_cos { [&cos, &sin] } else { [&sin, &cos] }, 1)
+    }
+}
+
+impl TimestepEmbedding {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        self.linear_2.forward(Activation::Silu.forward(&self.linear_1.forward(x)))
+    }
+}
+
+impl ResnetBlock {
+    fn new(config: &Config, inputs: usize, outputs: usize) -> ResnetBlock {
+        let norm = |channels| GroupNorm::new(config.norm_num_groups, channels).eps(config.norm_eps);
+        ResnetBlock {
+            norm1: norm(inputs),
+            conv1: Conv2d::new(inputs, outputs, 3).padding(1),
+            time_emb_proj: Linear::new(4 * config.block_out_channels[0], outputs),
+            norm2: norm(outputs),
+            dropout: Dropout::new(config.dropout),
+            conv2: Conv2d::new(outputs, outputs, 3).padding(1),
+            conv_shortcut: (inputs != outputs).then(|| Conv2d::new(inputs, outputs, 1)),
+            activation: config.act_fn,
+        }
+    }
+
+    fn forward(&self, x: &Tensor, emb: &Tensor) -> Tensor {
+        let y = self.conv1.forward(self.activation.forward(&self.norm1.forward(x)));
+        let y = y + self.time_emb_proj.forward(emb).unsqueeze(-1).unsqueeze(-1);
+        let y = self.dropout.forward(self.activation.forward(&self.norm2.forward(y)));
+        let y = self.conv2.forward(y);
+        match &self.conv_shortcut {
+            Some(conv) => conv.forward(x) + y,
+            None => x + y,
+        }
+    }
+}
+
+impl SpatialAttention {
+    fn new(config: &Config, channels: usize) -> SpatialAttention {
+        let linear = || Linear::new(channels, channels);
+        SpatialAttention {
+            group_norm: GroupNorm::new(config.norm_num_groups, channels).eps(config.norm_eps),
+            to_q: linear(),
+            to_k: linear(),
+            to_v: linear(),
+            to_out: (linear(),),
+            heads: channels / config.attention_head_dim.unwrap_or(channels),
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let places = self.group_norm.forward(x).flatten(2, 3).transpose(1, 2); // [batch, height·width, channels]
+        let [q, k, v] = [&self.to_q, &self.to_k, &self.to_v].map(|l| split_heads(&l.forward(&places), self.heads));
+        let found = self.to_out.0.forward(join_heads(&Attention::new().forward(q, k, v)));
+        x + found.transpose(1, 2).reshape(x.shape())
+    }
+}
+
+impl Downsample {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        match self.padding {
+            0 => self.conv.forward(x.pad_mode(&[(0, 1), (0, 1)], PadMode::Zeros)),
+            _ => self.conv.forward(x),
+        }
+    }
+}
+
+impl Pretrained for UNet {
+    type Config = Config;
+    const MODEL_TYPE_KEY: &'static str = "_class_name";
+    const MODEL_TYPES: &'static [&'static str] = &["UNet2DModel"];
+    const WEIGHTS: &'static str = "diffusion_pytorch_model.safetensors";
+    const FIXED: &'static [(&'static str, &'static str)] = &[
+        ("add_attention", "true"),
+        ("attn_norm_num_groups", "null"),
+        ("center_input_sample", "false"),
+        ("class_embed_type", "null"),
+        ("downsample_type", "\"conv\""),
+        ("mid_block_scale_factor", "1"),
+        ("mid_block_type", "\"UNetMidBlock2D\""),
+        ("resnet_time_scale_shift", "\"default\""),
+        ("time_embedding_dim", "null"),
+        ("time_embedding_type", "\"positional\""),
+        ("upsample_type", "\"conv\""),
+    ];
+    const HEAD: &'static [&'static str] = &["conv_out.", "class_embedding."];
+
+    fn new(config: Config) -> Result<UNet> {
+        let channels = &config.block_out_channels;
+        let [down, up] = [config.down_block_types.len(), config.up_block_types.len()];
+        if channels.is_empty() || [down, up] != [channels.len(); 2] {
+            return Err(Error::config(format!(
+                "`block_out_channels` has {} blocks, `down_block_types` {down} and `up_block_types` {up}; they need as many, \
+                 and at least one",
+                channels.len()
+            )));
+        }
+        for &features in channels {
+            let dim = config.attention_head_dim.unwrap_or(features);
+            if dim == 0 || features % dim != 0 {
+                return Err(Error::config(format!(
+                    "`attention_head_dim` is {dim}, which does not divide {features} of `block_out_channels`"
+                )));
+            }
+        }
+        let (first, last) = (channels[0], channels[channels.len() - 1]);
+        let attentions =
+            |count: usize, channels| (0..count).map(|_| SpatialAttention::new(&config, channels)).collect();
+        let layers = config.layers_per_block;
+
+        // How many channels there are of each that the way up will see.
+        let (mut inputs, mut seen, mut down_blocks) = (first, vec![first], vec![]);
+        for (i, (&outputs, kind)) in channels.iter().zip(&config.down_block_types).enumerate() {
+            let halves = i + 1 < channels.len();
+            let conv = || Conv2d::new(outputs, outputs, 3).stride(2).padding(config.downsample_padding);
+            let resnets =
+                (0..layers).map(|layer| ResnetBlock::new(&config, if layer == 0 { inputs } else { outputs }, outputs));
+            down_blocks.push(DownBlock {
+                resnets: resnets.collect(),
+                attentions: attentions(if *kind == DownBlockType::AttnDown { layers } else { 0 }, outputs),
+                downsamplers: halves.then(|| (Downsample { conv: conv(), padding: config.downsample_padding },)),
+            });
+            seen.extend(vec![outputs; layers + usize::from(halves)]);
+            inputs = outputs;
+        }
+        let mut up_blocks = vec![];
+        for (i, (&outputs, kind)) in channels.iter().rev().zip(&config.up_block_types).enumerate() {
+            let resnets = (0..=layers).map(|_| {
+                let opposite = seen.pop().unwrap_or(first);
+                ResnetBlock::new(&config, std::mem::replace(&mut inputs, outputs) + opposite, outputs)
+            });
+            up_blocks.push(UpBlock {
+                resnets: resnets.collect(),
+                attentions: attentions(if *kind == UpBlockType::AttnUp { layers + 1 } else { 0 }, outputs),
+                upsamplers: (i + 1 < channels.len())
+                    .then(|| (Upsample { conv: Conv2d::new(outputs, outputs, 3).padding(1) },)),
+            });
+        }
+        Ok(UNet {
+            conv_in: Conv2d::new(config.in_channels, first, 3).padding(1),
+            time_embedding: TimestepEmbedding {
+                linear_1: Linear::new(first, 4 * first),
+                linear_2: Linear::new(4 * first, 4 * first),
+            },
+            class_embedding: config.num_class_embeds.map(|classes| Embedding::new(classes, 4 * first)),
+            down_blocks,
+            mid_block: MidBlock {
+                resnets: [ResnetBlock::new(&config, last, last), ResnetBlock::new(&config, last, last)],
+                attentions: [SpatialAttention::new(&config, last)],
+            },
+            up_blocks,
+            conv_norm_out: GroupNorm::new(config.norm_num_groups, first).eps(config.norm_eps),
+            conv_out: Conv2d::new(first, config.out_channels, 3).padding(1),
+            gradient_checkpointing: false,
+            config,
+        })
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+}

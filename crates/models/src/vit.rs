@@ -1,0 +1,314 @@
+//! Vision Transformer: transformers' `ViTForImageClassification`, Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words".
+//!
+//! A picture is cut into patches, and each patch is a token. Position embeddings are added, and a token in front of the
+//! others, `[CLS]`, gathers what the head needs. A block adds to the tokens what attention finds in all of them, and then
+//! what a network of two layers makes of each.
+
+#[cfg(test)]
+mod tests;
+
+use fulmen_nn::attention::Attention;
+use fulmen_nn::{Conv2d, Dropout, Init, LayerNorm, Linear, Module, Parameter};
+use fulmen_tensor::{AsTensor, Interpolation, Refusal, Tensor, checkpoint};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::attention::{join_heads, split_heads};
+use crate::{Activation, Error, Labels, MODELS, Pretrained, Result, init};
+
+/// The settings, with the names of `config.json`; by default ViT-Base with patches of 16 × 16, of 86 million parameters.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// Features of a token.
+    pub hidden_size: usize,
+    /// Blocks.
+    pub num_hidden_layers: usize,
+    /// Heads of attention, which divide the features.
+    pub num_attention_heads: usize,
+    /// Features within the network of a block.
+    pub intermediate_size: usize,
+    /// The function within the network of a block.
+    pub hidden_act: Activation,
+    /// Dropout of the embeddings, and of what a block adds.
+    pub hidden_dropout_prob: f64,
+    /// Dropout of the weights of attention.
+    pub attention_probs_dropout_prob: f64,
+    /// The standard deviation of the first values.
+    pub initializer_range: f64,
+    /// What the normalizations add to the variance.
+    pub layer_norm_eps: f64,
+    /// Height and width of the pictures that the position embeddings are for.
+    pub image_size: usize,
+    /// Height and width of a patch.
+    pub patch_size: usize,
+    /// Channels of a picture.
+    pub num_channels: usize,
+    /// Whether queries, keys and values have biases.
+    pub qkv_bias: bool,
+    /// The classes.
+    #[serde(flatten)]
+    pub labels: Labels,
+    /// What else the file says; it is kept.
+    #[serde(flatten)]
+    pub other: Map<String, Value>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            hidden_size: 768,
+            num_hidden_layers: 12,
+            num_attention_heads: 12,
+            intermediate_size: 3072,
+            hidden_act: Activation::Gelu,
+            hidden_dropout_prob: 0.0,
+            attention_probs_dropout_prob: 0.0,
+            initializer_range: 0.02,
+            layer_norm_eps: 1e-12,
+            image_size: 224,
+            patch_size: 16,
+            num_channels: 3,
+            qkv_bias: true,
+            labels: Labels::default(),
+            other: Map::new(),
+        }
+    }
+}
+
+/// A Vision Transformer with its head: pictures `[batch, channels, height, width]` to logits `[batch, classes]`.
+///
+/// ```
+/// use fulmen_models::vit::{Config, ViT};
+/// use fulmen_models::{Labels, Pretrained};
+/// use fulmen_nn::Module;
+/// use fulmen_tensor::{DType, Tensor};
+///
+/// let config = Config {
+///     hidden_size: 48,
+///     num_hidden_layers: 2,
+///     num_attention_heads: 4,
+///     image_size: 32,
+///     patch_size: 8,
+///     labels: Labels::numbered(10),
+///     ..Config::default()
+/// };
+/// let model = ViT::new(config)?;
+/// model.initialize(0);
+/// let logits = model.forward(Tensor::zeros(DType::F32, [8, 3, 32, 32]));
+/// assert_eq!(logits.ty().to_string(), "f32[8, 10]");
+/// # Ok::<(), fulmen_models::Error>(())
+/// ```
+#[derive(Module)]
+pub struct ViT {
+    /// The embeddings and the blocks.
+    pub vit: Backbone,
+    /// From the first token's features to logits.
+    pub classifier: Linear,
+    /// Whether the backward pass computes each block again, for a fraction of the memory; false at first.
+    pub gradient_checkpointing: bool,
+    #[module(skip)]
+    config: Config,
+}
+
+/// All but the head: transformers' `ViTModel`.
+#[derive(Module)]
+pub struct Backbone {
+    /// From pictures to tokens.
+    pub embeddings: Embeddings,
+    encoder: Encoder,
+    /// The last normalization.
+    pub layernorm: LayerNorm,
+}
+
+/// From pictures to tokens.
+#[derive(Module)]
+pub struct Embeddings {
+    /// The token in front, `[1, 1, features]`.
+    pub cls_token: Parameter,
+    /// What is added to the tokens, `[1, 1 + patches, features]`.
+    pub position_embeddings: Parameter,
+    patch_embeddings: PatchEmbeddings,
+    dropout: Dropout,
+}
+
+/// The patches are the places of a convolution whose stride is its size.
+#[derive(Module)]
+struct PatchEmbeddings {
+    projection: Conv2d,
+}
+
+#[derive(Module)]
+struct Encoder {
+    layer: Vec<Block>,
+}
+
+/// A block: `x + attention(layernorm_before(x))`, and of that `x + output(intermediate(layernorm_after(x)))`.
+#[derive(Module)]
+struct Block {
+    layernorm_before: LayerNorm,
+    attention: AttentionWithOutput,
+    layernorm_after: LayerNorm,
+    intermediate: Dense,
+    output: Dense,
+    dropout: Dropout,
+    #[module(skip)]
+    activation: Activation,
+}
+
+#[derive(Module)]
+struct AttentionWithOutput {
+    attention: SelfAttention,
+    output: Dense,
+}
+
+#[derive(Module)]
+struct SelfAttention {
+    query: Linear,
+    key: Linear,
+    value: Linear,
+    dropout: Dropout,
+    heads: usize,
+}
+
+/// A linear layer, one name deeper.
+#[derive(Module)]
+struct Dense {
+    dense: Linear,
+}
+
+impl ViT {
+    /// Logits `[batch, classes]` of pictures `[batch, channels, height, width]`.
+    ///
+    /// Pictures of another size than the config's get position embeddings that lie between those of the patches, as with
+    /// transformers' `interpolate_pos_encoding`.
+    #[track_caller]
+    pub fn forward(&self, pixel_values: impl AsTensor) -> Tensor {
+        MODELS.record("ViT", || Ok(self.classifier.forward(self.features(pixel_values.as_tensor())?.index(1, 0))))
+    }
+
+    /// The features `[batch, 1 + patches, features]` of the tokens; the head takes those of the first.
+    #[track_caller]
+    pub fn forward_features(&self, pixel_values: impl AsTensor) -> Tensor {
+        MODELS.record("ViT", || self.features(pixel_values.as_tensor()))
+    }
+
+    fn features(&self, pixel_values: &Tensor) -> Result<Tensor, Refusal> {
+        let mut x = self.vit.embeddings.forward(pixel_values.live()?, &self.config)?;
+        for block in &self.vit.encoder.layer {
+            x = match self.gradient_checkpointing {
+                true => checkpoint(|x| vec![block.forward(&x[0])], &[&x]).swap_remove(0),
+                false => block.forward(&x),
+            };
+        }
+        Ok(self.vit.layernorm.forward(x))
+    }
+}
+
+impl Embeddings {
+    fn forward(&self, pixel_values: &Tensor, config: &Config) -> Result<Tensor, Refusal> {
+        let patches = self.patch_embeddings.projection.forward(pixel_values); // [batch, features, rows, columns]
+        let [batch, features, rows, columns] = *patches.live()?.shape().dims() else {
+            return Err(format!("the pictures {} are not [batch, channels, height, width]", pixel_values.ty()).into());
+        };
+        let first = self.cls_token.get().expand(&[batch as isize, -1, -1]);
+        let x = Tensor::concatenate(&[&first, &patches.flatten(2, 3).transpose(1, 2)], 1);
+        let positions = self.position_embeddings.get();
+        let side = config.image_size / config.patch_size;
+        if [rows, columns] == [side, side] {
+            return Ok(self.dropout.forward(x + positions));
+        }
+        let grid = positions.narrow(1, 1, side * side).transpose(1, 2).reshape([1, features, side, side]);
+        let grid = grid.interpolate(&[rows, columns], Interpolation::Cubic { align_corners: false });
+        let positions = Tensor::concatenate(&[&positions.narrow(1, 0, 1), &grid.flatten(2, 3).transpose(1, 2)], 1);
+        Ok(self.dropout.forward(x + positions))
+    }
+}
+
+impl Block {
+    fn new(config: &Config) -> Block {
+        let Config { hidden_size: features, intermediate_size: inner, .. } = *config;
+        let norm = || LayerNorm::new([features]).eps(config.layer_norm_eps);
+        let projection = || Linear::new(features, features).bias(config.qkv_bias);
+        Block {
+            layernorm_before: norm(),
+            attention: AttentionWithOutput {
+                attention: SelfAttention {
+                    query: projection(),
+                    key: projection(),
+                    value: projection(),
+                    dropout: Dropout::new(config.attention_probs_dropout_prob),
+                    heads: config.num_attention_heads,
+                },
+                output: Dense { dense: Linear::new(features, features) },
+            },
+            layernorm_after: norm(),
+            intermediate: Dense { dense: Linear::new(features, inner) },
+            output: Dense { dense: Linear::new(inner, features) },
+            dropout: Dropout::new(config.hidden_dropout_prob),
+            activation: config.hidden_act,
+        }
+    }
+
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let found = self.attention.forward(&self.layernorm_before.forward(x));
+        let x = x + self.dropout.forward(found);
+        let inner = self.activation.forward(&self.intermediate.dense.forward(self.layernorm_after.forward(&x)));
+        &x + self.dropout.forward(self.output.dense.forward(inner))
+    }
+}
+
+impl AttentionWithOutput {
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let SelfAttention { query, key, value, dropout, heads } = &self.attention;
+        let [q, k, v] = [query, key, value].map(|projection| split_heads(&projection.forward(x), *heads));
+        self.output.dense.forward(join_heads(&Attention::new().dropout(dropout).forward(q, k, v)))
+    }
+}
+
+impl Pretrained for ViT {
+    type Config = Config;
+    const MODEL_TYPES: &'static [&'static str] = &["vit"];
+    const BASE_MODEL_PREFIX: &'static str = "vit";
+    const HEAD: &'static [&'static str] = &["classifier"];
+    /// What turns the first token into features of the whole picture, for other heads.
+    const IGNORED: &'static [&'static str] = &["pooler."];
+
+    fn new(config: Config) -> Result<ViT> {
+        let Config { hidden_size, num_attention_heads: heads, image_size, patch_size, num_channels, .. } = config;
+        if heads == 0 || hidden_size % heads != 0 {
+            let message =
+                format!("`num_attention_heads` is {heads}, which does not divide `hidden_size`, {hidden_size}");
+            return Err(Error::config(message));
+        }
+        if patch_size == 0 || image_size < patch_size {
+            let message = format!("`patch_size` is {patch_size}; a picture of `image_size` {image_size} has no patch");
+            return Err(Error::config(message));
+        }
+        let patches = (image_size / patch_size).pow(2);
+        let vit = Backbone {
+            embeddings: Embeddings {
+                cls_token: Parameter::new([1, 1, hidden_size], Init::zeros()),
+                position_embeddings: Parameter::new([1, 1 + patches, hidden_size], Init::zeros()),
+                patch_embeddings: PatchEmbeddings {
+                    projection: Conv2d::new(num_channels, hidden_size, patch_size).stride(patch_size),
+                },
+                dropout: Dropout::new(config.hidden_dropout_prob),
+            },
+            encoder: Encoder { layer: (0..config.num_hidden_layers).map(|_| Block::new(&config)).collect() },
+            layernorm: LayerNorm::new([hidden_size]).eps(config.layer_norm_eps),
+        };
+        let classifier = Linear::new(hidden_size, config.labels.len());
+        let model = ViT { vit, classifier, gradient_checkpointing: false, config };
+        init::normal(&model, model.config.initializer_range);
+        Ok(model)
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn architecture(&self) -> String {
+        "ViTForImageClassification".into()
+    }
+}
