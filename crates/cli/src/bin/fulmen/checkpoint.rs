@@ -3,7 +3,6 @@
 //! Not here: how they are read; that is `fulmen_checkpoint`.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use fulmen_checkpoint::{Checkpoint, Listed, MANIFEST, Merge, diff, list, merge, open_store, verify};
